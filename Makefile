@@ -1,0 +1,56 @@
+# On a fresh clone `make demo` and `make test` are all the set-up there is: the first one run makes .venv.
+#   make test PYTHON=/path/to/python      uses that interpreter as it is and makes nothing
+#   make test BOOTSTRAP=python3.12        makes .venv from that interpreter
+#   make test TESTS="tests/test_house.py" runs a part; JOBS=4 sets the number of test processes
+
+BOOTSTRAP = python3
+VENV = .venv
+PYTHON = $(VENV)/bin/python
+TORCH = torch==2.13.0
+JOBS = 2
+TESTS =
+
+READY = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.ready)
+HAS_TORCH = -c 'import torch; assert (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)' 2>/dev/null
+
+.PHONY: demo test lint prove bench clean
+
+demo: $(READY)
+	$(PYTHON) -m onepass demo
+
+test: $(READY)
+	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15 $(TESTS)
+
+lint: $(READY)
+	$(PYTHON) -m ruff check .
+
+prove: $(READY)
+	$(PYTHON) -m onepass prove
+
+bench: $(READY)
+	$(PYTHON) -m onepass bench
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A torch that the interpreter already has is kept, because it fits that machine's GPU and may be all there is without
+# a network; there, what pip cannot find stays missing, is listed, and onepass itself is still installed.
+# Otherwise one release is asked for by number: an open range could bring a newer build with gigabytes of CUDA.
+$(VENV)/.ready: pyproject.toml
+	@set -e; outer=no; \
+	if $(BOOTSTRAP) $(HAS_TORCH); then \
+	  outer=yes; echo "making $(VENV) around the torch that $(BOOTSTRAP) has"; \
+	  $(BOOTSTRAP) -m venv --system-site-packages $(VENV); \
+	else \
+	  echo "making $(VENV) with a torch of its own"; \
+	  $(BOOTSTRAP) -m venv $(VENV); \
+	fi; \
+	$(VENV)/bin/python $(HAS_TORCH) || $(VENV)/bin/python -m pip install -q $(TORCH) \
+	  || echo "no $(TORCH) here: pip chooses"; \
+	$(VENV)/bin/python -m pip install -q -e ".[solvers,test]" || { \
+	  test $$outer = yes; \
+	  $(VENV)/bin/python -m pip install -q --no-index --no-deps --no-build-isolation -e .; \
+	  $(VENV)/bin/python -m pip check || true; \
+	}
+	@touch $@

@@ -1,0 +1,111 @@
+"""Integer index terms in affine normal form, with intervals: Σ coefficient · atom + constant, atoms in a fixed order.
+
+Sums and multiples are decided here by linear arithmetic; what floordiv and mod do to them are laws of rules/layout.py.
+Used by the normaliser, by guards, and by the plan to turn a comparison of coordinates into loop bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .ops import const, make
+from .term import Term
+
+Affine = tuple[dict[Term, int], int]
+
+
+def affine(x: Term) -> Affine:
+    """Coefficients of the atoms (iota, load, floordiv, mod, size, ...) and the constant of an integer term."""
+    match x.op:
+        case "const" if isinstance(x.attrs[0], int):
+            return {}, int(x.attrs[0])
+        case "add":
+            return combine(affine(x.args[0]), affine(x.args[1]), 1)
+        case "sub":
+            return combine(affine(x.args[0]), affine(x.args[1]), -1)
+        case "neg":
+            return combine(({}, 0), affine(x.args[0]), -1)
+        case "mul":
+            left, right = affine(x.args[0]), affine(x.args[1])
+            if not left[0]:
+                left, right = right, left
+            if not right[0]:
+                return combine(({}, 0), left, right[1])
+    return {x: 1}, 0
+
+
+def combine(left: Affine, right: Affine, factor: int) -> Affine:
+    """left + factor · right."""
+    coefficients = dict(left[0])
+    for atom, c in right[0].items():
+        coefficients[atom] = coefficients.get(atom, 0) + factor * c
+    return {a: c for a, c in coefficients.items() if c}, left[1] + factor * right[1]
+
+
+def to_term(form: Affine) -> Term:
+    """The normal form as a term: atoms by name, the constant last, subtraction only for negative parts."""
+    coefficients, constant = form
+    ordered = sorted(coefficients.items(), key=lambda item: (item[1] < 0, repr(item[0])))
+    result: Term | None = None
+    for atom, c in ordered:
+        part = atom if abs(c) == 1 else atom * const(abs(c))
+        result = (part if c > 0 else part * const(-1)) if result is None else (result + part if c > 0 else result - part)
+    if result is None:
+        return const(constant)
+    return result + const(constant) if constant > 0 else result - const(-constant) if constant < 0 else result
+
+
+def bounds(x: Term, known: Mapping[Term, tuple[int | None, int | None]] | None = None):
+    """Least and largest value of an integer term from its dims' sizes (None: unbounded); `known` bounds some atoms."""
+    coefficients, constant = affine(x)
+    low: int | None = constant
+    high: int | None = constant
+    for atom, c in coefficients.items():
+        ends = (known or {}).get(atom) or _atom_bounds(atom, known)
+        a, b = (ends if c > 0 else (ends[1], ends[0]))
+        low = None if low is None or a is None else low + c * a
+        high = None if high is None or b is None else high + c * b
+    return low, high
+
+
+def _atom_bounds(atom: Term, known):
+    if atom.op == "iota":
+        size = atom.attrs[0].size
+        return 0, (size - 1 if isinstance(size, int) else None)
+    if atom.op == "size":
+        return 0, None
+    if atom.op in ("floordiv", "mod") and atom.args[1].op == "const":
+        divisor = atom.args[1].attrs[0]
+        low, high = bounds(atom.args[0], known)
+        if atom.op == "floordiv":
+            return (None if low is None else low // divisor), (None if high is None else high // divisor)
+        return 0, divisor - 1
+    return None, None
+
+
+def split_multiple(x: Term, divisor: int) -> tuple[Term, Term]:
+    """x = a · divisor + rest, with every multiple of the divisor in a."""
+    coefficients, constant = affine(x)
+    whole = {atom: c // divisor for atom, c in coefficients.items() if c % divisor == 0}
+    rest = {atom: c for atom, c in coefficients.items() if c % divisor}
+    return to_term((whole, constant // divisor)), to_term((rest, constant % divisor))
+
+
+def compare(op: str, left: Term, right: Term) -> Term:
+    """le, lt or eq of two integer terms in normal form: le only (a < b is a + 1 ≤ b), nothing on both sides twice."""
+    form = combine(affine(left), affine(right), -1)
+    if op == "lt":
+        op, form = "le", (form[0], form[1] + 1)
+    low, high = bounds(to_term(form))
+    if op == "le" and high is not None and high <= 0:
+        return const(True)
+    if op == "le" and low is not None and low > 0:
+        return const(False)
+    positive = {a: c for a, c in form[0].items() if c > 0}
+    negative = {a: -c for a, c in form[0].items() if c < 0}
+    if op == "eq" and (low, high) == (0, 0):
+        return const(True)
+    k = form[1]
+    if op == "eq" and repr(to_term((positive, 0))) > repr(to_term((negative, 0))):
+        positive, negative, k = negative, positive, -k
+    return make(op, (to_term((positive, max(k, 0))), to_term((negative, max(-k, 0)))))

@@ -1,0 +1,92 @@
+"""Evaluates a term in float64 by the meanings of ops.py: the reference that rules, plans and kernels are held to.
+
+Arrays carry one axis per dim of the term, in one global order, size 1 where a value does not depend on the dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .ops import MONOIDS, OPS
+from .term import Dim, Term, TermError, all_dims, subterms
+
+
+def evaluate(root: Term, tensors: Mapping[str, np.ndarray], dims: Sequence[Dim] | None = None, sizes=None) -> np.ndarray:
+    """The term's values as an array whose axes are `dims` (default: its free dims by name), in float64.
+
+    tensors: arrays for loads and for free variables (full rank, one axis per dim of `all_dims`, for variables);
+    sizes: values of symbolic sizes. Raises TermError for an unbound name.
+    """
+    order = all_dims(root)
+    sizes = sizes or {}
+    length = {d: d.size if isinstance(d.size, int) else sizes[d.size] for d in order}
+    done: dict[Term, object] = {}
+    with np.errstate(all="ignore"):
+        for node in subterms(root):
+            done[node] = _value(node, [done[a] for a in node.args], tensors, order, length, sizes)
+    wanted = sorted(root.dims) if dims is None else list(dims)
+    return _arrange(done[root], wanted, order, length)
+
+
+def _arrange(value, wanted, order, length):
+    if isinstance(value, tuple):
+        return tuple(_arrange(v, wanted, order, length) for v in value)
+    value = np.asarray(value)
+    full = np.broadcast_to(value, np.broadcast_shapes(value.shape, (1,) * len(order)))
+    kept = [order.index(d) for d in wanted if d in order]
+    dropped = tuple(k for k in range(len(order)) if k not in kept)
+    flat = np.transpose(np.squeeze(full, axis=dropped), np.argsort(np.argsort(kept)))
+    shape = [1 if d not in order else length[d] for d in wanted]
+    for position, d in enumerate(wanted):
+        if d not in order:
+            flat = np.expand_dims(flat, position)
+    return np.broadcast_to(flat, shape)
+
+
+def _value(node: Term, args, tensors, order, length, sizes):
+    match node.op:
+        case "const":
+            return np.asarray(node.attrs[0])
+        case "iota":
+            shape = [length[d] if d == node.attrs[0] else 1 for d in order]
+            return np.arange(length[node.attrs[0]]).reshape(shape)
+        case "size":
+            return np.asarray(sizes[node.attrs[0]])
+        case "var":
+            return _named(tensors, node.attrs[0])
+        case "load":
+            return _gather(_named(tensors, node.attrs[0].name), args)
+        case "cast":
+            return _cast(args[0], node.attrs[0])
+        case "reduce":
+            axis = order.index(node.attrs[1])
+            return MONOIDS[node.attrs[0]].fold(_spread(args[0], axis, length[node.attrs[1]], len(order)), axis)
+    return OPS[node.op].meaning(*args)
+
+
+def _named(tensors, name):
+    if name not in tensors:
+        raise TermError(f"no value was given for {name!r}")
+    return np.asarray(tensors[name])
+
+
+def _gather(array, index):
+    array = array.astype(np.float64) if array.dtype.kind == "f" else array
+    return array[tuple(np.broadcast_arrays(*index))] if len(index) > 1 else array[index[0]] if index else array
+
+
+def _spread(value, axis, size, rank):
+    """Makes the folded axis full length: a fold over a dim that the body ignores still repeats the body."""
+    if isinstance(value, tuple):
+        return tuple(_spread(v, axis, size, rank) for v in value)
+    shape = list(np.broadcast_shapes(value.shape, (1,) * rank))
+    shape[axis] = size
+    return np.broadcast_to(value, shape)
+
+
+def _cast(value, dtype):
+    if dtype == "bool":
+        return value.astype(bool)
+    return np.trunc(value).astype(np.int64) if str(dtype).startswith("int") else value.astype(np.float64)

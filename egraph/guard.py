@@ -1,0 +1,132 @@
+"""Side conditions of rules: records, never opaque functions, so that matcher, e-graph, sampler and prover read the same.
+
+Unknown means "do not fire". Every kind is one row of GUARDS: how to decide it on a binding and how to say it to egglog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+
+from .affine import bounds
+from .ops import term
+from .term import Dim, Term, TermError
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`kind` is a key of GUARDS; operands are pattern terms, dims or plain values."""
+
+    kind: str
+    operands: tuple
+
+    def __post_init__(self):
+        if self.kind not in GUARDS:
+            raise TermError(f"unknown guard {self.kind!r}")
+
+    def __str__(self) -> str:
+        return GUARDS[self.kind].says.format(*self.operands)
+
+
+@dataclass(frozen=True)
+class GuardRow:
+    """`holds` gets the operands as bound; `facts` gives egglog facts from operand names, None if it has none."""
+
+    says: str
+    holds: Callable[..., bool]
+    facts: Callable[..., list[str]] | None
+
+
+def _literal(x: Term):
+    return x.attrs[0] if x.op == "const" else None
+
+
+def _compares(test: Callable[[float], bool]) -> Callable[[Term], bool]:
+    return lambda x: _literal(x) is not None and test(_literal(x))
+
+
+def _in_range(x: Term, size: Term) -> bool:
+    low, high = bounds(x)
+    limit = _literal(size)
+    return limit is not None and low is not None and high is not None and 0 <= low and high < limit
+
+
+GUARDS = {
+    "independent": GuardRow(
+        "{0} does not depend on {1}",
+        lambda x, dim: dim not in x.dims,
+        lambda x, dim: [f"(= dims_{x} (free {x}))", f"(= 0 (& dims_{x} {dim}))"],
+    ),
+    "depends": GuardRow(
+        "{0} depends on {1}",
+        lambda x, dim: dim in x.dims,
+        None,
+    ),
+    "constant": GuardRow("{0} is a constant", lambda x: x.op == "const", lambda x: [f"(= {x} (const value_{x}))"]),
+    "not_constant": GuardRow("{0} is not a constant", lambda x: x.op != "const", None),
+    "positive": GuardRow(
+        "{0} > 0",
+        _compares(lambda v: v > 0 and isfinite(v)),
+        lambda x: [f"(= {x} (const value_{x}))", f"(> value_{x} 0.0)"],
+    ),
+    "nonzero": GuardRow(
+        "{0} ≠ 0",
+        _compares(lambda v: v != 0 and isfinite(v)),
+        lambda x: [f"(= {x} (const value_{x}))", f"(!= value_{x} 0.0)"],
+    ),
+    "in_range": GuardRow("0 ≤ {0} < {1}", _in_range, None),
+    "integer": GuardRow("{0} is an integer", lambda x: x.dtype == "int64", None),
+    "has_dtype": GuardRow("{0} has dtype {1}", lambda x, dtype: x.dtype == dtype, None),
+    "float_dtype": GuardRow("{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None),
+}
+
+
+def independent(x: Term, of: Dim | str) -> Guard:
+    """x does not depend on the dim."""
+    return Guard("independent", (x, Dim(of) if isinstance(of, str) else of))
+
+
+def depends(x: Term, on: Dim | str) -> Guard:
+    """x does depend on the dim (for directed simplification only: not monotone, so never in the e-graph)."""
+    return Guard("depends", (x, Dim(on) if isinstance(on, str) else on))
+
+
+def constant(x: Term) -> Guard:
+    """x is a literal."""
+    return Guard("constant", (x,))
+
+
+def not_constant(x: Term) -> Guard:
+    """x is anything but a literal (for directed simplification only)."""
+    return Guard("not_constant", (x,))
+
+
+def positive(x: Term) -> Guard:
+    """x is a literal, finite and > 0."""
+    return Guard("positive", (x,))
+
+
+def nonzero(x: Term) -> Guard:
+    """x is a literal, finite and ≠ 0."""
+    return Guard("nonzero", (x,))
+
+
+def in_range(x: Term, size) -> Guard:
+    """0 <= x < size is known from the sizes of the dims in the integer term x."""
+    return Guard("in_range", (x, term(size)))
+
+
+def integer(x: Term) -> Guard:
+    """x is an integer term."""
+    return Guard("integer", (x,))
+
+
+def has_dtype(x: Term, dtype) -> Guard:
+    """x has this dtype (a name or an AttributeVariable)."""
+    return Guard("has_dtype", (x, dtype))
+
+
+def float_dtype(dtype) -> Guard:
+    """An AttributeVariable stands for a floating dtype."""
+    return Guard("float_dtype", (dtype,))

@@ -1,0 +1,131 @@
+"""A rule is one frozen record: name, pattern variables, two sides, guards, exactness, source line.
+
+`@rule` reads a small decorated function once, at definition, and refuses a bad one by name. Matcher, egglog, property
+test, obligation and catalogue all consume this same record; nothing about a rule is stated twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .guard import Guard
+from .ops import term, var
+from .term import AttributeVariable, Dim, Term, TermError, subterms
+
+EXACTNESS = ("bitwise", "reassociates")
+
+
+class RuleError(TermError):
+    """A rule that cannot be a law: unbound or unused variable, equal sides, ill-typed sides. Says which and where."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A law `left = right` for all values of its variables for which every guard holds.
+
+    variables: name -> dims that the law claims it for, as the signature wrote them. exact: "bitwise", "reassociates",
+    or the sentence of an assumption. both: also used from right to left.
+    """
+
+    name: str
+    law: str
+    left: Term
+    right: Term
+    variables: tuple[tuple[str, str], ...]
+    guards: tuple[Guard, ...] = ()
+    both: bool = False
+    exact: str = "reassociates"
+    source: str = ""
+    trusted: bool = False
+
+    def __str__(self) -> str:
+        guards = f"   when {', '.join(map(str, self.guards))}" if self.guards else ""
+        return f"{self.name}: {self.left} = {self.right}{guards}"
+
+    def reversed(self) -> Rule:
+        """The same law read from right to left."""
+        from dataclasses import replace
+
+        return replace(self, left=self.right, right=self.left)
+
+    @property
+    def assumption(self) -> str | None:
+        """The named assumption under which the law holds, if it is more than reassociation."""
+        return None if self.exact in EXACTNESS else self.exact
+
+
+def rule(function: Callable | None = None, *, when: Callable | None = None, both=False, exact="reassociates", trust=False):
+    """Makes a Rule of a function whose parameters are pattern variables and whose body returns the two sides.
+
+    Annotations name the dims a variable is claimed for ("j", "i j", "" for none; "constant" for a literal; "index" for an
+    integer term; "dtype" or "monoid" for an attribute); `when` gets the same variables and returns a guard or a tuple.
+    Raises RuleError naming the rule, the variable and the line.
+    """
+    if function is None:
+        return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust)
+    name, line = function.__name__, _where(function)
+    variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
+    patterns = {v: _variable(v, kind) for v, kind in variables.items()}
+    try:
+        left, right = (term(side) for side in function(**patterns))
+        guards = () if when is None else when(**{p: patterns[p] for p in inspect.signature(when).parameters})
+        guards = guards if isinstance(guards, tuple) else (guards,)
+    except (TermError, TypeError, ValueError, KeyError) as error:
+        raise RuleError(f"rule {name} ({line}): {error}") from error
+    law = " ".join((inspect.getdoc(function) or "").split())
+    record = Rule(name, law, left, right, tuple(variables.items()), guards, both, exact, line, trust)
+    _refuse_bad(record)
+    return record
+
+
+def _where(function: Callable) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    kind = parameter.annotation
+    return "" if kind is inspect.Parameter.empty else str(kind).strip("\"'")
+
+
+def _variable(name: str, kind: str):
+    if kind in ("dtype", "monoid"):
+        return AttributeVariable(name)
+    return var(name, {"index": "int64", "predicate": "bool"}.get(kind, "any"))
+
+
+def variables_of(x) -> set[str]:
+    """Names of all variables in a pattern: terms, dims (as "dim j") and attributes alike."""
+    if isinstance(x, Term):
+        names = {node.attrs[0] for node in subterms(x) if node.op == "var"}
+        return names.union(*(variables_of(a) for node in subterms(x) for a in node.attrs), set())
+    if isinstance(x, Dim) and x.size is None:
+        return {f"dim {x.name}"}
+    return {x.name} if isinstance(x, AttributeVariable) else set()
+
+
+def _refuse_bad(r: Rule) -> None:
+    def refuse(why: str):
+        raise RuleError(f"rule {r.name} ({r.source}): {why}")
+
+    left, right = variables_of(r.left), variables_of(r.right)
+    declared = {v for v, _ in r.variables}
+    if r.left is r.right:
+        refuse("both sides are the same term")
+    if not r.law:
+        refuse("the docstring must state the law in one line")
+    for unused in sorted(declared - left - right):
+        refuse(f"variable {unused!r} is declared and never used")
+    for unbound in sorted(right - left):
+        refuse(f"variable {unbound!r} of the right side is not bound by the left side")
+    for unbound in sorted(left - right) if r.both else ():
+        refuse(f"variable {unbound!r} of the left side is not bound by the right side (both=True)")
+    for guard in r.guards:
+        for unbound in sorted(set().union(*(variables_of(o) for o in guard.operands)) - left):
+            refuse(f"guard «{guard}» mentions {unbound!r}, which the left side does not bind")
+    if "any" not in (r.left.dtype, r.right.dtype) and not {r.left.dtype, r.right.dtype} & {"float"}:
+        if r.left.dtype != r.right.dtype:
+            refuse(f"the left side is {r.left.dtype}, the right side {r.right.dtype}")
+    if r.left.op == "var":
+        refuse("the left side is a bare variable: it would match everything")

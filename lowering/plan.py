@@ -1,0 +1,96 @@
+"""The Plan: what runs, as a frozen tree of records over terms. No strings of code, no device.
+
+A kernel runs once per point of its grid dims and per tile of its row dim; held dims are whole in a tile; loops run one
+after another over tiles of a sequential dim and fill accumulators; the result term, over the accumulators' reductions,
+is stored. Built by build.py, executed by tiled.py and by the emitters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..egraph.term import Dim, Tensor, Term
+
+
+class NotPlannable(Exception):
+    """A term that has no plan yet; the message says why, for the report."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on the loop's coordinate: an integer term without the loop dim; `rising` tells how it moves with the rows.
+
+    As an upper limit it keeps j < bound, as a lower limit j >= bound.
+    """
+
+    bound: Term
+    rising: bool
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """A state carried through a loop. For the rescaled monoid one scale (gauge) serves all values (the mantissas).
+
+    reductions[n] is the reduce term whose finished value is this accumulator's n-th component: for "rescaled" it is
+    reduce(rescaled, dim, scaled(gauge, values[n])), otherwise reduce(monoid, dim, values[0]). The guard of the loop is
+    already taken out of gauge and values: an element for which it is false is absent (the identity).
+    """
+
+    name: str
+    monoid: str
+    gauge: Term | None
+    values: tuple[Term, ...]
+    reductions: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One pass over tiles of `dim`. Elements where `guard` is false are absent from every accumulator.
+
+    uppers and lowers are the conjuncts of the guard that are limits on the loop's coordinate; a tile outside them is
+    empty and never runs; if `limits_only`, a tile inside all of them is full and needs no guard.
+    """
+
+    dim: Dim
+    tile: str
+    accumulators: tuple[Accumulator, ...]
+    guard: Term | None = None
+    uppers: tuple[Limit, ...] = ()
+    lowers: tuple[Limit, ...] = ()
+    limits_only: bool = True
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch. `output` is written at `order` (its axes' dims, in order); `result` is what is stored there."""
+
+    name: str
+    grid: tuple[Dim, ...]
+    rows: Dim | None
+    row_tile: str
+    held: tuple[Dim, ...]
+    loops: tuple[Loop, ...]
+    result: Term
+    output: Tensor
+    order: tuple[Dim, ...]
+    inputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kernels in launch order; a later kernel may load an earlier one's output by its tensor name. The last one's is the result."""
+
+    kernels: tuple[Kernel, ...]
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    derivation: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def passes(self) -> int:
+        """The largest number of loops over one dim in one kernel chain: how often the longest data is read."""
+        counts: dict[Dim, int] = {}
+        for kernel in self.kernels:
+            for loop in kernel.loops:
+                counts[loop.dim] = counts.get(loop.dim, 0) + 1
+        return max(counts.values(), default=0)

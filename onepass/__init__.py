@@ -1,0 +1,45 @@
+"""onepass: attention written in plain PyTorch becomes fused kernels.
+
+Everything a user needs is a name of this module. Each is loaded from its home on first use, so that
+`import onepass` is quick, reads no torch, and changes nothing in the process.
+"""
+
+from importlib import import_module as _import_module
+from pathlib import Path as _Path
+
+__version__ = "0.1.0"
+
+_HOME = {  # public name: the module that holds it; a module that is public itself is its own home
+    "GraphPass": "passes",
+    "Report": "report",
+    "Rule": "egraph",
+    "errors": "errors",
+    "explain": "report",
+    "independent": "egraph",
+    "onepass_backend": "backend",
+    "positive": "egraph",
+    "rule": "egraph",
+    "testing": "testing",
+}
+
+__all__ = ["__version__", *_HOME]
+
+# An installed onepass holds its parts. In a checkout they are folders beside this one: without this line, running
+# Python at the root of a checkout would find this folder first, and `onepass.rules` nowhere.
+_root = _Path(__file__).resolve().parent.parent
+if (_root / "pyproject.toml").is_file() and (_root / "rules" / "__init__.py").is_file():
+    __path__.append(str(_root))
+
+
+def __getattr__(name):
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _import_module(f".{home}", __name__)
+    value = module if home == name else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The laws, grouped by the root of the left side: nothing but laws."""

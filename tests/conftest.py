@@ -1,0 +1,20 @@
+"""What every test process sets before anything else: threads, Triton's interpreter, Hypothesis.
+
+Environment variables rather than calls, so that the processes that tests start inherit them.
+"""
+
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores: more threads than cores is slower, not faster
+    share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
+
+import torch
+from hypothesis import settings
+
+if not torch.cuda.is_available():  # Triton reads it when a kernel is defined, so before anything imports triton
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+settings.register_profile("local", deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("local"), derandomize=True, database=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
