@@ -72,6 +72,9 @@ def rule(function: Callable | None = None, *, when: Callable | None = None, both
         left, right = (term(side) for side in function(**patterns))
         guards = () if when is None else when(**{p: patterns[p] for p in inspect.signature(when).parameters})
         guards = guards if isinstance(guards, tuple) else (guards,)
+        for guard in guards:
+            if not isinstance(guard, Guard):
+                raise TypeError(f"`when` gave {guard!r}, which is no Guard")
     except (TermError, TypeError, ValueError, KeyError) as error:
         raise RuleError(f"rule {name} ({line}): {error}") from error
     law = " ".join((inspect.getdoc(function) or "").split())
@@ -92,7 +95,8 @@ def _annotation(parameter: inspect.Parameter) -> str:
 def _variable(name: str, kind: str):
     if kind in ("dtype", "monoid"):
         return AttributeVariable(name)
-    return var(name, {"index": "int64", "predicate": "bool"}.get(kind, "any"))
+    kinds = kind.split()  # "index constant" is an integer, too
+    return var(name, "int64" if "index" in kinds else "bool" if "predicate" in kinds else "any")
 
 
 def variables_of(x) -> set[str]:

@@ -41,6 +41,9 @@ class AttributeVariable:
 
     name: str
 
+    def __str__(self) -> str:
+        return self.name
+
 
 class TermError(TypeError):
     """A term that no program can mean: unknown operation, wrong arity, operands of two dtypes."""

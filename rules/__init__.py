@@ -1,1 +1,12 @@
-"""The laws, grouped by the root of the left side: nothing but laws."""
+"""The laws. Modules are groups; NORMAL rewrites from left to right, PHASES saturate the e-graph one after another.
+
+Nothing but laws and these lists: machinery is in egraph/. No law mentions attention.
+"""
+
+from . import layout, mask, matmul, reductions, scalar, softmax, streaming
+
+LAYOUT = layout.NORMAL
+NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL)
+PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA), "streaming": streaming.STREAMING}
+OPTIONAL = softmax.OPTIONAL
+ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL)))

@@ -1,0 +1,101 @@
+"""The CPU figures, as ratios from one run: time and memory against eager, capture to source, 32 layers against one.
+
+Run by `make bench` or `python bench/cpu.py`; prints a table and writes nothing. Uses an empty disk cache.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+
+from onepass import measure
+
+HEADS, DIM = 8, 64
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["ONEPASS_CACHE"] = folder
+        print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}")
+        times()
+        memory()
+        capture()
+        layers()
+
+
+def times() -> None:
+    for spelling in ("plain", "causal"):
+        for size in (2048, 4096):
+            seconds = measure.in_process("time", "both", spelling, size, HEADS, DIM)
+            line = f"eager {seconds['eager'] * 1e3:.1f} ms, fused {seconds['onepass'] * 1e3:.1f} ms"
+            say(f"time, {spelling}, S {size}", seconds["onepass"] / seconds["eager"], 1.0, line)
+
+
+def memory() -> None:
+    for spelling in ("plain", "causal"):
+        peak = measure.in_process("memory", "onepass", spelling, 8192, HEADS, DIM)["bytes"] / 2**20
+        say(f"extra memory, {spelling}, S 8192", peak / 64, 1.0, f"{peak:.1f} MiB of 64 MiB")
+
+
+def capture() -> None:
+    """One attention, from Dynamo's graph to kernel source, nothing cached; the first one also imports and warms up."""
+    seconds = [module_seconds(1, size) for size in (256, 384, 512, 640)]
+    line = f"first {seconds[0] * 1e3:.0f} ms, then {', '.join(f'{s * 1e3:.0f}' for s in seconds[1:])} ms"
+    say("capture to kernel source", statistics.median(seconds[1:]) / 0.3, 1.0, line)
+
+
+def layers() -> None:
+    """Onepass's own time for a module of 32 equal layers against one layer of another size, both new to it."""
+    module_seconds(1, 128)
+    ratios = [module_seconds(32, 192 + 64 * k) / module_seconds(1, 224 + 64 * k) for k in range(3)]
+    say("32 layers against one", statistics.median(ratios) / 1.2, 1.0, f"{statistics.median(ratios):.2f} times")
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, count: int):
+        super().__init__()
+        self.projections = torch.nn.ModuleList(torch.nn.Linear(DIM, 3 * DIM) for _ in range(count))
+
+    def forward(self, x):
+        for projection in self.projections:
+            q, k, v = projection(x).chunk(3, -1)
+            x = x + measure.plain(q, k, v)
+        return x
+
+
+def module_seconds(count: int, size: int) -> float:
+    """What the backend takes, Dynamo's and PyTorch's own time left out."""
+    from onepass.options import Options
+    from onepass.replace import rewrite
+
+    taken = []
+
+    def backend(gm, inputs):
+        start = time.perf_counter()
+        report = rewrite(gm.graph, Options(inner="eager"), sources=True)
+        taken.append(time.perf_counter() - start)
+        if sum(region.count for region in report.regions) != count:
+            print(f"only {report}")
+        return gm.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(Layers(count), backend=backend)(torch.randn(1, 2, size, DIM))
+    return sum(taken)
+
+
+def say(what: str, ratio: float, most: float, detail: str) -> None:
+    print(f"{what:32} {ratio:6.2f} of the limit  {'ok  ' if ratio <= most else 'OVER'}  {detail}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What a form costs: first passes over data too big for the chip, then time by a roofline, then size.
+
+A node's time is its volume (product of the sizes of its free dims, before a reduce drops one) over the rate of the unit
+that does it. Contractions, products whose factors do not share all dims, run on matrix units. Called by extract.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .term import Dim
+
+NOMINAL = 2048  # stands for a symbolic size, for ranking only
+ON_CHIP = 256  # a static dim up to this size is held whole in a tile and needs no pass of its own
+
+
+@dataclass(frozen=True)
+class Target:
+    """Rates in elements per unit of time, relative to one pointwise operation; a table, to be calibrated per device."""
+
+    name: str = "generic"
+    matrix: float = 16.0
+    special: float = 0.25
+    memory: float = 1.0
+
+
+# Unit that does an operation: pointwise rate 1, special functions slower, free ones only rearrange.
+UNITS = {
+    "free": ("const", "iota", "load", "var", "size", "cast", "scaled", "scale", "mantissa"),
+    "special": ("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "pow"),
+    "pointwise": (
+        "neg", "abs", "floor", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv", "mod", "lt", "le", "eq",
+        "and", "or", "where", "reduce",
+    ),
+}  # fmt: skip
+UNIT_OF = {op: unit for unit, ops in UNITS.items() for op in ops}
+
+
+def length(dim: Dim) -> int:
+    """The dim's size, nominal if symbolic."""
+    return dim.size if isinstance(dim.size, int) else NOMINAL
+
+
+def volume(dims) -> float:
+    """Number of elements over a set of dims."""
+    total = 1.0
+    for d in dims:
+        total *= length(d)
+    return total
+
+
+def streamed(dim: Dim) -> bool:
+    """Too long to be held in a tile: each reduction over it that waits for another is a pass of its own."""
+    return not isinstance(dim.size, int) or dim.size > ON_CHIP
+
+
+def node_time(op: str, dims, operand_dims, target: Target, contracted: bool = False) -> float:
+    """Time of one node over `dims`; operand_dims are those of its arguments."""
+    unit = UNIT_OF[op]
+    if unit == "free":
+        return 0.0
+    if op == "mul" and len(operand_dims) == 2 and operand_dims[0] - operand_dims[1] and operand_dims[1] - operand_dims[0]:
+        return volume(dims) / target.matrix
+    if op == "reduce" and contracted:
+        return volume(operand_dims[0]) / target.matrix
+    if op == "reduce":
+        return volume(operand_dims[0])
+    return volume(dims) / (target.special if unit == "special" else 1.0)

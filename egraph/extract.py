@@ -1,0 +1,102 @@
+"""The cheapest form in an e-graph: greedy over DAGs, so that a shared subterm is paid once.
+
+Cost is compared in order: passes over the longest data, time, number of nodes. Deterministic. Called by search.py; the
+pass count of a single term is here too, because it is the same recurrence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .cost import Target, node_time, streamed
+from .engine import EGraph, Node
+from .term import Dim, Term, reduces, subterms
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best node of a class so far: reduction depth per dim, cost of every class it needs, the term it builds."""
+
+    depths: dict[Dim, int]
+    costs: dict[str, float]
+    term: Term
+    contracted: bool
+
+    @property
+    def key(self):
+        return max(self.depths.values(), default=0), sum(self.costs.values()), len(self.costs)
+
+
+def extract(egraph: EGraph, target: Target | None = None) -> Term:
+    """The cheapest term of the root's class."""
+    target = target or Target()
+    best: dict[str, Choice] = {}
+    users: dict[str, set[str]] = {}
+    for name, nodes in egraph.classes.items():
+        for node in nodes:
+            for a in node.args:
+                users.setdefault(a, set()).add(name)
+    waiting = dict.fromkeys(egraph.classes)
+    while waiting:
+        name = next(iter(waiting))
+        del waiting[name]
+        if _improve(name, egraph, best, target):
+            waiting.update(dict.fromkeys(sorted(users.get(name, ()))))
+    return best[egraph.root].term
+
+
+def _improve(name: str, egraph: EGraph, best: dict[str, Choice], target: Target) -> bool:
+    """Takes the cheapest node whose arguments have a choice; True if that is better than before."""
+    improved = False
+    for node in egraph.classes[name]:
+        choice = _choose(name, node, egraph, best, target)
+        if choice is not None and (name not in best or choice.key < best[name].key):
+            best[name] = choice
+            improved = True
+    return improved
+
+
+def _choose(name: str, node: Node, egraph: EGraph, best: dict[str, Choice], target: Target) -> Choice | None:
+    chosen = [best.get(a) for a in node.args]
+    if any(c is None or name in c.costs for c in chosen):
+        return None
+    term = egraph.build(node, tuple(c.term for c in chosen))
+    operand_dims = [c.term.dims for c in chosen]
+    contracted = node.op == "reduce" and chosen[0].contracted
+    time = node_time(node.op, term.dims, operand_dims, target, contracted)
+    costs: dict[str, float] = {}
+    for c in chosen:
+        costs.update(c.costs)
+    costs[name] = time
+    return Choice(_depths(node.op, node.attrs, [c.depths for c in chosen]), costs, term, _contracts(term))
+
+
+def _contracts(term: Term) -> bool:
+    if term.op != "mul":
+        return False
+    left, right = (a.dims for a in term.args)
+    return bool(left - right) and bool(right - left)
+
+
+def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]]) -> dict[Dim, int]:
+    """How many reductions over each streamed dim wait for one another below this node."""
+    depths: dict[Dim, int] = {}
+    for part in parts:
+        for dim, depth in part.items():
+            depths[dim] = max(depths.get(dim, 0), depth)
+    if op == "reduce" and streamed(attrs[1]):
+        depths[attrs[1]] = depths.get(attrs[1], 0) + 1
+    return depths
+
+
+def passes(root: Term) -> int:
+    """Passes over the longest data: a reduction that needs another's finished value over the same dim opens one."""
+    done: dict[Term, dict[Dim, int]] = {}
+    for node in subterms(root):
+        done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args])
+    return max(done[root].values(), default=0)
+
+
+def contraction_count(root: Term) -> int:
+    """Number of distinct sum reductions of products: how many matrix products the form does."""
+    return sum(1 for r in reduces(root) if _contracts(r.args[0]))

@@ -1,0 +1,157 @@
+"""Simplifies integer index terms: affine normal form, and what floordiv and mod do to it when ranges are known.
+
+Laws used: (a·g + b)//g = a + b//g, x//g = 0 and x%g = x for 0 <= x < g, (x//g)·g + x%g = x, (x//a)//b = x//(a·b).
+Called while views are pulled through, and by the normaliser on whole terms; it changes integer and bool subterms only.
+"""
+
+from __future__ import annotations
+
+from .affine import Affine, affine, bounds, combine, compare, to_term
+from .ops import const, make
+from .term import Term, rebuild
+
+_ARITHMETIC = ("add", "sub", "mul", "neg")
+
+
+def simplify_index(root: Term) -> Term:
+    """The same term with every integer subterm and every comparison of integers in normal form."""
+    return rebuild(root, simplify_node)
+
+
+def simplify_node(node: Term, args: tuple[Term, ...]) -> Term:
+    """One node of simplified arguments, simplified; the step of `simplify_index`."""
+    if node.op in ("lt", "le", "eq") and args[0].dtype == "int64" == args[1].dtype:
+        return _without_abs(compare(node.op, *args))
+    if node.op in ("and", "or", "not", "where"):
+        return _logic(node.op, args)
+    if node.dtype != "int64" or not args:
+        return node if args == node.args else make(node.op, args, node.attrs)
+    if node.op in _ARITHMETIC:
+        return to_term(_rejoin(affine(make(node.op, args))))
+    if node.op == "floordiv":
+        return floordiv(*args)
+    if node.op == "mod":
+        return mod(*args)
+    return make(node.op, args, node.attrs)
+
+
+def _without_abs(p: Term) -> Term:
+    """|x| ≤ y as -y ≤ x ∧ x ≤ y: two limits instead of one opaque test."""
+    if p.op == "le" and p.args[0].op == "abs":
+        x, y = p.args[0].args[0], p.args[1]
+        return make("and", (compare("le", to_term(affine(-y)), x), compare("le", x, y)))
+    return p
+
+
+def floordiv(x: Term, g: Term) -> Term:
+    """x // g."""
+    whole, rest = _split(x, g)
+    if _below(rest, g):
+        return to_term(whole)
+    rest_term = to_term(rest)
+    if rest_term.op == "floordiv" and _is_positive(g) and _is_positive(rest_term.args[1]):
+        rest_term, g = rest_term.args[0], simplify_node(g * rest_term.args[1], (g, rest_term.args[1]))
+    return to_term(combine(whole, affine(make("floordiv", (rest_term, g))), 1))
+
+
+def mod(x: Term, g: Term) -> Term:
+    """x % g."""
+    _, rest = _split(x, g)
+    if _below(rest, g):
+        return to_term(rest)
+    inner = to_term(rest)
+    if inner.op == "mod" and _is_positive(g) and _is_positive(inner.args[1]):
+        if inner.args[1].attrs[0] % g.attrs[0] == 0:
+            inner = inner.args[0]
+    return make("mod", (inner, g))
+
+
+def _is_positive(g: Term) -> bool:
+    return g.op == "const" and g.attrs[0] > 0
+
+
+def _split(x: Term, g: Term) -> tuple[Affine, Affine]:
+    """x = whole · g + rest, with every visible multiple of g in whole."""
+    coefficients, constant = affine(x)
+    whole: Affine = ({}, 0)
+    rest: Affine = ({}, constant)
+    if _is_positive(g):
+        divisor = g.attrs[0]
+        whole, rest = ({}, constant // divisor), ({}, constant % divisor)
+    for atom, c in coefficients.items():
+        if _is_positive(g) and c % g.attrs[0] == 0:
+            whole = combine(whole, affine(atom), c // g.attrs[0])
+        elif (quotient := _quotient(atom, g)) is not None:
+            whole = combine(whole, affine(quotient), c)
+        else:
+            rest = combine(rest, ({atom: 1}, 0), c)
+    return whole, rest
+
+
+def _quotient(atom: Term, g: Term) -> Term | None:
+    """atom / g where the atom is g or a product with g in it; g is symbolic."""
+    if atom is g:
+        return const(1)
+    if atom.op != "mul":
+        return None
+    left, right = atom.args
+    if (found := _quotient(left, g)) is not None:
+        return right if found.op == "const" else found * right
+    found = _quotient(right, g)
+    return None if found is None else left if found.op == "const" else left * found
+
+
+def _below(form: Affine, g: Term) -> bool:
+    """0 <= form < g is known."""
+    x = to_term(form)
+    if _is_positive(g):
+        low, high = bounds(x)
+        return low is not None and high is not None and 0 <= low and high < g.attrs[0]
+    if x.op == "mod" and x.args[1] is g:
+        return True
+    return x.op == "iota" and g.op == "size" and x.attrs[0].size == g.attrs[0]
+
+
+def _rejoin(form: Affine) -> Affine:
+    """c·g·(x // g) + c·(x % g) = c·x, wherever both parts are there."""
+    for atom, c in form[0].items():
+        if atom.op != "mod":
+            continue
+        x, g = atom.args
+        quotient = floordiv(x, g)
+        multiple = affine(quotient * g)
+        if all(form[0].get(part) == c * k for part, k in multiple[0].items()) and not multiple[1]:
+            return _rejoin(combine(combine(combine(form, multiple, -c), ({atom: 1}, 0), -c), affine(x), c))
+    return form
+
+
+def _logic(op: str, args: tuple[Term, ...]) -> Term:
+    """Connectives and choices with a known condition."""
+    literal = [a.attrs[0] if a.op == "const" else None for a in args]
+    if op == "not":
+        return negate(args[0])
+    if op == "where":
+        if literal[0] is not None:
+            return _chosen(args[1] if literal[0] else args[2], args)
+        return args[0] if literal[1] is True and literal[2] is False else make(op, args)
+    absorbing = op == "or"
+    for mine, other in ((0, 1), (1, 0)):
+        if isinstance(literal[mine], bool):
+            return const(absorbing) if literal[mine] is absorbing else args[other]
+    return args[0] if args[0] is args[1] else make(op, args)
+
+
+def _chosen(branch: Term, args: tuple[Term, ...]) -> Term:
+    """The branch if it has the dtype of the whole; a weak literal would lose it."""
+    return branch if branch.dtype == make("where", args).dtype else make("where", args)
+
+
+def negate(p: Term) -> Term:
+    """not p, pushed into literals, comparisons of integers, and double negations."""
+    if p.op == "const":
+        return const(not p.attrs[0])
+    if p.op == "not":
+        return p.args[0]
+    if p.op == "le" and p.args[0].dtype == "int64" == p.args[1].dtype:
+        return compare("lt", p.args[1], p.args[0])
+    return make("not", (p,))

@@ -1,0 +1,297 @@
+"""Term -> Plan: which dims are grid, rows, held or loops; which reductions share a loop; what is a kernel of its own.
+
+Invariant: in one kernel, a loop's reductions depend only on output dims and on finished reductions of earlier loops.
+Decided by structure alone: no reduction is known by what it is for. Called by the pipeline with an extracted term.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
+from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
+from .dims import batch_dims, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
+from .limits import as_limit, conjunction, conjuncts
+from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan
+
+HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
+
+
+def build_plan(term: Term, output: Tensor, order: tuple[Dim, ...], derivation=(), held: int = HELD) -> Plan:
+    """The plan that computes `term` into `output`, whose axes run over `order` (dims the term lacks are broadcast).
+
+    Raises NotPlannable with the reason.
+    """
+    _refuse(term, output, order)
+    builder = _Builder(held, {t.name for t in tensors(term)} | {output.name})
+    builder.add(_with_fresh_bound_dims(term, order), output, order)
+    return Plan(tuple(builder.kernels), tuple(tensors(term)), output, tuple(derivation), tuple(builder.notes))
+
+
+def _refuse(term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:
+    if stray := sorted(term.dims - set(order)):
+        raise NotPlannable(f"the result depends on {', '.join(map(str, stray))}, which the output has no axis for")
+    if len(order) != len(output.shape) or len(set(order)) != len(order):
+        raise NotPlannable(
+            f"the output {output.name} has {len(output.shape)} axes, its dims are {', '.join(map(str, order))}"
+        )
+    if any(t.op == "var" for t in subterms(term)):
+        raise NotPlannable("the term has free variables")
+    if term.dtype.startswith("pair"):
+        raise NotPlannable("the result is a pair of scale and mantissa; only its parts can be stored")
+
+
+def _with_fresh_bound_dims(term: Term, order: tuple[Dim, ...]) -> Term:
+    """A dim that is both an output axis and bound by a reduction is renamed where it is bound."""
+    used = {d.name for d in (*all_dims(term), *order)}
+    for dim in order:
+        bound = [r for r in reduces(term) if r.attrs[1] == dim]
+        if bound:
+            name = next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used)
+            used.add(name)
+            term = _rename_bound(term, dim, Dim(name, dim.size))
+    return term
+
+
+def _rename_bound(term: Term, dim: Dim, fresh: Dim) -> Term:
+    mapping = {r: rename_dims(r, {dim: fresh}) for r in reduces(term) if r.attrs[1] == dim}
+    return _replace_from_above(term, mapping)
+
+
+def _replace_from_above(term: Term, mapping: dict[Term, Term]) -> Term:
+    """Like substitute, but what lies under a replaced term is not looked at."""
+    done: dict[Term, Term] = {}
+
+    def visit(node: Term) -> Term:
+        if node not in done:
+            args = tuple(map(visit, node.args)) if node not in mapping else ()
+            done[node] = (
+                mapping[node] if node in mapping else node if args == node.args else make(node.op, args, node.attrs)
+            )
+        return done[node]
+
+    return visit(term)
+
+
+class _Builder:
+    """Collects kernels in launch order: a cut subterm becomes an earlier kernel and a load of its output."""
+
+    def __init__(self, held: int, names: set[str]):
+        self.held, self.names = held, names
+        self.kernels: list[Kernel] = []
+        self.notes: list[str] = []
+
+    def add(self, term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:
+        """Adds the kernel of the term, after the kernels that it needs."""
+        term = _reuse_scales(term)
+        while inner := _nested(term, self.held):
+            term = self.cut(term, inner, order, "depends on a dim that is reduced around it")
+        rows, held_dims = self.choose_rows(term, order)
+        while rows is not None and (loose := _without(term, rows, self.held)):
+            term = self.cut(term, loose, order, f"is the same for all {rows}")
+        loops = _loops(term, rows, held_dims, self.held)
+        grid = tuple(d for d in order if d != rows and d not in held_dims)
+        contracted = sorted({r.attrs[1] for r in reduces(term)} - {loop.dim for loop in loops})
+        self.kernels.append(
+            Kernel(
+                name=f"kernel{len(self.kernels)}",
+                grid=grid,
+                rows=rows,
+                row_tile=f"{rows.name}_tile" if rows else "",
+                held=(*contracted, *held_dims),
+                loops=loops,
+                result=term,
+                output=output,
+                order=order,
+                inputs=tuple(tensors(term)),
+            )
+        )
+
+    def cut(self, term: Term, part: Term, order: tuple[Dim, ...], why: str) -> Term:
+        """Stores `part` by an earlier kernel and loads it instead."""
+        dims = (*(d for d in order if d in part.dims), *sorted(part.dims - set(order)))
+        name = self.fresh_name()
+        dtype = "float32" if part.dtype == "float" else part.dtype
+        target = Tensor(name, dtype, tuple(d.size for d in dims))
+        self.notes.append(f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}")
+        self.add(part, target, dims)
+        return _replace_from_above(term, {part: load(target, *(iota(d) for d in dims))})
+
+    def fresh_name(self) -> str:
+        name = next(n for k in range(len(self.names) + 1) if (n := f"part{k}") not in self.names)
+        self.names.add(name)
+        return name
+
+    def choose_rows(self, term: Term, order: tuple[Dim, ...]) -> tuple[Dim | None, tuple[Dim, ...]]:
+        """The dim that is tiled and the output dims that are held whole; the others are the grid.
+
+        All loops depend on the rows, so that none is repeated per tile of rows; or, where a long dim is one that no
+        loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a product.
+        """
+        loops = loop_reductions(term, self.held)
+        free = [d for d in order if loops and is_long(d, self.held) and not any(d in r.dims for r in loops)]
+        carried = free or [d for d in order if all(d in r.dims for r in loops)]
+        private, batch, state = private_dims(term), batch_dims(term), state_dims(term)
+        held = _fitting([d for d in order if d in private and d not in free and not is_long(d, self.held)], self.held)
+        choices = (
+            [d for d in carried if d not in batch and d not in held],
+            [d for d in carried if d not in batch],
+            [d for d in carried if d not in held],
+        )
+        rows = max(
+            next(filter(None, choices), []), key=lambda d: (d in state, size_key(d), order.index(d)), default=None
+        )
+        return rows, tuple(d for d in held if d != rows)
+
+
+def _fitting(dims: list[Dim], limit: int) -> list[Dim]:
+    """The last of the dims whose sizes multiply to no more than the limit."""
+    fitting: list[Dim] = []
+    for dim in reversed(dims):
+        if dim.size * prod(d.size for d in fitting) <= limit:
+            fitting.insert(0, dim)
+    return fitting
+
+
+def _reuse_scales(term: Term) -> Term:
+    """max_j G where the state of a rescaled sum over j has the gauge G: the maximum is that state's scale."""
+    states = {(r.attrs[1], r.args[0].args[0]): r for r in reduces(term) if _is_rescaled(r)}
+    same = {r: states.get((r.attrs[1], r.args[0])) for r in reduces(term) if r.attrs[0] == "max"}
+    return substitute(term, {r: scale(state) for r, state in same.items() if state is not None})
+
+
+def _is_rescaled(r: Term) -> bool:
+    return r.attrs[0] == "rescaled" and r.args[0].op == "scaled"
+
+
+def _nested(term: Term, held: int) -> Term | None:
+    """What to store first where a loop lies inside a reduction of a dim that it depends on; None if none does."""
+    loops = loop_reductions(term, held)
+    for outer in reduces(term):
+        inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
+        if inside:
+            return _smallest_around(outer.args[0], set(inside))
+    return None
+
+
+def _reaches(root: Term, node: Term) -> bool:
+    return any(t is node for t in subterms(root))
+
+
+def _smallest_around(body: Term, inside: set[Term]) -> Term:
+    """Down from the body while only one operand holds the loops; never between a state and its projection."""
+    while body not in inside and body.op not in ("scale", "mantissa"):
+        holders = [a for a in dict.fromkeys(body.args) if any(t in inside for t in subterms(a))]
+        if len(holders) != 1:
+            break
+        body = holders[0]
+    if body.dtype.startswith("pair"):
+        raise NotPlannable("a state inside a reduction of a dim that it depends on cannot be stored as a pair")
+    return body
+
+
+def _without(term: Term, rows: Dim, held: int) -> Term | None:
+    """A subterm that has loops and does not depend on the rows, as large as can be; one inside another comes first."""
+    holding = set(loop_reductions(term, held))
+    for t in subterms(term):  # arguments come first
+        if any(a in holding for a in t.args):
+            holding.add(t)
+    found: set[Term] = set()
+    stack, seen = [term], {term}
+    while stack:
+        node = stack.pop()
+        if node in holding and rows not in node.dims and not node.dtype.startswith("pair"):
+            found.add(node)
+        else:
+            fresh = [a for a in node.args if a in holding and a not in seen]
+            seen.update(fresh)
+            stack.extend(fresh)
+    return next((t for t in subterms(term) if t in found), None)
+
+
+def _loops(term: Term, rows: Dim | None, held_dims: tuple[Dim, ...], held: int) -> tuple[Loop, ...]:
+    """Reductions of one dim share a loop unless one needs the other's finished value."""
+    found = loop_reductions(term, held)
+    level: dict[Term, int] = {}
+    for r in found:  # inner ones first
+        level[r] = 1 + max((level[t] for t in subterms(r.args[0]) if t in level), default=-1)
+    groups: dict[tuple[int, Dim], list[Term]] = {}
+    for r in sorted(found, key=lambda r: level[r]):
+        groups.setdefault((level[r], r.attrs[1]), []).append(r)
+    contracted = {r.attrs[1] for r in reduces(term)} - loop_dims(term, held)
+    return tuple(
+        _loop(dim, group, rows, contracted | set(held_dims), n) for n, ((_, dim), group) in enumerate(groups.items())
+    )
+
+
+def _loop(dim: Dim, group: list[Term], rows: Dim | None, held_dims: set[Dim], number: int) -> Loop:
+    peeled = {r: _peel(r) for r in group}
+    common = [c for c in next(iter(peeled.values()))[0] if all(c in parts for parts, _, _ in peeled.values())]
+    limits = [as_limit(c, dim, rows, held_dims) for c in common]
+    return Loop(
+        dim=dim,
+        tile=f"{dim.name}_tile",
+        accumulators=_accumulators(peeled, set(common), number),
+        guard=conjunction(common),
+        uppers=tuple(limit for side, limit in filter(None, limits) if side == "upper"),
+        lowers=tuple(limit for side, limit in filter(None, limits) if side == "lower"),
+        limits_only=None not in limits,
+    )
+
+
+def _accumulators(peeled: dict, common: set[Term], number: int) -> tuple[Accumulator, ...]:
+    """One per reduction, except that rescaled sums of one gauge share theirs."""
+    shared: dict[object, list[tuple[Term, Term]]] = {}
+    gauges: dict[object, Term | None] = {}
+    for r, (parts, gauge, value) in peeled.items():
+        left = conjunction(c for c in parts if c not in common)
+        guarded = gauge if gauge is not None else value
+        if left is not None:
+            guarded = where(left, guarded, const(-float("inf") if gauge is not None else MONOIDS[r.attrs[0]].identity))
+        gauge, value = (guarded, value) if gauge is not None else (None, guarded)
+        key = gauge if gauge is not None else r
+        gauges[key] = gauge
+        shared.setdefault(key, []).append((r, value))
+    return tuple(
+        Accumulator(
+            name=f"{members[0][0].attrs[0]}{number}_{n}",
+            monoid=members[0][0].attrs[0],
+            gauge=gauges[key],
+            values=tuple(value for _, value in members),
+            reductions=tuple(r for r, _ in members),
+        )
+        for n, (key, members) in enumerate(shared.items())
+    )
+
+
+def _peel(r: Term) -> tuple[tuple[Term, ...], Term | None, Term]:
+    """(conjuncts of the guard, gauge, value): where(p, x, identity) is x wherever p holds and absent elsewhere."""
+    monoid, body = r.attrs[0], r.args[0]
+    if monoid == "rescaled":
+        if body.op != "scaled":
+            raise NotPlannable("a rescaled reduction whose body is not a pair of scale and weight")
+        parts, gauge = _peel_where(body.args[0], -float("inf"))
+        return parts, gauge, body.args[1]
+    if monoid == "any":
+        return conjuncts(body), None, const(True)
+    parts, value = _peel_where(body, MONOIDS[monoid].identity)
+    return parts, None, value
+
+
+def _peel_where(body: Term, identity) -> tuple[tuple[Term, ...], Term]:
+    parts: list[Term] = []
+    while body.op == "where":
+        condition, yes, no = body.args
+        if _is_literal(no, identity):
+            parts, body = [*parts, *conjuncts(condition)], yes
+        elif _is_literal(yes, identity):
+            parts, body = [*parts, *conjuncts(condition, negated=True)], no
+        else:
+            break
+    return tuple(dict.fromkeys(parts)), body
+
+
+def _is_literal(x: Term, value) -> bool:
+    while x.op == "cast":
+        x = x.args[0]
+    return x.op == "const" and x.attrs[0] == value

@@ -1,0 +1,76 @@
+"""What differs between the Triton releases that onepass supports, and between a GPU and Triton's interpreter.
+
+Everything that reads a version, a knob or a private name of Triton is here. Used by triton_launch.py and by tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+TYPE_NAMES = {
+    "bool": "i1", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+}  # fmt: skip
+OPTIONS = {"enable_fp_fusion": True}  # a weight is one fused multiply-add and one exp2; Triton 3.10 changes the default
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+
+
+def interprets(function) -> bool:
+    """True if the kernel runs in Triton's interpreter: it was decided when the kernel was defined."""
+    return not isinstance(function, JITFunction)
+
+
+def interpreter_wanted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
+
+
+def architecture(device: torch.device) -> str:
+    """The name that the tables of tuning.py use; "" where there is none, as on a CPU."""
+    if device.type != "cuda":
+        return ""
+    if torch.version.hip:
+        return torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def compile_ahead(function, types: dict[str, str], constants: dict, divisible: tuple[str, ...], target: str, options):
+    """Compiles without a GPU. types: argument name to Triton type; divisible: arguments known to be multiples of 16."""
+    signature = {name: "constexpr" if name in constants else types[name] for name in function.arg_names}
+    attributes = {(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible}
+    source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
+    return triton.compile(source, target=TARGETS[target], options=options | OPTIONS)
+
+
+def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
+    """Registers, spilled bytes and shared memory of a kernel for NVIDIA, read off `ptxas -v` and the metadata."""
+    from triton.backends.nvidia.compiler import get_ptxas  # the one that understands this release's PTX
+
+    ptxas = get_ptxas(90).path
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(compiled.asm["ptx"])
+        command = [ptxas, f"-arch={architecture}", "-v", path, "-o", Path(folder) / "kernel.cubin"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True)
+    text = said.stdout + said.stderr
+    number = lambda pattern: sum(map(int, re.findall(pattern, text)))
+    return {
+        "registers": number(r"Used (\d+) registers"),
+        "spilled": number(r"(\d+) bytes spill (?:stores|loads)"),
+        "shared": compiled.metadata.shared,
+    }

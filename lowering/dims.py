@@ -1,0 +1,107 @@
+"""What a term's structure says about its dims: which are loops, batches of a contraction, or carried by values only.
+
+Pure functions over terms, without sizes of a run. build.py chooses a kernel's shape by them, tiled.py its products.
+"""
+
+from __future__ import annotations
+
+from ..egraph.term import Dim, Term, reduces, subterms
+
+CONTRACTED = 1024  # a static dim up to this size is held whole where the alternative is a loop inside a loop
+
+
+def is_long(dim: Dim, held: int) -> bool:
+    """Too long, or of unknown length: not to be held whole in a tile."""
+    return not isinstance(dim.size, int) or dim.size > held
+
+
+def size_key(dim: Dim) -> tuple[bool, int]:
+    """Sorts dims by size; a symbolic one counts as longer than any number."""
+    return (True, 0) if not isinstance(dim.size, int) else (False, dim.size)
+
+
+def loop_dims(term: Term, held: int) -> set[Dim]:
+    """The reduced dims that are loops: long ones, and those of a rescaled state."""
+    long = {r.attrs[1] for r in reduces(term) if is_long(r.attrs[1], held)}
+    return {r.attrs[1] for r in reduces(term) if r.attrs[0] == "rescaled"} | (long - _contracted_inside(term, long))
+
+
+def _contracted_inside(term: Term, long: set[Dim]) -> set[Dim]:
+    """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on."""
+    found = reduces(term)
+    inside = {
+        r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
+    }
+    bad = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum"}
+    return {d for d in long - bad if isinstance(d.size, int) and d.size <= CONTRACTED}
+
+
+def loop_reductions(term: Term, held: int) -> list[Term]:
+    """Reductions that need a loop, inner ones first."""
+    dims = loop_dims(term, held)
+    return [r for r in reduces(term) if r.attrs[1] in dims]
+
+
+def factors(product: Term) -> list[Term]:
+    """The factors of a product of products."""
+    if product.op != "mul":
+        return [product]
+    return [f for a in product.args for f in factors(a)]
+
+
+def sum_factors(r: Term) -> list[Term]:
+    """Factors of a sum's body, a guard around it set aside; for a rescaled sum the gauge counts as one more factor."""
+    body = r.args[0]
+    if body.op == "scaled":
+        return [body.args[0], *factors(body.args[1])]
+    while body.op == "where":
+        body = body.args[1]
+    return factors(body)
+
+
+def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[int]]:
+    """Divides factors, given by their dims, into the two of a product to be summed; the second is empty if one is all.
+
+    Each side has a factor with the summed dim; a factor that fits on both sides goes to the second, smaller one.
+    """
+    having = sorted((k for k, d in enumerate(dims) if summed in d), key=lambda k: -len(dims[k]))
+    if len(having) < 2:
+        return list(range(len(dims))), []
+    one = having[0]
+    other = next((k for k in having[1:] if not dims[k] <= dims[one]), having[1])
+    left = [
+        k for k in range(len(dims)) if k == one or (k != other and not dims[k] <= dims[other] and dims[k] <= dims[one])
+    ]
+    return left, [k for k in range(len(dims)) if k not in left]
+
+
+def batch_dims(term: Term) -> set[Dim]:
+    """Free dims of a sum that both sides of its product have: a matrix product would repeat over them."""
+    found: set[Dim] = set()
+    for r in reduces(term):
+        dims = [f.dims for f in sum_factors(r)] if r.attrs[0] in ("sum", "rescaled") else []
+        left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
+        if not right <= left and not left <= right:
+            found |= (left & right) - {r.attrs[1]}
+    return found
+
+
+def state_dims(term: Term) -> set[Dim]:
+    """Dims of gauges, of guards, and of the bodies of reductions other than sums."""
+    found: set[Dim] = set()
+    for r in reduces(term):
+        if r.attrs[0] not in ("sum", "rescaled"):
+            found |= r.args[0].dims
+        elif r.args[0].op == "scaled":
+            found |= r.args[0].args[0].dims
+    for t in subterms(term):
+        if t.op == "where":
+            found |= t.args[0].dims
+    return found
+
+
+def private_dims(term: Term) -> set[Dim]:
+    """Free dims of the term that only values carry: in no state, and in one factor at most of every sum."""
+    bound = {r.attrs[1] for r in reduces(term)}
+    every = {d for t in subterms(term) for d in t.dims}
+    return every - bound - batch_dims(term) - state_dims(term)

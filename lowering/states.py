@@ -1,0 +1,154 @@
+"""The state of one accumulator while its loop runs: what a tile adds to it, and its finished values.
+
+Invariant: absent elements (dropped by the guard, or of gauge -inf) change nothing, whatever their values hold.
+Used by tiled.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import torch
+
+from ..egraph.ops import MONOIDS
+from ..egraph.term import PAIR, Dim, Term
+from .blocks import product
+from .dims import factors, two_sides
+from .plan import Accumulator
+from .tile_ops import HALVES, JOINS, Frame, contract, contract_present, fold, full
+
+
+@dataclass(frozen=True)
+class Summand:
+    """One value of an accumulator as `left` · `right`, both sides of a matrix product over the loop's dim.
+
+    In a rescaled sum the weight stands on the left too; then left may be None (the weight alone). right is None where
+    there is nothing to multiply by.
+    """
+
+    left: Term | None
+    right: Term | None
+
+    @property
+    def terms(self) -> list[Term]:
+        return [t for t in (self.left, self.right) if t is not None]
+
+
+def summand(value: Term, dim: Dim, monoid: str, weight: frozenset[Dim] | None, guard: frozenset[Dim]) -> Summand:
+    """Splits the value's factors over two sides. weight: the dims of a rescaled sum's weight; guard: the guard's."""
+    if monoid not in ("sum", "rescaled"):
+        return Summand(value, None)
+    weights = [] if weight is None else [weight | guard | {dim}]
+    parts = [] if weights and value.op == "const" and value.attrs[0] == 1 else factors(value)
+    one, two = two_sides([*weights, *(p.dims for p in parts)], dim)
+    if weights and 0 in two:
+        one, two = two, one
+    left, right = (product(parts[k - len(weights)] for k in side if k >= len(weights)) for side in (one, two))
+    if not weights and right is not None and guard <= right.dims and not guard <= left.dims:
+        left, right = right, left  # what the guard drops is set to zero on the left
+    return Summand(left, right)
+
+
+class State:
+    """Begins absent. `exact` spends more on values that are not finite: a matrix product makes NaN of 0 times them."""
+
+    def __init__(self, record: Accumulator, gauge: Term | None, summands: list[Summand], dim: Dim, exact: bool):
+        self.record, self.gauge, self.summands, self.dim, self.exact = record, gauge, summands, dim, exact
+        self.scale: torch.Tensor | None = None
+        self.totals: list[torch.Tensor | None] = [None] * len(summands)
+        self.dropped = gauge is not None
+        self.dtype = getattr(torch, {"float": "float32"}.get(d := record.reductions[0].dtype.removeprefix(PAIR), d))
+
+    def add(self, values: dict[Term, torch.Tensor], drops: torch.Tensor | None, owned: set[Term], frame: Frame) -> None:
+        """Adds a tile. drops: where the guard is false; owned: the values that may be overwritten."""
+        self.dropped |= drops is not None
+        if self.gauge is not None:
+            self._add_rescaled(values, drops, owned, frame)
+            return
+        monoid, sides = self.record.monoid, self.summands[0]
+        value = self._tile(values[sides.left], frame)
+        if drops is not None:
+            value = filled(value, drops, MONOIDS[monoid].identity, sides.left in owned)
+        if sides.right is None:
+            new = fold(monoid, value, self.dim, frame)
+        else:
+            new = self._contract(value, drops, values[sides.right], frame)
+        total = self.totals[0]
+        self.totals[0] = new if total is None else JOINS[monoid](total, new)
+
+    def _tile(self, value: torch.Tensor, frame: Frame) -> torch.Tensor:
+        value = value.to(self.dtype) if value.dim() == 0 else value.float() if value.dtype in HALVES else value
+        return full(value, self.dim, frame)
+
+    def _add_rescaled(self, values, drops, owned, frame) -> None:
+        axis = frame.axes[self.dim]
+        gauge = self._tile(values[self.gauge], frame)
+        mine = self.gauge in owned and gauge is values[self.gauge]
+        if drops is not None:
+            gauge, mine = filled(gauge, drops, -inf, mine), True
+        top = gauge.amax(axis, keepdim=True)
+        top = top if self.scale is None else torch.maximum(self.scale, top)
+        safe = top.masked_fill(top == -inf, 0)  # -inf - -inf has no value, and nothing is present: any number will do
+        absent = torch.isneginf(gauge) if self.exact else None
+        weight = (gauge.sub_(safe) if mine else gauge - safe).exp_()
+        keep = None if self.scale is None else self.scale.sub_(safe).exp_()
+        for n, sides in enumerate(self.summands):
+            share = weight if sides.left is None else weight * values[sides.left]
+            if sides.right is None:
+                new = fold("sum", share if absent is None else share.masked_fill(absent, 0), self.dim, frame)
+            else:
+                new = self._contract(share, absent, values[sides.right], frame)
+            self.totals[n] = new if keep is None else scaled_sum(self.totals[n], keep, new)
+        self.scale = top
+
+    def _contract(self, share, absent, right, frame) -> torch.Tensor:
+        if self.exact and absent is not None:
+            return contract_present(share, absent, right, self.dim, frame)
+        return contract(share, right, self.dim, frame)
+
+    def doubtful(self) -> bool:
+        """Whether a value that is not finite may have come in from an absent element."""
+        return (
+            self.dropped
+            and self.record.monoid in ("sum", "rescaled")
+            and not all(bool(torch.isfinite(t).all()) for t in self.totals if t is not None)
+        )
+
+    def finished(self, frame: Frame) -> list[tuple[Term, object]]:
+        """Each reduction with its value; a rescaled one with the pair of scale and mantissa."""
+        shape, device = (1,) * len(frame.axes), frame.device
+        if self.gauge is None:
+            total = self.totals[0]
+            if total is None:
+                total = torch.full(shape, _absent(self.record.monoid, self.dtype), dtype=self.dtype, device=device)
+            return [(r, total) for r in self.record.reductions]
+        if self.scale is None:
+            nothing = (
+                torch.full(shape, -inf, dtype=self.dtype, device=device),
+                torch.zeros(shape, dtype=self.dtype, device=device),
+            )
+            return [(r, nothing) for r in self.record.reductions]
+        return [(r, (self.scale, total)) for r, total in zip(self.record.reductions, self.totals)]
+
+
+def _absent(monoid: str, dtype: torch.dtype):
+    if monoid in ("max", "min") and not dtype.is_floating_point:
+        return torch.iinfo(dtype).min if monoid == "max" else torch.iinfo(dtype).max
+    return MONOIDS[monoid].identity
+
+
+def filled(value: torch.Tensor, drops: torch.Tensor, absent, mine: bool) -> torch.Tensor:
+    """The value with `absent` where drops is true."""
+    if not value.is_floating_point() and value.dtype != torch.bool:
+        absent = _absent("max" if absent == -inf else "min", value.dtype) if absent in (inf, -inf) else int(absent)
+    if mine and torch.broadcast_shapes(value.shape, drops.shape) == value.shape:
+        return value.masked_fill_(drops, absent)
+    return torch.where(drops, torch.tensor(absent, dtype=value.dtype, device=value.device), value)
+
+
+def scaled_sum(total: torch.Tensor, keep: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """total · keep + new, in place where the shapes allow."""
+    if torch.broadcast_shapes(total.shape, keep.shape, new.shape) == total.shape and total.dtype == new.dtype:
+        return total.mul_(keep).add_(new)
+    return total * keep + new

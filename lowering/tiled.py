@@ -1,0 +1,202 @@
+"""Runs a plan with torch operations, tile by tile: any device, memory that does not grow with the square of a length.
+
+Invariant: a tile that the loop's limits call empty never runs; an absent element changes nothing.
+The default executor where there is no GPU, and the oracle of the emitters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import product as points
+from math import prod
+
+import torch
+
+from ..egraph.term import Dim, Term, all_dims
+from .blocks import Block, scale_early
+from .limits import ends, tile_range
+from .plan import Accumulator, Kernel, Limit, Loop, Plan
+from .sizes import resolve
+from .states import State, summand
+from .tile_ops import Frame
+
+BUDGET = 1 << 20  # elements of the largest temporary of a tile on a CPU: 4 MiB in float32 stay in its cache
+OTHER_BUDGET = 64 << 20  # on a device where a launch costs more than a cache miss
+ROWS, COLUMNS = 256, 512  # the tile to begin with, of rows and of a loop
+
+
+class InputMismatch(ValueError):
+    """The tensors given are not those of the plan."""
+
+
+def run_tiled(plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None = None) -> torch.Tensor:
+    """The plan's output. `sizes` gives symbolic sizes; those that are a tensor's axis are read off it."""
+    values = dict(tensors)
+    known = {**_sizes_of(plan, values), **(sizes or {})}
+    _check(plan, values, known)
+    with torch.no_grad():
+        for kernel in plan.kernels:
+            values[kernel.output.name] = _run_kernel(kernel, values, known)
+    return values[plan.output.name]
+
+
+def _sizes_of(plan: Plan, values: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    given = [(t.shape, values[t.name].shape) for t in plan.inputs if t.name in values]
+    return {n: length for shape, actual in given for n, length in zip(shape, actual) if isinstance(n, str)}
+
+
+def _check(plan: Plan, values: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+    for t in plan.inputs:
+        if t.name not in values:
+            raise InputMismatch(f"no tensor was given for {t.name}")
+        shape, dtype = [resolve(n, sizes) for n in t.shape], str(values[t.name].dtype).removeprefix("torch.")
+        if (list(values[t.name].shape), dtype) != (shape, t.dtype):
+            raise InputMismatch(f"{t.name} is {dtype}{list(values[t.name].shape)}, the plan wants {t.dtype}{shape}")
+
+
+class LoopProgram:
+    """A loop's terms as blocks: `before` once per tile of rows, `each` per tile, `keeps` per tile that is not full."""
+
+    def __init__(self, loop: Loop, finished: frozenset[Term]):
+        self.loop = loop
+        given = finished.__contains__
+        outside = lambda t: t in finished or loop.dim not in t.dims
+        early = scale_early([t for a in loop.accumulators for t in _bodies(a)], given, loop.dim)
+        self.gauges = [early[a.gauge] if a.gauge is not None else None for a in loop.accumulators]
+        guarded = loop.guard.dims if loop.guard is not None else frozenset()
+        self.summands = [
+            [summand(early[v], loop.dim, a.monoid, None if g is None else g.dims, guarded) for v in a.values]
+            for a, g in zip(loop.accumulators, self.gauges)
+        ]
+        uses = Counter(
+            [g for g in self.gauges if g is not None] + [t for s in self.summands for x in s for t in x.terms]
+        )
+        self.each = Block(uses, outside)
+        self.owned = frozenset(t for t in self.each.owned if uses[t] == 1)
+        self.keeps = Block([loop.guard] if loop.guard is not None else [], outside)
+        self.before = Block([*self.each.inputs, *self.keeps.inputs], given)
+        self.bounds = Block([limit.bound for limit in (*loop.uppers, *loop.lowers)], given)
+
+    def run(self, environment: dict, frame: Frame, tile: int, rows: Dim | None) -> dict[Term, object]:
+        """The finished values of the loop's reductions."""
+        outer = {**environment, **self.before.run(environment, frame)}
+        length = resolve(self.loop.dim.size, frame.sizes)
+        uppers, lowers = (
+            [self._ends(x, outer, frame, rows) for x in side] for side in (self.loop.uppers, self.loop.lowers)
+        )
+        tiles = tile_range(tile, length, uppers, lowers)
+        states = self._pass(outer, frame, tile, tiles, length, exact=False)
+        if any(s.doubtful() for s in states):
+            states = self._pass(outer, frame, tile, tiles, length, exact=True)
+        return {r: value for s in states for r, value in s.finished(frame)}
+
+    def _pass(self, outer: dict, frame: Frame, tile: int, tiles, length: int, exact: bool) -> list[State]:
+        loop = self.loop
+        states = [State(a, g, s, loop.dim, exact) for a, g, s in zip(loop.accumulators, self.gauges, self.summands)]
+        for n in range(tiles.start, tiles.stop):
+            frame.ranges[loop.dim] = (n * tile, min((n + 1) * tile, length))
+            values = self.each.run(outer, frame)
+            full = loop.guard is None or (loop.limits_only and tiles.full_start <= n < tiles.full_stop)
+            drops = None if full else ~self.keeps.run(outer, frame)[loop.guard]
+            for state in states:
+                state.add(values, drops, self.owned, frame)
+        return states
+
+    def _ends(self, limit: Limit, outer: dict, frame: Frame, rows: Dim | None) -> tuple[int, int]:
+        """The least and largest bound over all rows and grid points of the tile."""
+        start, stop = frame.ranges.get(rows, (0, 1))
+        found = [self._bounds_at(limit, outer, frame, rows, row) for row in dict.fromkeys((start, stop - 1))]
+        if rows is not None:
+            frame.ranges[rows] = (start, stop)
+        least, largest = (ends(limit, found[0][k], found[-1][k])[k] for k in (0, 1))
+        return least, largest
+
+    def _bounds_at(self, limit: Limit, outer: dict, frame: Frame, rows: Dim | None, row: int) -> tuple[int, int]:
+        if rows is not None:
+            frame.ranges[rows] = (row, row + 1)
+        bound = self.bounds.run(outer, frame)[limit.bound]
+        return int(bound.min()), int(bound.max())
+
+
+def _bodies(a: Accumulator) -> list[Term]:
+    return [*([] if a.gauge is None else [a.gauge]), *a.values]
+
+
+class KernelProgram:
+    """A kernel compiled to blocks; made once per kernel, independent of sizes."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.loops: list[LoopProgram] = []
+        finished: set[Term] = set()
+        for loop in kernel.loops:
+            self.loops.append(LoopProgram(loop, frozenset(finished)))
+            finished.update(r for a in loop.accumulators for r in a.reductions)
+        self.result = Block([kernel.result], finished.__contains__)
+        first = (*kernel.grid, *([kernel.rows] if kernel.rows else []), *(loop.dim for loop in kernel.loops))
+        terms = [b for p in self.loops for a in p.loop.accumulators for b in _bodies(a)] + [kernel.result]
+        every = dict.fromkeys((*first, *kernel.held, *kernel.order, *(d for t in terms for d in all_dims(t))))
+        self.axes = {d: k for k, d in enumerate(every)}
+
+    def widest(self, length: Mapping[Dim, int]) -> int:
+        """Elements of the largest temporary, for tiles of the given lengths."""
+        steps = [s.node for p in self.loops for s in p.each.steps] + [s.node for s in self.result.steps]
+        return max((prod(length[d] for d in t.dims) for t in steps), default=1)
+
+
+@lru_cache(maxsize=512)
+def _program(kernel: Kernel) -> KernelProgram:
+    return KernelProgram(kernel)
+
+
+def tile_lengths(program: KernelProgram, length: dict[Dim, int], budget: int) -> dict[Dim, int]:
+    """Tiles of the grid (a batch), rows and loops whose temporaries fit the budget: the grid is split first."""
+    kernel, tile = program.kernel, dict(length)
+    loops = [loop.dim for loop in kernel.loops]
+    rows = [kernel.rows] if kernel.rows is not None else []
+    tile.update({d: max(1, min(ROWS if d in rows else COLUMNS, length[d])) for d in (*rows, *loops)})
+    while program.widest(tile) > budget:
+        cuttable = [d for d in kernel.grid if tile[d] > 1] or [d for d in (*loops, *rows) if tile[d] > 16]
+        if not cuttable:
+            break
+        largest = cuttable[0] if cuttable[0] in kernel.grid else max(cuttable, key=tile.__getitem__)
+        tile[largest] = -(-tile[largest] // 2)
+    for d in (*loops, *rows):
+        while tile[d] < length[d] and program.widest({**tile, d: 2 * tile[d]}) <= budget // 4:
+            tile[d] = min(2 * tile[d], length[d])
+    return tile
+
+
+def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
+    program = _program(kernel)
+    device = next((tensors[t.name].device for t in kernel.inputs), torch.device("cpu"))
+    shape = [resolve(n, sizes) for n in kernel.output.shape]
+    output = torch.empty(shape, dtype=getattr(torch, kernel.output.dtype), device=device)
+    frame = Frame(program.axes, tensors, sizes, device)
+    length = {d: resolve(d.size, sizes) for d in program.axes}
+    tile = tile_lengths(program, length, BUDGET if device.type == "cpu" else OTHER_BUDGET)
+    loops = {loop.dim for loop in kernel.loops}
+    frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in loops})
+    tiled = [*kernel.grid, *([kernel.rows] if kernel.rows is not None else [])]
+    for ranges in points(*(_tiles(length[d], tile[d]) for d in tiled)):
+        frame.ranges.update(zip(tiled, ranges))
+        _run_tile(program, frame, tile, output)
+    return output
+
+
+def _tiles(length: int, tile: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + tile, length)) for start in range(0, length, max(tile, 1)))
+
+
+def _run_tile(program: KernelProgram, frame: Frame, tile: Mapping[Dim, int], output: torch.Tensor) -> None:
+    kernel, environment = program.kernel, {}
+    for loop in program.loops:
+        environment.update(loop.run(environment, frame, tile[loop.loop.dim], kernel.rows))
+    value = program.result.run(environment, frame)[kernel.result]
+    axes = [frame.axes[d] for d in kernel.order]
+    value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
+    rest = [k for k in range(len(frame.axes)) if k not in axes]
+    value = value.permute(axes + rest).reshape([value.shape[k] for k in axes])
+    output[tuple(slice(*frame.ranges[d]) for d in kernel.order)].copy_(value)

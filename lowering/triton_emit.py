@@ -1,0 +1,320 @@
+"""A kernel of a Plan as readable Triton source: signature, coordinates, loops split by tile class, store.
+
+The text depends on the kernel and on Facts (which dims are even), not on tile sizes: those are constexpr parameters
+named by the plan. No case here knows what the kernel computes. Used by triton_launch.py and by tests that compile
+ahead of time.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from ..egraph.affine import affine
+from ..egraph.ops import iota, make
+from ..egraph.show import show
+from ..egraph.term import Dim, Term, substitute, subterms
+from .plan import Accumulator, Kernel, Limit, Loop, NotPlannable, Plan
+from .triton_ops import FOLDS, Value, atom, helpers, identity, is_integer, type_name
+from .triton_product import contract
+from .triton_term import Facts, TileWriter
+
+IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One run-time argument: a tensor's pointer, one of its strides (axis), or an integer size (number or symbol)."""
+
+    name: str
+    tensor: str = ""
+    axis: int | None = None
+    size: int | str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of one kernel and how to call it. `tiles` are its constexpr parameters with "rows" or "loop"."""
+
+    text: str
+    function: str
+    arguments: tuple[Argument, ...]
+    tiles: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of a loop's tiles of one class: guarded ones test the guard, ragged ones the end of the dim."""
+
+    low: str
+    high: str
+    guarded: bool
+    ragged: bool
+
+
+def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
+    """The kernel's Triton source. Raises NotPlannable for what has no Triton form."""
+    if any(t.dtype == "float64" for t in (*kernel.inputs, kernel.output)):
+        raise NotPlannable("float64 has no Triton form yet")
+    return _Emitter(kernel, facts).source(plan)
+
+
+def roots(kernel: Kernel) -> list[Term]:
+    """Every term that the kernel evaluates as it stands."""
+    found = [kernel.result]
+    for loop in kernel.loops:
+        found += [loop.guard] if loop.guard is not None else []
+        for state in loop.accumulators:
+            found += [*([state.gauge] if state.gauge is not None else []), *state.values]
+    return found
+
+
+def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
+    """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
+    found = {(kernel.output.name, axis): 1 for axis, d in enumerate(kernel.order) if d not in kernel.grid}
+    for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
+        for axis, index in enumerate(node.args):
+            steps = [abs(c) for a, c in affine(index)[0].items() if a.op == "iota" and a.attrs[0] not in kernel.grid]
+            if steps:
+                key = (node.attrs[0].name, axis)
+                found[key] = max(found.get(key, 0), *steps)
+    return found
+
+
+class _Emitter:
+    def __init__(self, kernel: Kernel, facts: Facts):
+        self.kernel, self.facts = kernel, facts
+        self.tiles = TileWriter(kernel, facts, roots(kernel))
+        self.lines = self.tiles.outer.lines
+        self.arguments: list[Argument] = []
+        fresh = self.tiles.names.fresh
+        self.function = fresh(kernel.name)
+        symbols = {block: fresh(block) for block in dict.fromkeys(self.tiles.blocks.values())}
+        self.blocks = {dim: symbols[block] for dim, block in self.tiles.blocks.items()}
+        self.tiles.blocks = self.blocks
+        self._declare_tensors()
+        self._declare_sizes()
+
+    # Signature
+
+    def _declare_tensors(self) -> None:
+        fresh = self.tiles.names.fresh
+        tensors = list(dict.fromkeys([*self.kernel.inputs, self.kernel.output]))
+        names = {t: fresh(t.name) for t in tensors}
+        for tensor, name in names.items():
+            self.arguments.append(Argument(name, tensor.name))
+        for tensor, name in names.items():
+            strides = tuple(fresh(f"{name}_stride_{axis}") for axis in range(len(tensor.shape)))
+            self.arguments += [Argument(s, tensor.name, axis) for axis, s in enumerate(strides)]
+            self.tiles.pointers[tensor] = (name, strides)
+
+    def _declare_sizes(self) -> None:
+        fresh, kernel = self.tiles.names.fresh, self.kernel
+        loops = [loop.dim for loop in kernel.loops]
+        for dim in dict.fromkeys([*kernel.grid, *self.tiles.rows, *loops]):
+            name = fresh(f"{dim}_size")
+            self.arguments.append(Argument(name, size=dim.size))
+            self.tiles.sizes[dim] = name
+            self.tiles.scalars.setdefault(str(dim.size), name)
+        limits = [limit.bound for loop in kernel.loops for limit in (*loop.uppers, *loop.lowers)]
+        for node in dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)):
+            if node.op == "size" and node.attrs[0] not in self.tiles.scalars:
+                self.tiles.scalars[node.attrs[0]] = fresh(node.attrs[0])
+                self.arguments.append(Argument(self.tiles.scalars[node.attrs[0]], size=node.attrs[0]))
+
+    # Assembly
+
+    def source(self, plan: Plan) -> Source:
+        self._coordinates()
+        for loop in self.kernel.loops:
+            self._loop(loop)
+        self._store()
+        roles = tuple((name, "rows" if d in self.tiles.rows else "loop") for d, name in self.blocks.items())
+        tiles = tuple(dict.fromkeys(roles))
+        unspecialised = [a.name for a in self.arguments if a.size is not None]
+        parameters = [a.name for a in self.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]
+        signature = textwrap.fill(", ".join(parameters), 116, initial_indent="    ", subsequent_indent="    ")
+        body = "\n".join(f"    {line}" if line else "" for line in self.lines)
+        text = f"@triton.jit(do_not_specialize={unspecialised})\ndef {self.function}(\n{signature},\n):\n{body}\n"
+        return Source(self._header(plan) + IMPORTS + helpers(body) + text, self.function, tuple(self.arguments), tiles)
+
+    def _header(self, plan: Plan) -> str:
+        kernel = self.kernel
+        where = f"{', '.join(map(str, kernel.grid)) or 'nothing'}; rows {kernel.rows}; loops "
+        where += ", ".join(str(loop.dim) for loop in kernel.loops) or "none"
+        facts = [f"{kernel.name}: {kernel.output.name}[{', '.join(map(str, kernel.order))}] = {show(kernel.result)}"]
+        facts += [f"Programs over {where}; held {', '.join(map(str, kernel.held)) or 'nothing'}."]
+        facts += [f"Guard over {one.dim}: {show(one.guard)}" for one in kernel.loops if one.guard is not None]
+        facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
+        wrap = lambda text: textwrap.fill(text, 118, initial_indent="# ", subsequent_indent="#   ")
+        return "\n".join(map(wrap, facts)) + "\n"
+
+    def _coordinates(self) -> None:
+        """Row tiles vary fastest, so that neighbours read the same loop tiles; the rows with most work come first."""
+        tiles, kernel, fresh = self.tiles, self.kernel, self.tiles.names.fresh
+        rest = fresh("program")
+        self.lines.append(f"{rest} = tl.program_id(0)")
+        if kernel.rows:
+            count, start, block = fresh(f"{kernel.rows}_tiles"), fresh(f"{kernel.rows}_start"), self.blocks[kernel.rows]
+            self.lines.append(f"{count} = tl.cdiv({tiles.sizes[kernel.rows]}, {block})")
+            tile = f"({count} - 1 - {rest} % {count})" if self._heavy_last() else f"({rest} % {count})"
+            self.lines += [f"{start} = {tile} * {block}", f"{rest} = {rest} // {count}"]
+            tiles.starts[kernel.rows] = start
+        for position, dim in enumerate(reversed(kernel.grid)):
+            name = fresh(str(dim))
+            last = position == len(kernel.grid) - 1
+            self.lines.append(f"{name} = {rest}" if last else f"{name} = {rest} % {tiles.sizes[dim]}")
+            self.lines += [] if last else [f"{rest} = {rest} // {tiles.sizes[dim]}"]
+            tiles.starts[dim] = name
+
+    def _heavy_last(self) -> bool:
+        uppers = [limit.rising for loop in self.kernel.loops for limit in loop.uppers]
+        lowers = [limit.rising for loop in self.kernel.loops for limit in loop.lowers]
+        return any(uppers) and not any(lowers)
+
+    def _store(self) -> None:
+        tiles, order = self.tiles, self.kernel.order
+        dims = tiles.sort(order)
+        value = tiles.spread(tiles.value(self.kernel.result), dims)
+        pointer = tiles.address(self.kernel.output, tuple(iota(d) for d in order), dims)
+        mask = tiles.conjunction(*(tiles.padding(d) for d in dims))
+        guard = f", mask={tiles.align(mask, dims)}" if mask else ""
+        self.lines.append(f"tl.store({pointer}, {value.text}{guard})")
+
+    # Loops
+
+    def _scalar(self, hint: str, text: str) -> str:
+        return self.tiles.assign(hint, Value(text), self.tiles.outer).text
+
+    def _limit(self, limit: Limit, upper: bool, strict: bool) -> str:
+        """The limit for all rows of the tile: its loosest value, or (strict) its tightest."""
+        bound, rows = limit.bound, self.kernel.rows
+        if rows is not None and rows in bound.dims:
+            name = self._end_row(last=limit.rising == (upper != strict))
+            bound = substitute(bound, {iota(rows): make("var", (), (name, "int64"))})
+        text = self.tiles.value(bound).text
+        return f"tl.cast({text}, tl.int32)" if any(n.op == "load" for n in subterms(bound)) else text
+
+    def _end_row(self, last: bool) -> str:
+        rows = self.kernel.rows
+        start, block, size = self.tiles.starts[rows], self.blocks[rows], self.tiles.sizes[rows]
+        if not last:
+            text = start
+        elif str(rows) in self.facts.even:
+            text = f"{start} + {block} - 1"
+        else:
+            text = f"tl.minimum({start} + {block}, {size}) - 1"
+        build = lambda: Value(text if not last else self._scalar(f"{rows}_last", text))
+        name = self.tiles.once(("end row", last), (), build).text
+        self.tiles.scalars[name] = name
+        return name
+
+    def _extreme(self, function: str, first: str, limits: tuple[Limit, ...], upper: bool, strict: bool) -> str:
+        text = first
+        for limit in limits:
+            text = f"{function}({text}, {self._limit(limit, upper, strict)})"
+        return text
+
+    def _segments(self, loop: Loop) -> list[Segment]:
+        """The loop's tiles by class; empty tiles are in no segment, classes that cannot occur have none."""
+        dim, size, block = loop.dim, self.tiles.sizes[loop.dim], self.blocks[loop.dim]
+        ragged = str(dim) not in self.facts.even
+        begin, end = "0", size
+        if loop.lowers:
+            text = self._extreme("tl.maximum", "0", loop.lowers, upper=False, strict=False)
+            begin = self._scalar(f"{dim}_begin", f"{text} // {block} * {block}")
+        if loop.uppers:
+            end = self._scalar(f"{dim}_end", self._extreme("tl.minimum", size, loop.uppers, upper=True, strict=False))
+        guarded = loop.guard is not None
+        if guarded and not loop.limits_only:
+            if not ragged:
+                return [Segment(begin, end, True, False)]
+            whole = self._scalar(f"{dim}_whole", f"tl.maximum({end} // {block} * {block}, {begin})")
+            return [Segment(begin, whole, True, False), Segment(whole, end, True, True)]
+        return self._split(loop, begin, end, ragged)
+
+    def _split(self, loop: Loop, begin: str, end: str, ragged: bool) -> list[Segment]:
+        """Partial tiles before, full tiles, partial tiles after."""
+        dim, size, block = loop.dim, self.tiles.sizes[loop.dim], self.blocks[loop.dim]
+        full_begin, full_end, segments = begin, end, []
+        if loop.lowers:
+            text = self._extreme("tl.maximum", begin, loop.lowers, upper=False, strict=True)
+            full_begin = self._scalar(f"{dim}_full_begin", f"tl.cdiv({text}, {block}) * {block}")
+            before = self._scalar(f"{dim}_before", f"tl.minimum({full_begin}, {end})")
+            segments.append(Segment(begin, before, True, ragged))
+        if loop.uppers or ragged:
+            text = self._extreme("tl.minimum", size, loop.uppers, upper=True, strict=True)
+            text = f"tl.maximum({text}, {full_begin})" if loop.uppers or loop.lowers else text
+            full_end = self._scalar(f"{dim}_full_end", f"{atom(text)} // {block} * {block}")
+        segments.append(Segment(full_begin, full_end, False, False))
+        if loop.uppers or ragged:
+            segments.append(Segment(full_end, end, bool(loop.uppers), ragged))
+        return segments
+
+    def _loop(self, loop: Loop) -> None:
+        names = [self._start(state, loop) for state in loop.accumulators]
+        segments = self._segments(loop)
+        for segment in segments:
+            start = self.tiles.names.fresh(f"{loop.dim}_start")
+            self.tiles.open(loop.dim, start, segment.ragged)
+            guard = self.tiles.value(loop.guard) if segment.guarded else None
+            for state, components in zip(loop.accumulators, names, strict=True):
+                self._step(state, components, loop.dim, guard)
+            body = self.tiles.close()
+            self.lines.append(f"for {start} in tl.range({segment.low}, {segment.high}, {self.blocks[loop.dim]}):")
+            self.lines += [f"    {line}" for line in body]
+        for state, components in zip(loop.accumulators, names, strict=True):
+            self._finish(state, components)
+
+    # Accumulators: the components of a rescaled one are its scale, then its mantissas
+
+    def _start(self, state: Accumulator, loop: Loop) -> list[Value]:
+        guard = loop.guard.dims if loop.guard is not None else frozenset()
+        shared = guard | (state.gauge.dims if state.gauge is not None else frozenset())
+        rescaled = state.gauge is not None
+        components = [self._initial(f"{state.name}_scale", shared - {loop.dim}, "max", "float32")] if rescaled else []
+        for position, value in enumerate(state.values):
+            name = f"{state.name}_{position}" if len(state.values) > 1 else state.name
+            dtype = "float32" if value.dtype in ("float", "float16", "bfloat16") else value.dtype
+            monoid = "sum" if rescaled else state.monoid
+            components.append(self._initial(name, (shared | value.dims) - {loop.dim}, monoid, dtype))
+        return components
+
+    def _initial(self, name: str, dims, monoid: str, dtype: str) -> Value:
+        dims = self.tiles.sort(dims)
+        text = f"tl.full({self.tiles.shape(dims)}, {identity(monoid, dtype)}, {type_name(dtype)})"
+        return self.tiles.assign(name, Value(text, dims, dtype), self.tiles.outer)
+
+    def _step(self, state: Accumulator, components: list[Value], dim: Dim, guard: Value | None) -> None:
+        tiles = self.tiles
+        if state.gauge is None:
+            self._plain_step(state, components[0], dim, guard)
+            return
+        before, *mantissas = components
+        present = tiles.conjunction(guard, tiles.padding(dim))
+        scale, shift, weight = tiles.weights(state.gauge, dim, present, before)
+        decay = tiles.assign("decay", Value(f"tl.exp2({before.text} - {shift.text})", before.dims), tiles.inner)
+        for mantissa, value in zip(mantissas, state.values, strict=True):
+            into = Value(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
+            result = contract(tiles, dim, value, weight, into)
+            tiles.inner.lines.append(f"{mantissa.text} = {result.text}")
+        tiles.inner.lines.append(f"{before.text} = {scale.text}")
+
+    def _plain_step(self, state: Accumulator, total: Value, dim: Dim, guard: Value | None) -> None:
+        tiles, body = self.tiles, state.values[0]
+        if state.monoid == "sum" and not is_integer(body.dtype):
+            text = contract(tiles, dim, body, None, total, guard).text
+        else:
+            folded = tiles.fold(state.monoid, dim, body, tiles.conjunction(guard, tiles.padding(dim)))
+            text = FOLDS[state.monoid].combine.format(total.text, tiles.align(folded, total.dims))
+        tiles.inner.lines.append(f"{total.text} = {text}")
+
+    def _finish(self, state: Accumulator, components: list[Value]) -> None:
+        memo = self.tiles.outer.memo
+        if state.gauge is None:
+            for reduction in state.reductions:
+                memo[reduction] = components[0]
+            return
+        scale, *mantissas = components
+        for reduction, mantissa in zip(state.reductions, mantissas, strict=True):
+            memo["state", reduction] = (scale, mantissa)

@@ -1,0 +1,173 @@
+"""Runs a Plan with Triton: texts become functions once, and a call prepares its launches once per sizes and strides.
+
+run_triton is the plain entry; Launcher is what a caller keeps for repeated calls. The text of every kernel stays in
+memory where Triton reads it; a folder (argument or ONEPASS_CACHE) gets a copy for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import os
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import prod
+from pathlib import Path
+
+import torch
+
+from ..egraph.term import Dim, Tensor, subterms
+from .compat import OPTIONS, architecture, interpreter_wanted
+from .plan import Kernel, Plan
+from .triton_emit import Source, emit, reach, roots
+from .triton_term import Facts
+from .tuning import Config, default_config
+
+INT32 = 2**31
+
+
+class LaunchError(ValueError):
+    """The tensors or sizes given do not fit the plan; the message says which."""
+
+
+@cache
+def load(text: str, function: str, folder: str | None = None):
+    """The @triton.jit function of a text. Triton reads the text back through linecache, so no file is needed."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    name = f"<onepass {function} {digest}>"
+    folder = folder or os.environ.get("ONEPASS_CACHE")
+    if folder:
+        path = Path(folder) / f"{function}_{digest}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        name = str(path)
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    namespace = {"__name__": f"onepass_kernel_{digest}"}
+    exec(compile(text, name, "exec"), namespace)
+    return namespace[function]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel ready to run: integers and constants are filled in, tensors are looked up by name."""
+
+    function: object
+    programs: int
+    tensors: tuple[str, ...]
+    integers: tuple[int, ...]
+    options: dict
+
+
+class Launcher:
+    """A plan with its configurations: call it with tensors by name and values of the symbolic sizes."""
+
+    def __init__(self, plan: Plan, config: Config | dict[str, Config] | None = None, folder: str | None = None):
+        self.plan, self.folder = plan, folder
+        self.configs = config if isinstance(config, dict) else {k.name: config for k in plan.kernels if config}
+        self.names = tuple(t.name for t in plan.inputs)
+        self._sources: dict[tuple[str, Facts], Source] = {}
+        self._prepared: dict[tuple, tuple[Launch, ...]] = {}
+
+    def __call__(self, tensors: dict[str, torch.Tensor], sizes=None, output=None) -> torch.Tensor:
+        sizes = sizes or {}
+        missing = [name for name in self.names if name not in tensors]
+        if missing:
+            raise LaunchError(f"no tensor was given for {missing[0]!r}")
+        device = next((tensors[n].device for n in self.names), torch.device("cpu"))
+        values = {name: tensors[name] for name in self.names}
+        for kernel in self.plan.kernels[:-1]:
+            values[kernel.output.name] = _allocate(kernel.output, sizes, device)
+        last = self.plan.output
+        values[last.name] = _allocate(last, sizes, device) if output is None else output
+        key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device)
+        launches = self._prepared.get(key)
+        if launches is None:
+            launches = self._prepared[key] = tuple(self._prepare(k, values, sizes, device) for k in self.plan.kernels)
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                _run(launches, values)
+        else:
+            _run(launches, values)
+        return values[last.name]
+
+    def source(self, kernel: Kernel, facts: Facts) -> Source:
+        """The kernel's text for these facts, emitted once."""
+        if (kernel.name, facts) not in self._sources:
+            self._sources[kernel.name, facts] = emit(kernel, self.plan, facts)
+        return self._sources[kernel.name, facts]
+
+    def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> Config:
+        """The given or default configuration, with tiles no larger than the data needs."""
+        given = self.configs.get(kernel.name) or default_config(*widest(kernel), architecture(device))
+        rows = min(given.rows, _ceiling(_size(kernel.rows.size, sizes))) if kernel.rows else given.rows
+        longest = max((_size(loop.dim.size, sizes) for loop in kernel.loops), default=given.loop)
+        warps = given.warps if rows == given.rows else max(1, min(given.warps, 4))
+        return Config(rows, min(given.loop, _ceiling(longest)), warps, given.stages)
+
+    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch:
+        config = self.config(kernel, sizes, device)
+        tiles = {d: config.rows for d in (kernel.rows,) if d} | {loop.dim: config.loop for loop in kernel.loops}
+        even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
+        extent = max(config.rows, config.loop, 256)
+        reached = reach(kernel).items()
+        wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
+        source = self.source(kernel, Facts(even, wide, interpreter_wanted()))
+        function = load(source.text, source.function, self.folder)
+        integers = []
+        for argument in source.arguments:
+            if argument.size is not None:
+                integers.append(_size(argument.size, sizes))
+            elif argument.axis is not None:
+                integers.append(values[argument.tensor].stride(argument.axis))
+        names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
+        options = {name: getattr(config, role) for name, role in source.tiles}
+        options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
+        rows = -(-_size(kernel.rows.size, sizes) // config.rows) if kernel.rows else 1
+        programs = rows * prod(_size(d.size, sizes) for d in kernel.grid)
+        return Launch(function, programs, names, tuple(integers), options)
+
+
+def _run(launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
+    for launch in launches:
+        if launch.programs:
+            pointers = [values[name] for name in launch.tensors]
+            launch.function[(launch.programs,)](*pointers, *launch.integers, **launch.options)
+
+
+def _size(size: int | str, sizes: dict[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    if size not in sizes:
+        raise LaunchError(f"no value was given for the size {size!r}")
+    return sizes[size]
+
+
+def _ceiling(size: int) -> int:
+    """The next power of two, at least 16: the smallest tile that a matrix product takes."""
+    return max(16, 1 << (size - 1).bit_length()) if size > 0 else 16
+
+
+def _allocate(tensor: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
+    return torch.empty([_size(s, sizes) for s in tensor.shape], dtype=getattr(torch, tensor.dtype), device=device)
+
+
+def widest(kernel: Kernel) -> tuple[int, int]:
+    """(elements, bytes an element) of the widest held row that a tile keeps of a floating tensor."""
+    placed: set[Dim | None] = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
+    width, size = 16, 2
+    for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
+        held = [d.size for d in node.dims - placed if isinstance(d.size, int)]
+        dtype = getattr(torch, node.dtype)
+        if dtype.is_floating_point and held:
+            width, size = max(width, *held), max(size, dtype.itemsize)
+    return width, size
+
+
+@lru_cache(maxsize=256)
+def _launcher(plan: Plan, config: Config | None) -> Launcher:
+    return Launcher(plan, config)
+
+
+def run_triton(plan: Plan, tensors, sizes=None, config: Config | None = None, output=None) -> torch.Tensor:
+    """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
+    return _launcher(plan, config)(tensors, sizes, output)

@@ -1,0 +1,195 @@
+"""How each operation and each monoid is written in Triton: one row each, templates over the operands' texts.
+
+Operands are given as atoms (names, calls, or parenthesised). Operations whose text depends on more than their operands
+(load, iota, reduce, cast, ...) are written by triton_term.py and listed here as STRUCTURAL, so that the table is total.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from keyword import kwlist
+from math import inf, isinf, isnan
+
+from ..egraph.affine import bounds
+from ..egraph.term import Dim, Term
+from .plan import NotPlannable
+
+STRUCTURAL = ("const", "iota", "load", "var", "size", "cast", "reduce", "scaled", "scale", "mantissa", "pow")
+HALVES = ("float16", "bfloat16")
+TEMPLATES = {
+    "neg": "-{0}",
+    "exp": "tl.exp({0})",
+    "exp2": "tl.exp2({0})",
+    "log": "tl.log({0})",
+    "log2": "tl.log2({0})",
+    "log1p": "log_of_one_plus({0})",
+    "sqrt": "tl.sqrt({0})",
+    "rsqrt": "tl.rsqrt({0})",
+    "tanh": "hyperbolic_tangent({0})",
+    "sigmoid": "tl.sigmoid({0})",
+    "erf": "tl.erf({0})",
+    "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})",
+    "abs": "tl.abs({0})",
+    "floor": "tl.floor({0})",
+    "not": "{0} == 0",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "floordiv": "{0} // {1}",
+    "mod": "{0} % {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "eq": "{0} == {1}",
+    "and": "{0} & {1}",
+    "or": "{0} | {1}",
+    "where": "tl.where({0}, {1}, {2})",
+}
+INTEGER_TEMPLATES = {"floordiv": "floor_divide({0}, {1})", "mod": "floor_modulo({0}, {1})", "floor": "{0}"}
+INTEGER_TEMPLATES |= {"maximum": "tl.maximum({0}, {1})", "minimum": "tl.minimum({0}, {1})"}
+FLOAT_TEMPLATES = {"floordiv": "tl.floor({0} / {1})", "mod": "{0} - tl.floor({0} / {1}) * {1}"}
+HELPERS = {  # small device functions that a kernel's text brings along when it calls them
+    "log_of_one_plus": "u = 1.0 + {x}\n    return tl.where(u == 1.0, {x}, tl.log(u) * ({x} / (u - 1.0)))",
+    "hyperbolic_tangent": (
+        "e = tl.exp(-2.0 * tl.abs({x}))\n    t = (1.0 - e) / (1.0 + e)\n    return tl.where({x} < 0, -t, t)"
+    ),
+    "floor_modulo": "r = {x} % {y}\n    return tl.where((r != 0) & ((r < 0) != ({y} < 0)), r + {y}, r)",
+    "floor_divide": "r = {x} % {y}\n    return ({x} - r) // {y} - ((r != 0) & ((r < 0) != ({y} < 0))).to(tl.int32)",
+    "larger": "return tl.maximum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
+    "smaller": "return tl.minimum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
+    "product": "return {x} * {y}",
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A Triton expression and its tile dims in the writer's order."""
+
+    text: str
+    dims: tuple[Dim, ...] = ()
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A monoid in Triton: its identity, how two values combine, and how one tile folds along an axis."""
+
+    identity: object
+    combine: str
+    tile: str
+
+
+FOLDS = {
+    "sum": Fold(0.0, "{0} + {1}", "tl.sum({0}, axis={axis})"),
+    "prod": Fold(1.0, "{0} * {1}", "tl.reduce({0}, {axis}, product)"),
+    "max": Fold(-inf, TEMPLATES["maximum"], "tl.reduce({0}, {axis}, larger)"),
+    "min": Fold(inf, TEMPLATES["minimum"], "tl.reduce({0}, {axis}, smaller)"),
+    "any": Fold(False, "{0} | {1}", "(tl.max({0}.to(tl.int32), axis={axis}) != 0)"),
+    "all": Fold(True, "{0} & {1}", "(tl.min({0}.to(tl.int32), axis={axis}) != 0)"),
+}
+TYPES = {"bool": "tl.int1", "float": "tl.float32"}
+INTEGER_LIMITS = {-inf: -(2**31), inf: 2**31 - 1}
+
+
+def helpers(text: str) -> str:
+    """The definitions of the helper functions that the text calls."""
+    used = [name for name in HELPERS if re.search(rf"\b{name}\b", text)]
+    return "".join(_helper(name) for name in used)
+
+
+def _helper(name: str) -> str:
+    arguments = "x, y" if "{y}" in HELPERS[name] else "x"
+    return f"@triton.jit\ndef {name}({arguments}):\n    {HELPERS[name].format(x='x', y='y')}\n\n\n"
+
+
+def type_name(dtype: str) -> str:
+    return TYPES.get(dtype, f"tl.{dtype}")
+
+
+def is_integer(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint"))
+
+
+def literal(value) -> str:
+    """A Python literal that Triton's language takes; infinities have no literal of their own."""
+    if isinstance(value, float) and (isinf(value) or isnan(value)):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def identity(monoid: str, dtype: str) -> str:
+    """The absent element, in the type of what is folded."""
+    value = FOLDS[monoid].identity
+    if is_integer(dtype):
+        value = INTEGER_LIMITS.get(value, value)
+        return repr(int(value))
+    return literal(value)
+
+
+def operation(node: Term, texts: list[str]) -> str:
+    """A pointwise operation over its operands' texts, each an atom."""
+    if node.op == "pow":
+        return _power(node, texts)
+    template = TEMPLATES[node.op]
+    if is_integer(node.dtype):
+        plain = node.op in ("floordiv", "mod") and _never_negative(node)
+        template = template if plain else INTEGER_TEMPLATES.get(node.op, template)
+    elif node.op in FLOAT_TEMPLATES:
+        template = FLOAT_TEMPLATES[node.op]
+    return template.format(*texts)
+
+
+def _never_negative(node: Term) -> bool:
+    low, least = bounds(node.args[0])[0], bounds(node.args[1])[0]
+    return low is not None and low >= 0 and least is not None and least >= 0
+
+
+def _power(node: Term, texts: list[str]) -> str:
+    exponent = node.args[1].attrs[0] if node.args[1].op == "const" else None
+    if exponent is not None and float(exponent).is_integer() and 0 < abs(exponent) <= 8:
+        product = " * ".join([texts[0]] * int(abs(exponent)))
+        return product if exponent > 0 else f"1.0 / ({product})"
+    if exponent == 0:
+        return f"{texts[0]} * 0 + 1"
+    if exponent is None or float(exponent).is_integer():
+        raise NotPlannable("a power with a varying or large integer exponent has no Triton form yet")
+    return f"tl.exp2(tl.log2({texts[0]}) * {texts[1]})"
+
+
+def is_atom(text: str) -> bool:
+    """True for a name, a number, or one call or parenthesis: what can be indexed and multiplied as it stands."""
+    if re.fullmatch(r"[\w.]+", text):
+        return True
+    if not re.match(r"[\w.]*\(", text) or not text.endswith(")"):
+        return False
+    depth = 0
+    for position, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if depth == 0 and letter in ")]" and position < len(text) - 1:
+            return False
+    return True
+
+
+def atom(text: str) -> str:
+    return text if is_atom(text) else f"({text})"
+
+
+class Names:
+    """Python identifiers for things named by the plan, each given out once."""
+
+    def __init__(self):
+        self._taken = {"tl", "triton", *kwlist, *HELPERS}
+
+    def fresh(self, hint: str) -> str:
+        base = re.sub(r"\W+", "_", hint, flags=re.ASCII).strip("_") or "x"
+        base = f"_{base}" if base[0].isdigit() else base
+        name, count = base, 1
+        while name in self._taken:
+            count += 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name

@@ -1,0 +1,175 @@
+"""Products of terms, and their sums over a tile dim: tl.dot where the factors are two matrices, else multiply and sum.
+
+First small questions about products (factors, constants, half-precision origins, zeros at padding), then `contract`,
+which writes through a TileWriter. Used by triton_term.py for held dims and by triton_emit.py for accumulators.
+"""
+
+from __future__ import annotations
+
+from math import isfinite, prod
+
+from ..egraph.ops import make
+from ..egraph.term import Dim, Term, subterms
+from .triton_ops import HALVES, Value, is_integer, literal, type_name
+
+
+def const_value(node, otherwise):
+    """The number of a literal."""
+    return node.attrs[0] if isinstance(node, Term) and node.op == "const" else otherwise
+
+
+def factors(node: Term) -> list[Term]:
+    """The factors of a product, nested products flattened; a negation gives the factor -1."""
+    if node.op == "mul":
+        return factors(node.args[0]) + factors(node.args[1])
+    if node.op == "neg":
+        return [make("const", (), (-1.0,)), *factors(node.args[0])]
+    if node.op == "div" and const_value(node.args[1], 0):
+        return [*factors(node.args[0]), make("const", (), (1.0 / node.args[1].attrs[0],))]
+    return [node]
+
+
+def product(parts: list[Term]) -> Term:
+    result = parts[0]
+    for part in parts[1:]:
+        result = make("mul", (result, part))
+    return result
+
+
+def scale_split(gauge: Term) -> tuple[Term, float]:
+    """gauge = x · c with a finite constant c > 0, also out of a sum; c = 1 where there is none."""
+    summed = gauge.op == "reduce" and gauge.attrs[0] == "sum"
+    parts = factors(gauge.args[0] if summed else gauge)
+    constant = prod(float(const_value(p, 1.0)) for p in parts)
+    rest = [p for p in parts if p.op != "const"]
+    if constant == 1.0 or not rest or not isfinite(constant) or constant <= 0:
+        return gauge, 1.0
+    raw = product(rest)
+    return (make("reduce", (raw,), gauge.attrs) if summed else raw), constant
+
+
+def native(part) -> Term | None:
+    """The half-precision term that a factor is the exact float32 image of."""
+    if not isinstance(part, Term):
+        return None
+    if part.dtype in HALVES:
+        return part
+    if part.op == "cast" and part.dtype == "float32" and part.args[0].dtype in HALVES:
+        return part.args[0]
+    return None
+
+
+def halves_below(parts: list[Term]) -> set[str]:
+    """The half types of all floating loads under the factors; "float32" among them where one is not half."""
+    loads = [n for p in parts for n in subterms(p) if n.op == "load"]
+    return {n.dtype for n in loads if n.dtype not in ("bool",) and not n.dtype.startswith(("int", "uint"))}
+
+
+def zero_at_padding(part, dim: Dim) -> bool:
+    """A tile of the factor is 0 where dim is padded: loads are, and what keeps zeros; the rest must be masked."""
+    if not isinstance(part, Term):
+        return True
+    if part.op == "load":
+        return dim in part.dims
+    if part.op in ("cast", "neg"):
+        return zero_at_padding(part.args[0], dim)
+    if part.op == "mul":
+        kept = [zero_at_padding(a, dim) or isfinite(float(const_value(a, float("inf")))) for a in part.args]
+        return all(kept) and any(zero_at_padding(a, dim) for a in part.args)
+    if part.op == "where":
+        return all(zero_at_padding(a, dim) for a in part.args[1:])
+    return False
+
+
+def contract(writer, dim: Dim, body: Term, weight: Value | None = None, into: Value | None = None, guard=None) -> Value:
+    """into + Σ_dim weight · body. The weight is zero where an element is absent; `guard` says so for the rest."""
+    parts = factors(body)
+    constant = prod(const_value(p, 1.0) for p in parts)
+    parts = [p for p in parts if p.op != "const"]
+    outside = [writer.value(p) for p in parts if dim not in p.dims]
+    outside += [Value(literal(constant))] if constant != 1.0 else []
+    inside = [p for p in parts if dim in p.dims]
+    result = _matrix_product(writer, dim, inside, weight, None if outside else into, guard)
+    fused = result is not None and not outside and into is not None and result.dims == into.dims
+    result = result or _summed_product(writer, dim, inside, weight, guard)
+    for other in outside:
+        dims = writer.union(result, other)
+        result = Value(f"{writer.align(result, dims)} * {writer.align(other, dims)}", dims)
+    if into is None or fused:
+        return result
+    dims = writer.union(into, result)
+    return Value(f"{writer.align(into, dims)} + {writer.align(result, dims)}", dims)
+
+
+def _summed_product(writer, dim: Dim, inside, weight: Value | None, guard: Value | None) -> Value:
+    values = [writer.value(p) for p in inside] + ([weight] if weight else [])
+    dims = writer.union(*values)
+    text = " * ".join(f"{writer.align(v, dims)}{'.to(tl.float32)' if v.dtype in HALVES else ''}" for v in values)
+    product = writer.spread(Value(text or "1.0", dims), (dim,))
+    settled = (weight is not None and not inside) or (inside and all(zero_at_padding(p, dim) for p in inside))
+    present = writer.conjunction(None if settled else writer.padding(dim), guard)
+    if present is not None:
+        product = writer.where(present, product, "0.0")
+    return Value(f"tl.sum({product.text}, axis={product.dims.index(dim)})", tuple(d for d in product.dims if d != dim))
+
+
+def _matrix_product(writer, dim, inside, weight, into: Value | None, guard) -> Value | None:
+    """Σ_dim a · b as tl.dot, where the factors split into two matrices [x, dim] and [dim, y]."""
+    groups: dict[tuple[Dim, ...], list] = {}
+    for part in [*inside, *([weight] if weight else [])]:
+        key = tuple(d for d in writer.sort(part.dims) if d != dim)
+        groups.setdefault(key, []).append(part)
+    vectors = groups.pop((), [])
+    keys = sorted(groups, key=lambda k: [writer.tile_dims.index(d) for d in k])
+    if len(keys) != 2 or any(len(k) != 1 for k in keys) or any(_wide_float(p) for g in groups.values() for p in g):
+        return None
+    computed = next((k for k in keys if len(groups[k]) > 1 or native(groups[k][0]) is None), keys[1])
+    groups[computed] = groups[computed] + vectors
+    if guard is not None:
+        fits = [k for k in keys if set(guard.dims) <= {*k, dim}]
+        if not fits:
+            return None
+        guarded = fits[0] if computed not in fits else computed
+    left, right = (_operand(writer, dim, groups[k], guard if guard and k == guarded else None) for k in keys)
+    kind, left, right = _agree(writer, left, right, inside)
+    dims = (keys[0][0], keys[1][0])
+    left = left.text if left.dims.index(dim) == 1 else f"tl.trans({left.text})"
+    right = right.text if right.dims.index(dim) == 0 else f"tl.trans({right.text})"
+    accumulate = f", {into.text}" if into is not None and into.dims == dims else ""
+    exact = ', input_precision="ieee"' if kind == "float32" else ""
+    return Value(f"tl.dot({left}, {right}{accumulate}{exact})", dims)
+
+
+def _operand(writer, dim: Dim, parts: list, guard: Value | None) -> Value:
+    """One matrix of a product: the raw half tile if it is one, else the float32 product of its factors."""
+    raw = native(parts[0]) if len(parts) == 1 else None
+    if raw is not None:
+        value = writer.value(raw)
+    else:
+        values = [p if isinstance(p, Value) else writer.value(p) for p in parts]
+        dims = writer.union(*values)
+        value = Value(" * ".join(writer.align(v, dims) for v in values), dims, "float32")
+    settled = all(isinstance(p, Value) or zero_at_padding(p, dim) for p in parts)
+    present = writer.conjunction(None if settled else writer.padding(dim), guard)
+    value = writer.where(present, value, "0.0") if present is not None else value
+    return value if value.text.isidentifier() else writer.assign("factor", value)
+
+
+def _agree(writer, left: Value, right: Value, inside) -> tuple[str, Value, Value]:
+    """Both operands in one type: a computed one follows a half one; two computed from halves only become halves."""
+    half = {v.dtype for v in (left, right) if v.dtype in HALVES}
+    if not half:
+        half = halves_below(inside)
+    loaded = any(p.op == "load" and p.dtype == "float32" for p in inside)
+    kind = half.pop() if len(half) == 1 and not loaded else "float32"
+    widen = kind == "bfloat16" and writer.facts.interpreted
+    return kind, *(_typed(writer, v, kind, widen) for v in (left, right))
+
+
+def _typed(writer, value: Value, kind: str, widen: bool) -> Value:
+    text = value.text if value.dtype == kind else f"{value.text}.to({type_name(kind)})"
+    return Value(f"{text}.to(tl.float32)" if widen else text, value.dims, kind)
+
+
+def _wide_float(part) -> bool:
+    return part.dtype == "float64" or is_integer(part.dtype)

@@ -1,0 +1,76 @@
+"""Tile sizes, warps and stages of a plan's kernels: default rows by what a tile holds, and candidates for a tuner.
+
+Every number is a power of two >= 16 where it is a tile. A candidate is a guess: it counts only after its values were
+compared with a right result, and one that fails or is wrong is infeasible, never slow. Used by triton_launch.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHARED_MEMORY = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "gfx942": 65536}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One kernel's launch: rows and loop are tile extents."""
+
+    rows: int = 128
+    loop: int = 64
+    warps: int = 4
+    stages: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.loop} warps {self.warps} stages {self.stages}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A default: for held tiles up to `width` elements wide, of `bytes` an element, on an architecture ("" is any)."""
+
+    architecture: str
+    bytes: int
+    width: int
+    config: Config
+
+
+# First match wins: rows are ordered by architecture, element size, width.
+DEFAULTS = (
+    Row("sm_90", 2, 64, Config(128, 64, 8, 3)),
+    Row("sm_90", 2, 128, Config(128, 128, 8, 3)),
+    Row("sm_90", 2, 256, Config(128, 64, 8, 2)),
+    Row("sm_90", 4, 64, Config(64, 32, 4, 2)),
+    Row("sm_90", 4, 128, Config(32, 32, 4, 2)),
+    Row("sm_90", 4, 256, Config(16, 16, 4, 1)),
+    Row("sm_100", 2, 64, Config(128, 64, 8, 3)),
+    Row("sm_100", 2, 128, Config(128, 64, 8, 3)),
+    Row("sm_100", 2, 256, Config(64, 64, 4, 2)),
+    Row("gfx942", 2, 64, Config(128, 64, 4, 1)),
+    Row("gfx942", 2, 128, Config(128, 64, 4, 1)),
+    Row("gfx942", 2, 256, Config(64, 32, 4, 1)),
+    Row("", 2, 64, Config(128, 64, 4, 3)),
+    Row("", 2, 128, Config(128, 64, 8, 2)),
+    Row("", 2, 256, Config(64, 32, 4, 2)),
+    Row("", 4, 64, Config(64, 32, 4, 2)),
+    Row("", 4, 128, Config(32, 32, 4, 2)),
+    Row("", 8, 1 << 30, Config(16, 16, 4, 1)),
+)
+CANDIDATES = {  # by width: (rows, loop, warps, stages) that a tuner tries
+    64: "128x64x4x3 128x64x8x3 128x64x8x2 64x64x4x3 128x128x8x2 128x128x8x3 128x32x4x4 256x64x8x3 128x64x4x4",
+    128: "128x128x8x3 128x128x8x2 128x64x8x3 128x64x4x3 64x64x4x3 128x64x8x2 64x128x4x2 128x32x4x4",
+    256: "64x64x4x2 64x64x4x3 64x32x4x3 128x64x8x2 128x32x8x2",
+}
+
+
+def default_config(width: int, element_bytes: int, architecture: str = "") -> Config:
+    """The default for the widest held tile and the widest element that a kernel loads."""
+    for row in DEFAULTS:
+        if row.architecture in ("", architecture) and element_bytes <= row.bytes and width <= row.width:
+            return row.config
+    return Config(16, 16, 4, 1)
+
+
+def candidates(width: int) -> tuple[Config, ...]:
+    """Configurations worth measuring for a held tile of this width."""
+    texts = next((found for limit, found in CANDIDATES.items() if width <= limit), "32x32x4x2").split()
+    return tuple(Config(*map(int, text.split("x"))) for text in texts)

@@ -1,0 +1,172 @@
+"""The command line: `python -m onepass demo | explain FILE:FUNC | rules | doctor | prove | bench`.
+
+Thin: each command is one function that calls the part that does the work. Exit status 0 means done, 1 that something
+failed or was found wrong, 2 that the command was misused or is not built yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import inspect
+import runpy
+import sys
+from pathlib import Path
+
+UNFINISHED = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of the `onepass` script and of `python -m onepass`."""
+    chosen = _parser().parse_args(arguments)
+    return chosen.run(chosen) or 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("onepass", description="attention written in plain PyTorch becomes fused kernels")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, text in COMMANDS:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        if name == "explain":
+            command.add_argument("target", metavar="FILE:FUNC", help="its inputs come from example_inputs() beside it")
+            command.add_argument("--json", action="store_true", help="print JSON")
+            command.add_argument("--html", metavar="PATH", help="also write a page")
+        if name == "demo":
+            command.add_argument("--size", type=int, default=4096, help="the length for time and memory (4096)")
+    return parser
+
+
+def _demo(chosen) -> int:
+    from .demo import demo
+
+    return demo(chosen.size)
+
+
+def _explain(chosen) -> int:
+    from .report import explain
+
+    try:
+        function, inputs = _target(chosen.target)
+    except (OSError, ValueError, ImportError, AttributeError) as error:
+        print(f"onepass explain: {error}", file=sys.stderr)
+        return UNFINISHED
+    report = explain(function, *inputs)
+    print(report.json() if chosen.json else report)
+    if chosen.html:
+        print(f"\nwritten: {report.html(chosen.html)}")
+    return 1 if report.failures else 0
+
+
+def _target(text: str):
+    """FILE:FUNC as a function with its inputs: what example_inputs() gives, or q, k, v of shape (1, 4, 128, 64)."""
+    import torch
+
+    file, _, name = text.rpartition(":")
+    if not file or not name.isidentifier():
+        raise ValueError(f"{text!r} is not FILE:FUNC")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise ValueError(f"there is no file {file}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"{file} has no function {name}")
+    companion = getattr(function, "example_inputs", None) or getattr(module, "example_inputs", None)
+    if companion is not None:
+        return function, tuple(companion())
+    generator = torch.Generator().manual_seed(0)
+    return function, tuple(torch.randn(1, 4, 128, 64, generator=generator) for _ in range(_required(function)))
+
+
+def _required(function) -> int:
+    """How many arguments must be given."""
+    forward = getattr(function, "forward", function)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(forward).parameters.values()
+    return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
+
+
+def _rules(chosen) -> int:
+    from .rules import ALL
+
+    width = max(len(rule.name) for rule in ALL)
+    for rule in ALL:
+        guards = f"   when {', '.join(map(str, rule.guards))}" if rule.guards else ""
+        print(f"{rule.name:{width}}  {rule.law}   [{rule.exact}]{guards}")
+    print(f"{len(ALL)} laws")
+    return 0
+
+
+def _doctor(chosen) -> int:
+    """What is here and what is missing; 1 if onepass cannot work here."""
+    from . import __version__, cache
+
+    print(f"onepass {__version__} on Python {sys.version.split()[0]}, {sys.platform}")
+    missing = [name for name in ("torch", "egglog", "numpy", "sympy", "rich") if not _found(name, "needed")]
+    uses = {"triton": "kernels", "ortools": "exact extraction", "z3": "proofs", "hypothesis": "testing"}
+    for name, use in uses.items():
+        _found(name, f"optional: {use}")
+    if not missing:
+        _machine()
+    place = cache.folder()
+    probe = "0" * 40
+    works = place is not None and cache.write(probe, {"probe": 1}) and cache.read(probe) == {"probe": 1}
+    cache.forget(probe)
+    print(f"cache     {place or 'switched off'}: {'works' if works else 'keeps nothing'}")
+    return 1 if missing else 0
+
+
+def _found(name: str, use: str) -> bool:
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        print(f"{name:9} missing ({use}): {error}")
+        return False
+    print(f"{name:9} {getattr(module, '__version__', 'found')}")
+    return True
+
+
+def _machine() -> None:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    print(f"gpu       {', '.join(gpus) or 'none: fused forms run tile by tile as torch operations'}")
+    print(f"backend   {'onepass' if 'onepass' in torch._dynamo.list_backends() else 'entry point not installed'}")
+
+
+def _prove(chosen) -> int:
+    try:
+        from .proofs import ledger
+    except ImportError:
+        print("onepass prove: the provers are not built yet; the laws are only tested (make test)", file=sys.stderr)
+        return UNFINISHED
+    return ledger.main()
+
+
+def _bench(chosen) -> int:
+    script = Path(__file__).resolve().parent.parent / "bench" / "cpu.py"
+    if not script.is_file():
+        print("onepass bench: bench/ is in a checkout, not in an installed package", file=sys.stderr)
+        return UNFINISHED
+    runpy.run_path(str(script), run_name="__main__")
+    return 0
+
+
+COMMANDS = (
+    ("demo", _demo, "a small GPT-like block, fused: what happened, how right, how fast"),
+    ("explain", _explain, "what onepass does with a function of a file, and why"),
+    ("rules", _rules, "the laws: name, law, exactness, guards"),
+    ("doctor", _doctor, "what is installed here and what is missing"),
+    ("prove", _prove, "prove the laws"),
+    ("bench", _bench, "the figures of this machine"),
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""How pointwise ATen operations are pulled: arithmetic, comparisons, choices, casts, activations by their definitions.
+
+Half precision computes in float32 and rounds, as eager does; integers and bools stay exact. Used by translate.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .egraph.index import negate
+from .egraph.ops import const
+from .egraph.term import Term
+from .sizes import term_of
+from .values import (
+    FLOATING,
+    Call,
+    Value,
+    apply,
+    choose,
+    compute_dtype,
+    convert,
+    handles,
+    kind_of,
+    literal,
+    spread,
+    stored_literal,
+)
+
+
+def scalar(x, dtype: str) -> Term:
+    """A Python number, or the text of a symbolic one, in arithmetic of the dtype."""
+    real = "float64" if dtype == "float64" else "float32"
+    return convert(term_of(x, real), dtype) if isinstance(x, str) else literal(x, dtype)
+
+
+def operand(call: Call, x, index, dtype: str) -> Term:
+    if isinstance(x, Value):
+        return convert(x.at(spread(x, index, call.meta.shape)), dtype)
+    return scalar(x, dtype)
+
+
+def pointwise(call: Call, function, *operands, dtype: str | None = None) -> Value:
+    """function of the operands' elements, computed in `dtype` (default: where the result's computes), then stored."""
+    inner = dtype or compute_dtype(call.meta.dtype)
+    if call.meta.dtype not in FLOATING and call.meta.dtype != "bool" and kind_of(call.meta.dtype) != "int64":
+        raise call.refuse(f"dtype {call.meta.dtype} is not supported", "dtype")
+
+    def pull(index):
+        return convert(function(*(operand(call, x, index, inner) for x in operands)), kind_of(call.meta.dtype))
+
+    return call.value(pull)
+
+
+_UNARY = "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor".split()
+for _name in _UNARY:
+    handles(f"aten.{_name}.default")(lambda call, op=_name: pointwise(call, lambda x: apply(op, x), call["self"]))
+
+_OF_BOOLS = {"mul": "and", "add": "or"}
+_BINARY = {"mul": "mul", "div": "div", "maximum": "maximum", "minimum": "minimum", "true_divide": "div"}
+for _name, _op in _BINARY.items():
+    _targets = [f"aten.{_name}.{o}" for o in (("default",) if _name.endswith("mum") else ("Tensor", "Scalar"))]
+    handles(*_targets)(lambda call, op=_op: arithmetic(call, op))
+
+
+def arithmetic(call, op: str) -> Value:
+    op = _OF_BOOLS.get(op, op) if call.meta.dtype == "bool" else op
+    return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"])
+
+
+def _scaled(y: Term, alpha) -> Term:
+    return y if alpha in (1, None) else apply("mul", y, scalar(alpha, y.dtype if y.dtype != "float" else "float32"))
+
+
+@handles("aten.add.Tensor", "aten.add.Scalar")
+def add(call):
+    if call.meta.dtype == "bool":
+        return arithmetic(call, "add")
+    return pointwise(call, lambda x, y: apply("add", x, _scaled(y, call["alpha"])), call["self"], call["other"])
+
+
+@handles("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor")
+def sub(call):
+    return pointwise(call, lambda x, y: apply("sub", x, _scaled(y, call["alpha"])), call["self"], call["other"])
+
+
+@handles("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(call):
+    return pointwise(call, lambda x, y: apply("sub", y, _scaled(x, call["alpha"])), call["self"], call["other"])
+
+
+@handles("aten.reciprocal.default")
+def reciprocal(call):
+    return pointwise(call, lambda x: apply("div", const(1.0), x), call["self"])
+
+
+@handles("aten.square.default")
+def square(call):
+    return pointwise(call, lambda x: apply("mul", x, x), call["self"])
+
+
+@handles("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def power(call):
+    exponent = call["exponent"]
+    if exponent == 2:
+        return square(call)
+    return pointwise(call, lambda x, y: apply("pow", x, y), call["self"], exponent)
+
+
+@handles("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.floor_divide.default", "aten.floor_divide.Scalar")
+def integer_division(call):
+    if kind_of(call.meta.dtype) != "int64":
+        raise call.refuse("is supported for integers only")
+    op = "mod" if "remainder" in call.node.target else "floordiv"
+    return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"])
+
+
+@handles("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def division_with_mode(call):
+    if call["rounding_mode"] is None:
+        return pointwise(call, lambda x, y: apply("div", x, y), call["self"], call["other"])
+    if call["rounding_mode"] != "floor" or kind_of(call.meta.dtype) != "int64":
+        raise call.refuse(f"rounding mode {call['rounding_mode']!r} is not supported")
+    return pointwise(call, lambda x, y: apply("floordiv", x, y), call["self"], call["other"])
+
+
+# Comparisons: `le` and `lt` are enough; the third column says whether the sides are exchanged, the fourth negates.
+_COMPARISONS = {
+    "le": ("le", False, False),
+    "lt": ("lt", False, False),
+    "ge": ("le", True, False),
+    "gt": ("lt", True, False),
+    "eq": ("eq", False, False),
+    "ne": ("eq", False, True),
+}
+
+
+def promoted(*operands) -> str:
+    """The dtype in which PyTorch compares the operands, as a dtype of terms."""
+
+    def sample(x):
+        if isinstance(x, Value):
+            return torch.empty((1,) * len(x.shape), dtype=getattr(torch, x.meta.dtype), device="meta")
+        return 1 if isinstance(x, str) else x
+
+    return compute_dtype(str(torch.result_type(*map(sample, operands))).removeprefix("torch."))
+
+
+def _comparison(op: str, exchanged: bool, negated: bool):
+    def compare(x, y):
+        found = apply(op, y, x) if exchanged else apply(op, x, y)
+        return negate(found) if negated else found
+
+    def handler(call):
+        x, y = call["self"], call["other"]
+        return pointwise(call, compare, x, y, dtype=promoted(x, y))
+
+    return handler
+
+
+for _name, _row in _COMPARISONS.items():
+    handles(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_comparison(*_row))
+
+
+@handles("aten.logical_not.default")
+def logical_not(call):
+    return pointwise(call, negate, call["self"], dtype="bool")
+
+
+@handles("aten.bitwise_not.default")
+def bitwise_not(call):
+    _bool_only(call)
+    return logical_not(call)
+
+
+def _bool_only(call):
+    if call.meta.dtype != "bool":
+        raise call.refuse("is supported for bool only")
+
+
+@handles("aten.bitwise_and.Tensor", "aten.bitwise_or.Tensor", "aten.__and__.Tensor", "aten.__or__.Tensor")
+def bitwise(call):
+    _bool_only(call)
+    return logical(call)
+
+
+@handles("aten.logical_and.default", "aten.logical_or.default")
+def logical(call):
+    op = "and" if "and" in call.node.target else "or"
+    return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"], dtype="bool")
+
+
+@handles("aten.logical_xor.default")
+def logical_xor(call):
+    return pointwise(call, lambda x, y: negate(apply("eq", x, y)), call["self"], call["other"], dtype="bool")
+
+
+def choice(call, condition, yes, no) -> Value:
+    """No arithmetic happens, so the branches keep the result's dtype."""
+    dtype = kind_of(call.meta.dtype)
+
+    def pull(index):
+        return choose(operand(call, condition, index, "bool"), branch(yes, index), branch(no, index))
+
+    def branch(x, index):
+        return operand(call, x, index, dtype) if isinstance(x, Value | str) else stored_literal(x, call.meta.dtype)
+
+    return call.value(pull)
+
+
+@handles("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def where(call):
+    return choice(call, call["condition"], call["self"], call["other"])
+
+
+@handles("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(call):
+    return choice(call, call["mask"], call["value"], call["self"])
+
+
+CASTS = (
+    "aten.to.dtype aten.to.dtype_layout aten.to.device aten.to.other aten._to_copy.default aten.type_as.default "
+    "prims.convert_element_type.default aten.clone.default aten.contiguous.default aten.detach.default "
+    "aten.alias.default aten.lift_fresh.default aten.lift_fresh_copy.default aten.positive.default prims.clone.default "
+    "aten.resolve_conj.default aten.resolve_neg.default"
+).split()
+
+
+@handles(*CASTS)
+def to(call):
+    source = call.get("self") or call["a"]
+    if source.meta.device != call.meta.device:
+        raise call.refuse(f"moves from {source.meta.device} to {call.meta.device}", "device")
+    return call.value(lambda index: convert(source.at(index), kind_of(call.meta.dtype)))
+
+
+@handles("aten.dropout.default")
+def dropout(call):
+    if call["train"] and call["p"] != 0:
+        raise call.refuse("dropout in training is random", "random")
+    source = call["input"]
+    return call.value(source.at)
+
+
+def _clamped(x: Term, low, high) -> Term:
+    x = x if low is None else apply("maximum", x, low)
+    return x if high is None else apply("minimum", x, high)
+
+
+@handles("aten.clamp.default", "aten.clamp.Tensor", "aten.clamp_min.default", "aten.clamp_max.default")
+def clamp(call):
+    low, high = call.get("min"), call.get("max")
+    bounds = [b for b in (low, high) if b is not None]
+
+    def function(x, *ends):
+        rest = list(ends)
+        return _clamped(x, rest.pop(0) if low is not None else None, rest.pop(0) if high is not None else None)
+
+    return pointwise(call, function, call["self"], *bounds)
+
+
+@handles("aten.relu.default")
+def relu(call):
+    return pointwise(call, lambda x: apply("maximum", x, literal(0, compute_dtype(call.meta.dtype))), call["self"])
+
+
+@handles("aten.silu.default")
+def silu(call):
+    return pointwise(call, lambda x: apply("mul", x, apply("sigmoid", x)), call["self"])
+
+
+@handles("aten.gelu.default")
+def gelu(call):
+    if call["approximate"] == "tanh":
+        inner = lambda x: apply("tanh", (x + x * x * x * const(0.044715)) * const(math.sqrt(2 / math.pi)))
+    else:
+        inner = lambda x: apply("erf", x * const(math.sqrt(0.5)))
+    return pointwise(call, lambda x: x * const(0.5) * (const(1.0) + inner(x)), call["self"])
+
+
+@handles("aten.elu.default")
+def elu(call):
+    if (call["scale"], call["input_scale"]) != (1, 1):
+        raise call.refuse("scaled elu is not supported")
+    alpha = const(float(call["alpha"]))
+
+    def function(x):
+        return choose(apply("lt", const(0.0), x), x, apply("mul", alpha, apply("exp", x) - const(1.0)))
+
+    return pointwise(call, function, call["self"])
+
+
+@handles("aten.leaky_relu.default")
+def leaky_relu(call):
+    slope = const(float(call["negative_slope"]))
+    return pointwise(call, lambda x: choose(apply("lt", const(0.0), x), x, x * slope), call["self"])
+
+
+@handles("aten.softplus.default")
+def softplus(call):
+    beta, threshold = const(float(call["beta"])), const(float(call["threshold"]))
+
+    def function(x):
+        return choose(apply("lt", threshold, x * beta), x, apply("log1p", apply("exp", x * beta)) / beta)
+
+    return pointwise(call, function, call["self"])
+
+

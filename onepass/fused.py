@@ -1,0 +1,234 @@
+"""One captured region made ready to run: program -> term -> search -> plan, with its report, kept by content.
+
+`make` does the work once per content in a process and once per content on a disk; `read` does the same from the text
+that a compiled graph carries, so a graph out of any cache finds its plan again. Called by backend, passes, operator.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from . import cache
+from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
+from .egraph.show import show_let
+from .egraph.term import TermError
+from .errors import OnepassError, ProgramError
+from .lowering.build import build_plan
+from .lowering.plan import Plan
+from .options import Options
+from .program import Atom, Program
+from .report import KernelReport, RegionReport, Step
+
+BACKWARD = "recomputes through the original region (no derived backward yet)"
+_MOST = 512  # of a long-lived process, the latest are kept
+_BY_KEY: OrderedDict[str, Fused] = OrderedDict()
+_BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
+_LOCK = threading.RLock()
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A region with its plan. `names` are the plan's names of the inputs, in the program's order."""
+
+    key: str
+    program: Program
+    options: Options
+    strides: tuple[int | str, ...]
+    names: tuple[str, ...]
+    plan: Plan
+    report: RegionReport
+
+    @cached_property
+    def text(self) -> str:
+        """Everything that another process needs: data only."""
+        document = {"program": self.program.to_json(), "options": self.options.carried(), "strides": self.strides}
+        return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+    @cached_property
+    def free_symbols(self) -> tuple[str, ...]:
+        """Symbolic sizes that no axis of an input states plainly: the operator gets them as numbers, in this order."""
+        stated = {s for i in self.program.inputs for s in i.meta.shape}
+        return tuple(s for s in self.program.symbols if s not in stated)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What the text of a graph says, before anything is searched."""
+
+    program: Program
+    options: Options
+    strides: tuple[int | str, ...]
+
+
+@lru_cache(_MOST)
+def carried(text: str) -> Carried:
+    """Reads the text of a graph. Raises ProgramError for what `Fused.text` did not write."""
+    try:
+        document = json.loads(text)
+        options = Options.from_carried(document["options"])
+        return Carried(Program.from_json(document["program"]), options, tuple(document["strides"]))
+    except (ValueError, KeyError, TypeError, TermError) as error:
+        raise ProgramError(f"not the text of a fused region: {error}") from error
+
+
+def read(text: str) -> Fused:
+    """The region that a graph's text describes, made again if this process does not have it."""
+    with _LOCK:
+        found = _BY_TEXT.get(text)
+        if found is None:
+            known = carried(text)
+            found = _keep(_BY_TEXT, text, make(known.program, known.options, known.strides))
+        return found
+
+
+def make(program: Program, options: Options, strides=(), hints=None) -> Fused:
+    """The region with its plan: from this process, from the disk, or by search. Raises Refusal or NotPlannable."""
+    device = program.inputs[0].meta.device if program.inputs else "cpu"
+    key = cache.key(digest([canonical(program).digest(), options.carried(), list(strides)]), device)
+    with _LOCK:
+        found = _BY_KEY.get(key)
+        if found is not None:
+            again = replace(found.report, cache="known in this process, no search", places=_places(program))
+            return replace(found, program=program, report=again)
+        found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
+        return _keep(_BY_KEY, key, found)
+
+
+def forget() -> None:
+    """Drops what this process has, as a new process would start; the disk keeps its entries."""
+    with _LOCK:
+        _BY_KEY.clear()
+        _BY_TEXT.clear()
+
+
+def _keep(table: OrderedDict, name: str, value: Fused) -> Fused:
+    table[name] = value
+    while len(table) > _MOST:
+        table.popitem(last=False)
+    return value
+
+
+def canonical(program: Program) -> Program:
+    """The same program under names by position and without source lines: equal for equal layers of a model."""
+    names = {i.name: f"x{k}" for k, i in enumerate(program.inputs)}
+    names |= {n.name: f"n{k}" for k, n in enumerate(program.nodes)}
+
+    def renamed(value):
+        if isinstance(value, tuple):
+            return tuple(renamed(v) for v in value)
+        return replace(value, text=names[value.text]) if isinstance(value, Atom) and value.kind == "node" else value
+
+    inputs = tuple(replace(i, name=names[i.name]) for i in program.inputs)
+    nodes = tuple(
+        replace(n, name=names[n.name], args=renamed(n.args), kwargs=renamed(n.kwargs), where="") for n in program.nodes
+    )
+    return Program(inputs, nodes, names[program.output])
+
+
+def _search(key: str, program: Program, options: Options, strides, hints) -> Fused:
+    from .pipeline import optimize
+    from .translate import translate
+
+    captured = translate(program)
+    found = optimize(captured.term, captured.output, captured.order, rules=options.rules)
+    names = tuple(entry.name for entry in program.inputs)
+    report = _report(key, program, options, found, hints)
+    body = {
+        "term": to_json(found.term),
+        "output": tensor_to_json(captured.output),
+        "order": [dim_to_json(d) for d in captured.order],
+        "names": list(names),
+        "fired": list(found.fired),
+        "report": asdict(report),
+        "validated": [],
+    }
+    stored = cache.write(key, body)
+    report = replace(report, cache="searched now, stored" if stored else "searched now, not stored")
+    return Fused(key, program, options, tuple(strides), names, found.plan, report)
+
+
+def _restore(key: str, program: Program, options: Options, strides) -> Fused | None:
+    """From the disk, without a search. A damaged entry is a miss."""
+    body = cache.read(key)
+    if body is None:
+        return None
+    try:
+        order = tuple(dim_from_json(d) for d in body["order"])
+        term, output = from_json(body["term"]), tensor_from_json(body["output"])
+        plan = build_plan(term, output, order, tuple(body["fired"]))
+        report = replace(RegionReport.from_data(body["report"]), cache="found on disk, no search")
+        return Fused(key, program, options, tuple(strides), tuple(body["names"]), plan, report)
+    except (OnepassError, TermError, KeyError, TypeError, ValueError) as error:
+        log.warning("onepass: cache entry %s cannot be used: %s", key, error)
+        return None
+
+
+def _report(key: str, program: Program, options: Options, found, hints) -> RegionReport:
+    from .traffic import eager_bytes, plan_bytes
+
+    return RegionReport(
+        key=key,
+        places=_places(program),
+        captured=show_let(found.captured),
+        extracted=show_let(found.term),
+        derivation=steps(found.fired, options.rules),
+        passes=(found.passes_before, found.passes_after),
+        bytes=(eager_bytes(program, hints), plan_bytes(found.plan, hints)),
+        kernels=tuple(_kernel(k) for k in found.plan.kernels),
+        statistics=dict(found.statistics),
+        executor=options.executor,
+        cache="searched now",
+        backward=BACKWARD,
+    )
+
+
+def with_sources(found: Fused) -> Fused:
+    """The same with every kernel's Triton source written to a file for reading, named in the report."""
+    kernels = tuple(replace(k, source=_written(found, n)) for n, k in enumerate(found.report.kernels))
+    return replace(found, report=replace(found.report, kernels=kernels))
+
+
+def _written(found: Fused, number: int) -> str:
+    """The path of a kernel's source; empty, and said in the log, if it has none or cannot be written."""
+    kernel = found.plan.kernels[number]
+    try:
+        from .lowering.triton_emit import emit
+
+        place = Path(os.environ.get("ONEPASS_DEBUG_DIR") or (cache.folder() or Path(tempfile.gettempdir())) / "source")
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"{kernel.name}_{found.key[:12]}.py"
+        path.write_text(emit(kernel, found.plan).text, encoding="utf-8")
+        return str(path)
+    except Exception as error:  # for reading only: a region without readable source still runs
+        log.warning("onepass: no source of kernel %s: %s", kernel.name, error)
+        return ""
+
+
+def _places(program: Program) -> tuple[str, ...]:
+    """Where the user wrote the region's result."""
+    return tuple(n.where for n in program.nodes if n.where)[-1:]
+
+
+def _kernel(kernel) -> KernelReport:
+    loops = tuple(str(loop.dim) for loop in kernel.loops)
+    return KernelReport(kernel.name, tuple(map(str, kernel.grid)), str(kernel.rows or ""), loops)
+
+
+def steps(fired, rules) -> tuple[Step, ...]:
+    """The rules that fired, with their laws."""
+    from .rules import ALL
+
+    known = {rule.name: rule for rule in (*ALL, *rules)}
+    return tuple(
+        Step(name, known[name].law, known[name].exact, known[name].trusted) if name in known else Step(name, "")
+        for name in fired
+    )

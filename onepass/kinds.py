@@ -1,0 +1,101 @@
+"""What kind of node an fx node is, by the name of what it calls: one table for Dynamo's graphs and ATen graphs alike.
+
+A name that is in no list is a border ("other"): regions end there. Used by regions.py.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+CONTRACTION = "matmul bmm mm einsum baddbmm __matmul__ linalg_matmul"
+ATTENTION = "scaled_dot_product_attention"
+REDUCTION = (
+    "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax logsumexp "
+    "amax amin max min sum mean prod any all"
+)
+VIEW = (
+    "transpose permute t mT mH swapaxes swapdims movedim moveaxis adjoint numpy_T view reshape flatten unflatten "
+    "unsqueeze squeeze expand expand_as broadcast_to view_as reshape_as _unsafe_view _reshape_alias select slice "
+    "narrow getitem repeat tile repeat_interleave split split_with_sizes chunk unbind contiguous clone detach alias "
+    "lift_fresh lift_fresh_copy positive flip unfold getattr"
+)
+POINTWISE = (
+    "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor reciprocal square pow mul multiply "
+    "div divide true_divide truediv add sub subtract rsub radd rmul maximum minimum remainder mod floordiv "
+    "floor_divide le lt ge gt eq ne less less_equal greater greater_equal not_equal invert bitwise_not logical_not "
+    "and_ or_ logical_and logical_or logical_xor bitwise_and bitwise_or __and__ __or__ where masked_fill dropout "
+    "clamp clip clamp_min clamp_max relu silu gelu elu leaky_relu softplus tril triu absolute"
+)
+CAST = "to type float half bfloat16 double long int bool type_as _to_copy convert_element_type"
+CREATION = (
+    "ones zeros full arange eye scalar_tensor tensor iota ones_like zeros_like full_like new_ones new_zeros new_full"
+)
+KINDS = {
+    name: kind
+    for kind, names in {
+        "contraction": CONTRACTION,
+        "attention": ATTENTION,
+        "reduction": REDUCTION,
+        "view": VIEW,
+        "pointwise": POINTWISE,
+        "cast": CAST,
+        "creation": CREATION,
+    }.items()
+    for name in names.split()
+}
+INTERIOR = ("reduction", "view", "pointwise", "cast")
+_TRANSPOSES = ("mT", "T", "mH", "H")
+_IN_PLACE_OPERATORS = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor setitem".split()
+
+
+def name_of(node: fx.Node) -> str:
+    """The bare name of the operation: "softmax" for F.softmax, x.softmax and aten._softmax alike ("_softmax")."""
+    if node.op == "call_method":
+        return node.target
+    if node.op != "call_function":
+        return ""
+    schema = getattr(node.target, "_schema", None)
+    return schema.name.rpartition("::")[2] if schema is not None else getattr(node.target, "__name__", "")
+
+
+def is_aten(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload)
+
+
+def changes_in_place(node: fx.Node) -> bool:
+    """The node writes into one of its arguments."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    if node.kwargs.get("out") is not None:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None:
+        return schema.is_mutable
+    name = name_of(node)
+    if node.op == "call_function" and name in _IN_PLACE_OPERATORS:
+        return getattr(node.target, "__module__", "") in ("operator", "_operator")
+    return name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_", "not_")
+
+
+def kind_of(node: fx.Node) -> str:
+    """contraction, attention, reduction, view, pointwise, cast, creation, or other."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return "other"
+    name = name_of(node)
+    if changes_in_place(node):
+        name = name.removeprefix("i") if name in _IN_PLACE_OPERATORS else name.rstrip("_")
+    kind = KINDS.get(name, "other")
+    if name == "getattr" and node.args[1] not in _TRANSPOSES:
+        return "other"
+    if name == "getitem" and node.target is operator.getitem and _has_nodes(node.args[1]):
+        return "other"  # a gather
+    return kind
+
+
+def _has_nodes(value) -> bool:
+    if isinstance(value, tuple | list):
+        return any(map(_has_nodes, value))
+    return isinstance(value, fx.Node) and isinstance(value.meta.get("example_value"), torch.Tensor)

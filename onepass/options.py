@@ -1,0 +1,71 @@
+"""What a user may ask of onepass, checked once: extra rules, strictness, who compiles the rest, who executes.
+
+One frozen record, used by the backend, the pass and the operator. Its JSON is carried by compiled graphs, so it holds
+data only; rules are whole records there, never names of things that another process may not have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .egraph.rule import Rule
+from .egraph.serial import digest, rule_from_json, rule_to_json
+from .errors import OnepassError
+
+CHOICES = {"inner": ("inductor", "eager"), "executor": ("auto", "tiled", "triton")}
+
+
+class OptionError(OnepassError, ValueError):
+    """An option that onepass does not have, or a value that it does not take."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """`rules` come after onepass's own; `inner` compiles what is not replaced; `inner_options` are for Inductor."""
+
+    rules: tuple[Rule, ...] = ()
+    strict: bool = False
+    inner: str = "inductor"
+    executor: str = "auto"
+    inner_options: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self):
+        object.__setattr__(self, "rules", tuple(self.rules))
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise OptionError(f"rules holds {rule!r}, which is no rule: decorate a law with @onepass.rule")
+        names = [rule.name for rule in self.rules]
+        for name in names:
+            if names.count(name) > 1:
+                raise OptionError(f"two of the rules given are named {name!r}")
+        if not isinstance(self.strict, bool):
+            raise OptionError(f"strict is True or False, not {self.strict!r}")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise OptionError(f"{name} is one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+
+    @classmethod
+    def read(cls, given: Mapping | None) -> Options:
+        """The options of torch.compile(..., options={...}). Raises OptionError naming what it does not know."""
+        given = dict(given or {})
+        known = set(cls.__dataclass_fields__)
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise OptionError(f"onepass has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        return cls(**given)
+
+    def carried(self) -> dict:
+        """The part that a compiled graph carries, as JSON data."""
+        return {"rules": [rule_to_json(r) for r in self.rules], "strict": self.strict, "executor": self.executor}
+
+    @classmethod
+    def from_carried(cls, data: Mapping) -> Options:
+        rules = tuple(rule_from_json(r) for r in data["rules"])
+        return cls(rules=rules, strict=data["strict"], executor=data["executor"])
+
+    def digest(self) -> str:
+        """A name for everything that can change what is compiled."""
+        inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
+        return digest([self.carried(), self.inner, inner])

@@ -1,0 +1,60 @@
+"""The same replacement as a pass of Inductor: for `joint_custom_pre_pass` (inference) and `pre_grad_custom_pass`.
+
+Its uuid covers versions, laws, rules and options, so Inductor's caches stay on; a cached graph carries what its
+operations need, so the pass need not run again. Made by users as `onepass.GraphPass(...)`; pickles and deep-copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from . import cache
+from . import operator as _operator  # noqa: F401  (registers the operation, for graphs that come out of a cache)
+from .egraph.serial import digest
+from .options import OptionError, Options
+from .report import Refused, Report, record
+
+
+class GraphPass(CustomGraphPass):
+    """`then` is another pass, run after this one on the same graph: passes of several libraries in one place."""
+
+    def __init__(self, rules=(), *, strict: bool = False, executor: str = "auto", then: Callable | None = None):
+        self.options = Options(rules=tuple(rules), strict=strict, executor=executor)
+        if then is not None and not callable(then):
+            raise OptionError(f"then is a pass, not {then!r}")
+        self.then = then
+
+    def __call__(self, graph: fx.Graph) -> None:
+        record(self._rewrite(graph))
+        if self.then is not None:
+            self.then(graph)
+
+    def _rewrite(self, graph: fx.Graph) -> Report:
+        from .replace import rewrite
+
+        if any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes):
+            reason = "a joint graph of forward and backward is left as it is: use pre_grad_custom_pass or the backend"
+            return Report(refusals=(Refused(reason, kind="training"),))
+        return rewrite(graph, self.options)
+
+    def uuid(self):
+        """None, which switches Inductor's caches off, only if the pass in `then` has no uuid."""
+        after = None
+        if self.then is not None:
+            own = getattr(self.then, "uuid", None)
+            after = own() if own is not None else None
+            if after is None:
+                return None
+        return digest(["onepass.GraphPass", cache.versions(), self.options.digest(), str(after)])
+
+    def __reduce__(self):
+        return _again, (self.options, self.then)
+
+
+def _again(options: Options, then) -> GraphPass:
+    made = GraphPass(options.rules, strict=options.strict, executor=options.executor)
+    made.then = then
+    return made

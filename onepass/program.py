@@ -1,0 +1,207 @@
+"""A Program: one captured region as data. A frozen list of ATen calls with input metadata; JSON in, JSON out.
+
+It is what a graph's custom op carries: it can run itself with PyTorch's own operations (fallback, recomputation in the
+backward), has a digest of its content, and holds names of operations only, so reading one never runs code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from .errors import ProgramError
+from .sizes import Size, symbols, value_of
+
+NAMESPACES = ("aten", "prims")
+GETITEM = "getitem"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Atom:
+    """An argument that JSON has no word for. `kind`: node, size (symbolic), dtype, device, layout, memory_format."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What is known of a tensor: element type, shape (ints or texts of symbolic sizes), device type."""
+
+    dtype: str
+    shape: tuple[Size, ...]
+    device: str
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor that the region reads, in the order in which `run` takes them."""
+
+    name: str
+    meta: Meta
+    strides: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call of `target`, such as "aten.softmax.int"; `where` is the user's file:line, not part of the digest."""
+
+    name: str
+    target: str
+    args: tuple
+    kwargs: tuple[tuple[str, object], ...]
+    metas: tuple[Meta, ...]
+    where: str = ""
+
+    @property
+    def meta(self) -> Meta:
+        return self.metas[0]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A captured region. `output` names a node or an input."""
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    output: str
+
+    @cached_property
+    def output_meta(self) -> Meta:
+        return next(x.meta for x in (*self.nodes, *self.inputs) if x.name == self.output)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbolic sizes that the region mentions, by name."""
+        metas = [x.meta for x in self.inputs] + [m for n in self.nodes for m in n.metas]
+        texts = [s for m in metas for s in m.shape]
+        texts += [a.text for n in self.nodes for a in _atoms((n.args, n.kwargs)) if a.kind == "size"]
+        return tuple(sorted(set().union(*map(symbols, texts))))
+
+    def to_json(self) -> str:
+        return json.dumps(self._document(True), separators=(",", ":"), sort_keys=True)
+
+    def _document(self, locations: bool) -> dict:
+        return {
+            "version": VERSION,
+            "inputs": [[i.name, _meta_out(i.meta), list(i.strides)] for i in self.inputs],
+            "nodes": [
+                [n.name, n.target, _out(n.args), _out(n.kwargs), list(map(_meta_out, n.metas))]
+                + ([n.where] if locations else [])
+                for n in self.nodes
+            ],
+            "output": self.output,
+        }
+
+    @staticmethod
+    def from_json(text: str) -> Program:
+        """Reads a program; raises ProgramError on anything else than what `to_json` writes."""
+        try:
+            document = json.loads(text)
+            if document["version"] != VERSION:
+                raise ProgramError(f"a program of version {document['version']}, not {VERSION}")
+            inputs = tuple(Input(n, _meta_in(m), tuple(s)) for n, m, s in document["inputs"])
+            return Program(inputs, tuple(map(_node_in, document["nodes"])), document["output"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProgramError(f"not a program: {error}") from error
+
+    def digest(self) -> str:
+        """sha256 of the content; where the user wrote it does not matter."""
+        text = json.dumps(self._document(False), separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def sizes_of(self, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+        """Values of the symbolic sizes that some axis of an input states plainly."""
+        found: dict[str, int] = {}
+        for entry, tensor in zip(self.inputs, tensors, strict=True):
+            found |= {s: n for s, n in zip(entry.meta.shape, tensor.shape, strict=True) if isinstance(s, str)}
+        return found
+
+    def run(self, *tensors: torch.Tensor, sizes: Mapping[str, int] | None = None) -> torch.Tensor:
+        """The region by PyTorch's own operations. `sizes` is needed only for symbols that no input's axis states."""
+        known = {**self.sizes_of(tensors), **(sizes or {})}
+        device = tensors[0].device if tensors else torch.device("cpu")
+        values: dict[str, object] = {i.name: t for i, t in zip(self.inputs, tensors, strict=True)}
+        for node in self.nodes:
+            args = _plain(node.args, values, known, device)
+            kwargs = {k: _plain(v, values, known, device) for k, v in node.kwargs}
+            values[node.name] = args[0][args[1]] if node.target == GETITEM else operation(node.target)(*args, **kwargs)
+        return values[self.output]
+
+
+def operation(target: str):
+    """The ATen operation of that name. Raises ProgramError outside of the namespaces that a program may use."""
+    namespace, _, rest = target.partition(".")
+    name, _, overload = rest.partition(".")
+    if namespace not in NAMESPACES or not overload or target.count(".") != 2:
+        raise ProgramError(f"{target!r} is not an ATen operation")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    except AttributeError as error:
+        raise ProgramError(f"this PyTorch has no operation {target!r}") from error
+
+
+def _atoms(value):
+    if isinstance(value, Atom):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _atoms(item)
+
+
+def _meta_out(meta: Meta) -> list:
+    return [meta.dtype, list(meta.shape), meta.device]
+
+
+def _meta_in(stored) -> Meta:
+    dtype, shape, device = stored
+    return Meta(dtype, tuple(shape), device)
+
+
+def _node_in(stored) -> Node:
+    name, target, args, kwargs, metas, where = stored
+    return Node(name, target, _in(args), _in(kwargs), tuple(map(_meta_in, metas)), where)
+
+
+def _out(value):
+    if isinstance(value, Atom):
+        return {value.kind: value.text}
+    if isinstance(value, tuple):
+        return [_out(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": repr(value)}
+    return value
+
+
+def _in(stored):
+    if isinstance(stored, dict):
+        ((kind, text),) = stored.items()
+        return float(text) if kind == "number" else Atom(kind, text)
+    return tuple(_in(v) for v in stored) if isinstance(stored, list) else stored
+
+
+def _plain(value, values, sizes, device):
+    """An argument as PyTorch takes it."""
+    if isinstance(value, tuple):
+        return [_plain(v, values, sizes, device) for v in value]
+    if not isinstance(value, Atom):
+        return value
+    match value.kind:
+        case "node":
+            return values[value.text]
+        case "size":
+            return value_of(value.text, sizes)
+        case "device":
+            return device if device.type == value.text else torch.device(value.text)
+        case "dtype" | "layout" | "memory_format":
+            found = getattr(torch, value.text, None)
+            if isinstance(found, torch.dtype | torch.layout | torch.memory_format):
+                return found
+    raise ProgramError(f"cannot read the argument {value}")

@@ -1,0 +1,360 @@
+"""Finds the parts of a graph worth deriving a kernel for: two contractions with pointwise code and reductions between.
+
+A region ends in its sink, the later contraction; it owns the nodes between and copies what is cheap in front of it. A
+region that must stay says why in `refusal`. No value of the graph changes here. Called by replace.py and `explain`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from .capture import from_aten_graph, trace, value_of_node, where_of
+from .errors import Refusal
+from .kinds import INTERIOR, changes_in_place, is_aten, kind_of, name_of
+from .program import Program
+
+Nodes = frozenset[fx.Node]
+NOTHING: Nodes = frozenset()
+
+
+@dataclass(frozen=True)
+class Region:
+    """`nodes` in graph order, the last is `output`; `inputs` come from outside; `owned` nodes nobody else may use."""
+
+    nodes: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    output: fx.Node
+    anchor: fx.Node
+    owned: Nodes
+    refusal: Refusal | None = None
+
+    def program(self) -> Program:
+        """The region as data; traced if it is Dynamo's, read as it is if it is ATen. Raises Refusal."""
+        if self.refusal is not None:
+            raise self.refusal
+        for node in self.inputs:
+            if value_of_node(node) is None:
+                raise Refusal(f"nothing is known about the value of {node.name}", where_of(self.anchor), "no metadata")
+        if all(map(is_aten, self.nodes)):
+            return from_aten_graph(self.nodes, self.inputs, self.output)
+        return trace(region_module(self), [value_of_node(n) for n in self.inputs])
+
+
+@dataclass
+class _Survey:
+    """One walk over the graph: kinds, positions, which contractions a value comes from, plainly or by a reduction."""
+
+    order: list[fx.Node]
+    place: dict[fx.Node, int]
+    kind: dict[fx.Node, str]
+    plain: dict[fx.Node, Nodes]
+    reduced: dict[fx.Node, Nodes]
+    free: dict[fx.Node, bool]
+    in_place: list[fx.Node]
+    scope: dict[fx.Node, str]
+
+
+def find_regions(graph: fx.Graph) -> list[Region]:
+    """All regions, in graph order. Regions that are refused are listed too, with the reason."""
+    survey = _survey(graph)
+    claimed: set[fx.Node] = set()
+    regions = []
+    sinks = [n for n in reversed(survey.order) if survey.kind[n] in ("contraction", "attention")]
+    for with_reduction in (True, False):
+        for sink in sinks:
+            region = _region_at(sink, survey, with_reduction, claimed)
+            if region is not None:
+                claimed |= region.owned
+                regions.append(region)
+    regions = _joined(sorted(regions, key=lambda r: survey.place[r.output]), survey)
+    return [replace(r, refusal=_objection(r, survey)) for r in regions]
+
+
+def _survey(graph: fx.Graph) -> _Survey:
+    s = _Survey(list(graph.nodes), {}, {}, {}, {}, {}, [], {})
+    open_scopes: list[str] = []
+    for position, node in enumerate(s.order):
+        kind = kind_of(node)
+        if kind == "contraction" and _is_projection(node, s):
+            kind = "other"
+        _enter_or_leave(name_of(node), open_scopes)
+        s.place[node], s.kind[node], s.scope[node] = position, kind, open_scopes[-1] if open_scopes else ""
+        inputs = node.all_input_nodes
+        plain = frozenset().union(*(s.plain[i] for i in inputs)) if kind in INTERIOR else NOTHING
+        reduced = frozenset().union(*(s.reduced[i] for i in inputs)) if kind in INTERIOR else NOTHING
+        if kind == "reduction":
+            plain, reduced = NOTHING, plain | reduced
+        s.plain[node] = frozenset((node,)) if kind == "contraction" else plain
+        s.reduced[node] = reduced
+        s.free[node] = _is_free(node, kind, s)
+        if changes_in_place(node):
+            s.in_place.append(node)
+    return s
+
+
+def _enter_or_leave(name: str, scopes: list[str]) -> None:
+    """Scopes in which an operation means something else than its metadata says."""
+    if name == "_enter_autocast" or name.endswith("_increment_nesting"):
+        scopes.append("autocast" if "autocast" in name else "a function transform")
+    elif scopes and (name == "_exit_autocast" or name.endswith("_decrement_nesting")):
+        scopes.pop()
+
+
+def _shape(node: fx.Node) -> tuple | None:
+    value = value_of_node(node)
+    if not isinstance(value, torch.Tensor):
+        return None
+    return tuple(s if isinstance(s, int) else str(s.node.expr) for s in value.shape)
+
+
+def _root(node: fx.Node, s: _Survey) -> fx.Node:
+    """The value whose memory the node may share."""
+    while s.kind.get(node) in ("view", "cast") and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_projection(node: fx.Node, s: _Survey) -> bool:
+    """A contraction with a weight: of a batch of rows with one matrix, or with a parameter."""
+    operands = [n for n in node.all_input_nodes if _shape(n) is not None]
+    if any(_is_parameter(_root(n, s)) for n in operands):
+        return True
+    if len(operands) != 2 or name_of(node) == "einsum":
+        return False
+    left, right = operands
+    if len(_shape(right)) > 2:
+        return False
+    merged = s.kind[left] == "view" and len(_shape(left.all_input_nodes[0]) or ()) > 2
+    return len(_shape(left)) > 2 or merged
+
+
+def _is_parameter(node: fx.Node) -> bool:
+    return isinstance(value_of_node(node), torch.nn.Parameter) or (
+        node.op in ("placeholder", "get_attr") and "parameters" in str(node.target)
+    )
+
+
+def _is_free(node: fx.Node, kind: str, s: _Survey) -> bool:
+    """Can be made anew from coordinates or from smaller tensors: masks, position biases."""
+    if kind == "creation":
+        return True
+    if kind not in ("pointwise", "view", "cast"):
+        return False
+    own = _shape(node)
+    inputs = [n for n in node.all_input_nodes if _shape(n) is not None]
+    if own is None or not inputs:
+        return own is not None and kind != "view"
+    if kind == "pointwise":
+        return all(s.free[n] or _shape(n) != own for n in inputs)
+    return all(s.free[n] for n in inputs)
+
+
+def _region_at(sink: fx.Node, s: _Survey, with_reduction: bool, claimed: set[fx.Node]) -> Region | None:
+    """The region that ends in the sink, if there is one that overlaps no other."""
+    if sink in claimed:
+        return None
+    if s.kind[sink] == "attention":
+        return _grown({sink}, sink, s) if with_reduction else None
+    carried = s.reduced if with_reduction else s.plain
+    operands = [n for n in sink.all_input_nodes if carried[n]]
+    if not operands or (not with_reduction and _looks_like_layers(sink, operands, s)):
+        return None
+    owned = _between(sink, operands, s)
+    return None if owned & claimed else _grown(owned, sink, s)
+
+
+def _looks_like_layers(sink: fx.Node, operands: list[fx.Node], s: _Survey) -> bool:
+    """Matrices without a batch and a nonlinearity between them: two layers of a network rather than attention."""
+    if len(_shape(sink) or ()) > 2:
+        return False
+    return any(s.kind[n] == "pointwise" for n in _between(sink, operands, s) - {sink})
+
+
+def _between(sink: fx.Node, operands: list[fx.Node], s: _Survey) -> set[fx.Node]:
+    """The sink, the contractions that feed it, and the nodes on the way."""
+    owned, waiting = {sink}, list(operands)
+    while waiting:
+        node = waiting.pop()
+        if node in owned or not (s.plain[node] or s.reduced[node]):
+            continue
+        owned.add(node)
+        if s.kind[node] != "contraction":
+            waiting.extend(node.all_input_nodes)
+    return owned
+
+
+def _grown(owned: set[fx.Node], anchor: fx.Node, s: _Survey) -> Region:
+    """The owned nodes with the cheap nodes in front of them, and the casts and splits of axes behind."""
+    chain, output = [], anchor
+    for node in _views_behind(anchor, s):
+        chain.append(node)
+        if _keeps_rows(node, anchor):
+            output = node
+    behind = chain[: chain.index(output) + 1] if output is not anchor else []
+    return _completed(frozenset(owned).union(behind), output, anchor, s)
+
+
+def _views_behind(node: fx.Node, s: _Survey) -> Iterator[fx.Node]:
+    """The casts and views that alone use the result, one after another."""
+    while len(node.users) == 1:
+        node = next(iter(node.users))
+        if s.kind[node] not in ("cast", "view") or changes_in_place(node) or _shape(node) is None:
+            return
+        yield node
+
+
+def _keeps_rows(node: fx.Node, anchor: fx.Node) -> bool:
+    """The last two axes are those of the contraction: a flattened batch got its axes back, or nothing moved."""
+    old, new = _shape(anchor) or (), _shape(node)
+    return new[-2:] == old[-2:] and len(new) >= len(old) and new.count(1) <= old.count(1)
+
+
+def _completed(owned: Nodes, output: fx.Node, anchor: fx.Node, s: _Survey) -> Region:
+    nodes, waiting = set(owned), [i for n in owned for i in n.all_input_nodes]
+    while waiting:
+        node = waiting.pop()
+        if node not in nodes and _is_cheap(node, s):
+            nodes.add(node)
+            waiting.extend(node.all_input_nodes)
+    ordered = sorted(nodes, key=s.place.__getitem__)
+    inputs = dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes)
+    return Region(tuple(ordered), tuple(inputs), output, anchor, owned)
+
+
+def _is_cheap(node: fx.Node, s: _Survey) -> bool:
+    """May be computed again inside of the region: views, casts, multiples by a number, masks."""
+    kind = s.kind[node]
+    if kind in ("contraction", "attention", "reduction", "other") or changes_in_place(node):
+        return False
+    if kind in ("view", "cast", "creation"):
+        return kind == "creation" or _is_tensor_or_parts(node)
+    scalar_multiple = name_of(node) in ("mul", "div", "truediv", "neg") and len(_tensor_inputs(node)) == 1
+    return s.free[node] or (scalar_multiple and _shape(node) == _shape(_tensor_inputs(node)[0]))
+
+
+def _is_tensor_or_parts(node: fx.Node) -> bool:
+    value = value_of_node(node)
+    return isinstance(value, torch.Tensor) or (isinstance(value, tuple | list) and len(value) > 0)
+
+
+def _tensor_inputs(node: fx.Node) -> list[fx.Node]:
+    return [n for n in node.all_input_nodes if _shape(n) is not None]
+
+
+# Two regions whose results meet ---------------------------------------------------------------------------------------
+
+
+def _joined(regions: list[Region], s: _Survey) -> list[Region]:
+    """Regions that read a tensor in common and whose results are combined point by point become one."""
+    for first, second in ((a, b) for k, b in enumerate(regions) for a in regions[:k]):
+        if not set(first.inputs) & set(second.inputs):
+            continue
+        left, right = _onward(first, s), _onward(second, s)
+        meeting = next((n for n in left if n in right), None)
+        if meeting is None:
+            continue
+        path = {*left[: left.index(meeting) + 1], *right[: right.index(meeting) + 1]}
+        whole = _completed(first.owned | second.owned | path, meeting, second.anchor, s)
+        rest = [r for r in regions if r is not first and r is not second]
+        return _joined(sorted([*rest, whole], key=lambda r: s.place[r.output]), s)
+    return regions
+
+
+def _onward(region: Region, s: _Survey) -> list[fx.Node]:
+    """The pointwise nodes of the same shape that alone use the result, one after another."""
+    found, node = [], region.output
+    while len(node.users) == 1:
+        user = next(iter(node.users))
+        if s.kind[user] not in ("pointwise", "cast") or _shape(user) != _shape(node) or changes_in_place(user):
+            break
+        found.append(user)
+        node = user
+    return found
+
+
+# Why a region must stay -----------------------------------------------------------------------------------------------
+
+
+def _objection(region: Region, s: _Survey) -> Refusal | None:
+    where = where_of(region.anchor)
+    scope = next((s.scope[n] for n in region.nodes if s.scope[n]), "")
+    if scope:
+        reason = f"the region is under {scope}: what the graph says of its values is not what runs"
+        return Refusal(reason, where, scope.rpartition(" ")[2])
+    own = next((n for n in region.nodes if changes_in_place(n)), None) or _disturbance(region, s)
+    if own is not None:
+        return Refusal(f"{name_of(own)} changes a tensor of the region in place", where_of(own) or where, "in-place")
+    inside = set(region.nodes)
+    for node in region.nodes:
+        outside = next((u for u in node.users if u not in inside), None)
+        if node in region.owned and node is not region.output and outside is not None:
+            said = f" at {where_of(outside)}" if where_of(outside) else ""
+            reason = f"the result of {name_of(node)} is also used by {name_of(outside) or outside.op}{said}"
+            return Refusal(reason, where_of(node) or where, "used outside")
+    return None
+
+
+def _disturbance(region: Region, s: _Survey) -> fx.Node | None:
+    """A write, before the region's end, into memory that the region has read or made before it."""
+    for node in s.in_place:
+        written = node.kwargs.get("out", node.args[0] if node.args else None)
+        if not isinstance(written, fx.Node) or s.place[node] > s.place[region.output]:
+            continue
+        memory = _root(written, s)
+        for reader in region.nodes:
+            used = {_root(n, s) for n in (reader, *reader.all_input_nodes)}
+            if s.place[reader] < s.place[node] and s.kind[reader] != "view" and memory in used:
+                return node
+    return None
+
+
+# What others need of a region -----------------------------------------------------------------------------------------
+
+
+def region_module(region: Region) -> fx.GraphModule:
+    """The region as a module of its own: its inputs in order, one result."""
+    graph = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    for node in region.inputs:
+        copied[node] = graph.placeholder(node.name)
+        copied[node].meta = dict(node.meta)
+    for node in region.nodes:
+        copied[node] = graph.node_copy(node, copied.__getitem__)
+    graph.output(copied[region.output])
+    return fx.GraphModule({}, graph)
+
+
+def signature(region: Region) -> str:
+    """Equal for regions that do the same to inputs of the same kind: layers of a model share one plan."""
+    place = {node: k for k, node in enumerate((*region.inputs, *region.nodes))}
+    refused = str(region.refusal)
+    parts = [refused, place[region.output], [_kind(value_of_node(n)) for n in region.inputs]]
+    parts += [[n.op, str(n.target), _plain(n.args, place), _plain(n.kwargs, place)] for n in region.nodes]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _plain(value, place: dict[fx.Node, int]):
+    if isinstance(value, fx.Node):
+        return ("node", place[value])
+    if isinstance(value, tuple | list):
+        return [_plain(v, place) for v in value]
+    if isinstance(value, dict):
+        return sorted((k, _plain(v, place)) for k, v in value.items())
+    if isinstance(value, slice):
+        return ["slice", *(_plain(v, place) for v in (value.start, value.stop, value.step))]
+    return (type(value).__name__, str(value))
+
+
+def _kind(value):
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    return str(value.dtype), str(value.device), _texts(value.shape), _texts(value.stride())
+
+
+def _texts(sizes: Iterable) -> tuple[str, ...]:
+    return tuple(str(s) if isinstance(s, int) else str(s.node.expr) for s in sizes)

@@ -1,0 +1,141 @@
+"""Regions of an fx graph become calls of onepass's operation; everything else in the graph stays as it is.
+
+Works on Dynamo's graphs and on ATen graphs. Equal regions (the layers of a model) are traced and searched once. Nothing
+raises unless strict: a region that fails is left alone, and the report says why. Called by backend.py and passes.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from . import fused, operator  # noqa: F401  (registers the operation)
+from .capture import value_of_node, where_of
+from .errors import Refusal
+from .fused import Fused
+from .lowering.plan import NotPlannable
+from .options import Options
+from .regions import Region, find_regions, signature
+from .report import Refused, RegionReport, Report
+
+KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
+log = logging.getLogger(__name__)
+
+
+def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool = False) -> Report:
+    """Replaces what can be replaced and says what was done. Raises only if strict.
+
+    `dry` replaces nothing; `sources` writes the kernels' source to files for reading.
+    """
+    known: dict[str, Fused | Exception] = {}
+    reports: dict[str, RegionReport] = {}
+    refusals: list[Refused] = []
+    failures: list[str] = []
+    try:
+        regions = find_regions(graph)
+    except Exception as error:
+        regions = []
+        _failed(error, "", options, failures)
+    for region in regions:
+        try:
+            answer = _answer(region, options, known)
+            if not dry:
+                insert(graph, region, answer)
+            if answer.key not in reports and sources:
+                answer = fused.with_sources(answer)
+            _merge(reports, answer.report, where_of(region.output) or where_of(region.anchor))
+        except (Refusal, NotPlannable) as refusal:
+            refusals.append(_refused(refusal, region))
+        except Exception as error:
+            _failed(error, where_of(region.anchor), options, failures)
+    if reports and not dry:
+        graph.eliminate_dead_code()
+        graph.lint()
+    return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
+
+
+def _answer(region: Region, options: Options, known: dict) -> Fused:
+    """What is known of a region with this signature; a refusal is remembered as well as a plan."""
+    name = signature(region)
+    if name not in known:
+        try:
+            known[name] = fused.make(region.program(), options, _strides(region.output), _hints(region))
+        except Exception as error:  # remembered: the next layer would only fail again
+            known[name] = error
+    if isinstance(known[name], Exception):
+        raise known[name]
+    return known[name]
+
+
+def _failed(error: Exception, where: str, options: Options, failures: list[str]) -> None:
+    if options.strict:
+        raise error
+    log.warning("onepass: failed, the original stays: %s", error, exc_info=error)
+    text = " ".join(str(error).split())[:300]
+    failures.append(f"{type(error).__name__}: {text}" + (f" ({where})" if where else ""))
+
+
+def _refused(refusal: Exception, region) -> Refused:
+    where = getattr(refusal, "where", "") or where_of(region.anchor)
+    file, _, line = where.rpartition(":")
+    reason, kind = getattr(refusal, "reason", str(refusal)), getattr(refusal, "kind", "no plan")
+    return Refused(reason, file, int(line) if line.isdigit() else 0, kind)
+
+
+def _merge(reports: dict[str, RegionReport], new: RegionReport, where: str) -> None:
+    """Equal regions share one report, which names every place."""
+    old = reports.get(new.key, replace(new, places=(where,) if where else new.places))
+    places = old.places if where in old.places or not where else (*old.places, where)
+    reports[new.key] = replace(old, places=places, count=old.count + 1 if new.key in reports else 1)
+
+
+# What is known of a region before it is traced ------------------------------------------------------------------------
+
+
+def _strides(node: fx.Node) -> tuple[int | str, ...]:
+    return tuple(s if isinstance(s, int) else str(s.node.expr) for s in value_of_node(node).stride())
+
+
+def _hints(region) -> dict[str, int]:
+    """Numbers for symbolic sizes, as they were when the graph was made: for estimates in reports, nothing else."""
+    found = {}
+    for node in region.inputs:
+        value = value_of_node(node)
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt) and size.node.has_hint():
+                found[str(size.node.expr)] = size.node.hint
+    return found
+
+
+# Surgery --------------------------------------------------------------------------------------------------------------
+
+
+def insert(graph: fx.Graph, region, answer: Fused) -> fx.Node:
+    """Puts the call in front of the region's output and makes everyone use it."""
+    tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
+    sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
+    old = region.output
+    with graph.inserting_before(old):
+        call = graph.call_function(torch.ops.onepass.region.default, (tensors, answer.text, sizes))
+    call.meta = {name: old.meta[name] for name in KEPT_META if name in old.meta}
+    old.replace_all_uses_with(call)
+    for node in reversed(region.nodes):
+        if not node.users:
+            graph.erase_node(node)
+    return call
+
+
+def _size_node(graph: fx.Graph, symbol: str, region) -> fx.Node:
+    """A node of the graph whose value is the symbolic size."""
+    for node in graph.nodes:
+        if node is region.output:  # later nodes cannot be used
+            break
+        value = value_of_node(node)
+        if isinstance(value, torch.SymInt) and str(value.node.expr) == symbol:
+            return node
+    raise Refusal(f"no value in the graph gives the size {symbol}", where_of(region.anchor), "sizes")
+
+

@@ -1,0 +1,136 @@
+"""Symbolic sizes as text: "s0", "2*s0", "(s0//2)". Read by a small walk over Python's syntax tree, never run as code.
+
+The same walk gives a number (sizes known) or an integer Term (sizes symbolic). Used by program.py and translate.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+
+from .egraph.ops import cast, const, make, sqrt
+from .egraph.term import Term
+from .errors import ProgramError
+
+Size = int | str
+
+_NUMBERS: dict[type | str, Callable] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
+    ast.Pow: lambda a, b: a**b,
+    ast.USub: lambda a: -a,
+    "Mod": lambda a, b: a % b,
+    "FloorDiv": lambda a, b: a // b,
+    "Max": max,
+    "Min": min,
+    "ToFloat": float,
+    "sqrt": math.sqrt,
+}
+
+
+def _as_float(x: Term, dtype: str) -> Term:
+    """A literal stays weak; a symbolic number takes the dtype."""
+    return const(float(x.attrs[0])) if x.op == "const" else cast(x, dtype) if x.dtype == "int64" else x
+
+
+_TERMS: dict[type | str, Callable] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
+    ast.USub: lambda a: -a,
+    "Mod": lambda a, b: a % b,
+    "FloorDiv": lambda a, b: a // b,
+    "Max": lambda a, b: make("maximum", (a, b)),
+    "Min": lambda a, b: make("minimum", (a, b)),
+}
+
+
+def _walk(node, table, name: Callable, number: Callable):
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return number(value)
+        case ast.Name(id=symbol):
+            return name(symbol)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in table:
+            return table[type(op)](_walk(left, table, name, number), _walk(right, table, name, number))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in table:
+            return table[type(op)](_walk(operand, table, name, number))
+        case ast.Call(func=ast.Name(id=function), args=operands, keywords=[]) if _known(function) in table:
+            return table[_known(function)](*(_walk(a, table, name, number) for a in operands))
+    raise ProgramError(f"cannot read the size {ast.unparse(node)!r}")
+
+
+def _known(function: str) -> str:
+    """Sympy's names for one meaning: PythonMod, CleanDiv, OpaqueUnaryFn_sqrt, ..."""
+    short = function.removeprefix("OpaqueUnaryFn_").removeprefix("Python")
+    return {"CleanDiv": "FloorDiv", "_sym_sqrt": "sqrt"}.get(short, short)
+
+
+def _parse(text: str):
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise ProgramError(f"cannot read the size {text!r}") from error
+
+
+def symbols(text: Size) -> set[str]:
+    """The free symbols of a size."""
+    if isinstance(text, int):
+        return set()
+    tree = _parse(text)
+    called = {n.func for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n not in called}
+
+
+def value_of(text: Size | float, sizes: Mapping[str, int]):
+    """The number that a size is, with the symbols' values given. Raises ProgramError for an unknown symbol."""
+    if not isinstance(text, str):
+        return text
+    if text in sizes:
+        return sizes[text]
+
+    def name(symbol):
+        if symbol not in sizes:
+            raise ProgramError(f"the size {symbol!r} has no value")
+        return sizes[symbol]
+
+    return _walk(_parse(text), _NUMBERS, name, lambda v: v)
+
+
+def term_of(text: Size | float, real: str = "float32") -> Term:
+    """A size as a Term: a constant, or an expression over `size` atoms; quotients and roots have the dtype `real`."""
+    if not isinstance(text, str):
+        return const(text)
+    table = _TERMS | {
+        ast.Div: lambda a, b: _as_float(a, real) / _as_float(b, real),
+        "ToFloat": lambda a: _as_float(a, real),
+        "sqrt": lambda a: sqrt(_as_float(a, real)),
+    }
+    return _walk(_parse(text), table, lambda symbol: make("size", (), (symbol,)), const)
+
+
+def product(factors) -> tuple[int, tuple[str, ...]]:
+    """A canonical key of a product of sizes: its integer part and its other factors in order."""
+    number, others = 1, []
+    for size in factors:
+        for part in [size] if isinstance(size, int) else _factors(_parse(size)):
+            if isinstance(part, int):
+                number *= part
+            else:
+                others.append(part)
+    return number, tuple(sorted(others))
+
+
+def _factors(node) -> list[Size]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _factors(node.left) + _factors(node.right)
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return [node.value]
+    return [ast.unparse(node)]

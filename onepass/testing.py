@@ -1,0 +1,252 @@
+"""Tests that a user writes in one line: a rule holds, two functions are equivalent. Public: `onepass.testing`.
+
+Values are drawn by Hypothesis and meet the float64 evaluator (rules) or PyTorch in float64 (functions); a failure is
+shrunk to a minimal counterexample. A rule that never fires is a failure. Needs the extra `test` (hypothesis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .egraph.evaluate import evaluate
+from .egraph.ops import make, var
+from .egraph.rule import Rule
+from .egraph.term import FLOATS, Term, TermError, all_dims, rebuild
+from .mutation import mutants
+
+if TYPE_CHECKING:
+    from .testing_strategies import Instance
+
+__all__ = ["Refuted", "assert_equivalent", "assert_rule", "mutants"]
+
+RTOL = 1e-9
+TINY = 1e-280  # below this, results underflow differently on the two sides
+NOISE = 1e-12  # relative error put into every operation to learn how far rounding can carry
+
+
+class Refuted(AssertionError):
+    """A claim that does not hold; the message is a minimal counterexample."""
+
+
+def assert_rule(rule: Rule, examples: int = 100, *, shrink: bool = True) -> None:
+    """Raises Refuted with a minimal counterexample if the two sides of a rule differ, or if it never fires.
+
+    Where the left side is not NaN, the right side equals it. A rule of both directions holds from right to left, too,
+    where its right side is finite; a bitwise rule, and one under a named assumption, is NaN on both sides or on none.
+    """
+    _hypothesis()
+    from .testing_strategies import instances
+
+    fired = [0]
+
+    def body(instance):
+        fired[0] += 1
+        difference = _difference(instance)
+        if difference:
+            raise Refuted(f"rule {rule} is refuted\nlaw: {rule.law}\n{difference}")
+
+    _search(instances(rule), body, examples, shrink)
+    if not fired[0]:
+        raise Refuted(f"rule {rule} never fired: no drawn instance matched its left side under its guards")
+
+
+def assert_equivalent(f: Callable, g: Callable, inputs, examples: int = 50, *, rtol: float = RTOL) -> None:
+    """Raises Refuted with a minimal counterexample if two PyTorch functions differ in float64.
+
+    inputs: a sequence with one entry per argument: a text of dims such as "b i d" (sizes are drawn, 1 included; equal
+    letters are equal sizes), a shape, or a tensor that is used as it is; or a Hypothesis strategy of argument tuples.
+    """
+    import torch
+
+    def body(arguments):
+        arguments = tuple(_as_double(torch, a) for a in arguments)
+        left, right = (_outputs(torch, h(*(_copy(torch, a) for a in arguments))) for h in (f, g))
+        why = _outputs_differ(left, right, rtol)
+        if why:
+            shown = "\n".join(f"argument {n}: {_shown(a)}" for n, a in enumerate(arguments))
+            raise Refuted(f"{_name(f)} and {_name(g)} differ: {why}\n{shown}")
+
+    fixed = not hasattr(inputs, "example") and all(isinstance(a, torch.Tensor) for a in inputs)
+    body(tuple(inputs)) if fixed else _search(_arguments(torch, inputs), body, examples, True)
+
+
+# Running -------------------------------------------------------------------------------------------------------------
+
+
+def _hypothesis():
+    try:
+        import hypothesis
+    except ImportError as error:
+        raise ImportError("onepass.testing needs hypothesis: pip install 'onepass[test]'") from error
+    return hypothesis
+
+
+def _search(strategy, body: Callable, examples: int, shrink: bool) -> None:
+    """Runs the body on drawn values; lets out a clean Refuted for the smallest that fails."""
+    h = _hypothesis()
+    phases = [h.Phase.generate, *([h.Phase.shrink] if shrink else [])]
+
+    @h.settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=phases,
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=h.Verbosity.quiet,
+        suppress_health_check=list(h.HealthCheck),
+    )
+    @h.given(strategy)
+    def run(drawn):
+        body(drawn)
+
+    try:
+        run()
+    except Refuted as found:
+        raise Refuted(*found.args) from None
+    except h.errors.Unsatisfiable:
+        pass
+
+
+# Rules ---------------------------------------------------------------------------------------------------------------
+
+
+def _difference(instance: Instance) -> str:
+    """What is wrong with an instance, or nothing."""
+    rule, why = instance.rule, _ill_typed(instance.left, instance.right)
+    if why:
+        return f"{why}\n{instance}"
+    dims = sorted(instance.left.dims | instance.right.dims)
+    sides = [_parts(evaluate(side, instance.arrays, dims)) for side in (instance.left, instance.right)]
+    for number, (left, right) in enumerate(zip(*sides)):
+        if not _wrong(rule, left, right, 0.0).any():
+            continue
+        if rule.exact != "bitwise" and left.dtype.kind == "f":
+            slack = _slack(instance, dims, number, left, right)
+            if not _wrong(rule, left, right, slack).any():
+                continue
+        sides = f"left side:  {instance.left} = {left.tolist()}\nright side: {instance.right} = {right.tolist()}"
+        return f"{sides}\n{instance}"
+    return ""
+
+
+def _ill_typed(left: Term, right: Term | TermError) -> str:
+    """Why the right side cannot stand for the left, whatever the values; weak literals take any floating dtype."""
+    if isinstance(right, TermError):
+        return f"{left} would become a term that means nothing: {right}"
+    if left.dtype == right.dtype or "float" in (left.dtype, right.dtype):
+        return ""
+    return f"{left} is {left.dtype}, {right} is {right.dtype}"
+
+
+def _parts(value) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.asarray, value)) if isinstance(value, tuple) else (np.asarray(value),)
+
+
+def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray:
+    """Where the right side is not what the law promises."""
+    left, right = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(left, right))
+    with np.errstate(invalid="ignore"):
+        same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= slack)
+    promised = ~np.isnan(left)
+    if rule.both:
+        promised |= np.isfinite(right)
+    if rule.exact != "reassociates":
+        promised |= True
+    return promised & ~same
+
+
+def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
+    """How far apart rounding can carry the sides: relative to them, and to what noise in every operation does."""
+    with np.errstate(invalid="ignore"):
+        slack = RTOL * np.nan_to_num(np.maximum(np.abs(left), np.abs(right)), posinf=0.0) + TINY
+    for seed, side in enumerate((instance.left, instance.right)):
+        runs = [_noisy(side, instance.arrays, dims, 3 * seed + k)[number] for k in range(3)]
+        with np.errstate(invalid="ignore"):
+            spread = np.max(runs, axis=0) - np.min(runs, axis=0)
+        slack = slack + np.nan_to_num(spread, posinf=0.0, neginf=0.0) * (RTOL / NOISE)
+    return slack
+
+
+def _noisy(root: Term, arrays, dims, seed: int) -> tuple[np.ndarray, ...]:
+    """The term's values when every floating operation errs by a random relative NOISE, element by element."""
+    generator = np.random.default_rng(seed)
+    noise: dict[str, np.ndarray] = {}
+    order = all_dims(root)
+
+    def change(node: Term, args):
+        again = make(node.op, args, node.attrs)
+        if node.dtype not in FLOATS or node.op == "const":
+            return again
+        name = f"noise {len(noise)}"
+        shape = [d.size if d in node.dims else 1 for d in order]
+        noise[name] = 1.0 + NOISE * generator.standard_normal(shape)
+        return again * var(name, "float")
+
+    noisy = rebuild(root, change)
+    return _parts(evaluate(noisy, {**arrays, **noise}, dims))
+
+
+# Functions -----------------------------------------------------------------------------------------------------------
+
+
+def _arguments(torch, inputs):
+    """A strategy of argument tuples."""
+    h = _hypothesis()
+    from .testing_strategies import hostile_arrays, named_shapes
+
+    st = h.strategies
+    if isinstance(inputs, st.SearchStrategy):
+        return inputs.map(lambda drawn: drawn if isinstance(drawn, tuple) else (drawn,))
+    texts = tuple(a for a in inputs if isinstance(a, str))
+
+    @st.composite
+    def draw_all(draw):
+        shapes = iter(draw(named_shapes(texts)))
+        drawn = [a if isinstance(a, torch.Tensor) else next(shapes) if isinstance(a, str) else tuple(a) for a in inputs]
+        return tuple(a if isinstance(a, torch.Tensor) else torch.from_numpy(draw(hostile_arrays(a))) for a in drawn)
+
+    return draw_all()
+
+
+def _as_double(torch, value):
+    return value.detach().double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _copy(torch, value):
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _outputs(torch, result) -> list[np.ndarray]:
+    """Every tensor of a result, in order, as arrays."""
+    flat = torch.utils._pytree.tree_leaves(result)
+    return [x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x) for x in flat]
+
+
+def _outputs_differ(left: Sequence[np.ndarray], right: Sequence[np.ndarray], rtol: float) -> str:
+    if len(left) != len(right):
+        return f"{len(left)} outputs against {len(right)}"
+    for number, (a, b) in enumerate(zip(left, right)):
+        if a.shape != b.shape:
+            return f"output {number} has shape {a.shape} against {b.shape}"
+        if not np.allclose(a, b, rtol=rtol, atol=rtol * _magnitude(a, b), equal_nan=True):
+            return f"output {number} is\n{a.tolist()} against\n{b.tolist()}"
+    return ""
+
+
+def _magnitude(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest finite value: sums over terms of this size round relative to it."""
+    finite = [np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in (a, b)]
+    return float(max(finite))
+
+
+def _shown(value) -> str:
+    shape = tuple(getattr(value, "shape", ()))
+    return f"shape {shape} = {value.tolist()}" if hasattr(value, "tolist") else repr(value)
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", repr(function))

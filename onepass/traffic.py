@@ -1,0 +1,83 @@
+"""Bytes that a region moves, estimated from shapes: as eager runs it, and as a plan runs it. For reports only.
+
+Eager: every ATen call that is not a view reads its inputs and writes its result. A plan: every kernel reads each input
+once per loop that needs it and writes its output once. Caches are left out on both sides. Used by fused.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .egraph.term import Tensor, Term, tensors
+from .errors import ProgramError
+from .lowering.plan import Kernel, Plan
+from .program import Input, Program
+from .sizes import value_of
+
+
+class _Counter(TorchDispatchMode):
+    """Counts what the calls below it would read and write."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            self.bytes += sum(_stored(x) for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor))
+        return result
+
+
+def _stored(x: torch.Tensor) -> int:
+    """Bytes behind a tensor: an expanded axis is stored once."""
+    return x.element_size() * prod(n for n, stride in zip(x.shape, x.stride()) if stride != 0)
+
+
+def eager_bytes(program: Program, sizes: Mapping[str, int]) -> int | None:
+    """None if a size is not known, or the region cannot be run on fake tensors."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _Counter() as counter:
+            inputs = [_example(i, sizes) for i in program.inputs]
+            counter.bytes = 0
+            program.run(*inputs, sizes=dict(sizes))
+        return int(counter.bytes)
+    except (ProgramError, RuntimeError, TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def _example(entry: Input, sizes) -> torch.Tensor:
+    shape, strides = ([value_of(s, sizes) for s in texts] for texts in (entry.meta.shape, entry.strides))
+    dtype = getattr(torch, entry.meta.dtype)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=entry.meta.device)
+
+
+def plan_bytes(plan: Plan, sizes: Mapping[str, int]) -> int | None:
+    """None if a size is not known."""
+    try:
+        return sum(_kernel_bytes(kernel, sizes) for kernel in plan.kernels)
+    except ProgramError:
+        return None
+
+
+def _kernel_bytes(kernel: Kernel, sizes) -> int:
+    users = [_loop_tensors(loop) for loop in kernel.loops] + [set(tensors(kernel.result))]
+    reads = {t: max(1, sum(t in used for used in users[:-1])) for used in users for t in used}
+    return _size(kernel.output, sizes) + sum(_size(t, sizes) * times for t, times in reads.items())
+
+
+def _loop_tensors(loop) -> set[Tensor]:
+    terms: list[Term] = [loop.guard] if loop.guard is not None else []
+    for accumulator in loop.accumulators:
+        terms += [*accumulator.values] + ([accumulator.gauge] if accumulator.gauge is not None else [])
+    return {tensor for term in terms for tensor in tensors(term)}
+
+
+def _size(tensor: Tensor, sizes) -> int:
+    return getattr(torch, tensor.dtype).itemsize * prod(value_of(s, sizes) for s in tensor.shape)

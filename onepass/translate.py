@@ -1,0 +1,72 @@
+"""From a Program to one Term: every value is pulled at the output's index, so views vanish into index terms.
+
+Invariant: the term's value at the output dims is the program's output, as the operations' definitions say. Raises
+Refusal, with the user's line, for what has no meaning here. Called by the backend, `explain` and the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import aten_pointwise, aten_reductions, aten_views
+from .binders import merge_binders, rename_for_reading
+from .egraph.index import simplify_index
+from .egraph.ops import cast, iota, load
+from .egraph.term import Dim, Tensor, Term
+from .errors import Refusal
+from .program import Input, Program
+from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
+
+TABLES = (aten_pointwise, aten_reductions, aten_views)  # importing them fills HANDLERS
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A region as algebra: `term` over the dims of `order`, one per axis of `output`; `inputs` as in the program."""
+
+    term: Term
+    output: Tensor
+    order: tuple[Dim, ...]
+    inputs: tuple[Tensor, ...]
+
+
+def translate(program: Program) -> Captured:
+    """The region's mathematics. Raises Refusal for an operation or a shape that is not understood."""
+    _refuse_mixed_devices(program)
+    inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
+    values: dict[str, Value | list[Value]] = {
+        i.name: _loaded(i, t) for i, t in zip(program.inputs, inputs, strict=True)
+    }
+    for node in program.nodes:
+        handler = HANDLERS.get(node.target)
+        if handler is None:
+            raise Refusal(f"{node.target} is not supported", node.where, "operation")
+        values[node.name] = handler(Call(node, values))
+    result = values[program.output]
+    meta = program.output_meta
+    if meta.dtype not in FLOATING:
+        raise Refusal(f"the region's result is {meta.dtype}, not floating", _where(program), "dtype")
+    order = tuple(Dim(f"output.{axis}", size) for axis, size in enumerate(meta.shape))
+    pulled = result.at(tuple(iota(d) for d in order))
+    term, order = rename_for_reading(merge_binders(simplify_index(convert(pulled, kind_of(meta.dtype)))), order)
+    return Captured(term, Tensor("output", meta.dtype, meta.shape), order, inputs)
+
+
+def _where(program: Program) -> str:
+    return program.nodes[-1].where if program.nodes else ""
+
+
+def _loaded(entry: Input, tensor: Tensor) -> Value:
+    """Reading an input. Small integers are computed as int64, so that coordinates and data meet in one dtype."""
+
+    def pull(index):
+        found = load(tensor, *index)
+        return found if found.dtype == kind_of(entry.meta.dtype) else cast(found, kind_of(entry.meta.dtype))
+
+    return Value(entry.meta, pull)
+
+
+def _refuse_mixed_devices(program: Program) -> None:
+    devices = sorted({i.meta.device for i in program.inputs})
+    if len(devices) > 1:
+        raise Refusal(f"inputs on different devices: {', '.join(devices)}", _where(program), "device")

@@ -1,0 +1,205 @@
+"""What a captured tensor is during translation: a function from index terms to a Term, and how to combine such.
+
+`handles` registers how one ATen operation is pulled; a handler gets a Call and gives a Value. Used by the aten_* tables
+and by translate.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from .egraph.index import negate, simplify_node
+from .egraph.ops import OPS, cast, const, make
+from .egraph.term import Dim, Term
+from .errors import Refusal
+from .program import GETITEM, Atom, Meta, Node, operation
+from .sizes import Size, product
+
+Index = tuple[Term, ...]
+HALVES = ("float16", "bfloat16")
+FLOATING = (*HALVES, "float32", "float64")
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+HANDLERS: dict[str, Callable[[Call], Value | list[Value]]] = {}
+
+
+class Value:
+    """A tensor of the region. `at(index)` is its element as a Term of `kind`, one integer term per axis."""
+
+    def __init__(self, meta: Meta, pull: Callable[[Index], Term]):
+        self.meta, self._pull, self._memo = meta, pull, {}
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return self.meta.shape
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.meta.dtype)
+
+    def at(self, index: Sequence[Term]) -> Term:
+        index = tuple(index)
+        assert len(index) == len(self.shape), (index, self.shape)
+        if index not in self._memo:
+            self._memo[index] = self._pull(index)
+        return self._memo[index]
+
+    def axis(self, axis: int) -> int:
+        """A dim argument counted from the front."""
+        return axis % max(len(self.shape), 1)
+
+
+class Call:
+    """One node with its arguments by name. `call["dim"]` is the argument or its default."""
+
+    def __init__(self, node: Node, values: dict[str, Value | list[Value]]):
+        self.node, self.meta, self._binders = node, node.meta, 0
+        self.arguments = _bind(node, values)
+
+    def __getitem__(self, name: str):
+        return self.arguments[name]
+
+    def get(self, name: str, default=None):
+        return self.arguments.get(name, default)
+
+    def value(self, pull: Callable[[Index], Term], meta: Meta | None = None) -> Value:
+        return Value(meta or self.meta, pull)
+
+    def binder(self, size: Size) -> Dim:
+        """A fresh dim to reduce over; the names for readers come at the end."""
+        self._binders += 1
+        return Dim(f"{self.node.name}.{self._binders}", size)
+
+    def refuse(self, reason: str, kind: str = "operation") -> Refusal:
+        return Refusal(f"{self.node.target}: {reason}", self.node.where, kind)
+
+
+def handles(*targets: str):
+    """Registers the decorated function as what the targets mean."""
+
+    def register(handler):
+        for target in targets:
+            assert target not in HANDLERS, f"{target} is registered twice"
+            HANDLERS[target] = handler
+        return handler
+
+    return register
+
+
+def _bind(node: Node, values) -> dict[str, object]:
+    def plain(x):
+        if isinstance(x, Atom):
+            return values[x.text] if x.kind == "node" else x.text
+        return [plain(v) for v in x] if isinstance(x, tuple) else x
+
+    if node.target == GETITEM:
+        return {"self": plain(node.args[0]), "position": node.args[1]}
+    schema = operation(node.target)._schema.arguments
+    bound = {a.name: a.default_value if a.has_default_value() else None for a in schema}
+    bound |= {a.name: plain(x) for a, x in zip(schema, node.args, strict=False)}
+    return bound | {k: plain(x) for k, x in node.kwargs}
+
+
+def kind_of(dtype: str) -> str:
+    """The dtype of the terms of a tensor: integers are all computed as int64."""
+    return "int64" if dtype in INTEGERS else dtype
+
+
+def compute_dtype(dtype: str) -> str:
+    """Where arithmetic on tensors of this dtype happens."""
+    return "float32" if dtype in HALVES else kind_of(dtype)
+
+
+def same_size(a: Size, b: Size) -> bool:
+    """Known to be equal; unknown is False."""
+    return a == b or product((a,)) == product((b,))
+
+
+def spread(value: Value, index: Index, shape: Sequence[Size]) -> Index:
+    """The index into a value that is broadcast to the shape which `index` is for."""
+    kept = index[len(index) - len(value.shape) :]
+    sizes = tuple(shape)[len(index) - len(value.shape) :]
+    return tuple(const(0) if own == 1 != size else i for own, size, i in zip(value.shape, sizes, kept, strict=True))
+
+
+def literal(x: float, dtype: str) -> Term:
+    """A Python scalar as it enters arithmetic in the dtype."""
+    if dtype == "bool":
+        return const(bool(x))
+    return const(int(x)) if dtype == "int64" else const(float(x))
+
+
+def stored_literal(x: float, dtype: str) -> Term:
+    """A Python scalar as an element of a tensor of the dtype, rounded as storing it rounds."""
+    return literal(torch.tensor(x, dtype=getattr(torch, dtype)).item() if dtype in HALVES else x, kind_of(dtype))
+
+
+def is_literal(x: Term) -> bool:
+    return x.op == "const"
+
+
+def _is_choice(x: Term) -> bool:
+    return x.op == "where" and is_literal(x.args[1]) and is_literal(x.args[2])
+
+
+def distribute(function: Callable[..., Term], *args: Term) -> Term | None:
+    """f(where(p, a, b), c) = where(p, f(a, c), f(b, c)) for literals a, b, c; None if it is not that."""
+    choices = [k for k, a in enumerate(args) if _is_choice(a)]
+    if len(choices) != 1 or not all(is_literal(a) for k, a in enumerate(args) if k not in choices):
+        return None
+    (k,) = choices
+    branches = [function(*args[:k], branch, *args[k + 1 :]) for branch in args[k].args[1:]]
+    return choose(args[k].args[0], *branches)
+
+
+def apply(op: str, *args: Term) -> Term:
+    """An operation on terms of one dtype, computed if the operands are literals or choices between literals."""
+    if args and all(map(is_literal, args)) and (found := _fold(op, args)) is not None:
+        return found
+    found = distribute(lambda *branch: apply(op, *branch), *args)
+    return simplify_node(make(op, args), args) if found is None else found
+
+
+def _fold(op: str, args: tuple[Term, ...]) -> Term | None:
+    with np.errstate(all="ignore"):
+        try:
+            value = np.asarray(OPS[op].meaning(*(a.attrs[0] for a in args))).item()
+        except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+            return None
+    return None if isinstance(value, float) and math.isnan(value) else const(value)
+
+
+def choose(condition: Term, yes: Term, no: Term) -> Term:
+    """where(condition, yes, no) with the literal branch last, of two literals the smaller one."""
+    if is_literal(condition):
+        chosen = yes if condition.attrs[0] else no
+        return chosen if yes.dtype == no.dtype or not is_literal(chosen) else make("where", (condition, yes, no))
+    if yes is no:
+        return yes
+    if yes.dtype == no.dtype == "bool" and is_literal(yes) and is_literal(no):
+        return condition if yes.attrs[0] else negate(condition)
+    if yes.dtype == no.dtype == "bool" and is_literal(no):
+        return apply("or", negate(condition), yes) if no.attrs[0] else apply("and", condition, yes)
+    if yes.op == "where" and is_literal(no) and yes.args[2] is no:
+        return choose(apply("and", condition, yes.args[0]), yes.args[1], no)
+    turn = is_literal(yes) and (not is_literal(no) or yes.attrs[0] < no.attrs[0])
+    return make("where", (negate(condition), no, yes)) if turn else make("where", (condition, yes, no))
+
+
+def convert(x: Term, dtype: str) -> Term:
+    """x as a term of the dtype; literals and weak terms adapt without a cast."""
+    if x.dtype == dtype or (x.dtype == "float" and dtype in FLOATING and not is_literal(x)):
+        return x
+    if is_literal(x):
+        value = x.attrs[0]
+        return const(value != 0) if dtype == "bool" else literal(value, dtype)
+    found = distribute(lambda branch: convert(branch, dtype), x)
+    return cast(x, dtype) if found is None else found
+
+
+def element(value: Value, index: Index, dtype: str | None = None) -> Term:
+    """An element ready for arithmetic in the dtype (default: where its own dtype computes)."""
+    return convert(value.at(index), dtype or compute_dtype(value.meta.dtype))

@@ -1,0 +1,50 @@
+"""Laws of sums and maxima: what does not depend on the reduced dim moves out of the reduction, and back in."""
+
+from ..egraph import constant, independent, not_constant, positive, rule
+from ..egraph.ops import max_over, reduce, sum_over
+
+
+@rule(when=lambda s, c: (constant(c), not_constant(s)))
+def constant_out_of_sum(s: "j", c: "constant"):
+    """Σ_j (s · c) = (Σ_j s) · c for a literal c"""
+    return sum_over("j", s * c), sum_over("j", s) * c
+
+
+@rule(when=lambda c: independent(c, of="j"), both=True)
+def factor_out_of_sum(s: "j", c):
+    """Σ_j (s · c) = (Σ_j s) · c when c does not depend on j"""
+    return sum_over("j", s * c), sum_over("j", s) * c
+
+
+@rule(when=lambda c: independent(c, of="j"))
+def divisor_out_of_sum(s: "j", c):
+    """Σ_j (s / c) = (Σ_j s) / c when c does not depend on j"""
+    return sum_over("j", s / c), sum_over("j", s) / c
+
+
+@rule
+def sum_of_sum(s: "j", t: "j"):
+    """Σ_j (s + t) = Σ_j s + Σ_j t"""
+    return sum_over("j", s + t), sum_over("j", s) + sum_over("j", t)
+
+
+@rule
+def exchange_reductions(s: "j k", m: "monoid"):
+    """⊕_j ⊕_k s = ⊕_k ⊕_j s for every commutative monoid ⊕"""
+    return reduce(m, "j", reduce(m, "k", s)), reduce(m, "k", reduce(m, "j", s))
+
+
+@rule(when=lambda c: positive(c), both=True, exact="bitwise")
+def factor_out_of_max(s: "j", c: "constant"):
+    """max_j (s · c) = (max_j s) · c for c > 0: rounding is monotone"""
+    return max_over("j", s * c), max_over("j", s) * c
+
+
+@rule(when=lambda c: independent(c, of="j"), exact="bitwise")
+def shift_out_of_max(s: "j", c):
+    """max_j (s + c) = (max_j s) + c when c does not depend on j"""
+    return max_over("j", s + c), max_over("j", s) + c
+
+
+NORMAL = (constant_out_of_sum,)
+ALGEBRA = (factor_out_of_sum, divisor_out_of_sum, sum_of_sum, exchange_reductions, factor_out_of_max, shift_out_of_max)

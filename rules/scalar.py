@@ -1,0 +1,95 @@
+"""Laws of scalars: constants move right and together, casts that only drop rounding disappear.
+
+All are used from left to right by the normaliser; none changes which reductions there are.
+"""
+
+from ..egraph import constant, float_dtype, has_dtype, nonzero, not_constant, rule
+from ..egraph.ops import cast, where
+
+
+@rule(when=lambda x, c: (nonzero(c), not_constant(x)))
+def divide_by_constant(x, c: "constant"):
+    """x / c = x · (1 / c)"""
+    return x / c, x * (1.0 / c)
+
+
+@rule(when=lambda x, c: (constant(c), not_constant(x)), exact="bitwise")
+def constant_goes_right(x, c: "constant"):
+    """c · x = x · c"""
+    return c * x, x * c
+
+
+@rule(when=lambda c, d: (constant(c), constant(d)))
+def constants_meet(x, c: "constant", d: "constant"):
+    """(x · c) · d = x · (c · d)"""
+    return (x * c) * d, x * (c * d)
+
+
+@rule(when=lambda y, c: (constant(c), not_constant(y)))
+def constant_leaves_left_factor(x, y, c: "constant"):
+    """(x · c) · y = (x · y) · c"""
+    return (x * c) * y, (x * y) * c
+
+
+@rule(when=lambda x, c: (constant(c), not_constant(x)))
+def constant_leaves_right_factor(x, y, c: "constant"):
+    """x · (y · c) = (x · y) · c"""
+    return x * (y * c), (x * y) * c
+
+
+@rule(exact="bitwise")
+def multiply_by_one(x):
+    """x · 1 = x"""
+    return x * 1.0, x
+
+
+@rule(exact="bitwise")
+def subtract_zero(x):
+    """x - 0 = x"""
+    return x - 0.0, x
+
+
+@rule(exact="a zero has no sign")
+def add_zero(x):
+    """x + 0 = x"""
+    return x + 0.0, x
+
+
+@rule(when=lambda x, a, b: (has_dtype(x, a), float_dtype(a), float_dtype(b)), exact="excess precision")
+def cast_there_and_back(x, a: "dtype", b: "dtype"):
+    """a(b(x)) = x for x of dtype a: a rounding in between is dropped"""
+    return cast(cast(x, b), a), x
+
+
+@rule(when=lambda x, a: has_dtype(x, a), exact="bitwise")
+def cast_to_itself(x, a: "dtype"):
+    """a(x) = x for x of dtype a"""
+    return cast(x, a), x
+
+
+@rule(exact="bitwise")
+def cast_of_choice(p: "predicate", x, y, a: "dtype"):
+    """a(where(p, x, y)) = where(p, a(x), a(y))"""
+    return cast(where(p, x, y), a), where(p, cast(x, a), cast(y, a))
+
+
+@rule(when=lambda c, a: (constant(c), float_dtype(a)), exact="excess precision")
+def cast_of_constant(c: "constant", a: "dtype"):
+    """a(c) = c: literals are weak, they take the dtype of what they meet"""
+    return cast(c, a), c
+
+
+NORMAL = (
+    cast_to_itself,
+    cast_there_and_back,
+    cast_of_choice,
+    cast_of_constant,
+    divide_by_constant,
+    constant_goes_right,
+    constants_meet,
+    constant_leaves_left_factor,
+    constant_leaves_right_factor,
+    multiply_by_one,
+    subtract_zero,
+    add_zero,
+)

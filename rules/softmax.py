@@ -1,0 +1,20 @@
+"""Laws of exponentials under a sum: shifting every exponent leaves a quotient of exponentials alone."""
+
+from ..egraph import independent, rule
+from ..egraph.ops import exp, sum_over
+
+
+@rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
+def quotient_of_shifted_exponentials(s: "j", c):
+    """exp(s - c) / Σ_j exp(s - c) = exp(s) / Σ_j exp(s) when c does not depend on j"""
+    return exp(s - c) / sum_over("j", exp(s - c)), exp(s) / sum_over("j", exp(s))
+
+
+@rule(exact="scores are finite")
+def exponential_of_sum(a, b):
+    """exp(a + b) = exp(a) · exp(b)"""
+    return exp(a + b), exp(a) * exp(b)
+
+
+# Both hold over the reals and overflow in floating point: they are for derivations that restore a shift, and for users.
+OPTIONAL = (quotient_of_shifted_exponentials, exponential_of_sum)

@@ -1,0 +1,246 @@
+"""What a plan looks like: loops, sharing, guards as limits, kernels that are split off, and what is refused.
+
+Tile classes are held against brute force over random predicates.
+"""
+
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onepass.egraph.evaluate import evaluate
+from onepass.egraph.ops import (
+    const,
+    iota,
+    le,
+    load,
+    logical_not,
+    lt,
+    mantissa,
+    max_over,
+    reduce,
+    rescaled_sum,
+    scale,
+    sum_over,
+    where,
+)
+from onepass.egraph.term import Dim, Tensor, tensors
+from onepass.lowering.build import build_plan
+from onepass.lowering.limits import as_limit, conjunction, conjuncts, ends, tile_range
+from onepass.lowering.plan import NotPlannable
+from tests.attention_terms import attention, one_pass, three_pass
+
+
+def plan(case, **options):
+    return build_plan(case.term, case.output, case.order, **options)
+
+
+def dims_of(kernel):
+    return [d.name for d in kernel.grid], kernel.rows and kernel.rows.name, [d.name for d in kernel.held]
+
+
+def test_attention_is_one_kernel_with_one_loop_and_one_state():
+    (kernel,) = plan(attention()).kernels
+    assert dims_of(kernel) == (["b0", "b1"], "i", ["d", "e"])
+    ((state,),) = (loop.accumulators for loop in kernel.loops)
+    assert (state.monoid, len(state.values), state.gauge.dims) == (
+        "rescaled",
+        2,
+        {*kernel.grid, kernel.rows, kernel.loops[0].dim},
+    )
+    assert [t.name for t in kernel.inputs] == ["q", "k", "v"]
+
+
+def test_attention_without_rescaling_has_three_loops():
+    made = plan(attention(queries=300, keys=300, form=three_pass))
+    assert made.passes == 3
+    assert [[a.monoid for a in loop.accumulators] for loop in made.kernels[0].loops] == [["max"], ["sum"], ["sum"]]
+
+
+@pytest.mark.parametrize(
+    "mask, uppers, lowers, only",
+    [
+        ("causal", ["i + 1"], [], True),
+        ("window", ["i + 1"], ["i - 36"], True),
+        ("shifted", ["i - 19"], [], True),
+        ("blocks", ["i // 16 · 16 + 16"], [], True),
+        ("strided", [], [], False),
+    ],
+)
+def test_guards_become_limits(mask, uppers, lowers, only):
+    (loop,) = plan(attention(mask=mask)).kernels[0].loops
+    assert loop.guard is not None and not any("where" in repr((a.gauge, a.values)) for a in loop.accumulators)
+    assert [repr(x.bound) for x in loop.uppers] == uppers
+    assert [repr(x.bound) for x in loop.lowers] == lowers
+    assert loop.limits_only is only and all(x.rising for x in (*loop.uppers, *loop.lowers))
+
+
+def test_accumulators_with_different_guards_keep_their_own():
+    case = attention(mask="causal")
+    i, j = case.order[-2], Dim("j", 90)
+    x = load(Tensor("x", "float32", (70, 90)), iota(i), iota(j))
+    both = where(le(iota(j), iota(i)), where(lt(iota(j), const(50)), x, -inf), -inf)
+    term = mantissa(rescaled_sum(j, both, 1.0)) + mantissa(rescaled_sum(j, where(le(iota(j), iota(i)), x, -inf), 1.0))
+    (loop,) = build_plan(term, Tensor("out", "float32", (70,)), (i,)).kernels[0].loops
+    assert repr(loop.guard) == "j ≤ i" and len(loop.accumulators) == 2
+    assert "where(j" in repr(loop.accumulators[0].gauge) and "where" not in repr(loop.accumulators[1].gauge)
+
+
+def test_a_maximum_over_the_gauge_is_the_scale():
+    i, j = Dim("i", 40), Dim("j", "s0")
+    x = load(Tensor("x", "float32", (40, "s0")), iota(i), iota(j))
+    made = build_plan(max_over(j, x) + mantissa(rescaled_sum(j, x, 1.0)), Tensor("out", "float32", (40,)), (i,))
+    assert [a.monoid for loop in made.kernels[0].loops for a in loop.accumulators] == ["rescaled"]
+    assert scale(rescaled_sum(j, x, 1.0)) in made.kernels[0].result.args
+
+
+def test_independent_reductions_share_a_loop():
+    i, j = Dim("i", 40), Dim("j", 1000)
+    x = load(Tensor("x", "float32", (40, 1000)), iota(i), iota(j))
+    made = build_plan(max_over(j, x) + sum_over(j, x) * reduce("min", j, x), Tensor("out", "float32", (40,)), (i,))
+    assert [len(loop.accumulators) for loop in made.kernels[0].loops] == [3]
+
+
+def linear_attention(n=4096, d=64):
+    b, i, j, d, e = Dim("b", 2), Dim("i", n), Dim("j", n), Dim("d", d), Dim("e", d)
+    q, k, v = (
+        load(Tensor(name, "float32", (2, n, 64)), *map(iota, dims))
+        for name, dims in (("q", (b, i, d)), ("k", (b, j, d)), ("v", (b, j, e)))
+    )
+    return sum_over(d, q * sum_over(j, k * v)), Tensor("out", "float32", (2, n, 64)), (b, i, e)
+
+
+def test_what_is_the_same_for_all_rows_is_a_kernel_of_its_own():
+    made = build_plan(*linear_attention())
+    assert [k.rows.name for k in made.kernels] == ["e", "i"]
+    assert [t.name for t in made.kernels[1].inputs] == ["q", "part0"] and [t.name for t in made.inputs] == [
+        "q",
+        "k",
+        "v",
+    ]
+    assert (
+        made.kernels[0].output == Tensor("part0", "float32", (2, 64, 64)) and "stored between kernels" in made.notes[0]
+    )
+
+
+@pytest.mark.parametrize("size", ["s0", 4096])
+def test_a_long_output_dim_that_no_loop_depends_on_splits_the_loops_off(size):
+    i, j = Dim("i", 40), Dim("j", size)
+    x = load(Tensor("x", "float32", (40, size)), iota(i), iota(j))
+    state = rescaled_sum(j, x, 1.0)
+    made = build_plan((x - scale(state)) / mantissa(state), Tensor("out", "float32", (40, size)), (i, j))
+    assert [k.rows.name for k in made.kernels] == ["i", "i", "j"] and not made.kernels[-1].loops
+
+
+def test_queries_that_share_keys_are_the_rows():
+    b, h, g, j, d, e = Dim("b", 2), Dim("h", 4), Dim("g", 8), Dim("j", "s0"), Dim("d", 16), Dim("e", 16)
+    q = load(Tensor("q", "float32", (2, 4, 8, 16)), *map(iota, (b, h, g, d)))
+    k, v = (load(Tensor(n, "float32", (2, 4, "s0", 16)), *map(iota, (b, h, j, x))) for n, x in (("k", d), ("v", e)))
+    made = build_plan(one_pass(j, sum_over(d, q * k), v), Tensor("out", "float32", (2, 4, 8, 16)), (b, h, g, e))
+    assert dims_of(made.kernels[0]) == (["b", "h"], "g", ["d", "e"])
+
+
+def test_a_single_query_has_no_rows():
+    j, d, e = Dim("j", 300), Dim("d", 16), Dim("e", 16)
+    q, k = load(Tensor("q", "float32", (16,)), iota(d)), load(Tensor("k", "float32", (300, 16)), iota(j), iota(d))
+    v = load(Tensor("v", "float32", (300, 16)), iota(j), iota(e))
+    (kernel,) = build_plan(one_pass(j, sum_over(d, q * k), v), Tensor("out", "float32", (16,)), (e,)).kernels
+    assert dims_of(kernel) == ([], None, ["d", "e"])
+
+
+def test_a_loop_inside_a_loop_is_stored_between_kernels():
+    i, j, m = Dim("i", 500), Dim("j", 600), Dim("m", 3000)
+    x, w = load(Tensor("x", "float32", (600, 3000)), iota(j), iota(m)), load(Tensor("w", "float32", (3000,)), iota(m))
+    term = max_over(j, sum_over(m, x * w) * iota_as_float(i))
+    made = build_plan(term, Tensor("out", "float32", (500,)), (i,))
+    assert [loop.dim.name for k in made.kernels for loop in k.loops] == ["m", "j"]
+
+
+def iota_as_float(i):
+    return load(Tensor("y", "float32", (500,)), iota(i))
+
+
+def test_a_wide_contraction_inside_a_loop_is_held():
+    (kernel,) = plan(attention(queries=400, keys=400, width=512, value_width=64)).kernels
+    assert dims_of(kernel)[2] == ["d", "e"] and len(kernel.loops) == 1
+
+
+def test_what_has_no_plan_says_why():
+    case = attention()
+    with pytest.raises(NotPlannable, match="depends on e, which the output has no axis for"):
+        build_plan(case.term, case.output, (*case.order[:-1], Dim("n", 16)))
+    with pytest.raises(NotPlannable, match="has 4 axes"):
+        build_plan(case.term, case.output, (*case.order, Dim("n", 16)))
+    i, j = Dim("i", 4), Dim("j", 5)
+    state = rescaled_sum(j, load(Tensor("x", "float32", (4, 5)), iota(i), iota(j)), 1.0)
+    with pytest.raises(NotPlannable, match="pair of scale and mantissa"):
+        build_plan(state, Tensor("out", "float32", (4,)), (i,))
+
+
+def test_negated_guards():
+    i, j = Dim("i", 9), Dim("j", 9)
+    outside = logical_not(le(iota(j), iota(i)))
+    assert [repr(c) for c in conjuncts(outside)] == ["i + 1 ≤ j"]
+    assert [repr(c) for c in conjuncts(logical_not(logical_not(outside)))] == ["i + 1 ≤ j"]
+
+
+@st.composite
+def predicates(draw):
+    """Conjunctions of affine comparisons over i (rows), g (grid) and j (loop); j occurs as ±j or ±(j // c)."""
+    i, j, g = Dim("i", draw(st.integers(1, 24))), Dim("j", draw(st.integers(1, 40))), Dim("g", 3)
+    parts = []
+    for _ in range(draw(st.integers(1, 3))):
+        row = draw(st.sampled_from([iota(i), iota(i) // const(draw(st.integers(2, 5))), iota(i) * const(2), const(0)]))
+        column = draw(st.sampled_from([iota(j), iota(j) // const(draw(st.integers(2, 5)))]))
+        rest = (
+            row * const(draw(st.sampled_from([1, -1])))
+            + iota(g) * const(draw(st.integers(-2, 2)))
+            + const(draw(st.integers(-20, 40)))
+        )
+        parts.append(
+            draw(st.sampled_from([le(column, rest), le(rest, column), lt(column, rest), logical_not(le(column, rest))]))
+        )
+    return i, j, g, parts
+
+
+def over(term, *dims):
+    return np.broadcast_to(evaluate(term, {}, dims), [d.size for d in dims])
+
+
+@given(predicates(), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
+def test_tiles_are_classed_right(drawn, tile, row_tile, group):
+    i, j, g, parts = drawn
+    kept = conjunction(c for p in parts for c in conjuncts(p))
+    found = [as_limit(c, j, i, ()) for c in (conjuncts(kept) if kept is not None else ())]
+    assert None not in found
+    full_matrix = over(conjunction(parts), g, i, j)[group].astype(bool)
+    for first in range(0, i.size, row_tile):
+        last = min(first + row_tile, i.size) - 1
+        sides = {"upper": [], "lower": []}
+        for side, limit in found:
+            bound = over(limit.bound, g, i)[group]
+            sides[side].append(ends(limit, int(bound[first]), int(bound[last])))
+        tiles = tile_range(tile, j.size, sides["upper"], sides["lower"])
+        assert 0 <= tiles.start <= tiles.full_start <= tiles.full_stop <= tiles.stop <= -(-j.size // tile)
+        for n in range(-(-j.size // tile)):
+            block = full_matrix[first : last + 1, n * tile : (n + 1) * tile]
+            assert tiles.start <= n < tiles.stop or not block.any(), "a kept element in an empty tile"
+            assert not tiles.full_start <= n < tiles.full_stop or block.all(), "a dropped element in a full tile"
+
+
+def test_causal_tiles_are_as_few_as_can_be():
+    assert tile_range(64, 256, [ends(lim, 65, 128) for lim in [_rising()]], []) == (0, 0, 1, 2)
+    assert tile_range(64, 256, [(-5, 0)], []) == (0, 0, 0, 0)
+    assert tile_range(64, 100, [], []) == (0, 0, 1, 2)
+    assert tile_range(64, 256, [], [(300, 400)]) == (4, 4, 4, 4)
+
+
+def _rising():
+    return as_limit(le(iota(Dim("j", 256)), iota(Dim("i", 256))), Dim("j", 256), Dim("i", 256), ())[1]
+
+
+def test_every_input_is_named_once():
+    case = attention(form=three_pass, queries=300, keys=300)
+    assert plan(case).inputs == tuple(tensors(case.term))

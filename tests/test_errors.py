@@ -1,0 +1,180 @@
+"""What a user reads who writes a wrong rule: each message names the rule, its line, and what is wrong with it."""
+
+import pickle
+
+import pytest
+
+from onepass.egraph import Dim, RuleError, TermError, independent, positive, rule
+from onepass.egraph.guard import GUARDS, Guard
+from onepass.egraph.ops import cast, const, exp, logical_not, max_over, reduce, sum_over, var, where
+
+
+def refused(function, **options) -> str:
+    with pytest.raises(RuleError) as raised:
+        rule(function, **options)
+    message = str(raised.value)
+    assert message.startswith(f"rule {function.__name__} (")
+    assert f"test_errors.py:{function.__code__.co_firstlineno})" in message
+    return message
+
+
+def test_a_variable_that_the_left_side_does_not_bind():
+    def invented(a):
+        """a + 0 = a · b"""
+        return a + 0.0, a * var("b")
+
+    assert "variable 'b' of the right side is not bound by the left side" in refused(invented)
+
+
+def test_a_dim_that_the_left_side_does_not_bind():
+    def invented_dim(a):
+        """a + 0 = Σ_k a"""
+        return a + 0.0, sum_over("k", a)
+
+    assert "variable 'dim k' of the right side is not bound by the left side" in refused(invented_dim)
+
+
+def test_an_attribute_that_the_left_side_does_not_bind():
+    def invented_dtype(a, t: "dtype"):
+        """a + 0 = t(a)"""
+        return a + 0.0, cast(a, t)
+
+    assert "variable 't' of the right side is not bound by the left side" in refused(invented_dtype)
+
+
+def test_a_law_of_both_directions_binds_on_both_sides():
+    def forgetful(a, b):
+        """a · 0 + b = b"""
+        return a * 0.0 + b, b + 0.0
+
+    assert rule(forgetful).name == "forgetful"
+    assert "variable 'a' of the left side is not bound by the right side (both=True)" in refused(forgetful, both=True)
+
+
+def test_a_variable_that_is_never_used():
+    def wasteful(a, b):
+        """a + 0 = a"""
+        return a + 0.0, a
+
+    assert "variable 'b' is declared and never used" in refused(wasteful)
+
+
+def test_equal_sides():
+    def obvious(a):
+        """e^a = e^a"""
+        return exp(a), exp(a)
+
+    assert "both sides are the same term" in refused(obvious)
+
+
+def test_a_missing_law():
+    def unsaid(a):
+        return a + 0.0, a
+
+    assert "the docstring must state the law in one line" in refused(unsaid)
+
+
+def test_a_left_side_that_matches_everything():
+    def everything(a):
+        """a = a + 0"""
+        return a, a + 0.0
+
+    assert "the left side is a bare variable: it would match everything" in refused(everything)
+
+
+def test_sides_of_two_dtypes():
+    def forgotten_cast(p: "predicate", n: "index"):
+        """¬p = n + 1"""
+        return where(p, n, n + 1), logical_not(p)
+
+    assert "the left side is int64, the right side bool" in refused(forgotten_cast)
+
+
+def test_an_ill_typed_side():
+    def exponential_of_index(n: "index"):
+        """e^(n + 0) = e^n"""
+        return exp(n + 0), exp(n)
+
+    assert "exp does not take an operand of dtype int64" in refused(exponential_of_index)
+
+
+def test_an_unknown_monoid():
+    def median(a: "j"):
+        """median_j a = max_j a"""
+        return reduce("median", "j", a), max_over("j", a)
+
+    assert "unknown monoid 'median'" in refused(median)
+
+
+def test_a_body_that_returns_no_two_sides():
+    def one_sided(a):
+        """a + 0"""
+        return (a + 0.0,)
+
+    assert "not enough values to unpack" in refused(one_sided)
+
+
+def harmless(a: "j", c):
+    """Σ_j a · c = (Σ_j a) · c"""
+    return sum_over("j", a * c), sum_over("j", a) * c
+
+
+def test_a_guard_on_a_variable_that_does_not_exist():
+    assert "'z'" in refused(harmless, when=lambda z: positive(z))
+
+
+def test_a_guard_on_a_dim_that_the_left_side_does_not_bind():
+    message = refused(harmless, when=lambda c: independent(c, of="k"))
+    assert "guard «c does not depend on k» mentions 'dim k', which the left side does not bind" in message
+
+
+def test_a_guard_on_a_variable_that_the_left_side_does_not_bind():
+    message = refused(harmless, when=lambda c: independent(var("z"), of="j"))
+    assert "guard «z does not depend on j» mentions 'z', which the left side does not bind" in message
+
+
+def test_an_unknown_guard():
+    assert "unknown guard 'probably'" in refused(harmless, when=lambda c: Guard("probably", (c,)))
+
+
+@pytest.mark.parametrize("guard", [None, True, lambda c: True], ids=["None", "True", "a function"])
+def test_a_guard_that_is_no_guard(guard):
+    assert "no Guard" in refused(harmless, when=lambda c: guard)
+
+
+@pytest.mark.parametrize("kind", ["", "j", "constant", "index", "predicate", "index constant", "i j"])
+def test_an_annotation_decides_the_dtype_of_a_variable(kind):
+    def plain(x):
+        """where(true, x, x) = x"""
+        return where(const(True), x, x), x
+
+    plain.__annotations__["x"] = kind
+    kinds = kind.split()
+    expected = "int64" if "index" in kinds else "bool" if "predicate" in kinds else "any"
+    assert rule(plain).right.dtype == expected
+
+
+def test_a_rule_error_is_a_term_error_and_a_type_error():
+    assert issubclass(RuleError, TermError) and issubclass(TermError, TypeError)
+
+
+def test_a_rule_prints_its_law_and_its_guards():
+    record = rule(harmless, when=lambda c: independent(c, of="j"))
+    assert str(record) == "harmless: Σ_j a · c = (Σ_j a) · c   when c does not depend on j"
+
+
+def test_a_rule_survives_pickling():
+    record = rule(harmless, when=lambda c: independent(c, of="j"))
+    assert pickle.loads(pickle.dumps(record)) == record
+
+
+def test_reading_backwards_twice_is_the_rule():
+    record = rule(harmless)
+    assert record.reversed().left is record.right
+    assert record.reversed().reversed() == record
+
+
+@pytest.mark.parametrize("kind", sorted(GUARDS))
+def test_every_guard_says_what_it_asks(kind):
+    operands = (var("x"), Dim("j"))[: GUARDS[kind].says.count("{")]
+    assert "x" in str(Guard(kind, operands)) and "{" not in str(Guard(kind, operands))

@@ -1,0 +1,183 @@
+"""explain, reports and the command line: everything is said, nothing is replaced."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import onepass
+from onepass import __main__ as command
+from onepass import operator, report
+from onepass.report import RegionReport, Report
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    operator.forget()
+    report.forget()
+    torch.manual_seed(0)
+
+
+def causal(q, k, v):
+    keep = torch.tril(torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool))
+    return torch.softmax((q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~keep, -math.inf), dim=-1) @ v
+
+
+def weights_too(q, k, v):
+    weights = torch.softmax(q @ k.mT, dim=-1)
+    return weights @ v, weights
+
+
+def inputs(size=300):
+    return [torch.randn(1, 2, size, 16) for _ in range(3)]
+
+
+def test_explain_says_everything(tmp_path):
+    found = onepass.explain(causal, *inputs())
+    (region,) = found.regions
+    assert found.refusals == () and found.failures == ()
+    assert found.passes == (3, 1)
+    assert region.places[0].startswith(__file__)
+    before, after = found.bytes
+    assert before > 4 * 2 * 300 * 300 > after > 4 * 4 * 2 * 300 * 16 // 2
+    assert found.kernels[0].loops and all(step.law for step in found.derivation)
+    assert any(step.rule == "rescale_weighted_sum" for step in found.derivation)
+    assert found.assumptions
+    assert found.statistics[0]
+    text = str(found)
+    for word in ("captured", "extracted", "rescale_weighted_sum", "3 -> 1", "kernel", "search", "backward", "cache"):
+        assert word in text
+    assert json.loads(found.json())["regions"][0]["key"] == region.key
+    page = found.html(tmp_path / "report.html").read_text()
+    assert page.startswith("<!doctype html>") and "rescale_weighted_sum" in page
+
+
+def test_the_kernels_source_can_be_read():
+    (kernel,) = onepass.explain(causal, *inputs()).kernels
+    source = Path(kernel.source).read_text()
+    assert "def " in source and "rescale_weighted_sum" in source
+
+
+def test_explain_replaces_nothing_and_keeps_no_report():
+    seen = []
+
+    def watched(q, k, v):
+        result = causal(q, k, v)
+        seen.append(1)
+        return result
+
+    onepass.explain(watched, *inputs())
+    assert seen == [1] and report.reports() == ()
+
+
+def test_explain_may_be_asked_again_and_again():
+    arguments = inputs(40)
+    for _ in range(12):
+        assert len(onepass.explain(causal, *arguments).regions) == 1
+
+
+def test_explain_takes_modules_and_compiled_functions():
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v):
+            return causal(q, k, v)
+
+    for function in (Module(), torch.compile(Module()), torch.compile(causal)):
+        assert len(onepass.explain(function, *inputs()).regions) == 1
+
+
+def test_a_refusal_names_the_users_line():
+    found = onepass.explain(weights_too, *inputs(40))
+    assert found.refusals, str(found)
+    line = weights_too.__code__.co_firstlineno
+    refused = found.refusals[0]
+    assert refused.file == __file__ and line < refused.line <= line + 2
+    assert f"{__file__}:{refused.line}" in str(found)
+
+
+def test_nothing_to_fuse_is_said():
+    assert "nothing to fuse" in str(onepass.explain(lambda x: x + 1, torch.ones(3)))
+
+
+def test_a_report_comes_back_from_json():
+    (region,) = onepass.explain(causal, *inputs()).regions
+    again = RegionReport.from_data(json.loads(onepass.explain(causal, *inputs()).json())["regions"][0])
+    assert (again.key, again.derivation, again.kernels) == (region.key, region.derivation, region.kernels)
+
+
+def test_html_escapes():
+    page = Report(failures=("<script>alert(1)</script>",))
+    assert "<script>" not in report._page(page)
+
+
+def test_an_unknown_option_of_explain_is_refused():
+    with pytest.raises(onepass.errors.OnepassError, match="colour"):
+        onepass.explain(causal, *inputs(40), colour="red")
+
+
+SCRIPT = """
+import torch
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+def other(q, k, v):
+    return q + k + v
+other.example_inputs = lambda: [torch.ones(2)] * 3
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "users.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_command_explain(script, capsys, tmp_path):
+    assert command.main(["explain", f"{script}:attention", "--html", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr().out
+    assert "1 fused" in said and f"{script}:4" in said
+    assert (tmp_path / "page.html").exists()
+
+
+def test_command_explain_uses_the_companion_and_json(script, capsys):
+    assert command.main(["explain", f"{script}:other", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["regions"] == []
+
+
+@pytest.mark.parametrize("target", ["users.py", "nothing.py:f", "{script}:missing", "{script}:not a name"])
+def test_command_explain_says_what_is_wrong_with_its_target(target, script, capsys):
+    assert command.main(["explain", target.format(script=script)]) == 2
+    assert "onepass explain:" in capsys.readouterr().err
+
+
+def test_command_rules(capsys):
+    assert command.main(["rules"]) == 0
+    said = capsys.readouterr().out
+    from onepass.rules import ALL
+
+    for law in ALL:
+        assert law.name in said and law.law in said
+
+
+def test_command_doctor(capsys):
+    assert command.main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert torch.__version__ in said and "works" in said
+
+
+def test_a_wrong_command_exits_with_two():
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["fuse"])
+    assert stopped.value.code == 2
+
+
+def test_the_module_runs_as_a_command():
+    done = subprocess.run([sys.executable, "-m", "onepass", "rules"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "laws" in done.stdout

@@ -1,0 +1,79 @@
+"""Every shipped law, by its record alone: it is typed, holds, fires, and a mutant of it is refuted."""
+
+import ast
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, find, settings
+
+from onepass import rules
+from onepass.egraph.certificate import check
+from onepass.egraph.derive import derive
+from onepass.egraph.match import rewrite
+from onepass.egraph.rule import EXACTNESS
+from onepass.testing import Refuted, assert_rule, mutants
+from onepass.testing_strategies import ASSUMPTIONS, instances
+
+every_rule = pytest.mark.parametrize("law", rules.ALL, ids=lambda law: law.name)
+RESTRICTS_NOTHING = {"excess precision", "a zero has no sign"}  # float casts and signs of zeros mean nothing in float64
+
+
+@cache
+def an_instance(law):
+    """Some instance whose two sides are different terms."""
+    quick = settings(database=None, max_examples=200, phases=[Phase.generate])
+    return find(instances(law), lambda instance: instance.left is not instance.right, settings=quick)
+
+
+@every_rule
+def test_is_typed(law):
+    instance = an_instance(law)
+    weak = "float" in (instance.left.dtype, instance.right.dtype)
+    assert weak or instance.left.dtype == instance.right.dtype
+    assert instance.right.dims <= instance.left.dims
+
+
+@every_rule
+def test_holds(law):
+    assert_rule(law)
+
+
+@every_rule
+def test_fires(law):
+    instance = an_instance(law)
+    assert rewrite(law, instance.left) is instance.right
+    derivation = derive(instance.left, instance.right, (law,))
+    check(derivation, (law,))
+    assert [step.rule for step in derivation.steps] == [law.name]
+
+
+@every_rule
+def test_a_mutant_is_refuted(law):
+    def refuted(mutant) -> bool:
+        try:
+            assert_rule(mutant, examples=100, shrink=False)
+        except Refuted as found:
+            return "never fired" not in str(found)
+        return False
+
+    assert any(refuted(mutant) for mutant in mutants(law)), f"no mutant of {law.name} is refuted"
+
+
+def test_names_are_unique():
+    assert [name for name, count in Counter(law.name for law in rules.ALL).items() if count > 1] == []
+
+
+def test_every_law_in_the_folder_is_shipped():
+    written = set()
+    for path in Path(rules.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and any("rule" in ast.unparse(d) for d in node.decorator_list):
+                written.add(node.name)
+    assert written == {law.name for law in rules.ALL}
+
+
+def test_every_assumption_is_known_to_the_sampler():
+    named = {law.exact for law in rules.ALL} - set(EXACTNESS)
+    assert named - RESTRICTS_NOTHING <= set(ASSUMPTIONS)

@@ -1,0 +1,216 @@
+"""The testers themselves: wrong laws and different functions are refuted, with small counterexamples."""
+
+import sys
+from math import inf
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from onepass import testing
+from onepass.egraph import constant, independent, positive, rule
+from onepass.egraph.ops import cast, const, exp, mantissa, max_over, rescaled_sum, sum_over, where
+from onepass.testing import Refuted, assert_equivalent, assert_rule, mutants
+
+
+# A zoo of plausible wrong laws: the only place besides rules/ where such records belong.
+@rule(when=lambda c: constant(c))
+def factor_out_of_max_unguarded(s: "j", c: "constant"):
+    """max_j (s · c) = (max_j s) · c"""
+    return max_over("j", s * c), max_over("j", s) * c
+
+
+@rule
+def factor_out_of_sum_unguarded(s: "j", c):
+    """Σ_j (s · c) = (Σ_j s) · c"""
+    return sum_over("j", s * c), sum_over("j", s) * c
+
+
+@rule(when=lambda c: independent(c, of="j"))
+def addend_out_of_sum(s: "j", c):
+    """Σ_j (s + c) = (Σ_j s) + c"""
+    return sum_over("j", s + c), sum_over("j", s) + c
+
+
+@rule
+def exponential_of_product(a, b):
+    """exp(a · b) = exp(a) · exp(b)"""
+    return exp(a * b), exp(a) * exp(b)
+
+
+@rule
+def quotient_cancels(a, b):
+    """a · b / b = a, also for b = 0"""
+    return a * b / b * 1.0, a
+
+
+@rule(both=True)
+def one_is_any_quotient(a):
+    """a / a = (a · a) / (a · a) + 0 · a, from right to left as well"""
+    return a * 1.0, a / a * a
+
+
+@rule(exact="bitwise")
+def reassociation_called_bitwise(a, b, c):
+    """(a + b) + c = a + (b + c)"""
+    return (a + b) + c, a + (b + c)
+
+
+@rule
+def unshifted_sum_is_rescaled(s: "j"):
+    """Σ_j exp(s) = mantissa(⊕_j ⟨s, 1⟩)"""
+    return sum_over("j", exp(s)), mantissa(rescaled_sum("j", s, const(1.0)))
+
+
+@rule
+def fill_forgotten(p: "predicate", s: "j"):
+    """Σ_j exp(where(p, s, -∞)) = Σ_j exp(s)"""
+    return sum_over("j", exp(where(p, s, const(-inf)))), sum_over("j", exp(s))
+
+
+@rule
+def cast_forgotten(x, a: "dtype"):
+    """a(x) = x"""
+    return cast(x, a), x
+
+
+ZOO = [
+    factor_out_of_max_unguarded,
+    factor_out_of_sum_unguarded,
+    addend_out_of_sum,
+    exponential_of_product,
+    one_is_any_quotient,
+    reassociation_called_bitwise,
+    unshifted_sum_is_rescaled,
+    fill_forgotten,
+    cast_forgotten,
+]
+
+
+@pytest.mark.parametrize("law", ZOO, ids=lambda law: law.name)
+def test_the_zoo_is_refuted(law):
+    with pytest.raises(Refuted, match=f"rule {law.name}: .* is refuted"):
+        assert_rule(law, examples=400)
+
+
+def test_a_law_may_define_more_than_its_left_side():
+    assert_rule(quotient_cancels)
+
+
+def test_a_counterexample_is_minimal_and_says_everything():
+    with pytest.raises(Refuted) as raised:
+        assert_rule(factor_out_of_max_unguarded, examples=300)
+    message = str(raised.value)
+    assert "law: max_j (s · c) = (max_j s) · c" in message
+    assert "dim j = 2" in message
+    assert "c = -1" in message
+    assert "left side:" in message and "right side:" in message
+
+
+def test_a_rule_that_never_fires_is_refuted():
+    @rule(when=lambda c: (positive(c), positive(-c)))
+    def impossible(a, c: "constant"):
+        """a · c = a for c > 0 and -c > 0"""
+        return a * c, a
+
+    with pytest.raises(Refuted, match="never fired"):
+        assert_rule(impossible)
+
+
+def test_mutants_are_named_after_what_changed():
+    @rule(when=lambda c: independent(c, of="j"))
+    def divisor_leaves(s: "j", c):
+        """Σ_j (s / c) = (Σ_j s) / c"""
+        return sum_over("j", s / c), sum_over("j", s) / c
+
+    names = {mutant.name for mutant in mutants(divisor_leaves)}
+    assert "divisor_leaves with no guard «c does not depend on j»" in names
+    assert "divisor_leaves with the operands of div swapped on the right" in names
+    assert "divisor_leaves with max for sum on the left" in names
+    assert all(mutant.left is not mutant.right for mutant in mutants(divisor_leaves))
+
+
+def test_hypothesis_is_asked_for_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    with pytest.raises(ImportError, match=r"pip install 'onepass\[test\]'"):
+        assert_rule(factor_out_of_max_unguarded)
+
+
+# Functions -----------------------------------------------------------------------------------------------------------
+
+
+def written_out(q, k, v):
+    s = q @ k.mT
+    p = torch.exp(s - s.amax(-1, keepdim=True))
+    return p / p.sum(-1, keepdim=True) @ v
+
+
+def deferred(q, k, v):
+    s = q @ k.mT
+    p = torch.exp(s - s.amax(-1, keepdim=True))
+    return p @ v / p.sum(-1, keepdim=True)
+
+
+def along_rows(q, k, v):
+    return torch.softmax(q @ k.mT, -2) @ v
+
+
+NAMED = ["i d", "j d", "j e"]
+
+
+def test_equivalent_functions():
+    assert_equivalent(written_out, deferred, NAMED)
+    assert_equivalent(written_out, deferred, [(1, 2), (3, 2), (3, 1)])
+    assert_equivalent(written_out, deferred, [torch.randn(4, 2), torch.randn(5, 2), torch.randn(5, 3)])
+
+
+@pytest.mark.parametrize("inputs", [NAMED, [(2, 2), (3, 2), (3, 1)]], ids=["dims", "shapes"])
+def test_different_functions_are_refuted(inputs):
+    with pytest.raises(Refuted, match="written_out and along_rows differ: output 0 is") as raised:
+        assert_equivalent(written_out, along_rows, inputs)
+    assert "argument 2: shape" in str(raised.value)
+
+
+def test_a_counterexample_of_functions_has_small_shapes():
+    with pytest.raises(Refuted) as raised:
+        assert_equivalent(lambda x: x.sum(0), lambda x: x.amax(0), ["n m"])
+    assert "shape (2, 1)" in str(raised.value)
+
+
+def test_tensors_are_used_as_they_are():
+    index = torch.tensor([2, 0])
+    assert_equivalent(lambda x, n: x[n], lambda x, n: x.index_select(0, n), [(3, 2), index])
+    with pytest.raises(Refuted):
+        assert_equivalent(torch.abs, torch.relu, [torch.tensor([-1.0])])
+
+
+def test_a_strategy_of_arguments():
+    numbers = st.floats(-3, 3).map(torch.tensor)
+    assert_equivalent(lambda x: (x, x + x), lambda x: (x, 2 * x), numbers)
+    with pytest.raises(Refuted, match="output 1"):
+        assert_equivalent(lambda x: (x, x + x), lambda x: (x, x * x), numbers)
+
+
+@pytest.mark.parametrize(
+    "g, why",
+    [
+        (lambda x: (x, x), "1 outputs against 2"),
+        (lambda x: x[None], "shape"),
+        (lambda x: x / x * x, "differ"),  # NaN at zero
+    ],
+)
+def test_outputs_differ_in_number_shape_and_definedness(g, why):
+    with pytest.raises(Refuted, match=why):
+        assert_equivalent(lambda x: x, g, ["n"])
+
+
+def test_functions_may_write_into_their_arguments():
+    assert_equivalent(lambda x: x.add_(1), lambda x: x + 1, ["n"])
+
+
+def test_testing_is_public():
+    import onepass
+
+    assert onepass.testing is testing
+    assert np.isfinite(testing.RTOL)
