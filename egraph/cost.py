@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .term import Dim
+from .term import Dim, Term
 
 NOMINAL = 2048  # stands for a symbolic size, for ranking only
 ON_CHIP = 256  # a static dim up to this size is held whole in a tile and needs no pass of its own
@@ -54,10 +54,11 @@ def streamed(dim: Dim) -> bool:
     return not isinstance(dim.size, int) or dim.size > ON_CHIP
 
 
-def node_time(op: str, dims, operand_dims, target: Target, contracted: bool = False) -> float:
-    """Time of one node over `dims`; operand_dims are those of its arguments."""
+def node_time(term: Term, target: Target, contracted: bool = False) -> float:
+    """Time of the term's root alone; `contracted` says that a reduce's body is a product to be contracted."""
+    op, dims, operand_dims = term.op, term.dims, [a.dims for a in term.args]
     unit = UNIT_OF[op]
-    if unit == "free":
+    if unit == "free" or _folds_away(term):
         return 0.0
     if op == "mul" and len(operand_dims) == 2 and operand_dims[0] - operand_dims[1] and operand_dims[1] - operand_dims[0]:
         return volume(dims) / target.matrix
@@ -66,3 +67,8 @@ def node_time(op: str, dims, operand_dims, target: Target, contracted: bool = Fa
     if op == "reduce":
         return volume(operand_dims[0])
     return volume(dims) / (target.special if unit == "special" else 1.0)
+
+
+def _folds_away(term: Term) -> bool:
+    """A literal factor of a contraction's result: its consumer multiplies and adds in one step, and rounds no operand."""
+    return term.op == "mul" and term.args[1].op == "const" and term.args[0].op == "reduce"

@@ -117,7 +117,7 @@ class _Session:
             else:
                 names[node] = f"$t{len(names)}"
                 lines.append(f"(let {names[node]} {self._encode(node, names)})")
-        lines.append(f"(let $root {names[self.root]})")
+        lines.append(f"(let $root (top {names[self.root]}))")
         return "\n".join(lines)
 
     def _leaf(self, node: Term) -> str:
@@ -174,9 +174,9 @@ class _Session:
         classes: dict[str, list[Node]] = {}
         for key in sorted(nodes, key=_order):
             entry = nodes[key]
-            if entry["eclass"].startswith("T-") and entry["op"] != "free":
+            if entry["eclass"].startswith("T-") and entry["op"] not in ("free", "top"):
                 classes.setdefault(entry["eclass"], []).append(self._node(entry, nodes))
-        root = next(c for c, d in data["class_data"].items() if d.get("let") == "$root")
+        root = next(nodes[n["children"][0]]["eclass"] for n in nodes.values() if n["op"] == "top")
         return classes, root
 
     def _node(self, entry, nodes) -> Node:
@@ -219,7 +219,7 @@ def _float(value) -> str:
 
 def _declarations(phases) -> str:
     """Sort, one constructor per row of OPS, the free-dims analysis, and every rule in its phase's ruleset."""
-    lines = ["(sort T)", "(constructor leaf (i64 i64) T)", "(constructor const (f64) T)"]
+    lines = ["(sort T)", "(constructor leaf (i64 i64) T)", "(constructor const (f64) T)", "(constructor top (T) T)"]
     lines += ["(function free (T) i64 :merge (& old new))", "(ruleset analysis)"]
     lines.append('(rule ((= x (leaf n m))) ((set (free x) m)) :ruleset analysis :name "free leaf")')
     lines.append('(rule ((= x (const v))) ((set (free x) 0)) :ruleset analysis :name "free const")')

@@ -61,9 +61,8 @@ def _choose(name: str, node: Node, egraph: EGraph, best: dict[str, Choice], targ
     if any(c is None or name in c.costs for c in chosen):
         return None
     term = egraph.build(node, tuple(c.term for c in chosen))
-    operand_dims = [c.term.dims for c in chosen]
     contracted = node.op == "reduce" and chosen[0].contracted
-    time = node_time(node.op, term.dims, operand_dims, target, contracted)
+    time = node_time(term, target, contracted)
     costs: dict[str, float] = {}
     for c in chosen:
         costs.update(c.costs)

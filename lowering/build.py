@@ -170,7 +170,7 @@ def _nested(term: Term, held: int) -> Term | None:
     for outer in reduces(term):
         inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
         if inside:
-            return _smallest_around(outer.args[0], set(inside))
+            return _smallest_around(outer.args[0], set(loops))
     return None
 
 

@@ -110,7 +110,7 @@ def ends(limit: Limit, first: int, last: int) -> tuple[int, int]:
 def tile_range(
     tile: int, length: int, uppers: Iterable[tuple[int, int]], lowers: Iterable[tuple[int, int]]
 ) -> TileRange:
-    """Which tiles of the loop to run, from the (least, largest) bounds over a tile of rows. No negative number is divided.
+    """Which tiles of the loop to run, from the (least, largest) bounds over a tile of rows. It divides no number < 0.
 
     A short last tile is never counted as full, so that an emitter may leave its mask out of full tiles.
     """

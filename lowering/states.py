@@ -109,11 +109,9 @@ class State:
 
     def doubtful(self) -> bool:
         """Whether a value that is not finite may have come in from an absent element."""
-        return (
-            self.dropped
-            and self.record.monoid in ("sum", "rescaled")
-            and not all(bool(torch.isfinite(t).all()) for t in self.totals if t is not None)
-        )
+        if not self.dropped or self.record.monoid not in ("sum", "rescaled"):
+            return False
+        return not all(bool(torch.isfinite(t.sum())) for t in self.totals if t is not None)
 
     def finished(self, frame: Frame) -> list[tuple[Term, object]]:
         """Each reduction with its value; a rescaled one with the pair of scale and mantissa."""

@@ -142,7 +142,8 @@ class KernelProgram:
 
     def widest(self, length: Mapping[Dim, int]) -> int:
         """Elements of the largest temporary, for tiles of the given lengths."""
-        steps = [s.node for p in self.loops for s in p.each.steps] + [s.node for s in self.result.steps]
+        blocks = (*(p.each for p in self.loops), self.result)
+        steps = [s.node for block in blocks for s in block.steps if s.kind != "load" or s.args]  # a plain load is a view
         return max((prod(length[d] for d in t.dims) for t in steps), default=1)
 
 

@@ -1,0 +1,92 @@
+"""The optimiser as one function of named steps: normalise, search, certify, plan.
+
+A form is planned only if its derivation from the captured term was found again by an engine that is not egglog, and
+checked. Called by fused.py; the command line and the tests call it with terms of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .egraph.certificate import Derivation, check
+from .egraph.cost import Target
+from .egraph.derive import derive
+from .egraph.engine import EngineError, Limits, rule_text
+from .egraph.normal import Normaliser
+from .egraph.rule import Rule
+from .egraph.search import search
+from .egraph.term import Dim, Tensor, Term
+from .lowering.build import build_plan
+from .lowering.plan import NotPlannable, Plan
+from .rules import ALL, NORMAL, PHASES
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """`captured` is normalised, `term` extracted; `fired` names the rules of the whole derivation, in order."""
+
+    captured: Term
+    term: Term
+    plan: Plan
+    fired: tuple[str, ...]
+    statistics: dict
+    passes_before: int
+    passes_after: int
+    derivation: Derivation
+
+
+def optimize(
+    term: Term,
+    output: Tensor,
+    order: tuple[Dim, ...],
+    rules: Sequence[Rule] = (),
+    limits: Limits | None = None,
+    phases: Mapping[str, Sequence[Rule]] | None = None,
+    target: Target | None = None,
+) -> Optimized:
+    """The cheapest certified form of a term and its plan; `rules` are the user's, `phases` replaces onepass's own.
+
+    Raises NotPlannable, or EngineError if the search fails.
+    """
+    directed, searched = divide(rules)
+    normaliser = Normaliser((*NORMAL, *directed))
+    captured = normaliser.normal(term)
+    found = search(captured, with_rules(PHASES if phases is None else phases, searched), limits, target)
+    started = time.perf_counter()
+    derivation = certify(captured, found.term, found.fired, (*ALL, *rules))
+    fired = tuple(dict.fromkeys((*normaliser.fired, *derivation.rules)))
+    statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
+    plan = build_plan(found.term, output, order, fired)
+    return Optimized(captured, found.term, plan, fired, statistics, found.passes_before, found.passes_after, derivation)
+
+
+def divide(rules: Sequence[Rule]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
+    """A user's rules: those that only simplify (a guard has no form in the e-graph), and those that are searched."""
+    searched = tuple(r for r in rules if _searchable(r))
+    return tuple(r for r in rules if r not in searched), searched
+
+
+def _searchable(rule: Rule) -> bool:
+    try:
+        rule_text(rule, "user")
+    except EngineError:
+        return False
+    return True
+
+
+def with_rules(phases: Mapping[str, Sequence[Rule]], rules: Sequence[Rule]) -> dict[str, tuple[Rule, ...]]:
+    """The user's rules join the first phase, and saturate together with onepass's algebra."""
+    first = next(iter(phases), "algebra")
+    return {first: (*phases.get(first, ()), *rules)} | {name: tuple(r) for name, r in phases.items() if name != first}
+
+
+def certify(captured: Term, extracted: Term, fired: Sequence[str], rules: Sequence[Rule]) -> Derivation:
+    """The checked derivation of one from the other. Raises NotPlannable if there is none: nothing is then replaced."""
+    used = [rule for rule in dict.fromkeys(rules) if rule.name in fired]
+    derivation = derive(captured, extracted, used)
+    if derivation is None:
+        raise NotPlannable("no certificate: the extracted form could not be derived again from the captured one")
+    check(derivation, used)
+    return derivation
