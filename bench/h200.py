@@ -1,4 +1,4 @@
-"""Our plain Triton kernels against FlexAttention and SDPA on one GPU: values first, then medians timed in turns.
+"""The derived Triton kernels against FlexAttention and SDPA on one GPU: values first, then medians timed in turns.
 
 bf16, full and causal, D 64 and 128, S 4096 and 16384, 16384 tokens, hidden 2048. Prints TFLOP/s and the ratio to Flex;
 --tune tries the candidate configurations per shape; --out writes CSV. One failing configuration never stops the rest.
@@ -22,26 +22,33 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from triton.testing import do_bench
 
-from onepass.egraph.ops import cast, const, iota, le, load, mantissa, rescaled_sum, sum_over, where
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
+from onepass.backend import onepass_backend
+from onepass.capture import program_of
 from onepass.lowering.triton_launch import Launcher
 from onepass.lowering.tuning import candidates, default_config
+from onepass.pipeline import optimize
+from onepass.translate import translate
 
 TOLERANCE = 2e-2  # largest accepted difference from float32 attention, for bf16 inputs of unit variance
 
 
-def attention_plan(batch: int, heads: int, length: int, width: int, causal: bool, dtype: str = "bfloat16"):
-    """The plan of attention as the search derives it from softmax(q k^T / sqrt(D)) v, made by hand."""
-    b, h, i, j = Dim("b", batch), Dim("h", heads), Dim("i", length), Dim("j", length)
-    d, e = Dim("d", width), Dim("e", width)
-    q, k, v = (Tensor(name, dtype, (batch, heads, length, width)) for name in "qkv")
-    at = lambda tensor, row, column: cast(load(tensor, iota(b), iota(h), iota(row), iota(column)), "float32")
-    score = sum_over(d, at(q, i, d) * at(k, j, d)) * const(1 / math.sqrt(width))
-    score = where(le(iota(j), iota(i)), score, const(-math.inf)) if causal else score
-    state = lambda weight: mantissa(rescaled_sum(j, score, weight))
-    result = cast(state(at(v, j, e)) / state(const(1.0)), dtype)
-    return build_plan(result, Tensor("out", dtype, (batch, heads, length, width)), (b, h, i, e))
+def attention(causal: bool):
+    """Attention as a user writes it, in plain PyTorch."""
+
+    def plain(q, k, v):
+        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        if causal:
+            rows, columns = (torch.arange(n, device=q.device) for n in score.shape[-2:])
+            score = torch.where(columns <= rows[:, None], score, -math.inf)
+        return torch.softmax(score, -1) @ v
+
+    return plain
+
+
+def derived_plan(causal: bool, *inputs):
+    """The plan that onepass derives from the plain spelling, without torch.compile around it."""
+    captured = translate(program_of(attention(causal), *inputs))
+    return optimize(captured.term, captured.output, captured.order).plan
 
 
 def reference(q, k, v, causal: bool, rows: int = 512):
@@ -135,12 +142,15 @@ def measure(length: int, width: int, causal: bool, options, rows: list) -> None:
     shape = f"b{batch}h{heads}s{length}d{width} {'causal' if causal else 'full'}"
     q, k, v = (torch.randn(batch, heads, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     expected, notes, inputs = reference(q, k, v, causal), {}, {"q": q, "k": k, "v": v}
+    torch._dynamo.reset()
     others = peers(q, k, v, causal)
     calls = {name: checked(name, call, expected, None, notes) for name, call in others.items()}
     first = calls["flex"]() if calls["flex"] else None
-    plan = attention_plan(batch, heads, length, width, causal)
+    plan = derived_plan(causal, q, k, v)
     ours = Launcher(plan)
-    calls["onepass"] = checked("onepass", lambda: ours(inputs), expected, first, notes)
+    calls["kernel"] = checked("kernel", lambda: ours(inputs), expected, first, notes)
+    compiled = torch.compile(attention(causal), backend=onepass_backend, dynamic=False, options={"strict": True})
+    calls["onepass"] = checked("onepass", lambda: compiled(q, k, v), expected, first, notes)
     print(f"{shape}: default {default_config(width, 2, 'sm_90')}", flush=True)
     if options.tune:
         calls |= tuned(plan, inputs, width, expected, first, notes)
@@ -157,7 +167,7 @@ def measure(length: int, width: int, causal: bool, options, rows: list) -> None:
 def host_microseconds() -> float:
     """Time of one call on the host: a tiny problem, launched many times without waiting."""
     inputs = {name: torch.randn(1, 1, 16, 64, device="cuda", dtype=torch.bfloat16) for name in "qkv"}
-    launcher = Launcher(attention_plan(1, 1, 16, 64, False))
+    launcher = Launcher(derived_plan(False, *inputs.values()))
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     launcher(inputs)
     start.record()
@@ -181,6 +191,7 @@ def main() -> None:
     machine = f"{torch.cuda.get_device_name()} torch {torch.__version__} triton {triton.__version__}"
     print(machine, flush=True)
     rows: list[tuple] = []
+    torch.set_grad_enabled(False)
     for width in map(int, options.widths.split(",")):
         for length in map(int, options.lengths.split(",")):
             for causal in (False, True):

@@ -49,7 +49,9 @@ def to_term(form: Affine) -> Term:
     result: Term | None = None
     for atom, c in ordered:
         part = atom if abs(c) == 1 else atom * const(abs(c))
-        result = (part if c > 0 else part * const(-1)) if result is None else (result + part if c > 0 else result - part)
+        result = (
+            (part if c > 0 else part * const(-1)) if result is None else (result + part if c > 0 else result - part)
+        )
     if result is None:
         return const(constant)
     return result + const(constant) if constant > 0 else result - const(-constant) if constant < 0 else result
@@ -62,7 +64,7 @@ def bounds(x: Term, known: Mapping[Term, tuple[int | None, int | None]] | None =
     high: int | None = constant
     for atom, c in coefficients.items():
         ends = (known or {}).get(atom) or _atom_bounds(atom, known)
-        a, b = (ends if c > 0 else (ends[1], ends[0]))
+        a, b = ends if c > 0 else (ends[1], ends[0])
         low = None if low is None or a is None else low + c * a
         high = None if high is None or b is None else high + c * b
     return low, high

@@ -29,8 +29,8 @@ UNITS = {
     "free": ("const", "iota", "load", "var", "size", "cast", "scaled", "scale", "mantissa"),
     "special": ("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "pow"),
     "pointwise": (
-        "neg", "abs", "floor", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv", "mod", "lt", "le", "eq",
-        "and", "or", "where", "reduce",
+        "neg", "abs", "floor", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv", "mod",
+        "lt", "le", "eq", "and", "or", "where", "reduce",
     ),
 }  # fmt: skip
 UNIT_OF = {op: unit for unit, ops in UNITS.items() for op in ops}
@@ -60,7 +60,12 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
     unit = UNIT_OF[op]
     if unit == "free" or _folds_away(term):
         return 0.0
-    if op == "mul" and len(operand_dims) == 2 and operand_dims[0] - operand_dims[1] and operand_dims[1] - operand_dims[0]:
+    if (
+        op == "mul"
+        and len(operand_dims) == 2
+        and operand_dims[0] - operand_dims[1]
+        and operand_dims[1] - operand_dims[0]
+    ):
         return volume(dims) / target.matrix
     if op == "reduce" and contracted:
         return volume(operand_dims[0]) / target.matrix
@@ -70,5 +75,5 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
 
 
 def _folds_away(term: Term) -> bool:
-    """A literal factor of a contraction's result: its consumer multiplies and adds in one step, and rounds no operand."""
+    """A literal factor of a contraction's result: its consumer multiplies and adds in one step."""
     return term.op == "mul" and term.args[1].op == "const" and term.args[0].op == "reduce"

@@ -91,7 +91,9 @@ class _Session:
         except BaseException as error:  # a Rust panic is a BaseException
             if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
                 raise
-            raise EngineError(f"egglog: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+            raise EngineError(
+                f"egglog: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            ) from error
 
     def run(self) -> EGraph:
         started = time.perf_counter()
@@ -122,7 +124,7 @@ class _Session:
 
     def _leaf(self, node: Term) -> str:
         self.leaves.append(node)
-        return f'(leaf {len(self.leaves) - 1} {sum(self.bit[d] for d in node.dims)})'
+        return f"(leaf {len(self.leaves) - 1} {sum(self.bit[d] for d in node.dims)})"
 
     def _encode(self, node: Term, names) -> str:
         if _leafy(node):

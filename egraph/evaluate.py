@@ -13,7 +13,9 @@ from .ops import MONOIDS, OPS
 from .term import Dim, Term, TermError, all_dims, subterms
 
 
-def evaluate(root: Term, tensors: Mapping[str, np.ndarray], dims: Sequence[Dim] | None = None, sizes=None) -> np.ndarray:
+def evaluate(
+    root: Term, tensors: Mapping[str, np.ndarray], dims: Sequence[Dim] | None = None, sizes=None
+) -> np.ndarray:
     """The term's values as an array whose axes are `dims` (default: its free dims by name), in float64.
 
     tensors: arrays for loads and for free variables (full rank, one axis per dim of `all_dims`, for variables);

@@ -1,7 +1,7 @@
 """The cheapest form in an e-graph: greedy over DAGs, so that a shared subterm is paid once.
 
-Cost is compared in order: passes over the longest data, time, number of nodes. Deterministic. Called by search.py; the
-pass count of a single term is here too, because it is the same recurrence.
+Cost is compared in order: passes over the longest data, over anything, time, number of nodes. Deterministic. Called
+by search.py; the pass count of a single term is here too, because it is the same recurrence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .cost import Target, node_time, streamed
 from .engine import EGraph, Node
-from .term import Dim, Term, reduces, subterms
+from .term import Dim, Term, subterms
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Choice:
 
     @property
     def key(self):
-        return max(self.depths.values(), default=0), sum(self.costs.values()), len(self.costs)
+        return deepest(self.depths), max(self.depths.values(), default=0), sum(self.costs.values()), len(self.costs)
 
 
 def extract(egraph: EGraph, target: Target | None = None) -> Term:
@@ -78,12 +78,12 @@ def _contracts(term: Term) -> bool:
 
 
 def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]]) -> dict[Dim, int]:
-    """How many reductions over each streamed dim wait for one another below this node."""
+    """How many reductions over each dim wait for one another below this node."""
     depths: dict[Dim, int] = {}
     for part in parts:
         for dim, depth in part.items():
             depths[dim] = max(depths.get(dim, 0), depth)
-    if op == "reduce" and streamed(attrs[1]):
+    if op == "reduce":
         depths[attrs[1]] = depths.get(attrs[1], 0) + 1
     return depths
 
@@ -93,9 +93,10 @@ def passes(root: Term) -> int:
     done: dict[Term, dict[Dim, int]] = {}
     for node in subterms(root):
         done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args])
-    return max(done[root].values(), default=0)
+    return deepest(done[root])
 
 
-def contraction_count(root: Term) -> int:
-    """Number of distinct sum reductions of products: how many matrix products the form does."""
-    return sum(1 for r in reduces(root) if _contracts(r.args[0]))
+def deepest(depths: dict[Dim, int]) -> int:
+    """Passes over what does not fit on the chip; where everything fits, over anything."""
+    long = [depth for dim, depth in depths.items() if streamed(dim)]
+    return max(long or depths.values(), default=0)

@@ -1,4 +1,4 @@
-"""Side conditions of rules: records, never opaque functions, so that matcher, e-graph, sampler and prover read the same.
+"""Side conditions of rules: records, never opaque functions, so matcher, e-graph, sampler and prover read the same.
 
 Unknown means "do not fire". Every kind is one row of GUARDS: how to decide it on a binding and how to say it to egglog.
 """
@@ -78,7 +78,9 @@ GUARDS = {
     "in_range": GuardRow("0 ≤ {0} < {1}", _in_range, None),
     "integer": GuardRow("{0} is an integer", lambda x: x.dtype == "int64", None),
     "has_dtype": GuardRow("{0} has dtype {1}", lambda x, dtype: x.dtype == dtype, None),
-    "float_dtype": GuardRow("{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None),
+    "float_dtype": GuardRow(
+        "{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None
+    ),
 }
 
 

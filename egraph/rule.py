@@ -56,11 +56,14 @@ class Rule:
         return None if self.exact in EXACTNESS else self.exact
 
 
-def rule(function: Callable | None = None, *, when: Callable | None = None, both=False, exact="reassociates", trust=False):
+def rule(
+    function: Callable | None = None, *, when: Callable | None = None, both=False, exact="reassociates", trust=False
+):
     """Makes a Rule of a function whose parameters are pattern variables and whose body returns the two sides.
 
-    Annotations name the dims a variable is claimed for ("j", "i j", "" for none; "constant" for a literal; "index" for an
-    integer term; "dtype" or "monoid" for an attribute); `when` gets the same variables and returns a guard or a tuple.
+    Annotations name the dims a variable is claimed for ("j", "i j", "" for none), or say "constant" for a literal,
+    "index" for an integer term, "dtype" or "monoid" for an attribute. `when` gets the same variables and returns a
+    guard or a tuple of guards.
     Raises RuleError naming the rule, the variable and the line.
     """
     if function is None:

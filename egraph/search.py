@@ -1,4 +1,7 @@
-"""Search: saturate the e-graph phase by phase, then extract the cheapest form. One function; called by the pipeline."""
+"""Search: saturate the e-graph phase by phase, then extract the cheapest form.
+
+One function, with what it found as a record. Called by the pipeline.
+"""
 
 from __future__ import annotations
 

@@ -74,11 +74,6 @@ def digest(data) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def rules_digest(rules) -> str:
-    """A name for a list of rules by their records, sources left out: a moved file is the same law."""
-    return digest([{k: v for k, v in rule_to_json(r).items() if k != "source"} for r in rules])
-
-
 def dim_to_json(dim: Dim) -> dict:
     return _write(dim)
 

@@ -1,6 +1,6 @@
 """Terms as readable mathematics: infix operators, Σ/max with the bound dim, shared subterms named once.
 
-Used by error messages, reports and the demo. `show` gives one line, `show_let` names shared parts on lines of their own.
+Used by error messages, reports and the demo. `show` gives one line, `show_let` names shared parts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def show(root: Term) -> str:
 
 
 def show_let(root: Term, least: int = 24) -> str:
-    """One definition a line for each subterm used more than once and longer than `least` characters, then the result."""
+    """A line for each subterm used more than once and longer than `least` characters, then the result."""
     uses = Counter(a for node in subterms(root) for a in node.args)
     done: dict[Term, tuple[str, int]] = {}
     lines: list[str] = []

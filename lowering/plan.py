@@ -18,7 +18,7 @@ class NotPlannable(Exception):
 
 @dataclass(frozen=True)
 class Limit:
-    """A bound on the loop's coordinate: an integer term without the loop dim; `rising` tells how it moves with the rows.
+    """A bound on the loop's coordinate: an integer term without the loop dim; `rising`: it grows with the rows.
 
     As an upper limit it keeps j < bound, as a lower limit j >= bound.
     """
@@ -78,7 +78,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Plan:
-    """Kernels in launch order; a later kernel may load an earlier one's output by its tensor name. The last one's is the result."""
+    """Kernels in launch order; a later one may load an earlier one's output. The last one's is the result."""
 
     kernels: tuple[Kernel, ...]
     inputs: tuple[Tensor, ...]

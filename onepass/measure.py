@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -61,7 +60,7 @@ def _backend():
 
 @torch.no_grad()
 def times(functions: dict, arguments, least: float = 1.0, rounds: int = 3) -> dict[str, float]:
-    """Median seconds per call; the functions take turns, so that a busy machine is unfair to none."""
+    """Least seconds per call; the functions take turns, so that a busy machine is unfair to none."""
     for function in functions.values():
         function(*arguments)
     taken: dict[str, list[float]] = {name: [] for name in functions}
@@ -69,7 +68,7 @@ def times(functions: dict, arguments, least: float = 1.0, rounds: int = 3) -> di
     while time.perf_counter() - start < least * len(functions) or len(taken[next(iter(taken))]) < rounds:
         for name, function in functions.items():
             taken[name].append(_seconds(function, arguments))
-    return {name: statistics.median(values) for name, values in taken.items()}
+    return {name: min(values) for name, values in taken.items()}
 
 
 def _seconds(function, arguments) -> float:

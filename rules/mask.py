@@ -158,7 +158,28 @@ def or_false(p: "predicate"):
 
 
 NORMAL = (
-    choice_of_equals, choice_of_true, choice_of_false, not_not, not_less, not_at_most, not_and, not_or, true_and, and_true, false_or,
-    or_false,     mask_added_right, mask_added_left, bias_added_to_masked, masked_added_to_bias, hidden_first_score, hidden_first_term,
-    masked_scaled, mask_of_masked, exponential_of_masked, masked_term_times, times_masked_term, choice_out_of_sum,
-)  # fmt: skip
+    choice_of_equals,
+    choice_of_true,
+    choice_of_false,
+    not_not,
+    not_less,
+    not_at_most,
+    not_and,
+    not_or,
+    true_and,
+    and_true,
+    false_or,
+    or_false,
+    mask_added_right,
+    mask_added_left,
+    bias_added_to_masked,
+    masked_added_to_bias,
+    hidden_first_score,
+    hidden_first_term,
+    masked_scaled,
+    mask_of_masked,
+    exponential_of_masked,
+    masked_term_times,
+    times_masked_term,
+    choice_out_of_sum,
+)

@@ -1,4 +1,7 @@
-"""Laws of products; a matrix product is a sum of products, so its reassociation follows from these and the sum laws."""
+"""Laws of products.
+
+A matrix product is a sum of products, so its reassociation follows from these and the laws of sums.
+"""
 
 from ..egraph import independent, rule
 from ..egraph.ops import sum_over

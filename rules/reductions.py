@@ -1,4 +1,7 @@
-"""Laws of sums and maxima: what does not depend on the reduced dim moves out of the reduction, and back in."""
+"""Laws of sums and maxima.
+
+What does not depend on the reduced dim moves out of the reduction, and back in.
+"""
 
 from ..egraph import constant, independent, not_constant, positive, rule
 from ..egraph.ops import max_over, reduce, sum_over

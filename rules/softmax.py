@@ -1,4 +1,7 @@
-"""Laws of exponentials under a sum: shifting every exponent leaves a quotient of exponentials alone."""
+"""Laws of exponentials under a sum.
+
+Shifting every exponent leaves a quotient of exponentials alone.
+"""
 
 from ..egraph import independent, rule
 from ..egraph.ops import exp, sum_over

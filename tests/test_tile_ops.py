@@ -28,6 +28,7 @@ from onepass.egraph.ops import (
 )
 from onepass.egraph.term import Dim, Tensor
 from onepass.lowering import tiled
+from onepass.lowering.build import build_plan
 from onepass.lowering.sizes import UnknownSize, resolve
 from tests.attention_terms import Case, attention, check, error, keep, loaded, one_pass, run
 
@@ -222,6 +223,32 @@ def test_pointwise_code_around_and_inside():
 
     case.eager = eager
     check(case)
+
+
+@pytest.mark.usefixtures("tiles")
+def test_rows_without_a_key_as_the_term_says():
+    """Where a row keeps nothing the term asks for zero; to know it is one more accumulator of the same loop."""
+    case = attention((2,), 70, 90, mask="shifted")
+    i, j = case.order[1], Dim("j", 90)
+    case.term = where(reduce("any", j, le(iota(j), iota(i) - const(20))), case.term, 0.0)
+    (loop,) = build_plan(case.term, case.output, case.order).kernels[0].loops
+    assert sorted(a.monoid for a in loop.accumulators) == ["any", "rescaled"] and loop.limits_only
+    eager = case.eager
+    case.eager = lambda t: eager(t).nan_to_num(0)
+    check(case)
+
+
+@pytest.mark.usefixtures("tiles")
+def test_what_a_sum_outside_the_loop_depends_on_is_stored_whole():
+    """A projection of all heads: the quotient is stored, not its two sums."""
+    case, o = attention((2, 3), 70, 90), Dim("o", 24)
+    b, h, i, e = case.order
+    w = loaded(Tensor("w", "float32", (48, 24)), iota(h) * const(16) + iota(e), o)
+    term = sum_over(h, sum_over(e, case.term * w))
+    inputs = {**case.inputs, "w": torch.randn(48, 24)}
+    output, order = Tensor("out", "float32", (2, 70, 24)), (b, i, o)
+    assert len(build_plan(term, output, order).kernels) == 2
+    check(Case(term, output, order, inputs, lambda t: case.eager(t).transpose(1, 2).flatten(2) @ t["w"]))
 
 
 def test_inputs_are_never_changed():

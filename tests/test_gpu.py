@@ -1,0 +1,83 @@
+"""The whole path on a CUDA device, where there is one: torch.compile to a Triton kernel, against float64."""
+
+import math
+
+import pytest
+import torch
+
+from onepass.backend import onepass_backend
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def _mask(kind, rows, columns, device):
+    i, j = torch.arange(rows, device=device)[:, None], torch.arange(columns, device=device)
+    return {"full": None, "causal": j <= i, "window": (j <= i) & (i - j < 100)}[kind]
+
+
+def _attention(kind):
+    def plain(q, k, v):
+        score = q @ k.mT / math.sqrt(q.shape[-1])
+        keep = _mask(kind, q.shape[-2], k.shape[-2], q.device)
+        return torch.softmax(score if keep is None else torch.where(keep, score, -math.inf), -1) @ v
+
+    return plain
+
+
+def _agrees(function, inputs):
+    """The compiled result is as near to float64 as eager's own, with NaN in the same places."""
+    torch._dynamo.reset()
+    options = {"strict": True, "inner": "eager", "executor": "triton"}  # strict: a kernel that fails is a failed test
+    compiled = torch.compile(function, backend=onepass_backend, dynamic=False, options=options)
+    with torch.no_grad():
+        ours, eager = compiled(*inputs), function(*inputs)
+        exact = function(*(x.double() for x in inputs))
+    assert torch.equal(ours.isnan(), eager.isnan())
+    error, own = ((x.double() - exact).nan_to_num().abs().max().item() for x in (ours, eager))
+    floor = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}[ours.dtype]
+    assert error <= 2 * own + floor, (error, own)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", ["full", "causal", "window"])
+@pytest.mark.parametrize("width", [16, 64, 80, 96, 128, 256])
+def test_every_width_and_dtype(width, kind, dtype):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, width, device="cuda", dtype=dtype) for n in (333, 517, 517))
+    _agrees(_attention(kind), (q, k, v))
+
+
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+@pytest.mark.parametrize("rows,columns", [(1, 1), (1, 1000), (64, 64), (129, 65), (1023, 1025)])
+def test_lengths_and_large_logits(rows, columns, scale):
+    torch.manual_seed(1)
+    q = torch.randn(1, 2, rows, 64, device="cuda") * scale
+    k, v = (torch.randn(1, 2, columns, 64, device="cuda") for _ in range(2))
+    _agrees(_attention("full"), (q, k, v))
+
+
+def test_scaled_dot_product_attention_with_groups_and_strides():
+    torch.manual_seed(2)
+    q = torch.randn(2, 300, 8, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+    k, v = (torch.randn(2, 300, 2, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(2))
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    _agrees(lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True), (q, k, v))
+
+
+def test_rows_without_keys_and_bad_numbers():
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(1, 2, 200, 64, device="cuda") for _ in range(3))
+    q[0, 0, 5], k[0, 1, 7, 0] = math.inf, math.nan
+    _agrees(_attention("full"), (q, k, v))
+
+
+def test_no_memory_of_rows_by_columns():
+    q, k, v = (torch.randn(1, 8, 8192, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    compiled = torch.compile(_attention("causal"), backend=onepass_backend, dynamic=False, options={"inner": "eager"})
+    with torch.no_grad():
+        compiled(q, k, v)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        compiled(q, k, v)
+    assert torch.cuda.max_memory_allocated() - before <= 2 * q.numel() * q.element_size()

@@ -1,0 +1,123 @@
+"""The search on terms of whole programs: what the rules derive, what they do not without one law, limits, determinism.
+
+No GPU and no PyTorch graph: terms are made by hand.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from onepass.egraph.engine import EngineError, Limits, rule_text, saturate
+from onepass.egraph.evaluate import evaluate
+from onepass.egraph.extract import extract, passes
+from onepass.egraph.normal import canonical_names, normalise
+from onepass.egraph.ops import const, exp, iota, le, load, max_over, sum_over, where
+from onepass.egraph.search import search
+from onepass.egraph.term import Dim, Tensor
+from onepass.rules import ALL, NORMAL, PHASES
+
+
+def program(length=4096, width=64, softmax=True, causal=False):
+    i, j, d, e = Dim("i", length), Dim("j", length), Dim("d", width), Dim("e", width)
+    q, k, v = (Tensor(name, "float32", (length, width)) for name in "qkv")
+    at = lambda tensor, row, column: load(tensor, iota(row), iota(column))
+    score = sum_over(d, at(q, i, d) * at(k, j, d))
+    if causal:
+        score = where(le(iota(j), iota(i)), score, const(-math.inf))
+    if softmax:
+        score = score / const(8.0)
+        weight = exp(score - max_over(j, score))
+        score = weight / sum_over(j, weight)
+    return normalise(sum_over(j, score * at(v, j, e)), NORMAL)
+
+
+def without(*names):
+    return {phase: tuple(r for r in rules if r.name not in names) for phase, rules in PHASES.items()}
+
+
+RESCALING = ("rescale_weighted_sum", "rescale_sum")
+DEFERRING = ("divisor_out_of_sum",)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "switched_off, left", [((), 1), (RESCALING, 2), (RESCALING + DEFERRING, 3)], ids=["none", "rescaling", "and deferring"]
+)
+def test_passes_fall_by_the_laws_that_are_on(switched_off, left, causal):
+    found = search(program(causal=causal), without(*switched_off))
+    assert (found.passes_before, found.passes_after) == (3, left)
+
+
+@pytest.mark.parametrize("length", [3, 200, 4096])
+def test_one_pass_at_any_length(length):
+    assert search(program(length), PHASES).passes_after == 1
+
+
+def test_no_law_knows_what_it_is_used_for():
+    names = {"attention", "softmax", "query", "key", "value"}
+    assert not [rule.name for rule in ALL if names & set(rule.name.split("_"))]
+
+
+def test_products_are_reassociated_where_that_is_less_work():
+    d = search(program(4096, 64, softmax=False), PHASES).term
+    assert d.op == "reduce" and d.attrs[1].name == "d", d
+    j = search(program(64, 4096, softmax=False), PHASES).term
+    assert j.op == "reduce" and j.attrs[1].name == "j", j
+
+
+@pytest.mark.parametrize("kind", [{}, {"causal": True}, {"softmax": False}], ids=str)
+def test_every_extracted_form_means_what_was_captured(kind):
+    before = program(7, 5, **kind)
+    random = np.random.default_rng(0)
+    tensors = {name: random.normal(size=(7, 5)) * 3 for name in "qkv"}
+    for phases in (PHASES, without(*RESCALING), without(*RESCALING, *DEFERRING)):
+        after = search(before, phases).term
+        np.testing.assert_allclose(evaluate(after, tensors), evaluate(before, tensors), rtol=1e-10, atol=1e-12)
+
+
+def test_the_search_is_deterministic():
+    first, second = (search(program(causal=True), PHASES) for _ in range(2))
+    assert first.term is second.term and first.fired == second.fired
+    assert first.statistics["matches"] == second.statistics["matches"]
+
+
+def test_it_says_why_it_stopped():
+    stop = lambda **limits: saturate(program(), PHASES, Limits(**limits)).statistics["stop"]
+    assert stop() == {"algebra": "saturated", "streaming": "saturated"}
+    assert stop(nodes=30)["algebra"] == "node limit"
+    assert stop(rounds=1)["algebra"] == "round limit"
+    assert stop(seconds=0.0)["algebra"] == "time limit"
+
+
+def test_a_form_extracted_after_a_limit_is_still_a_form_of_the_program():
+    term = extract(saturate(program(6, 4), PHASES, Limits(nodes=30)))
+    tensors = {name: np.random.default_rng(1).normal(size=(6, 4)) for name in "qkv"}
+    np.testing.assert_allclose(evaluate(term, tensors), evaluate(program(6, 4), tensors), rtol=1e-10)
+
+
+def test_every_searched_law_has_a_text_and_a_directed_guard_has_none():
+    for rules in PHASES.values():
+        assert all(f'"rule {rule.name}"' in rule_text(rule, "phase") for rule in rules)
+    directed = next(rule for rule in NORMAL if rule.name == "divide_by_constant")
+    with pytest.raises(EngineError, match="divide_by_constant"):
+        rule_text(directed, "phase")
+
+
+def test_normal_form_is_a_fixpoint_and_names_do_not_matter():
+    term = program(causal=True)
+    assert normalise(term, NORMAL) is term
+    i, j, d, e = (Dim(n, s) for n, s in zip("xyzw", (4096, 4096, 64, 64)))
+    q, k, v = (Tensor(name, "float32", (4096, 64)) for name in "qkv")
+    score = sum_over(d, load(q, iota(i), iota(d)) * const(0.125) * load(k, iota(j), iota(d)))
+    score = where(le(iota(i) + const(1), iota(j)), const(-math.inf), score)
+    weight = exp(score - max_over(j, score))
+    other = normalise(sum_over(j, weight / sum_over(j, weight) * load(v, iota(j), iota(e))), NORMAL)
+    assert canonical_names(other) is canonical_names(term)
+
+
+def test_pass_count_of_a_chain():
+    j = Dim("j", 1000)
+    x = load(Tensor("x", "float32", (1000,)), iota(j))
+    centred = x - sum_over(j, x)
+    assert passes(sum_over(j, centred * centred)) == 2
