@@ -31,7 +31,12 @@ def sides(summand: Term, dim: Dim) -> tuple[Term, Term] | None:
     """The two operands of the matrix product that sums the summand over dim; None if it is no product of two such."""
     parts = factors(summand)
     left, right = two_sides([p.dims for p in parts], dim)
-    return (product(parts[k] for k in left), product(parts[k] for k in right)) if right else None
+    if not right:
+        return None
+    operands = product(parts[k] for k in left), product(parts[k] for k in right)
+    # A factor that fits on both sides stays where the term has it: scale_early has chosen.
+    written = summand.args if summand.args[0].dims == operands[0].dims else summand.args[::-1]
+    return written if [x.dims for x in written] == [x.dims for x in operands] else operands
 
 
 def scale_early(roots: tuple[Term, ...], stays: Callable[[Term], bool], moving: Dim | None) -> dict[Term, Term]:
@@ -53,16 +58,14 @@ def scale_early(roots: tuple[Term, ...], stays: Callable[[Term], bool], moving: 
 def _scaled_early(op: str, args: tuple[Term, ...], uses: Counter, node: Term, moving: Dim | None) -> Term | None:
     if op not in ("mul", "div"):
         return None
-    for total, factor, old in ((args[0], args[1], node.args[0]), (args[1], args[0], node.args[1]))[
-        : 2 if op == "mul" else 1
-    ]:
+    for k in (0, 1) if op == "mul" else (0,):
+        total, factor, old = args[k], args[1 - k], node.args[k]
         if total.op == "reduce" and total.attrs[0] == "sum" and uses[old] == 1 and moving not in factor.dims:
             operands = sides(total.args[0], total.attrs[1])
-            for k in (0, 1) if operands and moving in total.dims else ():
-                if moving not in operands[k].dims and factor.dims <= operands[k].dims - {total.attrs[1]}:
-                    return make(
-                        "reduce", (make("mul", (make(op, (operands[k], factor)), operands[1 - k])),), total.attrs
-                    )
+            for n in (0, 1) if operands and moving in total.dims else ():
+                if moving not in operands[n].dims and factor.dims <= operands[n].dims - {total.attrs[1]}:
+                    early = make(op, (operands[n], factor))
+                    return make("reduce", (make("mul", (early, operands[1 - n])),), total.attrs)
     return None
 
 

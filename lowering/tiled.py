@@ -143,10 +143,9 @@ class KernelProgram:
     def widest(self, length: Mapping[Dim, int]) -> int:
         """Elements of the largest temporary, for tiles of the given lengths."""
         blocks = (*(p.each for p in self.loops), self.result)
-        steps = [
-            s.node for block in blocks for s in block.steps if s.kind != "load" or s.args
-        ]  # a plain load is a view
-        return max((prod(length[d] for d in t.dims) for t in steps), default=1)
+        steps = [s for block in blocks for s in block.steps]
+        made = [s.node for s in steps if s.kind != "load" or s.args]  # a load without gathering is a view
+        return max((prod(length[d] for d in t.dims) for t in made), default=1)
 
 
 @lru_cache(maxsize=512)

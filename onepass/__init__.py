@@ -18,6 +18,7 @@ _HOME = {  # public name: the module that holds it; a module that is public itse
     "independent": "egraph",
     "onepass_backend": "backend",
     "positive": "egraph",
+    "reports": "report",
     "rule": "egraph",
     "testing": "testing",
 }
