@@ -63,7 +63,7 @@ def layers() -> None:
     """Onepass's own time for a module of 32 equal layers against one layer: in new processes, and when warm."""
     cold = statistics.median(cold_seconds(32) / cold_seconds(1) for _ in range(3))
     say("32 layers against one, cold", cold / 1.2, 1.0, f"{cold:.2f} times")
-    warm = statistics.median(module_seconds(32, 192 + 64 * k) / module_seconds(1, 224 + 64 * k) for k in range(5))
+    warm = statistics.median(module_seconds(32, 1024 + 64 * k) / module_seconds(1, 1056 + 64 * k) for k in range(5))
     say("32 layers against one, warm", warm / 1.2, 1.0, f"{warm:.2f} times")
 
 

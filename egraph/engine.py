@@ -6,12 +6,17 @@ What the rules cannot look into (loads, index terms) is a leaf. Called by search
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 
 from .guard import GUARDS
 from .ops import OPS, const, make
@@ -68,20 +73,38 @@ def _leafy(node: Term) -> bool:
     return node.op in _LEAVES or node.dtype == "int64" or (node.op == "const" and not isinstance(node.attrs[0], float))
 
 
+@functools.cache
+def _bindings():
+    """egglog's engine without its Python language, whose import takes ten times as long and is not used here."""
+    name = "egglog.bindings"
+    if name in sys.modules or "egglog" in sys.modules:
+        return importlib.import_module(name)
+    package = importlib.util.find_spec("egglog")
+    found = package and PathFinder.find_spec(name, list(package.submodule_search_locations or ()))
+    if found is None or found.loader is None:
+        return importlib.import_module(name)
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # the engine can be loaded once in a process: egglog, imported later, finds it here
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
 class _Session:
     """One e-graph: the encoding of dims and leaves, the running program, the counts."""
 
     def __init__(self, root: Term, phases: Mapping[str, Sequence[Rule]], limits: Limits):
         os.environ.setdefault("RUST_BACKTRACE", "0")
-        from egglog import bindings
-
         self.dims = all_dims(root)
         if len(self.dims) > MAX_DIMS:
             raise EngineError(f"{len(self.dims)} dims in one region; the engine holds {MAX_DIMS}")
         self.bit = {d: 1 << k for k, d in enumerate(self.dims)}
         self.leaves: list[Term] = []
         self.root, self.phases, self.limits = root, phases, limits
-        self.engine = bindings.EGraph()
+        self.engine = _bindings().EGraph()
         self.matches: Counter[str] = Counter()
         self.first: dict[str, None] = {}
 
