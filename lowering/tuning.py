@@ -39,8 +39,8 @@ DEFAULTS = (
     Row("sm_90", 2, 64, Config(128, 64, 8, 3)),
     Row("sm_90", 2, 128, Config(128, 128, 8, 3)),
     Row("sm_90", 2, 256, Config(128, 64, 8, 2)),
-    Row("sm_90", 4, 64, Config(64, 32, 4, 2)),
-    Row("sm_90", 4, 128, Config(32, 32, 4, 2)),
+    Row("sm_90", 4, 64, Config(64, 32, 8, 2)),
+    Row("sm_90", 4, 128, Config(32, 16, 4, 2)),
     Row("sm_90", 4, 256, Config(16, 16, 4, 1)),
     Row("sm_100", 2, 64, Config(128, 64, 8, 3)),
     Row("sm_100", 2, 128, Config(128, 64, 8, 3)),
@@ -51,8 +51,8 @@ DEFAULTS = (
     Row("", 2, 64, Config(128, 64, 4, 3)),
     Row("", 2, 128, Config(128, 64, 8, 2)),
     Row("", 2, 256, Config(64, 32, 4, 2)),
-    Row("", 4, 64, Config(64, 32, 4, 2)),
-    Row("", 4, 128, Config(32, 32, 4, 2)),
+    Row("", 4, 64, Config(64, 32, 8, 2)),
+    Row("", 4, 128, Config(32, 16, 4, 2)),
     Row("", 8, 1 << 30, Config(16, 16, 4, 1)),
 )
 CANDIDATES = {  # by width: (rows, loop, warps, stages) that a tuner tries

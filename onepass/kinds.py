@@ -1,6 +1,6 @@
 """What kind of node an fx node is, by the name of what it calls: one table for Dynamo's graphs and ATen graphs alike.
 
-A name that is in no list is a border ("other"): regions end there. Used by regions.py.
+A name that is in no list is a border ("other"): regions end there. Used by region_walk.py and regions.py.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ CAST = "to type float half bfloat16 double long int bool type_as _to_copy conver
 CREATION = (
     "ones zeros full arange eye scalar_tensor tensor iota ones_like zeros_like full_like new_ones new_zeros new_full"
 )
+# Between a layer's input and its result stand weights: no chain of contractions goes through one.
+LAYER = (
+    "linear addmm addmv addbmm _scaled_mm _grouped_mm bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d conv_tbc _convolution convolution embedding embedding_bag lstm gru rnn_tanh rnn_relu"
+)
 KINDS = {
     name: kind
     for kind, names in {
@@ -43,6 +48,7 @@ KINDS = {
         "pointwise": POINTWISE,
         "cast": CAST,
         "creation": CREATION,
+        "layer": LAYER,
     }.items()
     for name in names.split()
 }
@@ -65,6 +71,10 @@ def is_aten(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload)
 
 
+def is_higher_order(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
 def changes_in_place(node: fx.Node) -> bool:
     """The node writes into one of its arguments."""
     if node.op not in ("call_function", "call_method"):
@@ -81,8 +91,8 @@ def changes_in_place(node: fx.Node) -> bool:
 
 
 def kind_of(node: fx.Node) -> str:
-    """contraction, attention, reduction, view, pointwise, cast, creation, or other."""
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    """contraction, attention, reduction, view, pointwise, cast, creation, layer, or other."""
+    if is_higher_order(node):
         return "other"
     name = name_of(node)
     if changes_in_place(node):

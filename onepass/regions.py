@@ -15,11 +15,9 @@ from torch import fx
 
 from .capture import from_aten_graph, trace, value_of_node, where_of
 from .errors import Refusal
-from .kinds import INTERIOR, changes_in_place, is_aten, kind_of, name_of
+from .kinds import changes_in_place, is_aten, name_of
 from .program import Program
-
-Nodes = frozenset[fx.Node]
-NOTHING: Nodes = frozenset()
+from .region_walk import Nodes, Survey, bodies, root, shape, survey
 
 
 @dataclass(frozen=True)
@@ -45,116 +43,26 @@ class Region:
         return trace(region_module(self), [value_of_node(n) for n in self.inputs])
 
 
-@dataclass
-class _Survey:
-    """One walk over the graph: kinds, positions, which contractions a value comes from, plainly or by a reduction."""
-
-    order: list[fx.Node]
-    place: dict[fx.Node, int]
-    kind: dict[fx.Node, str]
-    plain: dict[fx.Node, Nodes]
-    reduced: dict[fx.Node, Nodes]
-    free: dict[fx.Node, bool]
-    in_place: list[fx.Node]
-    scope: dict[fx.Node, str]
-
-
 def find_regions(graph: fx.Graph) -> list[Region]:
     """All regions, in graph order. Regions that are refused are listed too, with the reason."""
-    survey = _survey(graph)
+    s = survey(graph)
     claimed: set[fx.Node] = set()
     regions = []
-    sinks = [n for n in reversed(survey.order) if survey.kind[n] in ("contraction", "attention")]
+    sinks = [n for n in reversed(s.order) if s.kind[n] in ("contraction", "attention")]
     for with_reduction in (True, False):
         for sink in sinks:
-            region = _region_at(sink, survey, with_reduction, claimed)
+            region = _region_at(sink, s, with_reduction, claimed)
             if region is not None:
                 claimed |= region.owned
                 regions.append(region)
-    regions = _joined(sorted(regions, key=lambda r: survey.place[r.output]), survey)
-    return [replace(r, refusal=_objection(r, survey)) for r in regions]
+    regions = _joined(sorted(regions, key=lambda r: s.place[r.output]), s)
+    regions = [replace(r, refusal=_objection(r, s)) for r in regions]
+    regions += [_interrupted(sink, s) for sink in sinks if sink not in claimed and _interruption(sink, s)]
+    regions += [r for call in s.order for body in bodies(call) for r in _called(call, body)]
+    return sorted(regions, key=lambda r: s.place[r.output])
 
 
-def _survey(graph: fx.Graph) -> _Survey:
-    s = _Survey(list(graph.nodes), {}, {}, {}, {}, {}, [], {})
-    open_scopes: list[str] = []
-    for position, node in enumerate(s.order):
-        kind = kind_of(node)
-        if kind == "contraction" and _is_projection(node, s):
-            kind = "other"
-        _enter_or_leave(name_of(node), open_scopes)
-        s.place[node], s.kind[node], s.scope[node] = position, kind, open_scopes[-1] if open_scopes else ""
-        inputs = node.all_input_nodes
-        plain = frozenset().union(*(s.plain[i] for i in inputs)) if kind in INTERIOR else NOTHING
-        reduced = frozenset().union(*(s.reduced[i] for i in inputs)) if kind in INTERIOR else NOTHING
-        if kind == "reduction":
-            plain, reduced = NOTHING, plain | reduced
-        s.plain[node] = frozenset((node,)) if kind == "contraction" else plain
-        s.reduced[node] = reduced
-        s.free[node] = _is_free(node, kind, s)
-        if changes_in_place(node):
-            s.in_place.append(node)
-    return s
-
-
-def _enter_or_leave(name: str, scopes: list[str]) -> None:
-    """Scopes in which an operation means something else than its metadata says."""
-    if name == "_enter_autocast" or name.endswith("_increment_nesting"):
-        scopes.append("autocast" if "autocast" in name else "a function transform")
-    elif scopes and (name == "_exit_autocast" or name.endswith("_decrement_nesting")):
-        scopes.pop()
-
-
-def _shape(node: fx.Node) -> tuple | None:
-    value = value_of_node(node)
-    if not isinstance(value, torch.Tensor):
-        return None
-    return tuple(s if isinstance(s, int) else str(s.node.expr) for s in value.shape)
-
-
-def _root(node: fx.Node, s: _Survey) -> fx.Node:
-    """The value whose memory the node may share."""
-    while s.kind.get(node) in ("view", "cast") and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    return node
-
-
-def _is_projection(node: fx.Node, s: _Survey) -> bool:
-    """A contraction with a weight: of a batch of rows with one matrix, or with a parameter."""
-    operands = [n for n in node.all_input_nodes if _shape(n) is not None]
-    if any(_is_parameter(_root(n, s)) for n in operands):
-        return True
-    if len(operands) != 2 or name_of(node) == "einsum":
-        return False
-    left, right = operands
-    if len(_shape(right)) > 2:
-        return False
-    merged = s.kind[left] == "view" and len(_shape(left.all_input_nodes[0]) or ()) > 2
-    return len(_shape(left)) > 2 or merged
-
-
-def _is_parameter(node: fx.Node) -> bool:
-    return isinstance(value_of_node(node), torch.nn.Parameter) or (
-        node.op in ("placeholder", "get_attr") and "parameters" in str(node.target)
-    )
-
-
-def _is_free(node: fx.Node, kind: str, s: _Survey) -> bool:
-    """Can be made anew from coordinates or from smaller tensors: masks, position biases."""
-    if kind == "creation":
-        return True
-    if kind not in ("pointwise", "view", "cast"):
-        return False
-    own = _shape(node)
-    inputs = [n for n in node.all_input_nodes if _shape(n) is not None]
-    if own is None or not inputs:
-        return own is not None and kind != "view"
-    if kind == "pointwise":
-        return all(s.free[n] or _shape(n) != own for n in inputs)
-    return all(s.free[n] for n in inputs)
-
-
-def _region_at(sink: fx.Node, s: _Survey, with_reduction: bool, claimed: set[fx.Node]) -> Region | None:
+def _region_at(sink: fx.Node, s: Survey, with_reduction: bool, claimed: set[fx.Node]) -> Region | None:
     """The region that ends in the sink, if there is one that overlaps no other."""
     if sink in claimed:
         return None
@@ -168,14 +76,14 @@ def _region_at(sink: fx.Node, s: _Survey, with_reduction: bool, claimed: set[fx.
     return None if owned & claimed else _grown(owned, sink, s)
 
 
-def _looks_like_layers(sink: fx.Node, operands: list[fx.Node], s: _Survey) -> bool:
+def _looks_like_layers(sink: fx.Node, operands: list[fx.Node], s: Survey) -> bool:
     """Matrices without a batch and a nonlinearity between them: two layers of a network rather than attention."""
-    if len(_shape(sink) or ()) > 2:
+    if len(shape(sink) or ()) > 2:
         return False
     return any(s.kind[n] == "pointwise" for n in _between(sink, operands, s) - {sink})
 
 
-def _between(sink: fx.Node, operands: list[fx.Node], s: _Survey) -> set[fx.Node]:
+def _between(sink: fx.Node, operands: list[fx.Node], s: Survey) -> set[fx.Node]:
     """The sink, the contractions that feed it, and the nodes on the way."""
     owned, waiting = {sink}, list(operands)
     while waiting:
@@ -188,7 +96,7 @@ def _between(sink: fx.Node, operands: list[fx.Node], s: _Survey) -> set[fx.Node]
     return owned
 
 
-def _grown(owned: set[fx.Node], anchor: fx.Node, s: _Survey) -> Region:
+def _grown(owned: set[fx.Node], anchor: fx.Node, s: Survey) -> Region:
     """The owned nodes with the cheap nodes in front of them, and the casts and splits of axes behind."""
     chain, output = [], anchor
     for node in _views_behind(anchor, s):
@@ -199,22 +107,22 @@ def _grown(owned: set[fx.Node], anchor: fx.Node, s: _Survey) -> Region:
     return _completed(frozenset(owned).union(behind), output, anchor, s)
 
 
-def _views_behind(node: fx.Node, s: _Survey) -> Iterator[fx.Node]:
+def _views_behind(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
     """The casts and views that alone use the result, one after another."""
     while len(node.users) == 1:
         node = next(iter(node.users))
-        if s.kind[node] not in ("cast", "view") or changes_in_place(node) or _shape(node) is None:
+        if s.kind[node] not in ("cast", "view") or changes_in_place(node) or shape(node) is None:
             return
         yield node
 
 
 def _keeps_rows(node: fx.Node, anchor: fx.Node) -> bool:
     """The last two axes are those of the contraction: a flattened batch got its axes back, or nothing moved."""
-    old, new = _shape(anchor) or (), _shape(node)
+    old, new = shape(anchor) or (), shape(node)
     return new[-2:] == old[-2:] and len(new) >= len(old) and new.count(1) <= old.count(1)
 
 
-def _completed(owned: Nodes, output: fx.Node, anchor: fx.Node, s: _Survey) -> Region:
+def _completed(owned: Nodes, output: fx.Node, anchor: fx.Node, s: Survey) -> Region:
     nodes, waiting = set(owned), [i for n in owned for i in n.all_input_nodes]
     while waiting:
         node = waiting.pop()
@@ -226,15 +134,15 @@ def _completed(owned: Nodes, output: fx.Node, anchor: fx.Node, s: _Survey) -> Re
     return Region(tuple(ordered), tuple(inputs), output, anchor, owned)
 
 
-def _is_cheap(node: fx.Node, s: _Survey) -> bool:
+def _is_cheap(node: fx.Node, s: Survey) -> bool:
     """May be computed again inside of the region: views, casts, multiples by a number, masks."""
     kind = s.kind[node]
-    if kind in ("contraction", "attention", "reduction", "other") or changes_in_place(node):
+    if kind in ("contraction", "attention", "reduction", "layer", "other") or changes_in_place(node):
         return False
     if kind in ("view", "cast", "creation"):
         return kind == "creation" or _is_tensor_or_parts(node)
     scalar_multiple = name_of(node) in ("mul", "div", "truediv", "neg") and len(_tensor_inputs(node)) == 1
-    return s.free[node] or (scalar_multiple and _shape(node) == _shape(_tensor_inputs(node)[0]))
+    return s.free[node] or (scalar_multiple and shape(node) == shape(_tensor_inputs(node)[0]))
 
 
 def _is_tensor_or_parts(node: fx.Node) -> bool:
@@ -243,13 +151,13 @@ def _is_tensor_or_parts(node: fx.Node) -> bool:
 
 
 def _tensor_inputs(node: fx.Node) -> list[fx.Node]:
-    return [n for n in node.all_input_nodes if _shape(n) is not None]
+    return [n for n in node.all_input_nodes if shape(n) is not None]
 
 
 # Two regions whose results meet ---------------------------------------------------------------------------------------
 
 
-def _joined(regions: list[Region], s: _Survey) -> list[Region]:
+def _joined(regions: list[Region], s: Survey) -> list[Region]:
     """Regions that read a tensor in common and whose results are combined point by point become one."""
     for first, second in ((a, b) for k, b in enumerate(regions) for a in regions[:k]):
         if not set(first.inputs) & set(second.inputs):
@@ -265,12 +173,12 @@ def _joined(regions: list[Region], s: _Survey) -> list[Region]:
     return regions
 
 
-def _onward(region: Region, s: _Survey) -> list[fx.Node]:
+def _onward(region: Region, s: Survey) -> list[fx.Node]:
     """The pointwise nodes of the same shape that alone use the result, one after another."""
     found, node = [], region.output
     while len(node.users) == 1:
         user = next(iter(node.users))
-        if s.kind[user] not in ("pointwise", "cast") or _shape(user) != _shape(node) or changes_in_place(user):
+        if s.kind[user] not in ("pointwise", "cast") or shape(user) != shape(node) or changes_in_place(user):
             break
         found.append(user)
         node = user
@@ -280,7 +188,7 @@ def _onward(region: Region, s: _Survey) -> list[fx.Node]:
 # Why a region must stay -----------------------------------------------------------------------------------------------
 
 
-def _objection(region: Region, s: _Survey) -> Refusal | None:
+def _objection(region: Region, s: Survey) -> Refusal | None:
     where = where_of(region.anchor)
     scope = next((s.scope[n] for n in region.nodes if s.scope[n]), "")
     if scope:
@@ -299,18 +207,42 @@ def _objection(region: Region, s: _Survey) -> Refusal | None:
     return None
 
 
-def _disturbance(region: Region, s: _Survey) -> fx.Node | None:
+def _disturbance(region: Region, s: Survey) -> fx.Node | None:
     """A write, before the region's end, into memory that the region has read or made before it."""
     for node in s.in_place:
         written = node.kwargs.get("out", node.args[0] if node.args else None)
         if not isinstance(written, fx.Node) or s.place[node] > s.place[region.output]:
             continue
-        memory = _root(written, s)
+        memory = root(written, s)
         for reader in region.nodes:
-            used = {_root(n, s) for n in (reader, *reader.all_input_nodes)}
+            used = {root(n, s) for n in (reader, *reader.all_input_nodes)}
             if s.place[reader] < s.place[node] and s.kind[reader] != "view" and memory in used:
                 return node
     return None
+
+
+def _interruption(sink: fx.Node, s: Survey) -> fx.Node | None:
+    """The unknown operation between a contraction and the sink, if a reduction is on that way too."""
+    return next((s.broken[n][1] for n in sink.all_input_nodes if s.broken[n][1]), None)
+
+
+def _interrupted(sink: fx.Node, s: Survey) -> Region:
+    unknown = _interruption(sink, s)
+    reason = f"{name_of(unknown) or unknown.target} stands between two contractions, and no kernel is derived for it"
+    return _left(sink, Refusal(reason, where_of(unknown) or where_of(sink), "unknown operation"))
+
+
+def _called(call: fx.Node, body: fx.Graph) -> Iterator[Region]:
+    """The regions in what a higher-order operation calls: nothing in there is replaced."""
+    for region in find_regions(body):
+        where = where_of(region.anchor) or where_of(call)
+        reason = f"the region is inside of what {name_of(call)} calls"
+        yield _left(call, region.refusal or Refusal(reason, where, "higher-order"))
+
+
+def _left(node: fx.Node, refusal: Refusal) -> Region:
+    """Nothing but a node that stays, and why."""
+    return Region((node,), tuple(node.all_input_nodes), node, node, frozenset((node,)), refusal)
 
 
 # What others need of a region -----------------------------------------------------------------------------------------
@@ -331,9 +263,10 @@ def region_module(region: Region) -> fx.GraphModule:
 
 def signature(region: Region) -> str:
     """Equal for regions that do the same to inputs of the same kind: layers of a model share one plan."""
+    if region.refusal is not None:  # its nodes may have changed since: an earlier region was replaced
+        return hashlib.sha256(repr((region.refusal.kind, str(region.refusal))).encode()).hexdigest()
     place = {node: k for k, node in enumerate((*region.inputs, *region.nodes))}
-    refused = str(region.refusal)
-    parts = [refused, place[region.output], [_kind(value_of_node(n)) for n in region.inputs]]
+    parts = [place[region.output], [_kind(value_of_node(n)) for n in region.inputs]]
     parts += [[n.op, str(n.target), _plain(n.args, place), _plain(n.kwargs, place)] for n in region.nodes]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -39,20 +39,27 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
     except Exception as error:
         regions = []
         _failed(error, "", options, failures)
-    for region in regions:
+    answers: dict[int, Fused] = {}
+
+    def attempt(number: int, act) -> None:
         try:
-            answer = _answer(region, options, known)
-            if not dry:
-                insert(graph, region, answer)
-            if answer.key not in reports and sources:
-                answer = fused.with_sources(answer)
-            _merge(reports, answer.report, where_of(region.output) or where_of(region.anchor))
-        except (Refusal, NotPlannable) as refusal:
-            refusals.append(_refused(refusal, region))
+            answers[number] = act(regions[number])
         except Exception as error:
-            _failed(error, where_of(region.anchor), options, failures)
+            answers.pop(number, None)
+            if isinstance(error, Refusal | NotPlannable):
+                refusals.append(_refused(error, regions[number]))
+            else:
+                _failed(error, where_of(regions[number].anchor), options, failures)
+
+    for number in range(len(regions)):
+        attempt(number, lambda region: _answer(region, options, known))
+    for number in () if dry else sorted(answers, reverse=True):  # last first: a region may read an earlier one's output
+        attempt(number, lambda region, found=answers[number]: insert(graph, region, found))
+    for number, answer in sorted(answers.items()):
+        if answer.key not in reports and sources:
+            answer = fused.with_sources(answer)
+        _merge(reports, answer.report, where_of(regions[number].output) or where_of(regions[number].anchor))
     if reports and not dry:
-        graph.eliminate_dead_code()
         graph.lint()
     return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
 
@@ -113,8 +120,11 @@ def _hints(region) -> dict[str, int]:
 # Surgery --------------------------------------------------------------------------------------------------------------
 
 
-def insert(graph: fx.Graph, region, answer: Fused) -> fx.Node:
-    """Puts the call in front of the region's output and makes everyone use it."""
+def insert(graph: fx.Graph, region, answer: Fused) -> Fused:
+    """Puts the call in front of the region's output and makes everyone use it.
+
+    Only the region's own nodes are erased: fx would take an in-place operation whose result is unused for dead code.
+    """
     tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
     sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
     old = region.output
@@ -125,7 +135,7 @@ def insert(graph: fx.Graph, region, answer: Fused) -> fx.Node:
     for node in reversed(region.nodes):
         if not node.users:
             graph.erase_node(node)
-    return call
+    return answer
 
 
 def _size_node(graph: fx.Graph, symbol: str, region) -> fx.Node:

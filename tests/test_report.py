@@ -102,6 +102,25 @@ def test_a_refusal_names_the_users_line():
     assert f"{__file__}:{refused.line}" in str(found)
 
 
+def sorted_scores(q, k, v):
+    scores = q @ k.mT
+    scores = scores.sort(-1)[0]
+    return torch.softmax(scores, dim=-1) @ v
+
+
+def test_an_unknown_operation_is_named_with_its_line():
+    found = onepass.explain(sorted_scores, *inputs(40))
+    (refused,) = found.refusals
+    assert "sort" in refused.reason and "nothing to fuse" not in str(found)
+    assert refused.where == f"{__file__}:{sorted_scores.__code__.co_firstlineno + 2}"
+
+
+def test_nothing_is_said_of_layers():
+    wide = torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)
+    layers = torch.nn.Sequential(torch.nn.LayerNorm(16), *wide)
+    assert "nothing to fuse" in str(onepass.explain(layers, torch.randn(2, 8, 16)))
+
+
 def test_nothing_to_fuse_is_said():
     assert "nothing to fuse" in str(onepass.explain(lambda x: x + 1, torch.ones(3)))
 

@@ -1,0 +1,158 @@
+"""The walk over a graph before regions are looked for: what each node is, which contractions its value comes from.
+
+Every node is seen once, after its inputs. No node changes. Called by regions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from .capture import value_of_node
+from .kinds import INTERIOR, changes_in_place, is_higher_order, kind_of, name_of
+
+Nodes = frozenset[fx.Node]
+NOTHING: Nodes = frozenset()
+Broken = tuple[fx.Node | None, fx.Node | None]
+WHOLE: Broken = (None, None)
+
+
+@dataclass
+class Survey:
+    """One walk over the graph: kinds, positions, which contractions a value comes from, plainly or by a reduction.
+
+    `broken` holds, for the same two ways, the first unknown operation on a way from a contraction.
+    """
+
+    order: list[fx.Node]
+    place: dict[fx.Node, int]
+    kind: dict[fx.Node, str]
+    plain: dict[fx.Node, Nodes]
+    reduced: dict[fx.Node, Nodes]
+    free: dict[fx.Node, bool]
+    in_place: list[fx.Node]
+    scope: dict[fx.Node, str]
+    broken: dict[fx.Node, Broken]
+
+
+def survey(graph: fx.Graph) -> Survey:
+    """What is known of every node of the graph."""
+    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, [], {}, {})
+    open_scopes: list[str] = []
+    for position, node in enumerate(s.order):
+        kind = kind_of(node)
+        if kind == "contraction" and _is_projection(node, s):
+            kind = "layer"
+        _enter_or_leave(name_of(node), open_scopes)
+        s.place[node], s.kind[node], s.scope[node] = position, kind, open_scopes[-1] if open_scopes else ""
+        inputs = node.all_input_nodes
+        plain = frozenset().union(*(s.plain[i] for i in inputs)) if kind in INTERIOR else NOTHING
+        reduced = frozenset().union(*(s.reduced[i] for i in inputs)) if kind in INTERIOR else NOTHING
+        if kind == "reduction":
+            plain, reduced = NOTHING, plain | reduced
+        s.plain[node] = frozenset((node,)) if kind == "contraction" else plain
+        s.reduced[node] = reduced
+        s.free[node] = _is_free(node, kind, s)
+        s.broken[node] = _broken(node, kind, s)
+        if changes_in_place(node):
+            s.in_place.append(node)
+    return s
+
+
+def _enter_or_leave(name: str, scopes: list[str]) -> None:
+    """Scopes in which an operation means something else than its metadata says."""
+    if name == "_enter_autocast" or name.endswith("_increment_nesting"):
+        scopes.append("autocast" if "autocast" in name else "a function transform")
+    elif scopes and (name == "_exit_autocast" or name.endswith("_decrement_nesting")):
+        scopes.pop()
+
+
+def _broken(node: fx.Node, kind: str, s: Survey) -> Broken:
+    """The unknown operations that stand between contractions and the node: with no reduction on the way, with one."""
+    inputs = node.all_input_nodes
+    if not inputs or (kind != "other" and kind not in INTERIOR):
+        return WHOLE
+    plain = next((s.broken[i][0] for i in inputs if s.broken[i][0]), None)
+    reduced = next((s.broken[i][1] for i in inputs if s.broken[i][1]), None)
+    if kind == "other":
+        if not _holds_tensors(value_of_node(node)):  # a size, an assertion
+            return WHOLE
+        plain = plain or (node if any(s.plain[i] for i in inputs) else None)
+        reduced = reduced or (node if any(s.reduced[i] for i in inputs) else None)
+    if not (plain or reduced):
+        return WHOLE
+    inside = {kind_of(n) for body in bodies(node) for n in body.nodes}
+    if inside & {"contraction", "attention", "layer"}:
+        return WHOLE
+    # Unknown variants of softmax (softmin, gumbel_softmax, a user's operation) say so in their names.
+    reduces = kind == "reduction" or "reduction" in inside or (kind == "other" and "softm" in name_of(node))
+    return (None, reduced or plain) if reduces else (plain, reduced)
+
+
+def _holds_tensors(value) -> bool:
+    if isinstance(value, tuple | list):
+        return any(map(_holds_tensors, value))
+    return isinstance(value, torch.Tensor)
+
+
+def bodies(node: fx.Node) -> Iterator[fx.Graph]:
+    """The graphs that a higher-order operation calls."""
+    if is_higher_order(node):
+        for argument in node.all_input_nodes:
+            if argument.op == "get_attr":
+                body = getattr(node.graph.owning_module, argument.target, None)
+                if isinstance(body, fx.GraphModule):
+                    yield body.graph
+
+
+def shape(node: fx.Node) -> tuple | None:
+    """The sizes, symbols as text; None for what is no tensor."""
+    value = value_of_node(node)
+    if not isinstance(value, torch.Tensor):
+        return None
+    return tuple(s if isinstance(s, int) else str(s.node.expr) for s in value.shape)
+
+
+def root(node: fx.Node, s: Survey) -> fx.Node:
+    """The value whose memory the node may share."""
+    while s.kind.get(node) in ("view", "cast") and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_projection(node: fx.Node, s: Survey) -> bool:
+    """A contraction with a weight: of a batch of rows with one matrix, or with a parameter."""
+    operands = [n for n in node.all_input_nodes if shape(n) is not None]
+    if any(_is_parameter(root(n, s)) for n in operands):
+        return True
+    if len(operands) != 2 or name_of(node) == "einsum":
+        return False
+    left, right = operands
+    if len(shape(right)) > 2:
+        return False
+    merged = s.kind[left] == "view" and len(shape(left.all_input_nodes[0]) or ()) > 2
+    return len(shape(left)) > 2 or merged
+
+
+def _is_parameter(node: fx.Node) -> bool:
+    return isinstance(value_of_node(node), torch.nn.Parameter) or (
+        node.op in ("placeholder", "get_attr") and "parameters" in str(node.target)
+    )
+
+
+def _is_free(node: fx.Node, kind: str, s: Survey) -> bool:
+    """Can be made anew from coordinates or from smaller tensors: masks, position biases."""
+    if kind == "creation":
+        return True
+    if kind not in ("pointwise", "view", "cast"):
+        return False
+    own = shape(node)
+    inputs = [n for n in node.all_input_nodes if shape(n) is not None]
+    if own is None or not inputs:
+        return own is not None and kind != "view"
+    if kind == "pointwise":
+        return all(s.free[n] or shape(n) != own for n in inputs)
+    return all(s.free[n] for n in inputs)

@@ -1,0 +1,93 @@
+"""Compiles derived kernels for GPUs that are not here and prints, a JSON line each, what the compiler says of them.
+
+Run by test_ahead_of_time.py in a process without Triton's interpreter, under which nothing can be compiled.
+"""
+
+import json
+import math
+import sys
+
+import torch
+
+from onepass.capture import program_of
+from onepass.lowering.compat import TYPE_NAMES, compile_ahead, resources
+from onepass.lowering.triton_emit import Facts, emit
+from onepass.lowering.triton_launch import load, widest
+from onepass.lowering.tuning import default_config
+from onepass.pipeline import optimize
+from onepass.translate import translate
+
+
+def _masked(score, keep):
+    return torch.where(keep, score, -math.inf)
+
+
+def _places(score):
+    return torch.arange(score.shape[-2])[:, None], torch.arange(score.shape[-1])
+
+
+def _window(score):
+    i, j = _places(score)
+    return _masked(score, (j <= i) & (i - j < 256))
+
+
+def _alibi(score):
+    i, j = _places(score)
+    return score + (0.125 * (j - i)).to(score.dtype)
+
+
+CHANGES = {
+    "full": lambda score: score,
+    "causal": lambda score: _masked(score, _places(score)[1] <= _places(score)[0]),
+    "window": _window,
+    "alibi": _alibi,
+    "softcap": lambda score: 30 * torch.tanh(score / 30),
+    "groups": lambda score: score,
+}
+
+
+def plan_of(kind: str, width: int, dtype: str):
+    """The plan derived from plain PyTorch for batch 4, 16 heads (keys: 4 in "groups"), length 4096."""
+
+    def attention(q, k, v):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        return torch.softmax(CHANGES[kind](q @ k.mT / math.sqrt(width)), -1) @ v
+
+    heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
+    inputs = (torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads)
+    captured = translate(program_of(attention, *inputs))
+    return optimize(captured.term, captured.output, captured.order).plan
+
+
+def compiled(target: str, kind: str, width: int, dtype: str):
+    plan = plan_of(kind, width, dtype)
+    (kernel,) = plan.kernels
+    config = default_config(*widest(kernel), target)
+    source = emit(kernel, plan, Facts(frozenset("ij")))
+    types, divisible, constants = {}, [], {name: getattr(config, role) for name, role in source.tiles}
+    tensors = {t.name: t for t in (*kernel.inputs, kernel.output)}
+    for argument in source.arguments:
+        if argument.axis == 3:
+            constants[argument.name] = 1
+            continue
+        pointer = argument.axis is None and argument.size is None
+        types[argument.name] = "*" + TYPE_NAMES[tensors[argument.tensor].dtype] if pointer else "i32"
+        divisible += [argument.name] if argument.size is None else []
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    return compile_ahead(load(source.text, source.function), types, constants, tuple(divisible), target, options)
+
+
+def said_of(case) -> dict:
+    try:
+        found = compiled(*case)
+        said = {"shared": found.metadata.shared}
+        if case[0] == "sm_90":
+            said = resources(found) | {"wgmma": found.asm["ptx"].count("wgmma.mma_async")}
+        return said
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:400]}
+
+
+if __name__ == "__main__":
+    for case in json.loads(sys.argv[1]):
+        print(json.dumps([case, said_of(case)]), flush=True)
