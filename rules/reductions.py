@@ -3,8 +3,8 @@
 What does not depend on the reduced dim moves out of the reduction, and back in.
 """
 
-from ..egraph import constant, independent, not_constant, positive, rule
-from ..egraph.ops import max_over, reduce, sum_over
+from ..egraph import constant, float_dtype, independent, not_constant, positive, rule
+from ..egraph.ops import cast, max_over, reduce, sum_over
 
 
 @rule(when=lambda s, c: (constant(c), not_constant(s)))
@@ -49,5 +49,11 @@ def shift_out_of_max(s: "j", c):
     return max_over("j", s + c), max_over("j", s) + c
 
 
-NORMAL = (constant_out_of_sum,)
+@rule(when=lambda a: float_dtype(a), exact="bitwise")
+def cast_of_max(s: "j", a: "dtype"):
+    """a(max_j s) = max_j a(s): rounding is monotone"""
+    return cast(max_over("j", s), a), max_over("j", cast(s, a))
+
+
+NORMAL = (constant_out_of_sum, cast_of_max)
 ALGEBRA = (factor_out_of_sum, divisor_out_of_sum, sum_of_sum, exchange_reductions, factor_out_of_max, shift_out_of_max)

@@ -1,4 +1,4 @@
-"""From a spelling in PyTorch to both executors, on drawn shapes, dtypes, regimes: as near to float64 as eager, or nearer.
+"""From a spelling in PyTorch to both executors, on drawn shapes, dtypes, regimes: as near to float64 as eager.
 
 The Triton kernel runs in Triton's interpreter, so shapes are small; its oracle is the tiled executor of the same plan.
 """
@@ -94,8 +94,8 @@ def test_tiled(spelling, **case):
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="without a GPU it needs Triton's interpreter")
-@settings(max_examples=40)
-@given(**CASES)
+@settings(max_examples=12)
+@given(**CASES | {"rows": st.integers(1, 20), "columns": st.integers(1, 40), "width": st.sampled_from([16, 24])})
 def test_triton_agrees_with_tiled_and_with_eager(spelling, **case):
     inputs = draw_inputs(spelling, **case)
     plan = planned(spelling, inputs).plan

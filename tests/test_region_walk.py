@@ -1,4 +1,5 @@
-"""Chains of contractions that something unknown breaks: named with the user's line, and no word of ordinary networks."""
+"""Chains of contractions that something unknown breaks: named with the user's line, and no word of ordinary
+networks."""
 
 import pytest
 import torch
