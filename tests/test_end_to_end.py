@@ -56,8 +56,10 @@ def assert_as_near_as_eager(result, function, inputs):
     overflowed = eager.isnan() & ~exact.isnan()  # scores beyond half's range: ours are kept in float32
     assert torch.equal(result.isnan() | overflowed, eager.isnan())
     kept = ~(eager.isnan() | exact.isnan())
+    # A score of 450 is rounded by 3e-5, which exp makes a relative error: on few elements eager may be luckier.
+    size = max(1.0, (inputs[0].double().nan_to_num(posinf=0, neginf=0).abs().max().item()) / 5)
     error, own = ((x.double() - exact)[kept].abs().max().item() if kept.any() else 0.0 for x in (result, eager))
-    assert error <= 2 * own + DTYPES[result.dtype], (error, own)
+    assert error <= 2 * own + size * DTYPES[result.dtype], (error, own)
 
 
 def draw_inputs(spelling, batch, heads, rows, columns, width, dtype, regime, seed):
