@@ -164,8 +164,7 @@ class _Session:
         self.command("(run-schedule (saturate (run analysis)))")
 
     def _size(self) -> int:
-        rows = self.command("(print-size)")[0]
-        return sum(int(count) for name, count in rows.sizes if name != "free") if hasattr(rows, "sizes") else _sum(rows)
+        return sum(count for name, count in self.command("(print-size)")[0].sizes if name != "free")
 
     def _phase(self, name: str, started: float) -> str:
         """Runs one ruleset round by round; the stop reason is one of four."""
@@ -219,12 +218,6 @@ class _Session:
 
     def _decode(self, kind, text: str):
         return self.dims[int(text).bit_length() - 1] if kind is Dim else json.loads(text)
-
-
-def _sum(rows) -> int:
-    import re
-
-    return sum(int(n) for name, n in re.findall(r"\('([^']+)', (\d+)\)", str(rows)) if name != "free")
 
 
 def _order(key: str):
