@@ -11,7 +11,7 @@ from math import prod
 from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
 from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
 from .dims import batch_dims, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
-from .limits import as_limit, conjunction, conjuncts
+from .limits import conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan
 
 HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
@@ -227,15 +227,13 @@ def _loops(term: Term, rows: Dim | None, held_dims: tuple[Dim, ...], held: int) 
 def _loop(dim: Dim, group: list[Term], rows: Dim | None, held_dims: set[Dim], number: int) -> Loop:
     peeled = {r: _peel(r) for r in group}
     common = [c for c in next(iter(peeled.values()))[0] if all(c in parts for parts, _, _ in peeled.values())]
-    limits = [as_limit(c, dim, rows, held_dims) for c in common]
+    guard = conjunction(common)
     return Loop(
         dim=dim,
         tile=f"{dim.name}_tile",
         accumulators=_accumulators(peeled, set(common), number),
-        guard=conjunction(common),
-        uppers=tuple(limit for side, limit in filter(None, limits) if side == "upper"),
-        lowers=tuple(limit for side, limit in filter(None, limits) if side == "lower"),
-        limits_only=None not in limits,
+        guard=guard,
+        ranges=ranges(guard, dim, rows, held_dims),
     )
 
 

@@ -28,6 +28,18 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Range:
+    """Coordinates j of a loop with every lower limit <= j < every upper limit, within the length.
+
+    `exact`: the guard keeps all of them; else it must be tested.
+    """
+
+    uppers: tuple[Limit, ...]
+    lowers: tuple[Limit, ...]
+    exact: bool
+
+
+@dataclass(frozen=True)
 class Accumulator:
     """A state carried through a loop. For the rescaled monoid one scale (gauge) serves all values (the mantissas).
 
@@ -47,17 +59,34 @@ class Accumulator:
 class Loop:
     """One pass over tiles of `dim`. Elements where `guard` is false are absent from every accumulator.
 
-    uppers and lowers are the conjuncts of the guard that are limits on the loop's coordinate; a tile outside them is
-    empty and never runs; if `limits_only`, a tile inside all of them is full and needs no guard.
+    Every element that the guard keeps is in one of `ranges`; they may overlap, and each tile runs once. A tile outside
+    all of them is empty and never runs, one inside an exact range is full and needs no guard. None at all: nothing is
+    kept. With one range (causal, windows), `uppers`, `lowers` and `limits_only` say it; with several they say the sound
+    "no limits, test everywhere".
     """
 
     dim: Dim
     tile: str
     accumulators: tuple[Accumulator, ...]
     guard: Term | None = None
-    uppers: tuple[Limit, ...] = ()
-    lowers: tuple[Limit, ...] = ()
-    limits_only: bool = True
+    ranges: tuple[Range, ...] = (Range((), (), True),)
+
+    @property
+    def uppers(self) -> tuple[Limit, ...]:
+        return self.ranges[0].uppers if len(self.ranges) == 1 else ()
+
+    @property
+    def lowers(self) -> tuple[Limit, ...]:
+        return self.ranges[0].lowers if len(self.ranges) == 1 else ()
+
+    @property
+    def limits_only(self) -> bool:
+        return len(self.ranges) == 1 and self.ranges[0].exact
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits of all ranges."""
+        return tuple(limit for r in self.ranges for limit in (*r.uppers, *r.lowers))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 
 from ..egraph.term import Dim, Term, all_dims
 from .blocks import Block, scale_early
-from .limits import ends, tile_range
+from .limits import ends, tile_classes, tile_range
 from .plan import Accumulator, Kernel, Limit, Loop, Plan
 from .sizes import resolve
 from .states import State, summand
@@ -25,6 +25,9 @@ from .tile_ops import Frame
 BUDGET = 1 << 20  # elements of the largest temporary of a tile on a CPU: 4 MiB in float32 stay in its cache
 OTHER_BUDGET = 64 << 20  # on a device where a launch costs more than a cache miss
 ROWS, COLUMNS = 256, 512  # the tile to begin with, of rows and of a loop
+
+
+_NOTHING_KEPT = object()
 
 
 class InputMismatch(ValueError):
@@ -77,32 +80,49 @@ class LoopProgram:
         self.owned = frozenset(t for t in self.each.owned if uses[t] == 1)
         self.keeps = Block([loop.guard] if loop.guard is not None else [], outside)
         self.before = Block([*self.each.inputs, *self.keeps.inputs], given)
-        self.bounds = Block([limit.bound for limit in (*loop.uppers, *loop.lowers)], given)
+        self.bounds = Block([limit.bound for limit in loop.limits], given)
 
     def run(self, environment: dict, frame: Frame, tile: int, rows: Dim | None) -> dict[Term, object]:
         """The finished values of the loop's reductions."""
         outer = {**environment, **self.before.run(environment, frame)}
         length = resolve(self.loop.dim.size, frame.sizes)
-        uppers, lowers = (
-            [self._ends(x, outer, frame, rows) for x in side] for side in (self.loop.uppers, self.loop.lowers)
-        )
-        tiles = tile_range(tile, length, uppers, lowers)
+        tiles = self._tiles(outer, frame, tile, rows)
         states = self._pass(outer, frame, tile, tiles, length, exact=False)
         if any(s.doubtful() for s in states):
             states = self._pass(outer, frame, tile, tiles, length, exact=True)
         return {r: value for s in states for r, value in s.finished(frame)}
 
-    def _pass(self, outer: dict, frame: Frame, tile: int, tiles, length: int, exact: bool) -> list[State]:
+    def _tiles(self, outer: dict, frame: Frame, tile: int, rows: Dim | None) -> dict[int, bool]:
+        """The tiles that may hold something, and whether each is full."""
+        length = resolve(self.loop.dim.size, frame.sizes)
+        found = []
+        for r in self.loop.ranges:
+            uppers, lowers = ([self._ends(x, outer, frame, rows) for x in side] for side in (r.uppers, r.lowers))
+            found.append((tile_range(tile, length, uppers, lowers), r.exact))
+        return tile_classes(found)
+
+    def _pass(self, outer: dict, frame: Frame, tile: int, tiles: dict, length: int, exact: bool) -> list[State]:
         loop = self.loop
         states = [State(a, g, s, loop.dim, exact) for a, g, s in zip(loop.accumulators, self.gauges, self.summands)]
-        for n in range(tiles.start, tiles.stop):
+        for n, full in tiles.items():
             frame.ranges[loop.dim] = (n * tile, min((n + 1) * tile, length))
+            drops = None if full or loop.guard is None else self._drops(outer, frame)
+            if drops is _NOTHING_KEPT:
+                continue
             values = self.each.run(outer, frame)
-            full = loop.guard is None or (loop.limits_only and tiles.full_start <= n < tiles.full_stop)
-            drops = None if full else ~self.keeps.run(outer, frame)[loop.guard]
             for state in states:
                 state.add(values, drops, self.owned, frame)
         return states
+
+    def _drops(self, outer: dict, frame: Frame):
+        """Where the guard is false; None if nowhere. Waiting for this answer costs less than a tile, on a CPU."""
+        keeps = self.keeps.run(outer, frame)[self.loop.guard]
+        if frame.device.type == "cpu":
+            if not keeps.any():
+                return _NOTHING_KEPT
+            if keeps.all():
+                return None
+        return ~keeps
 
     def _ends(self, limit: Limit, outer: dict, frame: Frame, rows: Dim | None) -> tuple[int, int]:
         """The least and largest bound over all rows and grid points of the tile."""

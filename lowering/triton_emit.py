@@ -116,7 +116,7 @@ class _Emitter:
             self.arguments.append(Argument(name, size=dim.size))
             self.tiles.sizes[dim] = name
             self.tiles.scalars.setdefault(str(dim.size), name)
-        limits = [limit.bound for loop in kernel.loops for limit in (*loop.uppers, *loop.lowers)]
+        limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
         for node in dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)):
             if node.op == "size" and node.attrs[0] not in self.tiles.scalars:
                 self.tiles.scalars[node.attrs[0]] = fresh(node.attrs[0])

@@ -1,16 +1,9 @@
-"""What a plan looks like: loops, sharing, guards as limits, kernels that are split off, and what is refused.
-
-Tile classes are held against brute force over random predicates.
-"""
+"""What a plan looks like: loops, sharing, guards as limits, kernels that are split off, and what is refused."""
 
 from math import inf
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from onepass.egraph.evaluate import evaluate
 from onepass.egraph.ops import (
     const,
     iota,
@@ -28,7 +21,7 @@ from onepass.egraph.ops import (
 )
 from onepass.egraph.term import Dim, Tensor, tensors
 from onepass.lowering.build import build_plan
-from onepass.lowering.limits import as_limit, conjunction, conjuncts, ends, tile_range
+from onepass.lowering.limits import conjuncts
 from onepass.lowering.plan import NotPlannable
 from tests.attention_terms import attention, one_pass, three_pass
 
@@ -184,61 +177,6 @@ def test_negated_guards():
     outside = logical_not(le(iota(j), iota(i)))
     assert [repr(c) for c in conjuncts(outside)] == ["i + 1 ≤ j"]
     assert [repr(c) for c in conjuncts(logical_not(logical_not(outside)))] == ["i + 1 ≤ j"]
-
-
-@st.composite
-def predicates(draw):
-    """Conjunctions of affine comparisons over i (rows), g (grid) and j (loop); j occurs as ±j or ±(j // c)."""
-    i, j, g = Dim("i", draw(st.integers(1, 24))), Dim("j", draw(st.integers(1, 40))), Dim("g", 3)
-    parts = []
-    for _ in range(draw(st.integers(1, 3))):
-        row = draw(st.sampled_from([iota(i), iota(i) // const(draw(st.integers(2, 5))), iota(i) * const(2), const(0)]))
-        column = draw(st.sampled_from([iota(j), iota(j) // const(draw(st.integers(2, 5)))]))
-        rest = (
-            row * const(draw(st.sampled_from([1, -1])))
-            + iota(g) * const(draw(st.integers(-2, 2)))
-            + const(draw(st.integers(-20, 40)))
-        )
-        parts.append(
-            draw(st.sampled_from([le(column, rest), le(rest, column), lt(column, rest), logical_not(le(column, rest))]))
-        )
-    return i, j, g, parts
-
-
-def over(term, *dims):
-    return np.broadcast_to(evaluate(term, {}, dims), [d.size for d in dims])
-
-
-@given(predicates(), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
-def test_tiles_are_classed_right(drawn, tile, row_tile, group):
-    i, j, g, parts = drawn
-    kept = conjunction(c for p in parts for c in conjuncts(p))
-    found = [as_limit(c, j, i, ()) for c in (conjuncts(kept) if kept is not None else ())]
-    assert None not in found
-    full_matrix = over(conjunction(parts), g, i, j)[group].astype(bool)
-    for first in range(0, i.size, row_tile):
-        last = min(first + row_tile, i.size) - 1
-        sides = {"upper": [], "lower": []}
-        for side, limit in found:
-            bound = over(limit.bound, g, i)[group]
-            sides[side].append(ends(limit, int(bound[first]), int(bound[last])))
-        tiles = tile_range(tile, j.size, sides["upper"], sides["lower"])
-        assert 0 <= tiles.start <= tiles.full_start <= tiles.full_stop <= tiles.stop <= -(-j.size // tile)
-        for n in range(-(-j.size // tile)):
-            block = full_matrix[first : last + 1, n * tile : (n + 1) * tile]
-            assert tiles.start <= n < tiles.stop or not block.any(), "a kept element in an empty tile"
-            assert not tiles.full_start <= n < tiles.full_stop or block.all(), "a dropped element in a full tile"
-
-
-def test_causal_tiles_are_as_few_as_can_be():
-    assert tile_range(64, 256, [ends(lim, 65, 128) for lim in [_rising()]], []) == (0, 0, 1, 2)
-    assert tile_range(64, 256, [(-5, 0)], []) == (0, 0, 0, 0)
-    assert tile_range(64, 100, [], []) == (0, 0, 1, 2)
-    assert tile_range(64, 256, [], [(300, 400)]) == (4, 4, 4, 4)
-
-
-def _rising():
-    return as_limit(le(iota(Dim("j", 256)), iota(Dim("i", 256))), Dim("j", 256), Dim("i", 256), ())[1]
 
 
 def test_every_input_is_named_once():
