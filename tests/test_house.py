@@ -120,7 +120,7 @@ def files() -> Iterator[Path]:
     generated = {"build", "dist", "shared", "__pycache__"}
     for path in sorted(ROOT.rglob("*")):
         folders = path.relative_to(ROOT).parts[:-1]
-        hidden = any(folder.startswith(".") and folder != ".ci" for folder in folders)
+        hidden = path.name == ".git" or any(f.startswith(".") and f != ".ci" for f in folders)  # a worktree has a file
         if path.is_file() and not hidden and generated.isdisjoint(folders) and ".egg-info" not in "".join(folders):
             yield path
 
