@@ -48,10 +48,11 @@ def to_term(form: Affine) -> Term:
     ordered = sorted(coefficients.items(), key=lambda item: (item[1] < 0, repr(item[0])))
     result: Term | None = None
     for atom, c in ordered:
+        if result is None:
+            result = atom if c == 1 else atom * const(c)
+            continue
         part = atom if abs(c) == 1 else atom * const(abs(c))
-        result = (
-            (part if c > 0 else part * const(-1)) if result is None else (result + part if c > 0 else result - part)
-        )
+        result = result + part if c > 0 else result - part
     if result is None:
         return const(constant)
     return result + const(constant) if constant > 0 else result - const(-constant) if constant < 0 else result

@@ -14,8 +14,9 @@ from time import perf_counter
 
 from .certificate import BACKWARD, FORWARD, Derivation, Step, binding_text, replace_at
 from .match import holds, instantiate, match
+from .normal import Normaliser
 from .rule import Rule, variables_of
-from .term import AttributeVariable, Dim, Term, TermError, subterms
+from .term import AttributeVariable, Dim, Term, TermError, substitute, subterms
 
 ALTERNATIVES = 8  # members of a class tried per variable before a guard counts as unknown
 
@@ -52,6 +53,38 @@ def derive(start: Term, goal: Term, rules: Sequence[Rule], limits: Limits | None
         if not graph.round(readings, ends, limits.terms, deadline) or perf_counter() > deadline:
             break
     return Derivation(start, goal, _steps(graph, start, goal)) if graph.same(*ends) else None
+
+
+def replay(start: Term, normaliser: Normaliser) -> Derivation:
+    """What the normaliser did to a term as a chain of whole terms: a shared subterm changes everywhere in one step."""
+    steps: list[Step] = []
+    current, settled = start, set()
+    while True:
+        found = _next_change(current, normaliser, settled)
+        if found is None:
+            return Derivation(start, current, tuple(steps))
+        old, position = found
+        for rule, new in normaliser.changes[old]:
+            after = substitute(current, {old: new})
+            name, binding = (rule, ()) if isinstance(rule, str) else (rule.name, binding_text(match(rule.left, old)))
+            steps.append(Step(name, FORWARD, position, binding, current, after, everywhere=True))
+            old, current = new, after
+
+
+def _next_change(root: Term, normaliser: Normaliser, settled: set[Term]) -> tuple[Term, tuple[int, ...]] | None:
+    """The first subterm, arguments first, that the normaliser changed, with a path to it; the others are settled."""
+    stack: list[tuple[Term, tuple[int, ...]]] = [(root, ())]
+    while stack:
+        node, position = stack[-1]
+        below = next(((a, n) for n, a in enumerate(node.args) if a not in settled), None)
+        if below is not None:
+            stack.append((below[0], (*position, below[1])))
+        elif node in normaliser.changes:
+            return node, position
+        else:
+            settled.add(node)
+            stack.pop()
+    return None
 
 
 class ProofGraph:

@@ -1,7 +1,7 @@
 """The normal form: directed rules applied bottom-up to a fixpoint, literals folded, index terms in affine form.
 
 Different spellings of one program meet here, before the search. The caller passes the rules; this module knows none.
-Used by onepass/pipeline.py and by capture for index terms.
+What was done to each subterm is kept, so that derive.py can write it down. Used by onepass/pipeline.py.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .affine import affine, compare, split_multiple, to_term
+from .certificate import FOLDING, INDICES
 from .match import rewrite
 from .ops import OPS, const, make
 from .rule import Rule
@@ -23,12 +24,15 @@ FUEL = 20_000  # rule applications; a directed set that needs more does not term
 
 @dataclass
 class Normaliser:
-    """Remembers what it has normalised and which rules fired, in order. `normal(term)` is idempotent."""
+    """Remembers what it has normalised and which rules fired, in order. `normal(term)` is idempotent.
+
+    changes: subterm with normal arguments -> what it became, step by step, each with a rule or one of NOT_RULES.
+    """
 
     rules: Sequence[Rule]
     fired: list[str] = field(default_factory=list)
+    changes: dict[Term, tuple[tuple[Rule | str, Term], ...]] = field(default_factory=dict)
     _done: dict[Term, Term] = field(default_factory=dict)
-    _next: dict[Term, Term] = field(default_factory=dict)
     _fuel: int = FUEL
 
     def __post_init__(self):
@@ -53,11 +57,12 @@ class Normaliser:
     def _settle(self, node: Term, stack: list[Term]) -> None:
         """The arguments are normal: one step at the root, then what it became goes first."""
         rebuilt = make(node.op, tuple(self._done[a] for a in node.args), node.attrs)
-        after = self._next.get(rebuilt) or self._step(rebuilt)
-        if after is None:
+        changes = self.changes.get(rebuilt) or self._step(rebuilt)
+        if not changes:
             self._done[node] = self._done[rebuilt] = rebuilt
             return
-        self._next[rebuilt] = after
+        self.changes[rebuilt] = changes
+        after = changes[-1][1]
         if after in self._done:
             self._done[node] = self._done[rebuilt] = self._done[after]
             return
@@ -66,16 +71,18 @@ class Normaliser:
             raise TermError(f"normalisation does not come to rest; last rules: {self.fired[-5:]}")
         stack.append(after)
 
-    def _step(self, node: Term) -> Term | None:
+    def _step(self, node: Term) -> tuple[tuple[Rule | str, Term], ...]:
         arranged = _arrange(node)
         for form in (arranged, node) if arranged is not node else (node,):
             for rule in self._by_op[form.op]:
                 after = rewrite(rule, form)
                 if after is not None and after is not node:
                     self.fired.append(rule.name)
-                    return after
-        simpler = _fold(node) or _index_form(node)
-        return simpler if simpler is not None and simpler is not node else None
+                    return (*([(INDICES, form)] if form is not node else []), (rule, after))
+        for kind, simpler in ((FOLDING, _fold(node)), (INDICES, _index_form(node))):
+            if simpler is not None:
+                return ((kind, simpler),) if simpler is not node else ()
+        return ()
 
 
 def normalise(root: Term, rules: Sequence[Rule]) -> Term:

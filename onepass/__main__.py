@@ -1,4 +1,4 @@
-"""The command line: `python -m onepass demo | explain FILE:FUNC | rules | doctor | prove | bench`.
+"""The command line: `python -m onepass demo | explain FILE:FUNC | verify FILE | rules | doctor | prove | bench`.
 
 Thin: each command is one function that calls the part that does the work. Exit status 0 means done, 1 that something
 failed or was found wrong, 2 that the command was misused or is not built yet.
@@ -33,6 +33,9 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("target", metavar="FILE:FUNC", help="its inputs come from example_inputs() beside it")
             command.add_argument("--json", action="store_true", help="print JSON")
             command.add_argument("--html", metavar="PATH", help="also write a page")
+            command.add_argument("--certificate", metavar="PATH", help="also write what `verify` checks")
+        if name == "verify":
+            command.add_argument("certificate", metavar="FILE", help="what explain --certificate wrote")
         if name == "demo":
             command.add_argument("--size", type=int, default=4096, help="the length for time and memory (4096)")
     return parser
@@ -55,8 +58,29 @@ def _explain(chosen) -> int:
     report = explain(function, *inputs)
     print(report.json() if chosen.json else report)
     if chosen.html:
-        print(f"\nwritten: {report.html(chosen.html)}")
+        print(f"\nwritten: {report.html(chosen.html)}", file=sys.stderr)
+    if chosen.certificate:
+        from .certificates import write
+
+        print(f"written: {write(report, chosen.certificate)}", file=sys.stderr)
     return 1 if report.failures else 0
+
+
+def _verify(chosen) -> int:
+    """Neither torch nor the search is loaded here."""
+    from .certificates import CertificateFileError, verify
+    from .egraph.certificate import CertificateError
+
+    try:
+        checked = verify(chosen.certificate)
+    except (OSError, CertificateFileError) as error:
+        print(f"onepass verify: {error}", file=sys.stderr)
+        return UNFINISHED
+    except CertificateError as error:
+        print(f"onepass verify: {chosen.certificate} proves nothing: {error}", file=sys.stderr)
+        return 1
+    print("\n\n".join(map(str, checked)) or "no region, nothing to check")
+    return 0
 
 
 def _target(text: str):
@@ -162,6 +186,7 @@ def _bench(chosen) -> int:
 COMMANDS = (
     ("demo", _demo, "a small GPT-like block, fused: what happened, how right, how fast"),
     ("explain", _explain, "what onepass does with a function of a file, and why"),
+    ("verify", _verify, "check a certificate again, without torch and without the search"),
     ("rules", _rules, "the laws: name, law, exactness, guards"),
     ("doctor", _doctor, "what is installed here and what is missing"),
     ("prove", _prove, "prove the laws"),

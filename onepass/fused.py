@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from . import cache
+from .certificates import certificate
 from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
 from .egraph.show import show_let
 from .egraph.term import TermError
@@ -26,6 +27,7 @@ from .lowering.plan import Plan
 from .options import Options
 from .program import Atom, Program
 from .report import KernelReport, RegionReport, Step
+from .rules import ALL
 
 BACKWARD = "recomputes through the original region (no derived backward yet)"
 _MOST = 512  # of a long-lived process, the latest are kept
@@ -188,6 +190,8 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
         executor=options.executor,
         cache="searched now",
         backward=BACKWARD,
+        proof=found.derivation.explained({rule.name: rule.law for rule in (*ALL, *options.rules)}),
+        certificate=certificate(found.derivation, options.rules),
     )
 
 
@@ -225,8 +229,6 @@ def _kernel(kernel) -> KernelReport:
 
 def steps(fired, rules) -> tuple[Step, ...]:
     """The rules that fired, with their laws."""
-    from .rules import ALL
-
     known = {rule.name: rule for rule in (*ALL, *rules)}
     return tuple(
         Step(name, known[name].law, known[name].exact, known[name].trusted) if name in known else Step(name, "")

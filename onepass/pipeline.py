@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .egraph.certificate import Derivation, check
 from .egraph.cost import Target
-from .egraph.derive import derive
+from .egraph.derive import derive, replay
 from .egraph.engine import EngineError, Limits, rule_text
 from .egraph.normal import Normaliser
 from .egraph.rule import Rule
@@ -25,7 +25,7 @@ from .rules import ALL, NORMAL, PHASES
 
 @dataclass(frozen=True)
 class Optimized:
-    """`captured` is normalised, `term` extracted; `fired` names the rules of the whole derivation, in order."""
+    """`captured` is normalised, `term` extracted; the derivation leads from the term as it was captured to `term`."""
 
     captured: Term
     term: Term
@@ -55,8 +55,8 @@ def optimize(
     captured = normaliser.normal(term)
     found = search(captured, with_rules(PHASES if phases is None else phases, searched), limits, target)
     started = time.perf_counter()
-    derivation = certify(captured, found.term, found.fired, (*ALL, *rules))
-    fired = tuple(dict.fromkeys((*normaliser.fired, *derivation.rules)))
+    derivation = certify(term, normaliser, found.term, found.fired, (*ALL, *rules))
+    fired = derivation.rules
     statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
     plan = build_plan(found.term, output, order, fired)
     return Optimized(captured, found.term, plan, fired, statistics, found.passes_before, found.passes_after, derivation)
@@ -82,11 +82,17 @@ def with_rules(phases: Mapping[str, Sequence[Rule]], rules: Sequence[Rule]) -> d
     return {first: (*phases.get(first, ()), *rules)} | {name: tuple(r) for name, r in phases.items() if name != first}
 
 
-def certify(captured: Term, extracted: Term, fired: Sequence[str], rules: Sequence[Rule]) -> Derivation:
-    """The checked derivation of one from the other. Raises NotPlannable if there is none: nothing is then replaced."""
-    used = [rule for rule in dict.fromkeys(rules) if rule.name in fired]
-    derivation = derive(captured, extracted, used)
-    if derivation is None:
+def certify(
+    term: Term, normaliser: Normaliser, extracted: Term, fired: Sequence[str], rules: Sequence[Rule]
+) -> Derivation:
+    """The checked derivation of the extracted form from the captured one, through its normal form.
+
+    Raises NotPlannable if there is none: nothing is then replaced.
+    """
+    first = replay(term, normaliser)
+    further = derive(first.goal, extracted, [rule for rule in dict.fromkeys(rules) if rule.name in fired])
+    if further is None:
         raise NotPlannable("no certificate: the extracted form could not be derived again from the captured one")
-    check(derivation, used)
+    derivation = first.then(further)
+    check(derivation, rules)
     return derivation

@@ -23,6 +23,20 @@ class Step:
     trusted: bool = False
 
 
+class Steps(tuple[Step, ...]):
+    """The rules of a derivation in order of first use; printed, it is the whole derivation as readable mathematics."""
+
+    text: str
+
+    def __new__(cls, steps=(), text: str = ""):
+        made = super().__new__(cls, steps)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text or "nothing was derived"
+
+
 @dataclass(frozen=True)
 class Refused:
     """A region that stays as the user wrote it: why, and where in the user's file."""
@@ -50,7 +64,10 @@ class KernelReport:
 
 @dataclass(frozen=True)
 class RegionReport:
-    """One fused region. Bytes are None where a size is not known; `notes` say what went wrong and was survived."""
+    """One fused region. Bytes are None where a size is not known; `notes` say what went wrong and was survived.
+
+    proof: the derivation as readable mathematics; certificate: the same as data, for `python -m onepass verify`.
+    """
 
     key: str
     places: tuple[str, ...]
@@ -66,6 +83,11 @@ class RegionReport:
     backward: str
     notes: tuple[str, ...] = ()
     count: int = 1
+    proof: str = ""
+    certificate: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        object.__setattr__(self, "derivation", Steps(self.derivation, self.proof))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -104,8 +126,9 @@ class Report:
         return tuple(kernel for region in self.regions for kernel in region.kernels)
 
     @property
-    def derivation(self) -> tuple[Step, ...]:
-        return tuple(step for region in self.regions for step in region.derivation)
+    def derivation(self) -> Steps:
+        steps = (step for region in self.regions for step in region.derivation)
+        return Steps(steps, "\n\n".join(str(region.derivation) for region in self.regions))
 
     @property
     def passes(self) -> tuple[int, int]:

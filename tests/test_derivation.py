@@ -116,8 +116,14 @@ def test_a_derivation_reads_as_mathematics(found):
     lines = str(found).splitlines()
     assert lines[0] == "where t0 = (Σ_d q[i, d] · k[j, d]) · 0.5"
     assert lines[1].strip() == "Σ_j exp(t0 - (max_j t0)) / (Σ_j exp(t0 - (max_j t0))) · v[j, e]"
-    assert lines[-2].strip() == "= mantissa(⊕_j ⟨t0, v[j, e]⟩) / mantissa(⊕_j ⟨t0, 1⟩)"
-    assert "4. shifted_sum_of_ones_is_rescaled" in lines[-1]
+    assert lines[-1].strip() == "= mantissa(⊕_j ⟨t0, v[j, e]⟩) / mantissa(⊕_j ⟨t0, 1⟩)"
+    assert "4. shifted_sum_of_ones_is_rescaled" in lines[-3]
+    assert lines[-2].strip() == "in div:  Σ_j exp(t0 - (max_j t0))  =>  mantissa(⊕_j ⟨t0, 1⟩)"
+
+
+def test_laws_are_printed_where_they_are_known(found):
+    said = found.explained({r.name: r.law for r in STREAMING})
+    assert "2. common_divisor_leaves_sum: Σ_j a / c = (Σ_j a) / c" in said
 
 
 def test_a_derivation_survives_a_round_trip(found):

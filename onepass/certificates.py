@@ -1,0 +1,97 @@
+"""Certificates as files: `explain --certificate` writes what a report derived, `verify` checks it again.
+
+A file holds, per region, the chain of steps and those of its rules that are not shipped. Checking needs the rules and
+egraph/certificate.py only: no torch, no e-graph, nothing of the search. Called by the command line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .egraph.certificate import Derivation, check
+from .egraph.rule import Rule
+from .egraph.serial import digest, rule_from_json, rule_to_json
+from .egraph.term import TermError
+from .errors import OnepassError
+from .rules import ALL
+
+FORMAT = 1
+STATED = ("name", "left", "right", "guards", "both")  # what of a rule decides whether a step is an instance of it
+
+
+class CertificateFileError(OnepassError, ValueError):
+    """A file that is no certificate, or one whose rule has the name of a shipped law and says something else."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One region of a file whose chain holds. `foreign` are the rules that the file brought: checked as steps only."""
+
+    places: tuple[str, ...]
+    derivation: Derivation
+    rules: Mapping[str, Rule]
+    foreign: tuple[Rule, ...]
+
+    def __str__(self) -> str:
+        rules = [self.rules[name] for name in self.derivation.rules]
+        lines = [f"at {', '.join(self.places) or '(source line unknown)'}"]
+        lines.append(self.derivation.explained({rule.name: rule.law for rule in rules}))
+        lines += [f"assumes  {a}" for a in dict.fromkeys(r.assumption for r in rules if r.assumption)]
+        lines += [f"relies on a law that is not onepass's: {rule}" for rule in self.foreign]
+        return "\n".join([*lines, f"checked  {len(self.derivation.steps)} steps"])
+
+
+def certificate(derivation: Derivation, given: tuple[Rule, ...]) -> dict:
+    """The data of one region: the chain, and the given rules that it uses."""
+    used = [rule_to_json(rule) for rule in given if rule.name in derivation.rules]
+    return {"derivation": derivation.to_json(), "rules": used}
+
+
+def write(report, path) -> Path:
+    """Writes the certificates of every region of a report; the path."""
+    regions = [{"at": list(region.places), **region.certificate} for region in report.regions]
+    path = Path(path)
+    path.write_text(json.dumps({"onepass certificate": FORMAT, "regions": regions}), encoding="utf-8")
+    return path
+
+
+def verify(path) -> tuple[Checked, ...]:
+    """Checks every region of a file. Its own rules are listed, never taken for proved.
+
+    Raises CertificateFileError for what is no certificate, CertificateError for the first step that is no instance of
+    its rule, OSError for a file that cannot be read.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        if data["onepass certificate"] != FORMAT:
+            raise CertificateFileError(f"{path} is of format {data['onepass certificate']!r}, not {FORMAT}")
+        regions = [(tuple(map(str, r["at"])), r["derivation"], r["rules"]) for r in data["regions"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise error if isinstance(error, OnepassError) else CertificateFileError(
+            f"{path} is no certificate of onepass: {type(error).__name__}: {error}"
+        ) from error
+    return tuple(_checked(path, *region) for region in regions)
+
+
+def _checked(path, places: tuple[str, ...], data, brought) -> Checked:
+    try:
+        foreign = tuple(rule_from_json(rule) for rule in brought)
+        derivation = Derivation.from_json(data)
+    except TermError as error:
+        raise CertificateFileError(f"{path} is no certificate of onepass: {error}") from error
+    rules = {rule.name: rule for rule in ALL}
+    for rule in foreign:
+        if rule.name in rules and statement(rule) != statement(rules[rule.name]):
+            raise CertificateFileError(f"{path} brings a rule {rule.name!r} that is not the law of this name: {rule}")
+        rules.setdefault(rule.name, rule)
+    check(derivation, rules)
+    return Checked(places, derivation, rules, tuple(r for r in foreign if r is rules[r.name]))
+
+
+def statement(rule: Rule) -> str:
+    """A name for what a rule claims: equal for equal laws, whatever their text, line or author."""
+    data = rule_to_json(rule)
+    return digest([data[part] for part in STATED])
