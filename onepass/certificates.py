@@ -70,8 +70,10 @@ def verify(path) -> tuple[Checked, ...]:
             raise CertificateFileError(f"{path} is of format {data['onepass certificate']!r}, not {FORMAT}")
         regions = [(tuple(map(str, r["at"])), r["derivation"], r["rules"]) for r in data["regions"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise error if isinstance(error, OnepassError) else CertificateFileError(
-            f"{path} is no certificate of onepass: {type(error).__name__}: {error}"
+        raise (
+            error
+            if isinstance(error, OnepassError)
+            else CertificateFileError(f"{path} is no certificate of onepass: {type(error).__name__}: {error}")
         ) from error
     return tuple(_checked(path, *region) for region in regions)
 

@@ -246,7 +246,7 @@ def corrupt(draw, data: dict) -> str:
     elif what == "binding":
         steps[n][3] = [[name, f"{text} + 1"] for name, text in binding] or [["x", "1"]]
     elif what == "result":
-        steps[n][4] = to_json(draw(st.sampled_from([const(0.5), exp(load(Tensor("q", "float32", ())))])))
+        steps[n][4] = to_json(draw(st.sampled_from([const(0.375), exp(load(Tensor("q", "float32", ())))])))
     elif what == "drop":
         del steps[n]
     else:
