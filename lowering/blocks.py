@@ -101,7 +101,7 @@ class Step:
                 return tile_ops.contract(*args, node.attrs[1], frame)
             case "fold":
                 return tile_ops.fold(node.attrs[0], args[0], node.attrs[1], frame)
-        return tile_ops.apply(self.kind, args, self.mine)
+        return frame.settled(tile_ops.apply(self.kind, args, self.mine), node)
 
 
 _CONSTANTS = {

@@ -29,6 +29,13 @@ class Frame:
     device: torch.device
     ranges: dict[Dim, tuple[int, int]] = field(default_factory=dict)
 
+    def settled(self, value, node: Term):
+        """A tile made of weak numbers only, as where(p, 0, -1e9), in the type that the tensors are computed in."""
+        if node.dtype != "float" or value.dim() == 0 or value.dtype != torch.float64:
+            return value
+        double = any(t.dtype == torch.float64 for t in self.tensors.values())
+        return value if double else value.float()
+
     def length(self, dim: Dim) -> int:
         start, stop = self.ranges[dim]
         return stop - start

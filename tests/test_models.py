@@ -1,0 +1,70 @@
+"""Models of public libraries, unchanged: every attention is fused, and the answer is as near to float64 as eager's."""
+
+import pytest
+import torch
+
+import onepass
+from onepass.backend import onepass_backend
+from tests.models import MODELS
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path, monkeypatch):
+    from onepass import report
+
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    report.forget()
+    yield
+    report.forget()
+
+
+def answers(model, kwargs):
+    """The first output of eager in float64 (float32 where a model has no float64), of eager, and of the compiled model."""
+    graphs = []
+
+    def backend(graph, example_inputs):
+        before = count(graph)
+        made = onepass_backend(graph, example_inputs, options={"inner": "eager"})
+        graphs.append((before, count(graph)))
+        return made
+
+    with torch.no_grad():
+        eager = model(**kwargs)[0]
+        fused = torch.compile(model, backend=backend)(**kwargs)[0]
+        try:
+            double = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in kwargs.items()}
+            exact = model.double()(**double)[0]
+        except RuntimeError:
+            exact = eager.double()
+    return exact, eager, fused, graphs
+
+
+def count(graph) -> dict[str, int]:
+    """How often each module-level operation that no attention needs occurs."""
+    names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    return {name: names.count(name) for name in names if any(w in name for w in ("linear", "layer_norm", "embedding"))}
+
+
+REFUSED = {"GPT-OSS": "its sink is a column joined to the scores by torch.cat"}
+CASES = [
+    pytest.param(m, marks=pytest.mark.xfail(reason=REFUSED[m.name], strict=True) if m.name in REFUSED else (), id=m.name)
+    for m in MODELS
+]
+
+
+@pytest.mark.parametrize("record", CASES)
+def test_every_attention_is_fused_and_nothing_else_is_disturbed(record):
+    exact, eager, fused, graphs = answers(record.build(), record.inputs())
+    reports = onepass.reports()
+    assert sum(region.count for report in reports for region in report.regions) == record.attentions
+    assert [r.reason for report in reports for r in report.refusals] == []
+    assert [f for report in reports for f in report.failures] == []
+    assert [n for report in reports for region in report.regions for n in region.notes] == []
+    assert all(before == after for before, after in graphs)
+    floor = 4 * (eager - exact).abs().max() + 1e-6 * exact.abs().max()
+    assert (fused - exact).abs().max() <= floor
