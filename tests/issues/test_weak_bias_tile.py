@@ -1,4 +1,4 @@
-"""A bias chosen between two plain numbers, as model libraries build masks, became a float64 tile on a CPU and failed."""
+"""A bias of two plain numbers, as model libraries build masks, became a float64 tile on a CPU and failed."""
 
 import pytest
 import torch
