@@ -1,0 +1,251 @@
+"""The best software pipeline of a problem by OR-Tools CP-SAT: start times, warps and ring depths in one model.
+
+Objective in this order: interval, consumer warpgroups, bytes between warpgroups, waits, length, ring tiles. One worker
+and a deterministic amount of work: the same problem has the same answer. Trusted by nobody: checker.py judges it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+from .problem import PRODUCER, Operation, Problem, Schedule
+
+WORK = 60.0  # deterministic units for one interval and number of warpgroups, about seconds
+
+
+class SolverMissing(ImportError):
+    """OR-Tools is not installed; `pip install onepass[solvers]`."""
+
+
+def solve(problem: Problem, intervals: int = 8, consumers: tuple[int, ...] = (), work: float = WORK) -> Schedule:
+    """The best schedule, looking at `intervals` intervals from the problem's bound upwards.
+
+    `consumers` restricts the numbers of consumer warpgroups. "infeasible": every pair of interval and warpgroups was
+    proved to have no schedule of at most problem.stages iterations; "unknown": none was found, but not all are proved.
+    """
+    counts = [n for n, budget in problem.registers if budget > 0 and (not consumers or n in consumers)]
+    tried: list[tuple[int, int, str]] = []
+    for interval in range(problem.bound, problem.bound + intervals):
+        for count in counts:
+            found = _Model(problem, interval, count).solve(work)
+            tried.append((interval, count, found.status))
+            if found.found:
+                surely = found.status == "optimal" and all(v == "infeasible" for _, _, v in tried[:-1])
+                return replace(found, status="optimal" if surely else "feasible", tried=tuple(tried))
+    proved = all(verdict == "infeasible" for _, _, verdict in tried)
+    return Schedule("infeasible" if tried and proved else "unknown", tried=tuple(tried))
+
+
+class _Model:
+    """One interval and one number of consumer warpgroups. x[op][phase]: the op starts at this slot of the interval."""
+
+    def __init__(self, problem: Problem, interval: int, consumers: int):
+        try:
+            from ortools.sat.python import cp_model
+        except ImportError as error:
+            raise SolverMissing("the schedule solver needs OR-Tools: pip install onepass[solvers]") from error
+        self.cp, self.model = cp_model, cp_model.CpModel()
+        self.problem, self.interval, self.consumers = problem, interval, consumers
+        self.operations = {o.name: o for o in problem.operations}
+        self.slots, self.warps = range(interval), range(1, consumers + 1)
+        self.horizon = problem.stages * interval
+        self._place()
+        self._dependences()
+        self._units()
+        self._threads()
+        self._registers()
+        self._shared()
+        self._objective()
+
+    def flag(self):
+        return self.model.new_bool_var("")
+
+    def number(self, high: int):
+        return self.model.new_int_var(0, high, "")
+
+    def _place(self) -> None:
+        model = self.model
+        self.x, self.time, self.on = {}, {}, {}
+        computing = [o.name for o in self.problem.operations if not o.streaming]
+        for name, operation in self.operations.items():
+            self.x[name] = [self.flag() for _ in self.slots]
+            model.add_exactly_one(self.x[name])
+            stage, self.time[name] = self.number(self.problem.stages - 1), self.number(self.horizon)
+            phase = sum(p * x for p, x in enumerate(self.x[name]))
+            model.add(self.time[name] == stage * self.interval + phase)
+            if operation.streaming:
+                continue
+            self.on[name] = {w: self.flag() for w in self.warps}
+            model.add_exactly_one(self.on[name].values())
+        # Warpgroups are alike: each is first used after the one before it. Schedules may be rotated: one op starts one.
+        for k, name in enumerate(computing):
+            for w in self.warps[1:]:
+                model.add_bool_or([self.on[name][w].negated(), *(self.on[n][w - 1] for n in computing[:k])])
+        model.add(self.x[computing[0]][0] == 1)
+
+    def busy(self, name: str, slot: int, skip: int = 0):
+        """1 where a copy of the operation runs in the slot; its first `skip` slots are left out."""
+        return sum(self.x[name][(slot - c) % self.interval] for c in range(skip, self.operations[name].duration))
+
+    def _dependences(self) -> None:
+        self.apart = {}
+        for edge in self.problem.edges:
+            gap = self.time[edge.after] + edge.distance * self.interval - self.time[edge.before]
+            if self.operations[edge.before].streaming or edge.before == edge.after:
+                self.model.add(gap >= edge.delay)
+                continue
+            apart = self.apart_of(edge.before, edge.after)
+            self.model.add(gap >= edge.delay + edge.transfer * apart)
+
+    def apart_of(self, one: str, other: str):
+        """1 where the two operations are on different warpgroups."""
+        key = frozenset((one, other))
+        if key not in self.apart:
+            self.apart[key] = apart = self.flag()
+            for w in self.warps:
+                a, b = self.on[one][w], self.on[other][w]
+                self.model.add(a == b).only_enforce_if(apart.negated())
+                self.model.add_bool_or([a.negated(), b.negated(), apart.negated()])
+        return self.apart[key]
+
+    def _units(self) -> None:
+        """No unit is asked for more clocks in a slot than the slot has."""
+        for unit in self.problem.work():
+            users = [o for o in self.operations.values() if unit in o.work]
+            for slot in self.slots:
+                asked = [-(-o.work[unit] // o.duration) * self.busy(o.name, slot) for o in users]
+                self.model.add(sum(asked) <= self.problem.slot)
+
+    def _threads(self) -> None:
+        """A warpgroup does one synchronous thing at a time, and issues between such things only, not inside one."""
+        computing = [o for o in self.operations.values() if not o.streaming]
+        for one, other in combinations(computing, 2):
+            if one.synchronous or other.synchronous:
+                self._not_at_once(one, other)
+        for edge in self.problem.edges:
+            if edge.transfer and edge.before != edge.after:
+                for other in computing:
+                    self._sending(edge, other)
+
+    def _not_at_once(self, one: Operation, other: Operation) -> None:
+        for w in self.warps:
+            both = [self.on[one.name][w], self.on[other.name][w]]
+            for slot in self.slots:
+                self.model.add(self.claim(one, other, slot) + self.claim(other, one, slot) <= 1).only_enforce_if(both)
+
+    def claim(self, mine: Operation, other: Operation, slot: int):
+        """What an operation takes of its threads' slot: an issue takes the boundary where the slot begins."""
+        if mine.synchronous:
+            return self.busy(mine.name, slot, skip=0 if other.synchronous else 1)
+        return self.x[mine.name][slot]
+
+    def _sending(self, edge, other: Operation) -> None:
+        """The sender's threads write what another warpgroup reads, right after it is there."""
+        latency = self.operations[edge.before].latency
+        apart = self.apart_of(edge.before, edge.after)
+        for w in self.warps:
+            when = [apart, self.on[edge.before][w], self.on[other.name][w]]
+            for slot in self.slots:
+                skip = 0 if other.synchronous else 1
+                sends = sum(
+                    self.x[edge.before][(slot - latency - c) % self.interval] for c in range(skip, edge.transfer)
+                )
+                mine = self.busy(other.name, slot) if other.synchronous else self.x[other.name][slot]
+                self.model.add(sends + mine <= 1).only_enforce_if(when)
+
+    def _registers(self) -> None:
+        budget = dict(self.problem.registers)[self.consumers]
+        held = {w: [[] for _ in self.slots] for w in self.warps}
+        for value in self.problem.values:
+            live = None if value.carried else self._live(value)
+            for w in self.warps:
+                holds = self._holds(value, w)
+                for slot in self.slots:
+                    copies = [None] if value.carried else [on[slot] for on in live]
+                    held[w][slot] += [value.registers * self._both(holds, copy) for copy in copies]
+        for w in self.warps:
+            for terms in held[w]:
+                self.model.add(sum(terms) <= budget)
+
+    def _holds(self, value, w: int):
+        """1 where the warpgroup makes or reads the value."""
+        holds = self.flag()
+        for name in {value.producer, *(n for n, _ in value.readers)}:
+            self.model.add_implication(self.on[name][w], holds)
+        return holds
+
+    def _both(self, one, other):
+        if other is None:
+            return one
+        both = self.flag()
+        self.model.add_bool_or([one.negated(), other.negated(), both])
+        return both
+
+    def _live(self, value) -> list[list]:
+        """For each older iteration, whether its copy of the value is alive in each slot of the interval."""
+        end = self.number(self.horizon + self.horizon)
+        for name, distance in value.readers:
+            self.model.add(end >= self.time[name] + distance * self.interval + self.operations[name].duration)
+        return [[self._between(value, end, s + age * self.interval) for s in self.slots] for age in range(self.ages)]
+
+    @property
+    def ages(self) -> int:
+        return self.problem.stages + 2
+
+    def _between(self, value, end, moment: int):
+        begun, open_, live = self.flag(), self.flag(), self.flag()
+        start = self.time[value.producer]
+        self.model.add(start > moment).only_enforce_if(begun.negated())
+        self.model.add(end <= moment).only_enforce_if(open_.negated())
+        self.model.add_bool_or([begun.negated(), open_.negated(), live])
+        return live
+
+    def _shared(self) -> None:
+        """Rings of loaded tiles, what crosses warpgroups, and what stays through the loop fit in shared memory."""
+        self.depth, terms = {}, [self.problem.resident]
+        for load in (o for o in self.operations.values() if o.streaming):
+            depth = self.depth[load.name] = self.number(self.ages)
+            for edge in (e for e in self.problem.edges if e.before == load.name):
+                end = self.time[edge.after] + edge.distance * self.interval + self.operations[edge.after].duration
+                self.model.add(depth * self.interval >= end - self.time[load.name] + self.problem.load_latency)
+            terms.append(load.bytes * depth)
+        self.crossing = sum(e.bytes * self.apart[k] for e in self.problem.edges if (k := _pair(e)) in self.apart)
+        self.model.add(sum(terms) + self.crossing <= self.problem.shared_bytes)
+
+    def _objective(self) -> None:
+        length = self.number(2 * self.horizon)
+        for name, operation in self.operations.items():
+            self.model.add(length >= self.time[name] + operation.duration)
+        waits = sum(self.apart[k] for e in self.problem.edges if (k := _pair(e)) in self.apart)
+        deepest = 1 + self.ages * len(self.depth)
+        longest = 1 + 2 * self.horizon
+        most = 1 + len(self.problem.edges)
+        self.length = length
+        self.model.minimize(((self.crossing * most + waits) * longest + length) * deepest + sum(self.depth.values()))
+
+    def solve(self, work: float) -> Schedule:
+        solver = self.cp.CpSolver()
+        solver.parameters.num_workers, solver.parameters.random_seed = 1, 0
+        solver.parameters.max_deterministic_time = work
+        status = solver.solve(self.model)
+        names = {self.cp.OPTIMAL: "optimal", self.cp.FEASIBLE: "feasible", self.cp.INFEASIBLE: "infeasible"}
+        verdict = names.get(status, "unknown")
+        if verdict not in ("optimal", "feasible"):
+            return Schedule(verdict)
+        warps = {name: next(w for w, on in flags.items() if solver.value(on)) for name, flags in self.on.items()}
+        return Schedule(
+            status=verdict,
+            interval=self.interval,
+            consumers=self.consumers,
+            times={name: solver.value(t) for name, t in self.time.items()},
+            warps={name: warps.get(name, PRODUCER) for name in self.operations},
+            depths={name: solver.value(d) for name, d in self.depth.items()},
+            crossing=solver.value(self.crossing),
+            waits=sum(solver.value(self.apart[k]) for e in self.problem.edges if (k := _pair(e)) in self.apart),
+            length=solver.value(self.length),
+        )
+
+
+def _pair(edge) -> frozenset[str]:
+    return frozenset((edge.before, edge.after))
