@@ -13,7 +13,7 @@ TESTS =
 READY = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.ready)
 HAS_TORCH = -c 'import torch; assert (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)' 2>/dev/null
 
-.PHONY: demo test lint prove bench clean
+.PHONY: demo test lint prove theory bench clean
 
 demo: $(READY)
 	$(PYTHON) -m onepass demo
@@ -26,6 +26,10 @@ lint: $(READY)
 
 prove: $(READY)
 	$(PYTHON) -m onepass prove
+
+# Checked by Rocq, which is installed as Debian's package coq where it is missing (250 MB, needs root or sudo).
+theory: $(READY)
+	$(PYTHON) -m onepass.proofs.audit
 
 bench: $(READY)
 	$(PYTHON) -m onepass bench

@@ -1,0 +1,121 @@
+"""The theory in Rocq as far as Python can see it: its list of assumptions, its README, and the audit's own teeth.
+
+Nothing here runs Rocq; `make theory` does.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from onepass.proofs import audit
+from onepass.proofs.audit import Assumptions
+
+ROOT = Path(__file__).resolve().parents[2]
+LISTED = audit.committed()
+REALS = ("ClassicalDedekindReals", "Classical_Prop", "FunctionalExtensionality")
+TABLE_ROW = re.compile(r"^\| (`\w+\.\w+`.*?) \| (.*) \|$", re.MULTILINE)
+
+
+def as_rocq_answers(name: str, assumed: Assumptions) -> str:
+    """Rocq's three answers about a theorem, in the words of version 8.16."""
+    arguments = " ".join(["A%type_scope", "op%function_scope", *(f"({word})%scope" for word in assumed.hypotheses)])
+    listed = "".join(f"{axiom}\n  : forall P : Prop, P\n" for axiom in assumed.axioms)
+    return (
+        f"Constant Onepass.{name}\n{name} :\nforall A : Type, A = A\n\n{name} is not universe polymorphic\n"
+        f"Arguments {name} {arguments}\n  l%list_scope\n{name} is opaque\nExpands to: Constant Onepass.{name}\n"
+        + (f"Axioms:\n{listed}" if listed else audit.CLOSED + "\n")
+    )
+
+
+def found_as_listed() -> dict[str, Assumptions]:
+    axioms = tuple(sorted(LISTED.allowed))
+    return {
+        name: Assumptions(hypotheses, () if name in LISTED.closed else axioms)
+        for name, hypotheses in LISTED.hypotheses.items()
+    }
+
+
+def test_every_theorem_is_listed_and_every_listed_one_is_a_theorem():
+    assert audit.theorems() and sorted(audit.theorems()) == sorted(LISTED.hypotheses)
+
+
+def test_every_file_is_compiled():
+    assert sorted(audit.modules()) == sorted(path.stem for path in audit.THEORY.glob("*.v"))
+
+
+def test_files_require_only_files_before_them():
+    for place, module in enumerate(audit.modules()):
+        required = re.findall(r"From Onepass Require Import ([\w ]+)\.", audit.source(module))
+        assert set(" ".join(required).split()) <= set(audit.modules()[:place])
+
+
+def test_only_axioms_of_the_reals_are_allowed():
+    assert {axiom.partition(".")[0] for axiom in LISTED.allowed} == set(REALS)
+
+
+def test_theorems_about_monoids_are_closed():
+    assert {name.partition(".")[0] for name in LISTED.closed} == {"Monoid", "Homomorphism", "Tupling", "Cascade"}
+    for module in ("Monoid", "Homomorphism", "Tupling", "Cascade"):
+        assert "Reals" not in audit.source(module)
+
+
+def test_every_hypothesis_is_declared_and_used():
+    assert {word for words in LISTED.hypotheses.values() for word in words} == audit.hypothesis_names()
+
+
+def test_readme_states_every_theorem_with_its_hypotheses():
+    stated = {}
+    for names, rest in TABLE_ROW.findall((audit.THEORY / "README.md").read_text()):
+        columns = rest.split(" | ")
+        hypotheses = tuple(re.findall(r"`(\w+)`", columns[1])) if len(columns) == 3 else ()
+        stated |= dict.fromkeys(re.findall(r"`(\w+\.\w+)`", names), hypotheses)
+    assert stated == LISTED.hypotheses
+
+
+def test_answers_are_read_back():
+    found = found_as_listed()
+    text = "".join(as_rocq_answers(*item) for item in found.items())
+    assert audit.answered(text, audit.hypothesis_names()) == found
+    assert audit.complaints(found, LISTED) == []
+
+
+@pytest.mark.parametrize("name", ["Monoid.tile", "Softmax.streaming_attention"])
+def test_a_change_is_complained_of(name):
+    found = found_as_listed()
+    hypotheses, axioms = found[name]
+    changes = [
+        {name: Assumptions(hypotheses, (*axioms, "Onepass.Monoid.admitted"))},
+        {name: Assumptions((*hypotheses, "op_comm"), axioms)},
+        {"Monoid.new": Assumptions((), ())},
+    ]
+    for change in changes:
+        assert len(audit.complaints(found | change, LISTED)) == 1
+    del found[name]
+    assert audit.complaints(found, LISTED) == [f"{name} is listed and not proved"]
+
+
+def test_a_closed_theorem_may_not_use_the_reals():
+    found = found_as_listed() | {"Monoid.absent": Assumptions(("op_unit_left",), tuple(LISTED.allowed)[:1])}
+    assert len(audit.complaints(found, LISTED)) == 1
+    assert audit.complaints(found, replace(LISTED, closed=LISTED.closed - {"Monoid.absent"})) == []
+
+
+@pytest.mark.parametrize("word", ["Admitted.", "Proof. admit. Qed.", "Axiom a : False.", "Parameters x : nat."])
+def test_what_is_unproved_is_refused(word, tmp_path, monkeypatch):
+    (tmp_path / "Wrong.v").write_text(f"(* nothing Admitted here *) Theorem t : True. {word}")
+    (tmp_path / "Right.v").write_text("(* nothing Admitted here *) Theorem t : True. Proof. exact I. Qed.")
+    monkeypatch.setattr(audit, "THEORY", tmp_path)
+    assert "Theorem t" in audit.source("Right")
+    with pytest.raises(audit.TheoryError, match=r"Wrong\.v says"):
+        audit.source("Wrong")
+
+
+def test_an_answer_that_is_not_understood_is_no_success():
+    with pytest.raises(audit.TheoryError, match="not understood"):
+        audit.answered("Constant Onepass.Monoid.tile\nExpands to: x\nSomething new\n", set())
+
+
+def test_checks_run_it():
+    assert re.search(r"^for target in .*\btheory\b.*; do$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
