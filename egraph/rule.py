@@ -72,18 +72,38 @@ def rule(
     variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
     patterns = {v: _variable(v, kind) for v, kind in variables.items()}
     try:
-        left, right = (term(side) for side in function(**patterns))
-        guards = () if when is None else when(**{p: patterns[p] for p in inspect.signature(when).parameters})
-        guards = guards if isinstance(guards, tuple) else (guards,)
-        for guard in guards:
-            if not isinstance(guard, Guard):
-                raise TypeError(f"`when` gave {guard!r}, which is no Guard")
+        left, right = _sides(function(**patterns))
+        guards = () if when is None else _guards(when, patterns)
     except (TermError, TypeError, ValueError, KeyError) as error:
         raise RuleError(f"rule {name} ({line}): {error}") from error
     law = " ".join((inspect.getdoc(function) or "").split())
     record = Rule(name, law, left, right, tuple(variables.items()), guards, both, exact, line, trust)
     _refuse_bad(record)
     return record
+
+
+def _sides(returned) -> tuple[Term, Term]:
+    """What the body of a rule returned, as two terms."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        what = "nothing" if returned is None else "..." if returned is ... else f"{returned!r}"
+        raise TypeError(f"the body returns the two sides, `return left, right`; this one returns {what}")
+    for name, side in zip(("left", "right"), returned):
+        if not isinstance(side, Term | int | float):
+            raise TypeError(f"the {name} side is {side!r}, which is no term: build it from the variables")
+    return term(returned[0]), term(returned[1])
+
+
+def _guards(when: Callable, patterns: dict[str, object]) -> tuple[Guard, ...]:
+    asked = inspect.signature(when).parameters
+    for name in asked:
+        if name not in patterns:
+            raise TypeError(f"`when` asks for a variable {name!r}; the rule has {', '.join(patterns) or 'none'}")
+    guards = when(**{name: patterns[name] for name in asked})
+    guards = guards if isinstance(guards, tuple) else (guards,)
+    for guard in guards:
+        if not isinstance(guard, Guard):
+            raise TypeError(f"`when` gave {guard!r}, which is no Guard: use onepass.independent, onepass.positive, ...")
+    return guards
 
 
 def _where(function: Callable) -> str:

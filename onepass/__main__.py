@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
-import inspect
 import runpy
 import sys
 from pathlib import Path
@@ -49,13 +47,22 @@ def _demo(chosen) -> int:
 
 def _explain(chosen) -> int:
     from .report import explain
+    from .target import GUESSED_SHAPE, HINT, TargetError, said, target
 
     try:
-        function, inputs = _target(chosen.target)
-    except (OSError, ValueError, ImportError, AttributeError) as error:
+        asked = target(chosen.target)
+    except TargetError as error:
         print(f"onepass explain: {error}", file=sys.stderr)
         return UNFINISHED
-    report = explain(function, *inputs)
+    try:
+        report = explain(asked.function, *asked.inputs, **asked.keywords)
+    except Exception as error:
+        path = Path(chosen.target.rpartition(":")[0]).resolve()
+        print(f"onepass explain: {chosen.target} fails: {said(error, path)}", file=sys.stderr)
+        if asked.guessed:
+            shapes = f"{len(asked.inputs)} tensors of shape {GUESSED_SHAPE}"
+            print(f"its inputs were guessed ({shapes}): {HINT}", file=sys.stderr)
+        return UNFINISHED
     print(report.json() if chosen.json else report)
     if chosen.html:
         print(f"\nwritten: {report.html(chosen.html)}", file=sys.stderr)
@@ -81,40 +88,6 @@ def _verify(chosen) -> int:
         return 1
     print("\n\n".join(map(str, checked)) or "no region, nothing to check")
     return 0
-
-
-def _target(text: str):
-    """FILE:FUNC as a function with its inputs: what example_inputs() gives, or q, k, v of shape (1, 4, 128, 64)."""
-    import torch
-
-    file, _, name = text.rpartition(":")
-    if not file or not name.isidentifier():
-        raise ValueError(f"{text!r} is not FILE:FUNC")
-    path = Path(file).resolve()
-    if not path.is_file():
-        raise ValueError(f"there is no file {file}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise ValueError(f"{file} has no function {name}")
-    companion = getattr(function, "example_inputs", None) or getattr(module, "example_inputs", None)
-    if companion is not None:
-        return function, tuple(companion())
-    generator = torch.Generator().manual_seed(0)
-    return function, tuple(torch.randn(1, 4, 128, 64, generator=generator) for _ in range(_required(function)))
-
-
-def _required(function) -> int:
-    """How many arguments must be given."""
-    forward = getattr(function, "forward", function)
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(forward).parameters.values()
-    return sum(p.kind in kinds and p.default is inspect.Parameter.empty for p in parameters)
 
 
 def _rules(chosen) -> int:

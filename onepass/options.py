@@ -7,7 +7,7 @@ data only; rules are whole records there, never names of things that another pro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .egraph.rule import Rule
@@ -32,10 +32,7 @@ class Options:
     inner_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self):
-        object.__setattr__(self, "rules", tuple(self.rules))
-        for rule in self.rules:
-            if not isinstance(rule, Rule):
-                raise OptionError(f"rules holds {rule!r}, which is no rule: decorate a law with @onepass.rule")
+        object.__setattr__(self, "rules", _rules(self.rules))
         names = [rule.name for rule in self.rules]
         for name in names:
             if names.count(name) > 1:
@@ -69,3 +66,18 @@ class Options:
         """A name for everything that can change what is compiled."""
         inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
         return digest([self.carried(), self.inner, inner])
+
+
+def _rules(given) -> tuple[Rule, ...]:
+    """The rules of a list. Raises OptionError that says what was given instead, and where it was written."""
+    if isinstance(given, Rule):
+        raise OptionError(f"rules is a list of rules, not one: write [{given.name}] ({given.source})")
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise OptionError(f"rules is a list of rules, not {given!r}")
+    rules = tuple(given)
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            code = getattr(rule, "__code__", None)
+            where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+            raise OptionError(f"rules holds {rule!r}{where}, which is no rule: decorate a law with @onepass.rule")
+    return rules

@@ -22,7 +22,7 @@ class GraphPass(CustomGraphPass):
     """`then` is another pass, run after this one on the same graph: passes of several libraries in one place."""
 
     def __init__(self, rules=(), *, strict: bool = False, executor: str = "auto", then: Callable | None = None):
-        self.options = Options(rules=tuple(rules), strict=strict, executor=executor)
+        self.options = Options(rules=rules, strict=strict, executor=executor)
         if then is not None and not callable(then):
             raise OptionError(f"then is a pass, not {then!r}")
         self.then = then

@@ -251,7 +251,7 @@ def _region_lines(region: RegionReport):
         where = f", source {kernel.source}" if kernel.source else ""
         loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
         yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
-    yield "search      " + ", ".join(f"{k} {_number(v)}" for k, v in region.statistics.items())
+    yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {region.executor}"
     yield f"backward    {region.backward}"
     yield f"cache       {region.cache}"
@@ -276,7 +276,12 @@ def _runs(steps):
     return [tuple(run) for run in runs]
 
 
-def _number(value) -> str:
+def _statistic(value) -> str:
+    """A number, or what several of them come to; JSON has each."""
+    if isinstance(value, dict) and all(isinstance(v, int) for v in value.values()):
+        return f"{sum(value.values())} by {len(value)} rules"
+    if isinstance(value, dict):
+        return " and ".join(dict.fromkeys(map(str, value.values())))
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -323,10 +328,11 @@ def _arrow(pair, say) -> str:
 # Looking without touching ---------------------------------------------------------------------------------------------
 
 
-def explain(function, *inputs, rules=(), **options) -> Report:
-    """What onepass would do with function(*inputs), graph by graph; nothing is replaced. Options are the backend's.
+def explain(function, *inputs, rules=(), options=None, **keywords) -> Report:
+    """What onepass would do with function(*inputs, **keywords), graph by graph; nothing is replaced.
 
-    The function runs once, as written. Raises OptionError for unknown options, and whatever the function raises.
+    rules: the user's, as in `options={"rules": rules}`; options: the backend's. The function runs once, as written.
+    Raises OptionError for unknown options, and whatever the function raises.
     """
     import torch
     from torch._dynamo import config
@@ -334,11 +340,11 @@ def explain(function, *inputs, rules=(), **options) -> Report:
     from .backend import Recorder
     from .options import Options
 
-    recorder = Recorder(Options.read({"rules": rules, **options}))
+    recorder = Recorder(Options.read({"rules": rules, **(options or {})}))
     function = getattr(function, "_orig_mod", getattr(function, "_torchdynamo_orig_callable", function))
     limits = {n: 1 << 20 for n in ("recompile_limit", "accumulated_recompile_limit") if hasattr(config, n)}
     with config.patch(limits):
-        torch.compile(function, backend=recorder)(*inputs)
+        torch.compile(function, backend=recorder)(*inputs, **keywords)
     return merged(recorder.reports)
 
 

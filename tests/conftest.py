@@ -1,4 +1,4 @@
-"""What every test process sets before anything else: threads, Triton's interpreter, Hypothesis.
+"""What every test process sets before anything else: threads, Triton's interpreter, Hypothesis; the fixture `fresh`.
 
 Environment variables rather than calls, so that the processes that tests start inherit them.
 """
@@ -9,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores: more thr
     share = (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, share)))
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -18,3 +19,15 @@ if not torch.cuda.is_available():  # Triton reads it when a kernel is defined, s
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """As in a new process with an empty cache; modules ask for it by `pytestmark = pytest.mark.usefixtures`."""
+    from onepass import operator, report
+
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    operator.forget()
+    report.forget()
+    torch.manual_seed(0)

@@ -8,7 +8,7 @@ from torch import library as operations
 from torch.nn.functional import scaled_dot_product_attention, softmax
 
 import onepass
-from onepass import fused, operator, report
+from onepass import fused, report
 from onepass.backend import onepass_backend
 from onepass.capture import program_of
 from onepass.options import Options
@@ -16,13 +16,7 @@ from onepass.options import Options
 EAGER = {"inner": "eager"}
 
 
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
-    torch._dynamo.reset()
-    operator.forget()
-    report.forget()
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def plain(q, k, v):

@@ -30,6 +30,7 @@ from onepass.pipeline import certify, optimize
 from onepass.translate import translate
 from tests.strategies import index_terms
 
+pytestmark = pytest.mark.usefixtures("fresh")
 SHAPE = (1, 2, 6, 4)
 
 

@@ -7,6 +7,8 @@ import pytest
 from onepass.egraph import Dim, RuleError, TermError, independent, positive, rule
 from onepass.egraph.guard import GUARDS, Guard
 from onepass.egraph.ops import cast, const, exp, logical_not, max_over, reduce, sum_over, var, where
+from onepass.options import OptionError, Options
+from onepass.passes import GraphPass
 
 
 def refused(function, **options) -> str:
@@ -106,12 +108,30 @@ def test_an_unknown_monoid():
     assert "unknown monoid 'median'" in refused(median)
 
 
-def test_a_body_that_returns_no_two_sides():
+@pytest.mark.parametrize(
+    "body, what",
+    [
+        (lambda a: (a + 0.0,), "(a + 0,)"),
+        (lambda a: a + 0.0, "a + 0"),
+        (lambda a: ..., "..."),
+        (lambda a: None, "nothing"),
+        (lambda a: (a, a, a), "(a, a, a)"),
+    ],
+)
+def test_a_body_that_returns_no_two_sides(body, what):
     def one_sided(a):
         """a + 0"""
-        return (a + 0.0,)
+        return body(a)
 
-    assert "not enough values to unpack" in refused(one_sided)
+    assert f"the body returns the two sides, `return left, right`; this one returns {what}" in refused(one_sided)
+
+
+def test_a_side_that_is_no_term():
+    def sided(a):
+        """a + 0 = nothing"""
+        return a + 0.0, None
+
+    assert "the right side is None, which is no term" in refused(sided)
 
 
 def harmless(a: "j", c):
@@ -120,7 +140,8 @@ def harmless(a: "j", c):
 
 
 def test_a_guard_on_a_variable_that_does_not_exist():
-    assert "'z'" in refused(harmless, when=lambda z: positive(z))
+    message = refused(harmless, when=lambda z: positive(z))
+    assert "`when` asks for a variable 'z'; the rule has a, c" in message
 
 
 def test_a_guard_on_a_dim_that_the_left_side_does_not_bind():
@@ -178,3 +199,22 @@ def test_reading_backwards_twice_is_the_rule():
 def test_every_guard_says_what_it_asks(kind):
     operands = (var("x"), Dim("j"))[: GUARDS[kind].says.count("{")]
     assert "x" in str(Guard(kind, operands)) and "{" not in str(Guard(kind, operands))
+
+
+def test_one_rule_instead_of_a_list():
+    law = rule(harmless)
+    for make in (lambda: Options(rules=law), lambda: GraphPass(law), lambda: Options.read({"rules": law})):
+        with pytest.raises(OptionError, match=r"write \[harmless\] \(.*test_errors.py:\d+\)"):
+            make()
+
+
+@pytest.mark.parametrize("given", ["harmless", 3, None, {"harmless": 1}])
+def test_what_is_no_list_of_rules(given):
+    with pytest.raises(OptionError, match="rules is a list of rules, not "):
+        Options(rules=given)
+
+
+def test_a_law_that_was_not_decorated():
+    line = harmless.__code__.co_firstlineno
+    with pytest.raises(OptionError, match=rf"test_errors.py:{line}\), which is no rule: decorate"):
+        Options(rules=[harmless])

@@ -5,18 +5,13 @@ from itertools import permutations
 import pytest
 import torch
 
-from onepass import operator, report
+from onepass import report
 from onepass.backend import onepass_backend
 
 ORDERS = sorted(permutations(range(4)))
 
 
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
-    torch._dynamo.reset()
-    operator.forget()
-    report.forget()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 @pytest.mark.parametrize("order", ORDERS)

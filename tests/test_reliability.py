@@ -19,13 +19,7 @@ class Broken(Exception):
     pass
 
 
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
-    torch._dynamo.reset()
-    operator.forget()
-    report.forget()
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def attention(q, k, v):

@@ -11,19 +11,12 @@ import torch
 
 import onepass
 from onepass import __main__ as command
-from onepass import operator, report
+from onepass import report
 from onepass.report import RegionReport, Report
 
 ROOT = Path(__file__).resolve().parent.parent
 
-
-@pytest.fixture(autouse=True)
-def fresh(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
-    torch._dynamo.reset()
-    operator.forget()
-    report.forget()
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def causal(q, k, v):
@@ -138,7 +131,19 @@ def test_html_escapes():
 
 def test_an_unknown_option_of_explain_is_refused():
     with pytest.raises(onepass.errors.OnepassError, match="colour"):
-        onepass.explain(causal, *inputs(40), colour="red")
+        onepass.explain(causal, *inputs(40), options={"colour": "red"})
+
+
+def test_explain_takes_keyword_inputs():
+    q, k, v = inputs(40)
+    assert len(onepass.explain(causal, q, v=v, k=k).regions) == 1
+
+
+def test_statistics_are_short_in_print_and_whole_in_json():
+    found = onepass.explain(causal, *inputs(40))
+    (line,) = (line for line in str(found).splitlines() if line.strip().startswith("search"))
+    assert "{" not in line and "matches " in line and " rules" in line
+    assert json.loads(found.json())["regions"][0]["statistics"]["matches"]["rescale_sum"] >= 1
 
 
 SCRIPT = """
@@ -168,6 +173,46 @@ def test_command_explain(script, capsys, tmp_path):
 def test_command_explain_uses_the_companion_and_json(script, capsys):
     assert command.main(["explain", f"{script}:other", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["regions"] == []
+
+
+def explained(tmp_path, capsys, text: str, name: str) -> tuple[int, str]:
+    path = tmp_path / "wrong.py"
+    path.write_text(text)
+    status = command.main(["explain", f"{path}:{name}"])
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return status, err
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("import torch\ndef f(:\n", "does not import: line 2: SyntaxError: "),
+        ("import torch\n\nx = undefined\n", "does not import: line 3: NameError: name 'undefined'"),
+        ("import no_such_package\n", "does not import: line 1: ModuleNotFoundError"),
+        ("raise SystemExit(3)\n", "does not import: line 1: SystemExit"),
+        ("f = 3\n", "cannot be called: it is int"),
+        ("import torch\nclass f(torch.nn.Module):\n    pass\n", "is a class: write `model = f(...)` there"),
+        ("def f(q, k, v, mask):\n    return q\n", "takes q, k, v, mask, and only 3 tensors are guessed"),
+        ("def f(q, *, scale):\n    return q\n", "takes q, scale, and only 3"),
+        ("def f(q):\n    return q\ndef example_inputs():\n    return 1 / 0\n", "line 4: ZeroDivisionError"),
+        ("def f(q):\n    return q @ q\n", "inputs were guessed (1 tensors of shape (1, 4, 128, 64))"),
+        ("def f(q):\n    raise ValueError('no')\ndef example_inputs():\n    return (1,)\n", "line 2: ValueError: no"),
+        ("def g():\n    pass\n", "has no function f; it has g"),
+    ],
+)
+def test_command_explain_tells_errors_of_the_users_file(text, said, tmp_path, capsys):
+    status, err = explained(tmp_path, capsys, text, "f")
+    assert status == 2 and said in err
+
+
+def test_command_explain_takes_keyword_inputs(tmp_path, capsys):
+    path = tmp_path / "keyword.py"
+    inputs = "def example_inputs():\n    return {n: torch.ones(1, 2, 8, 4) for n in ('q', 'k', 'v', 'bias')}\n"
+    body = "def f(q, k, v, *, bias):\n    return torch.softmax(q @ k.mT, -1) @ v + bias\n"
+    path.write_text(f"import torch\n{body}{inputs}")
+    assert command.main(["explain", f"{path}:f"]) == 0
+    assert "1 fused" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("target", ["users.py", "nothing.py:f", "{script}:missing", "{script}:not a name"])
