@@ -57,6 +57,13 @@ def compile_ahead(function, types: dict[str, str], constants: dict, divisible: t
     return triton.compile(source, target=TARGETS[target], options=options | OPTIONS)
 
 
+def compiled_forms(function) -> list[dict[str, int]]:
+    """What every compiled form of a kernel that was launched needs: registers of a thread, spills, shared memory."""
+    caches = [cache[0] if isinstance(cache, tuple) else cache for cache in function.device_caches.values()]
+    kernels = [kernel for cache in caches for kernel in cache.values()]
+    return [{"registers": k.n_regs, "spilled": k.n_spills, "shared": k.metadata.shared} for k in kernels]
+
+
 def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
     """Registers, spilled bytes and shared memory of a kernel for NVIDIA, read off `ptxas -v` and the metadata."""
     from triton.backends.nvidia.compiler import get_ptxas  # the one that understands this release's PTX

@@ -1,0 +1,400 @@
+"""Measures a table of kernel configurations on one GPU: every one is compiled apart, checked, then timed.
+
+Plans are derived and kernels compiled (and launched once) in worker processes; one more process launches them from
+Triton's cache, compares with float32 attention, and times. A row is written as soon as it is known; a run with the same
+--out goes on where the last ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import pickle
+import random
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from queue import SimpleQueue
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from onepass.trials import Outcome, Worker
+
+TOLERANCE = 2e-2  # largest accepted difference from float32 attention, for bf16 inputs of unit variance
+TOKENS, HIDDEN, WINDOW, CAP = 16384, 2048, 1024, 30.0
+COMPILE_SECONDS, TIME_SECONDS = 90.0, 40.0
+KEY = ("variant", "batch", "heads", "length", "width", "executor", "rows", "loop", "warps", "stages", "order", "more")
+COLUMNS = (*KEY, "status", "ms", "tflops", "error", "registers", "spilled", "shared", "note", "machine")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention: B = TOKENS / length, H = HIDDEN / width, bf16."""
+
+    variant: str
+    length: int
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return TOKENS // self.length, HIDDEN // self.width, self.length, self.width
+
+    def flops(self) -> float:
+        """Multiply-adds of the scores that are kept, in both products."""
+        batch, heads, n, width = self.shape
+        kept = {"causal": n * (n + 1) / 2, "window": sum(min(i + 1, WINDOW) for i in range(n))}.get(self.variant, n * n)
+        return 4.0 * batch * heads * kept * width
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A configuration of one executor. `order`: of the grid, "" for the executor's own; `more`: its further knobs."""
+
+    executor: str
+    rows: int
+    loop: int
+    warps: int
+    stages: int
+    order: str = ""
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker is asked; `plan` is the file that holds the pickled plan."""
+
+    problem: Problem
+    setting: Setting | None
+    plan: str
+
+    def key(self) -> tuple[str, ...]:
+        batch, heads, length, width = self.problem.shape
+        setting = asdict(self.setting).values()
+        return tuple(map(str, (self.problem.variant, batch, heads, length, width, *setting)))
+
+
+# What is measured -----------------------------------------------------------------------------------------------------
+
+
+def triton_settings(problem: Problem) -> list[Setting]:
+    """Every tile, warps and stages of plain Triton that may be worth a compilation."""
+    wide = problem.variant in ("full", "causal")
+    grid = product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4) if wide else (2, 3))
+    settings = [Setting("triton", *s) for s in grid]
+    return settings + [Setting("triton", 256, loop, 8, stages) for loop in (32, 64) for stages in (2, 3)]
+
+
+def problems() -> list[Problem]:
+    lengths = {"full": (1024, 4096, 16384), "causal": (1024, 4096, 16384), "window": (4096,), "softcap": (4096,)}
+    return [Problem(v, n, d) for v, all_of in lengths.items() for n in all_of for d in (64, 128, 256)]
+
+
+def plain(problem: Problem):
+    """The attention as a user writes it."""
+    import torch
+
+    def attention(q, k, v):
+        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        if problem.variant == "softcap":
+            score = CAP * torch.tanh(score / CAP)
+        if problem.variant in ("causal", "window"):
+            rows, columns = (torch.arange(n, device=q.device) for n in score.shape[-2:])
+            keep = columns <= rows[:, None]
+            keep = keep & (rows[:, None] - columns < WINDOW) if problem.variant == "window" else keep
+            score = torch.where(keep, score, -math.inf)
+        return torch.softmax(score, -1) @ v
+
+    return attention
+
+
+# In the workers -------------------------------------------------------------------------------------------------------
+
+
+def derive(task: Task) -> str:
+    """Writes the problem's plan to the task's file."""
+    import torch
+
+    from onepass.capture import program_of
+    from onepass.pipeline import optimize
+    from onepass.translate import translate
+
+    inputs = (torch.empty(task.problem.shape, dtype=torch.bfloat16) for _ in range(3))
+    captured = translate(program_of(plain(task.problem), *inputs))
+    plan = optimize(captured.term, captured.output, captured.order).plan
+    Path(task.plan).write_bytes(pickle.dumps(plan))
+    return f"{len(plan.kernels)} kernels"
+
+
+@cache
+def plan_of(path: str):
+    return pickle.loads(Path(path).read_bytes())
+
+
+@cache
+def inputs_of(problem: Problem) -> dict:
+    import torch
+
+    torch.manual_seed(0)
+    return {n: torch.randn(problem.shape, device="cuda", dtype=torch.bfloat16) for n in ("q", "k", "v")}
+
+
+def triton_launcher(plan, setting: Setting):
+    """A callable on tensors by name."""
+    from onepass.lowering.triton_launch import Launcher
+    from onepass.lowering.tuning import Config
+
+    return Launcher(plan, Config(setting.rows, setting.loop, setting.warps, setting.stages))
+
+
+# An executor is a row: the settings that are worth a compilation for a problem, and how a plan is launched by one.
+EXECUTORS = {"triton": (triton_settings, triton_launcher)}
+
+
+def launcher_of(task: Task):
+    return EXECUTORS[task.setting.executor][1](plan_of(task.plan), task.setting)
+
+
+def compile_first(task: Task) -> dict:
+    """Compiles into Triton's disk cache, launches once, and says what the kernels need of a thread and a block."""
+    import torch
+
+    from onepass.lowering.compat import compiled_forms
+
+    launcher = launcher_of(task)
+    with torch.no_grad():
+        or_end(lambda: launcher(inputs_of(task.problem)))
+    functions = [launch.function for launches in launcher._prepared.values() for launch in launches]
+    forms = [form for function in functions for form in compiled_forms(function)]
+    return {name: max((form[name] for form in forms), default=0) for name in ("registers", "spilled", "shared")}
+
+
+def or_end(call):
+    """The call's result, waited for. The process ends if the GPU no longer answers it: every later call would fail."""
+    import torch
+
+    try:
+        result = call()
+        torch.cuda.synchronize()
+        return result
+    except Exception:
+        try:
+            torch.cuda.synchronize()
+        except Exception:
+            os._exit(86)
+        raise
+
+
+@cache
+def expected_of(problem: Problem) -> list:
+    """(batch, head, float32 attention) of the first and of the last head."""
+    import torch
+
+    tensors, found = inputs_of(problem), []
+    for b, h in ((0, 0), (problem.shape[0] - 1, problem.shape[1] - 1)):
+        q, k, v = (tensors[n][b, h].float() for n in ("q", "k", "v"))
+        rows = torch.cat([_some_rows(problem, q, k, v, s) for s in range(0, problem.length, 2048)])
+        found.append((b, h, rows))
+    return found
+
+
+def _some_rows(problem: Problem, q, k, v, start: int):
+    import torch
+
+    some = torch.arange(start, min(start + 2048, problem.length), device=q.device)
+    score = q[some] @ k.T / math.sqrt(problem.width)
+    if problem.variant == "softcap":
+        score = CAP * torch.tanh(score / CAP)
+    distance = some[:, None] - torch.arange(problem.length, device=q.device)
+    if problem.variant in ("causal", "window"):
+        keep = (distance >= 0) & (distance < (WINDOW if problem.variant == "window" else problem.length))
+        score = score.masked_fill(~keep, -math.inf)
+    return torch.softmax(score, -1) @ v
+
+
+def check_and_time(task: Task) -> dict:
+    """{"error", "ms"}: the time only of a result that is right."""
+    import torch
+
+    with torch.no_grad():
+        launcher, inputs = launcher_of(task), inputs_of(task.problem)
+        result = or_end(lambda: launcher(inputs))
+        expected = expected_of(task.problem)
+        error = max((result[b, h].float() - x).abs().max().item() for b, h, x in expected)
+        if not bool(torch.isfinite(result).all()) or not error <= TOLERANCE:
+            return {"error": error}
+        return {"error": error, "ms": or_end(lambda: milliseconds(lambda: launcher(inputs)))}
+
+
+def milliseconds(call, repeat: int = 10) -> float:
+    """Median over single launches, each between two events."""
+    import torch
+
+    for _ in range(2):
+        call()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeat)]
+    for start, end in events:
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events)
+
+
+def pretend_compile(task: Task) -> dict:
+    s = task.setting
+    needs = 2 * task.problem.width * (s.rows + 2 * s.loop * s.stages)
+    if needs > 232448:
+        raise RuntimeError(f"OutOfResources: out of resource: shared memory, Required: {needs}")
+    return {"registers": 128, "spilled": 64 * (s.rows * task.problem.width > 8192 * s.warps), "shared": needs}
+
+
+def pretend_time(task: Task) -> dict:
+    """A made-up time that depends on the setting; one setting ends the process, one never returns, one is wrong."""
+    s = task.setting
+    if (s.rows, s.loop, s.warps, s.stages) == (64, 32, 8, 2):
+        os._exit(3)
+    if (s.rows, s.loop, s.warps, s.stages) == (64, 32, 4, 2):
+        return {"error": math.nan}
+    return {"error": 1e-3, "ms": 1.0 + abs(s.rows - 128) / 256 + abs(s.loop - 64) / 256 + 0.1 * s.stages}
+
+
+# Around the workers ---------------------------------------------------------------------------------------------------
+
+
+class Pool:
+    """`count` workers behind threads: each task goes to one that is free."""
+
+    def __init__(self, function, count: int, seconds: float):
+        self.threads, self.free = ThreadPoolExecutor(count), SimpleQueue()
+        self.workers = [Worker(function, seconds) for _ in range(count)]
+        for worker in self.workers:
+            self.free.put(worker)
+
+    def run(self, task: Task) -> Outcome:
+        worker = self.free.get()
+        try:
+            return worker(task)
+        finally:
+            self.free.put(worker)
+
+    def submit(self, task: Task):
+        return self.threads.submit(self.run, task)
+
+    def close(self) -> None:
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self.workers:
+            worker.close()
+
+
+def verdict(compiled: Outcome, timed: Outcome | None) -> tuple[str, str]:
+    """(status, note) of a row."""
+    bad = compiled if compiled.status != "ok" else timed
+    if bad.status != "ok":
+        out = "out of resource" in bad.note.lower() or "outofresources" in bad.note.lower()
+        kind = "compile error" if bad is compiled and bad.status == "error" else bad.status
+        return "out of resource" if out else kind, bad.note
+    if "ms" not in timed.value:
+        return "wrong", f"off by {timed.value['error']:.3g}"
+    return ("spill" if compiled.value["spilled"] else "ok"), ""
+
+
+def row(task: Task, compiled: Outcome, timed: Outcome | None, machine: str) -> dict:
+    status, note = verdict(compiled, timed)
+    found = {**(compiled.value or {}), **((timed.value or {}) if timed else {})} if compiled.status == "ok" else {}
+    filled = dict(zip(KEY, task.key())) | {"status": status, "note": note, "machine": machine}
+    filled |= {n: found[n] for n in ("registers", "spilled", "shared") if n in found}
+    if "error" in found:
+        filled["error"] = f"{found['error']:.2e}"
+    if "ms" in found:
+        filled |= {"ms": f"{found['ms']:.4f}", "tflops": f"{task.problem.flops() / found['ms'] / 1e9:.1f}"}
+    return filled
+
+
+def done_already(path: Path) -> set[tuple[str, ...]]:
+    if not path.exists():
+        return set()
+    with path.open(newline="") as file:
+        return {tuple(r[name] for name in KEY) for r in csv.DictReader(file)}
+
+
+def machine_name() -> str:
+    import torch
+    import triton
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{device}; torch {torch.__version__}; triton {triton.__version__}"
+
+
+def tasks_of(options, folder: str) -> list[Task]:
+    chosen = [p for p in problems() if p.variant in options.variants.split(",")]
+    tasks = []
+    for problem in chosen:
+        plan = str(Path(folder) / f"{problem.variant}_{problem.length}_{problem.width}.plan")
+        tasks += [Task(problem, s, plan) for settings, _ in EXECUTORS.values() for s in settings(problem)]
+    random.Random(0).shuffle(tasks)  # a table that was cut short is still a fair sample
+    return tasks
+
+
+def derive_all(tasks: list[Task], function, workers: int) -> set[str]:
+    """The files of plans that could be derived."""
+    pool, wanted = Pool(function, workers, 120.0), {t.plan: Task(t.problem, None, t.plan) for t in tasks}
+    outcomes = {path: pool.submit(task) for path, task in wanted.items()}
+    found = {path: future.result() for path, future in outcomes.items()}
+    pool.close()
+    print(*(f"{Path(p).stem}: {o.status} {o.note}" for p, o in found.items() if o.status != "ok"), sep="\n", flush=True)
+    return {path for path, outcome in found.items() if outcome.status == "ok"}
+
+
+def measure_all(tasks: list[Task], options, writer, file, machine: str) -> int:
+    """Times on one process what the others have compiled, in the order in which they are ready."""
+    compiling, timing = (pretend_compile, pretend_time) if options.pretend else (compile_first, check_and_time)
+    pool, timer, count = Pool(compiling, options.workers, COMPILE_SECONDS), Worker(timing, TIME_SECONDS), 0
+    ends = time.monotonic() + options.seconds
+    futures = {pool.submit(task): task for task in tasks}
+    for future in as_completed(futures):
+        task, compiled = futures[future], future.result()
+        timed = timer(task) if compiled.status == "ok" else None
+        writer.writerow(row(task, compiled, timed, machine))
+        file.flush()
+        count += 1
+        if time.monotonic() > ends:
+            print("out of time: run again with the same --out to go on", flush=True)
+            break
+    timer.close()
+    pool.close()
+    return count
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", required=True, help="the CSV file; rows that it has are not measured again")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
+    parser.add_argument("--seconds", type=float, default=330.0, help="stop after this time, with what there is")
+    parser.add_argument("--variants", default="full,causal,window,softcap")
+    parser.add_argument("--most", type=int, default=1 << 30, help="at most so many rows")
+    parser.add_argument("--pretend", action="store_true", help="no GPU: made-up times, to try the script")
+    options = parser.parse_args(arguments)
+    out, machine = Path(options.out), "pretended" if options.pretend else machine_name()
+    with tempfile.TemporaryDirectory() as folder:
+        done = done_already(out)
+        tasks = [t for t in tasks_of(options, folder) if t.key() not in done][: options.most]
+        print(f"{machine}: {len(tasks)} to measure, {len(done)} are there", flush=True)
+        derived = derive_all(tasks, str if options.pretend else derive, options.workers)
+        with out.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if not done:
+                writer.writeheader()
+            count = measure_all([t for t in tasks if t.plan in derived], options, writer, file, machine)
+    print(f"{count} rows written to {out}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""A trial that crashes, hangs or raises loses itself only."""
+
+import os
+import time
+
+import pytest
+
+from onepass.trials import Worker
+
+
+def act(task):
+    what, value = task
+    if what == "exit":
+        os._exit(7)
+    if what == "sleep":
+        time.sleep(value)
+    if what == "raise":
+        raise ValueError("first line\nsecond line")
+    return os.getpid(), value
+
+
+def test_every_end_of_a_trial():
+    with Worker(act, 5.0) as worker:
+        assert worker(("return", 1)).value[1] == 1
+        first = worker(("return", 2)).value[0]
+        assert first == worker(("return", 3)).value[0] != os.getpid(), "one process serves many trials"
+        raised = worker(("raise", 0))
+        assert (raised.status, raised.note) == ("error", "ValueError: first line")
+        assert worker(("return", 4)).value[0] == first, "an exception does not cost the process"
+        crashed = worker(("exit", 0))
+        assert crashed.status == "crash" and "7" in crashed.note
+        worker.seconds = 1.0
+        began = time.monotonic()
+        assert worker(("sleep", 60)).status == "time-out" and time.monotonic() - began < 30
+        worker.seconds = 20.0
+        after = worker(("return", 5))
+        assert after.status == "ok" and after.value[0] != first
+
+
+@pytest.mark.parametrize("times", [2])
+def test_close_may_be_repeated(times):
+    worker = Worker(act, 20.0)
+    for _ in range(times):
+        assert worker(("return", 1)).status == "ok"
+        worker.close()
+        worker.close()
