@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .assumptions import assumptions
 from .egraph.certificate import Derivation, check
 from .egraph.rule import Rule
 from .egraph.serial import digest, rule_from_json, rule_to_json
@@ -39,7 +40,7 @@ class Checked:
         rules = [self.rules[name] for name in self.derivation.rules]
         lines = [f"at {', '.join(self.places) or '(source line unknown)'}"]
         lines.append(self.derivation.explained({rule.name: rule.law for rule in rules}))
-        lines += [f"assumes  {a}" for a in dict.fromkeys(r.assumption for r in rules if r.assumption)]
+        lines += [f"assumes  {a}" for a in assumptions(self.derivation, self.rules)]
         lines += [f"relies on a law that is not onepass's: {rule}" for rule in self.foreign]
         return "\n".join([*lines, f"checked  {len(self.derivation.steps)} steps"])
 

@@ -17,7 +17,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from . import cache
+from .assumptions import exactness
 from .certificates import certificate
+from .egraph.certificate import Derivation
 from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
 from .egraph.show import show_let
 from .egraph.term import TermError
@@ -182,7 +184,7 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
         places=_places(program),
         captured=show_let(found.captured),
         extracted=show_let(found.term),
-        derivation=steps(found.fired, options.rules),
+        derivation=steps(found.derivation, options.rules),
         passes=(found.passes_before, found.passes_after),
         bytes=(eager_bytes(program, hints), plan_bytes(found.plan, hints)),
         kernels=tuple(_kernel(k) for k in found.plan.kernels),
@@ -227,10 +229,8 @@ def _kernel(kernel) -> KernelReport:
     return KernelReport(kernel.name, tuple(map(str, kernel.grid)), str(kernel.rows or ""), loops)
 
 
-def steps(fired, rules) -> tuple[Step, ...]:
-    """The rules that fired, with their laws."""
+def steps(derivation: Derivation, rules) -> tuple[Step, ...]:
+    """The rules that were used, with their laws."""
     known = {rule.name: rule for rule in (*ALL, *rules)}
-    return tuple(
-        Step(name, known[name].law, known[name].exact, known[name].trusted) if name in known else Step(name, "")
-        for name in fired
-    )
+    needed = exactness(derivation, known)
+    return tuple(Step(name, known[name].law, exact, known[name].trusted) for name, exact in needed.items())

@@ -134,6 +134,21 @@ def test_an_unknown_option_of_explain_is_refused():
         onepass.explain(causal, *inputs(40), options={"colour": "red"})
 
 
+def unmasked(q, k, v):
+    return torch.softmax(q @ k.mT, dim=-1) @ v
+
+
+def biased(q, k, v, bias):
+    return torch.softmax(q @ k.mT + bias, dim=-1) @ v
+
+
+def test_an_assumption_on_masks_is_said_of_masked_attention_only():
+    said = "masked values are finite"
+    assert said in onepass.explain(causal, *inputs(40)).assumptions
+    assert said in onepass.explain(biased, *inputs(40), torch.zeros(40, 40)).assumptions  # a bias may hold -∞
+    assert said not in str(onepass.explain(unmasked, *inputs(40)))
+
+
 def test_explain_takes_keyword_inputs():
     q, k, v = inputs(40)
     assert len(onepass.explain(causal, q, v=v, k=k).regions) == 1

@@ -1,0 +1,55 @@
+"""Which named assumptions a derivation relies on: those of its rules, where the step's own term can meet them.
+
+A law that holds "where masked values are finite" needs no such thing of a term in which nothing is masked. Called for
+reports and by `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from .egraph.certificate import Derivation, Step
+from .egraph.rule import Rule
+from .egraph.term import FLOATS, Term, subterms
+
+THROUGH = ("neg", "mul", "div", "cast", "where", "add", "sub")  # what an infinite bias goes through
+
+
+def exactness(derivation: Derivation, rules: Mapping[str, Rule]) -> dict[str, str]:
+    """For each rule used, in order: "bitwise", "reassociates", or the assumption that some step of it needs."""
+    found = {}
+    for name in derivation.rules:
+        rule, steps = rules[name], [step for step in derivation.steps if step.rule == name]
+        needed = rule.assumption is None or _meets(rule.assumption, steps)
+        found[name] = rule.exact if needed else "reassociates"
+    return found
+
+
+def assumptions(derivation: Derivation, rules: Mapping[str, Rule]) -> tuple[str, ...]:
+    """The sentences, in order of first use."""
+    needed = exactness(derivation, rules)
+    return tuple(dict.fromkeys(exact for name, exact in needed.items() if rules[name].assumption == exact))
+
+
+def _meets(assumption: str, steps: Iterable[Step]) -> bool:
+    can_meet = WHERE.get(assumption)
+    return can_meet is None or any(can_meet(step.old) for step in steps)
+
+
+def _may_mask(root: Term) -> bool:
+    """A choice, a literal -∞, or a tensor that is added to a score and may hold one."""
+    return any(
+        node.op == "where"
+        or (node.op == "const" and node.attrs[0] == -inf)
+        or (node.op in ("add", "sub") and node.dtype in FLOATS and any(map(_is_read, node.args)))
+        for node in subterms(root)
+    )
+
+
+def _is_read(node: Term) -> bool:
+    """The value is that of a tensor as it is, up to pointwise operations: no fold in between."""
+    return node.op == "load" or (node.op in THROUGH and any(map(_is_read, node.args)))
+
+
+WHERE = {"masked values are finite": _may_mask}  # an assumption that is not listed counts wherever its rule is used
