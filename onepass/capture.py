@@ -51,6 +51,11 @@ def trace(region: Callable, fake_inputs: Sequence) -> Program:
 
     Raises Refusal for what has no ATen form: higher-order operations, mutation, several outputs, autocast.
     """
+    return _from_traced(aten_graph(region, fake_inputs), _input_names(region, len(fake_inputs)))
+
+
+def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
+    """The pre-dispatch ATen operations of a callable or of a module of nodes, on fake inputs. Raises Refusal."""
     mode = next((x.fake_mode for x in fake_inputs if isinstance(x, FakeTensor)), None)
     if mode is None:
         raise Refusal("the region has no tensor inputs", kind="no inputs")
@@ -61,8 +66,7 @@ def trace(region: Callable, fake_inputs: Sequence) -> Program:
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(mode)
         make = make_fx(body, pre_dispatch=True, tracing_mode="real", _allow_non_fake_inputs=True)
-        graph = make(*fake_inputs).graph
-    return _from_traced(graph, _input_names(region, len(fake_inputs)))
+        return make(*fake_inputs).graph
 
 
 class _Lines(TorchFunctionMode):

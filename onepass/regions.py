@@ -229,7 +229,7 @@ def _interruption(sink: fx.Node, s: Survey) -> fx.Node | None:
 def _interrupted(sink: fx.Node, s: Survey) -> Region:
     unknown = _interruption(sink, s)
     reason = f"{name_of(unknown) or unknown.target} stands between two contractions, and no kernel is derived for it"
-    return _left(sink, Refusal(reason, where_of(unknown) or where_of(sink), "unknown operation"))
+    return refused_at(sink, Refusal(reason, where_of(unknown) or where_of(sink), "unknown operation"))
 
 
 def _called(call: fx.Node, body: fx.Graph) -> Iterator[Region]:
@@ -237,10 +237,10 @@ def _called(call: fx.Node, body: fx.Graph) -> Iterator[Region]:
     for region in find_regions(body):
         where = where_of(region.anchor) or where_of(call)
         reason = f"the region is inside of what {name_of(call)} calls"
-        yield _left(call, region.refusal or Refusal(reason, where, "higher-order"))
+        yield refused_at(call, region.refusal or Refusal(reason, where, "higher-order"))
 
 
-def _left(node: fx.Node, refusal: Refusal) -> Region:
+def refused_at(node: fx.Node, refusal: Refusal) -> Region:
     """Nothing but a node that stays, and why."""
     return Region((node,), tuple(node.all_input_nodes), node, node, frozenset((node,)), refusal)
 

@@ -17,6 +17,7 @@ from .capture import value_of_node, where_of
 from .errors import Refusal
 from .fused import Fused
 from .lowering.plan import NotPlannable
+from .opened import open_calls
 from .options import Options
 from .regions import Region, find_regions, signature
 from .report import Refused, RegionReport, Report
@@ -35,7 +36,8 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
     refusals: list[Refused] = []
     failures: list[str] = []
     try:
-        regions = find_regions(graph)
+        kept = open_calls(graph)
+        regions = [*find_regions(graph), *kept]
     except Exception as error:
         regions = []
         _failed(error, "", options, failures)
