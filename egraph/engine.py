@@ -38,6 +38,7 @@ class Limits:
     nodes: int = 12_000
     rounds: int = 5
     seconds: float = 2.0
+    exact: bool = False  # extract by constraint solving, if installed and the e-graph is small: about a second
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def saturate(root: Term, phases: Mapping[str, Sequence[Rule]], limits: Limits | 
     return _Session(root, phases, limits or Limits()).run()
 
 
-def _leafy(node: Term) -> bool:
+def leafy(node: Term) -> bool:
     return node.op in _LEAVES or node.dtype == "int64" or (node.op == "const" and not isinstance(node.attrs[0], float))
 
 
@@ -137,7 +138,7 @@ class _Session:
         """The term, one binding per distinct subterm, arguments first."""
         lines, names = [], {}
         for node in subterms(self.root):
-            if _leafy(node):
+            if leafy(node):
                 names[node] = self._leaf(node)
             else:
                 names[node] = f"$t{len(names)}"
@@ -150,7 +151,7 @@ class _Session:
         return f"(leaf {len(self.leaves) - 1} {sum(self.bit[d] for d in node.dims)})"
 
     def _encode(self, node: Term, names) -> str:
-        if _leafy(node):
+        if leafy(node):
             return self._leaf(node)
         if node.op == "const":
             return f"(const {_float(node.attrs[0])})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .cost import Target, node_time, streamed
-from .engine import EGraph, Node
+from .engine import EGraph, Node, leafy
 from .term import Dim, Term, subterms
 
 
@@ -29,7 +29,11 @@ class Choice:
 
 def extract(egraph: EGraph, target: Target | None = None) -> Term:
     """The cheapest term of the root's class."""
-    target = target or Target()
+    return choices(egraph, target or Target())[egraph.root].term
+
+
+def choices(egraph: EGraph, target: Target) -> dict[str, Choice]:
+    """The cheapest choice of every class that has one."""
     best: dict[str, Choice] = {}
     users: dict[str, set[str]] = {}
     for name, nodes in egraph.classes.items():
@@ -42,7 +46,7 @@ def extract(egraph: EGraph, target: Target | None = None) -> Term:
         del waiting[name]
         if _improve(name, egraph, best, target):
             waiting.update(dict.fromkeys(sorted(users.get(name, ()))))
-    return best[egraph.root].term
+    return best
 
 
 def _improve(name: str, egraph: EGraph, best: dict[str, Choice], target: Target) -> bool:
@@ -67,10 +71,11 @@ def _choose(name: str, node: Node, egraph: EGraph, best: dict[str, Choice], targ
     for c in chosen:
         costs.update(c.costs)
     costs[name] = time
-    return Choice(_depths(node.op, node.attrs, [c.depths for c in chosen]), costs, term, _contracts(term))
+    return Choice(_depths(node.op, node.attrs, [c.depths for c in chosen]), costs, term, contracts(term))
 
 
-def _contracts(term: Term) -> bool:
+def contracts(term: Term) -> bool:
+    """Whether the term is a product whose factors do not share all dims: a reduce over it is a matrix product."""
     if term.op != "mul":
         return False
     left, right = (a.dims for a in term.args)
@@ -94,6 +99,16 @@ def passes(root: Term) -> int:
     for node in subterms(root):
         done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args])
     return deepest(done[root])
+
+
+def measure(root: Term, target: Target) -> tuple:
+    """What is compared, of a whole term: passes over long data, over anything, time, number of nodes."""
+    done: dict[Term, dict[Dim, int]] = {}
+    time = 0.0
+    for node in subterms(root, leafy):
+        done[node] = {} if leafy(node) else _depths(node.op, node.attrs, [done[a] for a in node.args])
+        time += node_time(node, target, node.op == "reduce" and contracts(node.args[0]))
+    return deepest(done[root]), max(done[root].values(), default=0), time, len(done)
 
 
 def deepest(depths: dict[Dim, int]) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .cost import Target
 from .engine import Limits, saturate
+from .exact import extract_exactly
 from .extract import extract, passes
 from .rule import Rule
 from .term import Term
@@ -31,5 +32,7 @@ def search(
 ) -> Found:
     """The cheapest form equal to root under the phases' rules. Raises EngineError if egglog fails."""
     egraph = saturate(root, phases, limits)
-    best = extract(egraph, target)
-    return Found(best, egraph.fired, passes(root), passes(best), egraph.statistics)
+    exact = limits is not None and limits.exact
+    best, how = extract_exactly(egraph, target) if exact else (extract(egraph, target), "greedy")
+    statistics = {**egraph.statistics, "extraction": how}
+    return Found(best, egraph.fired, passes(root), passes(best), statistics)

@@ -137,8 +137,8 @@ def _binary(op: str, *operands):
     return make(op, tuple(term(x) for x in operands))
 
 
-def subterms(root: Term) -> Iterator[Term]:
-    """Every distinct subterm once, arguments before the terms that use them."""
+def subterms(root: Term, whole: Callable[[Term], bool] = lambda term: False) -> Iterator[Term]:
+    """Every distinct subterm once, arguments before the terms that use them; none below one that is `whole`."""
     seen: set[Term] = set()
     stack: list[tuple[Term, bool]] = [(root, False)]
     while stack:
@@ -148,7 +148,8 @@ def subterms(root: Term) -> Iterator[Term]:
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            stack.extend((a, False) for a in reversed(node.args))
+            if not whole(node):
+                stack.extend((a, False) for a in reversed(node.args))
 
 
 def rebuild(root: Term, change: Callable[[Term, tuple[Term, ...]], Term]) -> Term:

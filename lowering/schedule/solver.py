@@ -9,13 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 
+from ...egraph.solver import cp_model, deterministic
 from .problem import PRODUCER, Operation, Problem, Schedule
 
 WORK = 60.0  # deterministic units for one interval and number of warpgroups, about seconds
-
-
-class SolverMissing(ImportError):
-    """OR-Tools is not installed; `pip install onepass[solvers]`."""
 
 
 def solve(problem: Problem, intervals: int = 8, consumers: tuple[int, ...] = (), work: float = WORK) -> Schedule:
@@ -41,11 +38,8 @@ class _Model:
     """One interval and one number of consumer warpgroups. x[op][phase]: the op starts at this slot of the interval."""
 
     def __init__(self, problem: Problem, interval: int, consumers: int):
-        try:
-            from ortools.sat.python import cp_model
-        except ImportError as error:
-            raise SolverMissing("the schedule solver needs OR-Tools: pip install onepass[solvers]") from error
-        self.cp, self.model = cp_model, cp_model.CpModel()
+        self.cp = cp_model()
+        self.model = self.cp.CpModel()
         self.problem, self.interval, self.consumers = problem, interval, consumers
         self.operations = {o.name: o for o in problem.operations}
         self.slots, self.warps = range(interval), range(1, consumers + 1)
@@ -225,9 +219,7 @@ class _Model:
         self.model.minimize(((self.crossing * most + waits) * longest + length) * deepest + sum(self.depth.values()))
 
     def solve(self, work: float) -> Schedule:
-        solver = self.cp.CpSolver()
-        solver.parameters.num_workers, solver.parameters.random_seed = 1, 0
-        solver.parameters.max_deterministic_time = work
+        solver = deterministic(self.cp, work)
         status = solver.solve(self.model)
         names = {self.cp.OPTIMAL: "optimal", self.cp.FEASIBLE: "feasible", self.cp.INFEASIBLE: "infeasible"}
         verdict = names.get(status, "unknown")

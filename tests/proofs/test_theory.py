@@ -119,3 +119,23 @@ def test_an_answer_that_is_not_understood_is_no_success():
 
 def test_checks_run_it():
     assert re.search(r"^for target in .*\btheory\b.*; do$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+
+
+TRIED = [(1, 1, False, 4), (1, 0, True, 4), (1, 0, False, 0), (0, 1, True, 0)]
+
+
+@pytest.mark.parametrize("apt, sudo, root, runs", TRIED)
+def test_installation_is_tried_twice_and_its_failure_said(apt, sudo, root, runs, monkeypatch):
+    there, commands = {"apt-get": apt, "sudo": sudo}, []
+    monkeypatch.setattr(audit.shutil, "which", lambda name: "/bin/x" if there.get(name) else None)
+    monkeypatch.setattr(audit.os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(audit.subprocess, "run", lambda command, **_: commands.append(command))
+    with pytest.raises(audit.TheoryError, match="install Debian's coq"):
+        audit.install()
+    assert len(commands) == runs and all((command[0] == "sudo") != root for command in commands)
+
+
+def test_what_is_there_is_not_installed(monkeypatch):
+    monkeypatch.setattr(audit.shutil, "which", lambda name: "/bin/x")
+    monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: pytest.fail("nothing was missing"))
+    audit.install()
