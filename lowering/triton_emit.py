@@ -11,12 +11,13 @@ import textwrap
 from dataclasses import dataclass
 
 from ..egraph.affine import affine
-from ..egraph.ops import iota, make
+from ..egraph.ops import iota
 from ..egraph.show import show
-from ..egraph.term import Dim, Term, substitute, subterms
-from .plan import Accumulator, Kernel, Limit, Loop, NotPlannable, Plan
-from .triton_ops import FOLDS, Value, atom, helpers, identity, is_integer, type_name
+from ..egraph.term import Dim, Term, subterms
+from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan
+from .triton_ops import FOLDS, Value, helpers, identity, is_integer, type_name
 from .triton_product import contract
+from .triton_ranges import RangeWriter, Segment
 from .triton_term import Facts, TileWriter
 
 IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
@@ -40,16 +41,6 @@ class Source:
     function: str
     arguments: tuple[Argument, ...]
     tiles: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A run of a loop's tiles of one class: guarded ones test the guard, ragged ones the end of the dim."""
-
-    low: str
-    high: str
-    guarded: bool
-    ragged: bool
 
 
 def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
@@ -183,88 +174,24 @@ class _Emitter:
 
     # Loops
 
-    def _scalar(self, hint: str, text: str) -> str:
-        return self.tiles.assign(hint, Value(text), self.tiles.outer).text
-
-    def _limit(self, limit: Limit, upper: bool, strict: bool) -> str:
-        """The limit for all rows of the tile: its loosest value, or (strict) its tightest."""
-        bound, rows = limit.bound, self.kernel.rows
-        if rows is not None and rows in bound.dims:
-            name = self._end_row(last=limit.rising == (upper != strict))
-            bound = substitute(bound, {iota(rows): make("var", (), (name, "int64"))})
-        text = self.tiles.value(bound).text
-        return f"tl.cast({text}, tl.int32)" if any(n.op == "load" for n in subterms(bound)) else text
-
-    def _end_row(self, last: bool) -> str:
-        rows = self.kernel.rows
-        start, block, size = self.tiles.starts[rows], self.blocks[rows], self.tiles.sizes[rows]
-        if not last:
-            text = start
-        elif str(rows) in self.facts.even:
-            text = f"{start} + {block} - 1"
-        else:
-            text = f"tl.minimum({start} + {block}, {size}) - 1"
-        build = lambda: Value(text if not last else self._scalar(f"{rows}_last", text))
-        name = self.tiles.once(("end row", last), (), build).text
-        self.tiles.scalars[name] = name
-        return name
-
-    def _extreme(self, function: str, first: str, limits: tuple[Limit, ...], upper: bool, strict: bool) -> str:
-        text = first
-        for limit in limits:
-            text = f"{function}({text}, {self._limit(limit, upper, strict)})"
-        return text
-
-    def _segments(self, loop: Loop) -> list[Segment]:
-        """The loop's tiles by class; empty tiles are in no segment, classes that cannot occur have none."""
-        dim, size, block = loop.dim, self.tiles.sizes[loop.dim], self.blocks[loop.dim]
-        ragged = str(dim) not in self.facts.even
-        begin, end = "0", size
-        if loop.lowers:
-            text = self._extreme("tl.maximum", "0", loop.lowers, upper=False, strict=False)
-            begin = self._scalar(f"{dim}_begin", f"{text} // {block} * {block}")
-        if loop.uppers:
-            end = self._scalar(f"{dim}_end", self._extreme("tl.minimum", size, loop.uppers, upper=True, strict=False))
-        guarded = loop.guard is not None
-        if guarded and not loop.limits_only:
-            if not ragged:
-                return [Segment(begin, end, True, False)]
-            whole = self._scalar(f"{dim}_whole", f"tl.maximum({end} // {block} * {block}, {begin})")
-            return [Segment(begin, whole, True, False), Segment(whole, end, True, True)]
-        return self._split(loop, begin, end, ragged)
-
-    def _split(self, loop: Loop, begin: str, end: str, ragged: bool) -> list[Segment]:
-        """Partial tiles before, full tiles, partial tiles after."""
-        dim, size, block = loop.dim, self.tiles.sizes[loop.dim], self.blocks[loop.dim]
-        full_begin, full_end, segments = begin, end, []
-        if loop.lowers:
-            text = self._extreme("tl.maximum", begin, loop.lowers, upper=False, strict=True)
-            full_begin = self._scalar(f"{dim}_full_begin", f"tl.cdiv({text}, {block}) * {block}")
-            before = self._scalar(f"{dim}_before", f"tl.minimum({full_begin}, {end})")
-            segments.append(Segment(begin, before, True, ragged))
-        if loop.uppers or ragged:
-            text = self._extreme("tl.minimum", size, loop.uppers, upper=True, strict=True)
-            text = f"tl.maximum({text}, {full_begin})" if loop.uppers or loop.lowers else text
-            full_end = self._scalar(f"{dim}_full_end", f"{atom(text)} // {block} * {block}")
-        segments.append(Segment(full_begin, full_end, False, False))
-        if loop.uppers or ragged:
-            segments.append(Segment(full_end, end, bool(loop.uppers), ragged))
-        return segments
-
     def _loop(self, loop: Loop) -> None:
         names = [self._start(state, loop) for state in loop.accumulators]
-        segments = self._segments(loop)
-        for segment in segments:
-            start = self.tiles.names.fresh(f"{loop.dim}_start")
-            self.tiles.open(loop.dim, start, segment.ragged)
-            guard = self.tiles.value(loop.guard) if segment.guarded else None
-            for state, components in zip(loop.accumulators, names, strict=True):
-                self._step(state, components, loop.dim, guard)
-            body = self.tiles.close()
-            self.lines.append(f"for {start} in tl.range({segment.low}, {segment.high}, {self.blocks[loop.dim]}):")
-            self.lines += [f"    {line}" for line in body]
+        for segment in RangeWriter(self.tiles, loop).segments():
+            self._segment(segment, loop, names)
         for state, components in zip(loop.accumulators, names, strict=True):
             self._finish(state, components)
+
+    def _segment(self, segment: Segment, loop: Loop, names: list[list[Value]]) -> None:
+        start = self.tiles.names.fresh(f"{loop.dim}_start")
+        self.tiles.open(loop.dim, start, segment.ragged)
+        counter = self.tiles.names.fresh("n") if segment.start else start
+        self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
+        guard = self.tiles.value(loop.guard) if segment.guarded else None
+        for state, components in zip(loop.accumulators, names, strict=True):
+            self._step(state, components, loop.dim, guard)
+        body = self.tiles.close()
+        self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}):")
+        self.lines += [f"    {line}" for line in body]
 
     # Accumulators: the components of a rescaled one are its scale, then its mantissas
 

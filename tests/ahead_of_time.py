@@ -31,6 +31,17 @@ def _window(score):
     return _masked(score, (j <= i) & (i - j < 256))
 
 
+def _prefix(score):
+    i, j = _places(score)
+    return _masked(score, (j <= i) | (j < 1024))
+
+
+def _globals(score):
+    """A window, and a few rows and columns that see and are seen by all."""
+    i, j = _places(score)
+    return _masked(score, ((i - j).abs() <= 256) | (j < 64) | (i < 64))
+
+
 def _alibi(score):
     i, j = _places(score)
     return score + (0.125 * (j - i)).to(score.dtype)
@@ -40,6 +51,8 @@ CHANGES = {
     "full": lambda score: score,
     "causal": lambda score: _masked(score, _places(score)[1] <= _places(score)[0]),
     "window": _window,
+    "prefix": _prefix,
+    "globals": _globals,
     "alibi": _alibi,
     "softcap": lambda score: 30 * torch.tanh(score / 30),
     "groups": lambda score: score,
