@@ -6,12 +6,13 @@ Decided by structure alone: no reduction is known by what it is for. Called by t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
 from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
 from .dims import batch_dims, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
-from .limits import conjunction, conjuncts, ranges
+from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan
 
 HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
@@ -89,8 +90,8 @@ class _Builder:
         rows, held_dims = self.choose_rows(term, order)
         while rows is not None and (loose := _without(term, rows, self.held)):
             term = self.cut(term, loose, order, f"is the same for all {rows}")
-        loops = _loops(term, rows, held_dims, self.held)
         grid = tuple(d for d in order if d != rows and d not in held_dims)
+        loops = tuple(self.mapped(loop, rows, grid) for loop in _loops(term, rows, held_dims, self.held))
         contracted = sorted({r.attrs[1] for r in reduces(term)} - {loop.dim for loop in loops})
         self.kernels.append(
             Kernel(
@@ -106,6 +107,17 @@ class _Builder:
                 inputs=tuple(tensors(term)),
             )
         )
+
+    def mapped(self, loop: Loop, rows: Dim | None, grid: tuple[Dim, ...]) -> Loop:
+        """The loop with a block map, if its guard reads data that is there before the plan runs."""
+        found = block_map(loop.guard, loop.dim, rows, grid, [k.output.name for k in self.kernels])
+        if found is None or all(r.exact for r in loop.ranges):
+            return loop
+        read = ", ".join(t.name for t in tensors(found.guard))
+        over = ", ".join(d.name for d in (*found.dims, *found.rows, loop.dim))
+        note = f"a block map over {over} classes tiles of {loop.dim} where it pays; kept while {read} stays unchanged"
+        self.notes += [] if note in self.notes else [note]
+        return replace(loop, map=found)
 
     def cut(self, term: Term, part: Term, order: tuple[Dim, ...], why: str) -> Term:
         """Stores `part` by an earlier kernel and loads it instead."""

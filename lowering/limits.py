@@ -13,8 +13,8 @@ from typing import NamedTuple
 from ..egraph.affine import Affine, affine, bounds, combine, compare, to_term
 from ..egraph.index import floordiv
 from ..egraph.ops import const, iota, make, maximum, minimum, where
-from ..egraph.term import Dim, Term
-from .plan import Limit, Range
+from ..egraph.term import Dim, Term, reduces, subterms, tensors
+from .plan import BlockMap, Limit, Range
 
 MOST_CLAUSES = 16  # of a guard in disjunctive form; one with more is not looked into
 MOST_RANGES = 4  # of a loop: more are joined by their hull
@@ -282,6 +282,20 @@ def _nested(operation, parts: list[Term]) -> Term:
     for part in parts[1:]:
         result = operation(result, part)
     return result
+
+
+def block_map(guard: Term | None, loop: Dim, rows: Dim | None, grid: Iterable[Dim], made: Iterable[str]):
+    """The record of a map for a guard that reads tensors by the loop's or the rows' coordinate; None if there is none.
+
+    made: names of tensors that exist only between kernels.
+    """
+    if guard is None or reduces(guard) or {t.name for t in tensors(guard)} & set(made):
+        return None
+    dims = tuple(d for d in grid if d in guard.dims)
+    moving = [n for n in subterms(guard) if n.op == "load" and n.dims & {loop, rows}]
+    if not moving or guard.dims - {*dims, loop, rows}:
+        return None
+    return BlockMap(guard, loop, dims, (rows,) if rows in guard.dims else ())
 
 
 # From ranges to tiles

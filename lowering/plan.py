@@ -40,6 +40,20 @@ class Range:
 
 
 @dataclass(frozen=True)
+class BlockMap:
+    """A guard that reads tensors by the loop's or the rows' coordinate: its tiles can be classed before the loop runs.
+
+    The map is over `dims` (grid dims of the guard), blocks of `rows` (one dim, or none) and blocks of the loop; an
+    executor that knows its tile sizes builds it (block_map.py) where it pays, and otherwise tests the guard.
+    """
+
+    guard: Term
+    loop: Dim
+    dims: tuple[Dim, ...]
+    rows: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class Accumulator:
     """A state carried through a loop. For the rescaled monoid one scale (gauge) serves all values (the mantissas).
 
@@ -62,7 +76,7 @@ class Loop:
     Every element that the guard keeps is in one of `ranges`; they may overlap, and each tile runs once. A tile outside
     all of them is empty and never runs, one inside an exact range is full and needs no guard. None at all: nothing is
     kept. With one range (causal, windows), `uppers`, `lowers` and `limits_only` say it; with several they say the sound
-    "no limits, test everywhere".
+    "no limits, test everywhere". `map`: an executor may follow a block map instead of the ranges.
     """
 
     dim: Dim
@@ -70,6 +84,7 @@ class Loop:
     accumulators: tuple[Accumulator, ...]
     guard: Term | None = None
     ranges: tuple[Range, ...] = (Range((), (), True),)
+    map: BlockMap | None = None
 
     @property
     def uppers(self) -> tuple[Limit, ...]:

@@ -72,6 +72,11 @@ def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
     return found
 
 
+def map_name(kernel: Kernel, loop: Loop) -> str:
+    """What a loop's block map is called among the tensors of a launch."""
+    return f"{kernel.name} {loop.dim} map"
+
+
 class _Emitter:
     def __init__(self, kernel: Kernel, facts: Facts):
         self.kernel, self.facts = kernel, facts
@@ -83,6 +88,7 @@ class _Emitter:
         symbols = {block: fresh(block) for block in dict.fromkeys(self.tiles.blocks.values())}
         self.blocks = {dim: symbols[block] for dim, block in self.tiles.blocks.items()}
         self.tiles.blocks = self.blocks
+        self._declare_maps()
         self._declare_tensors()
         self._declare_sizes()
 
@@ -112,6 +118,13 @@ class _Emitter:
             if node.op == "size" and node.attrs[0] not in self.tiles.scalars:
                 self.tiles.scalars[node.attrs[0]] = fresh(node.attrs[0])
                 self.arguments.append(Argument(self.tiles.scalars[node.attrs[0]], size=node.attrs[0]))
+
+    def _declare_maps(self) -> None:
+        for loop in self.kernel.loops:
+            if loop.map is not None and str(loop.dim) in self.facts.mapped:
+                name = self.tiles.names.fresh(f"{loop.dim}_map")
+                self.arguments.append(Argument(name, map_name(self.kernel, loop)))
+                self.tiles.maps[loop.dim] = name
 
     # Assembly
 
@@ -186,6 +199,7 @@ class _Emitter:
         self.tiles.open(loop.dim, start, segment.ragged)
         counter = self.tiles.names.fresh("n") if segment.start else start
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
+        self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         guard = self.tiles.value(loop.guard) if segment.guarded else None
         for state, components in zip(loop.accumulators, names, strict=True):
             self._step(state, components, loop.dim, guard)

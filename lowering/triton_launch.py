@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 
 from ..egraph.term import Dim, Tensor, subterms
+from .block_map import MapCache, Tiling, pays
 from .compat import OPTIONS, architecture, interpreter_wanted
-from .plan import Kernel, Plan
-from .triton_emit import Source, emit, reach, roots
+from .plan import Kernel, Loop, Plan
+from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_term import Facts
 from .tuning import Config, default_config
 
@@ -56,6 +57,7 @@ class Launch:
     tensors: tuple[str, ...]
     integers: tuple[int, ...]
     options: dict
+    maps: tuple[tuple[str, Tiling], ...] = ()
 
 
 class Launcher:
@@ -67,6 +69,7 @@ class Launcher:
         self.names = tuple(t.name for t in plan.inputs)
         self._sources: dict[tuple[str, Facts], Source] = {}
         self._prepared: dict[tuple, tuple[Launch, ...]] = {}
+        self._maps = MapCache()
 
     def __call__(self, tensors: dict[str, torch.Tensor], sizes=None, output=None) -> torch.Tensor:
         sizes = sizes or {}
@@ -85,9 +88,9 @@ class Launcher:
             launches = self._prepared[key] = tuple(self._prepare(k, values, sizes, device) for k in self.plan.kernels)
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
-                _run(launches, values)
+                self._run(launches, values)
         else:
-            _run(launches, values)
+            self._run(launches, values)
         return values[last.name]
 
     def source(self, kernel: Kernel, facts: Facts) -> Source:
@@ -98,11 +101,29 @@ class Launcher:
 
     def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> Config:
         """The given or default configuration, with tiles no larger than the data needs."""
-        given = self.configs.get(kernel.name) or default_config(*widest(kernel), architecture(device))
+        given = self.configs.get(kernel.name) or default_for(kernel, architecture(device))
         rows = min(given.rows, _ceiling(_size(kernel.rows.size, sizes))) if kernel.rows else given.rows
         longest = max((_size(loop.dim.size, sizes) for loop in kernel.loops), default=given.loop)
         warps = given.warps if rows == given.rows else max(1, min(given.warps, 4))
         return Config(rows, min(given.loop, _ceiling(longest)), warps, given.stages)
+
+    def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
+        for launch in launches:
+            for name, tiling in launch.maps:
+                values[name] = self._maps.get(tiling, values, run_triton)
+            if launch.programs:
+                pointers = [values[name] for name in launch.tensors]
+                launch.function[(launch.programs,)](*pointers, *launch.integers, **launch.options)
+
+    def _tilings(self, kernel: Kernel, config: Config, sizes: dict) -> dict[Loop, Tiling]:
+        """The block maps that pay, by loop."""
+        found = [loop for loop in kernel.loops if loop.map is not None]
+        known = tuple(sorted(sizes.items()))
+        return {
+            loop: Tiling(loop.map, config.rows if loop.map.rows else 1, config.loop, known)
+            for loop in found
+            if pays(kernel, loop.map, config.rows, config.loop, sizes)
+        }
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch:
         config = self.config(kernel, sizes, device)
@@ -111,7 +132,9 @@ class Launcher:
         extent = max(config.rows, config.loop, 256)
         reached = reach(kernel).items()
         wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
-        source = self.source(kernel, Facts(even, wide, interpreter_wanted()))
+        tilings = self._tilings(kernel, config, sizes)
+        mapped = frozenset(str(loop.dim) for loop in tilings)
+        source = self.source(kernel, Facts(even, wide, mapped, interpreter_wanted()))
         function = load(source.text, source.function, self.folder)
         integers = []
         for argument in source.arguments:
@@ -124,14 +147,8 @@ class Launcher:
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
         rows = -(-_size(kernel.rows.size, sizes) // config.rows) if kernel.rows else 1
         programs = rows * prod(_size(d.size, sizes) for d in kernel.grid)
-        return Launch(function, programs, names, tuple(integers), options)
-
-
-def _run(launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
-    for launch in launches:
-        if launch.programs:
-            pointers = [values[name] for name in launch.tensors]
-            launch.function[(launch.programs,)](*pointers, *launch.integers, **launch.options)
+        maps = tuple((map_name(kernel, loop), tiling) for loop, tiling in tilings.items())
+        return Launch(function, programs, names, tuple(integers), options, maps)
 
 
 def _size(size: int | str, sizes: dict[str, int]) -> int:
@@ -161,6 +178,15 @@ def widest(kernel: Kernel) -> tuple[int, int]:
         if dtype.is_floating_point and held:
             width, size = max(width, *held), max(size, dtype.itemsize)
     return width, size
+
+
+def default_for(kernel: Kernel, name: str) -> Config:
+    """The default configuration; guards that compare 64-bit data along a wide loop tile need its registers."""
+    width, size = widest(kernel)
+    found = default_config(width, size, name)
+    nodes = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
+    long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in nodes)
+    return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found
 
 
 @lru_cache(maxsize=256)

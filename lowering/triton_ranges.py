@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from ..egraph.ops import iota, make
 from ..egraph.term import substitute, subterms
-from .plan import Limit, Loop, Range
+from .plan import BlockMap, Limit, Loop, Range
 from .triton_ops import Value, atom
 from .triton_term import TileWriter
 
@@ -22,7 +22,8 @@ Piece = tuple[str, str]  # names of scalars: from this tile number to before tha
 class Segment:
     """A run of a loop's tiles of one class: guarded ones test the guard, ragged ones the end of the dim.
 
-    The loop's variable runs over low .. high by step; `start` says the tile's first coordinate by it ("" is itself).
+    The loop's variable runs over low .. high by step; `start` says the tile's first coordinate by it ("" is itself),
+    `following` is a line that prepares the next round.
     """
 
     low: str
@@ -31,6 +32,7 @@ class Segment:
     guarded: bool
     ragged: bool
     start: str = ""
+    following: str = ""
 
 
 class RangeWriter:
@@ -43,6 +45,8 @@ class RangeWriter:
 
     def segments(self) -> list[Segment]:
         """The loop's tiles by class; empty tiles are in no segment, classes that cannot occur have none."""
+        if self.dim in self.tiles.maps:
+            return self._mapped(self.loop.map)
         if len(self.loop.ranges) == 1:
             return self._neighbours(self.loop.ranges[0])
         return self._listed() if self.loop.ranges else []
@@ -181,3 +185,27 @@ class RangeWriter:
                 shift = f"tl.where({{n}} >= {count}, {moved}, {shift})"
             count = self._scalar(f"{name}_count", f"{count} + {high} - {low}" if position else f"{high} - {low}")
         return Segment("0", count, "1", guarded, guarded and self.ragged, f"({{n}} + {shift}) * {self.block}")
+
+    # A block map: the loop's variable counts through its list
+
+    def _mapped(self, record: BlockMap) -> list[Segment]:
+        """The list of this tile of rows: how many are partial, how many in all, then their numbers; block_map.py.
+
+        Each number is read one round ahead, so that the loads of a tile never wait for it.
+        """
+        tiles, place = self.tiles, "0"
+        for dim in record.dims:
+            place = f"({place} * {tiles.sizes[dim]} + {tiles.starts[dim]})" if place != "0" else tiles.starts[dim]
+        for rows in record.rows:
+            at = f"{tiles.starts[rows]} // {tiles.blocks[rows]}"
+            count = f"tl.cdiv({tiles.sizes[rows]}, {tiles.blocks[rows]})"
+            place = f"{place} * {count} + {at}" if record.dims else at
+        width = f"(tl.cdiv({self.size}, {self.block}) + 3)"
+        visits = self._scalar("visits", f"{tiles.maps[self.dim]} + tl.cast({place}, tl.int64) * {width}")
+        partial, every = self._scalar("partial", f"tl.load({visits})"), self._scalar("every", f"tl.load({visits} + 1)")
+        number = self._scalar("number", f"tl.load({visits} + 2)")
+        start, following = f"{number} * {self.block}", f"{number} = tl.load({visits} + 3 + {{n}})"
+        return [
+            Segment("0", partial, "1", True, self.ragged, start, following),
+            Segment(partial, every, "1", False, False, start, following),
+        ]

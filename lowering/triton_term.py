@@ -20,10 +20,11 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class Facts:
-    """What the launcher knows: dims whose size is a multiple of their tile, tensors that need 64-bit offsets."""
+    """What the launcher knows: dims whose size is a multiple of their tile, tensors that need 64-bit offsets, ..."""
 
     even: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
+    mapped: frozenset[str] = frozenset()  # loops that follow a block map
     interpreted: bool = False  # the interpreter multiplies bfloat16 tiles as raw bits: widen them there
 
 
@@ -51,6 +52,7 @@ class TileWriter:
         self.sizes: dict[Dim, str] = {}
         self.scalars: dict[str, str] = {}
         self.pointers: dict[Tensor, tuple[str, tuple[str, ...]]] = {}
+        self.maps: dict[Dim, str] = {}
 
     @staticmethod
     def _static(dim: Dim) -> int:

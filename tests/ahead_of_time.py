@@ -10,10 +10,10 @@ import sys
 import torch
 
 from onepass.capture import program_of
+from onepass.egraph.term import Tensor
 from onepass.lowering.compat import TYPE_NAMES, compile_ahead, resources
-from onepass.lowering.triton_emit import Facts, emit
-from onepass.lowering.triton_launch import load, widest
-from onepass.lowering.tuning import default_config
+from onepass.lowering.triton_emit import Facts, emit, map_name
+from onepass.lowering.triton_launch import default_for, load
 from onepass.pipeline import optimize
 from onepass.translate import translate
 
@@ -66,21 +66,28 @@ def plan_of(kind: str, width: int, dtype: str):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         return torch.softmax(CHANGES[kind](q @ k.mT / math.sqrt(width)), -1) @ v
 
+    def documents(q, k, v, ids):
+        same = ids[:, None, :, None] == ids[:, None, None, :]
+        return torch.softmax(_masked(q @ k.mT / math.sqrt(width), same), -1) @ v
+
     heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
-    inputs = (torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads)
-    captured = translate(program_of(attention, *inputs))
+    inputs = [torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads]
+    program = attention if kind != "documents" else documents
+    inputs += [torch.zeros(4, 4096, dtype=torch.int64)] if kind == "documents" else []
+    captured = translate(program_of(program, *inputs))
     return optimize(captured.term, captured.output, captured.order).plan
 
 
 def compiled(target: str, kind: str, width: int, dtype: str):
     plan = plan_of(kind, width, dtype)
     (kernel,) = plan.kernels
-    config = default_config(*widest(kernel), target)
-    source = emit(kernel, plan, Facts(frozenset("ij")))
+    config = default_for(kernel, target)
+    source = emit(kernel, plan, Facts(frozenset("ij"), mapped=frozenset(str(x.dim) for x in kernel.loops if x.map)))
     types, divisible, constants = {}, [], {name: getattr(config, role) for name, role in source.tiles}
     tensors = {t.name: t for t in (*kernel.inputs, kernel.output)}
+    tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}
     for argument in source.arguments:
-        if argument.axis == 3:
+        if argument.axis is not None and argument.axis == len(tensors[argument.tensor].shape) - 1:
             constants[argument.name] = 1
             continue
         pointer = argument.axis is None and argument.size is None

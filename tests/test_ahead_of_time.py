@@ -18,6 +18,8 @@ TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 CASES = [(t, kind, width, "bfloat16") for t in TARGETS for width in (64, 128) for kind in ("full", "causal")]
 CASES += [(t, kind, 64, "bfloat16") for t in TARGETS for kind in ("window", "alibi", "softcap", "groups")]
 CASES += [("sm_90", kind, width, "bfloat16") for width in (16, 80, 96, 256) for kind in ("full", "causal")]
+CASES += [("sm_90", kind, width, "bfloat16") for kind in ("prefix", "globals", "documents") for width in (64, 128)]
+CASES += [("sm_90", "window", 128, "bfloat16")]
 CASES += [("sm_90", kind, width, "float32") for width in (64, 128) for kind in ("full", "causal")]
 CASES += [("sm_90", "causal", 64, "float16")]
 

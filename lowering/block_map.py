@@ -1,0 +1,172 @@
+"""Block maps: which tiles of a loop hold anything that a guard over data keeps, and which hold nothing else.
+
+Two small kernels, built as plans from the guard's own term, find the class of every tile; a sort lists the tiles to
+visit. A map is kept while the tensors it was read from are the same and unchanged. Used by triton_launch.py.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import torch
+
+from ..egraph.ops import cast, const, eq, iota, le, load, logical_and, make, max_over, minimum, reduce, where
+from ..egraph.term import Dim, Tensor, Term, rebuild, subterms, tensors
+from .build import build_plan
+from .plan import BlockMap, Kernel, Plan
+from .sizes import resolve
+
+LEAST_TILES = 64  # pairs of row tile and loop tile: fewer are not worth a launch
+MOST_MAPS = 32
+EMPTY, PARTIAL, FULL = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A map with the numbers of a launch: the tile of rows (1 where the guard ignores them) and of the loop."""
+
+    record: BlockMap
+    row_tile: int
+    tile: int
+    sizes: tuple[tuple[str, int], ...]
+
+    def length(self, dim: Dim) -> int:
+        return resolve(dim.size, dict(self.sizes))
+
+    def static(self, dim: Dim) -> Dim:
+        return Dim(dim.name, self.length(dim))
+
+    def blocks(self, dim: Dim, tile: int) -> Dim:
+        return Dim(f"{dim.name} block", -(-self.length(dim) // tile))
+
+    def place(self, dim: Dim, tile: int) -> tuple[Term, Dim]:
+        """The coordinate by block and place in it. Past the end the last one is repeated: any and all stay the same."""
+        within = Dim(f"{dim.name} in block", tile)
+        at = iota(self.blocks(dim, tile)) * const(tile) + iota(within)
+        return at if self.length(dim) % tile == 0 else minimum(at, const(self.length(dim) - 1)), within
+
+
+def pays(kernel: Kernel, record: BlockMap, row_tile: int, tile: int, sizes: Mapping[str, int]) -> bool:
+    """Whether finding the map costs at most half of what the loop costs without it, counted in elements of a tile.
+
+    Reading a mask element costs as much as eight comparisons of ids; a product over 8 held elements costs one.
+    """
+    length = lambda dim: resolve(dim.size, sizes)
+    rows = -(-length(kernel.rows) // row_tile) if kernel.rows is not None else 1
+    dense = any(n.op == "load" and {kernel.rows, record.loop} <= n.dims for n in subterms(record.guard))
+    map_cost = prod(map(length, record.dims)) * (9 if dense else 1)
+    loop_cost = prod(map(length, kernel.grid)) * sum(length(d) for d in kernel.held) / 16
+    return rows * -(-length(record.loop) // tile) >= LEAST_TILES and 2 * map_cost <= loop_cost
+
+
+@lru_cache(maxsize=128)
+def class_plans(tiling: Tiling) -> tuple[Plan, ...]:
+    """Plans that find EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks]: along the loop, then the rows.
+
+    A short last tile of the loop is never full, so that full tiles need no mask.
+    """
+    record, tile = tiling.record, tiling.tile
+    column, within = tiling.place(record.loop, tile)
+    length, block = tiling.length(record.loop), tiling.blocks(record.loop, tile)
+    places = {iota(d): iota(tiling.static(d)) for d in (*record.dims, *record.rows)} | {iota(record.loop): column}
+    guard = _replaced(record.guard, places, dict(tiling.sizes))
+    whole = reduce("all", within, guard)
+    if length % tile:
+        whole = logical_and(whole, le((iota(block) + 1) * const(tile), const(length)))
+    along = cast(reduce("any", within, guard), "int32") + cast(whole, "int32")
+    order = (*map(tiling.static, (*record.dims, *record.rows)), block)
+    first = build_plan(along, Tensor("classes along", "int32", tuple(d.size for d in order)), order, held=tile)
+    return (first, _over_rows(tiling, first.output, block)) if record.rows else (first,)
+
+
+def _over_rows(tiling: Tiling, along: Tensor, block: Dim) -> Plan:
+    (rows,) = tiling.record.rows
+    row, within = tiling.place(rows, tiling.row_tile)
+    order = (*map(tiling.static, tiling.record.dims), tiling.blocks(rows, tiling.row_tile), block)
+    found = load(along, *(iota(d) for d in order[:-2]), row, iota(block))
+    one = lambda n: cast(const(n), "int32")
+    most, least = max_over(within, found), reduce("min", within, found)
+    classes = where(eq(most, least), most, one(PARTIAL))
+    output = Tensor("classes of tiles", "int32", tuple(d.size for d in order))
+    return build_plan(classes, output, order, held=tiling.row_tile)
+
+
+def _replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int]) -> Term:
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        if node.op == "size":
+            return const(resolve(node.attrs[0], sizes))
+        return places.get(node) or (node if args == node.args else make(node.op, args, node.attrs))
+
+    return rebuild(guard, change)
+
+
+def visits(classes: torch.Tensor) -> torch.Tensor:
+    """[..., n] classes as int32 [..., 3 + n]: how many tiles are partial, and not empty; these, partial first; rest.
+
+    The last place is there to be read ahead.
+    """
+    count = classes.shape[-1]
+    late = torch.where(classes == EMPTY, 2 * count, torch.where(classes == FULL, count, 0))
+    numbers = torch.arange(count, device=classes.device, dtype=late.dtype)
+    listed = (late + numbers).sort(-1).values % count
+    counts = [(classes == PARTIAL).sum(-1, keepdim=True), (classes != EMPTY).sum(-1, keepdim=True)]
+    return torch.cat([*counts, listed, torch.zeros_like(counts[0])], -1).int()
+
+
+Run = Callable[[Plan, Mapping[str, torch.Tensor], Mapping[str, int]], torch.Tensor]
+
+
+def build(tiling: Tiling, values: Mapping[str, torch.Tensor], run: Run) -> torch.Tensor:
+    """The list of tiles to visit, from the guard's tensors. `run` is an executor of plans."""
+    found = dict(values)
+    for plan in class_plans(tiling):
+        found[plan.output.name] = run(plan, {t.name: found[t.name] for t in plan.inputs}, dict(tiling.sizes))
+    return visits(found[plan.output.name])
+
+
+def _state(tensor: torch.Tensor) -> tuple | None:
+    """What changes when a tensor is written to or moved; None for one that keeps no version."""
+    if tensor.is_inference():
+        return None
+    return tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+class MapCache:
+    """Visit lists by tiling and by the very tensors they were read from.
+
+    A tensor counts as unchanged if it is the same object with the same version counter. Writes that torch does not see
+    (through NumPy, or a pointer) do not count; a tensor made under inference_mode has no counter and is read each time.
+    """
+
+    def __init__(self):
+        self._kept: OrderedDict[tuple, tuple] = OrderedDict()
+
+    def get(self, tiling: Tiling, values: Mapping[str, torch.Tensor], run: Run) -> torch.Tensor:
+        read = [values[t.name] for t in tensors(tiling.record.guard)]
+        states = tuple(map(_state, read))
+        device = read[0].device
+        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if None in states or capturing:  # a replayed graph must read the mask again
+            return build(tiling, values, run)
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        key = (tiling, stream, *map(id, read))
+        kept = self._kept.get(key)
+        if kept is not None and kept[1] == states and all(ref() is t for ref, t in zip(kept[0], read, strict=True)):
+            self._kept.move_to_end(key)
+            return kept[2]
+        found = build(tiling, values, run)
+        self._kept[key] = tuple(map(weakref.ref, read)), states, found
+        self._forget()
+        return found
+
+    def _forget(self) -> None:
+        """Drops maps of tensors that are gone, and the oldest ones."""
+        for key in [k for k, (references, *_) in self._kept.items() if any(ref() is None for ref in references)]:
+            del self._kept[key]
+        while len(self._kept) > MOST_MAPS:
+            self._kept.popitem(last=False)

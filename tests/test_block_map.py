@@ -1,0 +1,224 @@
+"""Block maps of guards over data: classes against brute force, what follows them, and when they are read again."""
+
+import gc
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onepass.egraph.ops import const, eq, iota, le, load, logical_and, logical_or, sum_over, where
+from onepass.egraph.term import Dim, Tensor
+from onepass.lowering import block_map
+from onepass.lowering.block_map import MapCache, Tiling, build
+from onepass.lowering.build import build_plan
+from onepass.lowering.plan import BlockMap
+from onepass.lowering.tiled import run_tiled
+from onepass.lowering.triton_launch import Launcher, run_triton
+from onepass.lowering.tuning import Config
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HEADS, BATCH = 4, 2
+
+
+def dims(rows, columns):
+    return Dim("b", BATCH), Dim("h", HEADS), Dim("i", rows), Dim("j", columns)
+
+
+def documents(b, h, i, j):
+    ids = Tensor("ids", "int64", (BATCH, "length"))
+    return eq(load(ids, iota(b), iota(i)), load(ids, iota(b), iota(j)))
+
+
+def causal_documents(b, h, i, j):
+    return logical_and(le(iota(j), iota(i)), documents(b, h, i, j))
+
+
+def padding(b, h, i, j):
+    return load(Tensor("keep", "bool", (BATCH, j.size)), iota(b), iota(j))
+
+
+def dense(b, h, i, j):
+    return load(Tensor("dense", "bool", (i.size, j.size)), iota(i), iota(j))
+
+
+def dense_by_head(b, h, i, j):
+    return load(Tensor("by_head", "bool", (HEADS, i.size, j.size)), iota(h), iota(i), iota(j))
+
+
+def random_blocks(b, h, i, j):
+    """A window, a global column, and blocks drawn per row block."""
+    drawn = Tensor("drawn", "bool", (-(-i.size // 8), -(-j.size // 8)))
+    near = logical_and(le(iota(i), iota(j) + 3), le(iota(j), iota(i) + 3))
+    return logical_or(logical_or(near, le(iota(j), const(2))), load(drawn, iota(i) // const(8), iota(j) // const(8)))
+
+
+GUARDS = (documents, causal_documents, padding, dense, dense_by_head, random_blocks)
+
+
+def data(rows, columns, seed=0):
+    """The tensors of all guards, and each guard as a boolean array [b, h, i, j] written again in torch."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.rand(shape, generator=generator) < 0.1
+    ids = torch.randint(0, 3, (BATCH, max(rows, columns)), generator=generator).sort(-1).values
+    keep = torch.arange(columns) < torch.tensor([[columns // 3], [columns]])
+    pairs, by_head = draw(rows, columns), draw(HEADS, rows, columns)
+    pairs[: rows // 2] = False
+    by_head[1, :, : columns // 2] = True
+    drawn = draw(-(-rows // 8), -(-columns // 8))
+    i, j = torch.arange(rows)[:, None], torch.arange(columns)
+    same = (ids[:, :rows, None] == ids[:, None, :columns])[:, None]
+    near = ((i - j).abs() <= 3) | (j <= 2) | drawn.repeat_interleave(8, 0)[:rows].repeat_interleave(8, 1)[:, :columns]
+    kept = {
+        documents: same,
+        causal_documents: same & (j <= i),
+        padding: keep[:, None, None],
+        dense: pairs,
+        dense_by_head: by_head,
+        random_blocks: near,
+    }
+    tensors = {"ids": ids, "keep": keep, "dense": pairs, "by_head": by_head, "drawn": drawn}
+    shape = (BATCH, HEADS, rows, columns)
+    return {n: t.to(DEVICE) for n, t in tensors.items()}, {g: k.expand(shape) for g, k in kept.items()}
+
+
+def sums(guard, rows, columns):
+    """A plan of Σ_j where(guard, x, 0) in four heads, its inputs and the exact result."""
+    b, h, i, j = dims(rows, columns)
+    tensors, kept = data(rows, columns)
+    x = load(Tensor("x", "float32", (BATCH, HEADS, rows, columns)), *map(iota, (b, h, i, j)))
+    term = sum_over(j, where(guard(b, h, i, j), x, const(0.0)))
+    plan = build_plan(term, Tensor("out", "float32", (BATCH, HEADS, rows)), (b, h, i), held=1)
+    values = torch.randint(1, 99, (BATCH, HEADS, rows, columns), generator=torch.Generator().manual_seed(1)).float()
+    inputs = {"x": values.to(DEVICE), **{t.name: tensors[t.name] for t in plan.inputs if t.name != "x"}}
+    return plan, inputs, (values * kept[guard]).sum(-1)
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(GUARDS), st.integers(1, 40), st.integers(1, 50), st.sampled_from([4, 16]), st.integers(0, 9))
+def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
+    b, h, i, j = dims(rows, columns)
+    tensors, kept = data(rows, columns, seed)
+    term = guard(b, h, i, j)
+    record = BlockMap(term, j, tuple(d for d in (b, h) if d in term.dims), (i,) if i in term.dims else ())
+    tiling = Tiling(record, 8 if record.rows else 1, tile, (("length", max(rows, columns)),))
+    listed = build(tiling, tensors, run_tiled).cpu()
+    for position in torch.cartesian_prod(*(torch.arange(n) for n in listed.shape[:-1])).reshape(-1, listed.dim() - 1):
+        place = dict(zip((*record.dims, *record.rows), position.tolist(), strict=True))
+        rows_of = slice(8 * place.get(i, 0), 8 * place.get(i, 0) + 8)
+        block = kept[guard][place.get(b, 0), place.get(h, 0), rows_of]
+        tiles = [block[:, n * tile : (n + 1) * tile] for n in range(-(-columns // tile))]
+        full = [n for n, t in enumerate(tiles) if t.all() and t.shape[1] == tile]
+        partial = [n for n, t in enumerate(tiles) if t.any() and n not in full]
+        partial_count, count, *numbers, _ = listed[tuple(position)].tolist()
+        assert (numbers[:partial_count], numbers[partial_count:count]) == (partial, full)
+
+
+@pytest.fixture
+def always(monkeypatch):
+    monkeypatch.setattr(block_map, "LEAST_TILES", 1)
+    monkeypatch.setattr("onepass.lowering.triton_launch.pays", lambda *_: True)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.usefixtures("always")
+def test_kernels_follow_their_map(guard):
+    rows, columns = 50, 70
+    plan, inputs, expected = sums(guard, rows, columns)
+    assert plan.kernels[0].loops[0].map is not None and "block map" in plan.notes[0]
+    launcher = Launcher(plan, Config(16, 16, 4, 1))
+    assert torch.equal(launcher(inputs, {"length": max(rows, columns)}).cpu(), expected)
+    assert len(launcher._maps._kept) == 1
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_the_tiled_executor_needs_no_map(guard):
+    plan, inputs, expected = sums(guard, 50, 70)
+    assert torch.equal(run_tiled(plan, inputs).cpu(), expected)
+
+
+@pytest.mark.usefixtures("always")
+def test_a_map_over_heads_that_share_a_mask_has_no_head_dim():
+    (loop,) = sums(causal_documents, 32, 32)[0].kernels[0].loops
+    assert [d.name for d in loop.map.dims] == ["b"] and [d.name for d in loop.map.rows] == ["i"]
+    (loop,) = sums(padding, 32, 32)[0].kernels[0].loops
+    assert {d.name for d in (*loop.map.dims, *loop.map.rows)} == {"b"}
+
+
+def test_limits_from_data_need_no_map():
+    b, _, i, j = dims(32, 32)
+    kept = logical_and(le(iota(j) + 1, load(Tensor("lengths", "int64", (BATCH,)), iota(b))), le(iota(j), iota(i)))
+    x = load(Tensor("x", "float32", (32,)), iota(j))
+    plan = build_plan(sum_over(j, where(kept, x, 0.0)), Tensor("out", "float32", (BATCH, 32)), (b, i), held=1)
+    assert plan.kernels[0].loops[0].map is None and not plan.notes
+
+
+# When a map is read again
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    builds = []
+    monkeypatch.setattr(block_map, "build", lambda *args: builds.append(args) or build(*args))
+    return builds
+
+
+def tiling_of(guard, rows=32, columns=32):
+    b, h, i, j = dims(rows, columns)
+    record = BlockMap(guard(b, h, i, j), j, (b,), (i,))
+    return Tiling(record, 16, 16, (("length", columns),))
+
+
+def test_an_unchanged_mask_is_read_once(counted):
+    cache, tensors = MapCache(), data(32, 32)[0]
+    one = cache.get(tiling_of(documents), tensors, run_tiled)
+    assert cache.get(tiling_of(documents), tensors, run_tiled) is one and len(counted) == 1
+    cache.get(tiling_of(causal_documents), tensors, run_tiled)
+    assert len(counted) == 2
+
+
+def test_a_mask_written_in_place_is_read_again(counted):
+    cache, tensors = MapCache(), data(32, 32)[0]
+    before = cache.get(tiling_of(documents), tensors, run_tiled).clone()
+    tensors["ids"][:, 16:].fill_(7)
+    after = cache.get(tiling_of(documents), tensors, run_tiled)
+    assert len(counted) == 2 and not torch.equal(before, after)
+    tensors["ids"].view(-1)[3] = 5  # through a view
+    cache.get(tiling_of(documents), tensors, run_tiled)
+    assert len(counted) == 3
+
+
+def test_a_new_tensor_in_an_old_place_is_read_again(counted):
+    cache, ids = MapCache(), data(32, 32)[0]["ids"]
+    cache.get(tiling_of(documents), {"ids": ids}, run_tiled)
+    twin = ids.view_as(ids)  # same memory, same version, another object
+    cache.get(tiling_of(documents), {"ids": twin}, run_tiled)
+    assert len(counted) == 2
+    del ids, twin, counted[:]
+    gc.collect()
+    cache.get(tiling_of(documents), data(32, 32)[0], run_tiled)
+    assert len(cache._kept) == 1, "maps of tensors that are gone are dropped"
+
+
+def test_a_tensor_without_a_version_is_read_each_time(counted):
+    with torch.inference_mode():
+        tensors = data(32, 32)[0]
+        cache = MapCache()
+        for _ in range(2):
+            cache.get(tiling_of(documents), tensors, run_tiled)
+    assert len(counted) == 2 and not cache._kept
+
+
+@pytest.mark.usefixtures("always")
+def test_a_kernel_sees_a_changed_mask():
+    plan, inputs, expected = sums(padding, 32, 64)
+    launcher = Launcher(plan, Config(16, 16, 4, 1))
+    assert torch.equal(launcher(inputs).cpu(), expected)
+    inputs["keep"][0] = True
+    assert torch.equal(launcher(inputs)[0].cpu(), inputs["x"][0].sum(-1).cpu())
+
+
+def test_small_launches_test_the_guard(counted):
+    plan, inputs, expected = sums(documents, 64, 64)
+    result = run_triton(plan, inputs, {"length": 64}, Config(16, 16, 4, 1))
+    assert torch.equal(result.cpu(), expected) and not counted
