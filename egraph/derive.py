@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from .certificate import BACKWARD, FORWARD, Derivation, Step, binding_text, replace_at
-from .match import holds, instantiate, match
+from .match import holds, instantiate, match, match_attribute
 from .normal import Normaliser
 from .rule import Rule, variables_of
-from .term import AttributeVariable, Dim, Term, TermError, substitute, subterms
+from .term import Term, TermError, substitute, subterms
 
 ALTERNATIVES = 8  # members of a class tried per variable before a guard counts as unknown
 
@@ -219,7 +219,7 @@ class ProofGraph:
         if term.op != pattern.op or len(term.args) != len(pattern.args):
             return
         for a, b in zip(pattern.attrs, term.attrs):
-            found = _bind_attribute(found, a, b)
+            found = match_attribute(a, b, found)
             if found is None:
                 return
         options = [found]
@@ -274,19 +274,6 @@ class ProofGraph:
         for node in above[: meeting[b]]:
             yield node, self.edge[node].to, self.edge[node]
         yield from reversed(down)
-
-
-def _bind_attribute(found: dict, pattern, value) -> dict | None:
-    """Matches an attribute: a dim or attribute variable binds, anything else must be equal and of one type."""
-    if isinstance(pattern, Dim) and pattern.size is None:
-        name = f"dim {pattern.name}"
-    elif isinstance(pattern, AttributeVariable):
-        name = pattern.name
-    else:
-        return found if type(pattern) is type(value) and pattern == value else None
-    if name in found:
-        return found if found[name] == value else None
-    return {**found, name: value}
 
 
 def _local_steps(graph: ProofGraph, a: int, b: int, cache: dict) -> list[tuple[tuple[int, ...], Rule, bool, Term]]:

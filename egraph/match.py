@@ -7,7 +7,7 @@ it. A binding maps variable names to terms, "dim j" to dims, and attribute varia
 from __future__ import annotations
 
 from .guard import GUARDS, Guard
-from .ops import make
+from .pattern import build
 from .rule import Rule
 from .term import AttributeVariable, Dim, Term, rebuild
 
@@ -18,11 +18,11 @@ def match(pattern: Term, target: Term, binding: Binding | None = None) -> Bindin
     """The binding under which the pattern is the target, extending the one given; None if there is none."""
     bound = {} if binding is None else binding
     if pattern.op == "var":
-        return _bind(bound, pattern.attrs[0], target) if _admits(pattern, target) else None
+        return bind(bound, pattern.attrs[0], target) if _admits(pattern, target) else None
     if pattern.op != target.op or len(pattern.args) != len(target.args):
         return None
     for a, b in zip(pattern.attrs, target.attrs, strict=True):
-        bound = _match_attribute(a, b, bound)
+        bound = match_attribute(a, b, bound)
         if bound is None:
             return None
     for a, b in zip(pattern.args, target.args, strict=True):
@@ -36,15 +36,17 @@ def _admits(pattern: Term, target: Term) -> bool:
     return pattern.attrs[1] == "any" or pattern.attrs[1] == target.dtype
 
 
-def _match_attribute(a, b, bound: Binding) -> Binding | None:
+def match_attribute(a, b, bound: Binding) -> Binding | None:
+    """The binding under which a pattern's attribute is the other one."""
     if isinstance(a, Dim) and a.size is None:
-        return _bind(bound, f"dim {a.name}", b)
+        return bind(bound, f"dim {a.name}", b)
     if isinstance(a, AttributeVariable):
-        return _bind(bound, a.name, b)
+        return bind(bound, a.name, b)
     return bound if type(a) is type(b) and a == b else None
 
 
-def _bind(bound: Binding, name: str, value) -> Binding | None:
+def bind(bound: Binding, name: str, value) -> Binding | None:
+    """The binding with one more name; None if the name stands for something else."""
     if name in bound:
         return bound if bound[name] == value else None
     return {**bound, name: value}
@@ -62,7 +64,7 @@ def instantiate(pattern, binding: Binding):
     def change(node: Term, args):
         if node.op == "var":
             return binding[node.attrs[0]]
-        return make(node.op, args, tuple(instantiate(a, binding) for a in node.attrs))
+        return build(node.op, args, tuple(instantiate(a, binding) for a in node.attrs))
 
     return rebuild(pattern, change)
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .guard import Guard
-from .ops import term, var
+from .ops import term
+from .pattern import is_plain, variable
 from .term import AttributeVariable, Dim, Term, TermError, subterms
 
 EXACTNESS = ("bitwise", "reassociates")
@@ -57,40 +58,57 @@ class Rule:
 
 
 def rule(
-    function: Callable | None = None, *, when: Callable | None = None, both=False, exact="reassociates", trust=False
+    function: Callable | None = None,
+    *,
+    when: Callable | None = None,
+    both=False,
+    exact="reassociates",
+    trust=False,
+    device: str | None = None,
 ):
     """Makes a Rule of a function whose parameters are pattern variables and whose body returns the two sides.
 
+    With more than that (a left side with constructs of pattern.py, several right sides, code for one, a device) it
+    makes a PatternRule.
+
     Annotations name the dims a variable is claimed for ("j", "i j", "" for none), or say "constant" for a literal,
-    "index" for an integer term, "dtype" or "monoid" for an attribute. `when` gets the same variables and returns a
-    guard or a tuple of guards.
+    "index" for an integer term, "dtype" or "monoid" for an attribute, "operator" for an operation. `when` gets the same
+    variables and returns a guard or a tuple of guards.
     Raises RuleError naming the rule, the variable and the line.
     """
     if function is None:
-        return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust)
+        return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust, device=device)
     name, line = function.__name__, _where(function)
     variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
-    patterns = {v: _variable(v, kind) for v, kind in variables.items()}
+    patterns = {v: variable(v, kind) for v, kind in variables.items()}
     try:
-        left, right = _sides(function(**patterns))
+        left, *rights = _sides(function(**patterns))
         guards = () if when is None else _guards(when, patterns)
     except (TermError, TypeError, ValueError, KeyError) as error:
         raise RuleError(f"rule {name} ({line}): {error}") from error
     law = " ".join((inspect.getdoc(function) or "").split())
-    record = Rule(name, law, left, right, tuple(variables.items()), guards, both, exact, line, trust)
-    _refuse_bad(record)
-    return record
+    declared = tuple(variables.items())
+    if device is None and len(rights) == 1 and all(isinstance(x, Term) and is_plain(x) for x in (left, *rights)):
+        record = Rule(name, law, left, *rights, declared, guards, both, exact, line, trust)
+        _refuse_bad(record)
+        return record
+    from .pattern_rule import PatternRule
+
+    if both:
+        raise RuleError(f"rule {name} ({line}): both=True is for two plain sides: say the other direction as a rule")
+    return PatternRule(name, law, left, tuple(rights), declared, guards, exact, line, trust, device)
 
 
-def _sides(returned) -> tuple[Term, Term]:
-    """What the body of a rule returned, as two terms."""
-    if not isinstance(returned, tuple) or len(returned) != 2:
+def _sides(returned) -> list[Term | Callable]:
+    """What the body of a rule returned: the left side, then the right sides, of which some may be code."""
+    if not isinstance(returned, tuple) or len(returned) < 2:
         what = "nothing" if returned is None else "..." if returned is ... else f"{returned!r}"
         raise TypeError(f"the body returns the two sides, `return left, right`; this one returns {what}")
-    for name, side in zip(("left", "right"), returned):
-        if not isinstance(side, Term | int | float):
+    for number, side in enumerate(returned):
+        if not isinstance(side, Term | int | float) and not (number and inspect.isfunction(side)):
+            name = "right" if number else "left"
             raise TypeError(f"the {name} side is {side!r}, which is no term: build it from the variables")
-    return term(returned[0]), term(returned[1])
+    return [side if inspect.isfunction(side) else term(side) for side in returned]
 
 
 def _guards(when: Callable, patterns: dict[str, object]) -> tuple[Guard, ...]:
@@ -113,13 +131,6 @@ def _where(function: Callable) -> str:
 def _annotation(parameter: inspect.Parameter) -> str:
     kind = parameter.annotation
     return "" if kind is inspect.Parameter.empty else str(kind).strip("\"'")
-
-
-def _variable(name: str, kind: str):
-    if kind in ("dtype", "monoid"):
-        return AttributeVariable(name)
-    kinds = kind.split()  # "index constant" is an integer, too
-    return var(name, "int64" if "index" in kinds else "bool" if "predicate" in kinds else "any")
 
 
 def variables_of(x) -> set[str]:
