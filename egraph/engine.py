@@ -14,13 +14,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 
 from .guard import GUARDS
 from .ops import OPS, const, make
-from .rule import Rule
+from .rule import Rule, variables_of
 from .term import AttributeVariable, Dim, Term, all_dims, subterms
 
 MAX_DIMS = 62  # a set of dims is a bit mask in an i64
@@ -99,11 +99,13 @@ class _Session:
 
     def __init__(self, root: Term, phases: Mapping[str, Sequence[Rule]], limits: Limits):
         os.environ.setdefault("RUST_BACKTRACE", "0")
-        self.dims = all_dims(root)
+        grounds = [rule for rules in phases.values() for rule in rules if is_ground(rule)]
+        self.dims = list(dict.fromkeys(d for x in (root, *(r.right for r in grounds)) for d in all_dims(x)))
         if len(self.dims) > MAX_DIMS:
             raise EngineError(f"{len(self.dims)} dims in one region; the engine holds {MAX_DIMS}")
         self.bit = {d: 1 << k for k, d in enumerate(self.dims)}
         self.leaves: list[Term] = []
+        self.leaf: dict[Term, str] = {}
         self.root, self.phases, self.limits = root, phases, limits
         self.engine = _bindings().EGraph()
         self.matches: Counter[str] = Counter()
@@ -121,7 +123,7 @@ class _Session:
 
     def run(self) -> EGraph:
         started = time.perf_counter()
-        self.command(_declarations(self.phases) + self._facts())
+        self.command(_declarations(self.phases, self._ground) + self._facts())
         self._analyse()
         stops = {name: self._phase(name, started) for name in self.phases}
         nodes = self._size()
@@ -147,8 +149,17 @@ class _Session:
         return "\n".join(lines)
 
     def _leaf(self, node: Term) -> str:
-        self.leaves.append(node)
-        return f"(leaf {len(self.leaves) - 1} {sum(self.bit[d] for d in node.dims)})"
+        if node not in self.leaf:
+            self.leaf[node] = f"(leaf {len(self.leaves)} {sum(self.bit[d] for d in node.dims)})"
+            self.leaves.append(node)
+        return self.leaf[node]
+
+    def _ground(self, root: Term) -> str:
+        """A term without variables, as one text."""
+        done: dict[Term, str] = {}
+        for node in subterms(root):
+            done[node] = self._encode(node, done)
+        return done[root]
 
     def _encode(self, node: Term, names) -> str:
         if leafy(node):
@@ -236,7 +247,7 @@ def _float(value) -> str:
     return {"nan": "NaN"}.get(text, text if any(c in text for c in ".in") else text.replace("e", ".0e"))
 
 
-def _declarations(phases) -> str:
+def _declarations(phases, ground) -> str:
     """Sort, one constructor per row of OPS, the free-dims analysis, and every rule in its phase's ruleset."""
     lines = ["(sort T)", "(constructor leaf (i64 i64) T)", "(constructor const (f64) T)", "(constructor top (T) T)"]
     lines += ["(function free (T) i64 :merge (& old new))", "(ruleset analysis)"]
@@ -248,7 +259,7 @@ def _declarations(phases) -> str:
     for phase, rules in phases.items():
         lines.append(f"(ruleset {phase})")
         for rule in rules:
-            lines.append(rule_text(rule, phase))
+            lines.append(rule_text(rule, phase, write=ground if is_ground(rule) else _pattern))
             if rule.both:
                 lines.append(rule_text(rule.reversed(), phase, " reversed"))
     return "\n".join(lines) + "\n"
@@ -271,15 +282,21 @@ def _constructor(row) -> list[str]:
     ]
 
 
-def rule_text(rule: Rule, ruleset: str, suffix: str = "") -> str:
-    """A rule as egglog text. Raises EngineError if a guard has no egglog form."""
-    facts = [f"(= root {_pattern(rule.left)})"]
+def is_ground(rule: Rule) -> bool:
+    """Whether a rule is an equation about the inputs of one region: it has no variables."""
+    return any(node.op in ("load", "iota", "size") for node in subterms(rule.left)) and not variables_of(rule.left)
+
+
+def rule_text(rule: Rule, ruleset: str, suffix: str = "", write: Callable[[Term], str] | None = None) -> str:
+    """A rule as egglog text, its sides written by `write`. Raises EngineError if a guard has no egglog form."""
+    write = write or _pattern
+    facts = [f"(= root {write(rule.left)})"]
     for guard in rule.guards:
         row = GUARDS[guard.kind]
         if row.facts is None:
             raise EngineError(f"rule {rule.name}: guard «{guard}» cannot be used in the search")
         facts += row.facts(*(_pattern(o) for o in guard.operands))
-    conclusion = f"((union root {_pattern(rule.right)}))"
+    conclusion = f"((union root {write(rule.right)}))"
     return f'(rule ({" ".join(facts)}) {conclusion} :ruleset {ruleset} :name "rule {rule.name}{suffix}")'
 
 
@@ -298,4 +315,4 @@ def _pattern(x) -> str:
     return f"({_name(x.op)} {' '.join(_pattern(part) for part in (*x.args, *x.attrs))})"
 
 
-__all__ = ["EGraph", "EngineError", "Limits", "Node", "rule_text", "saturate"]
+__all__ = ["EGraph", "EngineError", "Limits", "Node", "is_ground", "rule_text", "saturate"]

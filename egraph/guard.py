@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from math import isfinite
 
 from .affine import bounds
+from .classes import CLASSES, OPERATION_OF
 from .ops import term
-from .term import Dim, Term, TermError
+from .term import AttributeVariable, Dim, Term, TermError
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,13 @@ GUARDS = {
     "float_dtype": GuardRow(
         "{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None
     ),
+    "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
+    "size_at_most": GuardRow("|{0}| ≤ {1}", lambda d, most: isinstance(d.size, int) and d.size <= most, None),
+    "divisible": GuardRow("{1} divides |{0}|", lambda d, n: isinstance(d.size, int) and d.size % n == 0, None),
+    "operation_of": GuardRow("{0} is the operation of {1}", lambda f, m: OPERATION_OF.get(m) == f, None),
+    **{name: GuardRow(f"{{0}} is {name}", members.__contains__, None) for name, members in CLASSES.items()},
 }
+CLASS_GUARDS = ("operation_of", *CLASSES)  # about operators and monoids alone: decided as soon as those are known
 
 
 def independent(x: Term, of: Dim | str) -> Guard:
@@ -132,3 +139,35 @@ def has_dtype(x: Term, dtype) -> Guard:
 def float_dtype(dtype) -> Guard:
     """An AttributeVariable stands for a floating dtype."""
     return Guard("float_dtype", (dtype,))
+
+
+def rank(x: Term, least: int, most: int) -> Guard:
+    """x depends on so many dims."""
+    return Guard("rank", (x, least, most))
+
+
+def size_at_most(dim: Dim | str, most: int) -> Guard:
+    """The dim's size is known and at most this."""
+    return Guard("size_at_most", (Dim(dim) if isinstance(dim, str) else dim, most))
+
+
+def divisible(dim: Dim | str, by: int) -> Guard:
+    """The dim's size is known and a multiple of this."""
+    return Guard("divisible", (Dim(dim) if isinstance(dim, str) else dim, by))
+
+
+def operation_of(f: AttributeVariable, monoid: AttributeVariable) -> Guard:
+    """The operator is what the monoid folds with."""
+    return Guard("operation_of", (f, monoid))
+
+
+def _class_guard(name: str):
+    def guard(variable: AttributeVariable) -> Guard:
+        return Guard(name, (variable,))
+
+    guard.__name__ = name
+    guard.__doc__ = f"The operator or monoid is {name}: see CLASSES in classes.py."
+    return guard
+
+
+increasing, decreasing, commutative, associative, idempotent = map(_class_guard, CLASSES)

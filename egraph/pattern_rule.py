@@ -9,14 +9,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from .guard import Guard
 from .match import Binding, holds, instantiate
 from .pattern import CONSTRUCTS, parts
 from .pattern_match import matches
 from .pattern_meaning import free_variables
-from .rule import RuleError
+from .pattern_readings import Reading, filled, readings
+from .rule import Rule, RuleError, variables_of
 from .term import Term, TermError, subterms
+
+MOST_READINGS = 128  # a pattern of more readings is matched itself, on the terms of a region
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,15 @@ class PatternRule:
         """Whether every guard holds."""
         return all(holds(guard, binding) for guard in self.guards)
 
+    @cached_property
+    def rules(self) -> tuple[Rule, ...] | None:
+        """The ordinary rules that say the same, one for each reading and right side; None if these are no rules."""
+        found = tuple(readings(self.left, self.guards, MOST_READINGS + 1))
+        if self.has_code or len(found) > MOST_READINGS:
+            return None
+        made = [_plain_rule(self, reading, n) for reading in found for n in range(len(self.rights))]
+        return tuple(rule for rule in made if rule is not None)
+
     def results(self, right: Term | Callable, binding: Binding) -> list[Term | Declined]:
         """What a right side is under a binding. An ill-typed result counts as declined."""
         try:
@@ -101,6 +114,21 @@ class PatternRule:
             if not isinstance(result, Term | Declined):
                 raise RuleError(f"rule {self.name} ({_place(right)}): the right side gave {result!r}, which is no term")
         return found
+
+
+def _plain_rule(r: PatternRule, reading: Reading, number: int) -> Rule | None:
+    """One reading with one right side; None where that says nothing, or means nothing."""
+    label = (*reading.label, *([f"right {number + 1}"] if len(r.rights) > 1 else []))
+    try:
+        right = filled(r.rights[number], reading.known)
+    except TermError:
+        return None
+    if right is reading.left:
+        return None
+    used = variables_of(reading.left)
+    declared = tuple((name, kind) for name, kind in r.variables if name in used)
+    name = f"{r.name}[{', '.join(label)}]" if label else r.name
+    return Rule(name, r.law, reading.left, right, declared, reading.guards, False, r.exact, r.source, r.trusted)
 
 
 def always_bound(pattern) -> frozenset[str]:

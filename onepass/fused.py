@@ -20,6 +20,7 @@ from . import cache
 from .assumptions import exactness
 from .certificates import certificate
 from .egraph.certificate import Derivation
+from .egraph.rule import Rule
 from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
 from .egraph.show import show_let
 from .egraph.term import TermError
@@ -97,13 +98,14 @@ def read(text: str) -> Fused:
 def make(program: Program, options: Options, strides=(), hints=None) -> Fused:
     """The region with its plan: from this process, from the disk, or by search. Raises Refusal or NotPlannable."""
     device = program.inputs[0].meta.device if program.inputs else "cpu"
+    options, notes = _resolved(program, options, device)
     key = cache.key(digest([canonical(program).digest(), options.carried(), list(strides)]), device)
     with _LOCK:
         found = _BY_KEY.get(key)
         if found is not None:
             again = replace(found.report, cache="known in this process, no search", places=_places(program))
             return replace(found, program=program, report=again)
-        found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
+        found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {}, notes)
         return _keep(_BY_KEY, key, found)
 
 
@@ -138,14 +140,30 @@ def canonical(program: Program) -> Program:
     return Program(inputs, nodes, names[program.output])
 
 
-def _search(key: str, program: Program, options: Options, strides, hints) -> Fused:
+def _resolved(program: Program, options: Options, device: str) -> tuple[Options, tuple[str, ...]]:
+    """The options with ordinary rules only, so that they can be carried; and what became of rules that declined."""
+    if all(isinstance(rule, Rule) for rule in options.rules):
+        return options, ()
+    from .pipeline import resolve
+    from .translate import translate
+
+    found = resolve(translate(program).term, options.rules, device)
+    notes = tuple(
+        f"rule {name} declined{f' {times} times' if times > 1 else ''}: {reason}"
+        for name, reasons in found.declined.items()
+        for reason, times in reasons.items()
+    )
+    return replace(options, rules=found.rules), notes
+
+
+def _search(key: str, program: Program, options: Options, strides, hints, notes) -> Fused:
     from .pipeline import optimize
     from .translate import translate
 
     captured = translate(program)
     found = optimize(captured.term, captured.output, captured.order, rules=options.rules)
     names = tuple(entry.name for entry in program.inputs)
-    report = _report(key, program, options, found, hints)
+    report = replace(_report(key, program, options, found, hints), notes=notes)
     body = {
         "term": to_json(found.term),
         "output": tensor_to_json(captured.output),

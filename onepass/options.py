@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from .egraph.ground import readable
+from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 from .egraph.serial import digest, rule_from_json, rule_to_json
 from .errors import OnepassError
@@ -25,7 +27,7 @@ class OptionError(OnepassError, ValueError):
 class Options:
     """`rules` come after onepass's own; `inner` compiles what is not replaced; `inner_options` are for Inductor."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Rule | PatternRule, ...] = ()
     strict: bool = False
     inner: str = "inductor"
     executor: str = "auto"
@@ -54,7 +56,7 @@ class Options:
         return cls(**given)
 
     def carried(self) -> dict:
-        """The part that a compiled graph carries, as JSON data."""
+        """The part that a compiled graph carries, as JSON data; pattern rules have become ordinary ones."""
         return {"rules": [rule_to_json(r) for r in self.rules], "strict": self.strict, "executor": self.executor}
 
     @classmethod
@@ -63,21 +65,32 @@ class Options:
         return cls(rules=rules, strict=data["strict"], executor=data["executor"])
 
     def digest(self) -> str:
-        """A name for everything that can change what is compiled."""
+        """A name for everything that can change what is compiled. Raises OptionError for a rule that has none."""
+        rules = [_statement(rule) for rule in self.rules]
         inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
-        return digest([self.carried(), self.inner, inner])
+        return digest([rules, self.strict, self.executor, self.inner, inner])
 
 
-def _rules(given) -> tuple[Rule, ...]:
+def _rules(given) -> tuple[Rule | PatternRule, ...]:
     """The rules of a list. Raises OptionError that says what was given instead, and where it was written."""
-    if isinstance(given, Rule):
+    if isinstance(given, Rule | PatternRule):
         raise OptionError(f"rules is a list of rules, not one: write [{given.name}] ({given.source})")
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise OptionError(f"rules is a list of rules, not {given!r}")
     rules = tuple(given)
     for rule in rules:
-        if not isinstance(rule, Rule):
+        if not isinstance(rule, Rule | PatternRule):
             code = getattr(rule, "__code__", None)
             where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
             raise OptionError(f"rules holds {rule!r}{where}, which is no rule: decorate a law with @onepass.rule")
     return rules
+
+
+def _statement(rule: Rule | PatternRule) -> list:
+    """What a rule says, as data."""
+    if isinstance(rule, PatternRule) and not readable(rule):
+        raise OptionError(
+            f"rule {rule.name} ({rule.source}) is matched on a region's own terms: only its results there are data"
+        )
+    device, rules = (rule.device, rule.rules) if isinstance(rule, PatternRule) else (None, [rule])
+    return [device, [rule_to_json(r) for r in rules]]

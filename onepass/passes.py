@@ -41,14 +41,17 @@ class GraphPass(CustomGraphPass):
         return rewrite(graph, self.options)
 
     def uuid(self):
-        """None, which switches Inductor's caches off, only if the pass in `then` has no uuid."""
+        """None, which switches Inductor's caches off, only if the pass in `then` or a rule of code has no name."""
         after = None
         if self.then is not None:
             own = getattr(self.then, "uuid", None)
             after = own() if own is not None else None
             if after is None:
                 return None
-        return digest(["onepass.GraphPass", cache.versions(), self.options.digest(), str(after)])
+        try:
+            return digest(["onepass.GraphPass", cache.versions(), self.options.digest(), str(after)])
+        except OptionError:
+            return None
 
     def __reduce__(self):
         return _again, (self.options, self.then)

@@ -14,7 +14,9 @@ from .egraph.certificate import Derivation, check
 from .egraph.cost import Target
 from .egraph.derive import derive, replay
 from .egraph.engine import EngineError, Limits, rule_text
+from .egraph.ground import Grounded, ground, readable
 from .egraph.normal import Normaliser
+from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 from .egraph.search import search
 from .egraph.term import Dim, Tensor, Term
@@ -41,7 +43,7 @@ def optimize(
     term: Term,
     output: Tensor,
     order: tuple[Dim, ...],
-    rules: Sequence[Rule] = (),
+    rules: Sequence[Rule | PatternRule] = (),
     limits: Limits | None = None,
     phases: Mapping[str, Sequence[Rule]] | None = None,
     target: Target | None = None,
@@ -50,16 +52,26 @@ def optimize(
 
     Raises NotPlannable, or EngineError if the search fails.
     """
-    directed, searched = divide(rules)
+    given = resolve(term, rules)
+    directed, searched = divide(given.rules)
     normaliser = Normaliser((*NORMAL, *directed))
     captured = normaliser.normal(term)
     found = search(captured, with_rules(PHASES if phases is None else phases, searched), limits, target)
     started = time.perf_counter()
-    derivation = certify(term, normaliser, found.term, found.fired, (*ALL, *rules))
+    derivation = certify(term, normaliser, found.term, found.fired, (*ALL, *given.rules))
     fired = derivation.rules
     statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
+    statistics |= {"declined": given.declined} if given.declined else {}
     plan = build_plan(found.term, output, order, fired)
     return Optimized(captured, found.term, plan, fired, statistics, found.passes_before, found.passes_after, derivation)
+
+
+def resolve(term: Term, rules: Sequence[Rule | PatternRule], device: str | None = None) -> Grounded:
+    """The user's rules as ordinary rules for one region: pattern rules are read, or matched on its normal form."""
+    if all(isinstance(r, Rule) or readable(r) for r in rules):
+        return ground(rules, None, device)
+    directed, _ = divide([r for r in rules if isinstance(r, Rule)])
+    return ground(rules, Normaliser((*NORMAL, *directed)).normal(term), device)
 
 
 def divide(rules: Sequence[Rule]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:

@@ -197,7 +197,7 @@ def test_reading_backwards_twice_is_the_rule():
 
 @pytest.mark.parametrize("kind", sorted(GUARDS))
 def test_every_guard_says_what_it_asks(kind):
-    operands = (var("x"), Dim("j"))[: GUARDS[kind].says.count("{")]
+    operands = (var("x"), Dim("j"), 2)[: GUARDS[kind].says.count("{")]
     assert "x" in str(Guard(kind, operands)) and "{" not in str(Guard(kind, operands))
 
 
