@@ -139,3 +139,11 @@ def test_what_is_there_is_not_installed(monkeypatch):
     monkeypatch.setattr(audit.shutil, "which", lambda name: "/bin/x")
     monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: pytest.fail("nothing was missing"))
     audit.install()
+
+
+def test_the_provers_discharge_the_hypotheses_of_the_theory():
+    """proofs/theorems.py maps names such as "Cascade.cascade_stream" to the hypotheses that are discharged, by name."""
+    theorems = pytest.importorskip("onepass.proofs.theorems").THEOREMS
+    assert theorems and {name: set(theorems[name]) for name in theorems} == {
+        name: set(LISTED.hypotheses.get(name, ("no such theorem",))) for name in theorems
+    }
