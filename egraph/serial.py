@@ -68,6 +68,12 @@ def rule_from_json(data) -> Rule:
     return record
 
 
+def statement(rule: Rule) -> str:
+    """A name for what a rule claims: equal for equal laws, whatever their text, line or author."""
+    data = rule_to_json(rule)
+    return digest([data[part] for part in ("name", "left", "right", "guards", "both")])
+
+
 def digest(data) -> str:
     """A name for JSON data by its content."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))

@@ -14,13 +14,12 @@ from pathlib import Path
 from .assumptions import assumptions
 from .egraph.certificate import Derivation, check
 from .egraph.rule import Rule
-from .egraph.serial import digest, rule_from_json, rule_to_json
+from .egraph.serial import rule_from_json, rule_to_json, statement
 from .egraph.term import TermError
 from .errors import OnepassError
 from .rules import ALL
 
 FORMAT = 1
-STATED = ("name", "left", "right", "guards", "both")  # what of a rule decides whether a step is an instance of it
 
 
 class CertificateFileError(OnepassError, ValueError):
@@ -92,9 +91,3 @@ def _checked(path, places: tuple[str, ...], data, brought) -> Checked:
         rules.setdefault(rule.name, rule)
     check(derivation, rules)
     return Checked(places, derivation, rules, tuple(r for r in foreign if r is rules[r.name]))
-
-
-def statement(rule: Rule) -> str:
-    """A name for what a rule claims: equal for equal laws, whatever their text, line or author."""
-    data = rule_to_json(rule)
-    return digest([data[part] for part in STATED])

@@ -10,6 +10,10 @@ class OnepassError(Exception):
     """Anything that onepass raises on purpose."""
 
 
+class OptionError(OnepassError, ValueError):
+    """An option that onepass does not have, or a value that it does not take."""
+
+
 class ProgramError(OnepassError):
     """A stored program that cannot be read or run: bad JSON, an operation outside of ATen, the wrong inputs."""
 

@@ -13,19 +13,20 @@ from dataclasses import dataclass, field
 from .egraph.ground import readable
 from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
-from .egraph.serial import digest, rule_from_json, rule_to_json
-from .errors import OnepassError
+from .egraph.serial import digest, rule_from_json, rule_to_json, statement
+from .errors import OptionError
+from .installed import INSTALLED, installed
+from .rules import ALL
 
 CHOICES = {"inner": ("inductor", "eager"), "executor": ("auto", "tiled", "triton")}
 
 
-class OptionError(OnepassError, ValueError):
-    """An option that onepass does not have, or a value that it does not take."""
-
-
 @dataclass(frozen=True)
 class Options:
-    """`rules` come after onepass's own; `inner` compiles what is not replaced; `inner_options` are for Inductor."""
+    """`rules` come after onepass's own, "installed" among them stands for those of other packages.
+
+    `inner` compiles what is not replaced; `inner_options` are for Inductor.
+    """
 
     rules: tuple[Rule | PatternRule, ...] = ()
     strict: bool = False
@@ -35,10 +36,7 @@ class Options:
 
     def __post_init__(self):
         object.__setattr__(self, "rules", _rules(self.rules))
-        names = [rule.name for rule in self.rules]
-        for name in names:
-            if names.count(name) > 1:
-                raise OptionError(f"two of the rules given are named {name!r}")
+        _refuse_equal_names(self.rules)
         if not isinstance(self.strict, bool):
             raise OptionError(f"strict is True or False, not {self.strict!r}")
         for name, allowed in CHOICES.items():
@@ -75,15 +73,34 @@ def _rules(given) -> tuple[Rule | PatternRule, ...]:
     """The rules of a list. Raises OptionError that says what was given instead, and where it was written."""
     if isinstance(given, Rule | PatternRule):
         raise OptionError(f"rules is a list of rules, not one: write [{given.name}] ({given.source})")
+    if isinstance(given, str) and given == INSTALLED:
+        given = [INSTALLED]
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise OptionError(f"rules is a list of rules, not {given!r}")
-    rules = tuple(given)
-    for rule in rules:
-        if not isinstance(rule, Rule | PatternRule):
+        raise OptionError(f"rules is a list of rules, or {INSTALLED!r}, not {given!r}")
+    rules: list[Rule | PatternRule] = []
+    for rule in given:
+        if isinstance(rule, Rule | PatternRule):
+            rules.append(rule)
+        elif rule == INSTALLED:
+            rules += [r for shipped in installed().values() for r in shipped]
+        else:
             code = getattr(rule, "__code__", None)
             where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
             raise OptionError(f"rules holds {rule!r}{where}, which is no rule: decorate a law with @onepass.rule")
-    return rules
+    return tuple(rules)
+
+
+def _refuse_equal_names(rules: tuple[Rule | PatternRule, ...]) -> None:
+    """A name is one law, in certificates and in reports."""
+    known = {rule.name: rule for rule in ALL}
+    for number, rule in enumerate(rules):
+        for other in rules[:number]:
+            if other.name == rule.name:
+                where = f"{other.source} and {rule.source}"
+                raise OptionError(f"two of the rules given are named {rule.name!r} ({where})")
+        law = known.get(rule.name)
+        if law is not None and (isinstance(rule, PatternRule) or statement(rule) != statement(law)):
+            raise OptionError(f"rule {rule.name} ({rule.source}) has the name of a law of onepass that says {law}")
 
 
 def _statement(rule: Rule | PatternRule) -> list:

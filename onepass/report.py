@@ -278,6 +278,8 @@ def _runs(steps):
 
 def _statistic(value) -> str:
     """A number, or what several of them come to; JSON has each."""
+    if isinstance(value, dict):
+        value = {k: sum(v.values()) if isinstance(v, dict) else v for k, v in value.items()}
     if isinstance(value, dict) and all(isinstance(v, int) for v in value.values()):
         return f"{sum(value.values())} by {len(value)} rules"
     if isinstance(value, dict):

@@ -20,11 +20,21 @@ from .mutation import mutants
 if TYPE_CHECKING:
     from .testing_strategies import Instance
 
-__all__ = ["Refuted", "assert_equivalent", "assert_rule", "mutants"]
+STRATEGIES = ("Instance", "hostile_arrays", "instances", "named_shapes")  # of testing_strategies, loaded on first use
+__all__ = ["Refuted", "assert_equivalent", "assert_rule", "mutants", *STRATEGIES]
 
 RTOL = 1e-9
 TINY = 1e-280  # below this, results underflow differently on the two sides
 NOISE = 1e-12  # relative error put into every operation to learn how far rounding can carry
+
+
+def __getattr__(name: str):
+    if name not in STRATEGIES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _hypothesis()
+    from . import testing_strategies
+
+    return getattr(testing_strategies, name)
 
 
 class Refuted(AssertionError):
