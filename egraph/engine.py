@@ -53,21 +53,31 @@ class Node:
 
 @dataclass
 class EGraph:
-    """What saturation left: classes of equal nodes, the root's class, and how it went."""
+    """What saturation left: classes of equal nodes, the class of each root, and how it went."""
 
     classes: dict[str, list[Node]]
-    root: str
+    roots: tuple[str, ...]
     fired: tuple[str, ...]
     statistics: dict = field(default_factory=dict)
+
+    @property
+    def root(self) -> str:
+        """The first root's class."""
+        return self.roots[0]
 
     def build(self, node: Node, args: tuple[Term, ...]) -> Term:
         """The term of a node, given terms for its arguments."""
         return node.leaf if node.leaf is not None else make(node.op, args, node.attrs)
 
 
-def saturate(root: Term, phases: Mapping[str, Sequence[Rule]], limits: Limits | None = None) -> EGraph:
-    """Grows the e-graph of terms equal to root under the phases' rules, in order. Raises EngineError."""
-    return _Session(root, phases, limits or Limits()).run()
+def saturate(roots: Term | Sequence[Term], phases: Mapping[str, Sequence[Rule]], limits=None) -> EGraph:
+    """Grows the e-graph of terms equal to the roots under the phases' rules, in order. Raises EngineError."""
+    return _Session(as_roots(roots), phases, limits or Limits()).run()
+
+
+def as_roots(roots: Term | Sequence[Term]) -> tuple[Term, ...]:
+    """One term, or several that are searched together and share what they have in common."""
+    return (roots,) if isinstance(roots, Term) else tuple(roots)
 
 
 def leafy(node: Term) -> bool:
@@ -97,16 +107,16 @@ def _bindings():
 class _Session:
     """One e-graph: the encoding of dims and leaves, the running program, the counts."""
 
-    def __init__(self, root: Term, phases: Mapping[str, Sequence[Rule]], limits: Limits):
+    def __init__(self, roots: tuple[Term, ...], phases: Mapping[str, Sequence[Rule]], limits: Limits):
         os.environ.setdefault("RUST_BACKTRACE", "0")
         grounds = [rule for rules in phases.values() for rule in rules if is_ground(rule)]
-        self.dims = list(dict.fromkeys(d for x in (root, *(r.right for r in grounds)) for d in all_dims(x)))
+        self.dims = list(dict.fromkeys(d for x in (*roots, *(r.right for r in grounds)) for d in all_dims(x)))
         if len(self.dims) > MAX_DIMS:
             raise EngineError(f"{len(self.dims)} dims in one region; the engine holds {MAX_DIMS}")
         self.bit = {d: 1 << k for k, d in enumerate(self.dims)}
         self.leaves: list[Term] = []
         self.leaf: dict[Term, str] = {}
-        self.root, self.phases, self.limits = root, phases, limits
+        self.roots, self.phases, self.limits = roots, phases, limits
         self.engine = _bindings().EGraph()
         self.matches: Counter[str] = Counter()
         self.first: dict[str, None] = {}
@@ -133,19 +143,19 @@ class _Session:
             "stop": stops,
             "matches": dict(sorted(self.matches.items())),
         }
-        classes, root = self._read()
-        return EGraph(classes, root, tuple(self.first), statistics)
+        classes, roots = self._read()
+        return EGraph(classes, roots, tuple(self.first), statistics)
 
     def _facts(self) -> str:
-        """The term, one binding per distinct subterm, arguments first."""
+        """The terms, one binding per distinct subterm, arguments first."""
         lines, names = [], {}
-        for node in subterms(self.root):
+        for node in dict.fromkeys(n for root in self.roots for n in subterms(root)):
             if leafy(node):
                 names[node] = self._leaf(node)
             else:
                 names[node] = f"$t{len(names)}"
                 lines.append(f"(let {names[node]} {self._encode(node, names)})")
-        lines.append(f"(let $root (top {names[self.root]}))")
+        lines += [f"(let $root{k} (top {names[root]} {k}))" for k, root in enumerate(self.roots)]
         return "\n".join(lines)
 
     def _leaf(self, node: Term) -> str:
@@ -202,7 +212,7 @@ class _Session:
                 self.matches[law] += count
                 self.first.setdefault(law)
 
-    def _read(self) -> tuple[dict[str, list[Node]], str]:
+    def _read(self) -> tuple[dict[str, list[Node]], tuple[str, ...]]:
         """The e-graph as data, in a fixed order."""
         state = self.engine.serialize([], max_functions=None, max_calls_per_function=None)
         data = json.loads(state.to_json())
@@ -212,8 +222,9 @@ class _Session:
             entry = nodes[key]
             if entry["eclass"].startswith("T-") and entry["op"] not in ("free", "top"):
                 classes.setdefault(entry["eclass"], []).append(self._node(entry, nodes))
-        root = next(nodes[n["children"][0]]["eclass"] for n in nodes.values() if n["op"] == "top")
-        return classes, root
+        tops = ([nodes[c] for c in n["children"]] for n in nodes.values() if n["op"] == "top")
+        places = {int(number["op"]): root["eclass"] for root, number in tops}
+        return classes, tuple(places[k] for k in range(len(self.roots)))
 
     def _node(self, entry, nodes) -> Node:
         children = [nodes[c] for c in entry["children"]]
@@ -249,7 +260,7 @@ def _float(value) -> str:
 
 def _declarations(phases, ground) -> str:
     """Sort, one constructor per row of OPS, the free-dims analysis, and every rule in its phase's ruleset."""
-    lines = ["(sort T)", "(constructor leaf (i64 i64) T)", "(constructor const (f64) T)", "(constructor top (T) T)"]
+    lines = ["(sort T)", "(constructor leaf (i64 i64) T)", "(constructor const (f64) T)", "(constructor top (T i64) T)"]
     lines += ["(function free (T) i64 :merge (& old new))", "(ruleset analysis)"]
     lines.append('(rule ((= x (leaf n m))) ((set (free x) m)) :ruleset analysis :name "free leaf")')
     lines.append('(rule ((= x (const v))) ((set (free x) 0)) :ruleset analysis :name "free const")')
@@ -315,4 +326,4 @@ def _pattern(x) -> str:
     return f"({_name(x.op)} {' '.join(_pattern(part) for part in (*x.args, *x.attrs))})"
 
 
-__all__ = ["EGraph", "EngineError", "Limits", "Node", "is_ground", "rule_text", "saturate"]
+__all__ = ["EGraph", "EngineError", "Limits", "Node", "as_roots", "is_ground", "rule_text", "saturate"]

@@ -28,8 +28,14 @@ class Choice:
 
 
 def extract(egraph: EGraph, target: Target | None = None) -> Term:
-    """The cheapest term of the root's class."""
-    return choices(egraph, target or Target())[egraph.root].term
+    """The cheapest term of the first root's class."""
+    return extract_all(egraph, target)[0]
+
+
+def extract_all(egraph: EGraph, target: Target | None = None) -> tuple[Term, ...]:
+    """The cheapest term of each root's class; what two roots have in common is chosen once, and so shared."""
+    best = choices(egraph, target or Target())
+    return tuple(best[root].term for root in egraph.roots)
 
 
 def choices(egraph: EGraph, target: Target) -> dict[str, Choice]:

@@ -1,4 +1,4 @@
-"""Search: saturate the e-graph phase by phase, then extract the cheapest form.
+"""Search: saturate the e-graph phase by phase, then extract the cheapest form of every root.
 
 One function, with what it found as a record. Called by the pipeline.
 """
@@ -9,30 +9,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .cost import Target
-from .engine import Limits, saturate
+from .engine import Limits, as_roots, saturate
 from .exact import extract_exactly
-from .extract import extract, passes
+from .extract import extract_all, passes
 from .rule import Rule
 from .term import Term
 
 
 @dataclass(frozen=True)
 class Found:
-    """The extracted term, the rules that fired in order of first firing, passes before and after, and statistics."""
+    """The extracted terms, the rules that fired in order of first firing, passes before and after, and statistics."""
 
-    term: Term
+    terms: tuple[Term, ...]
     fired: tuple[str, ...]
     passes_before: int
     passes_after: int
     statistics: dict
 
+    @property
+    def term(self) -> Term:
+        """The first root's form."""
+        return self.terms[0]
+
 
 def search(
-    root: Term, phases: Mapping[str, Sequence[Rule]], limits: Limits | None = None, target: Target | None = None
+    roots: Term | Sequence[Term],
+    phases: Mapping[str, Sequence[Rule]],
+    limits: Limits | None = None,
+    target: Target | None = None,
 ) -> Found:
-    """The cheapest form equal to root under the phases' rules. Raises EngineError if egglog fails."""
-    egraph = saturate(root, phases, limits)
-    exact = limits is not None and limits.exact
-    best, how = extract_exactly(egraph, target) if exact else (extract(egraph, target), "greedy")
-    statistics = {**egraph.statistics, "extraction": how}
-    return Found(best, egraph.fired, passes(root), passes(best), statistics)
+    """The cheapest forms equal to the roots under the phases' rules, in one e-graph. Raises EngineError."""
+    roots = as_roots(roots)
+    egraph = saturate(roots, phases, limits)
+    best, how = extract_all(egraph, target), "greedy"
+    if limits is not None and limits.exact and len(roots) == 1:
+        term, how = extract_exactly(egraph, target)
+        best = (term,)
+    before, after = (max(map(passes, terms)) for terms in (roots, best))
+    return Found(best, egraph.fired, before, after, {**egraph.statistics, "extraction": how})

@@ -57,16 +57,17 @@ def show(root: Term) -> str:
     return done[root][0]
 
 
-def show_let(root: Term, least: int = 24) -> str:
-    """A line for each subterm used more than once and longer than `least` characters, then the result."""
-    uses = Counter(a for node in subterms(root) for a in node.args)
+def show_let(*roots: Term, least: int = 24) -> str:
+    """A line for each subterm used more than once and longer than `least` characters, then one for each result."""
+    nodes = list(dict.fromkeys(node for root in roots for node in subterms(root)))
+    uses = Counter(a for node in nodes for a in node.args) + Counter(roots)
     done: dict[Term, tuple[str, int]] = {}
     lines: list[str] = []
-    for node in subterms(root):
+    for node in nodes:
         text, strength = _text(node, [done[a] for a in node.args])
-        if uses[node] > 1 and len(text) > least and node is not root:
+        if uses[node] > 1 and len(text) > least:
             name = f"t{len(lines)}"
             lines.append(f"{name} = {text}")
             text, strength = name, 9
         done[node] = (text, strength)
-    return "\n".join([*lines, done[root][0]])
+    return "\n".join([*lines, *(done[root][0] for root in roots)])

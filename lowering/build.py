@@ -6,14 +6,15 @@ Decided by structure alone: no reduction is known by what it is for. Called by t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
 from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
-from .dims import batch_dims, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
+from .dims import batch_dims, every_reduction, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
 from .limits import block_map, conjunction, conjuncts, ranges
-from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan
+from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 
 HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
 
@@ -23,10 +24,25 @@ def build_plan(term: Term, output: Tensor, order: tuple[Dim, ...], derivation=()
 
     Raises NotPlannable with the reason.
     """
-    _refuse(term, output, order)
-    builder = _Builder(held, {t.name for t in tensors(term)} | {output.name})
-    builder.add(_with_fresh_bound_dims(term, order), output, order)
-    return Plan(tuple(builder.kernels), tuple(tensors(term)), output, tuple(derivation), tuple(builder.notes))
+    return plan_stores((Store(term, output, order),), derivation, held)
+
+
+def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD) -> Plan:
+    """The plan that computes every store; those whose loops meet share a kernel. Raises NotPlannable."""
+    for store in stores:
+        _refuse(store.term, store.output, store.order)
+    inputs = tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
+    outputs = tuple(store.output for store in stores)
+    builder = _Builder(held, {t.name for t in (*inputs, *outputs)})
+    kernels = builder.kernels(_prepared(stores))
+    return Plan(kernels, inputs, outputs, tuple(derivation), tuple(builder.notes))
+
+
+def _prepared(stores: Sequence[Store]) -> list[Store]:
+    """The stores with one name for one dim and one state for what two of them need alike."""
+    order = tuple(dict.fromkeys(d for store in stores for d in store.order))
+    terms = _reuse_scales(_with_fresh_bound_dims([store.term for store in stores], order))
+    return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
 
 
 def _refuse(term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:
@@ -42,16 +58,15 @@ def _refuse(term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:
         raise NotPlannable("the result is a pair of scale and mantissa; only its parts can be stored")
 
 
-def _with_fresh_bound_dims(term: Term, order: tuple[Dim, ...]) -> Term:
+def _with_fresh_bound_dims(terms: list[Term], order: tuple[Dim, ...]) -> list[Term]:
     """A dim that is both an output axis and bound by a reduction is renamed where it is bound."""
-    used = {d.name for d in (*all_dims(term), *order)}
+    used = {d.name for d in (*order, *(d for term in terms for d in all_dims(term)))}
     for dim in order:
-        bound = [r for r in reduces(term) if r.attrs[1] == dim]
-        if bound:
+        if any(r.attrs[1] == dim for r in every_reduction(terms)):
             name = next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used)
             used.add(name)
-            term = _rename_bound(term, dim, Dim(name, dim.size))
-    return term
+            terms = [_rename_bound(term, dim, Dim(name, dim.size)) for term in terms]
+    return terms
 
 
 def _rename_bound(term: Term, dim: Dim, fresh: Dim) -> Term:
@@ -75,42 +90,68 @@ def _replace_from_above(term: Term, mapping: dict[Term, Term]) -> Term:
 
 
 class _Builder:
-    """Collects kernels in launch order: a cut subterm becomes an earlier kernel and a load of its output."""
+    """Cuts what no single kernel can do: a cut subterm becomes a store of an earlier kernel, and a load of it."""
 
     def __init__(self, held: int, names: set[str]):
         self.held, self.names = held, names
-        self.kernels: list[Kernel] = []
+        self.level: dict[Store, int] = {}
+        self.parts: dict[Term, Term] = {}
         self.notes: list[str] = []
 
-    def add(self, term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:
-        """Adds the kernel of the term, after the kernels that it needs."""
-        term = _reuse_scales(term)
+    def kernels(self, stores: Sequence[Store]) -> tuple[Kernel, ...]:
+        """In launch order: stores that wait for equally many others may share one."""
+        for store in stores:
+            self.add(store)
+        groups: list[list[Store]] = []
+        for store in sorted(self.level, key=self.level.__getitem__):
+            met = (g for g in groups if self.level[g[0]] == self.level[store] and self.fit(g, store))
+            group = next(met, None)
+            groups.append([store]) if group is None else group.append(store)
+        return tuple(self.kernel(tuple(group), f"kernel{n}") for n, group in enumerate(groups))
+
+    def add(self, store: Store) -> None:
+        """Adds the store after those that it needs. Its level: how many others, one after another, come before it."""
+        term, order = store.term, store.order
         while inner := _nested(term, self.held):
             term = self.cut(term, inner, order, "depends on a dim that is reduced around it")
-        rows, held_dims = self.choose_rows(term, order)
+        rows, _ = self.choose_rows([term], order)
         while rows is not None and (loose := _without(term, rows, self.held)):
             term = self.cut(term, loose, order, f"is the same for all {rows}")
-        grid = tuple(d for d in order if d != rows and d not in held_dims)
-        loops = tuple(self.mapped(loop, rows, grid) for loop in _loops(term, rows, held_dims, self.held))
-        contracted = sorted({r.attrs[1] for r in reduces(term)} - {loop.dim for loop in loops})
-        self.kernels.append(
-            Kernel(
-                name=f"kernel{len(self.kernels)}",
-                grid=grid,
-                rows=rows,
-                row_tile=f"{rows.name}_tile" if rows else "",
-                held=(*contracted, *held_dims),
-                loops=loops,
-                result=term,
-                output=output,
-                order=order,
-                inputs=tuple(tensors(term)),
-            )
-        )
+        needed = {*tensors(term)}
+        before = [level for other, level in self.level.items() if other.output in needed]
+        self.level[replace(store, term=term)] = 1 + max(before, default=-1)
+
+    def fit(self, group: list[Store], store: Store) -> bool:
+        """The store's loops run over what the group's run over, tile by tile alike, with work in common."""
+        mine, theirs = ({*loop_reductions(ts, self.held)} for ts in ([store.term], [g.term for g in group]))
+        common = {t for r in mine for t in subterms(r)} & {t for r in theirs for t in subterms(r)}
+        dims = {r.attrs[1] for r in mine | theirs}
+        if not any(t.dims & dims and t.op in ("load", "reduce") for t in common):
+            return False
+        whole = (*group, store)
+        rows, _, grid = self.shape(whole)
+        alone = [self.shape(stores) for stores in (group, (store,))]
+        needed = {*grid, *([rows] if rows else [])}
+        return all(a[0] == rows for a in alone) and all(needed <= {*s.order} for s in whole)
+
+    def shape(self, stores: Sequence[Store]) -> tuple[Dim | None, tuple[Dim, ...], tuple[Dim, ...]]:
+        """Rows, held output dims and grid of a kernel with these stores."""
+        order = tuple(dict.fromkeys(d for store in stores for d in store.order))
+        rows, held = self.choose_rows([store.term for store in stores], order)
+        return rows, held, tuple(d for d in order if d != rows and d not in held)
+
+    def kernel(self, stores: tuple[Store, ...], name: str) -> Kernel:
+        terms = [store.term for store in stores]
+        rows, held, grid = self.shape(stores)
+        loops = tuple(self.mapped(loop, rows, grid) for loop in _loops(terms, rows, held, self.held))
+        contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {loop.dim for loop in loops})
+        inputs = tuple(dict.fromkeys(t for term in terms for t in tensors(term)))
+        row_tile = f"{rows.name}_tile" if rows else ""
+        return Kernel(name, grid, rows, row_tile, (*contracted, *held), loops, stores, inputs)
 
     def mapped(self, loop: Loop, rows: Dim | None, grid: tuple[Dim, ...]) -> Loop:
         """The loop with a block map, if its guard reads data that is there before the plan runs."""
-        found = block_map(loop.guard, loop.dim, rows, grid, [k.output.name for k in self.kernels])
+        found = block_map(loop.guard, loop.dim, rows, grid, [s.output.name for s in self.level])
         if found is None or all(r.exact for r in loop.ranges):
             return loop
         read = ", ".join(t.name for t in tensors(found.guard))
@@ -121,29 +162,31 @@ class _Builder:
 
     def cut(self, term: Term, part: Term, order: tuple[Dim, ...], why: str) -> Term:
         """Stores `part` by an earlier kernel and loads it instead."""
-        dims = (*(d for d in order if d in part.dims), *sorted(part.dims - set(order)))
-        name = self.fresh_name()
-        dtype = "float32" if part.dtype == "float" else part.dtype
-        target = Tensor(name, dtype, tuple(d.size for d in dims))
-        self.notes.append(f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}")
-        self.add(part, target, dims)
-        return _replace_from_above(term, {part: load(target, *(iota(d) for d in dims))})
+        if part not in self.parts:
+            dims = (*(d for d in order if d in part.dims), *sorted(part.dims - set(order)))
+            name = self.fresh_name()
+            dtype = "float32" if part.dtype == "float" else part.dtype
+            target = Tensor(name, dtype, tuple(d.size for d in dims))
+            self.notes.append(f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}")
+            self.add(Store(part, target, dims))
+            self.parts[part] = load(target, *(iota(d) for d in dims))
+        return _replace_from_above(term, {part: self.parts[part]})
 
     def fresh_name(self) -> str:
         name = next(n for k in range(len(self.names) + 1) if (n := f"part{k}") not in self.names)
         self.names.add(name)
         return name
 
-    def choose_rows(self, term: Term, order: tuple[Dim, ...]) -> tuple[Dim | None, tuple[Dim, ...]]:
+    def choose_rows(self, terms: list[Term], order: tuple[Dim, ...]) -> tuple[Dim | None, tuple[Dim, ...]]:
         """The dim that is tiled and the output dims that are held whole; the others are the grid.
 
         All loops depend on the rows, so that none is repeated per tile of rows; or, where a long dim is one that no
         loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a product.
         """
-        loops = loop_reductions(term, self.held)
+        loops = loop_reductions(terms, self.held)
         free = [d for d in order if loops and is_long(d, self.held) and not any(d in r.dims for r in loops)]
         carried = free or [d for d in order if all(d in r.dims for r in loops)]
-        private, batch, state = private_dims(term), batch_dims(term), state_dims(term)
+        private, batch, state = private_dims(terms), batch_dims(terms), state_dims(terms)
         held = _fitting([d for d in order if d in private and d not in free and not is_long(d, self.held)], self.held)
         choices = (
             [d for d in carried if d not in batch and d not in held],
@@ -165,11 +208,13 @@ def _fitting(dims: list[Dim], limit: int) -> list[Dim]:
     return fitting
 
 
-def _reuse_scales(term: Term) -> Term:
+def _reuse_scales(terms: list[Term]) -> list[Term]:
     """max_j G where the state of a rescaled sum over j has the gauge G: the maximum is that state's scale."""
-    states = {(r.attrs[1], r.args[0].args[0]): r for r in reduces(term) if _is_rescaled(r)}
-    same = {r: states.get((r.attrs[1], r.args[0])) for r in reduces(term) if r.attrs[0] == "max"}
-    return substitute(term, {r: scale(state) for r, state in same.items() if state is not None})
+    found = every_reduction(terms)
+    states = {(r.attrs[1], r.args[0].args[0]): r for r in found if _is_rescaled(r)}
+    same = {r: states.get((r.attrs[1], r.args[0])) for r in found if r.attrs[0] == "max"}
+    mapping = {r: scale(state) for r, state in same.items() if state is not None}
+    return [substitute(term, mapping) for term in terms]
 
 
 def _is_rescaled(r: Term) -> bool:
@@ -178,7 +223,7 @@ def _is_rescaled(r: Term) -> bool:
 
 def _nested(term: Term, held: int) -> Term | None:
     """What to store first where a loop lies inside a reduction of a dim that it depends on; None if none does."""
-    loops = loop_reductions(term, held)
+    loops = loop_reductions([term], held)
     for outer in reduces(term):
         inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
         if inside:
@@ -204,7 +249,7 @@ def _smallest_around(body: Term, inside: set[Term]) -> Term:
 
 def _without(term: Term, rows: Dim, held: int) -> Term | None:
     """A subterm that has loops and does not depend on the rows, as large as can be; one inside another comes first."""
-    holding = set(loop_reductions(term, held))
+    holding = set(loop_reductions([term], held))
     for t in subterms(term):  # arguments come first
         if any(a in holding for a in t.args):
             holding.add(t)
@@ -221,16 +266,16 @@ def _without(term: Term, rows: Dim, held: int) -> Term | None:
     return next((t for t in subterms(term) if t in found), None)
 
 
-def _loops(term: Term, rows: Dim | None, held_dims: tuple[Dim, ...], held: int) -> tuple[Loop, ...]:
+def _loops(terms: list[Term], rows: Dim | None, held_dims: tuple[Dim, ...], held: int) -> tuple[Loop, ...]:
     """Reductions of one dim share a loop unless one needs the other's finished value."""
-    found = loop_reductions(term, held)
+    found = loop_reductions(terms, held)
     level: dict[Term, int] = {}
     for r in found:  # inner ones first
         level[r] = 1 + max((level[t] for t in subterms(r.args[0]) if t in level), default=-1)
     groups: dict[tuple[int, Dim], list[Term]] = {}
     for r in sorted(found, key=lambda r: level[r]):
         groups.setdefault((level[r], r.attrs[1]), []).append(r)
-    contracted = {r.attrs[1] for r in reduces(term)} - loop_dims(term, held)
+    contracted = {r.attrs[1] for r in every_reduction(terms)} - loop_dims(terms, held)
     return tuple(
         _loop(dim, group, rows, contracted | set(held_dims), n) for n, ((_, dim), group) in enumerate(groups.items())
     )

@@ -5,6 +5,8 @@ Pure functions over terms, without sizes of a run. build.py chooses a kernel's s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from ..egraph.term import Dim, Term, reduces, subterms
 
 CONTRACTED = 1024  # a static dim up to this size is held whole where the alternative is a loop inside a loop
@@ -20,15 +22,20 @@ def size_key(dim: Dim) -> tuple[bool, int]:
     return (True, 0) if not isinstance(dim.size, int) else (False, dim.size)
 
 
-def loop_dims(term: Term, held: int) -> set[Dim]:
+def every_reduction(terms: Iterable[Term]) -> list[Term]:
+    """Every distinct reduction of the terms, inner ones first."""
+    return list(dict.fromkeys(r for term in terms for r in reduces(term)))
+
+
+def loop_dims(terms: Iterable[Term], held: int) -> set[Dim]:
     """The reduced dims that are loops: long ones, and those of a rescaled state."""
-    long = {r.attrs[1] for r in reduces(term) if is_long(r.attrs[1], held)}
-    return {r.attrs[1] for r in reduces(term) if r.attrs[0] == "rescaled"} | (long - _contracted_inside(term, long))
+    found = every_reduction(terms)
+    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held)}
+    return {r.attrs[1] for r in found if r.attrs[0] == "rescaled"} | (long - _contracted_inside(found, long))
 
 
-def _contracted_inside(term: Term, long: set[Dim]) -> set[Dim]:
+def _contracted_inside(found: list[Term], long: set[Dim]) -> set[Dim]:
     """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on."""
-    found = reduces(term)
     inside = {
         r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
     }
@@ -36,10 +43,10 @@ def _contracted_inside(term: Term, long: set[Dim]) -> set[Dim]:
     return {d for d in long - bad if isinstance(d.size, int) and d.size <= CONTRACTED}
 
 
-def loop_reductions(term: Term, held: int) -> list[Term]:
+def loop_reductions(terms: Sequence[Term], held: int) -> list[Term]:
     """Reductions that need a loop, inner ones first."""
-    dims = loop_dims(term, held)
-    return [r for r in reduces(term) if r.attrs[1] in dims]
+    dims = loop_dims(terms, held)
+    return [r for r in every_reduction(terms) if r.attrs[1] in dims]
 
 
 def factors(product: Term) -> list[Term]:
@@ -75,10 +82,10 @@ def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[
     return left, [k for k in range(len(dims)) if k not in left]
 
 
-def batch_dims(term: Term) -> set[Dim]:
+def batch_dims(terms: Iterable[Term]) -> set[Dim]:
     """Free dims of a sum that both sides of its product have: a matrix product would repeat over them."""
     found: set[Dim] = set()
-    for r in reduces(term):
+    for r in every_reduction(terms):
         dims = [f.dims for f in sum_factors(r)] if r.attrs[0] in ("sum", "rescaled") else []
         left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
         if not right <= left and not left <= right:
@@ -86,22 +93,22 @@ def batch_dims(term: Term) -> set[Dim]:
     return found
 
 
-def state_dims(term: Term) -> set[Dim]:
+def state_dims(terms: Iterable[Term]) -> set[Dim]:
     """Dims of gauges, of guards, and of the bodies of reductions other than sums."""
     found: set[Dim] = set()
-    for r in reduces(term):
+    for r in every_reduction(terms):
         if r.attrs[0] not in ("sum", "rescaled"):
             found |= r.args[0].dims
         elif r.args[0].op == "scaled":
             found |= r.args[0].args[0].dims
-    for t in subterms(term):
+    for t in (t for term in terms for t in subterms(term)):
         if t.op == "where":
             found |= t.args[0].dims
     return found
 
 
-def private_dims(term: Term) -> set[Dim]:
-    """Free dims of the term that only values carry: in no state, and in one factor at most of every sum."""
-    bound = {r.attrs[1] for r in reduces(term)}
-    every = {d for t in subterms(term) for d in t.dims}
-    return every - bound - batch_dims(term) - state_dims(term)
+def private_dims(terms: Sequence[Term]) -> set[Dim]:
+    """Free dims of the terms that only values carry: in no state, and in one factor at most of every sum."""
+    bound = {r.attrs[1] for r in every_reduction(terms)}
+    every = {d for term in terms for t in subterms(term) for d in t.dims}
+    return every - bound - batch_dims(terms) - state_dims(terms)

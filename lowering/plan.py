@@ -105,8 +105,17 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Store:
+    """One result: `term` is written to `output`, whose axes run over the dims of `order`."""
+
+    term: Term
+    output: Tensor
+    order: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class Kernel:
-    """One launch. `output` is written at `order` (its axes' dims, in order); `result` is what is stored there."""
+    """One launch. Every store's order has the grid and the rows; held dims that it lacks, its term lacks too."""
 
     name: str
     grid: tuple[Dim, ...]
@@ -114,21 +123,39 @@ class Kernel:
     row_tile: str
     held: tuple[Dim, ...]
     loops: tuple[Loop, ...]
-    result: Term
-    output: Tensor
-    order: tuple[Dim, ...]
+    stores: tuple[Store, ...]
     inputs: tuple[Tensor, ...]
+
+    @property
+    def result(self) -> Term:
+        """What the first store writes."""
+        return self.stores[0].term
+
+    @property
+    def output(self) -> Tensor:
+        """Where the first store writes it."""
+        return self.stores[0].output
+
+    @property
+    def order(self) -> tuple[Dim, ...]:
+        """The dims of the first store's axes."""
+        return self.stores[0].order
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Kernels in launch order; a later one may load an earlier one's output. The last one's is the result."""
+    """Kernels in launch order; a later one may load what an earlier one stores. `outputs` are the results, in order."""
 
     kernels: tuple[Kernel, ...]
     inputs: tuple[Tensor, ...]
-    output: Tensor
+    outputs: tuple[Tensor, ...]
     derivation: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def output(self) -> Tensor:
+        """The first result."""
+        return self.outputs[0]
 
     @property
     def passes(self) -> int:

@@ -14,7 +14,7 @@ from math import prod
 
 import torch
 
-from ..egraph.term import Dim, Term, all_dims
+from ..egraph.term import Dim, Tensor, Term, all_dims
 from .blocks import Block, scale_early
 from .limits import ends, tile_classes, tile_range
 from .plan import Accumulator, Kernel, Limit, Loop, Plan
@@ -35,14 +35,19 @@ class InputMismatch(ValueError):
 
 
 def run_tiled(plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None = None) -> torch.Tensor:
-    """The plan's output. `sizes` gives symbolic sizes; those that are a tensor's axis are read off it."""
+    """The plan's first output, as tiled_results has it."""
+    return tiled_results(plan, tensors, sizes)[0]
+
+
+def tiled_results(plan: Plan, tensors: Mapping[str, torch.Tensor], sizes=None) -> tuple[torch.Tensor, ...]:
+    """The plan's outputs. `sizes` gives symbolic sizes; those that are a tensor's axis are read off it."""
     values = dict(tensors)
     known = {**_sizes_of(plan, values), **(sizes or {})}
     _check(plan, values, known)
     with torch.no_grad():
         for kernel in plan.kernels:
-            values[kernel.output.name] = _run_kernel(kernel, values, known)
-    return values[plan.output.name]
+            values.update(_run_kernel(kernel, values, known))
+    return tuple(values[output.name] for output in plan.outputs)
 
 
 def _sizes_of(plan: Plan, values: Mapping[str, torch.Tensor]) -> dict[str, int]:
@@ -154,10 +159,12 @@ class KernelProgram:
         for loop in kernel.loops:
             self.loops.append(LoopProgram(loop, frozenset(finished)))
             finished.update(r for a in loop.accumulators for r in a.reductions)
-        self.result = Block([kernel.result], finished.__contains__)
+        self.result = Block([store.term for store in kernel.stores], finished.__contains__)
         first = (*kernel.grid, *([kernel.rows] if kernel.rows else []), *(loop.dim for loop in kernel.loops))
-        terms = [b for p in self.loops for a in p.loop.accumulators for b in _bodies(a)] + [kernel.result]
-        every = dict.fromkeys((*first, *kernel.held, *kernel.order, *(d for t in terms for d in all_dims(t))))
+        terms = [b for p in self.loops for a in p.loop.accumulators for b in _bodies(a)]
+        terms += [store.term for store in kernel.stores]
+        orders = [d for store in kernel.stores for d in store.order]
+        every = dict.fromkeys((*first, *kernel.held, *orders, *(d for t in terms for d in all_dims(t))))
         self.axes = {d: k for k, d in enumerate(every)}
 
     def widest(self, length: Mapping[Dim, int]) -> int:
@@ -191,11 +198,11 @@ def tile_lengths(program: KernelProgram, length: dict[Dim, int], budget: int) ->
     return tile
 
 
-def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
+def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict:
+    """The kernel's outputs by name."""
     program = _program(kernel)
     device = next((tensors[t.name].device for t in kernel.inputs), torch.device("cpu"))
-    shape = [resolve(n, sizes) for n in kernel.output.shape]
-    output = torch.empty(shape, dtype=getattr(torch, kernel.output.dtype), device=device)
+    outputs = {store.output.name: _allocated(store.output, sizes, device) for store in kernel.stores}
     frame = Frame(program.axes, tensors, sizes, device)
     length = {d: resolve(d.size, sizes) for d in program.axes}
     tile = tile_lengths(program, length, BUDGET if device.type == "cpu" else OTHER_BUDGET)
@@ -204,21 +211,27 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     tiled = [*kernel.grid, *([kernel.rows] if kernel.rows is not None else [])]
     for ranges in points(*(_tiles(length[d], tile[d]) for d in tiled)):
         frame.ranges.update(zip(tiled, ranges))
-        _run_tile(program, frame, tile, output)
-    return output
+        _run_tile(program, frame, tile, outputs)
+    return outputs
+
+
+def _allocated(tensor: Tensor, sizes: Mapping[str, int], device: torch.device) -> torch.Tensor:
+    shape = [resolve(n, sizes) for n in tensor.shape]
+    return torch.empty(shape, dtype=getattr(torch, tensor.dtype), device=device)
 
 
 def _tiles(length: int, tile: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + tile, length)) for start in range(0, length, max(tile, 1)))
 
 
-def _run_tile(program: KernelProgram, frame: Frame, tile: Mapping[Dim, int], output: torch.Tensor) -> None:
+def _run_tile(program: KernelProgram, frame: Frame, tile: Mapping[Dim, int], outputs: dict) -> None:
     kernel, environment = program.kernel, {}
     for loop in program.loops:
         environment.update(loop.run(environment, frame, tile[loop.loop.dim], kernel.rows))
-    value = program.result.run(environment, frame)[kernel.result]
-    axes = [frame.axes[d] for d in kernel.order]
-    value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
-    rest = [k for k in range(len(frame.axes)) if k not in axes]
-    value = value.permute(axes + rest).reshape([value.shape[k] for k in axes])
-    output[tuple(slice(*frame.ranges[d]) for d in kernel.order)].copy_(value)
+    values = program.result.run(environment, frame)
+    for store in kernel.stores:
+        value, axes = values[store.term], [frame.axes[d] for d in store.order]
+        value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
+        rest = [k for k in range(len(frame.axes)) if k not in axes]
+        value = value.permute(axes + rest).reshape([value.shape[k] for k in axes])
+        outputs[store.output.name][tuple(slice(*frame.ranges[d]) for d in store.order)].copy_(value)

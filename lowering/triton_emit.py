@@ -14,7 +14,7 @@ from ..egraph.affine import affine
 from ..egraph.ops import iota
 from ..egraph.show import show
 from ..egraph.term import Dim, Term, subterms
-from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan
+from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 from .triton_ops import FOLDS, Value, helpers, identity, is_integer, type_name
 from .triton_product import contract
 from .triton_ranges import RangeWriter, Segment
@@ -45,14 +45,14 @@ class Source:
 
 def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
     """The kernel's Triton source. Raises NotPlannable for what has no Triton form."""
-    if any(t.dtype == "float64" for t in (*kernel.inputs, kernel.output)):
+    if any(t.dtype == "float64" for t in (*kernel.inputs, *(s.output for s in kernel.stores))):
         raise NotPlannable("float64 has no Triton form yet")
     return _Emitter(kernel, facts).source(plan)
 
 
 def roots(kernel: Kernel) -> list[Term]:
     """Every term that the kernel evaluates as it stands."""
-    found = [kernel.result]
+    found = [store.term for store in kernel.stores]
     for loop in kernel.loops:
         found += [loop.guard] if loop.guard is not None else []
         for state in loop.accumulators:
@@ -62,7 +62,8 @@ def roots(kernel: Kernel) -> list[Term]:
 
 def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
     """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
-    found = {(kernel.output.name, axis): 1 for axis, d in enumerate(kernel.order) if d not in kernel.grid}
+    orders = [(store.output.name, axis, d) for store in kernel.stores for axis, d in enumerate(store.order)]
+    found = {(name, axis): 1 for name, axis, d in orders if d not in kernel.grid}
     for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
         for axis, index in enumerate(node.args):
             steps = [abs(c) for a, c in affine(index)[0].items() if a.op == "iota" and a.attrs[0] not in kernel.grid]
@@ -96,7 +97,7 @@ class _Emitter:
 
     def _declare_tensors(self) -> None:
         fresh = self.tiles.names.fresh
-        tensors = list(dict.fromkeys([*self.kernel.inputs, self.kernel.output]))
+        tensors = list(dict.fromkeys([*self.kernel.inputs, *(store.output for store in self.kernel.stores)]))
         names = {t: fresh(t.name) for t in tensors}
         for tensor, name in names.items():
             self.arguments.append(Argument(name, tensor.name))
@@ -132,7 +133,8 @@ class _Emitter:
         self._coordinates()
         for loop in self.kernel.loops:
             self._loop(loop)
-        self._store()
+        for store in self.kernel.stores:
+            self._store(store)
         roles = tuple((name, "rows" if d in self.tiles.rows else "loop") for d, name in self.blocks.items())
         tiles = tuple(dict.fromkeys(roles))
         unspecialised = [a.name for a in self.arguments if a.size is not None]
@@ -146,7 +148,8 @@ class _Emitter:
         kernel = self.kernel
         where = f"{', '.join(map(str, kernel.grid)) or 'nothing'}; rows {kernel.rows}; loops "
         where += ", ".join(str(loop.dim) for loop in kernel.loops) or "none"
-        facts = [f"{kernel.name}: {kernel.output.name}[{', '.join(map(str, kernel.order))}] = {show(kernel.result)}"]
+        stored = [(s.output.name, ", ".join(map(str, s.order)), show(s.term)) for s in kernel.stores]
+        facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
         facts += [f"Programs over {where}; held {', '.join(map(str, kernel.held)) or 'nothing'}."]
         facts += [f"Guard over {one.dim}: {show(one.guard)}" for one in kernel.loops if one.guard is not None]
         facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
@@ -176,11 +179,11 @@ class _Emitter:
         lowers = [limit.rising for loop in self.kernel.loops for limit in loop.lowers]
         return any(uppers) and not any(lowers)
 
-    def _store(self) -> None:
-        tiles, order = self.tiles, self.kernel.order
+    def _store(self, store: Store) -> None:
+        tiles, order = self.tiles, store.order
         dims = tiles.sort(order)
-        value = tiles.spread(tiles.value(self.kernel.result), dims)
-        pointer = tiles.address(self.kernel.output, tuple(iota(d) for d in order), dims)
+        value = tiles.spread(tiles.value(store.term), dims)
+        pointer = tiles.address(store.output, tuple(iota(d) for d in order), dims)
         mask = tiles.conjunction(*(tiles.padding(d) for d in dims))
         guard = f", mask={tiles.align(mask, dims)}" if mask else ""
         self.lines.append(f"tl.store({pointer}, {value.text}{guard})")

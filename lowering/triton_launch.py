@@ -72,16 +72,21 @@ class Launcher:
         self._maps = MapCache()
 
     def __call__(self, tensors: dict[str, torch.Tensor], sizes=None, output=None) -> torch.Tensor:
+        """The plan's first output."""
+        return self.results(tensors, sizes, {} if output is None else {self.plan.output.name: output})[0]
+
+    def results(self, tensors: dict[str, torch.Tensor], sizes=None, outputs=None) -> tuple[torch.Tensor, ...]:
+        """The plan's outputs, in new tensors or in those given by name."""
         sizes = sizes or {}
         missing = [name for name in self.names if name not in tensors]
         if missing:
             raise LaunchError(f"no tensor was given for {missing[0]!r}")
         device = next((tensors[n].device for n in self.names), torch.device("cpu"))
         values = {name: tensors[name] for name in self.names}
-        for kernel in self.plan.kernels[:-1]:
-            values[kernel.output.name] = _allocate(kernel.output, sizes, device)
-        last = self.plan.output
-        values[last.name] = _allocate(last, sizes, device) if output is None else output
+        given = outputs or {}
+        for target in (store.output for kernel in self.plan.kernels for store in kernel.stores):
+            kept = given.get(target.name)
+            values[target.name] = _allocate(target, sizes, device) if kept is None else kept
         key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device)
         launches = self._prepared.get(key)
         if launches is None:
@@ -91,7 +96,7 @@ class Launcher:
                 self._run(launches, values)
         else:
             self._run(launches, values)
-        return values[last.name]
+        return tuple(values[target.name] for target in self.plan.outputs)
 
     def source(self, kernel: Kernel, facts: Facts) -> Source:
         """The kernel's text for these facts, emitted once."""
@@ -197,3 +202,8 @@ def _launcher(plan: Plan, config: Config | None) -> Launcher:
 def run_triton(plan: Plan, tensors, sizes=None, config: Config | None = None, output=None) -> torch.Tensor:
     """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
     return _launcher(plan, config)(tensors, sizes, output)
+
+
+def triton_results(plan: Plan, tensors, sizes=None) -> tuple[torch.Tensor, ...]:
+    """Runs the plan: all of its outputs, in new tensors."""
+    return _launcher(plan, None).results(tensors, sizes)

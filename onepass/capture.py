@@ -49,7 +49,7 @@ def value_of_node(node: fx.Node):
 def trace(region: Callable, fake_inputs: Sequence) -> Program:
     """A Program of a region of a Dynamo graph (or any callable), traced on the fake values of its inputs.
 
-    Raises Refusal for what has no ATen form: higher-order operations, mutation, several outputs, autocast.
+    Raises Refusal for what has no ATen form: higher-order operations, mutation, autocast.
     """
     return _from_traced(aten_graph(region, fake_inputs), _input_names(region, len(fake_inputs)))
 
@@ -109,21 +109,22 @@ def _input_names(region, count: int) -> list[str] | None:
 def _from_traced(graph: fx.Graph, names: list[str] | None) -> Program:
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     (result,) = next(n for n in graph.nodes if n.op == "output").args
-    if isinstance(result, tuple | list):
-        if len(result) != 1:
-            raise Refusal(f"the region has {len(result)} outputs", kind="outputs")
-        (result,) = result
-    if not isinstance(result, fx.Node) or not isinstance(value_of_node(result), torch.Tensor):
-        raise Refusal("the region's output is not a tensor", kind="outputs")
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    if not results or not all(isinstance(r, fx.Node) and _is_tensor(value_of_node(r)) for r in results):
+        raise Refusal("a result of the region is not a tensor", kind="outputs")
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
-    return from_aten_graph(calls, inputs, result, names)
+    return from_aten_graph(calls, inputs, results, names)
+
+
+def _is_tensor(value) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def from_aten_graph(
-    nodes: Iterable[fx.Node], inputs: Sequence[fx.Node], output: fx.Node, names: Sequence[str] | None = None
+    nodes: Iterable[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], names: Sequence[str] | None = None
 ) -> Program:
     """A Program of ATen nodes as they stand in a graph. Inputs that are sizes are read off the tensors' shapes."""
-    live = _needed(list(nodes), output)
+    live = _needed(list(nodes), outputs)
     taken: dict[fx.Node, str] = {}
     for node, name in zip(inputs, names or [n.name for n in inputs], strict=True):
         taken[node] = _clean(name, set(taken.values()))
@@ -131,11 +132,11 @@ def from_aten_graph(
         taken[node] = _clean(node.name, set(taken.values()))
     entries = tuple(_input(n, taken[n]) for n in inputs if isinstance(value_of_node(n), torch.Tensor))
     calls = tuple(_call(n, taken) for n in live if not _is_scalar(value_of_node(n)))
-    return Program(entries, calls, taken[output])
+    return Program(entries, calls, tuple(taken[output] for output in outputs))
 
 
-def _needed(nodes: list[fx.Node], output: fx.Node) -> list[fx.Node]:
-    wanted = {output}
+def _needed(nodes: list[fx.Node], outputs: Sequence[fx.Node]) -> list[fx.Node]:
+    wanted = set(outputs)
     for node in reversed(nodes):
         if node in wanted:
             wanted.update(node.all_input_nodes)

@@ -51,8 +51,8 @@ def certificate(derivation: Derivation, given: tuple[Rule, ...]) -> dict:
 
 
 def write(report, path) -> Path:
-    """Writes the certificates of every region of a report; the path."""
-    regions = [{"at": list(region.places), **region.certificate} for region in report.regions]
+    """Writes the certificates of every result of every region of a report; the path."""
+    regions = [{"at": list(region.places), **c} for region in report.regions for c in region.certificates]
     path = Path(path)
     path.write_text(json.dumps({"onepass certificate": FORMAT, "regions": regions}), encoding="utf-8")
     return path

@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,8 +26,8 @@ from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor
 from .egraph.show import show_let
 from .egraph.term import TermError
 from .errors import OnepassError, ProgramError
-from .lowering.build import build_plan
-from .lowering.plan import Plan
+from .lowering.build import plan_stores
+from .lowering.plan import Plan, Store
 from .options import Options
 from .program import Atom, Program
 from .report import KernelReport, RegionReport, Step
@@ -37,6 +38,7 @@ _MOST = 512  # of a long-lived process, the latest are kept
 _BY_KEY: OrderedDict[str, Fused] = OrderedDict()
 _BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
 _LOCK = threading.RLock()
+Strides = tuple[tuple[int | str, ...], ...]  # of every result
 log = logging.getLogger(__name__)
 
 
@@ -47,7 +49,7 @@ class Fused:
     key: str
     program: Program
     options: Options
-    strides: tuple[int | str, ...]
+    strides: Strides
     names: tuple[str, ...]
     plan: Plan
     report: RegionReport
@@ -71,7 +73,7 @@ class Carried:
 
     program: Program
     options: Options
-    strides: tuple[int | str, ...]
+    strides: Strides
 
 
 @lru_cache(_MOST)
@@ -80,7 +82,7 @@ def carried(text: str) -> Carried:
     try:
         document = json.loads(text)
         options = Options.from_carried(document["options"])
-        return Carried(Program.from_json(document["program"]), options, tuple(document["strides"]))
+        return Carried(Program.from_json(document["program"]), options, tuple(map(tuple, document["strides"])))
     except (ValueError, KeyError, TypeError, TermError) as error:
         raise ProgramError(f"not the text of a fused region: {error}") from error
 
@@ -137,7 +139,7 @@ def canonical(program: Program) -> Program:
     nodes = tuple(
         replace(n, name=names[n.name], args=renamed(n.args), kwargs=renamed(n.kwargs), where="") for n in program.nodes
     )
-    return Program(inputs, nodes, names[program.output])
+    return Program(inputs, nodes, tuple(names[output] for output in program.outputs))
 
 
 def _resolved(program: Program, options: Options, device: str) -> tuple[Options, tuple[str, ...]]:
@@ -147,7 +149,7 @@ def _resolved(program: Program, options: Options, device: str) -> tuple[Options,
     from .pipeline import resolve
     from .translate import translate
 
-    found = resolve(translate(program).term, options.rules, device)
+    found = resolve([result.term for result in translate(program).results], options.rules, device)
     notes = tuple(
         f"rule {name} declined{f' {times} times' if times > 1 else ''}: {reason}"
         for name, reasons in found.declined.items()
@@ -157,17 +159,18 @@ def _resolved(program: Program, options: Options, device: str) -> tuple[Options,
 
 
 def _search(key: str, program: Program, options: Options, strides, hints, notes) -> Fused:
-    from .pipeline import optimize
+    from .pipeline import optimize_all
     from .translate import translate
 
     captured = translate(program)
-    found = optimize(captured.term, captured.output, captured.order, rules=options.rules)
+    found = optimize_all(captured.results, rules=options.rules)
     names = tuple(entry.name for entry in program.inputs)
     report = replace(_report(key, program, options, found, hints), notes=notes)
     body = {
-        "term": to_json(found.term),
-        "output": tensor_to_json(captured.output),
-        "order": [dim_to_json(d) for d in captured.order],
+        "results": [
+            [to_json(term), tensor_to_json(r.output), [dim_to_json(d) for d in r.order]]
+            for term, r in zip(found.terms, captured.results, strict=True)
+        ],
         "names": list(names),
         "fired": list(found.fired),
         "report": asdict(report),
@@ -175,7 +178,7 @@ def _search(key: str, program: Program, options: Options, strides, hints, notes)
     }
     stored = cache.write(key, body)
     report = replace(report, cache="searched now, stored" if stored else "searched now, not stored")
-    return Fused(key, program, options, tuple(strides), names, found.plan, report)
+    return Fused(key, program, options, tuple(map(tuple, strides)), names, found.plan, report)
 
 
 def _restore(key: str, program: Program, options: Options, strides) -> Fused | None:
@@ -184,11 +187,13 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
     if body is None:
         return None
     try:
-        order = tuple(dim_from_json(d) for d in body["order"])
-        term, output = from_json(body["term"]), tensor_from_json(body["output"])
-        plan = build_plan(term, output, order, tuple(body["fired"]))
+        stores = [
+            Store(from_json(term), tensor_from_json(output), tuple(dim_from_json(d) for d in order))
+            for term, output, order in body["results"]
+        ]
+        plan = plan_stores(stores, tuple(body["fired"]))
         report = replace(RegionReport.from_data(body["report"]), cache="found on disk, no search")
-        return Fused(key, program, options, tuple(strides), tuple(body["names"]), plan, report)
+        return Fused(key, program, options, tuple(map(tuple, strides)), tuple(body["names"]), plan, report)
     except (OnepassError, TermError, KeyError, TypeError, ValueError) as error:
         log.warning("onepass: cache entry %s cannot be used: %s", key, error)
         return None
@@ -197,12 +202,13 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
 def _report(key: str, program: Program, options: Options, found, hints) -> RegionReport:
     from .traffic import eager_bytes, plan_bytes
 
+    laws = {rule.name: rule.law for rule in (*ALL, *options.rules)}
     return RegionReport(
         key=key,
         places=_places(program),
-        captured=show_let(found.captured),
-        extracted=show_let(found.term),
-        derivation=steps(found.derivation, options.rules),
+        captured=show_let(*found.captured),
+        extracted=show_let(*found.terms),
+        derivation=steps(found.derivations, options.rules),
         passes=(found.passes_before, found.passes_after),
         bytes=(eager_bytes(program, hints), plan_bytes(found.plan, hints)),
         kernels=tuple(_kernel(k) for k in found.plan.kernels),
@@ -210,8 +216,8 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
         executor=options.executor,
         cache="searched now",
         backward=BACKWARD,
-        proof=found.derivation.explained({rule.name: rule.law for rule in (*ALL, *options.rules)}),
-        certificate=certificate(found.derivation, options.rules),
+        proof="\n\n".join(derivation.explained(laws) for derivation in found.derivations),
+        certificates=tuple(certificate(derivation, options.rules) for derivation in found.derivations),
     )
 
 
@@ -247,8 +253,10 @@ def _kernel(kernel) -> KernelReport:
     return KernelReport(kernel.name, tuple(map(str, kernel.grid)), str(kernel.rows or ""), loops)
 
 
-def steps(derivation: Derivation, rules) -> tuple[Step, ...]:
-    """The rules that were used, with their laws."""
+def steps(derivations: Sequence[Derivation], rules) -> tuple[Step, ...]:
+    """The rules that were used, with their laws, and the strongest assumption that a use of each needs."""
     known = {rule.name: rule for rule in (*ALL, *rules)}
-    needed = exactness(derivation, known)
+    needed: dict[str, str] = {}
+    for name, exact in (pair for derivation in derivations for pair in exactness(derivation, known).items()):
+        needed[name] = exact if exact == known[name].exact else needed.get(name, exact)
     return tuple(Step(name, known[name].law, exact, known[name].trusted) for name, exact in needed.items())

@@ -17,8 +17,8 @@ from .errors import OnepassError
 from .fused import Fused
 from .sizes import value_of
 
-SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes) -> Tensor"
-SCHEMA_BACKWARD = "(Tensor grad, Tensor[] tensors, str program, SymInt[] sizes, bool[] needed) -> Tensor[]"
+SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes) -> Tensor[]"
+SCHEMA_BACKWARD = "(Tensor?[] grads, Tensor[] tensors, str program, SymInt[] sizes, bool[] needed) -> Tensor[]"
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Runner:
         self.validated: set[str] = set((cache.read(found.key) or {}).get("validated", ()))
         report.attach(found.report)
 
-    def __call__(self, tensors, sizes) -> torch.Tensor:
+    def __call__(self, tensors, sizes) -> tuple[torch.Tensor, ...]:
         for name in _preference(self.found.options.executor, tensors):
             if name in self.broken:
                 continue
@@ -47,9 +47,9 @@ class Runner:
                     raise
                 self.broken.add(name)
                 _tell(self.found.key, f"executor {name} failed and is not used again: {_line(error)}")
-        return self.found.program.run(*tensors, sizes=sizes)
+        return self.found.program.results(*tensors, sizes=sizes)
 
-    def _run(self, name: str, tensors, sizes) -> torch.Tensor:
+    def _run(self, name: str, tensors, sizes) -> tuple[torch.Tensor, ...]:
         named = dict(zip(self.found.names, tensors, strict=True))
         if name == "tiled":
             return _tiled(self.found.plan, named, sizes)
@@ -58,18 +58,19 @@ class Runner:
             return _triton(self.found.plan, named, sizes)
         return self._validate(kind, named, sizes)
 
-    def _validate(self, kind: str, named, sizes) -> torch.Tensor:
+    def _validate(self, kind: str, named, sizes) -> tuple[torch.Tensor, ...]:
         """The first run of a kernel is compared with the tiled executor: a wrong kernel is never used."""
         expected = _tiled(self.found.plan, named, sizes)
         if torch.cuda.is_current_stream_capturing():  # a graph capture cannot wait for a comparison
             return expected
-        result = _triton(self.found.plan, named, sizes)
-        difference = mismatch(result, expected)
-        if difference is not None:
-            raise ExecutorError(f"the kernel's result differs from the tiled executor's: {difference}")
+        results = _triton(self.found.plan, named, sizes)
+        for result, wanted in zip(results, expected, strict=True):
+            difference = mismatch(result, wanted)
+            if difference is not None:
+                raise ExecutorError(f"the kernel's result differs from the tiled executor's: {difference}")
         self.validated.add(kind)
         cache.update(self.found.key, validated=sorted(self.validated))
-        return result
+        return results
 
 
 def mismatch(result: torch.Tensor, expected: torch.Tensor) -> str | None:
@@ -88,15 +89,15 @@ def mismatch(result: torch.Tensor, expected: torch.Tensor) -> str | None:
 
 
 def _tiled(plan, named, sizes):
-    from .lowering.tiled import run_tiled
+    from .lowering.tiled import tiled_results
 
-    return run_tiled(plan, named, sizes)
+    return tiled_results(plan, named, sizes)
 
 
 def _triton(plan, named, sizes):
-    from .lowering.triton_launch import run_triton
+    from .lowering.triton_launch import triton_results
 
-    return run_triton(plan, named, sizes)
+    return triton_results(plan, named, sizes)
 
 
 def _preference(executor: str, tensors) -> tuple[str, ...]:
@@ -164,50 +165,61 @@ def region(tensors, program, sizes):
     run = runner(program)
     known = fused.carried(program) if run is None else run.found
     values = _all_sizes(known, tensors, sizes)
-    result = known.program.run(*tensors, sizes=values) if run is None else run(tensors, values)
-    return _laid_out(result, known, values, tensors)
-
-
-def _laid_out(result: torch.Tensor, known, values, tensors) -> torch.Tensor:
-    """The result with the original's strides, and never an alias of an input."""
-    strides = tuple(value_of(s, values) for s in known.strides) if known.strides else result.contiguous().stride()
+    results = known.program.results(*tensors, sizes=values) if run is None else run(tensors, values)
     taken = {t.untyped_storage().data_ptr() for t in tensors}
-    if result.stride() == tuple(strides) and result.untyped_storage().data_ptr() not in taken:
-        return result
-    return result.new_empty_strided(result.shape, strides).copy_(result)
+    return [_laid_out(r, s, values, taken) for r, s in zip(results, _strides(known), strict=True)]
+
+
+def _strides(known) -> tuple:
+    return known.strides or (None,) * len(known.program.outputs)
+
+
+def _laid_out(result: torch.Tensor, strides, values, taken: set[int]) -> torch.Tensor:
+    """The result with the original's strides, and never an alias of an input or of another result."""
+    strides = result.contiguous().stride() if strides is None else tuple(value_of(s, values) for s in strides)
+    storage = result.untyped_storage().data_ptr()
+    if result.stride() != strides or storage in taken:
+        return result.new_empty_strided(result.shape, strides).copy_(result)
+    taken.add(storage)
+    return result
 
 
 @region.register_fake
 def _(tensors, program, sizes):
     known = fused.carried(program)
     values = _all_sizes(known, tensors, sizes)
-    meta = known.program.output_meta
+    return [_fake(m, s, values, tensors) for m, s in zip(known.program.output_metas, _strides(known), strict=True)]
+
+
+def _fake(meta, strides, values, tensors) -> torch.Tensor:
     shape = [value_of(s, values) for s in meta.shape]
     like = next((t for t in tensors if t.device.type == meta.device), tensors[0])
     dtype = getattr(torch, meta.dtype)
-    if known.strides:
-        return like.new_empty_strided(shape, [value_of(s, values) for s in known.strides], dtype=dtype)
+    if strides is not None:
+        return like.new_empty_strided(shape, [value_of(s, values) for s in strides], dtype=dtype)
     return like.new_empty(shape, dtype=dtype)
 
 
 @library.custom_op("onepass::region_backward", mutates_args=(), schema=SCHEMA_BACKWARD)
-def region_backward(grad, tensors, program, sizes, needed):
+def region_backward(grads, tensors, program, sizes, needed):
     """Recomputes through the original calls under autograd."""
     known = fused.carried(program)
     values = _all_sizes(known, tensors, sizes)
     with _autograd_again():
         leaves = [t.detach().requires_grad_(n) for t, n in zip(tensors, needed, strict=True)]
         wanted = [t for t in leaves if t.requires_grad]
-        output = known.program.run(*leaves, sizes=values)
-        if not output.requires_grad:
+        pairs = zip(known.program.results(*leaves, sizes=values), grads, strict=True)
+        reached = [(r, g) for r, g in pairs if r.requires_grad and g is not None]
+        if not reached:
             return [torch.zeros_like(t) for t in wanted]
-        found = torch.autograd.grad(output, wanted, grad, allow_unused=True)
+        results, given = zip(*reached, strict=True)
+        found = torch.autograd.grad(results, wanted, given, allow_unused=True)
     pairs = zip(found, wanted, strict=True)
     return [torch.zeros_like(t) if g is None else torch.empty_like(t).copy_(g) for g, t in pairs]
 
 
 @region_backward.register_fake
-def _(grad, tensors, program, sizes, needed):
+def _(grads, tensors, program, sizes, needed):
     return [torch.empty_like(t) for t, n in zip(tensors, needed, strict=True) if n]
 
 
@@ -234,9 +246,9 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(*tensors)
 
 
-def _backward(ctx, grad):
+def _backward(ctx, grads):
     needed = [bool(n) for n in ctx.needs_input_grad[0]]
-    found = iter(torch.ops.onepass.region_backward(grad, list(ctx.saved_tensors), ctx.program, ctx.sizes, needed))
+    found = iter(torch.ops.onepass.region_backward(grads, list(ctx.saved_tensors), ctx.program, ctx.sizes, needed))
     return [next(found) if n else None for n in needed], None, [None] * len(ctx.sizes)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .egraph.certificate import Derivation, check
 from .egraph.cost import Target
@@ -20,58 +20,80 @@ from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 from .egraph.search import search
 from .egraph.term import Dim, Tensor, Term
-from .lowering.build import build_plan
-from .lowering.plan import NotPlannable, Plan
+from .lowering.build import plan_stores
+from .lowering.plan import NotPlannable, Plan, Store
 from .rules import ALL, NORMAL, PHASES
 
 
 @dataclass(frozen=True)
 class Optimized:
-    """`captured` is normalised, `term` extracted; the derivation leads from the term as it was captured to `term`."""
+    """Per result: what was `captured`, normalised, the extracted `terms`, and the derivation from as it was captured.
 
-    captured: Term
-    term: Term
+    `fired` names the rules of all derivations, in order.
+    """
+
+    captured: tuple[Term, ...]
+    terms: tuple[Term, ...]
     plan: Plan
     fired: tuple[str, ...]
     statistics: dict
     passes_before: int
     passes_after: int
-    derivation: Derivation
+    derivations: tuple[Derivation, ...]
+
+    @property
+    def term(self) -> Term:
+        """The first result's extracted form."""
+        return self.terms[0]
+
+    @property
+    def derivation(self) -> Derivation:
+        """The first result's derivation."""
+        return self.derivations[0]
 
 
-def optimize(
-    term: Term,
-    output: Tensor,
-    order: tuple[Dim, ...],
+def optimize(term: Term, output: Tensor, order: tuple[Dim, ...], *args, **kwargs) -> Optimized:
+    """The cheapest certified form of one term and its plan; see optimize_all."""
+    return optimize_all((Store(term, output, order),), *args, **kwargs)
+
+
+def optimize_all(
+    results: Sequence[Store],
     rules: Sequence[Rule | PatternRule] = (),
     limits: Limits | None = None,
     phases: Mapping[str, Sequence[Rule]] | None = None,
     target: Target | None = None,
 ) -> Optimized:
-    """The cheapest certified form of a term and its plan; `rules` are the user's, `phases` replaces onepass's own.
+    """The cheapest certified forms of all results, in one plan; `rules` are the user's, `phases` replaces ours.
 
     Raises NotPlannable, or EngineError if the search fails.
     """
-    given = resolve(term, rules)
+    given = resolve([result.term for result in results], rules)
     directed, searched = divide(given.rules)
     normaliser = Normaliser((*NORMAL, *directed))
-    captured = normaliser.normal(term)
+    captured = tuple(normaliser.normal(result.term) for result in results)
     found = search(captured, with_rules(PHASES if phases is None else phases, searched), limits, target)
     started = time.perf_counter()
-    derivation = certify(term, normaliser, found.term, found.fired, (*ALL, *given.rules))
-    fired = derivation.rules
+    every = (*ALL, *given.rules)
+    pairs = zip(results, found.terms, strict=True)
+    derivations = tuple(certify(r.term, normaliser, term, found.fired, every) for r, term in pairs)
+    fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
     statistics |= {"declined": given.declined} if given.declined else {}
-    plan = build_plan(found.term, output, order, fired)
-    return Optimized(captured, found.term, plan, fired, statistics, found.passes_before, found.passes_after, derivation)
+    plan = plan_stores([replace(r, term=t) for r, t in zip(results, found.terms, strict=True)], fired)
+    passes = found.passes_before, found.passes_after
+    return Optimized(captured, found.terms, plan, fired, statistics, *passes, derivations)
 
 
-def resolve(term: Term, rules: Sequence[Rule | PatternRule], device: str | None = None) -> Grounded:
-    """The user's rules as ordinary rules for one region: pattern rules are read, or matched on its normal form."""
+def resolve(terms: Sequence[Term], rules: Sequence[Rule | PatternRule], device: str | None = None) -> Grounded:
+    """The user's rules as ordinary rules for one region: pattern rules are read, or matched on its normal forms."""
     if all(isinstance(r, Rule) or readable(r) for r in rules):
         return ground(rules, None, device)
     directed, _ = divide([r for r in rules if isinstance(r, Rule)])
-    return ground(rules, Normaliser((*NORMAL, *directed)).normal(term), device)
+    normaliser = Normaliser((*NORMAL, *directed))
+    found = [ground(rules, normaliser.normal(term), device) for term in terms]
+    declined = {name: reasons for each in found for name, reasons in each.declined.items()}
+    return Grounded(tuple(dict.fromkeys(rule for each in found for rule in each.rules)), declined)
 
 
 def divide(rules: Sequence[Rule]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:

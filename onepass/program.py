@@ -20,7 +20,7 @@ from .sizes import Size, symbols, value_of
 
 NAMESPACES = ("aten", "prims")
 GETITEM = "getitem"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,22 @@ class Node:
 
 @dataclass(frozen=True)
 class Program:
-    """A captured region. `output` names a node or an input."""
+    """A captured region. `outputs` name nodes or inputs, in the order of the results."""
 
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
-    output: str
+    outputs: tuple[str, ...]
 
     @cached_property
+    def output_metas(self) -> tuple[Meta, ...]:
+        """What is known of every result."""
+        metas = {x.name: x.meta for x in (*self.nodes, *self.inputs)}
+        return tuple(metas[name] for name in self.outputs)
+
+    @property
     def output_meta(self) -> Meta:
-        return next(x.meta for x in (*self.nodes, *self.inputs) if x.name == self.output)
+        """What is known of the first result."""
+        return self.output_metas[0]
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -97,7 +104,7 @@ class Program:
                 + ([n.where] if locations else [])
                 for n in self.nodes
             ],
-            "output": self.output,
+            "outputs": list(self.outputs),
         }
 
     @staticmethod
@@ -108,7 +115,7 @@ class Program:
             if document["version"] != VERSION:
                 raise ProgramError(f"a program of version {document['version']}, not {VERSION}")
             inputs = tuple(Input(n, _meta_in(m), tuple(s)) for n, m, s in document["inputs"])
-            return Program(inputs, tuple(map(_node_in, document["nodes"])), document["output"])
+            return Program(inputs, tuple(map(_node_in, document["nodes"])), tuple(document["outputs"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ProgramError(f"not a program: {error}") from error
 
@@ -125,6 +132,10 @@ class Program:
         return found
 
     def run(self, *tensors: torch.Tensor, sizes: Mapping[str, int] | None = None) -> torch.Tensor:
+        """The first result, as `results` has it."""
+        return self.results(*tensors, sizes=sizes)[0]
+
+    def results(self, *tensors: torch.Tensor, sizes: Mapping[str, int] | None = None) -> tuple[torch.Tensor, ...]:
         """The region by PyTorch's own operations. `sizes` is needed only for symbols that no input's axis states."""
         known = {**self.sizes_of(tensors), **(sizes or {})}
         device = tensors[0].device if tensors else torch.device("cpu")
@@ -133,7 +144,7 @@ class Program:
             args = _plain(node.args, values, known, device)
             kwargs = {k: _plain(v, values, known, device) for k, v in node.kwargs}
             values[node.name] = args[0][args[1]] if node.target == GETITEM else operation(node.target)(*args, **kwargs)
-        return values[self.output]
+        return tuple(values[name] for name in self.outputs)
 
 
 def operation(target: str):

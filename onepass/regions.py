@@ -17,19 +17,28 @@ from .capture import from_aten_graph, trace, value_of_node, where_of
 from .errors import Refusal
 from .kinds import changes_in_place, is_aten, name_of
 from .program import Program
+from .region_growth import Growth, grow
 from .region_walk import Nodes, Survey, bodies, root, shape, survey
 
 
 @dataclass(frozen=True)
 class Region:
-    """`nodes` in graph order, the last is `output`; `inputs` come from outside; `owned` nodes nobody else may use."""
+    """`nodes` in graph order; `inputs` come from outside, `outputs` are used there (the first is the main one).
+
+    `owned` nodes that are no outputs nobody else may use.
+    """
 
     nodes: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
-    output: fx.Node
+    outputs: tuple[fx.Node, ...]
     anchor: fx.Node
     owned: Nodes
     refusal: Refusal | None = None
+
+    @property
+    def output(self) -> fx.Node:
+        """The main output."""
+        return self.outputs[0]
 
     def program(self) -> Program:
         """The region as data; traced if it is Dynamo's, read as it is if it is ATen. Raises Refusal."""
@@ -39,41 +48,54 @@ class Region:
             if value_of_node(node) is None:
                 raise Refusal(f"nothing is known about the value of {node.name}", where_of(self.anchor), "no metadata")
         if all(map(is_aten, self.nodes)):
-            return from_aten_graph(self.nodes, self.inputs, self.output)
+            return from_aten_graph(self.nodes, self.inputs, self.outputs)
         return trace(region_module(self), [value_of_node(n) for n in self.inputs])
+
+
+@dataclass
+class _Draft:
+    """Contractions that belong together, before it is known how far their region reaches."""
+
+    owned: set[fx.Node]
+    ends: list[fx.Node]
 
 
 def find_regions(graph: fx.Graph) -> list[Region]:
     """All regions, in graph order. Regions that are refused are listed too, with the reason."""
     s = survey(graph)
-    claimed: set[fx.Node] = set()
-    regions = []
+    drafts: list[_Draft] = []
     sinks = [n for n in reversed(s.order) if s.kind[n] in ("contraction", "attention")]
     for with_reduction in (True, False):
         for sink in sinks:
-            region = _region_at(sink, s, with_reduction, claimed)
-            if region is not None:
-                claimed |= region.owned
-                regions.append(region)
+            _draft(sink, s, with_reduction, drafts)
+    claimed = frozenset().union(*(draft.owned for draft in drafts))
+    regions = [_grown(draft, s, claimed - draft.owned) for draft in drafts]
     regions = _joined(sorted(regions, key=lambda r: s.place[r.output]), s)
-    regions = [replace(r, refusal=_objection(r, s)) for r in regions]
+    regions = [replace(r, refusal=_objection(r, s) or r.refusal) for r in regions]
     regions += [_interrupted(sink, s) for sink in sinks if sink not in claimed and _interruption(sink, s)]
     regions += [r for call in s.order for body in bodies(call) for r in _called(call, body)]
     return sorted(regions, key=lambda r: s.place[r.output])
 
 
-def _region_at(sink: fx.Node, s: Survey, with_reduction: bool, claimed: set[fx.Node]) -> Region | None:
-    """The region that ends in the sink, if there is one that overlaps no other."""
-    if sink in claimed:
-        return None
+def _draft(sink: fx.Node, s: Survey, with_reduction: bool, drafts: list[_Draft]) -> None:
+    """Adds the draft that ends in the sink, or the sink to the draft that it shares a contraction with."""
+    if any(sink in draft.owned for draft in drafts):
+        return
     if s.kind[sink] == "attention":
-        return _grown({sink}, sink, s) if with_reduction else None
+        drafts.extend([_Draft({sink}, [sink])] if with_reduction else [])
+        return
     carried = s.reduced if with_reduction else s.plain
     operands = [n for n in sink.all_input_nodes if carried[n]]
     if not operands or (not with_reduction and _looks_like_layers(sink, operands, s)):
-        return None
+        return
     owned = _between(sink, operands, s)
-    return None if owned & claimed else _grown(owned, sink, s)
+    met = [draft for draft in drafts if draft.owned & owned]
+    if not met:
+        drafts.append(_Draft(owned, [sink]))
+    elif len(met) == 1 and with_reduction:
+        whole = _Draft(met[0].owned | owned, [*met[0].ends, sink])
+        if grow(whole.owned, whole.ends, s, frozenset()).circle is None:
+            drafts[drafts.index(met[0])] = whole
 
 
 def _looks_like_layers(sink: fx.Node, operands: list[fx.Node], s: Survey) -> bool:
@@ -96,15 +118,48 @@ def _between(sink: fx.Node, operands: list[fx.Node], s: Survey) -> set[fx.Node]:
     return owned
 
 
-def _grown(owned: set[fx.Node], anchor: fx.Node, s: Survey) -> Region:
-    """The owned nodes with the cheap nodes in front of them, and the casts and splits of axes behind."""
-    chain, output = [], anchor
-    for node in _views_behind(anchor, s):
+def _grown(draft: _Draft, s: Survey, taken: Nodes) -> Region:
+    """The draft with what meets behind it, the cheap nodes in front, and the casts and splits of axes behind."""
+    growth = grow(draft.owned, draft.ends, s, taken)
+    main = next((n for n in draft.ends if n in growth.outputs), growth.outputs[-1])
+    chain, output = [], main
+    for node in _views_behind(main, s):
         chain.append(node)
-        if _keeps_rows(node, anchor):
+        if _keeps_rows(node, main):
             output = node
-    behind = chain[: chain.index(output) + 1] if output is not anchor else []
-    return _completed(frozenset(owned).union(behind), output, anchor, s)
+    behind = chain[: chain.index(output) + 1] if output is not main else []
+    outputs = (output, *(n for n in growth.outputs if n is not main))
+    region = _completed(growth.owned.union(behind), outputs, draft.ends[0], s)
+    return replace(region, refusal=_unwanted(growth, region, s))
+
+
+def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
+    """Why the values that are used outside cannot be results of one kernel's region."""
+    if len(growth.outputs) == 1 and not growth.wide and growth.circle is None:
+        return None
+    node = growth.circle or next(iter(growth.wide), region.outputs[-1])
+    users = (u for n in (growth.outputs if growth.circle else (node,)) for u in n.users if u not in growth.owned)
+    user = growth.circle or next(users, node)
+    said = f" at {where_of(user)}" if where_of(user) else ""
+    reason = f"the result of {name_of(node)} is also used by {name_of(user) or user.op}{said}"
+    refusal = Refusal(reason, where_of(node) or where_of(region.anchor), "used outside")
+    if growth.circle is not None:
+        reason = f"{name_of(user) or user.op}{said} needs a result and gives an input"
+        return Refusal(reason, refusal.where, refusal.kind)
+    if growth.wide and not any(s.kind[n] == "reduction" for n in growth.owned):
+        return refusal
+    floating = all(value_of_node(n).is_floating_point() for n in region.outputs)
+    return None if floating and not _moves_writes(region, s) else refusal
+
+
+def _moves_writes(region: Region, s: Survey) -> bool:
+    """The region's call would stand before an in-place operation that one of its inputs comes after."""
+    inside = set(region.nodes)
+    users = [s.place[u] for n in region.outputs for u in n.users if u not in inside]
+    first = min((*users, s.place[region.output]))
+    last = max((s.place[n] for n in (*region.inputs, *region.nodes)), default=first)
+    shared = len({root(n, s) for n in region.outputs}) < len(region.outputs)
+    return any(first <= s.place[n] <= last for n in s.in_place) or (shared and bool(s.in_place))
 
 
 def _views_behind(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
@@ -122,7 +177,7 @@ def _keeps_rows(node: fx.Node, anchor: fx.Node) -> bool:
     return new[-2:] == old[-2:] and len(new) >= len(old) and new.count(1) <= old.count(1)
 
 
-def _completed(owned: Nodes, output: fx.Node, anchor: fx.Node, s: Survey) -> Region:
+def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: Survey) -> Region:
     nodes, waiting = set(owned), [i for n in owned for i in n.all_input_nodes]
     while waiting:
         node = waiting.pop()
@@ -131,7 +186,7 @@ def _completed(owned: Nodes, output: fx.Node, anchor: fx.Node, s: Survey) -> Reg
             waiting.extend(node.all_input_nodes)
     ordered = sorted(nodes, key=s.place.__getitem__)
     inputs = dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes)
-    return Region(tuple(ordered), tuple(inputs), output, anchor, owned)
+    return Region(tuple(ordered), tuple(inputs), outputs, anchor, frozenset(owned))
 
 
 def _is_cheap(node: fx.Node, s: Survey) -> bool:
@@ -160,29 +215,18 @@ def _tensor_inputs(node: fx.Node) -> list[fx.Node]:
 def _joined(regions: list[Region], s: Survey) -> list[Region]:
     """Regions that read a tensor in common and whose results are combined point by point become one."""
     for first, second in ((a, b) for k, b in enumerate(regions) for a in regions[:k]):
-        if not set(first.inputs) & set(second.inputs):
+        if first.refusal or second.refusal or not set(first.inputs) & set(second.inputs):
             continue
-        left, right = _onward(first, s), _onward(second, s)
-        meeting = next((n for n in left if n in right), None)
-        if meeting is None:
-            continue
-        path = {*left[: left.index(meeting) + 1], *right[: right.index(meeting) + 1]}
-        whole = _completed(first.owned | second.owned | path, meeting, second.anchor, s)
         rest = [r for r in regions if r is not first and r is not second]
+        ends = (*first.outputs, *second.outputs)
+        growth = grow(first.owned | second.owned, ends, s, frozenset().union(*(r.owned for r in rest)))
+        new = growth.owned - first.owned - second.owned
+        chained = new.union(first.outputs) & {*second.inputs} or new.union(second.outputs) & {*first.inputs}
+        if chained or len(growth.outputs) > 1 or growth.wide or growth.circle is not None:
+            continue
+        whole = _completed(growth.owned, growth.outputs, second.anchor, s)
         return _joined(sorted([*rest, whole], key=lambda r: s.place[r.output]), s)
     return regions
-
-
-def _onward(region: Region, s: Survey) -> list[fx.Node]:
-    """The pointwise nodes of the same shape that alone use the result, one after another."""
-    found, node = [], region.output
-    while len(node.users) == 1:
-        user = next(iter(node.users))
-        if s.kind[user] not in ("pointwise", "cast") or shape(user) != shape(node) or changes_in_place(user):
-            break
-        found.append(user)
-        node = user
-    return found
 
 
 # Why a region must stay -----------------------------------------------------------------------------------------------
@@ -197,13 +241,6 @@ def _objection(region: Region, s: Survey) -> Refusal | None:
     own = next((n for n in region.nodes if changes_in_place(n)), None) or _disturbance(region, s)
     if own is not None:
         return Refusal(f"{name_of(own)} changes a tensor of the region in place", where_of(own) or where, "in-place")
-    inside = set(region.nodes)
-    for node in region.nodes:
-        outside = next((u for u in node.users if u not in inside), None)
-        if node in region.owned and node is not region.output and outside is not None:
-            said = f" at {where_of(outside)}" if where_of(outside) else ""
-            reason = f"the result of {name_of(node)} is also used by {name_of(outside) or outside.op}{said}"
-            return Refusal(reason, where_of(node) or where, "used outside")
     return None
 
 
@@ -211,7 +248,7 @@ def _disturbance(region: Region, s: Survey) -> fx.Node | None:
     """A write, before the region's end, into memory that the region has read or made before it."""
     for node in s.in_place:
         written = node.kwargs.get("out", node.args[0] if node.args else None)
-        if not isinstance(written, fx.Node) or s.place[node] > s.place[region.output]:
+        if not isinstance(written, fx.Node) or s.place[node] > max(map(s.place.get, region.outputs)):
             continue
         memory = root(written, s)
         for reader in region.nodes:
@@ -242,14 +279,14 @@ def _called(call: fx.Node, body: fx.Graph) -> Iterator[Region]:
 
 def refused_at(node: fx.Node, refusal: Refusal) -> Region:
     """Nothing but a node that stays, and why."""
-    return Region((node,), tuple(node.all_input_nodes), node, node, frozenset((node,)), refusal)
+    return Region((node,), tuple(node.all_input_nodes), (node,), node, frozenset((node,)), refusal)
 
 
 # What others need of a region -----------------------------------------------------------------------------------------
 
 
 def region_module(region: Region) -> fx.GraphModule:
-    """The region as a module of its own: its inputs in order, one result."""
+    """The region as a module of its own: its inputs in order, and its results."""
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     for node in region.inputs:
@@ -257,7 +294,7 @@ def region_module(region: Region) -> fx.GraphModule:
         copied[node].meta = dict(node.meta)
     for node in region.nodes:
         copied[node] = graph.node_copy(node, copied.__getitem__)
-    graph.output(copied[region.output])
+    graph.output(tuple(copied[n] for n in region.outputs))
     return fx.GraphModule({}, graph)
 
 
@@ -266,7 +303,7 @@ def signature(region: Region) -> str:
     if region.refusal is not None:  # its nodes may have changed since: an earlier region was replaced
         return hashlib.sha256(repr((region.refusal.kind, str(region.refusal))).encode()).hexdigest()
     place = {node: k for k, node in enumerate((*region.inputs, *region.nodes))}
-    parts = [place[region.output], [_kind(value_of_node(n)) for n in region.inputs]]
+    parts = [[place[n] for n in region.outputs], [_kind(value_of_node(n)) for n in region.inputs]]
     parts += [[n.op, str(n.target), _plain(n.args, place), _plain(n.kwargs, place)] for n in region.nodes]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 

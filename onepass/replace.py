@@ -7,6 +7,7 @@ raises unless strict: a region that fails is left alone, and the report says why
 from __future__ import annotations
 
 import logging
+import operator as operator_module
 from dataclasses import replace
 
 import torch
@@ -71,7 +72,7 @@ def _answer(region: Region, options: Options, known: dict) -> Fused:
     name = signature(region)
     if name not in known:
         try:
-            known[name] = fused.make(region.program(), options, _strides(region.output), _hints(region))
+            known[name] = fused.make(region.program(), options, tuple(map(_strides, region.outputs)), _hints(region))
         except Exception as error:  # remembered: the next layer would only fail again
             known[name] = error
     if isinstance(known[name], Exception):
@@ -123,21 +124,45 @@ def _hints(region) -> dict[str, int]:
 
 
 def insert(graph: fx.Graph, region, answer: Fused) -> Fused:
-    """Puts the call in front of the region's output and makes everyone use it.
+    """Puts the call where the first result is used and makes everyone use its results.
 
-    Only the region's own nodes are erased: fx would take an in-place operation whose result is unused for dead code.
+    Inputs that come later move up: a region where that would change something was refused. Only the region's own nodes
+    are erased: fx would take an in-place operation whose result is unused for dead code.
     """
     tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
     sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
-    old = region.output
-    with graph.inserting_before(old):
+    place = _place(graph, region)
+    with graph.inserting_before(place):
         call = graph.call_function(torch.ops.onepass.region.default, (tensors, answer.text, sizes))
-    call.meta = {name: old.meta[name] for name in KEPT_META if name in old.meta}
-    old.replace_all_uses_with(call)
+        results = [graph.call_function(operator_module.getitem, (call, k)) for k in range(len(region.outputs))]
+    call.meta = {name: value for name, value in region.output.meta.items() if name in KEPT_META[3:]}
+    for kind in KEPT_META[:2]:
+        values = [old.meta[kind] for old in region.outputs if kind in old.meta]
+        call.meta |= {kind: values} if len(values) == len(results) else {}
+    for old, result in zip(region.outputs, results, strict=True):
+        result.meta = {name: old.meta[name] for name in KEPT_META if name in old.meta}
+        old.replace_all_uses_with(result)
     for node in reversed(region.nodes):
         if not node.users:
             graph.erase_node(node)
     return answer
+
+
+def _place(graph: fx.Graph, region) -> fx.Node:
+    """The first user outside, in front of which all inputs are moved; the output where every input comes before it."""
+    place = {node: k for k, node in enumerate(graph.nodes)}
+    inside = set(region.nodes)
+    users = [u for old in region.outputs for u in old.users if u not in inside]
+    first = min((*users, region.output), key=place.__getitem__)
+    late, waiting = set(), list(region.inputs)
+    while waiting:
+        node = waiting.pop()
+        if place[node] > place[first] and node not in late:
+            late.add(node)
+            waiting.extend(node.all_input_nodes)
+    for node in sorted(late, key=place.__getitem__):
+        first.prepend(node)
+    return first
 
 
 def _size_node(graph: fx.Graph, symbol: str, region) -> fx.Node:

@@ -66,7 +66,7 @@ class KernelReport:
 class RegionReport:
     """One fused region. Bytes are None where a size is not known; `notes` say what went wrong and was survived.
 
-    proof: the derivation as readable mathematics; certificate: the same as data, for `python -m onepass verify`.
+    proof: the derivations as readable mathematics; certificates: the same as data, for `python -m onepass verify`.
     """
 
     key: str
@@ -84,7 +84,7 @@ class RegionReport:
     notes: tuple[str, ...] = ()
     count: int = 1
     proof: str = ""
-    certificate: dict = field(default_factory=dict)
+    certificates: tuple[dict, ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.proof))

@@ -67,9 +67,10 @@ def plan_bytes(plan: Plan, sizes: Mapping[str, int]) -> int | None:
 
 
 def _kernel_bytes(kernel: Kernel, sizes) -> int:
-    users = [_loop_tensors(loop) for loop in kernel.loops] + [set(tensors(kernel.result))]
+    users = [_loop_tensors(loop) for loop in kernel.loops] + [{t for s in kernel.stores for t in tensors(s.term)}]
     reads = {t: max(1, sum(t in used for used in users[:-1])) for used in users for t in used}
-    return _size(kernel.output, sizes) + sum(_size(t, sizes) * times for t, times in reads.items())
+    written = sum(_size(store.output, sizes) for store in kernel.stores)
+    return written + sum(_size(t, sizes) * times for t, times in reads.items())
 
 
 def _loop_tensors(loop) -> set[Tensor]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import aten_pointwise, aten_reductions, aten_views
-from .binders import merge_binders, rename_for_reading
+from .binders import named_alike
 from .egraph.index import simplify_index
 from .egraph.ops import cast, iota, load
 from .egraph.term import Dim, Tensor, Term
 from .errors import Refusal
+from .lowering.plan import Store
 from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
 
@@ -22,12 +23,25 @@ TABLES = (aten_pointwise, aten_reductions, aten_views)  # importing them fills H
 
 @dataclass(frozen=True)
 class Captured:
-    """A region as algebra: `term` over the dims of `order`, one per axis of `output`; `inputs` as in the program."""
+    """A region as algebra: each result's term over the dims of its axes; `inputs` as in the program."""
 
-    term: Term
-    output: Tensor
-    order: tuple[Dim, ...]
+    results: tuple[Store, ...]
     inputs: tuple[Tensor, ...]
+
+    @property
+    def term(self) -> Term:
+        """The first result's."""
+        return self.results[0].term
+
+    @property
+    def output(self) -> Tensor:
+        """The first result's."""
+        return self.results[0].output
+
+    @property
+    def order(self) -> tuple[Dim, ...]:
+        """The first result's."""
+        return self.results[0].order
 
 
 def translate(program: Program) -> Captured:
@@ -42,14 +56,18 @@ def translate(program: Program) -> Captured:
         if handler is None:
             raise Refusal(f"{node.target} is not supported", node.where, "operation")
         values[node.name] = handler(Call(node, values))
-    result = values[program.output]
-    meta = program.output_meta
+    results = [_result(values[name], number, program) for number, name in enumerate(program.outputs)]
+    return Captured(tuple(named_alike(results)), inputs)
+
+
+def _result(value: Value, number: int, program: Program) -> Store:
+    meta = value.meta
     if meta.dtype not in FLOATING:
         raise Refusal(f"the region's result is {meta.dtype}, not floating", _where(program), "dtype")
-    order = tuple(Dim(f"output.{axis}", size) for axis, size in enumerate(meta.shape))
-    pulled = result.at(tuple(iota(d) for d in order))
-    term, order = rename_for_reading(merge_binders(simplify_index(convert(pulled, kind_of(meta.dtype)))), order)
-    return Captured(term, Tensor("output", meta.dtype, meta.shape), order, inputs)
+    name = f"output{number or ''}"
+    order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
+    pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), kind_of(meta.dtype)))
+    return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
 
 
 def _where(program: Program) -> str:

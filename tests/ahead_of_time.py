@@ -84,7 +84,7 @@ def compiled(target: str, kind: str, width: int, dtype: str):
     config = default_for(kernel, target)
     source = emit(kernel, plan, Facts(frozenset("ij"), mapped=frozenset(str(x.dim) for x in kernel.loops if x.map)))
     types, divisible, constants = {}, [], {name: getattr(config, role) for name, role in source.tiles}
-    tensors = {t.name: t for t in (*kernel.inputs, kernel.output)}
+    tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}
     for argument in source.arguments:
         if argument.axis is not None and argument.axis == len(tensors[argument.tensor].shape) - 1:

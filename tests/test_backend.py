@@ -117,8 +117,33 @@ def test_only_the_gradient_that_is_wanted_is_made():
 
 def test_the_operation_passes_torchs_own_checks():
     arguments = inputs(size=40)
-    text = fused.make(program_of(causal, *arguments), Options(), causal(*arguments).stride()).text
+    text = fused.make(program_of(causal, *arguments), Options(), [causal(*arguments).stride()]).text
     operations.opcheck(torch.ops.onepass.region.default, ([x.requires_grad_() for x in arguments], text, []))
+
+
+def with_logsumexp(q, k, v):
+    scores = q @ k.mT / 4
+    return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+
+
+def test_several_results_pass_torchs_own_checks():
+    arguments = inputs(size=40)
+    strides = [x.stride() for x in with_logsumexp(*arguments)]
+    text = fused.make(program_of(with_logsumexp, *arguments), Options(), strides).text
+    operations.opcheck(torch.ops.onepass.region.default, ([x.requires_grad_() for x in arguments], text, []))
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_gradients_of_several_results_are_eagers(used):
+    arguments = [x.requires_grad_() for x in inputs(size=40)]
+    again = [x.detach().clone().requires_grad_() for x in arguments]
+    fast = torch.compile(with_logsumexp, backend=onepass_backend)
+    for function, given in ((fast, arguments), (with_logsumexp, again)):
+        results = function(*given)
+        sum((results[k] * results[k]).sum() for k in used).backward()
+    for mine, eagers in zip(arguments, again):
+        wanted = torch.zeros_like(eagers) if eagers.grad is None else eagers.grad
+        torch.testing.assert_close(mine.grad, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_inductor_compiles_the_rest():

@@ -3,12 +3,15 @@
 from math import inf
 
 import pytest
+import torch
 
 from onepass.egraph.ops import (
     const,
+    exp,
     iota,
     le,
     load,
+    log,
     logical_not,
     lt,
     mantissa,
@@ -20,9 +23,10 @@ from onepass.egraph.ops import (
     where,
 )
 from onepass.egraph.term import Dim, Tensor, tensors
-from onepass.lowering.build import build_plan
+from onepass.lowering.build import build_plan, plan_stores
 from onepass.lowering.limits import conjuncts
-from onepass.lowering.plan import NotPlannable
+from onepass.lowering.plan import NotPlannable, Store
+from onepass.lowering.tiled import tiled_results
 from tests.attention_terms import attention, one_pass, three_pass
 
 
@@ -124,7 +128,7 @@ def test_a_long_output_dim_that_no_loop_depends_on_splits_the_loops_off(size):
     x = load(Tensor("x", "float32", (40, size)), iota(i), iota(j))
     state = rescaled_sum(j, x, 1.0)
     made = build_plan((x - scale(state)) / mantissa(state), Tensor("out", "float32", (40, size)), (i, j))
-    assert [k.rows.name for k in made.kernels] == ["i", "i", "j"] and not made.kernels[-1].loops
+    assert [k.rows.name for k in made.kernels] == ["i", "j"] and not made.kernels[-1].loops
 
 
 def test_queries_that_share_keys_are_the_rows():
@@ -182,3 +186,44 @@ def test_negated_guards():
 def test_every_input_is_named_once():
     case = attention(form=three_pass, queries=300, keys=300)
     assert plan(case).inputs == tuple(tensors(case.term))
+
+
+def test_results_that_share_their_states_are_one_kernel_and_one_pass():
+    """The weighted sum, the log of the total and the largest score: one loop, two mantissas under one scale."""
+    i, j, d, e = Dim("i", 300), Dim("j", 300), Dim("d", 16), Dim("e", 16)
+    q, k, v = (
+        load(Tensor(n, "float32", (300, 16)), iota(x), iota(y)) for n, x, y in (("q", i, d), ("k", j, d), ("v", j, e))
+    )
+    score = sum_over(d, q * k)
+    total = rescaled_sum(j, score, 1.0)
+    terms = {
+        "out": (mantissa(rescaled_sum(j, score, v)) / mantissa(total), (i, e)),
+        "lse": (scale(total) + log(mantissa(total)), (i,)),
+        "top": (max_over(j, score), (i,)),
+    }
+    stores = [Store(t, Tensor(n, "float32", tuple(x.size for x in order)), order) for n, (t, order) in terms.items()]
+    made = plan_stores(stores)
+    (kernel,) = made.kernels
+    (loop,) = kernel.loops
+    (accumulator,) = loop.accumulators
+    assert len(accumulator.values) == 2 and kernel.rows == i and [t.name for t in made.outputs] == [*terms]
+    inputs = {n: torch.randn(300, 16) for n in "qkv"}
+    scores = inputs["q"].double() @ inputs["k"].double().T
+    exact = scores.softmax(-1) @ inputs["v"].double(), scores.logsumexp(-1), scores.amax(-1)
+    for result, expected in zip(tiled_results(made, inputs), exact, strict=True):
+        torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_result_with_the_looped_dim_loads_the_states_that_the_other_stores():
+    i, j, e = Dim("i", 40), Dim("j", 300), Dim("e", 16)
+    x = load(Tensor("x", "float32", (40, 300)), iota(i), iota(j))
+    v = load(Tensor("v", "float32", (300, 16)), iota(j), iota(e))
+    total = rescaled_sum(j, x, 1.0)
+    weights = Store(exp(x - scale(total)) / mantissa(total), Tensor("weights", "float32", (40, 300)), (i, j))
+    value = mantissa(rescaled_sum(j, x, v)) / mantissa(total)
+    made = plan_stores([Store(value, Tensor("out", "float32", (40, 16)), (i, e)), weights])
+    assert [len(k.stores) for k in made.kernels] == [3, 1] and made.passes == 1
+    inputs = {"x": torch.randn(40, 300), "v": torch.randn(300, 16)}
+    out, found = tiled_results(made, inputs)
+    torch.testing.assert_close(found, inputs["x"].softmax(-1))
+    torch.testing.assert_close(out, inputs["x"].softmax(-1) @ inputs["v"])

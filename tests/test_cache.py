@@ -69,7 +69,7 @@ def test_entries_are_data_and_name_no_user_file_as_code(folder):
     run()
     (entry,) = entries(folder)
     body = json.loads(entry.read_text())["body"]
-    assert from_json(body["term"]).dims
+    assert from_json(body["results"][0][0]).dims
     assert body["fired"]
 
 
@@ -79,7 +79,7 @@ def damage_json(path):
 
 def damage_term(path):
     entry = json.loads(path.read_text())
-    entry["body"]["term"]["nodes"][0][0] = "launch_missiles"
+    entry["body"]["results"][0][0]["nodes"][0][0] = "launch_missiles"
     entry["digest"] = onepass.egraph.serial.digest(entry["body"])
     path.write_text(json.dumps(entry))
 

@@ -239,7 +239,7 @@ REFUSED = {
     "operation": lambda q, k, v: torch.cumsum(q @ k.mT, -1) @ v,
     "random": lambda q, k, v: F.dropout(torch.softmax(q @ k.mT, -1), 0.5) @ v,
     "in-place": lambda q, k, v: (q @ k.mT).mul_(2.0).softmax(-1) @ v,
-    "outputs": lambda q, k, v: (q @ k.mT, v),
+    "outputs": lambda q, k, v: (q @ k.mT, 3),
     "dtype": lambda q, k, v: (q @ k.mT) > 0,
     "complex": lambda q, k, v: torch.view_as_complex(q.reshape(*q.shape[:-1], -1, 2)).real,
     "empty": lambda q, k, v: q @ k[:, :, :0].mT @ v[:, :, :0],

@@ -322,7 +322,7 @@ def test_a_report_carries_its_certificate_through_the_cache_and_prints_it(tmp_pa
     again = onepass.explain(plain, *inputs)
     assert "found on disk" in again.regions[0].cache
     (checked,) = verify(certificates.write(again, tmp_path / "c.json"))
-    assert checked.derivation == Derivation.from_json(first.regions[0].certificate["derivation"])
+    assert checked.derivation == Derivation.from_json(first.regions[0].certificates[0]["derivation"])
     text = str(again.derivation)
     assert "constant folding" in text and "everywhere:  1 / 8  =>  0.125" in text
     assert text == str(first.derivation)

@@ -54,7 +54,7 @@ def two_sides() -> EGraph:
             "near": [Node("neg", ("shared",), ())],
             "root": [Node("add", ("a", "b"), ())],
         },
-        "root",
+        ("root",),
         (),
     )
 

@@ -25,7 +25,7 @@ def causal(q, k, v):
 
 
 def weights_too(q, k, v):
-    weights = torch.softmax(q @ k.mT, dim=-1)
+    weights = (q @ k.mT) * 0.5
     return weights @ v, weights
 
 
