@@ -53,7 +53,10 @@ def compile_ahead(function, types: dict[str, str], constants: dict, divisible: t
     """Compiles without a GPU. types: argument name to Triton type; divisible: arguments known to be multiples of 16."""
     signature = {name: "constexpr" if name in constants else types[name] for name in function.arg_names}
     attributes = {(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible}
-    source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
+    kind = ASTSource
+    if getattr(function, "is_gluon", bool)():
+        from triton.experimental.gluon._runtime import GluonASTSource as kind
+    source = kind(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=TARGETS[target], options=options | OPTIONS)
 
 
@@ -81,3 +84,31 @@ def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
         "spilled": number(r"(\d+) bytes spill (?:stores|loads)"),
         "shared": compiled.metadata.shared,
     }
+
+
+# Gluon: its names for Hopper changed after 3.6, so that text for one release does not compile on another
+
+
+def gluon_missing() -> str | None:
+    """Why Gluon kernels for Hopper cannot be compiled here; None if they can."""
+    release = ".".join(triton.__version__.split(".")[:2])
+    return None if release == "3.6" else f"Gluon kernels are written for Triton 3.6; this is {triton.__version__}"
+
+
+def _map_layout(box: tuple[int, ...], dtype: str):
+    from triton.experimental.gluon import language as gl
+
+    return gl.NVMMASharedLayout.get_default_for(list(box), getattr(gl, dtype))
+
+
+def tensor_map_type(box: tuple[int, ...], dtype: str) -> str:
+    """The type of a tensor map's argument, for compile_ahead."""
+    return f"tensordesc<{TYPE_NAMES[dtype]}{list(box)},{_map_layout(box, dtype)!r}>"
+
+
+def tensor_map(tensor: torch.Tensor, shape: list[int], box: tuple[int, ...]):
+    """A tensor map over the first `shape` of the tensor's elements: what lies beyond reads as zero."""
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    layout = _map_layout(box, str(tensor.dtype).removeprefix("torch."))
+    return TensorDescriptor(tensor, list(shape), list(tensor.stride()), list(box), layout)

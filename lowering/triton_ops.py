@@ -182,14 +182,14 @@ class Names:
     """Python identifiers for things named by the plan, each given out once."""
 
     def __init__(self):
-        self._taken = {"tl", "triton", *kwlist, *HELPERS}
+        self.taken = {"tl", "triton", *kwlist, *HELPERS}
 
     def fresh(self, hint: str) -> str:
         base = re.sub(r"\W+", "_", hint, flags=re.ASCII).strip("_") or "x"
         base = f"_{base}" if base[0].isdigit() else base
         name, count = base, 1
-        while name in self._taken:
+        while name in self.taken:
             count += 1
             name = f"{base}_{count}"
-        self._taken.add(name)
+        self.taken.add(name)
         return name

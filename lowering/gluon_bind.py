@@ -1,0 +1,223 @@
+"""Which plans fit the Hopper skeleton, and as what: products of row by column tiles, states between, products by values.
+
+A kernel binds when its one loop is score products -> pointwise code -> states -> value products; otherwise `bind` says
+why not. Nothing is known by what it is for. Used by gluon_emit.py, gluon_launch.py and the report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ..egraph.affine import affine
+from ..egraph.ops import iota
+from ..egraph.term import Dim, Tensor, Term, reduces, subterms
+from .plan import Accumulator, Kernel, Loop, NotPlannable
+from .triton_ops import HALVES
+from .triton_product import const_value, factors, native
+
+WIDEST = 256  # columns of one operand or accumulator
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A two-dimensional tile of a tensor: `across` is rows or the loop dim, `inner` the summed or the value dim.
+
+    axes[n] is the tile dim that the n-th index runs over, or None where the index is one number for all of the tile.
+    """
+
+    load: Term
+    across: Dim
+    inner: Dim
+    axes: tuple[Dim | None, ...]
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.load.attrs[0]
+
+    @property
+    def across_first(self) -> bool:
+        return self.axes.index(self.across) < self.axes.index(self.inner)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Σ_inner rows[i, inner] · columns[j, inner]; `node` is the reduction, `factor` its constant."""
+
+    node: Term
+    rows: Operand
+    columns: Operand
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a state: weight · factors, summed over the loop, as a matrix with `matrix` or as a vector."""
+
+    factors: tuple[Term, ...]
+    matrix: Operand | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What runs between two waits: score products, then the states that need them."""
+
+    products: tuple[Product, ...]
+    states: tuple[tuple[Accumulator, tuple[Value, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A kernel as the skeleton's parts. `wide` is the value dim, None if no state has a matrix."""
+
+    kernel: Kernel
+    loop: Loop
+    steps: tuple[Step, ...]
+    wide: Dim | None
+
+    @property
+    def products(self) -> list[Product]:
+        return [p for step in self.steps for p in step.products]
+
+    @property
+    def row_operands(self) -> list[Operand]:
+        return list(dict.fromkeys(p.rows for p in self.products))
+
+    @property
+    def streams(self) -> list[Operand]:
+        """What the loop reads tile by tile, in the order of first use."""
+        return list(dict.fromkeys([p.columns for p in self.products] + self.matrices))
+
+    @property
+    def matrices(self) -> list[Operand]:
+        return [v.matrix for step in self.steps for _, values in step.states for v in values if v.matrix]
+
+
+def bind(kernel: Kernel) -> Binding | str:
+    """The kernel's parts, or the reason why it has no such form."""
+    try:
+        return _bind(kernel)
+    except NotPlannable as reason:
+        return str(reason)
+
+
+def _bind(kernel: Kernel) -> Binding:
+    if len(kernel.loops) != 1:
+        raise NotPlannable(f"it has {len(kernel.loops)} loops; the form has one")
+    if kernel.rows is None:
+        raise NotPlannable("it has no rows")
+    (loop,) = kernel.loops
+    if loop.guard is not None and reduces(loop.guard):
+        raise NotPlannable("the guard of its loop holds a reduction")
+    inside = set(kernel.held) - set(kernel.order)
+    wide = [d for d in kernel.order if d not in kernel.grid and d != kernel.rows]
+    if len(wide) > 1:
+        raise NotPlannable(f"more than one dim is held of the output: {', '.join(map(str, wide))}")
+    matcher = _Matcher(kernel.rows, loop.dim, inside, wide[0] if wide else None)
+    steps = _steps(loop, matcher)
+    if not all(step.products for step in steps):
+        raise NotPlannable("a state of its loop takes in no product of rows and columns")
+    return Binding(kernel, loop, steps, matcher.wide)
+
+
+class _Matcher:
+    """Finds operands and products by their dims."""
+
+    def __init__(self, rows: Dim, loop: Dim, inside: set[Dim], wide: Dim | None):
+        self.rows, self.loop, self.inside, self.wide = rows, loop, inside, wide
+        self.tile_dims = {rows, loop, *inside, *([wide] if wide else [])}
+
+    def operand(self, node: Term, across: Dim, inner: Dim) -> Operand:
+        """The load as a tile [across, inner]. Raises NotPlannable where no tensor map describes it."""
+        tensor = node.attrs[0]
+        axes = tuple(self._axis(tensor, index) for index in node.args)
+        if sorted(filter(None, axes)) != sorted((across, inner)):
+            raise NotPlannable(f"{tensor.name} is not indexed once by each of {across} and {inner}")
+        if not isinstance(inner.size, int) or inner.size > WIDEST:
+            raise NotPlannable(f"dim {inner} of {tensor.name} is wider than {WIDEST} or of unknown size")
+        if len(axes) > 5:
+            raise NotPlannable(f"{tensor.name} has more than five axes")
+        return Operand(node, across, inner, axes)
+
+    def _axis(self, tensor: Tensor, index: Term) -> Dim | None:
+        coefficients, _ = affine(index)
+        moving = [atom for atom in coefficients if atom.dims & self.tile_dims]
+        if not moving:
+            return None
+        (dim,) = moving[0].dims if len(moving[0].dims) == 1 else (None,)
+        if len(moving) > 1 or dim is None or moving[0] is not iota(dim) or coefficients[moving[0]] != 1:
+            raise NotPlannable(f"an index of {tensor.name} is no start plus a coordinate")
+        return dim
+
+    def product(self, node: Term) -> Product:
+        """A sum within a tile as a matrix product of rows and columns."""
+        monoid, inner = node.attrs
+        parts = [p for p in factors(node.args[0]) if p.op != "const"]
+        loads = [native(p) for p in parts]
+        if monoid != "sum" or len(parts) != 2 or any(x is None or x.op != "load" for x in loads):
+            raise NotPlannable(f"the {monoid} over {inner} is not of two half-precision tensors as they are stored")
+        left = [x for x in loads if self.rows in x.dims and self.loop not in x.dims]
+        right = [x for x in loads if self.loop in x.dims and self.rows not in x.dims]
+        if len(left) != 1 or len(right) != 1 or left[0].dtype != right[0].dtype:
+            raise NotPlannable(f"the sum over {inner} does not multiply rows by columns")
+        return Product(node, self.operand(left[0], self.rows, inner), self.operand(right[0], self.loop, inner))
+
+    def value(self, body: Term) -> Value:
+        """A state's value: at most one factor has the value dim, and that one is a stored matrix."""
+        parts = factors(body)
+        broad = [p for p in parts if self.wide in p.dims]
+        rest = tuple(p for p in parts if p not in broad and const_value(p, 0) != 1)
+        if not broad:
+            return Value(rest, None)
+        load = native(broad[0])
+        if len(broad) > 1 or load is None or load.op != "load" or self.rows in load.dims:
+            raise NotPlannable("a value is not one half-precision tensor as it is stored, times factors without its dim")
+        return Value(rest, self.operand(load, self.loop, self.wide))
+
+
+def _steps(loop: Loop, matcher: _Matcher) -> tuple[Step, ...]:
+    """States that share products share a step; the others follow one another."""
+    groups: list[tuple[dict[Term, Product], list]] = []
+    for state in loop.accumulators:
+        values = tuple(matcher.value(v) for v in state.values)
+        if state.monoid not in ("rescaled", "sum", "max"):
+            raise NotPlannable(f"a {state.monoid} over {loop.dim} has no place in the form")
+        if state.monoid == "max" and values[0].matrix is not None:
+            raise NotPlannable(f"a maximum over {loop.dim} of a matrix")
+        bodies = [state.gauge] if state.gauge is not None else []
+        bodies += [f for v in values for f in v.factors]
+        needed = {r: matcher.product(r) for body in bodies for r in reduces(body) if r.attrs[1] in matcher.inside}
+        if any(matcher.wide in n.dims for body in bodies for n in subterms(body)):
+            raise NotPlannable(f"a score depends on {matcher.wide}")
+        meeting = [g for g in groups if g[0].keys() & needed.keys()] if needed else groups[:1]
+        merged, states = dict(needed), [(state, values)]
+        for products, others in reversed(meeting):
+            merged, states = {**products, **merged}, [*others, *states]
+        groups = [g for g in groups if g not in meeting] + [(merged, states)]
+    return tuple(Step(tuple(products.values()), tuple(states)) for products, states in groups)
+
+
+def chunks(size: int) -> list[tuple[int, int]]:
+    """(start, extent) of the tiles that cover `size` columns: powers of two from 16 to 256, few and with little waste."""
+    padded = max(16, 1 << (size - 1).bit_length())
+    found, start = [], 0
+    while start < size:
+        extent = max(16, 1 << ((size - start).bit_length() - 1))
+        found.append((start, extent))
+        start += extent
+    return found if start + 16 < padded else [(0, padded)]
+
+
+def columns(binding: Binding) -> int:
+    """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
+    return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
+
+
+def width(binding: Binding) -> int:
+    """The widest operand's columns."""
+    return max(sum(e for _, e in chunks(o.inner.size)) for o in (*binding.row_operands, *binding.streams))
+
+
+def shared_bytes(binding: Binding, consumers: int, tile: int, depth: int, queries: int) -> int:
+    """Shared memory of the rings and of the rows' buffers, without barriers."""
+    inner = lambda operands: sum(e for o in operands for _, e in chunks(o.inner.size))
+    return 2 * (consumers * 64 * queries * inner(binding.row_operands) + prod((tile, depth, inner(binding.streams))))

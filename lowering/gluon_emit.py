@@ -1,0 +1,361 @@
+"""A bound kernel and a schedule as Gluon source: one producer warp, consumer warpgroups, rings between them.
+
+The producer copies tiles of rows and of the loop into shared memory; a consumer issues the next score products together
+with the last value products and runs the pointwise code under the latter. A ring's slot is handed back only after a
+wait that covers its last reader. The steps of a tile are in gluon_step.py. Used by gluon_launch.py.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+
+from ..egraph.affine import affine, to_term
+from ..egraph.ops import iota, make
+from ..egraph.show import show
+from ..egraph.term import Dim, Term, substitute, subterms
+from .gluon_bind import Binding, Operand, chunks
+from .gluon_schedule import REGISTERS, ROWS, Schedule
+from .gluon_step import Consumer
+from .gluon_write import GluonWriter, gluon
+from .plan import Limit, Plan
+from .triton_emit import Argument, roots
+from .triton_ops import Value, helpers, type_name
+from .triton_term import Facts
+
+HEADER = """import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait)
+from onepass.lowering.gluon_parts import (
+    added, give_turn, item_at, multiplied, partial_sum, rescaled, row_max, row_sum, span, take_turn)
+
+
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
+    "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's; table: a table orders the work.
+    """
+
+    facts: Facts = Facts()  # noqa: RUF009
+    masked: str = "some"
+    skewed: bool = True
+    table: bool = False
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map: the box copied at once; axes[n] is the dim that the n-th axis runs over, with the box's extent."""
+
+    name: str
+    tensor: str
+    box: tuple[int, ...]
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a kernel and how to call it: first the maps, then the arguments, then the table of work."""
+
+    text: str
+    function: str
+    maps: tuple[Map, ...]
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Shared memory of one operand: names of its buffers (one a chunk) and barriers; `bytes` of one slot."""
+
+    operand: Operand
+    buffers: tuple[str, ...]
+    maps: tuple[str, ...]
+    full: str
+    empty: str
+    bytes: int
+
+
+def emit(binding: Binding, plan: Plan, schedule: Schedule, shape: Shape) -> Source:
+    """The kernel's Gluon source. Raises NotPlannable for what has no such form."""
+    return _Emitter(binding, schedule, shape).source(plan)
+
+
+class _Emitter:
+    def __init__(self, binding: Binding, schedule: Schedule, shape: Shape):
+        self.binding, self.schedule, self.shape = binding, schedule, shape
+        self.kernel, self.loop = binding.kernel, binding.loop
+        self.names = self.writer().names
+        self.function = self.names.fresh(self.kernel.name)
+        self.arguments: list[Argument] = []
+        self.maps: dict[str, Map] = {}
+        self._declare()
+        fresh = self.names.fresh
+        self.row_full, self.row_empty = fresh("rows_full"), fresh("rows_empty")
+        self.row_rings = [self._ring(o, ROWS) for o in binding.row_operands]
+        self.rings = [self._ring(o, schedule.tile) for o in binding.streams]
+
+    def writer(self) -> GluonWriter:
+        """A writer for a new function; all share names and declared arguments."""
+        writer = GluonWriter(self.kernel, self.binding, self.shape.facts, self.schedule.tile, roots(self.kernel))
+        if hasattr(self, "names"):
+            writer.names, writer.pointers = self.names, self.pointers
+            writer.sizes, writer.scalars = self.sizes, dict(self.scalars)
+        return writer
+
+    # Signature
+
+    def _declare(self) -> None:
+        fresh, kernel = self.names.fresh, self.kernel
+        copied = {o.load for o in (*self.binding.row_operands, *self.binding.streams)}
+        nodes = {n for root in roots(kernel) for n in subterms(root)}
+        bounds = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
+        nodes |= {n for b in bounds for n in subterms(b)}
+        indices = {n for load in copied for a in load.args for n in subterms(a)}
+        read = {n.attrs[0] for n in (nodes - copied) | indices if n.op == "load"} | {kernel.output}
+        self.pointers, self.sizes, self.scalars = {}, {}, {}
+        for tensor in [t for t in dict.fromkeys([*kernel.inputs, kernel.output]) if t in read]:
+            name = fresh(tensor.name)
+            strides = tuple(fresh(f"{name}_stride_{axis}") for axis in range(len(tensor.shape)))
+            self.arguments += [Argument(name, tensor.name)]
+            self.arguments += [Argument(s, tensor.name, axis) for axis, s in enumerate(strides)]
+            self.pointers[tensor] = (name, strides)
+        for dim in (*kernel.grid, kernel.rows, self.loop.dim):
+            self.sizes[dim] = fresh(f"{dim}_size")
+            self.arguments.append(Argument(self.sizes[dim], size=dim.size))
+            self.scalars.setdefault(str(dim.size), self.sizes[dim])
+        for node in nodes | indices:
+            if node.op == "size" and node.attrs[0] not in self.scalars:
+                self.scalars[node.attrs[0]] = fresh(node.attrs[0])
+                self.arguments.append(Argument(self.scalars[node.attrs[0]], size=node.attrs[0]))
+
+    def _ring(self, operand: Operand, across: int) -> Ring:
+        fresh, name = self.names.fresh, operand.tensor.name
+        buffers, maps = [], []
+        for _, extent in chunks(operand.inner.size):
+            sizes = {operand.across: across, operand.inner: extent}
+            box = tuple(sizes.get(d, 1) for d in operand.axes)
+            known = next((m for m in self.maps.values() if (m.operand, m.box) == (operand, box)), None)
+            if known is None:
+                known = Map(fresh(f"{name}_map"), operand.tensor.name, box, operand)
+                self.maps[known.name] = known
+            maps.append(known.name)
+            buffers.append(fresh(f"{name}_tiles"))
+        total = 2 * across * sum(e for _, e in chunks(operand.inner.size))
+        if operand.across == self.kernel.rows:
+            return Ring(operand, tuple(buffers), tuple(maps), self.row_full, self.row_empty, total)
+        return Ring(operand, tuple(buffers), tuple(maps), fresh(f"{name}_full"), fresh(f"{name}_empty"), total)
+
+    # Assembly
+
+    def source(self, plan: Plan) -> Source:
+        consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
+        producer = self._function("producer", [], self._producer())
+        wrappers = []
+        for w in range(self.schedule.consumers):
+            body = [f"consumer({', '.join([str(w), *consumer[1]])})"]
+            wrappers.append(self._function(f"consumer{w}", [], body))
+        kernel = self._kernel(producer, wrappers)
+        body = "".join(text for text, _ in (producer, consumer, *wrappers)) + kernel
+        text = self._header(plan) + HEADER + self._layouts() + gluon(helpers(body)) + body
+        return Source(text, self.function, tuple(self.maps.values()), tuple(self.arguments))
+
+    def _parameters(self) -> list[str]:
+        rings = [n for r in (*self.row_rings, *self.rings) for n in (*r.buffers, r.full, r.empty)]
+        return list(dict.fromkeys([*self._outside(), *rings]))
+
+    def _outside(self) -> list[str]:
+        return [*self.maps, *(a.name for a in self.arguments), "starts", "items", "total"]
+
+    def _function(self, name: str, first: list[str], body: list[str]) -> tuple[str, list[str]]:
+        """A device function that takes what its body mentions, and the names of that."""
+        text = gluon("\n".join(f"    {line}" if line else "" for line in body))
+        words = set(re.findall(r"\w+", text))
+        used = [p for p in self._parameters() if p in words]
+        signature = textwrap.fill(", ".join([*first, *used]), 116, initial_indent="    ", subsequent_indent="    ")
+        return f"@gluon.jit\ndef {name}(\n{signature},\n):\n{text}\n\n\n", used
+
+    def _kernel(self, producer, wrappers) -> str:
+        s, lines = self.schedule, []
+        for ring in (*self.row_rings, *self.rings):
+            rows = ring.operand.across == self.kernel.rows
+            slots = s.queries * s.consumers if rows else s.depth
+            for buffer, name in zip(ring.buffers, ring.maps, strict=True):
+                lines.append(
+                    f"{buffer} = gl.allocate_shared_memory({name}.dtype, [{slots}] + {name}.block_shape, {name}.layout)"
+                )
+        barriers = {self.row_full: (s.queries * s.consumers, 1), self.row_empty: (s.queries * s.consumers, 1)}
+        barriers |= {r.full: (s.depth, 1) for r in self.rings} | {r.empty: (s.depth, s.consumers) for r in self.rings}
+        for name, (slots, count) in barriers.items():
+            lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
+            lines.append(f"for slot in gl.static_range({slots}):")
+            lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
+        lines.append("fence_async_shared()")
+        own, other = REGISTERS[s.consumers]
+        parts = [(f"consumer{w}", used) for w, (_, used) in enumerate(wrappers)] + [("producer", producer[1])]
+        calls = [f"({name}, ({', '.join(used)},))" for name, used in parts]
+        lines.append("gl.warp_specialize([")
+        lines += [
+            textwrap.fill(f"{c},", 112, initial_indent="    ", subsequent_indent="     ", break_on_hyphens=False)
+            for c in calls
+        ]
+        workers = s.consumers - 1
+        lines.append(f"], {[4] * workers + [1]}, {[own] * workers + [other]})")
+        body = "\n".join("    " + line.replace("\n", "\n    ") for line in lines)
+        signature = textwrap.fill(", ".join(self._outside()), 116, initial_indent="    ", subsequent_indent="    ")
+        plain = [a.name for a in self.arguments if a.size is not None] + ["total"]
+        return f"@gluon.jit(do_not_specialize={plain})\ndef {self.function}(\n{signature},\n):\n{body}\n"
+
+    def _layouts(self) -> str:
+        """Layouts of scores and accumulators, their rows and columns, and of weights as operands."""
+        product = "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16])"
+        lines = [f"_SCORE = {product.format(self.schedule.tile)}", "SCORE = gl.constexpr(_SCORE)"]
+        lines += [f"{n} = gl.constexpr(gl.SliceLayout({a}, _SCORE))" for n, a in (("ROWS", 1), ("COLUMNS", 0))]
+        wide = chunks(self.binding.wide.size) if self.binding.wide else []
+        for number, (_, extent) in enumerate(wide):
+            lines.append(f"_VALUE{number} = {product.format(extent)}")
+            lines.append(f"VALUE{number} = gl.constexpr(_VALUE{number})")
+            lines.append(f"WEIGHT{number} = gl.constexpr(gl.DotOperandLayout(0, _VALUE{number}, 2))")
+        return "\n".join(lines) + "\n\n\n"
+
+    def _header(self, plan: Plan) -> str:
+        kernel = self.kernel
+        facts = [f"{kernel.name}: {kernel.output.name}[{', '.join(map(str, kernel.order))}] = {show(kernel.result)}"]
+        facts += [f"Schedule: {self.schedule}; guard on tiles: {self.shape.masked}"]
+        facts += [f"Guard over {self.loop.dim}: {show(self.loop.guard)}"] if self.loop.guard is not None else []
+        facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
+        wrap = lambda text: textwrap.fill(text, 118, initial_indent="# ", subsequent_indent="#   ")
+        return "\n".join(map(wrap, facts)) + "\n"
+
+    # Work items: which tile of rows at which grid point, and its range of loop tiles
+
+    def _item(self, writer: GluonWriter) -> str:
+        """Writes an item's coordinates and range of tiles; the name of its first row."""
+        lines, fresh, kernel = writer.outer.lines, self.names.fresh, self.kernel
+        rest, first, block = fresh("item"), fresh("first_row"), ROWS * self.schedule.consumers
+        lines.append(f"{rest} = item_at(position, items, {self.shape.table})")
+        count = f"gl.cdiv({self.sizes[kernel.rows]}, {block})"
+        lines += [f"{first} = {rest} % {count} * {block}", f"{rest} = {rest} // {count}"]
+        for position, dim in enumerate(reversed(kernel.grid)):
+            last, name = position == len(kernel.grid) - 1, fresh(str(dim))
+            lines.append(f"{name} = {rest}" if last else f"{name} = {rest} % {self.sizes[dim]}")
+            lines += [] if last else [f"{rest} = {rest} // {self.sizes[dim]}"]
+            writer.starts[dim] = name
+        return first
+
+    def _ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
+        """Names of begin, end (in tiles) and of the range of full tiles for `height` rows from `first`."""
+        loop, tile, size = self.loop, self.schedule.tile, self.sizes[self.loop.dim]
+        last = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
+        last = writer.assign(f"{hint}_last_row", Value(f"gl.maximum({last}, {first})"), writer.outer).text
+        at = lambda limit, upper, strict: self._bound(writer, limit, last if limit.rising == (upper != strict) else first)
+        fold = lambda function, start, limits, upper, strict: _nest(function, start, [at(x, upper, strict) for x in limits])
+        texts = {
+            "begin": f"{fold('gl.maximum', '0', loop.lowers, False, False)} // {tile}",
+            "full_begin": f"gl.cdiv({fold('gl.maximum', '0', loop.lowers, False, True)}, {tile})",
+            "end": f"gl.cdiv(gl.maximum({fold('gl.minimum', size, loop.uppers, True, False)}, 0), {tile})",
+            "full_end": f"gl.maximum({fold('gl.minimum', size, loop.uppers, True, True)}, 0) // {tile}",
+        }
+        found = {n: writer.assign(f"{hint}_{n}", Value(text), writer.outer).text for n, text in texts.items()}
+        return found["begin"], found["end"], found["full_begin"], found["full_end"]
+
+    def _bound(self, writer: GluonWriter, limit: Limit, row: str) -> str:
+        rows, bound = self.kernel.rows, limit.bound
+        if rows in bound.dims:
+            writer.scalars[row] = row
+            bound = substitute(bound, {iota(rows): make("var", (), (row, "int64"))})
+        return f"gl.cast({writer.value(bound).text}, gl.int32)" if _loads(bound) else writer.value(bound).text
+
+    def _range(self, writer: GluonWriter, first: str) -> tuple[str, str]:
+        """Writes the tiles that the producer copies for an item: at least one, so that every state begins."""
+        begin, end, _, _ = self._ends(writer, "block", first, ROWS * self.schedule.consumers)
+        count = f"gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile})"
+        writer.outer.lines += [
+            f"{begin} = gl.minimum({begin}, {count} - 1)",
+            f"{end} = gl.minimum(gl.maximum({end}, {begin} + 1), {count})",
+        ]
+        return begin, end
+
+    # Producer
+
+    def _producer(self) -> list[str]:
+        writer, s = self.writer(), self.schedule
+        first = self._item(writer)
+        begin, end = self._range(writer, first)
+        writer.starts |= {self.kernel.rows: f"{first} + w * {ROWS}", self.loop.dim: "start"}
+        lines, slot = writer.outer.lines, f"turn % {s.queries} * {s.consumers} + w"
+        copies = [line for ring in self.row_rings for line in self._copies(writer, ring, "slot")]
+        lines += [f"for w in gl.static_range({s.consumers}):", f"    slot = {slot}"]
+        lines += [f"    mbarrier.wait({self.row_empty}.index(slot), (turn // {s.queries} & 1) ^ 1)"]
+        lines += [f"    mbarrier.expect({self.row_full}.index(slot), {sum(r.bytes for r in self.row_rings)})"]
+        lines += [f"    {line}" for line in copies]
+        body = [f"start = ({end} - 1 - t) * {s.tile}", f"slot = count % {s.depth}"]
+        body += [f"phase = (count // {s.depth} & 1) ^ 1"]
+        for ring in self.rings:
+            body += [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
+            body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})", *self._copies(writer, ring, "slot")]
+        lines += [f"for t in range(0, {end} - {begin}):", *(f"    {line}" for line in [*body, "count += 1"])]
+        lines += ["turn += 1"]
+        head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
+        return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines)]
+
+    def _copies(self, writer: GluonWriter, ring: Ring, slot: str) -> list[str]:
+        operand, lines = ring.operand, []
+        for (start, _), buffer, name in zip(chunks(operand.inner.size), ring.buffers, ring.maps, strict=True):
+            where = ", ".join(self._coordinate(writer, i, d, start) for i, d in zip(operand.load.args, operand.axes))
+            target = f"{ring.full}.index({slot}), {buffer}.index({slot})"
+            lines.append(f"tma.async_copy_global_to_shared({name}, [{where}], {target})")
+        return lines
+
+    def _coordinate(self, writer: GluonWriter, index: Term, dim: Dim | None, start: int) -> str:
+        coefficients, constant = affine(index)
+        if dim is not None:
+            del coefficients[iota(dim)]
+        rest = to_term((coefficients, constant))
+        parts = [] if dim is None else [str(start)] if dim not in writer.starts else [writer.starts[dim]]
+        if rest.op != "const" or rest.attrs[0] or not parts:
+            text = writer.value(rest).text
+            parts.append(f"gl.cast({text}, gl.int32)" if _loads(rest) else text)
+        return " + ".join(p for p in parts if p != "0" or len(parts) == 1)
+
+    # Consumer
+
+    def _consumer(self) -> list[str]:
+        writer, s = self.writer(), self.schedule
+        first = self._item(writer)
+        begin, end = self._range(writer, first)
+        row = writer.assign("row", Value(f"{first} + W * {ROWS}"), writer.outer).text
+        writer.starts[self.kernel.rows] = row
+        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings)
+        mine = begin, end
+        full = "", ""
+        if self.shape.skewed or self.shape.masked == "some":
+            low, high, *full = self._ends(writer, "own", row, ROWS)
+            if self.shape.skewed:
+                writer.outer.lines += [
+                    f"{low} = gl.minimum(gl.maximum({low}, {begin}), {end} - 1)",
+                    f"{high} = gl.minimum(gl.maximum({high}, {low} + 1), {end})",
+                ]
+                mine = low, high
+        lines = consumer.item((begin, end), mine, tuple(full))
+        head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
+        if s.turns:
+            head += [f"if W == {s.consumers - 1}:", "    give_turn(0)"]
+        return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines)]
+
+
+def _loads(term: Term) -> bool:
+    return any(n.op == "load" for n in subterms(term))
+
+
+def _nest(function: str, start: str, texts: list[str]) -> str:
+    for text in texts:
+        start = f"{function}({start}, {text})"
+    return start
+
+
+__all__ = ["Map", "Ring", "Shape", "Source", "emit", "type_name"]

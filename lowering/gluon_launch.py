@@ -1,0 +1,217 @@
+"""Runs a plan's kernels by Gluon where they bind and the tensors suit tensor maps, by Triton where not.
+
+Everything that depends on sizes and strides alone (text, table of work, arguments) is prepared once; a call with new
+pointers only makes new tensor maps. `refusals` says why a kernel has no Gluon form. Called by the operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+
+import torch
+
+from ..egraph.affine import affine
+from . import gluon_order as order
+from .compat import architecture, gluon_missing, tensor_map
+from .gluon_bind import Binding, Operand, bind, chunks, columns, shared_bytes, width
+from .gluon_emit import Map, Shape, Source, emit
+from .gluon_schedule import ROWS, SHARED_MEMORY, Schedule, default_schedule
+from .plan import Kernel, NotPlannable, Plan
+from .sizes import resolve
+from .triton_emit import reach, roots
+from .triton_launch import INT32, Launch, Launcher, load
+from .triton_term import Facts
+from .tuning import Config
+
+BARRIERS = 4096  # bytes of shared memory left for barriers and for what the compiler keeps there
+
+
+class Refused(Exception):
+    """A kernel or its tensors do not suit the form; the message says why."""
+
+
+@dataclass
+class GluonLaunch:
+    """One kernel ready to run. `arguments` holds a tensor's name where a pointer goes."""
+
+    function: object
+    programs: int
+    maps: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # tensor, shape, box
+    arguments: tuple[str | int | torch.Tensor, ...]
+    pointers: tuple[int, ...] = ()
+    made: tuple[object, ...] = field(default=())
+
+    def run(self, values: dict[str, torch.Tensor]) -> None:
+        pointers = tuple([values[name].data_ptr() for name, _, _ in self.maps])
+        if pointers != self.pointers:
+            self.made = tuple(tensor_map(values[name], shape, box) for name, shape, box in self.maps)
+            self.pointers = pointers
+        arguments = [values[a] if isinstance(a, str) else a for a in self.arguments]
+        self.function[(self.programs,)](*self.made, *arguments, num_warps=4)
+
+
+class GluonLauncher(Launcher):
+    """A Launcher that prefers Gluon kernel by kernel; `schedules` by kernel name replace the defaults."""
+
+    def __init__(self, plan: Plan, config: Config | None = None, schedules: dict[str, Schedule] | None = None):
+        super().__init__(plan, config)
+        self.schedules = schedules or {}
+        self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
+        self.refusals = {name: found for name, found in self.bindings.items() if isinstance(found, str)}
+
+    def key(self, values: dict[str, torch.Tensor]) -> tuple:
+        return tuple([tensor.data_ptr() % 16 == 0 for tensor in values.values()])
+
+    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch | GluonLaunch:
+        binding = self.bindings[kernel.name]
+        try:
+            if isinstance(binding, str):
+                raise Refused(binding)
+            return self._prepare_gluon(binding, values, sizes, device)
+        except (Refused, NotPlannable) as reason:
+            self.refusals[kernel.name] = str(reason)
+            return super()._prepare(kernel, values, sizes, device)
+
+    def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
+        kernel = binding.kernel
+        _check(binding, values, sizes, device)
+        schedule = self.schedules.get(kernel.name) or fitting(binding, sizes)
+        prepared = prepare(binding, schedule, sizes, wide_tensors(kernel, values, sizes))
+        source = emit(binding, self.plan, schedule, prepared.shape)
+        maps = tuple((m.tensor, _extents(m, values[m.tensor], sizes), m.box) for m in source.maps)
+        programs = min(torch.cuda.get_device_properties(device).multi_processor_count, prepared.total)
+        arguments = (*_arguments(source, values, sizes), *self._table(binding, prepared, schedule, programs, device))
+        function = load(source.text, source.function, self.folder)
+        return GluonLaunch(function, programs, maps, (*arguments, prepared.total))
+
+    def _table(self, binding, prepared, schedule, programs: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+        if not prepared.shape.table:
+            nothing = torch.zeros(1, dtype=torch.int32, device=device)
+            return nothing, nothing
+        points = prepared.total // len(prepared.block.begin)
+        streamed = 2 * prepared.length * sum(o.inner.size for o in binding.streams)
+        table = order.dealt(prepared.block, points, streamed, programs, schedule.tile)
+        return tuple(torch.tensor(part, dtype=torch.int32, device=device) for part in table)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What sizes say of a kernel: the facts for its text, the ranges of its items, their number, the loop's length."""
+
+    shape: Shape
+    block: order.Ranges | None
+    total: int
+    length: int
+
+
+def prepare(binding: Binding, schedule: Schedule, sizes: dict, wide: frozenset[str] = frozenset()) -> Prepared:
+    """Everything about a call that does not need a device."""
+    kernel, loop = binding.kernel, binding.loop
+    height = ROWS * schedule.consumers
+    count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
+    own = order.ranges(binding, sizes, ROWS, schedule.tile)
+    block = order.ranges(binding, sizes, height, schedule.tile)
+    limited = bool(loop.uppers or loop.lowers)
+    even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
+    shape = Shape(
+        facts=Facts(frozenset(even), wide),
+        masked=order.guarded_tiles(binding, own),
+        skewed=limited and order.skewed(own, block, schedule.consumers),
+        table=schedule.ordered and block is not None and len(set((block.end - block.begin).tolist())) > 1,
+    )
+    total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
+    return Prepared(shape, block, total, length)
+
+
+def fitting(binding: Binding, sizes: dict) -> Schedule:
+    """The default schedule, cut down to what the sizes need and shared memory holds. Raises Refused."""
+    count, length = resolve(binding.kernel.rows.size, sizes), resolve(binding.loop.dim.size, sizes)
+    uneven = bool(binding.loop.uppers or binding.loop.lowers)
+    found = default_schedule(width(binding), columns(binding), uneven, length)
+    if found is None:
+        raise Refused(f"accumulators of {columns(binding)} columns need more registers than threads have")
+    consumers = min(found.consumers, -(-count // ROWS))
+    tile = min(found.tile, max(64, 1 << (length - 1).bit_length()))
+    found = replace(found, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
+    for smaller in ({}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
+        found = replace(found, **{name: min(value, getattr(found, name)) for name, value in smaller.items()})
+        if shared_bytes(binding, found.consumers, found.tile, found.depth, found.queries) <= SHARED_MEMORY - BARRIERS:
+            return found
+    raise Refused("its tiles do not fit in shared memory")
+
+
+def wide_tensors(kernel: Kernel, values: dict, sizes: dict) -> frozenset[str]:
+    """Tensors whose offsets within one grid point may need 64 bits."""
+    extent = max(resolve(d.size, sizes) for d in (kernel.rows, kernel.loops[0].dim)) + 1024
+    return frozenset(n for (n, axis), c in reach(kernel).items() if c * abs(values[n].stride(axis)) * extent >= INT32)
+
+
+def _check(binding: Binding, values: dict, sizes: dict, device: torch.device) -> None:
+    if missing := gluon_missing():
+        raise Refused(missing)
+    if architecture(device) != "sm_90":
+        raise Refused("the device is no Hopper GPU")
+    kernel = binding.kernel
+    if any(n.dtype == "float64" for root in roots(kernel) for n in [root]):
+        raise Refused("float64 has no Gluon form")
+    if resolve(kernel.rows.size, sizes) < ROWS:
+        raise Refused(f"fewer than {ROWS} rows")
+    if 0 in (resolve(binding.loop.dim.size, sizes), *(resolve(d.size, sizes) for d in kernel.grid)):
+        raise Refused("a dim is empty")
+    for operand in (*binding.row_operands, *binding.streams):
+        tensor, name = values[operand.tensor.name], operand.tensor.name
+        strides = tensor.stride()
+        if strides[-1] != 1 or operand.axes[-1] is None:
+            raise Refused(f"the last axis of {name} is not one run in memory")
+        if any(s <= 0 or s * tensor.element_size() % 16 for s in strides[:-1]) or tensor.data_ptr() % 16:
+            raise Refused(f"the rows of {name} do not begin at multiples of 16 bytes")
+
+
+def _extents(described: Map, tensor: torch.Tensor, sizes: dict) -> tuple[int, ...]:
+    """The shape that a tensor map covers: a tile's dim ends where the dim ends, so that what follows reads as zero."""
+    operand, extents = described.operand, list(tensor.shape)
+    for n, (dim, box) in enumerate(zip(operand.axes, described.box, strict=True)):
+        if dim is None:
+            continue
+        coefficients, constant = affine(operand.load.args[n])
+        length = resolve(dim.size, sizes)
+        if len(coefficients) == 1 and constant >= 0:
+            extents[n] = min(extents[n], constant + length)
+        elif length % box:
+            raise Refused(f"a tile of {operand.tensor.name} begins at a computed place and may reach beyond its dim")
+    return tuple(extents)
+
+
+def _arguments(source: Source, values: dict, sizes: dict) -> list[str | int]:
+    found: list[str | int] = []
+    for argument in source.arguments:
+        if argument.size is not None:
+            found.append(resolve(argument.size, sizes))
+        elif argument.axis is not None:
+            found.append(values[argument.tensor].stride(argument.axis))
+        else:
+            found.append(argument.tensor)
+    return found
+
+
+def refusal(plan: Plan) -> str | None:
+    """Why no kernel of the plan has a Gluon form here; None if one has, as far as is known without its tensors."""
+    if missing := gluon_missing():
+        return missing
+    found = [bind(kernel) for kernel in plan.kernels]
+    return None if any(isinstance(f, Binding) for f in found) else "; ".join(dict.fromkeys(map(str, found)))
+
+
+@lru_cache(maxsize=256)
+def _launcher(plan: Plan) -> GluonLauncher:
+    return GluonLauncher(plan)
+
+
+def run_gluon(plan: Plan, tensors, sizes=None, output=None) -> torch.Tensor:
+    """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
+    return _launcher(plan)(tensors, sizes, output)
+
+
+__all__ = ["GluonLauncher", "Operand", "Refused", "chunks", "fitting", "prepare", "refusal", "run_gluon"]

@@ -1,0 +1,107 @@
+"""Which tiles of the loop each tile of rows runs, known on the host, and from that who runs what in which order.
+
+Where the limits of a loop depend on rows alone, their arithmetic is repeated here, so that work of unequal length can be
+dealt out and tiles that need no guard are known before the kernel is written. Used by gluon_launch.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from ..egraph.evaluate import evaluate
+from ..egraph.term import subterms
+from .gluon_bind import Binding
+from .plan import Limit
+from .sizes import resolve
+
+CACHE = 32 << 20  # bytes of streamed operands that should stay in the L2 at a time
+OVERHEAD = 150  # columns of a loop that the beginning and the end of an item cost as much time as
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """By tile of rows: tiles begin..end run, of which full_begin..full_end need no guard."""
+
+    begin: np.ndarray
+    end: np.ndarray
+    full_begin: np.ndarray
+    full_end: np.ndarray
+
+
+def ranges(binding: Binding, sizes: dict, height: int, tile: int) -> Ranges | None:
+    """The ranges of all tiles of `height` rows, without empty ones; None where limits depend on more than rows."""
+    loop, rows = binding.loop, binding.kernel.rows
+    if any(x.bound.dims - {rows} or _reads(x) for x in (*loop.uppers, *loop.lowers)):
+        return None
+    length, count = resolve(loop.dim.size, sizes), resolve(rows.size, sizes)
+    first = np.arange(0, count, height)
+    last = np.minimum(first + height, count) - 1
+    stop = full_stop = np.full(len(first), length)
+    begin = full_begin = np.zeros(len(first), dtype=np.int64)
+    for limit in loop.uppers:
+        least, largest = _ends(limit, rows, sizes, first, last)
+        stop, full_stop = np.minimum(stop, largest), np.minimum(full_stop, least)
+    for limit in loop.lowers:
+        least, largest = _ends(limit, rows, sizes, first, last)
+        begin, full_begin = np.maximum(begin, least), np.maximum(full_begin, largest)
+    begin = np.minimum(begin // tile, -(-length // tile) - 1)
+    end = np.maximum(-(-np.maximum(stop, 0) // tile), begin + 1)
+    return Ranges(begin, end, -(-full_begin // tile), np.maximum(full_stop, 0) // tile)
+
+
+def _reads(limit: Limit) -> bool:
+    return any(n.op == "load" for n in subterms(limit.bound))
+
+
+def _ends(limit: Limit, rows, sizes: dict, first: np.ndarray, last: np.ndarray):
+    """(least, largest) bound over each tile of rows."""
+    values = evaluate(limit.bound, {}, [rows], sizes).astype(np.int64)
+    return (values[first], values[last]) if limit.rising else (values[last], values[first])
+
+
+def guarded_tiles(binding: Binding, own: Ranges | None) -> str:
+    """Which tiles need the guard, walking down from the end: "none", "first", "some" (a branch decides) or "all"."""
+    if binding.loop.guard is None:
+        return "none"
+    if not binding.loop.limits_only:
+        return "all"
+    if own is None:
+        return "some"
+    one = own.end - own.begin == 1
+    rest_full = (own.begin >= own.full_begin) & (own.end - 1 <= own.full_end)
+    if not bool((one | rest_full).all()):
+        return "some"
+    return "none" if bool(((own.begin >= own.full_begin) & (own.end <= own.full_end)).all()) else "first"
+
+
+def skewed(own: Ranges | None, block: Ranges | None, consumers: int) -> bool:
+    """Whether some 64 rows run fewer tiles than the program that they belong to."""
+    if own is None or block is None:
+        return True
+    of = np.arange(len(own.begin)) // consumers
+    return bool((own.begin != block.begin[of]).any() or (own.end != block.end[of]).any())
+
+
+def dealt(block: Ranges, points: int, bytes_a_point: int, programs: int, tile: int) -> tuple[list[int], list[int]]:
+    """(starts, items): program p runs items[starts[p]:starts[p + 1]]; an item is point · tiles of rows + tile of rows.
+
+    List scheduling, longest first, among as many grid points at a time as the L2 holds.
+    """
+    group = max(1, min(points, CACHE // max(bytes_a_point, 1)))
+    while points % group:
+        group -= 1
+    cost = block.end - block.begin + OVERHEAD / tile
+    order = np.argsort(-cost, kind="stable")
+    free: list[tuple[float, int]] = [(0.0, p) for p in range(programs)]
+    mine: list[list[int]] = [[] for _ in range(programs)]
+    for start in range(0, points, group):
+        for rows in order.tolist():
+            for point in range(start, start + group):
+                busy, program = free[0]
+                heapq.heapreplace(free, (busy + cost[rows], program))
+                mine[program].append(point * len(cost) + rows)
+    return [0, *accumulate(map(len, mine))], [item for items in mine for item in items]

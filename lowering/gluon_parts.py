@@ -1,0 +1,116 @@
+"""Device functions that emitted Gluon kernels call: folds that need no shuffle, rescaling behind a branch, turns.
+
+Written for Triton 3.6's Gluon and accumulator layouts of warpgroup matrix products, where four neighbouring lanes share
+a row. Imported by the text of a kernel only; nothing else may, since other releases of Triton lack the names.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+def _multiply_unless_one(n: int) -> tuple[str, str]:
+    """PTX: n registers of an accumulator times n of a factor; a warp whose rows all have the factor 1 jumps over it.
+
+    A thread has two rows; in the accumulator's order registers 0, 1 are of the first and 2, 3 of the second.
+    """
+    out, old, factor = range(n), range(n, 2 * n), range(2 * n, 3 * n)
+    text = f"{{ .reg .pred p, q; setp.neu.f32 p, ${factor[0]}, 0f3F800000; "
+    text += f"setp.neu.or.f32 p, ${factor[2]}, 0f3F800000, p;\nvote.sync.any.pred q, p, 0xffffffff;\n"
+    text += "".join(f"mov.f32 ${a}, ${b};\n" for a, b in zip(out, old, strict=True))
+    text += "@!q bra.uni DONE;\n"
+    text += "".join(f"mul.f32 ${a}, ${b}, ${c};\n" for a, b, c in zip(out, old, factor, strict=True))
+    return text + "DONE: }", ",".join(["=&f"] * n + ["f"] * 2 * n)
+
+
+MULTIPLY8, CONSTRAINTS8 = map(gl.constexpr, _multiply_unless_one(8))
+MULTIPLY16, CONSTRAINTS16 = map(gl.constexpr, _multiply_unless_one(16))
+MULTIPLY32, CONSTRAINTS32 = map(gl.constexpr, _multiply_unless_one(32))
+MULTIPLY64, CONSTRAINTS64 = map(gl.constexpr, _multiply_unless_one(64))
+
+
+@gluon.jit
+def rescaled(accumulator, factor):
+    """accumulator · factor by rows; nothing is multiplied in a warp whose factors are all 1."""
+    rows = gl.convert_layout(factor, gl.SliceLayout(1, accumulator.type.layout))
+    both = gl.broadcast(accumulator, rows[:, None])
+    if accumulator.shape[1] == 16:
+        return gl.inline_asm_elementwise(MULTIPLY8, CONSTRAINTS8, [both[0], both[1]], gl.float32, True, 8)
+    elif accumulator.shape[1] == 32:
+        return gl.inline_asm_elementwise(MULTIPLY16, CONSTRAINTS16, [both[0], both[1]], gl.float32, True, 16)
+    elif accumulator.shape[1] == 64:
+        return gl.inline_asm_elementwise(MULTIPLY32, CONSTRAINTS32, [both[0], both[1]], gl.float32, True, 32)
+    else:
+        return gl.inline_asm_elementwise(MULTIPLY64, CONSTRAINTS64, [both[0], both[1]], gl.float32, True, 64)
+
+
+@gluon.jit
+def multiplied(accumulator, factor):
+    """accumulator · factor by rows."""
+    return accumulator * gl.convert_layout(factor, gl.SliceLayout(1, accumulator.type.layout))[:, None]
+
+
+@gluon.jit
+def columns_of_threads(x):
+    """[64, N] as [64, N / 32, 4, 4, 2]: axes 1, 2 and 4 lie in one thread, axis 3 over the lanes of a row."""
+    return x.reshape([x.shape[0], x.shape[1] // 32, 4, 4, 2])
+
+
+@gluon.jit
+def partial_max(x):
+    """[64, N] -> [64, 4]: what each thread owns of a row folds as a tree, not as one serial chain."""
+    return gl.max(gl.max(gl.max(columns_of_threads(x), 4), 2), 1)
+
+
+@gluon.jit
+def partial_sum(x):
+    """[64, N] -> [64, 4], as partial_max."""
+    return gl.sum(gl.sum(gl.sum(columns_of_threads(x), 4), 2), 1)
+
+
+@gluon.jit
+def row_max(x, ROWS: gl.constexpr):
+    return gl.convert_layout(gl.max(partial_max(x), 1), ROWS)
+
+
+@gluon.jit
+def row_sum(partial, ROWS: gl.constexpr):
+    return gl.convert_layout(gl.sum(partial, 1), ROWS)
+
+
+@gluon.jit
+def added(partial, factor, x):
+    """partial · factor + the partial sums of x."""
+    LAYOUT: gl.constexpr = partial.type.layout
+    scaled = partial * gl.convert_layout(factor, gl.SliceLayout(1, LAYOUT))[:, None]
+    return scaled + gl.convert_layout(partial_sum(x), LAYOUT)
+
+
+@gluon.jit
+def take_turn(W):
+    """Sleeps on named barrier 8 + W until the warpgroup before this one has issued its products."""
+    number = gl.full([128], 8 + W, gl.int32, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.inline_asm_elementwise("bar.sync $1, 256; mov.b32 $0, $1;", "=r,r", [number], gl.int32, False, 1)
+
+
+@gluon.jit
+def give_turn(W):
+    number = gl.full([128], 8 + W, gl.int32, gl.BlockedLayout([1], [32], [4], [0]))
+    gl.inline_asm_elementwise("bar.arrive $1, 256; mov.b32 $0, $1;", "=r,r", [number], gl.int32, False, 1)
+
+
+@gluon.jit
+def span(starts, total, TABLE: gl.constexpr):
+    """This program's work items: a range of the table, or every so many."""
+    program = gl.program_id(0)
+    if TABLE:
+        return gl.load(starts + program), gl.load(starts + program + 1)
+    else:
+        return gl.to_tensor(0), (total - program + gl.num_programs(0) - 1) // gl.num_programs(0)
+
+
+@gluon.jit
+def item_at(position, items, TABLE: gl.constexpr):
+    if TABLE:
+        return gl.load(items + position)
+    else:
+        return gl.program_id(0) + position * gl.num_programs(0)

@@ -1,0 +1,70 @@
+"""How a Hopper kernel is laid out in time and space: one record, default rows as data, and what a record needs.
+
+A schedule never changes what is computed, up to rounding. Everything here was measured on an H200 with a kernel fixed to
+one form, so it is a guess for others. Used by gluon_launch.py; a solver or a tuner may give records of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHARED_MEMORY = 232448
+ROWS = 64  # of one consumer warpgroup: the height of a warpgroup's matrix product
+REGISTERS = {1: (240, 24), 2: (240, 24), 3: (160, 32)}  # by consumers: of a consumer's thread, of the producer's
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """consumers: warpgroups of 64 rows; tile: columns of a loop tile; depth: tiles in flight in every ring;
+    queries: buffers of what a tile of rows loads; turns: warpgroups issue products in turn; late: the wait for the next
+    tile follows that for the last product; lazy: rescale only when a scale grows by more than 2^8; ordered: tiles of
+    rows go to programs by a table, where their lengths are known and differ.
+    """
+
+    consumers: int = 2
+    tile: int = 128
+    depth: int = 2
+    queries: int = 1
+    turns: bool = False
+    late: bool = False
+    lazy: bool = True
+    ordered: bool = True
+
+    def __str__(self) -> str:
+        flags = [n for n in ("turns", "late", "lazy", "ordered") if getattr(self, n)]
+        return f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} {' '.join(flags)}".strip()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A default for kernels whose widest operand has up to `width` columns and whose accumulators together have up to
+    `columns`, for loops up to `length`; uneven: the lengths of the loop differ between tiles of rows (None: either).
+    """
+
+    width: int
+    columns: int
+    uneven: bool | None
+    length: int
+    schedule: Schedule
+
+
+ANY = 1 << 30
+# First match wins.
+DEFAULTS = (
+    Row(64, 64, True, 2047, Schedule(2, 128, 4, 1, turns=True)),
+    Row(64, 64, True, 8191, Schedule(3, 128, 4, 1, turns=True)),
+    Row(64, 64, True, ANY, Schedule(3, 128, 4, 1)),
+    Row(64, 64, False, 8191, Schedule(3, 128, 4, 2, turns=True)),
+    Row(64, 64, False, ANY, Schedule(3, 128, 4, 2)),
+    Row(128, 128, None, ANY, Schedule(2, 128, 2, 2, turns=True)),
+    Row(128, 192, None, ANY, Schedule(2, 64, 2, 1, late=True)),
+    Row(256, 256, None, ANY, Schedule(2, 64, 2, 1, late=True)),
+)
+
+
+def default_schedule(width: int, columns: int, uneven: bool, length: int) -> Schedule | None:
+    """The first default row that fits, None if accumulators need more registers than threads have."""
+    for row in DEFAULTS:
+        if width <= row.width and columns <= row.columns and row.uneven in (None, uneven) and length <= row.length:
+            return row.schedule
+    return None

@@ -1,0 +1,360 @@
+"""A consumer's work on one item: the first tile, the loop over the others, what is left of the last one, the store.
+
+A tile has one step per group of states. A step issues its score products, then the value products of the step before,
+and updates its states while the latter run; they are waited for before anything that they read or write is reused.
+Accumulators in flight are touched by nobody else. Called by gluon_emit.py for one function's text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..egraph.ops import iota
+from ..egraph.term import subterms
+from .gluon_bind import Binding, Operand, Step, chunks
+from .gluon_schedule import ROWS, Schedule
+from .gluon_write import GluonWriter, name_products
+from .plan import Accumulator
+from .triton_ops import Value, identity, literal, type_name
+from .triton_product import scale_split
+from .triton_term import LOG2_E, Scope
+
+LAZY = 8.0  # a scale may lag behind the largest score by 2^8: weights stay below that
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A value product to be issued with the next step: packed weights times a matrix into chunks of an accumulator."""
+
+    packed: str
+    matrix: Operand
+    accumulators: tuple[str, ...]
+    last: bool  # the last reader of the matrix in its tile
+
+
+class State:
+    """Names of one accumulator's parts: its scale, its largest gauge if that is asked for, a name or chunks per value."""
+
+    def __init__(self, writer: GluonWriter, record: Accumulator, values):
+        fresh = writer.names.fresh
+        self.record, self.values = record, values
+        rescaled = record.gauge is not None
+        self.scale = fresh(f"{record.name}_scale") if rescaled else ""
+        scales = {n.args[0] for n in subterms(writer.kernel.result) if n.op == "scale"}
+        self.peak = fresh(f"{record.name}_peak") if rescaled and scales & set(record.reductions) else ""
+        self.parts: list[tuple[str, ...]] = []
+        for value in values:
+            count = len(chunks(value.matrix.inner.size)) if value.matrix else 1
+            self.parts.append(tuple(fresh(f"{record.name}") for _ in range(count)))
+
+
+class Consumer:
+    """Writes the body of the loop over items."""
+
+    def __init__(self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings):
+        self.writer, self.binding, self.schedule, self.shape = writer, binding, schedule, shape
+        self.rows, self.loop = binding.kernel.rows, binding.loop
+        self.rings = {r.operand: r for r in rings}
+        self.row_rings = {r.operand: r for r in row_rings}
+        self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
+        self.scores = name_products(writer, binding.products)
+        self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
+        self.matrices = binding.matrices
+        self.pending: list[list[Pending]] = self._plan_pending()
+        last = {p.columns: n for n, step in enumerate(binding.steps) for p in step.products}
+        self.releases = {n: [o for o, m in last.items() if m == n] for n in range(len(binding.steps))}
+        first: dict[Operand, int] = {}
+        for n, step in enumerate(binding.steps):
+            for p in step.products:
+                first.setdefault(p.columns, n)
+        self.arrivals = {n: [o for o, m in first.items() if m == n] for n in range(len(binding.steps))}
+
+    def _plan_pending(self) -> list[list[Pending]]:
+        """By step, the value products that it leaves to the next one."""
+        found, remaining = [], list(self.matrices)
+        for states in self.states:
+            mine: list[Pending] = []
+            for state in states:
+                for value, names in zip(state.values, state.parts, strict=True):
+                    if value.matrix:
+                        remaining.remove(value.matrix)
+                        packed = self.writer.names.fresh("packed")
+                        mine.append(Pending(packed, value.matrix, names, value.matrix not in remaining))
+            found.append(mine)
+        return found
+
+    # One item
+
+    def item(self, block: tuple[str, str], mine: tuple[str, str], full: tuple[str, str]) -> list[str]:
+        """The lines; block, mine: names of begin and end of the program's and of this warpgroup's tiles."""
+        s, (begin, end) = self.schedule, mine
+        prologue = [f"at = turn % {s.queries} * {s.consumers} + W"]
+        prologue += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.queries} & 1)"]
+        skewed = mine != block
+        before = self._skip(f"{block[1]} - {end}") if skewed else []
+        after = self._skip(f"{begin} - {block[0]}") if skewed else []
+        first = self._tile(0, f"{end} - 1", f"{end} - {begin} > 1", full)
+        rest = self._tile(1, f"{end} - 1 - t", f"t + 1 < {end} - {begin}", full)
+        body = [*prologue, *before, *first, f"for t in range(1, {end} - {begin}):", *(f"    {x}" for x in rest)]
+        body += [f"count += {end} - {begin}", f"mbarrier.arrive({self.row_empty}.index(at))"]
+        body += self._drain() + after + self._store()
+        return [*self.writer.outer.lines, *body, "turn += 1"]
+
+    def _skip(self, number: str) -> list[str]:
+        """Hands back, unread, tiles that this warpgroup's rows have nothing in."""
+        lines = []
+        for _ in range(len(self.binding.steps) if self.schedule.turns else 0):
+            lines += ["take_turn(W)", f"give_turn((W + 1) % {self.schedule.consumers})"]
+        for ring in self.rings.values():
+            lines += [f"mbarrier.wait({self._at(ring.full)}, {self._phase()})", f"mbarrier.arrive({self._at(ring.empty)})"]
+        return [f"for t in range(0, {number}):", *(f"    {line}" for line in [*lines, "count += 1"])]
+
+    def _at(self, name: str, count: str = "count") -> str:
+        depth = self.schedule.depth
+        slot = f"({count}) & {depth - 1}" if depth & (depth - 1) == 0 else f"({count}) % {depth}"
+        return f"{name}.index({slot})"
+
+    def _phase(self, count: str = "count") -> str:
+        return f"(({count}) // {self.schedule.depth}) & 1"
+
+    def _tile(self, number: int, tile: str, more: str, full: tuple[str, str]) -> list[str]:
+        """A tile's steps: number 0 is the first of an item, which has no value products before it."""
+        writer, count = self.writer, "count + t" if number else "count"
+        start = writer.names.fresh(f"{self.loop.dim}_start")
+        writer.open(self.loop.dim, start, ragged=number == 0)
+        lines = writer.inner.lines
+        lines += [f"tile = {tile}", f"{start} = tile * {self.schedule.tile}"]
+        if number == 0:
+            lines += self._arrive_at(0, count, None)
+        for n, step in enumerate(self.binding.steps):
+            earlier = self.pending[n - 1] if n or number else []
+            self._step(n, step, number, count, earlier, f"{count} - 1" if n == 0 else count, more, full)
+        return writer.close()
+
+    def _arrive_at(self, n: int, count: str, more: str | None) -> list[str]:
+        """Waits for the tiles that step n is the first to read."""
+        guard = f", pred={more}" if more else ""
+        return [
+            f"mbarrier.wait({self._at(self.rings[o].full, count)}, {self._phase(count)}{guard})" for o in self.arrivals[n]
+        ]
+
+    def _step(self, n: int, step: Step, number: int, count: str, earlier, earlier_count: str, more: str, full) -> None:
+        lines, turns = self.writer.inner.lines, self.schedule.turns and (n or number)
+        lines += ["take_turn(W)"] if turns else []
+        for product in step.products:
+            lines += self._score(product, count)
+        issued = self._issue(earlier, earlier_count)
+        lines += issued
+        lines += [f"give_turn((W + 1) % {self.schedule.consumers})"] if turns else []
+        names = [self.scores[p] for p in step.products]
+        outstanding = sum(len(p.accumulators) for p in earlier)
+        lines.append(_wait(outstanding, names))
+        lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)})" for o in self.releases[n]]
+        late = self._states(n, number, full)
+        following = n + 1 if n + 1 < len(self.binding.steps) else 0
+        arrive = self._arrive_at(following, count if following else f"{count} + 1", None if following else more)
+        finish = self._finish(earlier, earlier_count)
+        lines += [*finish, *arrive] if self.schedule.late else [*arrive, *finish]
+        lines += late
+
+    def _score(self, product, count: str) -> list[str]:
+        """score = rows · columns, a product a chunk of the summed dim."""
+        name, lines = self.scores[product], []
+        rows, columns = self.row_rings[product.rows], self.rings[product.columns]
+        tile = self.schedule.tile
+        for k, (_, extent) in enumerate(chunks(product.rows.inner.size)):
+            left = _matrix(f"{rows.buffers[k]}.index(at)", product.rows, ROWS, extent, transposed=False)
+            right = _matrix(self._at(columns.buffers[k], count), product.columns, tile, extent, transposed=True)
+            into = name if k else f"gl.zeros([{ROWS}, {tile}], gl.float32, SCORE)"
+            lines.append(f"{name} = warpgroup_mma({left}, {right}, {into}, use_acc={k > 0}, is_async=True)")
+        return lines
+
+    def _issue(self, earlier: list[Pending], count: str) -> list[str]:
+        lines = []
+        for matrix in dict.fromkeys(p.matrix for p in earlier):
+            lines.append(f"mbarrier.wait({self._at(self.rings[matrix].full, count)}, {self._phase(count)})")
+        for p in earlier:
+            ring = self.rings[p.matrix]
+            for k, (_, extent) in enumerate(chunks(p.matrix.inner.size)):
+                right = _matrix(self._at(ring.buffers[k], count), p.matrix, self.schedule.tile, extent, transposed=False)
+                left = p.packed if k == 0 else f"gl.convert_layout({p.packed}, WEIGHT{k})"
+                name = p.accumulators[k]
+                lines.append(f"{name} = warpgroup_mma({left}, {right}, {name}, is_async=True)")
+        return lines
+
+    def _finish(self, earlier: list[Pending], count: str) -> list[str]:
+        """Waits for the value products of the step before; then their matrices' slots are free."""
+        if not earlier:
+            return []
+        names = [a for p in earlier for a in p.accumulators] + [p.packed for p in earlier]
+        last = [p.matrix for p in earlier if p.last]
+        return [_wait(0, names), *(f"mbarrier.arrive({self._at(self.rings[m].empty, count)})" for m in last)]
+
+    def _drain(self) -> list[str]:
+        last = self.pending[-1]
+        return [*self._issue(last, "count - 1"), *self._finish(last, "count - 1")]
+
+    # States
+
+    def _states(self, n: int, number: int, full) -> list[str]:
+        """Writes a step's pointwise code and its states' scales and sums; the lines for after the wait."""
+        late: list[str] = []
+        pending = iter(self.pending[n])
+        for state in self.states[n]:
+            if state.record.gauge is not None:
+                weight, decay = self._weigh(state, number, full)
+            else:
+                weight, decay = None, None
+            for value, names in zip(state.values, state.parts, strict=True):
+                if state.record.monoid == "max":
+                    self._maximum(state, value, names[0], number, full)
+                    continue
+                summand = self._summand(state, value, weight, number, full)
+                if value.matrix is None:
+                    self._add(names[0], summand, decay, number)
+                    continue
+                packed = next(pending).packed
+                late += self._rescale(names, decay, number)
+                kind = type_name(value.matrix.tensor.dtype)
+                late.append(f"{packed} = gl.convert_layout({summand}.to({kind}), WEIGHT0)")
+        return late
+
+    def _rescale(self, names, decay: str | None, number: int) -> list[str]:
+        if number == 0:
+            wide = chunks(self.binding.wide.size)
+            return [
+                f"{name} = gl.zeros([{ROWS}, {extent}], gl.float32, VALUE{k})"
+                for k, (name, (_, extent)) in enumerate(zip(names, wide, strict=True))
+            ]
+        function = "rescaled" if self.schedule.lazy else "multiplied"
+        return [f"{name} = {function}({name}, {decay})" for name in names] if decay else []
+
+    def _weigh(self, state: State, number: int, full) -> tuple[str, str | None]:
+        """Scale and weights of a rescaled state in base 2: one fused multiply-add and one exp2 a score."""
+        writer, scale = self.writer, state.scale
+        raw, factor = scale_split(state.record.gauge)
+        factor = literal(factor * LOG2_E)
+        score = writer.spread(writer.value(raw), (self.rows, self.loop.dim))
+        score = self._masked(score, 'float("-inf")', number, full)
+        lines, fresh = writer.inner.lines, writer.names.fresh
+        top = fresh("top")
+        lines.append(f"{top} = row_max({score}, ROWS) * {factor}")
+        if state.peak:
+            lines.append(f"{state.peak} = {f'gl.maximum({state.peak}, {top})' if number else top}")
+        new, shift, weight, decay = fresh("new_scale"), fresh("shift"), fresh("weight"), fresh("decay")
+        lazily = f"gl.where({top} > {scale} + {LAZY}, {top}, {scale})"
+        grown = lazily if self.schedule.lazy else f"gl.maximum({scale}, {top})"
+        lines.append(f"{new} = {grown if number else top}")
+        lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
+        lines += [f"{decay} = gl.exp2({scale} - {shift})"] if number else []
+        lines.append(f"{weight} = gl.exp2({score} * {factor} - {shift}[:, None])")
+        lines.append(f"{scale} = {new}")
+        return weight, decay if number else None
+
+    def _summand(self, state: State, value, weight: str | None, number: int, full) -> str:
+        """weight · factors over a whole tile, zero where an element is absent."""
+        writer, tile = self.writer, (self.rows, self.loop.dim)
+        if weight is not None and not value.factors:
+            return weight
+        texts = [weight] if weight is not None else []
+        texts += [writer.align(writer.value(f), tile) for f in value.factors]
+        product = writer.assign("summand", writer.spread(Value(" * ".join(texts) or "1.0", tile), tile))
+        return product.text if weight is not None else self._masked(product, "0.0", number, full)
+
+    def _maximum(self, state: State, value, name: str, number: int, full) -> None:
+        body = state.record.values[0]
+        found = self.writer.spread(self.writer.value(body), (self.rows, self.loop.dim))
+        found = self._masked(found, identity("max", body.dtype), number, full)
+        text = f"gl.convert_layout(gl.reduce({found}, 1, larger), ROWS)"
+        self.writer.inner.lines.append(f"{name} = {f'larger({name}, {text})' if number else text}")
+
+    def _add(self, name: str, summand: str, decay: str | None, number: int) -> None:
+        text = f"partial_sum({summand})"
+        if number:
+            text = f"added({name}, {decay}, {summand})" if decay else f"{name} + {text}"
+        self.writer.inner.lines.append(f"{name} = {text}")
+
+    def _masked(self, value: Value, absent: str, number: int, full) -> str:
+        """The value's name, `absent` where the guard is false, with a branch around that where only some tiles need it."""
+        writer, masked, guard = self.writer, self.shape.masked, self.loop.guard
+        value = value if value.text.isidentifier() else writer.assign("found", value)
+        padding = writer.padding(self.loop.dim) if number == 0 else None
+        guarded = guard is not None and (masked in ("some", "all") or (number == 0 and masked == "first"))
+        if not guarded:
+            return writer.assign("found", writer.where(padding, value, absent)).text if padding else value.text
+        if number == 0 or masked == "all":
+            present = writer.conjunction(writer.value(guard), padding)
+            return writer.assign("found", writer.where(present, value, absent)).text
+        name = writer.assign("found", value).text
+        around = writer.inner
+        writer.inner = Scope(memo=dict(around.memo))
+        text = writer.where(writer.value(guard), Value(name, value.dims, value.dtype), absent).text
+        branch, writer.inner = [*writer.inner.lines, f"{name} = {text}"], around
+        around.lines.append(f"if (tile < {full[0]}) | (tile >= {full[1]}):")
+        around.lines += [f"    {line}" for line in branch]
+        return name
+
+    # The end of an item
+
+    def _store(self) -> list[str]:
+        """Finished values, then the result chunk by chunk of the value dim."""
+        writer, kernel = self.writer, self.binding.kernel
+        before = len(writer.outer.lines)
+        whole = [self._finished(state) for states in self.states for state in states]
+        wide = chunks(self.binding.wide.size) if self.binding.wide else [(0, 0)]
+        for number, (start, extent) in enumerate(wide):
+            writer.open_chunk(number, start, extent)
+            writer.wide_scope.lines = writer.outer.lines
+            for state, vectors in zip((s for states in self.states for s in states), whole, strict=True):
+                self._remember(state, vectors, number)
+            dims = writer.sort(kernel.order)
+            value = writer.spread(writer.value(kernel.result), dims)
+            pointer = writer.address(kernel.output, tuple(iota(d) for d in kernel.order), dims)
+            mask = writer.conjunction(*(writer.padding(d) for d in dims))
+            guard = f", mask={writer.align(mask, dims)}" if mask else ""
+            kind = type_name(kernel.output.dtype)
+            writer.outer.lines.append(f"gl.store({pointer}, {value.text}.to({kind}){guard})")
+        lines = writer.outer.lines[before:]
+        del writer.outer.lines[before:]
+        return lines
+
+    def _finished(self, state: State) -> tuple[Value | None, list[Value | None]]:
+        """The state's scale and its vectors, whole."""
+        writer, rows = self.writer, (self.rows,)
+        lines, vectors = writer.outer.lines, []
+        for value, names in zip(state.values, state.parts, strict=True):
+            if value.matrix is None and state.record.monoid != "max":
+                lines.append(f"{names[0]} = row_sum({names[0]}, ROWS)")
+            vectors.append(Value(names[0], rows) if value.matrix is None else None)
+        if not state.peak:
+            return (Value(state.scale, rows) if state.scale else None), vectors
+        shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
+        decay = writer.assign("decay", Value(f"gl.exp2({state.scale} - {shift})", rows), writer.outer).text
+        for value, names in zip(state.values, state.parts, strict=True):
+            lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
+        return Value(state.peak, rows), vectors
+
+    def _remember(self, state: State, finished, number: int) -> None:
+        """Puts the finished values where the writer looks for reductions."""
+        writer, (scale, vectors) = self.writer, finished
+        for reduction, vector, names in zip(state.record.reductions, vectors, state.parts, strict=True):
+            value = vector or Value(names[number], writer.sort((self.rows, self.binding.wide)))
+            memo = writer.scope_of(value.dims).memo
+            if scale is None:
+                memo[reduction] = value
+            else:
+                memo["state", reduction] = (scale, value)
+
+
+def _wait(outstanding: int, names: list[str]) -> str:
+    """The wait that gives products in flight their values."""
+    comma = "," if len(names) == 1 else ""
+    return f"{', '.join(names)} = warpgroup_mma_wait({outstanding}, deps=({', '.join(names)}{comma}))"
+
+
+def _matrix(text: str, operand: Operand, across: int, inner: int, transposed: bool) -> str:
+    """A tile in shared memory as [across, inner], or as [inner, across]."""
+    shape = (across, inner) if operand.across_first else (inner, across)
+    text = f"{text}.reshape([{shape[0]}, {shape[1]}])" if len(operand.axes) > 2 else text
+    return text if operand.across_first != transposed else f"{text}.permute((1, 0))"
+

@@ -1,0 +1,155 @@
+"""Terms as Gluon expressions: triton_term's writer with layouts, for the two tiles that a consumer warpgroup holds.
+
+Scores live over (rows, loop) and accumulators over (rows, a chunk of the value dim), in the layouts of their products; a
+vector is a slice of the first, converted where it meets the second. Used by gluon_emit.py.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+from ..egraph.affine import affine
+from ..egraph.term import Dim, Term
+from .gluon_bind import Binding, Product
+from .gluon_schedule import ROWS
+from .plan import Kernel, NotPlannable
+from .triton_ops import Value, atom, literal
+from .triton_product import const_value, factors, native
+from .triton_term import Facts, Scope, TileWriter
+
+RESERVED = (
+    "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS consumer producer "
+    "consumer0 consumer1 consumer2 added give_turn item_at multiplied partial_sum rescaled row_max row_sum span take_turn "
+    "position count turn start slot phase t w low high starts items total tile at earlier_slot earlier_phase next_slot more"
+).split()
+
+
+def gluon(text: str) -> str:
+    """Triton's names as Gluon's."""
+    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", text).replace("@triton.jit", "@gluon.jit")
+
+
+class GluonWriter(TileWriter):
+    """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
+
+    def __init__(self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term]):
+        super().__init__(kernel, facts, roots)
+        self.names.taken.update(RESERVED)
+        self.binding, self.wide = binding, binding.wide
+        self.blocks = {kernel.rows: str(ROWS), binding.loop.dim: str(tile)}
+        self.scores: dict[tuple, str] = {}
+        self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
+        self.wide_scope = Scope()
+
+    # Scopes and layouts
+
+    def scope_of(self, dims) -> Scope:
+        if self.wide is not None and self.wide in dims:
+            return self.wide_scope
+        return super().scope_of(dims)
+
+    def open_chunk(self, number: int, start: int, extent: int) -> None:
+        self.chunk, self.wide_scope = (number, start, extent), Scope()
+
+    def extent(self, dim: Dim) -> str:
+        return str(self.chunk[2]) if dim == self.wide else super().extent(dim)
+
+    def layout(self, dims) -> str:
+        """The layout of a tile over these dims."""
+        dims, value = tuple(dims), f"VALUE{self.chunk[0]}"
+        known = {
+            (self.kernel.rows,): "ROWS",
+            (self.binding.loop.dim,): "COLUMNS",
+            (self.kernel.rows, self.binding.loop.dim): "SCORE",
+            (self.wide,): f"gl.SliceLayout(0, {value})",
+            (self.kernel.rows, self.wide): value,
+        }
+        if dims not in known:
+            raise NotPlannable(f"a tile over {', '.join(map(str, dims))} has no place in the form")
+        return known[dims]
+
+    def range_of(self, dim: Dim, wide: bool = False) -> Value:
+        scope = self.scope_of((dim,)) if dim == self.wide else self.outer
+        key = ("range", dim, wide)
+        if key not in scope.memo:
+            start = f"{self.chunk[1]} + " if dim == self.wide and self.chunk[1] else ""
+            cast = ".to(gl.int64)" if wide else ""
+            text = f"{start}gl.arange(0, {self.extent(dim)}, layout={self.layout((dim,))}){cast}"
+            scope.memo[key] = self.assign(f"{dim}_range", Value(text, (dim,), "int64"), scope)
+        return scope.memo[key]
+
+    def padding(self, dim: Dim) -> Value | None:
+        if dim != self.wide:
+            return super().padding(dim)
+        _, start, extent = self.chunk
+        if start + extent <= dim.size:
+            return None
+        return Value(f"{self.coordinate(dim).text} < {dim.size}", (dim,), "bool")
+
+    def align(self, value: Value, dims) -> str:
+        rows = (self.kernel.rows,)
+        if self.wide in dims and value.dims == rows:
+            return f"gl.convert_layout({value.text}, gl.SliceLayout(1, VALUE{self.chunk[0]}))[:, None]"
+        return super().align(value, dims)
+
+    def spread(self, value: Value, dims) -> Value:
+        dims = self.sort({*dims, *value.dims})
+        if value.dims == dims:
+            return value
+        whole = f"gl.full({self.shape(dims)}, True, gl.int1, {self.layout(dims)})"
+        text = self.align(value, dims)
+        return Value(f"gl.where({whole}, {text}, {text})", dims, value.dtype)
+
+    # Terms
+
+    def address(self, tensor, index, dims) -> str:
+        """A scalar base and the tile's offsets. These hold the tile's start, so that nothing can be computed once for
+        all tiles and kept: registers are scarce."""
+        pointer, strides = self.pointers[tensor]
+        base, offsets = [pointer], []
+        for position, stride in zip(index, strides, strict=True):
+            coefficients, constant = affine(position)
+            base += [f"{constant} * {stride}"] if constant else []
+            for one, factor in coefficients.items():
+                step = stride if factor == 1 else f"{factor} * {stride}"
+                value = self.value(one)
+                wide = tensor.name in self.facts.wide or one.op != "iota"
+                text = f"{atom(value.text)}.to(gl.int64)" if wide and value.dims else atom(value.text)
+                if value.dims:
+                    offsets.append(Value(f"{text} * {step}", value.dims))
+                else:
+                    base.append(f"gl.cast({value.text}, gl.int64) * {step}")
+        text = " + ".join(base)
+        if len(base) > 1:
+            build = lambda: self.assign(f"{tensor.name}_base", Value(text), self.outer)
+            text = self.once(("base", text), (), build).text
+        return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
+
+    def _pointwise(self, node: Term, args: list[Value]) -> Value:
+        if node.op == "div" and self.wide in args[0].dims and self.wide not in args[1].dims:
+            inverse = self.assign("inverse", Value(f"1.0 / {self.align(args[1], args[1].dims)}", args[1].dims))
+            dims = self.union(args[0], inverse)
+            return Value(f"{self.align(args[0], dims)} * {self.align(inverse, dims)}", dims)
+        return super()._pointwise(node, args)
+
+    def _reduce(self, node: Term) -> Value:
+        """A product of the skeleton by its name, times the constant that was inside the sum."""
+        parts = factors(node.args[0])
+        name = self.scores.get(product_key(node))
+        if name is None:
+            raise NotPlannable(f"the {node.attrs[0]} over {node.attrs[1]} is no product of the form")
+        constant = prod(float(const_value(p, 1.0)) for p in parts)
+        text = name if constant == 1.0 else f"{name} * {literal(constant)}"
+        return Value(text, (self.kernel.rows, self.binding.loop.dim))
+
+
+def product_key(node: Term) -> tuple:
+    """The same for a product with and without constants among its factors."""
+    return node.attrs, frozenset(native(p) for p in factors(node.args[0]) if p.op != "const")
+
+
+def name_products(writer: GluonWriter, products: list[Product]) -> dict[Product, str]:
+    names = {p: writer.names.fresh("score") for p in products}
+    writer.scores = {product_key(p.node): name for p, name in names.items()}
+    return names
