@@ -1,4 +1,4 @@
-"""Which plans fit the Hopper skeleton, and as what: products of row by column tiles, states between, products by values.
+"""Which plans fit the Hopper skeleton, and as what: products of rows by columns, states between, products by values.
 
 A kernel binds when its one loop is score products -> pointwise code -> states -> value products; otherwise `bind` says
 why not. Nothing is known by what it is for. Used by gluon_emit.py, gluon_launch.py and the report.
@@ -13,7 +13,6 @@ from ..egraph.affine import affine
 from ..egraph.ops import iota
 from ..egraph.term import Dim, Tensor, Term, reduces, subterms
 from .plan import Accumulator, Kernel, Loop, NotPlannable
-from .triton_ops import HALVES
 from .triton_product import const_value, factors, native
 
 WIDEST = 256  # columns of one operand or accumulator
@@ -108,10 +107,11 @@ def _bind(kernel: Kernel) -> Binding:
     (loop,) = kernel.loops
     if loop.guard is not None and reduces(loop.guard):
         raise NotPlannable("the guard of its loop holds a reduction")
-    inside = set(kernel.held) - set(kernel.order)
-    wide = [d for d in kernel.order if d not in kernel.grid and d != kernel.rows]
+    stored = dict.fromkeys(d for store in kernel.stores for d in store.order)
+    inside = set(kernel.held) - set(stored)
+    wide = [d for d in stored if d not in kernel.grid and d != kernel.rows]
     if len(wide) > 1:
-        raise NotPlannable(f"more than one dim is held of the output: {', '.join(map(str, wide))}")
+        raise NotPlannable(f"more than one dim is held of what is stored: {', '.join(map(str, wide))}")
     matcher = _Matcher(kernel.rows, loop.dim, inside, wide[0] if wide else None)
     steps = _steps(loop, matcher)
     if not all(step.products for step in steps):
@@ -170,7 +170,9 @@ class _Matcher:
             return Value(rest, None)
         load = native(broad[0])
         if len(broad) > 1 or load is None or load.op != "load" or self.rows in load.dims:
-            raise NotPlannable("a value is not one half-precision tensor as it is stored, times factors without its dim")
+            raise NotPlannable(
+                "a value is not one half-precision tensor as it is stored, times factors without its dim"
+            )
         return Value(rest, self.operand(load, self.loop, self.wide))
 
 
@@ -197,7 +199,7 @@ def _steps(loop: Loop, matcher: _Matcher) -> tuple[Step, ...]:
 
 
 def chunks(size: int) -> list[tuple[int, int]]:
-    """(start, extent) of the tiles that cover `size` columns: powers of two from 16 to 256, few and with little waste."""
+    """(start, extent) of the tiles that cover `size` columns: powers of two from 16 to 256, few, with little waste."""
     padded = max(16, 1 << (size - 1).bit_length())
     found, start = [], 0
     while start < size:
@@ -210,6 +212,21 @@ def chunks(size: int) -> list[tuple[int, int]]:
 def columns(binding: Binding) -> int:
     """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
     return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
+
+
+def crowded(binding: Binding) -> bool:
+    """Whether the code between the products reads tensors or coordinates at every score, which takes registers."""
+    loop = binding.loop
+    bodies = [f for step in binding.steps for a, values in step.states for v in values for f in (a.gauge, *v.factors)]
+    bodies += [loop.guard] if not loop.limits_only else []
+    return any(_reads(body, loop.dim) for body in bodies if body is not None)
+
+
+def _reads(node: Term, dim: Dim) -> bool:
+    """Whether a term has a load or a coordinate along the dim that lies in no reduction."""
+    if dim not in node.dims or node.op == "reduce":
+        return False
+    return node.op in ("load", "iota") or any(_reads(a, dim) for a in node.args)
 
 
 def width(binding: Binding) -> int:

@@ -21,7 +21,7 @@ from .gluon_step import Consumer
 from .gluon_write import GluonWriter, gluon
 from .plan import Limit, Plan
 from .triton_emit import Argument, roots
-from .triton_ops import Value, helpers, type_name
+from .triton_ops import Value, helpers
 from .triton_term import Facts
 
 HEADER = """import triton.language as tl
@@ -116,9 +116,10 @@ class _Emitter:
         bounds = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
         nodes |= {n for b in bounds for n in subterms(b)}
         indices = {n for load in copied for a in load.args for n in subterms(a)}
-        read = {n.attrs[0] for n in (nodes - copied) | indices if n.op == "load"} | {kernel.output}
+        read = {n.attrs[0] for n in (nodes - copied) | indices if n.op == "load"}
         self.pointers, self.sizes, self.scalars = {}, {}, {}
-        for tensor in [t for t in dict.fromkeys([*kernel.inputs, kernel.output]) if t in read]:
+        read |= {store.output for store in kernel.stores}
+        for tensor in [t for t in dict.fromkeys([*kernel.inputs, *(s.output for s in kernel.stores)]) if t in read]:
             name = fresh(tensor.name)
             strides = tuple(fresh(f"{name}_stride_{axis}") for axis in range(len(tensor.shape)))
             self.arguments += [Argument(name, tensor.name)]
@@ -224,7 +225,8 @@ class _Emitter:
 
     def _header(self, plan: Plan) -> str:
         kernel = self.kernel
-        facts = [f"{kernel.name}: {kernel.output.name}[{', '.join(map(str, kernel.order))}] = {show(kernel.result)}"]
+        stored = [(s.output.name, ", ".join(map(str, s.order)), show(s.term)) for s in kernel.stores]
+        facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
         facts += [f"Schedule: {self.schedule}; guard on tiles: {self.shape.masked}"]
         facts += [f"Guard over {self.loop.dim}: {show(self.loop.guard)}"] if self.loop.guard is not None else []
         facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
@@ -252,8 +254,12 @@ class _Emitter:
         loop, tile, size = self.loop, self.schedule.tile, self.sizes[self.loop.dim]
         last = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
         last = writer.assign(f"{hint}_last_row", Value(f"gl.maximum({last}, {first})"), writer.outer).text
-        at = lambda limit, upper, strict: self._bound(writer, limit, last if limit.rising == (upper != strict) else first)
-        fold = lambda function, start, limits, upper, strict: _nest(function, start, [at(x, upper, strict) for x in limits])
+        at = lambda limit, upper, strict: self._bound(
+            writer, limit, last if limit.rising == (upper != strict) else first
+        )
+        fold = lambda function, start, limits, upper, strict: _nest(
+            function, start, [at(x, upper, strict) for x in limits]
+        )
         texts = {
             "begin": f"{fold('gl.maximum', '0', loop.lowers, False, False)} // {tile}",
             "full_begin": f"gl.cdiv({fold('gl.maximum', '0', loop.lowers, False, True)}, {tile})",
@@ -356,6 +362,3 @@ def _nest(function: str, start: str, texts: list[str]) -> str:
     for text in texts:
         start = f"{function}({start}, {text})"
     return start
-
-
-__all__ = ["Map", "Ring", "Shape", "Source", "emit", "type_name"]

@@ -6,7 +6,7 @@ pointers only makes new tensor maps. `refusals` says why a kernel has no Gluon f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -15,12 +15,12 @@ import torch
 from ..egraph.affine import affine
 from . import gluon_order as order
 from .compat import architecture, gluon_missing, tensor_map
-from .gluon_bind import Binding, Operand, bind, chunks, columns, shared_bytes, width
+from .gluon_bind import Binding, bind, chunks, columns, crowded, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ROWS, SHARED_MEMORY, Schedule, default_schedule
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
-from .triton_emit import reach, roots
+from .triton_emit import reach
 from .triton_launch import INT32, Launch, Launcher, load
 from .triton_term import Facts
 from .tuning import Config
@@ -38,15 +38,16 @@ class GluonLaunch:
 
     function: object
     programs: int
-    maps: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # tensor, shape, box
+    boxes: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # tensor, shape, box
     arguments: tuple[str | int | torch.Tensor, ...]
     pointers: tuple[int, ...] = ()
-    made: tuple[object, ...] = field(default=())
+    made: tuple[object, ...] = ()
+    maps: tuple = ()  # of blocks: none
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
-        pointers = tuple([values[name].data_ptr() for name, _, _ in self.maps])
+        pointers = tuple([values[name].data_ptr() for name, _, _ in self.boxes])
         if pointers != self.pointers:
-            self.made = tuple(tensor_map(values[name], shape, box) for name, shape, box in self.maps)
+            self.made = tuple(tensor_map(values[name], shape, box) for name, shape, box in self.boxes)
             self.pointers = pointers
         arguments = [values[a] if isinstance(a, str) else a for a in self.arguments]
         self.function[(self.programs,)](*self.made, *arguments, num_warps=4)
@@ -77,6 +78,8 @@ class GluonLauncher(Launcher):
     def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
         kernel = binding.kernel
         _check(binding, values, sizes, device)
+        if self._tilings(kernel, self.config(kernel, sizes, device), sizes):
+            raise Refused("a map of its blocks skips tiles, which this form does not read yet")
         schedule = self.schedules.get(kernel.name) or fitting(binding, sizes)
         prepared = prepare(binding, schedule, sizes, wide_tensors(kernel, values, sizes))
         source = emit(binding, self.plan, schedule, prepared.shape)
@@ -129,7 +132,7 @@ def fitting(binding: Binding, sizes: dict) -> Schedule:
     """The default schedule, cut down to what the sizes need and shared memory holds. Raises Refused."""
     count, length = resolve(binding.kernel.rows.size, sizes), resolve(binding.loop.dim.size, sizes)
     uneven = bool(binding.loop.uppers or binding.loop.lowers)
-    found = default_schedule(width(binding), columns(binding), uneven, length)
+    found = default_schedule(width(binding), columns(binding), length, uneven, crowded(binding))
     if found is None:
         raise Refused(f"accumulators of {columns(binding)} columns need more registers than threads have")
     consumers = min(found.consumers, -(-count // ROWS))
@@ -149,12 +152,10 @@ def wide_tensors(kernel: Kernel, values: dict, sizes: dict) -> frozenset[str]:
 
 
 def _check(binding: Binding, values: dict, sizes: dict, device: torch.device) -> None:
-    if missing := gluon_missing():
+    if missing := gluon_missing() or (architecture(device) != "sm_90" and "the device is no Hopper GPU"):
         raise Refused(missing)
-    if architecture(device) != "sm_90":
-        raise Refused("the device is no Hopper GPU")
     kernel = binding.kernel
-    if any(n.dtype == "float64" for root in roots(kernel) for n in [root]):
+    if any(t.dtype == "float64" for t in (*kernel.inputs, *(s.output for s in kernel.stores))):
         raise Refused("float64 has no Gluon form")
     if resolve(kernel.rows.size, sizes) < ROWS:
         raise Refused(f"fewer than {ROWS} rows")
@@ -179,7 +180,7 @@ def _extents(described: Map, tensor: torch.Tensor, sizes: dict) -> tuple[int, ..
         length = resolve(dim.size, sizes)
         if len(coefficients) == 1 and constant >= 0:
             extents[n] = min(extents[n], constant + length)
-        elif length % box:
+        elif (sum(e for _, e in chunks(length)) if dim == operand.inner else -(-length // box) * box) != length:
             raise Refused(f"a tile of {operand.tensor.name} begins at a computed place and may reach beyond its dim")
     return tuple(extents)
 
@@ -196,9 +197,9 @@ def _arguments(source: Source, values: dict, sizes: dict) -> list[str | int]:
     return found
 
 
-def refusal(plan: Plan) -> str | None:
+def refusal(plan: Plan, device: torch.device) -> str | None:
     """Why no kernel of the plan has a Gluon form here; None if one has, as far as is known without its tensors."""
-    if missing := gluon_missing():
+    if missing := gluon_missing() or (architecture(device) != "sm_90" and "the device is no Hopper GPU"):
         return missing
     found = [bind(kernel) for kernel in plan.kernels]
     return None if any(isinstance(f, Binding) for f in found) else "; ".join(dict.fromkeys(map(str, found)))
@@ -209,9 +210,6 @@ def _launcher(plan: Plan) -> GluonLauncher:
     return GluonLauncher(plan)
 
 
-def run_gluon(plan: Plan, tensors, sizes=None, output=None) -> torch.Tensor:
-    """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
-    return _launcher(plan)(tensors, sizes, output)
-
-
-__all__ = ["GluonLauncher", "Operand", "Refused", "chunks", "fitting", "prepare", "refusal", "run_gluon"]
+def gluon_results(plan: Plan, tensors, sizes=None) -> tuple[torch.Tensor, ...]:
+    """Runs the plan: tensors by name, values of symbolic sizes; all of its outputs, in new tensors."""
+    return _launcher(plan).results(tensors, sizes)

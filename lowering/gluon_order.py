@@ -1,7 +1,7 @@
 """Which tiles of the loop each tile of rows runs, known on the host, and from that who runs what in which order.
 
-Where the limits of a loop depend on rows alone, their arithmetic is repeated here, so that work of unequal length can be
-dealt out and tiles that need no guard are known before the kernel is written. Used by gluon_launch.py.
+Where the limits of a loop depend on rows alone, their arithmetic is repeated here, so that work of unequal length can
+be dealt out and tiles that need no guard are known before the kernel is written. Used by gluon_launch.py.
 """
 
 from __future__ import annotations

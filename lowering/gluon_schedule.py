@@ -1,7 +1,7 @@
 """How a Hopper kernel is laid out in time and space: one record, default rows as data, and what a record needs.
 
-A schedule never changes what is computed, up to rounding. Everything here was measured on an H200 with a kernel fixed to
-one form, so it is a guess for others. Used by gluon_launch.py; a solver or a tuner may give records of its own.
+A schedule never changes what is computed, up to rounding. The rows were measured on an H200 with a kernel fixed to one
+form, so they are guesses for others. Used by gluon_launch.py; a solver or a tuner may give records of its own.
 """
 
 from __future__ import annotations
@@ -32,39 +32,45 @@ class Schedule:
 
     def __str__(self) -> str:
         flags = [n for n in ("turns", "late", "lazy", "ordered") if getattr(self, n)]
-        return f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} {' '.join(flags)}".strip()
+        return (
+            f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} {' '.join(flags)}".strip()
+        )
 
 
 @dataclass(frozen=True)
 class Row:
     """A default for kernels whose widest operand has up to `width` columns and whose accumulators together have up to
-    `columns`, for loops up to `length`; uneven: the lengths of the loop differ between tiles of rows (None: either).
+    `columns`, for loops up to `length`. None is either: uneven, the lengths of the loop differ between tiles of rows;
+    crowded, the code between the products reads tensors or coordinates.
     """
 
     width: int
     columns: int
-    uneven: bool | None
     length: int
+    uneven: bool | None
+    crowded: bool | None
     schedule: Schedule
 
 
 ANY = 1 << 30
 # First match wins.
 DEFAULTS = (
-    Row(64, 64, True, 2047, Schedule(2, 128, 4, 1, turns=True)),
-    Row(64, 64, True, 8191, Schedule(3, 128, 4, 1, turns=True)),
-    Row(64, 64, True, ANY, Schedule(3, 128, 4, 1)),
-    Row(64, 64, False, 8191, Schedule(3, 128, 4, 2, turns=True)),
-    Row(64, 64, False, ANY, Schedule(3, 128, 4, 2)),
-    Row(128, 128, None, ANY, Schedule(2, 128, 2, 2, turns=True)),
-    Row(128, 192, None, ANY, Schedule(2, 64, 2, 1, late=True)),
-    Row(256, 256, None, ANY, Schedule(2, 64, 2, 1, late=True)),
+    Row(64, 64, ANY, None, True, Schedule(2, 128, 4, 1, turns=True)),
+    Row(64, 64, 2047, True, False, Schedule(2, 128, 4, 1, turns=True)),
+    Row(64, 64, 8191, True, False, Schedule(3, 128, 4, 1, turns=True)),
+    Row(64, 64, ANY, True, False, Schedule(3, 128, 4, 1)),
+    Row(64, 64, 8191, False, False, Schedule(3, 128, 4, 2, turns=True)),
+    Row(64, 64, ANY, False, False, Schedule(3, 128, 4, 2)),
+    Row(128, 128, ANY, None, None, Schedule(2, 128, 2, 2, turns=True)),
+    Row(128, 192, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
+    Row(256, 256, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
 )
 
 
-def default_schedule(width: int, columns: int, uneven: bool, length: int) -> Schedule | None:
+def default_schedule(width: int, columns: int, length: int, uneven: bool, crowded: bool) -> Schedule | None:
     """The first default row that fits, None if accumulators need more registers than threads have."""
     for row in DEFAULTS:
-        if width <= row.width and columns <= row.columns and row.uneven in (None, uneven) and length <= row.length:
+        fits = width <= row.width and columns <= row.columns and length <= row.length
+        if fits and row.uneven in (None, uneven) and row.crowded in (None, crowded):
             return row.schedule
     return None

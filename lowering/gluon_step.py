@@ -14,7 +14,7 @@ from ..egraph.term import subterms
 from .gluon_bind import Binding, Operand, Step, chunks
 from .gluon_schedule import ROWS, Schedule
 from .gluon_write import GluonWriter, name_products
-from .plan import Accumulator
+from .plan import Accumulator, Store
 from .triton_ops import Value, identity, literal, type_name
 from .triton_product import scale_split
 from .triton_term import LOG2_E, Scope
@@ -33,14 +33,15 @@ class Pending:
 
 
 class State:
-    """Names of one accumulator's parts: its scale, its largest gauge if that is asked for, a name or chunks per value."""
+    """Names of one accumulator's parts: its scale, its largest gauge if asked for, a name or chunks per value."""
 
     def __init__(self, writer: GluonWriter, record: Accumulator, values):
         fresh = writer.names.fresh
         self.record, self.values = record, values
         rescaled = record.gauge is not None
         self.scale = fresh(f"{record.name}_scale") if rescaled else ""
-        scales = {n.args[0] for n in subterms(writer.kernel.result) if n.op == "scale"}
+        stored = {n for store in writer.kernel.stores for n in subterms(store.term)}
+        scales = {n.args[0] for n in stored if n.op == "scale"}
         self.peak = fresh(f"{record.name}_peak") if rescaled and scales & set(record.reductions) else ""
         self.parts: list[tuple[str, ...]] = []
         for value in values:
@@ -106,7 +107,10 @@ class Consumer:
         for _ in range(len(self.binding.steps) if self.schedule.turns else 0):
             lines += ["take_turn(W)", f"give_turn((W + 1) % {self.schedule.consumers})"]
         for ring in self.rings.values():
-            lines += [f"mbarrier.wait({self._at(ring.full)}, {self._phase()})", f"mbarrier.arrive({self._at(ring.empty)})"]
+            lines += [
+                f"mbarrier.wait({self._at(ring.full)}, {self._phase()})",
+                f"mbarrier.arrive({self._at(ring.empty)})",
+            ]
         return [f"for t in range(0, {number}):", *(f"    {line}" for line in [*lines, "count += 1"])]
 
     def _at(self, name: str, count: str = "count") -> str:
@@ -135,7 +139,8 @@ class Consumer:
         """Waits for the tiles that step n is the first to read."""
         guard = f", pred={more}" if more else ""
         return [
-            f"mbarrier.wait({self._at(self.rings[o].full, count)}, {self._phase(count)}{guard})" for o in self.arrivals[n]
+            f"mbarrier.wait({self._at(self.rings[o].full, count)}, {self._phase(count)}{guard})"
+            for o in self.arrivals[n]
         ]
 
     def _step(self, n: int, step: Step, number: int, count: str, earlier, earlier_count: str, more: str, full) -> None:
@@ -176,7 +181,9 @@ class Consumer:
         for p in earlier:
             ring = self.rings[p.matrix]
             for k, (_, extent) in enumerate(chunks(p.matrix.inner.size)):
-                right = _matrix(self._at(ring.buffers[k], count), p.matrix, self.schedule.tile, extent, transposed=False)
+                right = _matrix(
+                    self._at(ring.buffers[k], count), p.matrix, self.schedule.tile, extent, transposed=False
+                )
                 left = p.packed if k == 0 else f"gl.convert_layout({p.packed}, WEIGHT{k})"
                 name = p.accumulators[k]
                 lines.append(f"{name} = warpgroup_mma({left}, {right}, {name}, is_async=True)")
@@ -275,7 +282,7 @@ class Consumer:
         self.writer.inner.lines.append(f"{name} = {text}")
 
     def _masked(self, value: Value, absent: str, number: int, full) -> str:
-        """The value's name, `absent` where the guard is false, with a branch around that where only some tiles need it."""
+        """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
         writer, masked, guard = self.writer, self.shape.masked, self.loop.guard
         value = value if value.text.isidentifier() else writer.assign("found", value)
         padding = writer.padding(self.loop.dim) if number == 0 else None
@@ -297,26 +304,30 @@ class Consumer:
     # The end of an item
 
     def _store(self) -> list[str]:
-        """Finished values, then the result chunk by chunk of the value dim."""
-        writer, kernel = self.writer, self.binding.kernel
+        """Finished values, then what is stored, chunk by chunk of the value dim; what lacks that dim, once."""
+        writer, wide = self.writer, self.binding.wide
         before = len(writer.outer.lines)
-        whole = [self._finished(state) for states in self.states for state in states]
-        wide = chunks(self.binding.wide.size) if self.binding.wide else [(0, 0)]
-        for number, (start, extent) in enumerate(wide):
+        states = [state for states in self.states for state in states]
+        whole = [self._finished(state) for state in states]
+        for number, (start, extent) in enumerate(chunks(wide.size) if wide else [(0, 0)]):
             writer.open_chunk(number, start, extent)
             writer.wide_scope.lines = writer.outer.lines
-            for state, vectors in zip((s for states in self.states for s in states), whole, strict=True):
+            for state, vectors in zip(states, whole, strict=True):
                 self._remember(state, vectors, number)
-            dims = writer.sort(kernel.order)
-            value = writer.spread(writer.value(kernel.result), dims)
-            pointer = writer.address(kernel.output, tuple(iota(d) for d in kernel.order), dims)
-            mask = writer.conjunction(*(writer.padding(d) for d in dims))
-            guard = f", mask={writer.align(mask, dims)}" if mask else ""
-            kind = type_name(kernel.output.dtype)
-            writer.outer.lines.append(f"gl.store({pointer}, {value.text}.to({kind}){guard})")
+            for store in writer.kernel.stores:
+                if wide in store.order or number == 0:
+                    writer.outer.lines.append(self._stored(store))
         lines = writer.outer.lines[before:]
         del writer.outer.lines[before:]
         return lines
+
+    def _stored(self, store: Store) -> str:
+        writer, dims = self.writer, self.writer.sort(store.order)
+        value = writer.spread(writer.value(store.term), dims)
+        pointer = writer.address(store.output, tuple(iota(d) for d in store.order), dims)
+        mask = writer.conjunction(*(writer.padding(d) for d in dims))
+        guard = f", mask={writer.align(mask, dims)}" if mask else ""
+        return f"gl.store({pointer}, {value.text}.to({type_name(store.output.dtype)}){guard})"
 
     def _finished(self, state: State) -> tuple[Value | None, list[Value | None]]:
         """The state's scale and its vectors, whole."""
@@ -357,4 +368,3 @@ def _matrix(text: str, operand: Operand, across: int, inner: int, transposed: bo
     shape = (across, inner) if operand.across_first else (inner, across)
     text = f"{text}.reshape([{shape[0]}, {shape[1]}])" if len(operand.axes) > 2 else text
     return text if operand.across_first != transposed else f"{text}.permute((1, 0))"
-

@@ -1,7 +1,7 @@
 """Terms as Gluon expressions: triton_term's writer with layouts, for the two tiles that a consumer warpgroup holds.
 
-Scores live over (rows, loop) and accumulators over (rows, a chunk of the value dim), in the layouts of their products; a
-vector is a slice of the first, converted where it meets the second. Used by gluon_emit.py.
+Scores live over (rows, loop) and accumulators over (rows, a chunk of the value dim), in the layouts of their products;
+a vector is a slice of the first, converted where it meets the second. Used by gluon_emit.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .triton_product import const_value, factors, native
 from .triton_term import Facts, Scope, TileWriter
 
 RESERVED = (
-    "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS consumer producer "
-    "consumer0 consumer1 consumer2 added give_turn item_at multiplied partial_sum rescaled row_max row_sum span take_turn "
-    "position count turn start slot phase t w low high starts items total tile at earlier_slot earlier_phase next_slot more"
+    "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS "
+    "consumer producer consumer0 consumer1 consumer2 added give_turn item_at multiplied partial_sum rescaled row_max "
+    "row_sum span take_turn position count turn start slot phase t w low high starts items total tile at"
 ).split()
 
 

@@ -59,6 +59,10 @@ class Launch:
     options: dict
     maps: tuple[tuple[str, Tiling], ...] = ()
 
+    def run(self, values: dict[str, torch.Tensor]) -> None:
+        if self.programs:
+            self.function[(self.programs,)](*[values[n] for n in self.tensors], *self.integers, **self.options)
+
 
 class Launcher:
     """A plan with its configurations: call it with tensors by name and values of the symbolic sizes."""
@@ -87,7 +91,7 @@ class Launcher:
         for target in (store.output for kernel in self.plan.kernels for store in kernel.stores):
             kept = given.get(target.name)
             values[target.name] = _allocate(target, sizes, device) if kept is None else kept
-        key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device)
+        key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device, self.key(values))
         launches = self._prepared.get(key)
         if launches is None:
             launches = self._prepared[key] = tuple(self._prepare(k, values, sizes, device) for k in self.plan.kernels)
@@ -97,6 +101,10 @@ class Launcher:
         else:
             self._run(launches, values)
         return tuple(values[target.name] for target in self.plan.outputs)
+
+    def key(self, values: dict[str, torch.Tensor]) -> object:
+        """What else of the tensors a prepared launch depends on."""
+        return None
 
     def source(self, kernel: Kernel, facts: Facts) -> Source:
         """The kernel's text for these facts, emitted once."""
@@ -116,9 +124,7 @@ class Launcher:
         for launch in launches:
             for name, tiling in launch.maps:
                 values[name] = self._maps.get(tiling, values, run_triton)
-            if launch.programs:
-                pointers = [values[name] for name in launch.tensors]
-                launch.function[(launch.programs,)](*pointers, *launch.integers, **launch.options)
+            launch.run(values)
 
     def _tilings(self, kernel: Kernel, config: Config, sizes: dict) -> dict[Loop, Tiling]:
         """The block maps that pay, by loop."""

@@ -33,11 +33,12 @@ class Runner:
     def __init__(self, found: Fused):
         self.found = found
         self.broken: set[str] = set()
+        self.orders: dict[torch.device, tuple[str, ...]] = {}
         self.validated: set[str] = set((cache.read(found.key) or {}).get("validated", ()))
         report.attach(found.report)
 
     def __call__(self, tensors, sizes) -> tuple[torch.Tensor, ...]:
-        for name in _preference(self.found.options.executor, tensors):
+        for name in self.preference(tensors[0].device):
             if name in self.broken:
                 continue
             try:
@@ -49,21 +50,28 @@ class Runner:
                 _tell(self.found.key, f"executor {name} failed and is not used again: {_line(error)}")
         return self.found.program.results(*tensors, sizes=sizes)
 
+    def preference(self, device: torch.device) -> tuple[str, ...]:
+        """Who runs the plan on this device, best first; worked out once."""
+        if device not in self.orders:
+            self.orders[device] = _preference(self.found.options.executor, self.found.plan, device)
+        return self.orders[device]
+
     def _run(self, name: str, tensors, sizes) -> tuple[torch.Tensor, ...]:
         named = dict(zip(self.found.names, tensors, strict=True))
         if name == "tiled":
             return _tiled(self.found.plan, named, sizes)
-        kind = _specialisation(tensors, sizes)
+        execute = _gluon if name == "gluon" else _triton
+        kind = f"{name} {_specialisation(tensors, sizes)}"
         if kind in self.validated or not tensors[0].is_cuda:
-            return _triton(self.found.plan, named, sizes)
-        return self._validate(kind, named, sizes)
+            return execute(self.found.plan, named, sizes)
+        return self._validate(kind, named, sizes, execute)
 
-    def _validate(self, kind: str, named, sizes) -> tuple[torch.Tensor, ...]:
+    def _validate(self, kind: str, named, sizes, execute=None) -> tuple[torch.Tensor, ...]:
         """The first run of a kernel is compared with the tiled executor: a wrong kernel is never used."""
         expected = _tiled(self.found.plan, named, sizes)
         if torch.cuda.is_current_stream_capturing():  # a graph capture cannot wait for a comparison
             return expected
-        results = _triton(self.found.plan, named, sizes)
+        results = (execute or _triton)(self.found.plan, named, sizes)
         for result, wanted in zip(results, expected, strict=True):
             difference = mismatch(result, wanted)
             if difference is not None:
@@ -100,10 +108,21 @@ def _triton(plan, named, sizes):
     return triton_results(plan, named, sizes)
 
 
-def _preference(executor: str, tensors) -> tuple[str, ...]:
+def _gluon(plan, named, sizes):
+    from .lowering.gluon_launch import gluon_results
+
+    return gluon_results(plan, named, sizes)
+
+
+def _preference(executor: str, plan, device: torch.device) -> tuple[str, ...]:
+    chain = ("gluon", "triton", "tiled")
     if executor != "auto":
-        return (executor,) if executor == "tiled" else (executor, "tiled")
-    return ("triton", "tiled") if tensors[0].is_cuda else ("tiled",)
+        return chain[chain.index(executor) :]
+    if device.type != "cuda":
+        return ("tiled",)
+    from .lowering.gluon_launch import refusal
+
+    return chain if refusal(plan, device) is None else chain[1:]
 
 
 def _specialisation(tensors, sizes) -> str:

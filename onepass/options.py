@@ -18,7 +18,7 @@ from .errors import OptionError
 from .installed import INSTALLED, installed
 from .rules import ALL
 
-CHOICES = {"inner": ("inductor", "eager"), "executor": ("auto", "tiled", "triton")}
+CHOICES = {"inner": ("inductor", "eager"), "executor": ("auto", "tiled", "triton", "gluon")}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,194 @@
+"""Gluon kernels of derived plans on a Hopper GPU: values against float32 first, then medians timed in turns with cuDNN.
+
+Arguments: `check` (small shapes of every variant), `time` (full and causal, D 64/128/256), `variants` (all at 4096).
+A watchdog ends the process when a kernel hangs. Times are TFLOP/s; cuDNN runs where it has the form.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from onepass.lowering.gluon_launch import GluonLauncher
+from onepass.lowering.triton_launch import Launcher
+from tests.gluon_ahead_of_time import inputs_of, plain, plan_of
+
+NAMES = ("q", "k", "v", "more")
+LAST = [time.monotonic(), "start"]
+KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
+
+
+def watchdog(limit: float = 60.0) -> None:
+    def watch():
+        while time.monotonic() - LAST[0] < limit:
+            time.sleep(1)
+        print(f"HANG at {LAST[1]}", flush=True)
+        os._exit(3)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def alive(what: str) -> None:
+    LAST[:] = [time.monotonic(), what]
+
+
+def named(plan, inputs) -> dict:
+    """The inputs by the plan's names: a parameter's, or its number where one name would not do."""
+    place = lambda name: int(name[3:].split("_")[0]) if name.startswith("arg") else NAMES.index(name)
+    return {t.name: inputs[place(t.name)] for t in plan.inputs}
+
+
+def case(kind: str, width: int, dtype: str = "bfloat16", **sizes):
+    torch.manual_seed(0)
+    inputs = [x.cuda() for x in inputs_of(kind, width, dtype, **sizes)]
+    plan = plan_of(kind, width, dtype, **sizes)
+    return plan, inputs, named(plan, inputs)
+
+
+def compared(result, kind, inputs) -> tuple[float, float]:
+    """Largest difference from float32 over the largest exact value, ours and eager's own; infinite if NaN differ."""
+    exact = plain(kind)(*(x.float() if x.is_floating_point() else x for x in inputs))
+    own = plain(kind)(*inputs)
+    largest = exact.nan_to_num().abs().max().item()
+    if not torch.equal(result.isnan(), exact.isnan()):
+        return math.inf, largest
+    gap = lambda x: (x.float() - exact).nan_to_num().abs().max().item() / largest
+    return gap(result), gap(own)
+
+
+def check(kinds, widths, shapes, dtype="bfloat16") -> None:
+    for kind in kinds:
+        for width in widths:
+            for rows, columns in shapes:
+                label = f"{kind:10} D {width:3} {rows}x{columns} {dtype}"
+                alive(label)
+                try:
+                    plan, inputs, values = case(kind, width, dtype, rows=rows, columns=columns)
+                    launcher = GluonLauncher(plan)
+                    first = launcher(values)
+                    torch.cuda.synchronize()
+                    same = all(torch.equal(first.nan_to_num(), launcher(values).nan_to_num()) for _ in range(3))
+                    ours, own = compared(first, kind, inputs)
+                    verdict = "ok" if ours <= 2 * own + 2e-3 and same else "WRONG"
+                    refused = " ".join(launcher.refusals.values())
+                    print(
+                        f"{verdict:5} {label} {ours:.1e} eager {own:.1e} {'' if same else 'UNSTABLE'} {refused}",
+                        flush=True,
+                    )
+                except Exception as error:
+                    print(f"ERROR {label} {type(error).__name__}: {str(error)[:300]}", flush=True)
+
+
+def in_turns(calls: dict, rounds: int, inner: int = 10) -> dict[str, float]:
+    """Median milliseconds, calls interleaved, the L2 flushed before each."""
+    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(rounds + 1):
+        for name, call in calls.items():
+            events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(inner)]
+            for start, end in events:
+                flush.zero_()
+                start.record()
+                call()
+                end.record()
+            torch.cuda.synchronize()
+            if turn:
+                times[name] += [a.elapsed_time(b) for a, b in events]
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def fraction(kind: str, length: int) -> float:
+    """The share of scores that the mask keeps, as peers count it."""
+    return {"causal": 0.5, "window": 256 / length}.get(kind, 1.0)
+
+
+def measure(kind: str, width: int, length: int, rounds: int = 4, tokens: int = 16384, hidden: int = 2048) -> None:
+    alive(f"{kind} {width} {length}")
+    batch, heads = tokens // length, hidden // width
+    plan, inputs, values = case(kind, width, rows=length, columns=length, batch=batch, heads=heads)
+    gluon, triton = GluonLauncher(plan), Launcher(plan)
+    calls = {"gluon": lambda: gluon(values), "triton": lambda: triton(values)}
+    if kind in ("full", "causal"):
+
+        def cudnn():
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                return torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=kind == "causal")
+
+        calls["cudnn"] = cudnn
+    results = {}
+    for name, call in list(calls.items()):
+        try:
+            results[name] = call()
+            torch.cuda.synchronize()
+        except Exception as error:
+            print(f"  {name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            del calls[name]
+    if "gluon" in results and "triton" in results:
+        gap = (results["gluon"].float() - results["triton"].float()).abs().max().item()
+        if not gap < 2e-2:
+            print(f"WRONG {kind} D {width} S {length}: gluon and triton differ by {gap}", flush=True)
+    alive(f"timing {kind} {width} {length}")
+    times = in_turns(calls, rounds)
+    flops = 4 * batch * heads * length * length * width * fraction(kind, length)
+    flops *= 1.5 if kind == "difference" else 1
+    rates = " ".join(f"{name} {flops / t / 1e9:6.1f} ({t:.4f} ms)" for name, t in times.items())
+    print(f"{kind:10} D {width:3} S {length:5} {rates} {' '.join(gluon.refusals.values())}", flush=True)
+
+
+def host() -> None:
+    """Microseconds of the host for one call of a tiny problem, against attention of torch itself."""
+    plan, inputs, values = case("full", 64, rows=64, columns=64, batch=1, heads=1)
+    gluon, triton = GluonLauncher(plan), Launcher(plan)
+    sdpa = lambda: torch.nn.functional.scaled_dot_product_attention(*inputs)
+    for name, call in {"gluon": lambda: gluon(values), "triton": lambda: triton(values), "sdpa": sdpa}.items():
+        for count in (20, 500):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            spent = time.perf_counter() - start
+        print(f"host {name}: {spent / 500 * 1e6:.1f} us", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="+")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--widths", default="64,128,256")
+    parser.add_argument("--lengths", default="1024,4096,16384")
+    options = parser.parse_args()
+    kinds, widths = options.kinds.split(","), [int(w) for w in options.widths.split(",")]
+    watchdog()
+    torch.set_grad_enabled(False)
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    if "check" in options.what:
+        check(kinds, widths, [(1024, 1024), (300, 517), (1000, 200)])
+    if "time" in options.what:
+        for width in widths:
+            for kind in ("full", "causal"):
+                for length in map(int, options.lengths.split(",")):
+                    measure(kind, width, length)
+    if "variants" in options.what:
+        for kind in kinds:
+            for width in widths:
+                try:
+                    measure(kind, width, 4096, rounds=2)
+                except Exception as error:
+                    print(f"ERROR {kind} {width}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+    if "host" in options.what:
+        host()
+
+
+if __name__ == "__main__":
+    main()

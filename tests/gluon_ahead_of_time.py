@@ -1,0 +1,134 @@
+"""Compiles Gluon kernels of derived plans for sm_90 without a GPU and prints what ptxas says of each, as JSON lines.
+
+Run by test_gluon.py in a process without Triton's interpreter; by hand: `python tests/gluon_ahead_of_time.py full 128`.
+"""
+
+import json
+import math
+import sys
+
+import torch
+
+from onepass.capture import program_of
+from onepass.lowering.compat import TYPE_NAMES, compile_ahead, resources, tensor_map_type
+from onepass.lowering.gluon_bind import bind
+from onepass.lowering.gluon_emit import emit
+from onepass.lowering.gluon_launch import fitting, prepare
+from onepass.lowering.triton_launch import load
+from onepass.pipeline import optimize
+from onepass.translate import translate
+
+BATCH, HEADS, LENGTH = 2, 8, 4096
+
+
+def _places(score):
+    rows, columns = (torch.arange(n, device=score.device) for n in score.shape[-2:])
+    return rows[:, None], columns
+
+
+def _keep(score, where):
+    i, j = _places(score)
+    return torch.where(where(i, j), score, -math.inf)
+
+
+def _alibi(score):
+    i, j = _places(score)
+    slope = torch.exp2(-torch.arange(1, score.shape[-3] + 1, device=score.device).to(torch.float32))[:, None, None]
+    return score + (slope * (j - i)).to(score.dtype)
+
+
+CHANGES = {
+    "full": lambda score: score,
+    "causal": lambda score: _keep(score, lambda i, j: j <= i),
+    "window": lambda score: _keep(score, lambda i, j: (j <= i) & (i - j < 256)),
+    "strided": lambda score: _keep(score, lambda i, j: (i - j) % 3 == 0),
+    "shifted": lambda score: _keep(score, lambda i, j: j <= i - 200),
+    "alibi": _alibi,
+    "softcap": lambda score: 30 * torch.tanh(score / 30),
+    "groups": lambda score: score,
+}
+
+
+def plain(kind: str):
+    """Attention in plain PyTorch; the tensors after v are biases."""
+
+    def attention(q, k, v, *more):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        score = q @ k.mT / math.sqrt(q.shape[-1])
+        if kind in ("bias", "vector"):
+            score = score + more[0]
+        if kind == "documents":
+            score = torch.where(more[0][:, None] == more[0], score, -math.inf)
+        return torch.softmax(CHANGES.get(kind, CHANGES["full"])(score), -1) @ v
+
+    def difference(q, k, v):
+        (one, two), (left, right) = q.chunk(2, 1), k.chunk(2, 1)
+        scale = math.sqrt(q.shape[-1])
+        return torch.softmax(one @ left.mT / scale, -1) @ v - 0.2 * torch.softmax(two @ right.mT / scale, -1) @ v
+
+    return difference if kind == "difference" else attention
+
+
+def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, columns=LENGTH, batch=BATCH, heads=HEADS):
+    """Tensors for `plain`, of unit variance."""
+    make = lambda *shape: torch.randn(*shape, dtype=torch.float32).to(getattr(torch, dtype))
+    keys = heads // 4 if kind == "groups" else heads
+    values = (heads // 2, 2 * width) if kind == "difference" else (keys, width // 2 if kind == "narrow" else width)
+    found = [make(batch, heads, rows, width), make(batch, keys, columns, width)]
+    found.append(make(batch, values[0], columns, values[1]))
+    if kind == "bias":
+        found.append(make(heads, rows, columns))
+    if kind == "vector":
+        found.append(make(batch, 1, 1, columns))
+    if kind == "documents":
+        found.append((torch.arange(columns) * 5 // columns).to(torch.int32))
+    return found
+
+
+def plan_of(kind: str, width: int, dtype: str = "bfloat16", **sizes):
+    captured = translate(program_of(plain(kind), *inputs_of(kind, width, dtype, **sizes)))
+    return optimize(captured.term, captured.output, captured.order).plan
+
+
+def source_of(plan, schedule=None):
+    """(binding, schedule, source) of a plan's one kernel. Raises ValueError where it does not bind."""
+    (kernel,) = plan.kernels
+    binding = bind(kernel)
+    if isinstance(binding, str):
+        raise ValueError(binding)
+    schedule = schedule or fitting(binding, {})
+    return binding, schedule, emit(binding, plan, schedule, prepare(binding, schedule, {}).shape)
+
+
+def compiled(plan, schedule=None):
+    binding, schedule, source = source_of(plan, schedule)
+    kernel = binding.kernel
+    tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
+    types = {m.name: tensor_map_type(m.box, tensors[m.tensor].dtype) for m in source.maps}
+    constants, divisible = {}, []
+    for argument in source.arguments:
+        if argument.axis is not None and argument.axis == len(tensors[argument.tensor].shape) - 1:
+            constants[argument.name] = 1
+            continue
+        pointer = argument.axis is None and argument.size is None
+        types[argument.name] = "*" + TYPE_NAMES[tensors[argument.tensor].dtype] if pointer else "i32"
+        divisible += [argument.name] if argument.size is None else []
+    types |= {"starts": "*i32", "items": "*i32", "total": "i32"}
+    function = load(source.text, source.function)
+    found = compile_ahead(function, types, constants, tuple(divisible), "sm_90", {"num_warps": 4})
+    return schedule, source, found
+
+
+def said_of(kind: str, width: int) -> dict:
+    try:
+        schedule, _, found = compiled(plan_of(kind, width))
+        products = found.asm["ptx"].count("wgmma.mma_async")
+        return {"schedule": str(schedule), **resources(found), "wgmma": products}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:600]}
+
+
+if __name__ == "__main__":
+    cases = json.loads(sys.argv[1]) if len(sys.argv) == 2 else [[sys.argv[1], int(sys.argv[2])]]
+    for case in cases:
+        print(json.dumps([case, said_of(*case)]), flush=True)

@@ -1,0 +1,150 @@
+"""Gluon kernels of derived plans: what binds, what does not and why, and what ptxas says of the compiled kernels.
+
+Nothing here needs a GPU. Compiling needs the Triton release that the emitter is written for, in a process of its own;
+where another release is installed only binding, schedules and the text are tested.
+"""
+
+import ast
+import json
+import math
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onepass.lowering import gluon_order
+from onepass.lowering.compat import gluon_missing
+from onepass.lowering.gluon_bind import bind, chunks, columns, shared_bytes
+from onepass.lowering.gluon_launch import fitting, prepare
+from onepass.lowering.gluon_schedule import DEFAULTS, SHARED_MEMORY
+from tests.gluon_ahead_of_time import plan_of, source_of
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
+WIDTHS = (64, 80, 96, 128, 192, 256)
+COMPILED = [["full", 64], ["causal", 128], ["window", 128], ["softcap", 128], ["alibi", 64], ["groups", 128]]
+COMPILED += [["difference", 64], ["bias", 128], ["causal", 256], ["full", 96]]
+MOST_SPILLED = 64  # bytes: a few registers of an item's first instructions, none in the loop
+
+
+@pytest.fixture(scope="module")
+def plans():
+    found = {}
+
+    def plan(kind, width=64, rows=256, columns=256):
+        if (kind, width, rows, columns) not in found:
+            found[kind, width, rows, columns] = plan_of(kind, width, rows=rows, columns=columns)
+        return found[kind, width, rows, columns]
+
+    return plan
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_variant_binds_and_its_text_is_python(kind, plans):
+    _, _, source = source_of(plans(kind))
+    tree = ast.parse(source.text)
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert {"producer", "consumer", source.function} <= set(names)
+    assert len(source.maps) >= 3
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_default_schedules_fit_every_width(width, plans):
+    binding = bind(plans("full", width).kernels[0])
+    s = fitting(binding, {})
+    assert shared_bytes(binding, s.consumers, s.tile, s.depth, s.queries) < SHARED_MEMORY
+    registers = columns(binding) // 2 + s.tile // 2 + s.tile // 4  # accumulators, scores, weights of a thread
+    assert registers <= {1: 208, 2: 208, 3: 144}[s.consumers]
+
+
+def test_the_rows_of_defaults_all_can_be_reached():
+    keys = [(r.width, r.columns, r.length, r.uneven, r.crowded) for r in DEFAULTS]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("size", range(1, 257))
+def test_chunks_cover_their_columns_with_tiles_of_products(size):
+    found = chunks(size)
+    ends = [start + extent for start, extent in found]
+    assert [start for start, _ in found] == [0, *ends[:-1]] and size <= ends[-1] < size + max(16, size)
+    assert all(extent in (16, 32, 64, 128, 256) for _, extent in found)
+
+
+def test_single_precision_does_not_bind():
+    (kernel,) = plan_of("full", 64, "float32", rows=256, columns=256).kernels
+    assert "half-precision" in bind(kernel)
+
+
+# The order of work
+
+
+def _kept(kind, rows, length):
+    i, j = np.arange(rows)[:, None], np.arange(length)
+    return {
+        "full": np.ones((rows, length), bool),
+        "causal": j <= i,
+        "window": (j <= i) & (i - j < 256),
+        "shifted": j <= i - 200,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["full", "causal", "window", "shifted"])
+@pytest.mark.parametrize("rows,length,tile", [(512, 512, 128), (300, 517, 64), (700, 200, 128)])
+def test_ranges_hold_what_the_guard_keeps_and_say_what_is_full(kind, rows, length, tile, plans):
+    binding = bind(plans(kind, rows=rows, columns=length).kernels[0])
+    found, kept = gluon_order.ranges(binding, {}, 64, tile), _kept(kind, rows, length)
+    for n in range(len(found.begin)):
+        mine = kept[64 * n : 64 * n + 64]
+        assert found.end[n] > found.begin[n] >= 0 and found.end[n] <= math.ceil(length / tile)
+        assert not mine[:, : found.begin[n] * tile].any() and not mine[:, found.end[n] * tile :].any()
+        for t in range(max(found.begin[n], found.full_begin[n]), min(found.end[n], found.full_end[n])):
+            assert mine[:, t * tile : t * tile + tile].all()
+
+
+@pytest.mark.parametrize(
+    "kind,masked,skewed",
+    [("full", "none", False), ("causal", "first", False), ("window", "some", False), ("shifted", "some", True)],
+)
+def test_what_sizes_say_of_the_text(kind, masked, skewed, plans):
+    binding = bind(plans(kind, 128, rows=1024, columns=1024).kernels[0])
+    shape = prepare(binding, fitting(binding, {}), {}).shape
+    assert (shape.masked, shape.skewed) == (masked, skewed)
+
+
+@pytest.mark.parametrize("points,programs", [(1, 4), (6, 5), (16, 132)])
+def test_work_is_dealt_out_once_and_evenly(points, programs, plans):
+    binding = bind(plans("causal", rows=2048, columns=2048).kernels[0])
+    block = gluon_order.ranges(binding, {}, 128, 128)
+    starts, items = gluon_order.dealt(block, points, 1 << 20, programs, 128)
+    assert sorted(items) == list(range(points * 16)) and len(starts) == programs + 1
+    cost = (block.end - block.begin) + gluon_order.OVERHEAD / 128
+    loads = [sum(cost[i % 16] for i in items[a:b]) for a, b in pairwise(starts)]
+    assert max(loads) <= sum(loads) / programs + max(cost)
+
+
+# What the compiler says
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    if gluon_missing():
+        pytest.skip(gluon_missing())
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    command = [sys.executable, str(ROOT / "tests" / "gluon_ahead_of_time.py"), json.dumps(COMPILED)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("[")]
+    assert len(lines) == len(COMPILED), run.stderr[-1000:]
+    return {tuple(case): said for case, said in lines}
+
+
+@pytest.mark.parametrize("case", COMPILED, ids=lambda c: "-".join(map(str, c)))
+def test_compiles_without_spills_into_shared_memory(case, compiled):
+    said = compiled[tuple(case)]
+    assert "error" not in said, said
+    assert said["shared"] <= SHARED_MEMORY and said["wgmma"] > 0
+    assert said["spilled"] <= MOST_SPILLED, said
