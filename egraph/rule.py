@@ -90,7 +90,7 @@ def rule(
     declared = tuple(variables.items())
     if device is None and len(rights) == 1 and all(isinstance(x, Term) and is_plain(x) for x in (left, *rights)):
         record = Rule(name, law, left, *rights, declared, guards, both, exact, line, trust)
-        _refuse_bad(record)
+        refuse_bad(record)
         return record
     from .pattern_rule import PatternRule
 
@@ -143,7 +143,8 @@ def variables_of(x) -> set[str]:
     return {x.name} if isinstance(x, AttributeVariable) else set()
 
 
-def _refuse_bad(r: Rule) -> None:
+def refuse_bad(r: Rule) -> None:
+    """Raises RuleError for a record that cannot be a law; `rule` and every reader of records call it."""
     def refuse(why: str):
         raise RuleError(f"rule {r.name} ({r.source}): {why}")
 

@@ -11,7 +11,7 @@ import json
 
 from .guard import Guard
 from .ops import MONOIDS, OPS, make
-from .rule import Rule, _refuse_bad
+from .rule import Rule, refuse_bad
 from .term import AttributeVariable, Dim, Tensor, Term, TermError, subterms
 
 
@@ -64,7 +64,7 @@ def rule_from_json(data) -> Rule:
         record = Rule(left=left, right=right, variables=variables, guards=guards, **fields)
     except (KeyError, TypeError, ValueError) as error:
         raise error if isinstance(error, TermError) else TermError(f"not the text of a rule: {error}") from error
-    _refuse_bad(record)
+    refuse_bad(record)
     return record
 
 

@@ -7,25 +7,15 @@ shrunk to a minimal counterexample. A rule that never fires is a failure. Needs 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .egraph.evaluate import evaluate
-from .egraph.ops import make, var
+from .egraph.agreement import RTOL, difference
+from .egraph.mutation import mutants
 from .egraph.rule import Rule
-from .egraph.term import FLOATS, Term, TermError, all_dims, rebuild
-from .mutation import mutants
-
-if TYPE_CHECKING:
-    from .testing_strategies import Instance
 
 STRATEGIES = ("Instance", "hostile_arrays", "instances", "named_shapes")  # of testing_strategies, loaded on first use
 __all__ = ["Refuted", "assert_equivalent", "assert_rule", "mutants", *STRATEGIES]
-
-RTOL = 1e-9
-TINY = 1e-280  # below this, results underflow differently on the two sides
-NOISE = 1e-12  # relative error put into every operation to learn how far rounding can carry
 
 
 def __getattr__(name: str):
@@ -54,9 +44,9 @@ def assert_rule(rule: Rule, examples: int = 100, *, shrink: bool = True) -> None
 
     def body(instance):
         fired[0] += 1
-        difference = _difference(instance)
-        if difference:
-            raise Refuted(f"rule {rule} is refuted\nlaw: {rule.law}\n{difference}")
+        wrong = difference(instance)
+        if wrong:
+            raise Refuted(f"rule {rule} is refuted\nlaw: {rule.law}\n{wrong}")
 
     _search(instances(rule), body, examples, shrink)
     if not fired[0]:
@@ -119,85 +109,6 @@ def _search(strategy, body: Callable, examples: int, shrink: bool) -> None:
         raise Refuted(*found.args) from None
     except h.errors.Unsatisfiable:
         pass
-
-
-# Rules ---------------------------------------------------------------------------------------------------------------
-
-
-def _difference(instance: Instance) -> str:
-    """What is wrong with an instance, or nothing."""
-    rule, why = instance.rule, _ill_typed(instance.left, instance.right)
-    if why:
-        return f"{why}\n{instance}"
-    dims = sorted(instance.left.dims | instance.right.dims)
-    sides = [_parts(evaluate(side, instance.arrays, dims)) for side in (instance.left, instance.right)]
-    for number, (left, right) in enumerate(zip(*sides)):
-        if not _wrong(rule, left, right, 0.0).any():
-            continue
-        if rule.exact != "bitwise" and left.dtype.kind == "f":
-            slack = _slack(instance, dims, number, left, right)
-            if not _wrong(rule, left, right, slack).any():
-                continue
-        sides = f"left side:  {instance.left} = {left.tolist()}\nright side: {instance.right} = {right.tolist()}"
-        return f"{sides}\n{instance}"
-    return ""
-
-
-def _ill_typed(left: Term, right: Term | TermError) -> str:
-    """Why the right side cannot stand for the left, whatever the values; weak literals take any floating dtype."""
-    if isinstance(right, TermError):
-        return f"{left} would become a term that means nothing: {right}"
-    if left.dtype == right.dtype or "float" in (left.dtype, right.dtype):
-        return ""
-    return f"{left} is {left.dtype}, {right} is {right.dtype}"
-
-
-def _parts(value) -> tuple[np.ndarray, ...]:
-    return tuple(map(np.asarray, value)) if isinstance(value, tuple) else (np.asarray(value),)
-
-
-def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray:
-    """Where the right side is not what the law promises."""
-    left, right = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(left, right))
-    with np.errstate(invalid="ignore"):
-        same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= slack)
-    promised = ~np.isnan(left)
-    if rule.both:
-        promised |= np.isfinite(right)
-    if rule.exact != "reassociates":
-        promised |= True
-    return promised & ~same
-
-
-def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
-    """How far apart rounding can carry the sides: relative to them, and to what noise in every operation does."""
-    with np.errstate(invalid="ignore"):
-        slack = RTOL * np.nan_to_num(np.maximum(np.abs(left), np.abs(right)), posinf=0.0) + TINY
-    for seed, side in enumerate((instance.left, instance.right)):
-        runs = [_noisy(side, instance.arrays, dims, 3 * seed + k)[number] for k in range(3)]
-        with np.errstate(invalid="ignore"):
-            spread = np.max(runs, axis=0) - np.min(runs, axis=0)
-        slack = slack + np.nan_to_num(spread, posinf=0.0, neginf=0.0) * (RTOL / NOISE)
-    return slack
-
-
-def _noisy(root: Term, arrays, dims, seed: int) -> tuple[np.ndarray, ...]:
-    """The term's values when every floating operation errs by a random relative NOISE, element by element."""
-    generator = np.random.default_rng(seed)
-    noise: dict[str, np.ndarray] = {}
-    order = all_dims(root)
-
-    def change(node: Term, args):
-        again = make(node.op, args, node.attrs)
-        if node.dtype not in FLOATS or node.op == "const":
-            return again
-        name = f"noise {len(noise)}"
-        shape = [d.size if d in node.dims else 1 for d in order]
-        noise[name] = 1.0 + NOISE * generator.standard_normal(shape)
-        return again * var(name, "float")
-
-    noisy = rebuild(root, change)
-    return _parts(evaluate(noisy, {**arrays, **noise}, dims))
 
 
 # Functions -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from onepass.egraph.derive import derive
 from onepass.egraph.match import rewrite
 from onepass.egraph.rule import EXACTNESS
 from onepass.testing import Refuted, assert_rule, mutants
-from onepass.testing_strategies import ASSUMPTIONS, instances
+from onepass.egraph.instances import ASSUMPTIONS
+from onepass.testing_strategies import instances
 
 every_rule = pytest.mark.parametrize("law", rules.ALL, ids=lambda law: law.name)
 RESTRICTS_NOTHING = {"excess precision", "a zero has no sign"}  # float casts and signs of zeros mean nothing in float64

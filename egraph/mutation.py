@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .egraph.ops import const, make, var
-from .egraph.rule import Rule, _refuse_bad
-from .egraph.term import Dim, Term, TermError, all_dims, subterms
+from .ops import const, make, var
+from .rule import Rule, refuse_bad
+from .term import Dim, Term, TermError, all_dims, subterms
 
 NOT_COMMUTATIVE = ("sub", "div", "pow", "floordiv", "mod", "lt", "le", "scaled", "where")
 NEIGHBOURS = {
@@ -28,7 +28,7 @@ def mutants(rule: Rule) -> Iterator[Rule]:
         mutant = replace(changed, name=f"{rule.name} with {what}")
         key = mutant.left, mutant.right, mutant.guards
         try:
-            _refuse_bad(mutant)
+            refuse_bad(mutant)
         except TermError:
             continue
         if key not in seen:

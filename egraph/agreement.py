@@ -1,0 +1,110 @@
+"""Do the two sides of a rule agree on an instance? In float64, with a slack for rounding that is measured, not guessed.
+
+Where the left side is not NaN, the right side equals it; rules of both directions and bitwise ones promise more.
+Used by onepass/testing.py and by the provers to refute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .evaluate import evaluate
+from .instances import Instance
+from .ops import make, var
+from .rule import Rule
+from .term import FLOATS, Term, TermError, all_dims, rebuild
+
+RTOL = 1e-9
+TINY = 1e-280  # below this, results underflow differently on the two sides
+NOISE = 1e-12  # relative error put into every operation to learn how far rounding can carry
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the sides of an instance differ: in words, and as arrays where both can be evaluated."""
+
+    what: str
+    left: np.ndarray | None
+    right: np.ndarray | None
+    instance: Instance
+
+    def __str__(self) -> str:
+        return f"{self.what}\n{self.instance}"
+
+
+def difference(instance: Instance) -> Difference | None:
+    """What is wrong with an instance, or None."""
+    rule, why = instance.rule, _ill_typed(instance.left, instance.right)
+    if why:
+        return Difference(why, None, None, instance)
+    dims = sorted(instance.left.dims | instance.right.dims)
+    sides = [_parts(evaluate(side, instance.arrays, dims)) for side in (instance.left, instance.right)]
+    for number, (left, right) in enumerate(zip(*sides)):
+        if not _wrong(rule, left, right, 0.0).any():
+            continue
+        if rule.exact != "bitwise" and left.dtype.kind == "f":
+            slack = _slack(instance, dims, number, left, right)
+            if not _wrong(rule, left, right, slack).any():
+                continue
+        shown = f"left side:  {instance.left} = {left.tolist()}\nright side: {instance.right} = {right.tolist()}"
+        return Difference(shown, left, right, instance)
+    return None
+
+
+def _ill_typed(left: Term, right: Term | TermError) -> str:
+    """Why the right side cannot stand for the left, whatever the values; weak literals take any floating dtype."""
+    if isinstance(right, TermError):
+        return f"{left} would become a term that means nothing: {right}"
+    if left.dtype == right.dtype or "float" in (left.dtype, right.dtype):
+        return ""
+    return f"{left} is {left.dtype}, {right} is {right.dtype}"
+
+
+def _parts(value) -> tuple[np.ndarray, ...]:
+    return tuple(map(np.asarray, value)) if isinstance(value, tuple) else (np.asarray(value),)
+
+
+def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray:
+    """Where the right side is not what the law promises."""
+    left, right = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(left, right))
+    with np.errstate(invalid="ignore"):
+        same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= slack)
+    promised = ~np.isnan(left)
+    if rule.both:
+        promised |= np.isfinite(right)
+    if rule.exact != "reassociates":
+        promised |= True
+    return promised & ~same
+
+
+def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
+    """How far apart rounding can carry the sides: relative to them, and to what noise in every operation does."""
+    with np.errstate(invalid="ignore"):
+        slack = RTOL * np.nan_to_num(np.maximum(np.abs(left), np.abs(right)), posinf=0.0) + TINY
+    for seed, side in enumerate((instance.left, instance.right)):
+        runs = [_noisy(side, instance.arrays, dims, 3 * seed + k)[number] for k in range(3)]
+        with np.errstate(invalid="ignore"):
+            spread = np.max(runs, axis=0) - np.min(runs, axis=0)
+        slack = slack + np.nan_to_num(spread, posinf=0.0, neginf=0.0) * (RTOL / NOISE)
+    return slack
+
+
+def _noisy(root: Term, arrays, dims, seed: int) -> tuple[np.ndarray, ...]:
+    """The term's values when every floating operation errs by a random relative NOISE, element by element."""
+    generator = np.random.default_rng(seed)
+    noise: dict[str, np.ndarray] = {}
+    order = all_dims(root)
+
+    def change(node: Term, args):
+        again = make(node.op, args, node.attrs)
+        if node.dtype not in FLOATS or node.op == "const":
+            return again
+        name = f"noise {len(noise)}"
+        shape = [d.size if d in node.dims else 1 for d in order]
+        noise[name] = 1.0 + NOISE * generator.standard_normal(shape)
+        return again * var(name, "float")
+
+    noisy = rebuild(root, change)
+    return _parts(evaluate(noisy, {**arrays, **noise}, dims))

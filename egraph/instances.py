@@ -1,0 +1,206 @@
+"""Concrete, hostile instances of a rule, drawn by a chooser that the caller gives: Hypothesis or a random generator.
+
+A variable may depend on every dim that the guards do not forbid, whatever its annotation says: that is what the matcher
+would accept. Used by onepass/testing_strategies.py and by the provers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, prod
+from random import Random
+
+import numpy as np
+
+from .guard import GUARDS, Guard
+from .match import holds, instantiate, match
+from .ops import MONOIDS, const, iota, le, load, scaled
+from .rule import Rule, variables_of
+from .term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError, subterms
+
+PLAIN = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.75, 0.1, -0.3, 3.7)
+PROFILES = {  # what the elements of one tensor are drawn from; the first of each is where shrinking goes
+    "plain": PLAIN,
+    "large": tuple(50 * x for x in PLAIN),
+    "ties": (1.0, 2.0),
+    "zeros": (0.0,),
+    "tiny": (1e-30, -1e-30, 3e-31),
+}
+ABSENT = "one absent"  # a plain tensor with one -∞: a masked score
+LONGEST = 24  # values drawn for one tensor
+FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, inf, -inf)
+INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
+SIZES = (1, 2, 2, 3, 3)
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """What an assumption keeps out of samples: -∞ (everywhere, or outside exponents), literals that are no sizes."""
+
+    scores_finite: bool = False
+    values_finite: bool = False
+    literals_positive: bool = False
+
+
+ASSUMPTIONS = {  # the named assumptions of rules; one that is not listed restricts nothing
+    "scores are finite": Restriction(scores_finite=True, values_finite=True),
+    "masked values are finite": Restriction(values_finite=True),
+    "sizes are positive": Restriction(literals_positive=True),
+}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A rule with values for its variables: both sides as terms, the arrays they load, what each variable became."""
+
+    rule: Rule
+    left: Term
+    right: Term | TermError
+    arrays: dict[str, np.ndarray]
+    binding: dict[str, object]
+
+    def __str__(self) -> str:
+        lines = []
+        for name, value in sorted(self.binding.items()):
+            lines.append(f"{name} = {value.size}" if isinstance(value, Dim) else f"{name} = {value}")
+        lines += [f"{name} = {array.tolist()}" for name, array in sorted(self.arrays.items())]
+        return "\n".join(lines)
+
+
+def drawn_instance(rule: Rule, choose: Callable, array: Callable) -> Instance | None:
+    """An instance whose left side matches under every guard, or None; the right side may turn out to mean nothing."""
+    sampler = Sampler(rule, choose, array)
+    left = _instantiated(rule.left, sampler.binding())
+    found = match(rule.left, left) if isinstance(left, Term) else None
+    if found is None or not all(holds(g, found) for g in rule.guards):
+        return None
+    return Instance(rule, left, _instantiated(rule.right, found), sampler.arrays, found)
+
+
+def _instantiated(pattern: Term, binding) -> Term | TermError:
+    try:
+        return instantiate(pattern, binding)
+    except TermError as error:
+        return error
+
+
+def random_instance(rule: Rule, generator: Random) -> Instance | None:
+    """`drawn_instance` by a random generator: what a prover without Hypothesis uses."""
+
+    def array(shape: tuple[int, ...], finite: bool) -> np.ndarray:
+        profile = generator.choice(["plain", "plain", "plain", *PROFILES, *([] if finite else [ABSENT])])
+        values = np.array([generator.choice(PROFILES.get(profile, PLAIN)) for _ in range(prod(shape))], dtype=float)
+        if profile == ABSENT and values.size:
+            values[generator.randrange(values.size)] = -inf
+        return values.reshape(shape)
+
+    return drawn_instance(rule, generator.choice, array)
+
+
+class Sampler:
+    """Draws one binding: dims, attributes, literals, then terms that load arrays.
+
+    choose: one element of a sequence; array: float64 values of (shape, finite), hostile ones among them.
+    """
+
+    def __init__(self, rule: Rule, choose: Callable, array: Callable):
+        self.rule, self.choose, self.array = rule, choose, array
+        self.arrays: dict[str, np.ndarray] = {}
+        self.restriction = ASSUMPTIONS.get(rule.exact, Restriction())
+        self.scores = _variables_under_exponents(rule.left)
+        self.pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
+        self.bound: dict[str, object] = {}
+
+    def binding(self) -> dict[str, object]:
+        self._draw_dims()
+        kinds = {name: kind.split() for name, kind in self.rule.variables}
+        for name in kinds:
+            if name not in self.pattern:
+                self.bound[name] = self._attribute(name, kinds[name])
+        literal = [name for name in self.pattern if self._is_literal(name, kinds.get(name, []))]
+        for name in literal:
+            self.bound[name] = self._literal(name)
+        for name in self.pattern:
+            if name not in literal:
+                self.bound[name] = self._term(name)
+        return self.bound
+
+    def _draw_dims(self) -> None:
+        names = sorted(n for n in variables_of(self.rule.left) if n.startswith("dim "))
+        for name in names:
+            self.bound[name] = Dim(name.removeprefix("dim "), self.choose(SIZES))
+        if len(names) > 1 and self.choose([False] * 7 + [True]):
+            self.bound[names[1]] = self.bound[names[0]]  # two variables may stand for one dim
+        self.batch = Dim("r", self.choose((1, 2)))  # laws hold pointwise in every dim they do not mention
+
+    def _guards(self, kind: str, name: str) -> list[Guard]:
+        about = (self.pattern.get(name), AttributeVariable(name))
+        return [g for g in self.rule.guards if g.kind == kind and g.operands[0] in about]
+
+    def _attribute(self, name: str, kind: list[str]):
+        if "monoid" in kind:
+            return self.choose(list(MONOIDS))
+        return self.choose(DTYPES[:4] if self._guards("float_dtype", name) else DTYPES)
+
+    def _is_literal(self, name: str, kind: list[str]) -> bool:
+        if any(self._guards(k, name) for k in ("constant", "positive", "nonzero")) or self._is_bound_of_range(name):
+            return True
+        return "constant" in kind and self.choose((False, True))
+
+    def _is_bound_of_range(self, name: str) -> bool:
+        return any(g.kind == "in_range" and g.operands[1] is self.pattern[name] for g in self.rule.guards)
+
+    def _literal(self, name: str) -> Term:
+        values = INTEGER_LITERALS if self.pattern[name].attrs[1] == "int64" else FLOAT_LITERALS
+        tests = [GUARDS[k].holds for k in ("positive", "nonzero") if self._guards(k, name)]
+        if self.restriction.literals_positive or self._is_bound_of_range(name):
+            tests.append(GUARDS["positive"].holds)
+        return const(self.choose([v for v in values if all(test(const(v)) for test in tests)]))
+
+    def _dims(self, name: str) -> tuple[Dim, ...]:
+        every = dict.fromkeys(v for v in (*self.bound.values(), self.batch) if isinstance(v, Dim))
+        forbidden = {instantiate(g.operands[1], self.bound) for g in self._guards("independent", name)}
+        needed = {instantiate(g.operands[1], self.bound) for g in self._guards("depends", name)}
+        chance = [False, True, True, True, True]
+        return tuple(d for d in every if d not in forbidden and (d in needed or self.choose(chance)))
+
+    def _dtype(self, name: str) -> str:
+        for guard in self._guards("has_dtype", name):
+            return instantiate(guard.operands[1], self.bound)
+        monoids = [v for v in self.bound.values() if isinstance(v, str) and v in MONOIDS]
+        declared = self.pattern[name].attrs[1]
+        if declared == "any" and monoids:
+            return {"bool": "bool", PAIR: PAIR}.get(MONOIDS[monoids[0]].dtype, "float32")
+        return "float32" if declared == "any" else declared
+
+    def _term(self, name: str) -> Term:
+        for guard in self._guards("in_range", name):
+            largest = instantiate(guard.operands[1], self.bound).attrs[0]
+            return iota(Dim(f"{name}_range", self.choose(range(1, largest + 1))))
+        dims, dtype = self._dims(name), self._dtype(name)
+        if dtype == PAIR:
+            return scaled(self._load(f"{name}_scale", dims, "float32"), self._load(f"{name}_weight", dims, "float32"))
+        if dtype == "int64" and dims and self.choose((False, True)):
+            return iota(dims[0]) * const(self.choose((1, 2, 3))) + const(self.choose((0, 1, 2)))
+        if dtype == "bool" and len(dims) > 1 and self.choose((False, True)):
+            return le(iota(dims[1]), iota(dims[0]))
+        return self._load(name, dims, dtype)
+
+    def _load(self, name: str, dims: tuple[Dim, ...], dtype: str) -> Term:
+        shape = tuple(d.size for d in dims)
+        if dtype in FLOATS:
+            restricted = self.restriction
+            finite = restricted.scores_finite if name in self.scores else restricted.values_finite
+            self.arrays[name] = self.array(shape, finite)
+        else:
+            element = (False, True) if dtype == "bool" else range(-3, 7)
+            values = [self.choose(element) for _ in range(int(np.prod(shape)))]
+            self.arrays[name] = np.array(values, dtype=bool if dtype == "bool" else np.int64).reshape(shape)
+        return load(Tensor(name, dtype, shape), *map(iota, dims))
+
+
+def _variables_under_exponents(left: Term) -> set[str]:
+    """Names of the variables that are exponentiated: scores, for which -∞ means absent; the others are values."""
+    return set().union(*(variables_of(n) for n in subterms(left) if n.op in ("exp", "exp2")))

@@ -1,0 +1,48 @@
+"""Looks for a counterexample of a rule: hostile random instances, small ones first, both sides in float64.
+
+Finding none proves nothing. Deterministic: the generator's seed is fixed. Used by check.py.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from time import perf_counter
+
+from ..egraph.agreement import Difference, difference
+from ..egraph.instances import random_instance
+from ..egraph.rule import Rule
+from ..egraph.term import Dim
+from .verdict import Counterexample
+
+DRAWS = 400
+
+
+def counterexample(rule: Rule, budget: float = 1.0, draws: int = DRAWS) -> Counterexample | None:
+    """The smallest of the first few counterexamples found within the budget in seconds, or None."""
+    return search(rule, budget, draws)[0]
+
+
+def search(rule: Rule, budget: float, draws: int = DRAWS) -> tuple[Counterexample | None, int]:
+    """A counterexample, or None, and how many instances met the guards."""
+    generator, end = Random(0), perf_counter() + budget
+    found: list[Difference] = []
+    met = 0
+    for _ in range(draws):
+        if perf_counter() > end or len(found) == 8:
+            break
+        instance = random_instance(rule, generator)
+        wrong = difference(instance) if instance is not None else None
+        met += instance is not None
+        found += [wrong] if wrong else []
+    return (_told(min(found, key=lambda wrong: len(str(wrong)))) if found else None), met
+
+
+def _told(wrong: Difference) -> Counterexample:
+    instance = wrong.instance
+    shapes = {n.removeprefix("dim "): d.size for n, d in instance.binding.items() if isinstance(d, Dim)}
+    values: dict[str, object] = {name: array.tolist() for name, array in instance.arrays.items()}
+    for name, value in instance.binding.items():
+        if not isinstance(value, Dim) and name not in values:
+            values[name] = str(value)
+    sides = (None if side is None else side.tolist() for side in (wrong.left, wrong.right))
+    return Counterexample(shapes, values, *sides, str(wrong))
