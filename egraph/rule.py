@@ -145,6 +145,7 @@ def variables_of(x) -> set[str]:
 
 def refuse_bad(r: Rule) -> None:
     """Raises RuleError for a record that cannot be a law; `rule` and every reader of records call it."""
+
     def refuse(why: str):
         raise RuleError(f"rule {r.name} ({r.source}): {why}")
 

@@ -11,10 +11,10 @@ from hypothesis import Phase, find, settings
 from onepass import rules
 from onepass.egraph.certificate import check
 from onepass.egraph.derive import derive
+from onepass.egraph.instances import ASSUMPTIONS
 from onepass.egraph.match import rewrite
 from onepass.egraph.rule import EXACTNESS
 from onepass.testing import Refuted, assert_rule, mutants
-from onepass.egraph.instances import ASSUMPTIONS
 from onepass.testing_strategies import instances
 
 every_rule = pytest.mark.parametrize("law", rules.ALL, ids=lambda law: law.name)

@@ -1,4 +1,4 @@
-"""Verdicts: wrong rules are refuted with numbers, shipped rules are not, and nothing is proved for want of an answer."""
+"""Verdicts: wrong rules are refuted with numbers, shipped rules are not, nothing is proved for want of an answer."""
 
 import pytest
 
