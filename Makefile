@@ -13,7 +13,10 @@ TESTS =
 READY = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.ready)
 HAS_TORCH = -c 'import torch; assert (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)' 2>/dev/null
 
-.PHONY: demo test lint prove theory bench clean
+N = 1000
+SEED = 0
+
+.PHONY: demo test lint fuzz prove theory bench clean
 
 demo: $(READY)
 	$(PYTHON) -m onepass demo
@@ -30,6 +33,10 @@ prove: $(READY)
 # Checked by Rocq, which is installed as Debian's package coq where it is missing (250 MB, needs root or sudo).
 theory: $(READY)
 	$(PYTHON) -m onepass.proofs.audit
+
+# Random programs against float64 eager: make fuzz N=10000; each loud outcome is printed as a program
+fuzz: $(READY)
+	$(PYTHON) -m tests.fuzz --count $(N) --seed $(SEED) --jobs $(JOBS)
 
 bench: $(READY)
 	$(PYTHON) -m onepass bench

@@ -17,6 +17,7 @@ from . import fused, operator  # noqa: F401  (registers the operation)
 from .capture import value_of_node, where_of
 from .errors import Refusal
 from .fused import Fused
+from .in_place import make_functional
 from .lowering.plan import NotPlannable
 from .opened import open_calls
 from .options import Options
@@ -38,6 +39,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
     failures: list[str] = []
     try:
         kept = open_calls(graph)
+        make_functional(graph)
         regions = [*find_regions(graph), *kept]
     except Exception as error:
         regions = []

@@ -1,0 +1,89 @@
+"""In-place operations on a region's own intermediates become the functional ones that they abbreviate.
+
+Invariant: the graph computes what it did; only memory that the graph made itself, and that no view is looked at through
+later, stops being overwritten. Called by replace.py before regions are looked for.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from .capture import value_of_node
+from .kinds import changes_in_place, is_aten, kind_of, name_of
+from .region_walk import Survey, survey
+
+MAKES_NEW_MEMORY = ("contraction", "pointwise", "creation", "layer", "reduction")
+MAY_RETURN_ITS_INPUT = ("dropout", "clone", "contiguous")
+_OPERATORS = {getattr(operator, f"i{name}"): getattr(operator, name) for name in "add sub mul truediv pow".split()}
+
+
+def make_functional(graph: fx.Graph) -> int:
+    """How many operations were rewritten. What might be seen elsewhere, or would change a dtype or shape, stays."""
+    known = survey(graph)
+    return sum(_rewritten(node, known) for node in known.in_place)
+
+
+def _rewritten(node: fx.Node, known: Survey) -> bool:
+    target = node.args[0] if node.args else None
+    function = _functional(node)
+    if function is None or not isinstance(target, fx.Node) or not (known.plain[target] or known.reduced[target]):
+        return False
+    if not _own_memory(target, known) or not _unseen(target, node, known) or not _same_kind(node, target, function):
+        return False
+    later = lambda user: user is not node and known.place[user] > known.place[node]
+    node.target = function
+    target.replace_all_uses_with(node, delete_user_cb=later)
+    return True
+
+
+def _functional(node: fx.Node):
+    """What the node would call if it returned a new tensor; None if that is not known to exist."""
+    if node.kwargs.get("out") is not None:
+        return None
+    if node.op == "call_method":
+        name = node.target.removesuffix("_")
+        return name if kind_of(node) == "pointwise" and hasattr(torch.Tensor, name) else None
+    if is_aten(node):
+        packet = getattr(torch.ops.aten, name_of(node).removesuffix("_"), None)
+        return getattr(packet, node.target._overloadname, None) if kind_of(node) == "pointwise" else None
+    return _OPERATORS.get(node.target)
+
+
+def _own_memory(target: fx.Node, known: Survey) -> bool:
+    made = target.op in ("call_function", "call_method") and known.kind[target] in MAKES_NEW_MEMORY
+    return made and not changes_in_place(target) and name_of(target) not in MAY_RETURN_ITS_INPUT
+
+
+def _unseen(target: fx.Node, node: fx.Node, known: Survey) -> bool:
+    """No view of the target's memory from before the write is used after it."""
+    seen, stack = set(), [u for u in target.users if u is not node]
+    while stack:
+        user = stack.pop()
+        if user in seen or known.place[user] > known.place[node]:
+            continue  # what is made after the write reads the new value
+        seen.add(user)
+        if (
+            known.kind[user] in ("view", "cast", "other")
+            or changes_in_place(user)
+            or name_of(user) in MAY_RETURN_ITS_INPUT
+        ):
+            if any(known.place[u] > known.place[node] for u in user.users) or node in user.users:
+                return False
+            stack.extend(user.users)
+    return True
+
+
+def _same_kind(node: fx.Node, target: fx.Node, function) -> bool:
+    """The functional operation gives the dtype and shape of the memory that was written."""
+    try:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), value_of_node)
+        made = (
+            getattr(args[0], function)(*args[1:], **kwargs) if isinstance(function, str) else function(*args, **kwargs)
+        )
+    except Exception:  # whatever a meta computation may raise: the operation then stays as it was
+        return False
+    old = value_of_node(target)
+    return isinstance(made, torch.Tensor) and (made.dtype, made.shape) == (old.dtype, old.shape)

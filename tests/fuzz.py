@@ -1,0 +1,166 @@
+"""Runs random programs through the backend and counts what happened: `python -m tests.fuzz --count 1000 --seed 0`.
+
+Every answer is compared with float64 eager. A wrong answer or a crash is shrunk, printed as a program that can be
+pasted into tests/issues/, and makes the run fail; refusals are counted by reason. Called by `make fuzz` and test_fuzz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+import torch
+
+import onepass.report as report
+from onepass.backend import onepass_backend
+from tests.fuzz_programs import Fuzzed, random_program, shorter
+
+FLOOR = {torch.float64: 1e-11, torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+LOUD = ("wrong", "crash", "failed executor")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`kind`: fused, refused, nothing to do, eager fails too, wrong, crash, or failed executor (yet right)."""
+
+    kind: str
+    reason: str = ""
+
+
+def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outcome:
+    """Runs one program both ways."""
+    torch._dynamo.reset()
+    report.forget()
+    function, inputs = program.function(), [t.to(device) for t in program.tensors()]
+    doubled = [t.double() if t.is_floating_point() else t for t in inputs]
+    torch.set_default_device(device)
+    try:
+        eager = function(*[t.clone() for t in inputs])
+        exact = function(*[t.clone() for t in doubled])
+    except Exception as error:
+        return Outcome("eager fails too", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:80]}")
+    finally:
+        torch.set_default_device("cpu")
+    try:
+        torch.set_default_device(device)
+        run = torch.compile(function, backend=onepass_backend, options={"inner": "eager", "executor": executor})
+        got = run(*[t.clone() for t in inputs])
+    except Exception as error:
+        return Outcome("crash", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}")
+    finally:
+        torch.set_default_device("cpu")
+    hidden = program.regime == "infinite value at the end" and "keep" in program.source  # absent: a law's assumption
+    rounded = "float32" if "float32" in program.source or ".float()" in program.source else program.dtype
+    answers = (x if isinstance(x, tuple) else (x,) for x in (got, eager, exact))
+    return compared(*answers, hidden, getattr(torch, rounded))
+
+
+def compared(got, eager, exact, hidden: bool, rounded: torch.dtype) -> Outcome:
+    """Wrong if any result is further from float64 than eager's own error and a floor allow, or finite elsewhere.
+
+    hidden: what eager makes NaN of a masked value that is not finite may be finite.
+    """
+    for mine, theirs, truth in zip(got, eager, exact, strict=True):
+        floor = max(FLOOR[rounded], FLOOR[mine.dtype])
+        if difference := _difference(mine, theirs, truth.double(), hidden, floor):
+            return Outcome("wrong", difference)
+    found = report.reports()
+    notes = [n for r in found for region in r.regions for n in region.notes] + [f for r in found for f in r.failures]
+    if notes:
+        return Outcome("failed executor", re.sub(r"\s*\(region .*", "", notes[0])[:200])
+    if any(r.regions for r in found):
+        return Outcome("fused", ", ".join(sorted({f.reason for r in found for f in r.refusals})))
+    reasons = [f.reason for r in found for f in r.refusals]
+    return Outcome("refused", re.sub(r" at <fuzzed>:\d+", "", reasons[0])) if reasons else Outcome("nothing to do")
+
+
+def _difference(got, eager, exact, hidden: bool, floor: float) -> str:
+    if got.dtype != eager.dtype or got.shape != eager.shape or _strides(got) != _strides(eager):
+        return f"{got.dtype}{list(got.shape)} {got.stride()}, eager {eager.dtype}{list(eager.shape)} {eager.stride()}"
+    usable = exact.isfinite() & eager.isfinite()
+    if not got[usable].isfinite().all():
+        return "not finite where eager is finite"
+    if not hidden and bool((got.isfinite() & exact.isnan() & eager.isnan()).any()):
+        return "finite where eager is NaN"
+    if not usable.any():
+        return ""
+    error, own = ((x.double() - exact)[usable].abs().max().item() for x in (got, eager))
+    size = max(1.0, exact[usable].abs().max().item())
+    return (
+        "" if error <= 4 * own + floor * size else f"error {error:.3g}, eager's {own:.3g}, size {size:.3g}"
+    )
+
+
+def _strides(tensor) -> list[int]:
+    """Of axes that have more than one element: the others' say nothing."""
+    return [stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1]
+
+
+def run(count: int, start: int, executor: str, device: str) -> tuple[Counter, dict]:
+    """Counts outcomes of `count` programs, and an example of each loud one."""
+    outcomes: Counter = Counter()
+    examples: dict[tuple[str, str], Fuzzed] = {}
+    random = Random(start)
+    for _ in range(count):
+        program = random_program(random)
+        outcome = judge(program, executor, device)
+        outcomes[outcome.kind, "" if outcome.kind == "wrong" else outcome.reason] += 1
+        if outcome.kind in LOUD and (outcome.kind, outcome.reason) not in examples and len(examples) < 12:
+            examples[outcome.kind, outcome.reason] = shrunk(program, outcome.kind, executor, device)
+    return outcomes, examples
+
+
+def shrunk(program: Fuzzed, kind: str, executor: str, device: str) -> Fuzzed:
+    """The simplest program with the same kind of outcome that single steps lead to."""
+    for simpler in shorter(program):
+        if judge(simpler, executor, device).kind == kind:
+            return shrunk(simpler, kind, executor, device)
+    return program
+
+
+def _work(task):
+    os.environ["ONEPASS_CACHE"] = tempfile.mkdtemp()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    return run(*task)
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--executor", default="auto")
+    parser.add_argument("--device", default="cpu")
+    given_ = parser.parse_args(arguments)
+    share = -(-given_.count // given_.jobs)
+    tasks = [(share, given_.seed + n, given_.executor, given_.device) for n in range(given_.jobs)]
+    if given_.jobs == 1:
+        results = [_work(tasks[0])]
+    else:
+        with multiprocessing.get_context("spawn").Pool(given_.jobs) as pool:
+            results = pool.map(_work, tasks)
+    outcomes = sum((counts for counts, _ in results), Counter())
+    kinds: Counter = Counter()
+    for (kind, _), number in outcomes.items():
+        kinds[kind] += number
+    print(f"{sum(kinds.values())} programs, seeds {given_.seed}..{given_.seed + given_.jobs - 1}:", dict(kinds))
+    for (kind, reason), number in outcomes.most_common():
+        if kind in ("refused", "eager fails too", *LOUD):
+            print(f"  {number:6d}  {kind}: {reason}")
+    for _, examples in results:
+        for (kind, reason), program in list(examples.items())[:4]:
+            print(f"\n{kind}: {reason}\n{program}")
+    return int(any(kinds[kind] for kind in LOUD))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

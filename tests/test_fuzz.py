@@ -1,0 +1,74 @@
+"""A short run of the fuzzer, and that it can fail: a wrong executor, a crash and a failing executor are all seen."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import given as drawn
+
+from onepass import operator
+from tests.fuzz import LOUD, judge, run, shrunk
+from tests.fuzz_programs import Fuzzed, programs
+
+PLAIN = Fuzzed(
+    ("s = q @ k.mT", "s = s + bias", "s = s * 0.25", "p = s.softmax(-1)", "o = p @ v", "return o"),
+    {"q": ("float", (2, 7, 8)), "k": ("float", (2, 9, 8)), "v": ("float", (2, 9, 8)), "bias": ("float", (7, 9))},
+    "float32",
+    "large",
+    0,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
+
+
+def test_random_programs_are_right_or_left_alone():
+    outcomes, examples = run(25, 0, "auto", "cpu")
+    assert sum(outcomes.values()) == 25
+    assert not [kind for kind, _ in outcomes if kind in LOUD], "\n\n".join(map(str, examples.values()))
+    assert outcomes["fused", ""] > 5
+
+
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@drawn(programs())
+def test_drawn_programs_are_right_or_left_alone(program):
+    assert judge(program).kind not in LOUD, str(program)
+
+
+def test_a_wrong_executor_is_found_and_its_program_shrunk(monkeypatch):
+    right = operator._tiled
+
+    def wrong(*given):
+        result = right(*given)
+        return [r + 1e-3 for r in result] if isinstance(result, list | tuple) else result + 1e-3
+
+    monkeypatch.setattr(operator, "_tiled", wrong)
+    assert judge(PLAIN).kind == "wrong"
+    small = shrunk(PLAIN, "wrong", "auto", "cpu")
+    assert small.regime == "normal" and "bias" not in small.source and len(small.lines) == 4
+
+
+def test_a_failing_executor_is_loud(monkeypatch):
+    def broken(*given):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(operator, "_tiled", broken)
+    assert judge(PLAIN).kind == "failed executor"
+
+
+def test_an_exception_is_a_crash(monkeypatch):
+    def broken(graph, inputs, options=None):
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr("tests.fuzz.onepass_backend", broken)
+    assert judge(PLAIN).kind == "crash"
+
+
+def test_what_eager_refuses_is_no_bug():
+    bad = Fuzzed(("return q @ k",), PLAIN.inputs, "float32", "normal", 0)
+    assert judge(bad).kind == "eager fails too"
+
+
+def test_a_record_gives_the_same_tensors_again():
+    assert all(torch.equal(a, b) for a, b in zip(PLAIN.tensors(), PLAIN.tensors(), strict=True))
