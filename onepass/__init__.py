@@ -13,6 +13,7 @@ _HOME = {  # public name: the module that holds it; a module that is public itse
     "GraphPass": "passes",
     "Report": "report",
     "Rule": "egraph",
+    "check": "given",
     "errors": "errors",
     "explain": "report",
     "independent": "egraph",

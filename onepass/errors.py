@@ -14,6 +14,29 @@ class OptionError(OnepassError, ValueError):
     """An option that onepass does not have, or a value that it does not take."""
 
 
+class RuleRefuted(OptionError):
+    """A rule that was given and is no law. An error of the call that gave it, not of the model."""
+
+    def __init__(self, rule: str, source: str, verdict: str):
+        super().__init__(f"rule {rule} ({source}) is no law, and nothing was compiled with it\n{verdict}")
+        self.rule, self.source, self.verdict = rule, source, verdict
+
+    def __reduce__(self):
+        return type(self), (self.rule, self.source, self.verdict)
+
+
+class RuleUnproved(OptionError):
+    """A rule that was given, could be neither proved nor refuted, and does not say trust=True."""
+
+    def __init__(self, rule: str, source: str, verdict: str):
+        advice = "decorate it with @onepass.rule(trust=True) to use it on your word: every report then names it"
+        super().__init__(f"rule {rule} ({source}) is neither proved nor refuted; {advice}\n{verdict}")
+        self.rule, self.source, self.verdict = rule, source, verdict
+
+    def __reduce__(self):
+        return type(self), (self.rule, self.source, self.verdict)
+
+
 class ProgramError(OnepassError):
     """A stored program that cannot be read or run: bad JSON, an operation outside of ATen, the wrong inputs."""
 

@@ -26,6 +26,7 @@ from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor
 from .egraph.show import show_let
 from .egraph.term import TermError
 from .errors import OnepassError, ProgramError
+from .given import unproved
 from .lowering.build import plan_stores
 from .lowering.plan import Plan, Store
 from .options import Options
@@ -259,4 +260,4 @@ def steps(derivations: Sequence[Derivation], rules) -> tuple[Step, ...]:
     needed: dict[str, str] = {}
     for name, exact in (pair for derivation in derivations for pair in exactness(derivation, known).items()):
         needed[name] = exact if exact == known[name].exact else needed.get(name, exact)
-    return tuple(Step(name, known[name].law, exact, known[name].trusted) for name, exact in needed.items())
+    return tuple(Step(name, known[name].law, exact, unproved(known[name])) for name, exact in needed.items())

@@ -15,6 +15,7 @@ from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 from .egraph.serial import digest, rule_from_json, rule_to_json, statement
 from .errors import OptionError
+from .given import admit
 from .installed import INSTALLED, installed
 from .rules import ALL
 
@@ -45,13 +46,18 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping | None) -> Options:
-        """The options of torch.compile(..., options={...}). Raises OptionError naming what it does not know."""
+        """The options of torch.compile(..., options={...}), GraphPass or explain; the rules among them are checked.
+
+        Raises OptionError naming what it does not know, RuleRefuted or RuleUnproved for a rule.
+        """
         given = dict(given or {})
         known = set(cls.__dataclass_fields__)
         unknown = sorted(set(given) - known)
         if unknown:
             raise OptionError(f"onepass has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        return cls(**given)
+        read = cls(**given)
+        admit(read.rules)
+        return read
 
     def carried(self) -> dict:
         """The part that a compiled graph carries, as JSON data; pattern rules have become ordinary ones."""

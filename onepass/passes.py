@@ -19,10 +19,13 @@ from .report import Refused, Report, record
 
 
 class GraphPass(CustomGraphPass):
-    """`then` is another pass, run after this one on the same graph: passes of several libraries in one place."""
+    """`then` is another pass, run after this one on the same graph: passes of several libraries in one place.
+
+    Raises OptionError, RuleRefuted or RuleUnproved when it is made, before any model is compiled.
+    """
 
     def __init__(self, rules=(), *, strict: bool = False, executor: str = "auto", then: Callable | None = None):
-        self.options = Options(rules=rules, strict=strict, executor=executor)
+        self.options = Options.read({"rules": rules, "strict": strict, "executor": executor})
         if then is not None and not callable(then):
             raise OptionError(f"then is a pass, not {then!r}")
         self.then = then

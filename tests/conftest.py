@@ -24,10 +24,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
     """As in a new process with an empty cache; modules ask for it by `pytestmark = pytest.mark.usefixtures`."""
-    from onepass import operator, report
+    from onepass import given, operator, report
 
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     torch._dynamo.reset()
     operator.forget()
     report.forget()
+    given.forget()
     torch.manual_seed(0)

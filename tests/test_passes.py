@@ -184,7 +184,6 @@ def test_a_users_rule_changes_the_kernel_through_options():
     result = torch.compile(roundabout, backend=onepass_backend, options={"inner": "eager", "rules": rules})(*arguments)
     (changed,) = [r for r in regions() if "log" not in r.extracted]
     assert "logarithm_of_exponential" in [step.rule for step in changed.derivation]
-    assert changed.trusted == ("logarithm_of_exponential",)
     torch.testing.assert_close(result, roundabout(*arguments), rtol=1e-4, atol=1e-5)
 
 

@@ -1,0 +1,230 @@
+"""Rules that a user gives: refuted ones raise with their numbers, undecided ones unless trusted, each decided once."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import onepass
+from onepass import given
+from onepass.egraph import RuleError
+from onepass.egraph.ops import max_over, sum_over
+from onepass.errors import OptionError, RuleRefuted, RuleUnproved
+from onepass.options import Options
+from onepass.proofs.verdict import Verdict
+from onepass.rules.reductions import divisor_out_of_sum
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+@onepass.rule
+def shift_unguarded(s: "j", c: "j"):
+    """(s - c) - max_j (s - c) = s - max_j s"""
+    return (s - c) - max_over("j", s - c), s - max_over("j", s)
+
+
+@onepass.rule(when=lambda c: onepass.independent(c, of="j"))
+def shift_guarded(s: "j", c):
+    """(s - c) - max_j (s - c) = s - max_j s when c does not depend on j"""
+    return (s - c) - max_over("j", s - c), s - max_over("j", s)
+
+
+@onepass.rule
+def subtraction_undone(a, b):
+    """(a + b) - b = a"""
+    return (a + b) - b, a
+
+
+def centred(q, k, v):
+    scores = q @ k.mT / 8
+    return torch.softmax(scores - scores.mean(-1, keepdim=True), dim=-1) @ v
+
+
+def inputs():
+    return [torch.randn(1, 2, 16, 4) for _ in range(3)]
+
+
+@pytest.fixture
+def verdicts(monkeypatch):
+    """What the provers answer, by name of rule, in place of what they would find; and the names that were asked."""
+    from onepass.proofs import check as provers
+
+    answers, asked = {}, []
+
+    def decided(rule):
+        asked.append(rule.name)
+        return Verdict(rule.name, answers.get(rule.name, "proved"), "as told", 0.0, None, "")
+
+    monkeypatch.setattr(provers, "check", decided)
+    return answers, asked
+
+
+DOORS = {
+    "options": lambda rules: Options.read({"rules": rules}),
+    "pass": lambda rules: onepass.GraphPass(rules=rules),
+    "explain": lambda rules: onepass.explain(centred, *inputs(), rules=rules),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_refuted_rule_raises_with_its_numbers(door):
+    with pytest.raises(RuleRefuted) as raised:
+        DOORS[door]([shift_unguarded])
+    message = str(raised.value)
+    line = f"{__file__}:{shift_unguarded.source.rpartition(':')[2]}"
+    assert message.startswith(f"rule shift_unguarded ({line}) is no law")
+    assert "left side:" in message and "right side:" in message and "dim j = " in message
+
+
+def test_a_refuted_rule_stops_the_first_call_of_a_compiled_model():
+    compiled = torch.compile(
+        centred, backend=onepass.onepass_backend, options={"rules": [shift_unguarded], "inner": "eager"}
+    )
+    with pytest.raises(Exception, match=r"rule shift_unguarded .* is no law, and nothing was compiled with it"):
+        compiled(*inputs())
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_trust_does_not_save_a_refuted_rule(trust, verdicts):
+    answers, _ = verdicts
+    law = onepass.rule(trust=trust)(_plain_law)
+    answers[law.name] = "refuted"
+    with pytest.raises(RuleRefuted):
+        Options.read({"rules": [law]})
+
+
+def _plain_law(a, b):
+    """(a + b) - b = a"""
+    return (a + b) - b, a
+
+
+def test_an_undecided_rule_raises_unless_it_is_trusted(verdicts):
+    answers, _ = verdicts
+    answers["_plain_law"] = "unknown"
+    with pytest.raises(
+        RuleUnproved, match=r"is neither proved nor refuted; decorate it with @onepass.rule\(trust=True"
+    ):
+        Options.read({"rules": [onepass.rule(_plain_law)]})
+    trusted = onepass.rule(trust=True)(_plain_law)
+    assert Options.read({"rules": [trusted]}).rules == (trusted,)
+    assert given.unproved(trusted)
+
+
+def test_a_trusted_rule_that_is_proved_is_not_called_unproved(verdicts):
+    trusted = onepass.rule(trust=True)(_plain_law)
+    assert given.unproved(trusted), "nobody has asked the provers yet"
+    Options.read({"rules": [trusted]})
+    assert not given.unproved(trusted)
+
+
+def test_every_report_names_what_is_only_trusted(verdicts, tmp_path):
+    answers, _ = verdicts
+    answers["shift_guarded"] = "unknown"
+    law = onepass.rule(when=lambda c: onepass.independent(c, of="j"), trust=True)(_shift)
+    answers[law.name] = "unknown"
+    report = onepass.explain(centred, *inputs(), rules=[law])
+    said = f"{law.name}: not proved, used on its author's word"
+    assert said in str(report)
+    assert json.loads(report.json())["trusted"] == [law.name]
+    assert f"Step(rule={law.name!r}" in repr(report) and "trusted=True" in repr(report)
+    assert law.name in report.html(tmp_path / "page.html").read_text()
+
+
+def _shift(s: "j", c):
+    """(s - c) - max_j (s - c) = s - max_j s when c does not depend on j"""
+    return (s - c) - max_over("j", s - c), s - max_over("j", s)
+
+
+def test_a_proved_rule_changes_the_kernel():
+    before, after = (onepass.explain(centred, *inputs(), rules=rules) for rules in ([], [shift_guarded]))
+    assert (before.passes, after.passes) == ((4, 2), (4, 1))
+    assert "shift_guarded" in [step.rule for step in after.derivation] and after.trusted == ()
+
+
+# Decided once --------------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_decided_once_in_a_process_and_once_on_a_disk(verdicts):
+    _, asked = verdicts
+    for _ in range(3):
+        Options.read({"rules": [subtraction_undone]})
+        given.forget()
+    assert asked == ["subtraction_undone"]
+
+
+def test_another_law_is_decided_anew(verdicts):
+    _, asked = verdicts
+    Options.read({"rules": [shift_guarded]})
+
+    @onepass.rule(when=lambda c, s: (onepass.independent(c, of="j"), onepass.independent(s, of="j")))
+    def shift_guarded_again(s: "j", c):
+        """(s - c) - max_j (s - c) = s - max_j s"""
+        return (s - c) - max_over("j", s - c), s - max_over("j", s)
+
+    Options.read({"rules": [shift_guarded_again]})
+    assert asked == ["shift_guarded", "shift_guarded_again"]
+
+
+def test_without_a_disk_the_process_remembers(verdicts, monkeypatch):
+    _, asked = verdicts
+    monkeypatch.setenv("ONEPASS_CACHE", "off")
+    for _ in range(2):
+        Options.read({"rules": [subtraction_undone]})
+    assert asked == ["subtraction_undone"]
+
+
+def test_shipped_laws_are_not_decided_again(verdicts):
+    Options.read({"rules": [divisor_out_of_sum]})
+    assert verdicts[1] == []
+
+
+def test_a_compiled_graph_does_not_decide_again(verdicts):
+    _, asked = verdicts
+    options = Options.read({"rules": [shift_guarded]})
+    asked.clear()
+    assert Options.from_carried(options.carried()).rules == (shift_guarded,)
+    assert asked == []
+
+
+LOADED = """
+import sys, torch, onepass
+onepass.explain(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, *[torch.randn(1, 2, 8, 4)] * 3)
+print([name for name in sys.modules if name.startswith("onepass.proofs")])
+"""
+
+
+def test_without_rules_no_prover_is_loaded():
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+# What is refused before ----------------------------------------------------------------------------------------------
+
+
+def test_a_name_of_a_shipped_law_is_taken():
+    def divisor_out_of_sum(s: "j", c):
+        """Σ_j (s / c) = (Σ_j s) / c"""
+        return sum_over("j", s / c), sum_over("j", s) / c
+
+    with pytest.raises(OptionError, match=r"rule divisor_out_of_sum .* has the name of a law of onepass that says"):
+        Options(rules=[onepass.rule(divisor_out_of_sum)])
+
+
+def test_check_is_public_and_takes_rules_only():
+    assert onepass.check(shift_unguarded).status == "refuted"
+    with pytest.raises(TypeError, match="is no rule: decorate a law"):
+        onepass.check(_plain_law)
+
+
+def test_errors_survive_pickling():
+    for error in (RuleRefuted("name", "file:1", "numbers"), RuleUnproved("name", "file:1", "why")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.rule) == (str(error), "name")
+    assert not issubclass(RuleRefuted, RuleError)
