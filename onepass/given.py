@@ -20,6 +20,7 @@ from .errors import RuleRefuted, RuleUnproved
 from .rules import ALL
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
+UNREADABLE = "a side of it is code, or it has too many readings: only what it gives for a region can be checked"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ _KNOWN: dict[str, Known] = {}
 def check(rule: Rule | PatternRule):
     """The provers' Verdict on a rule: proved, refuted with a counterexample, or unknown; with method and seconds.
 
-    Raises TypeError for what is no rule. Loads the provers; may take seconds for a rule that is hard to decide.
+    A pattern rule is what its readings are: refuted if one is, proved if all are. Raises TypeError for what is no rule.
+    Loads the provers; nothing is remembered here.
     """
     from .proofs.check import check as decided
     from .proofs.verdict import Verdict
@@ -46,11 +48,12 @@ def check(rule: Rule | PatternRule):
     if not isinstance(rule, PatternRule):
         raise TypeError(f"{rule!r} is no rule: decorate a law with @onepass.rule")
     if rule.rules is None:
-        reason = "a side of it is code, or it has too many readings: only what it gives for a region can be checked"
-        return Verdict(rule.name, UNKNOWN, "none", 0.0, None, reason)
-    verdicts = [decided(each) for each in rule.rules]
-    worst = min(verdicts, key=lambda verdict: (REFUTED, UNKNOWN, PROVED).index(verdict.status))
-    return replace(worst, seconds=sum(verdict.seconds for verdict in verdicts))
+        return Verdict(rule.name, UNKNOWN, "none", 0.0, None, UNREADABLE)
+    return replace(_worst([decided(each) for each in rule.rules]), rule=rule.name)
+
+
+def _worst(found):
+    return min(found, key=lambda one: (REFUTED, UNKNOWN, PROVED).index(one.status))
 
 
 def admit(rules: Sequence[Rule | PatternRule]) -> None:
@@ -65,35 +68,33 @@ def admit(rules: Sequence[Rule | PatternRule]) -> None:
 
 def known(rule: Rule | PatternRule) -> Known:
     """The verdict on a rule, decided at most once for what it says."""
+    if isinstance(rule, PatternRule):
+        return Known(UNKNOWN, UNREADABLE) if rule.rules is None else _worst([known(each) for each in rule.rules])
     if _is_shipped(rule):
         return Known(PROVED, "shipped, in the ledger")
     name = _key(rule)
-    if name is None or name not in _KNOWN:
-        found = (name and _remembered(name)) or _decided(rule)
-        if name is None:
-            return found
+    if name not in _KNOWN:
+        found = _remembered(name)
+        if found is None:
+            verdict = check(rule)
+            found = Known(verdict.status, str(verdict))
+            cache.write(name, {"status": found.status, "text": found.text})
         _KNOWN[name] = found
-        cache.write(name, {"status": found.status, "text": found.text})
     return _KNOWN[name]
 
 
-def unproved(rule: Rule | PatternRule) -> bool:
+def unproved(rule: Rule) -> bool:
     """Whether a rule is used on its author's word. Proves nothing: what is not remembered counts as unproved."""
     if not rule.trusted:
         return False
     name = _key(rule)
-    found = None if name is None else _KNOWN.get(name) or _remembered(name)
+    found = _KNOWN.get(name) or _remembered(name)
     return found is None or found.status != PROVED
 
 
 def forget() -> None:
     """Drops the verdicts of this process; the disk keeps its own."""
     _KNOWN.clear()
-
-
-def _decided(rule: Rule | PatternRule) -> Known:
-    verdict = check(rule)
-    return Known(verdict.status, str(verdict))
 
 
 def _remembered(name: str) -> Known | None:
@@ -103,21 +104,16 @@ def _remembered(name: str) -> Known | None:
     return Known(body["status"], str(body.get("text", "")))
 
 
-def _is_shipped(rule: Rule | PatternRule) -> bool:
+def _is_shipped(rule: Rule) -> bool:
     law = next((law for law in ALL if law.name == rule.name), None)
-    return law is not None and isinstance(rule, Rule) and statement(rule) == statement(law)
+    return law is not None and statement(rule) == statement(law)
 
 
-def _key(rule: Rule | PatternRule) -> str | None:
-    """The name of a verdict: what the rule says and who decided it. None for a rule whose right side is code."""
-    if isinstance(rule, PatternRule):
-        if rule.rules is None:
-            return None
-        said = [rule_to_json(each) for each in rule.rules]
-    else:
-        said = [rule_to_json(rule)]
-    for each in said:
-        del each["source"], each["trusted"], each["law"]
+def _key(rule: Rule) -> str:
+    """The name of a verdict: what the rule says, and the code that decides."""
+    said = rule_to_json(rule)
+    for part in ("law", "source", "trusted"):
+        del said[part]
     return digest(["verdict", said, _provers()])[:40]
 
 
