@@ -12,6 +12,7 @@ import numpy as np
 
 from .egraph.agreement import RTOL, difference
 from .egraph.mutation import mutants
+from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 
 STRATEGIES = ("Instance", "hostile_arrays", "instances", "named_shapes")  # of testing_strategies, loaded on first use
@@ -27,17 +28,29 @@ def __getattr__(name: str):
     return getattr(testing_strategies, name)
 
 
+LEAST_EXAMPLES = 10
+
+
 class Refuted(AssertionError):
     """A claim that does not hold; the message is a minimal counterexample."""
 
 
-def assert_rule(rule: Rule, examples: int = 100, *, shrink: bool = True) -> None:
+def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool = True) -> None:
     """Raises Refuted with a minimal counterexample if the two sides of a rule differ, or if it never fires.
 
     Where the left side is not NaN, the right side equals it. A rule of both directions holds from right to left, too,
     where its right side is finite; a bitwise rule, and one under a named assumption, is NaN on both sides or on none.
+    A pattern rule is tested reading by reading. Raises TypeError for what is no rule, or whose right side is code.
     """
     _hypothesis()
+    if isinstance(rule, PatternRule) and rule.rules is not None:
+        for reading in rule.rules:
+            assert_rule(reading, max(LEAST_EXAMPLES, examples // len(rule.rules)), shrink=shrink)
+        return
+    if not isinstance(rule, Rule):
+        code = isinstance(rule, PatternRule)
+        why = "its sides are code, or too many" if code else "decorate a law with @onepass.rule"
+        raise TypeError(f"{getattr(rule, 'name', rule)} cannot be tested as a rule: {why}")
     from .testing_strategies import instances
 
     fired = [0]
@@ -53,11 +66,14 @@ def assert_rule(rule: Rule, examples: int = 100, *, shrink: bool = True) -> None
         raise Refuted(f"rule {rule} never fired: no drawn instance matched its left side under its guards")
 
 
-def assert_equivalent(f: Callable, g: Callable, inputs, examples: int = 50, *, rtol: float = RTOL) -> None:
+def assert_equivalent(
+    f: Callable, g: Callable, inputs, examples: int = 50, *, rtol: float = RTOL, finite: bool = False
+) -> None:
     """Raises Refuted with a minimal counterexample if two PyTorch functions differ in float64.
 
     inputs: a sequence with one entry per argument: a text of dims such as "b i d" (sizes are drawn, 1 included; equal
     letters are equal sizes), a shape, or a tensor that is used as it is; or a Hypothesis strategy of argument tuples.
+    finite: draws no -∞, which stands for what is masked.
     """
     import torch
 
@@ -70,7 +86,7 @@ def assert_equivalent(f: Callable, g: Callable, inputs, examples: int = 50, *, r
             raise Refuted(f"{_name(f)} and {_name(g)} differ: {why}\n{shown}")
 
     fixed = not hasattr(inputs, "example") and all(isinstance(a, torch.Tensor) for a in inputs)
-    body(tuple(inputs)) if fixed else _search(_arguments(torch, inputs), body, examples, True)
+    body(tuple(inputs)) if fixed else _search(_arguments(torch, inputs, finite), body, examples, True)
 
 
 # Running -------------------------------------------------------------------------------------------------------------
@@ -114,7 +130,7 @@ def _search(strategy, body: Callable, examples: int, shrink: bool) -> None:
 # Functions -----------------------------------------------------------------------------------------------------------
 
 
-def _arguments(torch, inputs):
+def _arguments(torch, inputs, finite: bool):
     """A strategy of argument tuples."""
     h = _hypothesis()
     from .testing_strategies import hostile_arrays, named_shapes
@@ -128,7 +144,8 @@ def _arguments(torch, inputs):
     def draw_all(draw):
         shapes = iter(draw(named_shapes(texts)))
         drawn = [a if isinstance(a, torch.Tensor) else next(shapes) if isinstance(a, str) else tuple(a) for a in inputs]
-        return tuple(a if isinstance(a, torch.Tensor) else torch.from_numpy(draw(hostile_arrays(a))) for a in drawn)
+        array = lambda shape: torch.from_numpy(draw(hostile_arrays(shape, finite)))
+        return tuple(a if isinstance(a, torch.Tensor) else array(a) for a in drawn)
 
     return draw_all()
 

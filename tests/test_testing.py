@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from onepass import testing
 from onepass.egraph import constant, independent, positive, rule
-from onepass.egraph.ops import cast, const, exp, mantissa, max_over, rescaled_sum, sum_over, where
+from onepass.egraph.ops import cast, const, exp, mantissa, max_over, rescaled_sum, sum_over, tanh, where
+from onepass.egraph.pattern import either
 from onepass.testing import Refuted, assert_equivalent, assert_rule, mutants
 
 
@@ -203,6 +204,34 @@ def test_a_strategy_of_arguments():
 def test_outputs_differ_in_number_shape_and_definedness(g, why):
     with pytest.raises(Refuted, match=why):
         assert_equivalent(lambda x: x, g, ["n"])
+
+
+def test_masked_inputs_are_drawn_unless_only_finite_ones_are_asked_for():
+    def centred(x):
+        return x - x.mean()
+
+    def twice_centred(x):
+        return centred(x) - torch.nan_to_num(x).mean() * 0 if x.isfinite().all() else x
+
+    assert_equivalent(centred, twice_centred, ["n"], finite=True)
+    with pytest.raises(Refuted, match="-inf"):
+        assert_equivalent(centred, twice_centred, ["n"], examples=400)
+
+
+def test_a_pattern_rule_is_tested_reading_by_reading():
+    @rule
+    def odd(x):
+        """f(-x) = -tanh(x) for two f"""
+        return either(tanh(-x), exp(-x)), -tanh(x)
+
+    with pytest.raises(Refuted, match=r"exp\(-x\)"):
+        assert_rule(odd)
+
+
+@pytest.mark.parametrize("given", [written_out, "rule", None], ids=["function", "text", "None"])
+def test_what_is_no_rule_is_said(given):
+    with pytest.raises(TypeError, match="cannot be tested as a rule: decorate"):
+        assert_rule(given)
 
 
 def test_functions_may_write_into_their_arguments():

@@ -43,10 +43,8 @@ def test_every_block_does_what_is_said(tmp_path, monkeypatch):
         elif language == "python":
             printed = run(line, text, names)
         elif language == "toml":
-            (points,) = [
-                group for name, group in tomllib.loads(text)["project"]["entry-points"].items() if name == GROUP
-            ]
-            install(tmp_path, "my-package", "my_laws", points, module)
+            points = tomllib.loads(text)["project"]["entry-points"]
+            install(tmp_path, "my-package", "my_laws", points[GROUP], module)
         else:
             assert doctest.OutputChecker().check_output(text, printed, LOOSELY), f"line {line}: it prints\n{printed}"
     sys.modules.pop("my_laws", None)
