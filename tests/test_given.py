@@ -139,7 +139,7 @@ def _shift(s: "j", c):
     return (s - c) - max_over("j", s - c), s - max_over("j", s)
 
 
-def test_a_proved_rule_changes_the_kernel():
+def test_a_proved_rule_changes_the_kernel(verdicts):
     before, after = (onepass.explain(centred, *inputs(), rules=rules) for rules in ([], [shift_guarded]))
     assert (before.passes, after.passes) == ((4, 2), (4, 1))
     assert "shift_guarded" in [step.rule for step in after.derivation] and after.trusted == ()
