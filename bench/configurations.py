@@ -20,51 +20,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import product
 from pathlib import Path
 from queue import SimpleQueue
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from settings import CAP, EXECUTORS, WINDOW, Problem, Setting, plain, problems
+
 from onepass.trials import Outcome, Worker
 
 TOLERANCE = 2e-2  # largest accepted difference from float32 attention, for bf16 inputs of unit variance
-TOKENS, HIDDEN, WINDOW, CAP = 16384, 2048, 1024, 30.0
 COMPILE_SECONDS, TIME_SECONDS = 90.0, 40.0
 KEY = ("variant", "batch", "heads", "length", "width", "executor", "rows", "loop", "warps", "stages", "order", "more")
 COLUMNS = (*KEY, "status", "ms", "tflops", "error", "registers", "spilled", "shared", "note", "machine")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One attention: B = TOKENS / length, H = HIDDEN / width, bf16."""
-
-    variant: str
-    length: int
-    width: int
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return TOKENS // self.length, HIDDEN // self.width, self.length, self.width
-
-    def flops(self) -> float:
-        """Multiply-adds of the scores that are kept, in both products."""
-        batch, heads, n, width = self.shape
-        kept = {"causal": n * (n + 1) / 2, "window": sum(min(i + 1, WINDOW) for i in range(n))}.get(self.variant, n * n)
-        return 4.0 * batch * heads * kept * width
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A configuration of one executor. `order`: of the grid, "" for the executor's own; `more`: its further knobs."""
-
-    executor: str
-    rows: int
-    loop: int
-    warps: int
-    stages: int
-    order: str = ""
-    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,40 +47,6 @@ class Task:
         batch, heads, length, width = self.problem.shape
         setting = asdict(self.setting).values()
         return tuple(map(str, (self.problem.variant, batch, heads, length, width, *setting)))
-
-
-# What is measured -----------------------------------------------------------------------------------------------------
-
-
-def triton_settings(problem: Problem) -> list[Setting]:
-    """Every tile, warps and stages of plain Triton that may be worth a compilation."""
-    wide = problem.variant in ("full", "causal")
-    grid = product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4) if wide else (2, 3))
-    settings = [Setting("triton", *s) for s in grid]
-    return settings + [Setting("triton", 256, loop, 8, stages) for loop in (32, 64) for stages in (2, 3)]
-
-
-def problems() -> list[Problem]:
-    lengths = {"full": (1024, 4096, 16384), "causal": (1024, 4096, 16384), "window": (4096,), "softcap": (4096,)}
-    return [Problem(v, n, d) for v, all_of in lengths.items() for n in all_of for d in (64, 128, 256)]
-
-
-def plain(problem: Problem):
-    """The attention as a user writes it."""
-    import torch
-
-    def attention(q, k, v):
-        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        if problem.variant == "softcap":
-            score = CAP * torch.tanh(score / CAP)
-        if problem.variant in ("causal", "window"):
-            rows, columns = (torch.arange(n, device=q.device) for n in score.shape[-2:])
-            keep = columns <= rows[:, None]
-            keep = keep & (rows[:, None] - columns < WINDOW) if problem.variant == "window" else keep
-            score = torch.where(keep, score, -math.inf)
-        return torch.softmax(score, -1) @ v
-
-    return attention
 
 
 # In the workers -------------------------------------------------------------------------------------------------------
@@ -146,18 +80,6 @@ def inputs_of(problem: Problem) -> dict:
     return {n: torch.randn(problem.shape, device="cuda", dtype=torch.bfloat16) for n in ("q", "k", "v")}
 
 
-def triton_launcher(plan, setting: Setting):
-    """A callable on tensors by name."""
-    from onepass.lowering.triton_launch import Launcher
-    from onepass.lowering.tuning import Config
-
-    return Launcher(plan, Config(setting.rows, setting.loop, setting.warps, setting.stages))
-
-
-# An executor is a row: the settings that are worth a compilation for a problem, and how a plan is launched by one.
-EXECUTORS = {"triton": (triton_settings, triton_launcher)}
-
-
 def launcher_of(task: Task):
     return EXECUTORS[task.setting.executor][1](plan_of(task.plan), task.setting)
 
@@ -171,7 +93,7 @@ def compile_first(task: Task) -> dict:
     launcher = launcher_of(task)
     with torch.no_grad():
         or_end(lambda: launcher(inputs_of(task.problem)))
-    functions = [launch.function for launches in launcher._prepared.values() for launch in launches]
+    functions = [launch.function for launches in launcher.prepared._prepared.values() for launch in launches]
     forms = [form for function in functions for form in compiled_forms(function)]
     return {name: max((form[name] for form in forms), default=0) for name in ("registers", "spilled", "shared")}
 
@@ -334,11 +256,11 @@ def machine_name() -> str:
 
 
 def tasks_of(options, folder: str) -> list[Task]:
-    chosen = [p for p in problems() if p.variant in options.variants.split(",")]
     tasks = []
-    for problem in chosen:
+    for problem in (p for p in problems() if p.variant in options.variants.split(",")):
         plan = str(Path(folder) / f"{problem.variant}_{problem.length}_{problem.width}.plan")
-        tasks += [Task(problem, s, plan) for settings, _ in EXECUTORS.values() for s in settings(problem)]
+        chosen = (EXECUTORS[name][0](problem) for name in options.executors.split(","))
+        tasks += [Task(problem, setting, plan) for settings in chosen for setting in settings]
     random.Random(0).shuffle(tasks)  # a table that was cut short is still a fair sample
     return tasks
 
@@ -379,6 +301,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
     parser.add_argument("--seconds", type=float, default=330.0, help="stop after this time, with what there is")
     parser.add_argument("--variants", default="full,causal,window,softcap")
+    parser.add_argument("--executors", default=",".join(EXECUTORS))
     parser.add_argument("--most", type=int, default=1 << 30, help="at most so many rows")
     parser.add_argument("--pretend", action="store_true", help="no GPU: made-up times, to try the script")
     options = parser.parse_args(arguments)

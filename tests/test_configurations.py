@@ -10,7 +10,8 @@ SCRIPT = Path(__file__).resolve().parent.parent / "bench" / "configurations.py"
 
 
 def run(out: Path, *more: str) -> list[dict]:
-    command = [sys.executable, str(SCRIPT), "--pretend", "--out", str(out), "--workers", "2", *more]
+    options = ("--pretend", "--out", str(out), "--workers", "2", "--executors", "triton")
+    command = [sys.executable, str(SCRIPT), *options, *more]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     with out.open(newline="") as file:
         return list(csv.DictReader(file))
