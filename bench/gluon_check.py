@@ -1,7 +1,8 @@
 """Gluon kernels of derived plans on a Hopper GPU: values against float32 first, then medians timed in turns with cuDNN.
 
-Arguments: `check` (small shapes of every variant), `time` (full and causal, D 64/128/256), `variants` (all at 4096).
-A watchdog ends the process when a kernel hangs. Times are TFLOP/s; cuDNN runs where it has the form.
+Arguments: `check` (small shapes of every variant), `time` (full and causal, D 64/128/256), `variants` (all at 4096),
+`host`. With `warm` beside these nothing is timed: kernels are compiled, by several processes at once if need be. A
+watchdog ends the process when a kernel hangs. Rates are TFLOP/s; cuDNN and FA3 run where they have the form.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.gluon_ahead_of_time import inputs_of, plain, plan_of
 NAMES = ("q", "k", "v", "more")
 LAST = [time.monotonic(), "start"]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
+KINDS += "logarithm peak evoformer".split()
 
 
 def watchdog(limit: float = 60.0) -> None:
@@ -56,29 +58,30 @@ def case(kind: str, width: int, dtype: str = "bfloat16", **sizes):
     return plan, inputs, named(plan, inputs)
 
 
-def compared(result, kind, inputs) -> tuple[float, float]:
+def compared(results, kind, inputs) -> tuple[float, float]:
     """Largest difference from float32 over the largest exact value, ours and eager's own; infinite if NaN differ."""
-    exact = plain(kind)(*(x.float() if x.is_floating_point() else x for x in inputs))
-    own = plain(kind)(*inputs)
-    largest = exact.nan_to_num().abs().max().item()
-    if not torch.equal(result.isnan(), exact.isnan()):
-        return math.inf, largest
-    gap = lambda x: (x.float() - exact).nan_to_num().abs().max().item() / largest
-    return gap(result), gap(own)
+    listed = lambda x: x if isinstance(x, tuple) else (x,)
+    exact = listed(plain(kind)(*(x.float() if x.is_floating_point() else x for x in inputs)))
+    own = listed(plain(kind)(*inputs))
+    if not all(torch.equal(r.isnan(), e.isnan()) for r, e in zip(results, exact, strict=True)):
+        return math.inf, 0.0
+    gap = lambda x, e: (x.float() - e).nan_to_num().abs().max().item() / e.nan_to_num().abs().max().item()
+    return max(map(gap, results, exact)), max(map(gap, own, exact))
 
 
 def check(kinds, widths, shapes, dtype="bfloat16") -> None:
     for kind in kinds:
         for width in widths:
-            for rows, columns in shapes:
+            for rows, columns in shapes if kind != "documents" else [(n, n) for n, _ in shapes]:
                 label = f"{kind:10} D {width:3} {rows}x{columns} {dtype}"
                 alive(label)
                 try:
                     plan, inputs, values = case(kind, width, dtype, rows=rows, columns=columns)
                     launcher = GluonLauncher(plan)
-                    first = launcher(values)
+                    first = launcher.results(values)
                     torch.cuda.synchronize()
-                    same = all(torch.equal(first.nan_to_num(), launcher(values).nan_to_num()) for _ in range(3))
+                    again = [launcher.results(values) for _ in range(3)]
+                    same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for r in again for a, b in zip(r, first))
                     ours, own = compared(first, kind, inputs)
                     verdict = "ok" if ours <= 2 * own + 2e-3 and same else "WRONG"
                     refused = " ".join(launcher.refusals.values())
@@ -108,6 +111,16 @@ def in_turns(calls: dict, rounds: int, inner: int = 10) -> dict[str, float]:
     return {name: statistics.median(t) for name, t in times.items()}
 
 
+def newest(q, k, v, causal: bool) -> dict:
+    """FlashAttention-3's forward pass, if its wheel is there."""
+    try:
+        from fa3_fwd_interface import flash_attn_func
+    except ImportError:
+        return {}
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+    return {"fa3": lambda: flash_attn_func(q, k, v, causal=causal)}
+
+
 def fraction(kind: str, length: int) -> float:
     """The share of scores that the mask keeps, as peers count it."""
     return {"causal": 0.5, "window": 256 / length}.get(kind, 1.0)
@@ -126,6 +139,7 @@ def measure(kind: str, width: int, length: int, rounds: int = 4, tokens: int = 1
                 return torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=kind == "causal")
 
         calls["cudnn"] = cudnn
+        calls |= newest(*inputs, kind == "causal")
     results = {}
     for name, call in list(calls.items()):
         try:
@@ -134,6 +148,8 @@ def measure(kind: str, width: int, length: int, rounds: int = 4, tokens: int = 1
         except Exception as error:
             print(f"  {name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             del calls[name]
+    if not rounds:
+        return
     if "gluon" in results and "triton" in results:
         gap = (results["gluon"].float() - results["triton"].float()).abs().max().item()
         if not gap < 2e-2:
@@ -174,16 +190,17 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     if "check" in options.what:
         check(kinds, widths, [(1024, 1024), (300, 517), (1000, 200)])
+    rounds = 0 if "warm" in options.what else None
     if "time" in options.what:
         for width in widths:
             for kind in ("full", "causal"):
                 for length in map(int, options.lengths.split(",")):
-                    measure(kind, width, length)
+                    measure(kind, width, length, 4 if rounds is None else rounds)
     if "variants" in options.what:
         for kind in kinds:
             for width in widths:
                 try:
-                    measure(kind, width, 4096, rounds=2)
+                    measure(kind, width, 4096, 2 if rounds is None else rounds)
                 except Exception as error:
                     print(f"ERROR {kind} {width}: {type(error).__name__}: {str(error)[:200]}", flush=True)
     if "host" in options.what:

@@ -106,9 +106,24 @@ def tensor_map_type(box: tuple[int, ...], dtype: str) -> str:
     return f"tensordesc<{TYPE_NAMES[dtype]}{list(box)},{_map_layout(box, dtype)!r}>"
 
 
-def tensor_map(tensor: torch.Tensor, shape: list[int], box: tuple[int, ...]):
-    """A tensor map over the first `shape` of the tensor's elements: what lies beyond reads as zero."""
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+class Window:
+    """A tensor map's tensor, the shape that it covers (what lies beyond reads as zero) and the box copied at once."""
 
-    layout = _map_layout(box, str(tensor.dtype).removeprefix("torch."))
-    return TensorDescriptor(tensor, list(shape), list(tensor.stride()), list(box), layout)
+    __slots__ = ("base", "box", "padding", "shape", "strides")
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]):
+        self.base, self.shape, self.strides, self.box, self.padding = None, shape, strides, box, "zero"
+
+    def described(self, tensor: torch.Tensor):
+        """The argument of a first launch, checked by Triton."""
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        layout = _map_layout(self.box, str(tensor.dtype).removeprefix("torch."))
+        return TensorDescriptor(tensor, list(self.shape), list(self.strides), list(self.box), layout)
+
+
+def relaunch(kernel, programs: int, arguments: list) -> None:
+    """Launches what a first launch compiled, for arguments of the same types and alignments: nothing is looked up."""
+    driver = triton.runtime.driver.active
+    stream = driver.get_current_stream(driver.get_current_device())
+    kernel.run(programs, 1, 1, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)

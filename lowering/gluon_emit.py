@@ -30,7 +30,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait)
 from onepass.lowering.gluon_parts import (
-    added, give_turn, item_at, multiplied, partial_sum, rescaled, row_max, row_sum, span, take_turn)
+    added, counted, give_turn, item_at, multiplied, partial_sum, rescaled, row_max, row_sum, span, take_turn, tangent)
 
 
 """

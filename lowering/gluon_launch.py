@@ -14,7 +14,7 @@ import torch
 
 from ..egraph.affine import affine
 from . import gluon_order as order
-from .compat import architecture, gluon_missing, tensor_map
+from .compat import Window, architecture, gluon_missing, relaunch
 from .gluon_bind import Binding, bind, chunks, columns, crowded, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ROWS, SHARED_MEMORY, Schedule, default_schedule
@@ -34,23 +34,26 @@ class Refused(Exception):
 
 @dataclass
 class GluonLaunch:
-    """One kernel ready to run. `arguments` holds a tensor's name where a pointer goes."""
+    """One kernel ready to run. `arguments` holds a tensor's name where a pointer goes; no tensor of a call is kept."""
 
     function: object
     programs: int
-    boxes: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]  # tensor, shape, box
+    windows: tuple[tuple[str, Window], ...]  # of tensors, by name
     arguments: tuple[str | int | torch.Tensor, ...]
-    pointers: tuple[int, ...] = ()
-    made: tuple[object, ...] = ()
     maps: tuple = ()  # of blocks: none
+    compiled: object = None
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
-        pointers = tuple([values[name].data_ptr() for name, _, _ in self.boxes])
-        if pointers != self.pointers:
-            self.made = tuple(tensor_map(values[name], shape, box) for name, shape, box in self.boxes)
-            self.pointers = pointers
-        arguments = [values[a] if isinstance(a, str) else a for a in self.arguments]
-        self.function[(self.programs,)](*self.made, *arguments, num_warps=4)
+        arguments = [values[a] if a.__class__ is str else a for a in self.arguments]
+        if self.compiled is None:
+            described = [window.described(values[name]) for name, window in self.windows]
+            self.compiled = self.function[(self.programs,)](*described, *arguments, num_warps=4)
+            return
+        for name, window in self.windows:
+            window.base = values[name]
+        relaunch(self.compiled, self.programs, [*(window for _, window in self.windows), *arguments])
+        for _, window in self.windows:
+            window.base = None
 
 
 class GluonLauncher(Launcher):
@@ -83,11 +86,11 @@ class GluonLauncher(Launcher):
         schedule = self.schedules.get(kernel.name) or fitting(binding, sizes)
         prepared = prepare(binding, schedule, sizes, wide_tensors(kernel, values, sizes))
         source = emit(binding, self.plan, schedule, prepared.shape)
-        maps = tuple((m.tensor, _extents(m, values[m.tensor], sizes), m.box) for m in source.maps)
+        windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(torch.cuda.get_device_properties(device).multi_processor_count, prepared.total)
         arguments = (*_arguments(source, values, sizes), *self._table(binding, prepared, schedule, programs, device))
         function = load(source.text, source.function, self.folder)
-        return GluonLaunch(function, programs, maps, (*arguments, prepared.total))
+        return GluonLaunch(function, programs, windows, (*arguments, prepared.total))
 
     def _table(self, binding, prepared, schedule, programs: int, device) -> tuple[torch.Tensor, torch.Tensor]:
         if not prepared.shape.table:
@@ -170,8 +173,8 @@ def _check(binding: Binding, values: dict, sizes: dict, device: torch.device) ->
             raise Refused(f"the rows of {name} do not begin at multiples of 16 bytes")
 
 
-def _extents(described: Map, tensor: torch.Tensor, sizes: dict) -> tuple[int, ...]:
-    """The shape that a tensor map covers: a tile's dim ends where the dim ends, so that what follows reads as zero."""
+def _window(described: Map, tensor: torch.Tensor, sizes: dict) -> Window:
+    """What a tensor map covers: a tile's dim ends where the dim ends, so that what follows reads as zero."""
     operand, extents = described.operand, list(tensor.shape)
     for n, (dim, box) in enumerate(zip(operand.axes, described.box, strict=True)):
         if dim is None:
@@ -182,7 +185,7 @@ def _extents(described: Map, tensor: torch.Tensor, sizes: dict) -> tuple[int, ..
             extents[n] = min(extents[n], constant + length)
         elif (sum(e for _, e in chunks(length)) if dim == operand.inner else -(-length // box) * box) != length:
             raise Refused(f"a tile of {operand.tensor.name} begins at a computed place and may reach beyond its dim")
-    return tuple(extents)
+    return Window(tuple(extents), tensor.stride(), described.box)
 
 
 def _arguments(source: Source, values: dict, sizes: dict) -> list[str | int]:

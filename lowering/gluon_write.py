@@ -10,18 +10,21 @@ import re
 from math import prod
 
 from ..egraph.affine import affine
+from ..egraph.ops import iota
 from ..egraph.term import Dim, Term
 from .gluon_bind import Binding, Product
 from .gluon_schedule import ROWS
 from .plan import Kernel, NotPlannable
-from .triton_ops import Value, atom, literal
+from .triton_ops import Value, atom, is_integer, literal
 from .triton_product import const_value, factors, native
 from .triton_term import Facts, Scope, TileWriter
 
+EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 RESERVED = (
     "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS "
     "consumer producer consumer0 consumer1 consumer2 added give_turn item_at multiplied partial_sum rescaled row_max "
-    "row_sum span take_turn position count turn start slot phase t w low high starts items total tile at"
+    "row_sum span take_turn tangent counted position count turn start slot phase t w low high starts items total tile "
+    "at"
 ).split()
 
 
@@ -126,7 +129,26 @@ class GluonWriter(TileWriter):
             text = self.once(("base", text), (), build).text
         return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
 
+    def _build(self, node: Term, home: Scope) -> Value:
+        """As the base class, but a coordinate sum becomes a float part by part: conversions of scores are slow."""
+        if node.op == "cast" and node.dtype == "float32" and self.binding.loop.dim in node.dims:
+            parts = _coordinates(node.args[0], (self.kernel.rows, self.binding.loop.dim))
+            if parts is not None:
+                return self._counted(*parts)
+        return super()._build(node, home)
+
+    def _counted(self, coefficients: dict[Term, int], constant: int) -> Value:
+        texts, dims = [], self.sort({d for place in coefficients for d in place.dims})
+        for place, factor in coefficients.items():
+            at = self.value(place)
+            build = lambda at=at: self.assign("counted", Value(f"counted({at.text})", at.dims))
+            value = self.once(("counted", place), place.dims, build)
+            texts.append(self.align(value, dims) if factor == 1 else f"{self.align(value, dims)} * {float(factor)}")
+        return Value(" + ".join([*texts, *([str(float(constant))] if constant else [])]), dims)
+
     def _pointwise(self, node: Term, args: list[Value]) -> Value:
+        if node.op == "tanh" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
+            return Value(f"tangent({args[0].text})", args[0].dims)
         if node.op == "div" and self.wide in args[0].dims and self.wide not in args[1].dims:
             inverse = self.assign("inverse", Value(f"1.0 / {self.align(args[1], args[1].dims)}", args[1].dims))
             dims = self.union(args[0], inverse)
@@ -142,6 +164,20 @@ class GluonWriter(TileWriter):
         constant = prod(float(const_value(p, 1.0)) for p in parts)
         text = name if constant == 1.0 else f"{name} * {literal(constant)}"
         return Value(text, (self.kernel.rows, self.binding.loop.dim))
+
+
+def _coordinates(node: Term, dims: tuple[Dim, ...]) -> tuple[dict[Term, int], int] | None:
+    """A sum of multiples of coordinates along these dims, if every float on the way to it is exact."""
+    if not is_integer(node.dtype):
+        return None
+    coefficients, constant = affine(node)
+    if any(atom not in [iota(d) for d in dims] for atom in coefficients):
+        return None
+    sizes = [d.size for d in dims]
+    if not all(isinstance(n, int) for n in sizes):
+        return None
+    largest = abs(constant) + sum(abs(factor) * max(sizes) for factor in coefficients.values())
+    return (coefficients, constant) if largest < EXACT else None
 
 
 def product_key(node: Term) -> tuple:

@@ -15,7 +15,7 @@ from onepass.lowering.gluon_bind import bind
 from onepass.lowering.gluon_emit import emit
 from onepass.lowering.gluon_launch import fitting, prepare
 from onepass.lowering.triton_launch import load
-from onepass.pipeline import optimize
+from onepass.pipeline import optimize_all
 from onepass.translate import translate
 
 BATCH, HEADS, LENGTH = 2, 8, 4096
@@ -66,7 +66,17 @@ def plain(kind: str):
         scale = math.sqrt(q.shape[-1])
         return torch.softmax(one @ left.mT / scale, -1) @ v - 0.2 * torch.softmax(two @ right.mT / scale, -1) @ v
 
-    return difference if kind == "difference" else attention
+    def both(q, k, v):
+        score = (q @ k.mT).float() / math.sqrt(q.shape[-1])
+        out = torch.softmax(score, -1).to(q.dtype) @ v
+        return out, score.amax(-1) if kind == "peak" else torch.logsumexp(score, -1)
+
+    def evoformer(q, k, v, one, two):
+        score = q @ k.mT / math.sqrt(q.shape[-1]) + one[:, :, None, None] + two[:, None]
+        return torch.softmax(score, -1) @ v
+
+    others = {"difference": difference, "logarithm": both, "peak": both, "evoformer": evoformer}
+    return others.get(kind, attention)
 
 
 def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, columns=LENGTH, batch=BATCH, heads=HEADS):
@@ -74,6 +84,9 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
     make = lambda *shape: torch.randn(*shape, dtype=torch.float32).to(getattr(torch, dtype))
     keys = heads // 4 if kind == "groups" else heads
     values = (heads // 2, 2 * width) if kind == "difference" else (keys, width // 2 if kind == "narrow" else width)
+    if kind == "evoformer":
+        operands = [make(batch, heads, n, 4, width).transpose(2, 3) for n in (rows, columns, columns)]
+        return [*operands, make(batch, heads, columns), make(batch, 4, rows, columns)]
     found = [make(batch, heads, rows, width), make(batch, keys, columns, width)]
     found.append(make(batch, values[0], columns, values[1]))
     if kind == "bias":
@@ -87,7 +100,7 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
 
 def plan_of(kind: str, width: int, dtype: str = "bfloat16", **sizes):
     captured = translate(program_of(plain(kind), *inputs_of(kind, width, dtype, **sizes)))
-    return optimize(captured.term, captured.output, captured.order).plan
+    return optimize_all(captured.results).plan
 
 
 def source_of(plan, schedule=None):

@@ -25,6 +25,7 @@ from tests.gluon_ahead_of_time import plan_of, source_of
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
+KINDS += "logarithm peak evoformer".split()
 WIDTHS = (64, 80, 96, 128, 192, 256)
 COMPILED = [["full", 64], ["causal", 128], ["window", 128], ["softcap", 128], ["alibi", 64], ["groups", 128]]
 COMPILED += [["difference", 64], ["bias", 128], ["causal", 256], ["full", 96]]
