@@ -33,6 +33,7 @@ class Runner:
     def __init__(self, found: Fused):
         self.found = found
         self.broken: set[str] = set()
+        self.ran = ""
         self.orders: dict[torch.device, tuple[str, ...]] = {}
         self.validated: set[str] = set((cache.read(found.key) or {}).get("validated", ()))
         report.attach(found.report)
@@ -42,13 +43,23 @@ class Runner:
             if name in self.broken:
                 continue
             try:
-                return self._run(name, tensors, sizes)
+                results = self._run(name, tensors, sizes)
             except Exception as error:
                 if self.found.options.strict:
                     raise
                 self.broken.add(name)
                 _tell(self.found.key, f"executor {name} failed and is not used again: {_line(error)}")
+                continue
+            self.say(name)
+            return results
+        self.say("the original calls")
         return self.found.program.results(*tensors, sizes=sizes)
+
+    def say(self, who: str) -> None:
+        """Who ran, for the report."""
+        if who != self.ran:
+            self.ran = who
+            report.ran(self.found.key, who)
 
     def preference(self, device: torch.device) -> tuple[str, ...]:
         """Who runs the plan on this device, best first; worked out once."""

@@ -67,6 +67,7 @@ class RegionReport:
     """One fused region. Bytes are None where a size is not known; `notes` say what went wrong and was survived.
 
     proof: the derivations as readable mathematics; certificates: the same as data, for `python -m onepass verify`.
+    executor is what was asked for; ran: who ran last in this process, empty if nobody did.
     """
 
     key: str
@@ -85,6 +86,7 @@ class RegionReport:
     count: int = 1
     proof: str = ""
     certificates: tuple[dict, ...] = ()
+    ran: str = ""
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.proof))
@@ -187,7 +189,7 @@ def attach(region: RegionReport) -> None:
     """Keeps a region's report under its key, with an older one's notes; the operator calls it when it first runs."""
     old = _ATTACHED.get(region.key)
     notes = tuple(dict.fromkeys((*(old.notes if old else ()), *region.notes)))
-    _ATTACHED[region.key] = replace(region, notes=notes)
+    _ATTACHED[region.key] = replace(region, notes=notes, ran=region.ran or (old.ran if old else ""))
     while len(_ATTACHED) > _MOST:
         _ATTACHED.popitem(last=False)
 
@@ -197,6 +199,13 @@ def note(key: str, sentence: str) -> None:
     region = _ATTACHED.get(key)
     if region is not None and sentence not in region.notes:
         attach(replace(region, notes=(*region.notes, sentence)))
+
+
+def ran(key: str, who: str) -> None:
+    """Says who ran a region; the operator calls it when that changes."""
+    region = _ATTACHED.get(key)
+    if region is not None:
+        _ATTACHED[key] = replace(region, ran=who)
 
 
 def reports() -> tuple[Report, ...]:
@@ -209,7 +218,7 @@ def reports() -> tuple[Report, ...]:
 
 def _with_notes(region: RegionReport) -> RegionReport:
     known = _ATTACHED.get(region.key)
-    return region if known is None else replace(region, notes=known.notes)
+    return region if known is None else replace(region, notes=known.notes, ran=known.ran)
 
 
 def forget() -> None:
@@ -252,7 +261,7 @@ def _region_lines(region: RegionReport):
         loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
         yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
-    yield f"runs by     {region.executor}"
+    yield f"runs by     {region.executor}" + (f": {region.ran}" if region.ran else "")
     yield f"backward    {region.backward}"
     yield f"cache       {region.cache}"
     yield from (f"assumes     {a}" for a in region.assumptions)

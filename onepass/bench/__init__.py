@@ -1,0 +1,1 @@
+"""Suites that measure onepass against others on this machine."""

@@ -1,0 +1,246 @@
+"""What the suites measure: problems, each said once in plain PyTorch and once in every contestant's own words.
+
+A Problem has normal inputs, the spelling a user writes, its work, and `ways`: contestants by name, each a builder of a
+call without arguments. What needs preparing (masks, layouts) is prepared in the builder, outside what is timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+Way = Callable[[], Callable[[], torch.Tensor]]
+MAX_AUTOTUNE = "max-autotune-no-cudagraphs"
+SDPA = {name: getattr(SDPBackend, f"{name.upper()}_ATTENTION") for name in ("cudnn", "flash", "efficient")}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`cut(n)` gives the arguments of the n-th of `heads` heads, as a smaller problem, and where its result is."""
+
+    plain: Callable
+    arguments: tuple[torch.Tensor, ...]
+    flops: float
+    elements: int
+    heads: int
+    cut: Callable[[int], tuple[tuple[torch.Tensor, ...], tuple]]
+    ways: dict[str, Way] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Batch, query heads, length and head dim; the key heads are 1 / `group` of the query heads."""
+
+    batch: int
+    heads: int
+    length: int
+    width: int
+    group: int = 1
+
+    def __str__(self) -> str:
+        return f"b{self.batch}h{self.heads}s{self.length}d{self.width}"
+
+
+def normal(*sizes: int, device, dtype) -> torch.Tensor:
+    return torch.randn(*sizes, device=device, dtype=dtype)
+
+
+# One attention with something done to its scores ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`edit(score, *extra)` changes [.., S, S] scores; `score_mod` and `mask_mod` say the same to FlexAttention.
+
+    pairs: (shape, extra) -> (row, column) pairs kept; extra: shape, device -> further tensors; axes: of each, the one
+    that runs over heads, or None. `words` is SDPA's own way, `fa3` FlashAttention-3's; None if it has none.
+    """
+
+    edit: Callable
+    pairs: Callable
+    extra: Callable = lambda shape, device: ()
+    axes: tuple[int | None, ...] = ()
+    score_mod: Callable | None = None
+    mask_mod: Callable | None = None
+    words: dict | None = None
+    dense: bool = True
+    fa3: dict | None = None
+    group: int = 1
+
+
+def attention(edit: Callable) -> Callable:
+    """Attention as a user writes it."""
+
+    def plain(q, k, v, *extra):
+        if q.shape[1] != k.shape[1]:
+            k, v = repeated(k, q.shape[1] // k.shape[1]), repeated(v, q.shape[1] // v.shape[1])
+        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        return torch.softmax(edit(score, *extra), dim=-1) @ v
+
+    return plain
+
+
+def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
+    b, h, s, d = x.shape
+    return x[:, :, None].expand(b, h, times, s, d).reshape(b, h * times, s, d)
+
+
+def problem(variant: Variant, shape: Shape, device: str, dtype: torch.dtype) -> Problem:
+    """A variant at a shape, with everyone's way to compute it."""
+    few = shape.heads // shape.group
+    make = partial(normal, shape.batch, device=device, dtype=dtype)
+    q, k, v = (make(h, shape.length, shape.width) for h in (shape.heads, few, few))
+    extra = variant.extra(shape, device)
+
+    def cut(number: int):
+        b, h = divmod(number, shape.heads)
+        own = [x if axis is None else x.narrow(axis, h, 1) for x, axis in zip(extra, variant.axes, strict=True)]
+        keys = [x[b : b + 1, h // shape.group : h // shape.group + 1] for x in (k, v)]
+        return (q[b : b + 1, h : h + 1], *keys, *own), (slice(b, b + 1), slice(h, h + 1))
+
+    pairs = shape.batch * shape.heads * variant.pairs(shape, extra)
+    ways = _flex(variant, shape, q, k, v, extra) | _sdpa(variant, shape, q, k, v, extra)
+    if variant.fa3 is not None:
+        ways["fa3"] = partial(_fa3, q, k, v, variant.fa3)
+    elements = shape.batch * shape.heads * shape.length**2
+    flops = 4.0 * pairs * shape.width
+    return Problem(attention(variant.edit), (q, k, v, *extra), flops, elements, shape.batch * shape.heads, cut, ways)
+
+
+def _flex(variant: Variant, shape: Shape, q, k, v, extra) -> dict[str, Way]:
+    score_mod = variant.score_mod and variant.score_mod(*extra)
+    mask_mod = variant.mask_mod and variant.mask_mod(*extra)
+
+    def mask(build=create_block_mask):
+        return build(mask_mod, None, None, shape.length, shape.length, device=q.device) if mask_mod else None
+
+    def cached(mode: str | None):
+        run, known = torch.compile(flex_attention, dynamic=False, mode=mode), mask()
+        return lambda: run(q, k, v, score_mod=score_mod, block_mask=known, enable_gqa=shape.group > 1)
+
+    def built():
+        run, build = torch.compile(flex_attention, dynamic=False), torch.compile(create_block_mask, dynamic=False)
+        return lambda: run(q, k, v, score_mod=score_mod, block_mask=mask(build), enable_gqa=shape.group > 1)
+
+    ways: dict[str, Way] = {"flex": partial(cached, None), "flex_max": partial(cached, MAX_AUTOTUNE)}
+    return ways | ({"flex_built": built} if mask_mod else {})
+
+
+def _sdpa(variant: Variant, shape: Shape, q, k, v, extra) -> dict[str, Way]:
+    if variant.words is None and not variant.dense:
+        return {}
+
+    def way(backend: str):
+        if variant.words is not None:
+            return sdpa(backend, q, k, v, enable_gqa=shape.group > 1, **variant.words)
+        heads = shape.heads if any(axis is not None for axis in variant.axes) else 1
+        zero = torch.zeros(1, heads, shape.length, shape.length, device=q.device, dtype=q.dtype)
+        return sdpa(backend, q, k, v, attn_mask=variant.edit(zero, *extra).to(q.dtype))
+
+    return {f"sdpa_{name}": partial(way, name) for name in SDPA if variant.words is not None or name != "flash"}
+
+
+def sdpa(backend: str, q, k, v, **words) -> Callable[[], torch.Tensor]:
+    """A call of SDPA that only one backend may serve."""
+    only = SDPA[backend]
+
+    def call():
+        with sdpa_kernel(only):
+            return scaled_dot_product_attention(q, k, v, **words)
+
+    return call
+
+
+def _fa3(q, k, v, words: dict) -> Callable[[], torch.Tensor]:
+    """FlashAttention-3 in its own layout [B, S, H, D], made beforehand."""
+    from fa3_fwd_interface import flash_attn_func
+
+    ours = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+
+    def call():
+        found = flash_attn_func(*ours, **words)
+        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
+
+    return call
+
+
+# Two beyond that ------------------------------------------------------------------------------------------------------
+
+PART = 0.2  # of the second softmax, subtracted
+
+
+def differential(shape: Shape, device: str, dtype: torch.dtype) -> Problem:
+    """softmax(q0 k0ᵀ/√D) v - 0.2 softmax(q1 k1ᵀ/√D) v; q, k [B, H, S, D] in halves of heads, v [B, H/2, S, 2 D]."""
+    half, make = shape.heads // 2, partial(normal, shape.batch, device=device, dtype=dtype)
+    q, k = (make(shape.heads, shape.length, shape.width) for _ in range(2))
+    v = make(half, shape.length, 2 * shape.width)
+    one = attention(lambda score: score)
+
+    def both(call, q, k, v):
+        half = q.shape[1] // 2
+        return call(q[:, :half], k[:, :half], v) - PART * call(q[:, half:], k[:, half:], v)
+
+    def cut(number: int):
+        b, h = divmod(number, half)
+        own = [x[b : b + 1, h::half] for x in (q, k)]
+        return (*own, v[b : b + 1, h : h + 1]), (slice(b, b + 1), slice(h, h + 1))
+
+    def flex(mode: str | None):
+        run = torch.compile(partial(both, flex_attention), dynamic=False, mode=mode)
+        return lambda: run(q, k, v)
+
+    def twice(backend: str):
+        first = sdpa(backend, q[:, :half], k[:, :half], v)
+        second = sdpa(backend, q[:, half:], k[:, half:], v)
+        return lambda: first() - PART * second()
+
+    ways: dict[str, Way] = {"flex_x2": partial(flex, None), "flex_x2_max": partial(flex, MAX_AUTOTUNE)}
+    ways |= {f"sdpa_{name}_x2": partial(twice, name) for name in SDPA}
+    elements = shape.batch * shape.heads * shape.length**2
+    plain = lambda q, k, v: both(one, q, k, v)
+    return Problem(plain, (q, k, v), 6.0 * elements * shape.width, elements, shape.batch * half, cut, ways)
+
+
+def evoformer(batch: int, rows: int, heads: int, width: int, device: str, dtype: torch.dtype) -> Problem:
+    """Evoformer, row-wise, no gate: q, k, v [B, N, S, H, D] with S = N, biases [B, N, 1, 1, S] and [B, 1, H, S, S]."""
+    make = partial(normal, batch, device=device, dtype=dtype)
+    q, k, v = (make(rows, rows, heads, width) for _ in range(3))
+    line, pair = make(rows, 1, 1, rows), make(1, heads, rows, rows)
+
+    def plain(q, k, v, line, pair):
+        q, k, v = (x.transpose(-2, -3) for x in (q, k, v))
+        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + line + pair
+        return (torch.softmax(score, dim=-1) @ v).transpose(-2, -3)
+
+    def cut(number: int):
+        b, n = divmod(number, rows)
+        one, row = slice(b, b + 1), slice(n, n + 1)
+        return (*(x[one, row] for x in (q, k, v)), line[one, row], pair[one]), (one, row)
+
+    def flat(x):
+        return x.transpose(-2, -3).reshape(batch * rows, heads, rows, width)
+
+    def unflat(x):
+        return x.view(batch, rows, heads, rows, width).transpose(-2, -3)
+
+    def flex(mode: str | None):
+        lines, pairs = line.reshape(batch * rows, rows), pair[:, 0]
+        mod = lambda score, b, h, i, j: score + lines[b, j] + pairs[b // rows, h, i, j]
+        run, ours = torch.compile(flex_attention, dynamic=False, mode=mode), [flat(x) for x in (q, k, v)]
+        return lambda: unflat(run(*ours, score_mod=mod))
+
+    def dense(backend: str):
+        call = sdpa(backend, *map(flat, (q, k, v)), attn_mask=(line + pair).reshape(batch * rows, heads, rows, rows))
+        return lambda: unflat(call())
+
+    ways: dict[str, Way] = {"flex": partial(flex, None), "flex_max": partial(flex, MAX_AUTOTUNE)}
+    ways |= {f"sdpa_{name}": partial(dense, name) for name in SDPA if name != "flash"}
+    elements = batch * rows * heads * rows**2
+    return Problem(plain, (q, k, v, line, pair), 4.0 * elements * width, elements, batch * rows, cut, ways)

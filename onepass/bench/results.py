@@ -1,0 +1,174 @@
+"""What was measured, as rows of a CSV file, a table for people, and plots. Rows name machine and versions themselves.
+
+A file is read back to go on where a run ended and to print or plot it again. Called by run.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+OURS = "onepass"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant on one problem. Texts, as in the file; an empty `ms` has its reason in `note`."""
+
+    suite: str
+    variant: str
+    shape: str
+    contestant: str
+    executor: str = ""
+    ms: str = ""
+    least_ms: str = ""
+    most_ms: str = ""
+    tflops: str = ""
+    error: str = ""
+    allowed: str = ""
+    note: str = ""
+    rounds: str = ""
+    sm_mhz: str = ""
+    memory_mhz: str = ""
+    watts: str = ""
+    celsius: str = ""
+    driver: str = ""
+    dtype: str = ""
+    machine: str = ""
+    versions: str = ""
+
+    @property
+    def case(self) -> tuple[str, str, str]:
+        return self.suite, self.variant, self.shape
+
+    @property
+    def time(self) -> float | None:
+        return float(self.ms) if self.ms else None
+
+
+COLUMNS = tuple(f.name for f in fields(Row))
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file; none if there is none. Raises ValueError for a file of other columns."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or COLUMNS) != COLUMNS:
+            raise ValueError(f"{path} has columns {', '.join(reader.fieldnames or ())}, not {', '.join(COLUMNS)}")
+        return [Row(**row) for row in reader]
+
+
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Adds rows, under the header if the file is new."""
+    new = not path.exists() or path.stat().st_size == 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerows(map(asdict, rows))
+
+
+def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, str], dict[str, Row]]:
+    found: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(row.case, {})[row.contestant] = row
+    return found
+
+
+def contestants(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row.contestant for row in rows))
+
+
+def best(case: dict[str, Row]) -> Row | None:
+    """The fastest of the others."""
+    timed = [row for name, row in case.items() if name != OURS and row.time]
+    return min(timed, key=lambda row: row.time) if timed else None
+
+
+def ratio(case: dict[str, Row], other: Row | None) -> float | None:
+    """How many times as fast as the other onepass is."""
+    ours = case.get(OURS)
+    return other.time / ours.time if ours and ours.time and other and other.time else None
+
+
+def geometric(values: Iterable[float | None]) -> float | None:
+    """The geometric mean of what is known."""
+    known = [math.log(v) for v in values if v]
+    return math.exp(sum(known) / len(known)) if known else None
+
+
+def speedups(rows: list[Row], suite: str) -> dict[str, tuple[float, int]]:
+    """Onepass's geometric mean speed-up over each contestant, and over how many problems; "best": each problem's."""
+    cases = [case for name, case in by_case(rows).items() if name[0] == suite]
+    found = {}
+    for name in [*contestants(rows), "best"]:
+        ratios = [ratio(c, best(c) if name == "best" else c.get(name)) for c in cases]
+        mean = geometric(ratios)
+        if mean and name != OURS:
+            found[name] = (mean, sum(r is not None for r in ratios))
+    return found
+
+
+def table(rows: list[Row]):
+    """A rich table of TFLOP/s (milliseconds below), with the ratio to the fastest other."""
+    from rich.table import Table
+
+    names = contestants(rows)
+    title = "TFLOP/s over ms; - has a reason in the file"
+    made = Table("variant", "shape", *names, "over best", "runs by", title=title)
+    for (_, variant, shape), case in by_case(rows).items():
+        against = best(case)
+        over = ratio(case, against)
+        last = f"{over:.2f} {against.contestant}" if over else "-"
+        who = case[OURS].executor if OURS in case else ""
+        made.add_row(variant, shape, *(_cell(case.get(n)) for n in names), last, who)
+    return made
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return f"{float(row.tflops):.4g}\n{row.time:.4g}" if row.time else "-"
+
+
+def summary(rows: list[Row]) -> str:
+    """One line a suite and contestant."""
+    lines = []
+    for suite in dict.fromkeys(row.suite for row in rows):
+        for name, (mean, count) in speedups(rows, suite).items():
+            what = "the best other of each problem" if name == "best" else name
+            lines.append(f"{suite}: {mean:.3f} times {what} (geometric mean over {count} problems)")
+    return "\n".join(lines)
+
+
+def plot(rows: list[Row], path: Path) -> list[Path]:
+    """A PNG for each suite, path with the suite's name before its ending. Raises ImportError without matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    written = []
+    for suite in dict.fromkeys(row.suite for row in rows):
+        cases = {name: case for name, case in by_case(rows).items() if name[0] == suite}
+        names = [n for n in contestants(rows) if any(n in c and c[n].time for c in cases.values())]
+        figure, axes = pyplot.subplots(figsize=(max(6.0, 0.22 * len(cases) * (len(names) + 2)), 4.5))
+        for number, name in enumerate(names):
+            heights = [float(c[name].tflops) if name in c and c[name].time else 0.0 for c in cases.values()]
+            places = [k * (len(names) + 2) + number for k in range(len(cases))]
+            axes.bar(places, heights, width=1.0, label=name)
+        middles = [k * (len(names) + 2) + len(names) / 2 for k in range(len(cases))]
+        axes.set_xticks(middles, [f"{v}\n{s}" for _, v, s in cases], rotation=60, ha="right", fontsize=7)
+        axes.set_ylabel("TFLOP/s")
+        axes.set_title(f"{suite}: {rows[0].machine}, {rows[0].dtype}", fontsize=9)
+        axes.legend(fontsize=7, ncols=3)
+        written.append(path.with_name(f"{path.stem}_{suite}{path.suffix or '.png'}"))
+        figure.savefig(written[-1], dpi=150, bbox_inches="tight")
+        pyplot.close(figure)
+    return written

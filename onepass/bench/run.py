@@ -1,0 +1,146 @@
+"""The command `bench --suite`: measures a suite on this machine, writes rows as soon as they are known, prints a table.
+
+A run with the same --out goes on where the last one ended; a contestant that fails is a row with its reason. Called by
+the command line.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+
+import torch
+
+from ..report import forget, reports
+from . import results
+from .problems import Problem
+from .results import OURS, Row
+from .suites import SCALES, Case, cases
+from .timing import Outcome, clocks, expected, fits, measured, said
+
+
+def run(chosen) -> int:
+    """Measures what was chosen and prints all that the file then holds. 1 if onepass failed or was wrong anywhere."""
+    from rich.console import Console
+
+    on_gpu = torch.cuda.is_available()
+    chosen.scale = chosen.scale or ("gpu" if on_gpu else "cpu")
+    chosen.dtype = chosen.dtype or ("bfloat16" if on_gpu else "float32")
+    rows = results.read(chosen.out) if chosen.out else []
+    start = time.monotonic()
+    for case in _chosen(chosen):
+        if any(row.case == (case.suite, case.variant, case.shape) for row in rows):
+            continue
+        if time.monotonic() - start > chosen.seconds:
+            print(f"stopped before {case.variant} {case.shape}: {chosen.seconds:g} seconds are over", file=sys.stderr)
+            break
+        new = _rows(case, chosen)
+        rows += new
+        if chosen.out:
+            results.append(chosen.out, new)
+        for row in new:
+            print(f"{row.variant} {row.shape} {row.contestant}: {row.ms or row.note} {row.executor}", file=sys.stderr)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(results.table(rows))
+    print(results.summary(rows))
+    if chosen.plot and rows:
+        print("\n".join(f"written: {path}" for path in results.plot(rows, chosen.plot)))
+    return 1 if any(row.contestant == OURS and not row.ms for row in rows) else 0
+
+
+def _chosen(chosen) -> list[Case]:
+    found = cases(chosen.suite, SCALES[chosen.scale])
+    return [c for c in found if re.search(chosen.variants, c.variant) and re.search(chosen.shapes, c.shape)]
+
+
+def _rows(case: Case, chosen) -> list[Row]:
+    """A problem's rows; where it cannot even be made, one row says so."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    forget()
+    device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, chosen.dtype)
+    try:
+        problem = case.make(device, dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = measured(_contestants(problem, chosen), expected(problem), chosen.rounds)
+        flops = problem.flops
+    except Exception as error:
+        found, flops = {OURS: Outcome(note=said(error))}, 0.0
+    state = clocks()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    known = {"rounds": str(chosen.rounds), "dtype": chosen.dtype, "machine": machine(), "versions": versions(), **state}
+    return [_row(case, name, outcome, flops, known) for name, outcome in found.items()]
+
+
+def _row(case: Case, name: str, outcome: Outcome, flops: float, known: dict) -> Row:
+    timed = {
+        "ms": outcome.ms,
+        "least_ms": outcome.least,
+        "most_ms": outcome.most,
+        "tflops": flops / outcome.ms / 1e9 if outcome.ms else None,
+        "error": outcome.error,
+        "allowed": outcome.allowed,
+    }
+    texts = {key: "" if value is None else f"{value:.5g}" for key, value in timed.items()}
+    executor = _executor() if name == OURS else ""
+    return Row(case.suite, case.variant, case.shape, name, executor, note=outcome.note, **texts, **known)
+
+
+def _contestants(problem: Problem, chosen) -> dict[str, Callable]:
+    """Builders by name: onepass and the peers that compile the same plain function, and each one's own words."""
+    plain, arguments = problem.plain, problem.arguments
+    found = {OURS: partial(_onepass, plain, arguments, {"inner": chosen.inner, "executor": chosen.executor})}
+    found |= problem.ways
+    if fits(problem):
+        found["compile"] = partial(_compiled, plain, arguments)
+        found["eager"] = lambda: lambda: plain(*arguments)
+    return {name: build for name, build in found.items() if re.search(chosen.only, name)}
+
+
+def _compiled(plain: Callable, arguments) -> Callable:
+    made = torch.compile(plain, dynamic=False)
+    return lambda: made(*arguments)
+
+
+def _onepass(plain: Callable, arguments, options: dict) -> Callable:
+    from ..backend import onepass_backend
+
+    made = torch.compile(plain, backend=onepass_backend, dynamic=False, options=options)
+    return lambda: made(*arguments)
+
+
+def _executor() -> str:
+    """Who really ran, as the reports say it; "nothing fused" if the original did."""
+    regions = [region for report in reports() for region in report.regions]
+    return " + ".join(dict.fromkeys(r.ran or r.executor for r in regions)) or "nothing fused"
+
+
+def machine() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def versions() -> str:
+    """Of everything that takes part."""
+    found = {"python": platform.python_version(), "torch": torch.__version__, "onepass": _version("onepass")}
+    found |= {"triton": _version("triton"), "fa3-fwd": _version("fa3-fwd"), "cuda": torch.version.cuda or ""}
+    found["cudnn"] = str(torch.backends.cudnn.version() or "") if torch.cuda.is_available() else ""
+    return " ".join(f"{name} {number}" for name, number in found.items() if number)
+
+
+def _version(name: str) -> str:
+    from .. import __version__
+
+    try:
+        return __version__ if name == "onepass" else metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
