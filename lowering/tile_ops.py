@@ -84,7 +84,7 @@ def apply(op: str, args: list, mine: list[bool]):
         if mine[0] and _fits(args[0], args):
             return IN_PLACE[op](*args)
     if op == "where" and mine[1] and args[2].dim() == 0 and args[1].is_floating_point() and _fits(args[1], args):
-        return args[1].masked_fill_(~args[0], args[2])
+        return args[1].masked_fill_(~args[0], args[2].to(args[1].dtype))
     return APPLY[op](*args)
 
 
