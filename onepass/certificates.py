@@ -50,6 +50,15 @@ def certificate(derivation: Derivation, given: tuple[Rule, ...]) -> dict:
     return {"derivation": derivation.to_json(), "rules": used}
 
 
+def recheck(written: Mapping, asked, stored, given: tuple[Rule, ...]) -> None:
+    """Holds a stored result to what is asked: the certificate leads from one to the other. Raises TermError."""
+    derivation = Derivation.from_json(written["derivation"])
+    ends = derivation.start is asked.term and derivation.goal is stored.term
+    if not ends or (asked.output, asked.order) != (stored.output, stored.order):
+        raise TermError("its certificate is of something else")
+    check(derivation, (*ALL, *given))
+
+
 def write(report, path) -> Path:
     """Writes the certificates of every result of every region of a report; the path."""
     regions = [{"at": list(region.places), **c} for region in report.regions for c in region.certificates]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from . import cache
 from .assumptions import exactness
-from .certificates import certificate
+from .certificates import certificate, recheck
 from .egraph.certificate import Derivation
 from .egraph.rule import Rule
 from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
@@ -126,10 +126,13 @@ def _keep(table: OrderedDict, name: str, value: Fused) -> Fused:
     return value
 
 
-def canonical(program: Program) -> Program:
-    """The same program under names by position and without source lines: equal for equal layers of a model."""
-    names = {i.name: f"x{k}" for k, i in enumerate(program.inputs)}
-    names |= {n.name: f"n{k}" for k, n in enumerate(program.nodes)}
+def canonical(program: Program, inputs: Sequence[str] | None = None) -> Program:
+    """The same program under names by position and without source lines: equal for equal layers of a model.
+
+    inputs: other names for the inputs than x0, x1, ...
+    """
+    names = {i.name: inputs[k] if inputs else f"x{k}" for k, i in enumerate(program.inputs)}
+    names |= {n.name: f"node {k}" for k, n in enumerate(program.nodes)}
 
     def renamed(value):
         if isinstance(value, tuple):
@@ -183,7 +186,9 @@ def _search(key: str, program: Program, options: Options, strides, hints, notes)
 
 
 def _restore(key: str, program: Program, options: Options, strides) -> Fused | None:
-    """From the disk, without a search. A damaged entry is a miss."""
+    """From the disk, without a search; its certificates are checked again. A damaged entry is a miss."""
+    from .translate import translate
+
     body = cache.read(key)
     if body is None:
         return None
@@ -194,6 +199,9 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
         ]
         plan = plan_stores(stores, tuple(body["fired"]))
         report = replace(RegionReport.from_data(body["report"]), cache="found on disk, no search")
+        asked = translate(canonical(program, body["names"])).results
+        for result, store, written in zip(asked, stores, report.certificates, strict=True):
+            recheck(written, result, store, options.rules)
         return Fused(key, program, options, tuple(map(tuple, strides)), tuple(body["names"]), plan, report)
     except (OnepassError, TermError, KeyError, TypeError, ValueError) as error:
         log.warning("onepass: cache entry %s cannot be used: %s", key, error)

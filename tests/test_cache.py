@@ -88,6 +88,36 @@ def damage_digest(path):
     path.write_text(path.read_text().replace('"fired"', '"fried"', 1))
 
 
+def redone(path, change):
+    """An entry that somebody changed and signed again: only its certificate can tell."""
+    entry = json.loads(path.read_text())
+    change(entry["body"])
+    entry["digest"] = onepass.egraph.serial.digest(entry["body"])
+    path.write_text(json.dumps(entry))
+
+
+def damage_goal(path):
+    """The region as it was captured in place of the form that was derived: right, but not what is certified."""
+
+    def change(body):
+        body["results"][0][0] = body["report"]["certificates"][0]["derivation"]["start"]
+
+    redone(path, change)
+
+
+def damage_constant(path):
+    assert '"0.25"' in path.read_text()
+    redone(path, lambda body: body.update(json.loads(json.dumps(body).replace('"0.25"', '"0.5"'))))
+
+
+def drop_a_step(path):
+    redone(path, lambda body: body["report"]["certificates"][0]["derivation"]["steps"].pop())
+
+
+def drop_certificate(path):
+    redone(path, lambda body: body["report"].update(certificates=[]))
+
+
 def empty(path):
     path.write_text("")
 
@@ -106,7 +136,11 @@ def a_folder(path):
     path.mkdir()
 
 
-@pytest.mark.parametrize("damage", [damage_json, damage_term, damage_digest, empty, binary, other_key, a_folder])
+DAMAGES = [damage_json, damage_term, damage_digest, empty, binary, other_key, a_folder]
+DAMAGES += [damage_goal, damage_constant, drop_a_step, drop_certificate]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_a_miss(folder, damage):
     run()
     (entry,) = entries(folder)
@@ -114,6 +148,18 @@ def test_a_damaged_entry_is_a_miss(folder, damage):
     assert "searched now" in run().cache
     if damage is not a_folder:
         assert "found on disk" in run().cache, "the entry was written anew"
+
+
+def test_inputs_of_other_names_find_the_entry(folder, no_search):
+    def renamed(n0, x1, q):
+        return torch.softmax(n0 @ x1.mT / math.sqrt(n0.shape[-1]), dim=-1) @ q
+
+    arguments = [torch.randn(1, 2, 300, 16) for _ in range(3)]
+    onepass.explain(attention, *arguments)
+    new_process()
+    no_search()
+    (region,) = onepass.explain(renamed, *arguments).regions
+    assert "found on disk" in region.cache
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
