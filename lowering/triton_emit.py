@@ -14,7 +14,8 @@ from ..egraph.affine import affine
 from ..egraph.ops import iota
 from ..egraph.show import show
 from ..egraph.term import Dim, Term, subterms
-from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
+from .limits import conjuncts
+from .plan import Accumulator, Kernel, Loop, Plan, Store
 from .triton_ops import FOLDS, Value, helpers, identity, is_integer, type_name
 from .triton_product import contract
 from .triton_ranges import RangeWriter, Segment
@@ -45,8 +46,6 @@ class Source:
 
 def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
     """The kernel's Triton source. Raises NotPlannable for what has no Triton form."""
-    if any(t.dtype == "float64" for t in (*kernel.inputs, *(s.output for s in kernel.stores))):
-        raise NotPlannable("float64 has no Triton form yet")
     return _Emitter(kernel, facts).source(plan)
 
 
@@ -204,11 +203,18 @@ class _Emitter:
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         guard = self.tiles.value(loop.guard) if segment.guarded else None
+        self.tiles.kept = self._kept(loop) if segment.guarded else None
         for state, components in zip(loop.accumulators, names, strict=True):
             self._step(state, components, loop.dim, guard)
         body = self.tiles.close()
         self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}):")
         self.lines += [f"    {line}" for line in body]
+
+    def _kept(self, loop: Loop) -> Value | None:
+        """What the guard says of the loop's coordinate alone: elements that no row keeps are not read, NaN or not."""
+        apart = {*self.tiles.rows, *self.tiles.held}
+        parts = [c for c in conjuncts(loop.guard) if loop.dim in c.dims and not c.dims & apart]
+        return self.tiles.conjunction(*map(self.tiles.value, parts))
 
     # Accumulators: the components of a rescaled one are its scale, then its mantissas
 
@@ -216,10 +222,11 @@ class _Emitter:
         guard = loop.guard.dims if loop.guard is not None else frozenset()
         shared = guard | (state.gauge.dims if state.gauge is not None else frozenset())
         rescaled = state.gauge is not None
-        components = [self._initial(f"{state.name}_scale", shared - {loop.dim}, "max", "float32")] if rescaled else []
+        single = "float64" if state.reductions[0].dtype.endswith("float64") else "float32"
+        components = [self._initial(f"{state.name}_scale", shared - {loop.dim}, "max", single)] if rescaled else []
         for position, value in enumerate(state.values):
             name = f"{state.name}_{position}" if len(state.values) > 1 else state.name
-            dtype = "float32" if value.dtype in ("float", "float16", "bfloat16") else value.dtype
+            dtype = single if rescaled or value.dtype in ("float", "float16", "bfloat16") else value.dtype
             monoid = "sum" if rescaled else state.monoid
             components.append(self._initial(name, (shared | value.dims) - {loop.dim}, monoid, dtype))
         return components

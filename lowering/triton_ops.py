@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from keyword import kwlist
-from math import inf, isinf, isnan
+from math import inf, isfinite, isinf, isnan
 
 from ..egraph.affine import bounds
 from ..egraph.term import Dim, Term
@@ -62,6 +62,14 @@ HELPERS = {  # small device functions that a kernel's text brings along when it 
     "larger": "return tl.maximum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "smaller": "return tl.minimum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "product": "return {x} * {y}",
+    "power": (
+        "size = tl.where(tl.abs({x}) == 1, 1.0, tl.exp2(tl.log2(tl.abs({x})) * {y}))\n"
+        "    half = {y} * 0.5\n"
+        "    odd = (tl.floor({y}) == {y}) & (tl.floor(half) != half)\n"
+        "    wrong = ({x} < 0) & (tl.floor({y}) != {y})\n"
+        "    signed = tl.where(wrong, float('nan'), tl.where(odd & ({x} < 0), -size, size))\n"
+        "    return tl.where(({y} == 0) | ({x} == 1), 1.0, signed)"
+    ),
 }
 
 
@@ -149,15 +157,20 @@ def _never_negative(node: Term) -> bool:
 
 
 def _power(node: Term, texts: list[str]) -> str:
+    """Small whole exponents as products, a constant fraction by a logarithm, the rest by a helper."""
     exponent = node.args[1].attrs[0] if node.args[1].op == "const" else None
     if exponent is not None and float(exponent).is_integer() and 0 < abs(exponent) <= 8:
         product = " * ".join([texts[0]] * int(abs(exponent)))
         return product if exponent > 0 else f"1.0 / ({product})"
+    if is_integer(node.dtype):
+        raise NotPlannable("an integer power with a varying or large exponent has no Triton form yet")
     if exponent == 0:
-        return f"{texts[0]} * 0 + 1"
-    if exponent is None or float(exponent).is_integer():
-        raise NotPlannable("a power with a varying or large integer exponent has no Triton form yet")
-    return f"tl.exp2(tl.log2({texts[0]}) * {texts[1]})"
+        return f"tl.where({texts[0]} == {texts[0]}, 1.0, 1.0)"
+    if exponent is not None and isfinite(exponent) and not float(exponent).is_integer():
+        return f"tl.exp2(tl.log2({texts[0]}) * {texts[1]})"
+    if exponent is not None:  # a tile, as the helper expects
+        texts = [texts[0], f"tl.where({texts[0]} == {texts[0]}, {literal(exponent)}, {literal(exponent)})"]
+    return f"power({', '.join(texts)})"
 
 
 def is_atom(text: str) -> bool:

@@ -121,7 +121,7 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard) -> V
         groups.setdefault(key, []).append(part)
     vectors = groups.pop((), [])
     keys = sorted(groups, key=lambda k: [writer.tile_dims.index(d) for d in k])
-    if len(keys) != 2 or any(len(k) != 1 for k in keys) or any(_wide_float(p) for g in groups.values() for p in g):
+    if len(keys) != 2 or any(len(k) != 1 for k in keys) or any(is_integer(p.dtype) for g in groups.values() for p in g):
         return None
     computed = next((k for k in keys if len(groups[k]) > 1 or native(groups[k][0]) is None), keys[1])
     groups[computed] = groups[computed] + vectors
@@ -136,7 +136,7 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard) -> V
     left = left.text if left.dims.index(dim) == 1 else f"tl.trans({left.text})"
     right = right.text if right.dims.index(dim) == 0 else f"tl.trans({right.text})"
     accumulate = f", {into.text}" if into is not None and into.dims == dims else ""
-    exact = ', input_precision="ieee"' if kind == "float32" else ""
+    exact = {"float32": ', input_precision="ieee"', "float64": ", out_dtype=tl.float64"}.get(kind, "")
     return Value(f"tl.dot({left}, {right}{accumulate}{exact})", dims)
 
 
@@ -157,6 +157,8 @@ def _operand(writer, dim: Dim, parts: list, guard: Value | None) -> Value:
 
 def _agree(writer, left: Value, right: Value, inside) -> tuple[str, Value, Value]:
     """Both operands in one type: a computed one follows a half one; two computed from halves only become halves."""
+    if any(p.dtype == "float64" for p in inside):
+        return "float64", *(Value(f"{v.text}.to(tl.float64)", v.dims, "float64") for v in (left, right))
     half = {v.dtype for v in (left, right) if v.dtype in HALVES}
     if not half:
         half = halves_below(inside)
@@ -169,7 +171,3 @@ def _agree(writer, left: Value, right: Value, inside) -> tuple[str, Value, Value
 def _typed(writer, value: Value, kind: str, widen: bool) -> Value:
     text = value.text if value.dtype == kind else f"{value.text}.to({type_name(kind)})"
     return Value(f"{text}.to(tl.float32)" if widen else text, value.dims, kind)
-
-
-def _wide_float(part) -> bool:
-    return part.dtype == "float64" or is_integer(part.dtype)

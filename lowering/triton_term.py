@@ -42,6 +42,7 @@ class TileWriter:
         self.outer, self.inner = Scope(), None
         self.loop: Dim | None = None
         self.ragged = False
+        self.kept: Value | None = None  # of the loop's elements, those that may be read
         nodes = {node for root in roots for node in subterms(root)}
         self.uses = Counter(a for node in nodes for a in node.args)
         self.held = {d: max(16, 1 << (self._static(d) - 1).bit_length()) for d in _held(kernel, nodes)}
@@ -67,7 +68,7 @@ class TileWriter:
         self.starts[loop] = start
 
     def close(self) -> list[str]:
-        lines, self.inner, self.loop, self.ragged = self.inner.lines, None, None, False
+        lines, self.inner, self.loop, self.ragged, self.kept = self.inner.lines, None, None, False, None
         return lines
 
     def scope_of(self, dims) -> Scope:
@@ -223,7 +224,7 @@ class TileWriter:
         tensor = node.attrs[0]
         dims = self.sort(node.dims)
         pointer = self.address(tensor, node.args, dims)
-        mask = self.conjunction(*(self.padding(d) for d in dims))
+        mask = self.conjunction(*(self.padding(d) for d in dims), self.kept if self.loop in dims else None)
         guard = f", mask={self.align(mask, dims)}, other={'False' if tensor.dtype == 'bool' else '0'}" if mask else ""
         return self.assign(f"{tensor.name}_tile", Value(f"tl.load({pointer}{guard})", dims, tensor.dtype))
 
@@ -280,11 +281,13 @@ class TileWriter:
     def fold(self, monoid: str, dim: Dim, body: Term, present: Value | None) -> Value:
         """Folds the body along a tile dim, absent elements replaced by the identity."""
         value = self.spread(self.value(body), (dim,))
+        if value.dtype in HALVES:  # as accumulators are; the interpreter would compare bfloat16 as raw bits
+            value = Value(f"{atom(value.text)}.to(tl.float32)", value.dims)
         if present is not None:
-            value = self.where(present, value, identity(monoid, body.dtype))
+            value = self.where(present, value, identity(monoid, value.dtype))
         axis = value.dims.index(dim)
         text = FOLDS[monoid].tile.format(atom(value.text), axis=axis)
-        return Value(text, tuple(d for d in value.dims if d != dim), body.dtype)
+        return Value(text, tuple(d for d in value.dims if d != dim), value.dtype)
 
     # Rescaled states
 
