@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
             from .bench.options import add_options
 
             add_options(command)
+        if name == "rules":
+            command.add_argument("--installed", action="store_true", help="also those of other packages, checked")
         if name == "demo":
             command.add_argument("--size", type=int, default=4096, help="the length for time and memory (4096)")
     return parser
@@ -102,7 +104,28 @@ def _rules(chosen) -> int:
         guards = f"   when {', '.join(map(str, rule.guards))}" if rule.guards else ""
         print(f"{rule.name:{width}}  {rule.law}   [{rule.exact}]{guards}")
     print(f"{len(ALL)} laws")
-    return 0
+    return _installed_rules() if chosen.installed else 0
+
+
+def _installed_rules() -> int:
+    """The rules of other packages with their verdicts; 1 if one is refuted or an entry point is broken."""
+    from .errors import OptionError
+    from .given import REFUTED, known
+    from .installed import installed
+
+    try:
+        shipped = installed()
+    except OptionError as error:
+        print(f"onepass rules: {error}", file=sys.stderr)
+        return 1
+    status = 0
+    for package, rules in shipped.items():
+        print(f"\nof package {package}")
+        for rule in rules:
+            verdict = known(rule)
+            status |= verdict.status == REFUTED
+            print(f"{rule.name}  {rule.law}   [{rule.exact}]   {verdict.status}{', trusted' * rule.trusted}")
+    return int(status)
 
 
 def _doctor(chosen) -> int:

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import onepass
-from onepass import given
+from onepass import cache, given
 from onepass.egraph import RuleError
-from onepass.egraph.ops import max_over, sum_over
+from onepass.egraph.ops import exp, max_over, sum_over, tanh
+from onepass.egraph.pattern import either
 from onepass.errors import OptionError, RuleRefuted, RuleUnproved
 from onepass.options import Options
 from onepass.proofs.verdict import Verdict
@@ -203,6 +204,39 @@ def test_without_rules_no_prover_is_loaded():
         [sys.executable, "-c", LOADED], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+# Pattern rules --------------------------------------------------------------------------------------------------------
+
+
+@onepass.rule
+def odd_functions(x):
+    """f(-x) = -tanh(x) for f = tanh and for another"""
+    return either(tanh(-x), exp(-x)), -tanh(x)
+
+
+def test_a_pattern_rule_is_decided_reading_by_reading(verdicts):
+    answers, asked = verdicts
+    Options.read({"rules": [odd_functions]})
+    assert len(asked) == len(odd_functions.rules) == 2
+    assert onepass.check(odd_functions).rule == "odd_functions"
+    answers[odd_functions.rules[1].name] = "refuted"
+    given.forget()
+    cache.clear()
+    with pytest.raises(RuleRefuted, match="rule odd_functions"):
+        Options.read({"rules": [odd_functions]})
+
+
+def test_code_on_the_right_is_used_on_trust_only(verdicts):
+    def doubled(x):
+        """x + x = 2 · x"""
+        return x + x, lambda x: x * 2.0
+
+    assert onepass.check(onepass.rule(doubled)).status == "unknown"
+    with pytest.raises(RuleUnproved, match="a side of it is code"):
+        Options.read({"rules": [onepass.rule(doubled)]})
+    assert Options.read({"rules": [onepass.rule(trust=True)(doubled)]}).rules
+    assert verdicts[1] == []
 
 
 # What is refused before ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import onepass
+from onepass import __main__ as command
 from onepass.installed import installed
 from onepass.options import OptionError, Options
 
@@ -121,6 +122,15 @@ def test_a_new_process_finds_them(folder):
     path = os.pathsep.join([str(folder), *sys.path])
     done = subprocess.run([sys.executable, "-c", PROCESS], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
     assert json.loads(done.stdout) == ["twice_negated", "negated_difference"], done.stderr.decode()
+
+
+def test_the_catalogue_shows_them_with_their_verdicts(folder, capsys, fresh):
+    install(folder, "package-a", "laws_of_a", {"all": "laws_of_a:RULES"}, WRONG)
+    assert command.main(["rules"]) == 0
+    assert "twice_negated" not in capsys.readouterr().out
+    assert command.main(["rules", "--installed"]) == 1
+    said = capsys.readouterr().out
+    assert "of package package-a" in said and "negated_difference  -(a - b) = b - a   [bitwise]   refuted" in said
 
 
 # The pytest plugin ----------------------------------------------------------------------------------------------------
