@@ -44,6 +44,14 @@ def _text(node: Term, parts: list[tuple[str, int]]) -> tuple[str, int]:
             return f"{node.attrs[0]}({parts[0][0]})", 9
         case "neg":
             return f"-{held(0, 3)}", 2
+        case "apply":
+            return f"{node.attrs[0]}({', '.join(text for text, _ in parts)})", 9
+        case "again":
+            return str(node.attrs[0]), 9
+        case "given":
+            return f"given({', '.join([parts[0][0], *map(str, node.attrs)])})", 9
+        case "exists" | "recursive":
+            return f"{node.op}({node.attrs[0]}: {parts[0][0]})", 9
         case "scaled":
             return f"⟨{parts[0][0]}, {parts[1][0]}⟩", 9
     return f"{node.op}({', '.join(text for text, _ in parts)})", 9
