@@ -4,36 +4,63 @@ What a law is written with is a name of this module; everything else is in its m
 """
 
 from .guard import (
+    associative,
+    commutative,
     constant,
+    decreasing,
     depends,
+    divisible,
     float_dtype,
     has_dtype,
+    idempotent,
     in_range,
+    increasing,
     independent,
     integer,
     nonzero,
     not_constant,
+    operation_of,
     positive,
+    rank,
+    size_at_most,
 )
+from .pattern import also, either, exists, given, recursive
+from .pattern_rule import PatternRule, decline
 from .rule import Rule, RuleError, rule
 from .term import Dim, Tensor, Term, TermError
 
 __all__ = [
     "Dim",
+    "PatternRule",
     "Rule",
     "RuleError",
     "Tensor",
     "Term",
     "TermError",
+    "also",
+    "associative",
+    "commutative",
     "constant",
+    "decline",
+    "decreasing",
     "depends",
+    "divisible",
+    "either",
+    "exists",
     "float_dtype",
+    "given",
     "has_dtype",
+    "idempotent",
     "in_range",
+    "increasing",
     "independent",
     "integer",
     "nonzero",
     "not_constant",
+    "operation_of",
     "positive",
+    "rank",
+    "recursive",
     "rule",
+    "size_at_most",
 ]

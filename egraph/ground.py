@@ -47,8 +47,8 @@ class Grounded:
     declined: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
-def ground(given: Sequence[Rule | PatternRule], region: Term | None, device: str | None = None) -> Grounded:
-    """The given rules for a region in normal form (None: only those that need no region) on a type of device.
+def ground(given: Sequence[Rule | PatternRule], regions: Sequence[Term], device=None) -> Grounded:
+    """The given rules for the terms of a region, in normal form, on a type of device (a name, or None: not known).
 
     Raises RuleError where the code of a right side fails, CertificateError where it cannot be verified.
     """
@@ -60,8 +60,8 @@ def ground(given: Sequence[Rule | PatternRule], region: Term | None, device: str
             declined[each.name] = {f"it is for {each.device} only": 1}
         elif readable(each):
             rules += each.rules
-        elif region is not None:
-            found, reasons = _instances(each, region)
+        else:
+            found, reasons = _instances(each, regions)
             rules += [instance.rule for instance in found]
             if reasons:
                 declined[each.name] = dict(reasons)
@@ -76,10 +76,10 @@ def readable(rule: PatternRule) -> bool:
         return False
 
 
-def _instances(origin: PatternRule, region: Term) -> tuple[list[Instance], Counter]:
+def _instances(origin: PatternRule, regions: Sequence[Term]) -> tuple[list[Instance], Counter]:
     found: dict[tuple[Term, Term], Instance] = {}
     declined: Counter = Counter()
-    for node in subterms(region):
+    for node in dict.fromkeys(node for region in regions for node in subterms(region)):
         for application in origin.applications(node) if node.dtype != "int64" else ():
             result = application.result
             why = result.reason if isinstance(result, Declined) else _misfit(node, result)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, prod
 from random import Random
 
@@ -16,6 +17,8 @@ import numpy as np
 from .guard import GUARDS, Guard
 from .match import holds, instantiate, match
 from .ops import MONOIDS, const, iota, le, load, scaled
+from .pattern_readings import Reading, readings
+from .pattern_rule import MOST_READINGS, PatternRule
 from .rule import Rule, variables_of
 from .term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError, subterms
 
@@ -55,7 +58,7 @@ ASSUMPTIONS = {  # the named assumptions of rules; one that is not listed restri
 class Instance:
     """A rule with values for its variables: both sides as terms, the arrays they load, what each variable became."""
 
-    rule: Rule
+    rule: Rule | PatternRule
     left: Term
     right: Term | TermError
     arrays: dict[str, np.ndarray]
@@ -69,14 +72,37 @@ class Instance:
         return "\n".join(lines)
 
 
-def drawn_instance(rule: Rule, choose: Callable, array: Callable) -> Instance | None:
+def drawn_instance(rule: Rule | PatternRule, choose: Callable, array: Callable) -> Instance | None:
     """An instance whose left side matches under every guard, or None; the right side may turn out to mean nothing."""
+    if isinstance(rule, PatternRule):
+        return _drawn_application(rule, choose, array)
     sampler = Sampler(rule, choose, array)
     left = _instantiated(rule.left, sampler.binding())
     found = match(rule.left, left) if isinstance(left, Term) else None
     if found is None or not all(holds(g, found) for g in rule.guards):
         return None
     return Instance(rule, left, _instantiated(rule.right, found), sampler.arrays, found)
+
+
+def _drawn_application(rule: PatternRule, choose: Callable, array: Callable) -> Instance | None:
+    """An instance of some reading of the pattern, matched by the pattern itself, with one of its right sides."""
+    reading = choose(_readings(rule))
+    declared = tuple((name, kind) for name, kind in rule.variables if name in variables_of(reading.left))
+    plain = Rule(rule.name, rule.law, reading.left, reading.left, declared, reading.guards, False, rule.exact)
+    drawn = drawn_instance(plain, choose, array)
+    applied = () if drawn is None else rule.applications(drawn.left)
+    found = [a for a in applied if isinstance(a.result, Term) and a.result is not drawn.left]
+    if not found:
+        return None
+    chosen = choose(found)
+    return Instance(rule, drawn.left, chosen.result, drawn.arrays, chosen.binding)
+
+
+@lru_cache(64)
+def _readings(rule: PatternRule) -> list[Reading]:
+    """The readings that are sampled; of very many, every so-manieth of the first thousands."""
+    found = list(readings(rule.left, rule.guards, 64 * MOST_READINGS))
+    return found[:: max(1, len(found) // MOST_READINGS)]
 
 
 def _instantiated(pattern: Term, binding) -> Term | TermError:
@@ -111,6 +137,7 @@ class Sampler:
         self.restriction = ASSUMPTIONS.get(rule.exact, Restriction())
         self.scores = _variables_under_exponents(rule.left)
         self.pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
+        self.implied = _implied_dtypes(rule.left)
         self.bound: dict[str, object] = {}
 
     def binding(self) -> dict[str, object]:
@@ -171,6 +198,8 @@ class Sampler:
             return instantiate(guard.operands[1], self.bound)
         monoids = [v for v in self.bound.values() if isinstance(v, str) and v in MONOIDS]
         declared = self.pattern[name].attrs[1]
+        if declared == "any" and name in self.implied:
+            return self.implied[name]
         if declared == "any" and monoids:
             return {"bool": "bool", PAIR: PAIR}.get(MONOIDS[monoids[0]].dtype, "float32")
         return "float32" if declared == "any" else declared
@@ -199,6 +228,16 @@ class Sampler:
             values = [self.choose(element) for _ in range(int(np.prod(shape)))]
             self.arrays[name] = np.array(values, dtype=bool if dtype == "bool" else np.int64).reshape(shape)
         return load(Tensor(name, dtype, shape), *map(iota, dims))
+
+
+def _implied_dtypes(left: Term) -> dict[str, str]:
+    """The dtype of each variable that is an operand of logic, or folded by a monoid of one dtype."""
+    found = {}
+    for node in subterms(left):
+        monoid = MONOIDS.get(node.attrs[0]) if node.op == "reduce" and isinstance(node.attrs[0], str) else None
+        kind = "bool" if node.op in ("and", "or", "not") else monoid.dtype if monoid else "same"
+        found |= {a.attrs[0]: kind for a in node.args if a.op == "var" and kind != "same"}
+    return found
 
 
 def _variables_under_exponents(left: Term) -> set[str]:

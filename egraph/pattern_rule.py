@@ -69,6 +69,8 @@ class PatternRule:
         guards = f"   when {', '.join(map(str, self.guards))}" if self.guards else ""
         return f"{self.name}: {self.left} = {' or '.join(map(_right_text, self.rights))}{guards}"
 
+    both = False  # a pattern is read from left to right
+
     @property
     def assumption(self) -> str | None:
         """The named assumption under which the law holds, if it is more than reassociation."""

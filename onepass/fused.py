@@ -107,9 +107,11 @@ def make(program: Program, options: Options, strides=(), hints=None) -> Fused:
         found = _BY_KEY.get(key)
         if found is not None:
             again = replace(found.report, cache="known in this process, no search", places=_places(program))
-            return replace(found, program=program, report=again)
-        found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {}, notes)
-        return _keep(_BY_KEY, key, found)
+            found = replace(found, program=program, report=again)
+        else:
+            found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
+            _keep(_BY_KEY, key, found)
+    return replace(found, report=replace(found.report, notes=notes + found.report.notes)) if notes else found
 
 
 def forget() -> None:
@@ -162,14 +164,14 @@ def _resolved(program: Program, options: Options, device: str) -> tuple[Options,
     return replace(options, rules=found.rules), notes
 
 
-def _search(key: str, program: Program, options: Options, strides, hints, notes) -> Fused:
+def _search(key: str, program: Program, options: Options, strides, hints) -> Fused:
     from .pipeline import optimize_all
     from .translate import translate
 
     captured = translate(program)
     found = optimize_all(captured.results, rules=options.rules)
     names = tuple(entry.name for entry in program.inputs)
-    report = replace(_report(key, program, options, found, hints), notes=notes)
+    report = _report(key, program, options, found, hints)
     body = {
         "results": [
             [to_json(term), tensor_to_json(r.output), [dim_to_json(d) for d in r.order]]

@@ -88,12 +88,10 @@ def optimize_all(
 def resolve(terms: Sequence[Term], rules: Sequence[Rule | PatternRule], device: str | None = None) -> Grounded:
     """The user's rules as ordinary rules for one region: pattern rules are read, or matched on its normal forms."""
     if all(isinstance(r, Rule) or readable(r) for r in rules):
-        return ground(rules, None, device)
+        return ground(rules, (), device)
     directed, _ = divide([r for r in rules if isinstance(r, Rule)])
     normaliser = Normaliser((*NORMAL, *directed))
-    found = [ground(rules, normaliser.normal(term), device) for term in terms]
-    declined = {name: reasons for each in found for name, reasons in each.declined.items()}
-    return Grounded(tuple(dict.fromkeys(rule for each in found for rule in each.rules)), declined)
+    return ground(rules, [normaliser.normal(term) for term in terms], device)
 
 
 def divide(rules: Sequence[Rule]) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:

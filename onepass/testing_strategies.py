@@ -13,11 +13,12 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from .egraph.instances import ABSENT, LONGEST, PLAIN, PROFILES, Instance, drawn_instance
+from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 
 
 @st.composite
-def instances(draw, rule: Rule) -> Instance:
+def instances(draw, rule: Rule | PatternRule) -> Instance:
     """Instances of the rule's left side for which every guard holds; the right side may turn out to mean nothing."""
     found = drawn_instance(
         rule, lambda options: draw(st.sampled_from(options)), lambda *asked: draw(hostile_arrays(*asked))
