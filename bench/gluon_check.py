@@ -25,7 +25,7 @@ from onepass.lowering.gluon_launch import GluonLauncher
 from onepass.lowering.triton_launch import Launcher
 from tests.gluon_ahead_of_time import inputs_of, plain, plan_of
 
-NAMES = ("q", "k", "v", "more")
+NAMES = {"q": 0, "k": 1, "v": 2, "more": 3, "one": 3, "two": 4}
 LAST = [time.monotonic(), "start"]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
 KINDS += "logarithm peak evoformer".split()
@@ -47,7 +47,7 @@ def alive(what: str) -> None:
 
 def named(plan, inputs) -> dict:
     """The inputs by the plan's names: a parameter's, or its number where one name would not do."""
-    place = lambda name: int(name[3:].split("_")[0]) if name.startswith("arg") else NAMES.index(name)
+    place = lambda name: int(name[3:].split("_")[0]) if name.startswith("arg") else NAMES[name]
     return {t.name: inputs[place(t.name)] for t in plan.inputs}
 
 

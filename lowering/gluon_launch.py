@@ -208,6 +208,11 @@ def refusal(plan: Plan, device: torch.device) -> str | None:
     return None if any(isinstance(f, Binding) for f in found) else "; ".join(dict.fromkeys(map(str, found)))
 
 
+def refusals(plan: Plan) -> dict[str, str]:
+    """By kernel, why it last ran as plain Triton."""
+    return _launcher(plan).refusals
+
+
 @lru_cache(maxsize=256)
 def _launcher(plan: Plan) -> GluonLauncher:
     return GluonLauncher(plan)

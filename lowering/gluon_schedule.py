@@ -55,7 +55,7 @@ class Row:
 ANY = 1 << 30
 # First match wins.
 DEFAULTS = (
-    Row(64, 64, ANY, None, True, Schedule(2, 128, 4, 1, turns=True)),
+    Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 1, turns=True)),
     Row(64, 64, 2047, True, False, Schedule(2, 128, 4, 1, turns=True)),
     Row(64, 64, 8191, True, False, Schedule(3, 128, 4, 1, turns=True)),
     Row(64, 64, ANY, True, False, Schedule(3, 128, 4, 1)),

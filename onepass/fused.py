@@ -28,6 +28,7 @@ from .egraph.term import TermError
 from .errors import OnepassError, ProgramError
 from .given import unproved
 from .lowering.build import plan_stores
+from .lowering.gluon_bind import bind
 from .lowering.plan import Plan, Store
 from .options import Options
 from .program import Atom, Program
@@ -261,7 +262,9 @@ def _places(program: Program) -> tuple[str, ...]:
 
 def _kernel(kernel) -> KernelReport:
     loops = tuple(str(loop.dim) for loop in kernel.loops)
-    return KernelReport(kernel.name, tuple(map(str, kernel.grid)), str(kernel.rows or ""), loops)
+    found = bind(kernel)
+    form = f"plain Triton: {found}" if isinstance(found, str) else "warp-specialised Gluon"
+    return KernelReport(kernel.name, tuple(map(str, kernel.grid)), str(kernel.rows or ""), loops, form=form)
 
 
 def steps(derivations: Sequence[Derivation], rules) -> tuple[Step, ...]:

@@ -35,6 +35,7 @@ class Runner:
         self.broken: set[str] = set()
         self.ran = ""
         self.orders: dict[torch.device, tuple[str, ...]] = {}
+        self.told: set[tuple[str, str]] = set()
         self.validated: set[str] = set((cache.read(found.key) or {}).get("validated", ()))
         report.attach(found.report)
 
@@ -87,9 +88,20 @@ class Runner:
             difference = mismatch(result, wanted)
             if difference is not None:
                 raise ExecutorError(f"the kernel's result differs from the tiled executor's: {difference}")
+        if execute is _gluon:
+            self._tell_refusals()
         self.validated.add(kind)
         cache.update(self.found.key, validated=sorted(self.validated))
         return results
+
+    def _tell_refusals(self) -> None:
+        """Notes once, by reason, which kernels ran as plain Triton after all."""
+        from .lowering.gluon_launch import refusals
+
+        for name, reason in refusals(self.found.plan).items():
+            if (name, reason) not in self.told:
+                self.told.add((name, reason))
+                report.note(self.found.key, f"{name} runs as plain Triton: {reason}")
 
 
 def mismatch(result: torch.Tensor, expected: torch.Tensor) -> str | None:

@@ -53,13 +53,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One launch: its parallel dims, its loops in order, and where its source lies (empty: not emitted)."""
+    """One launch: parallel dims, loops in order, where its source lies (empty: not emitted), its form on Hopper."""
 
     name: str
     grid: tuple[str, ...] = ()
     rows: str = ""
     loops: tuple[str, ...] = ()
     source: str = ""
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,7 @@ def _region_lines(region: RegionReport):
         where = f", source {kernel.source}" if kernel.source else ""
         loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
         yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
+        yield from _labelled("on Hopper", kernel.form)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {region.executor}" + (f": {region.ran}" if region.ran else "")
     yield f"backward    {region.backward}"

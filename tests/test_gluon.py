@@ -15,13 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from onepass.capture import program_of
 from onepass.lowering import gluon_order
 from onepass.lowering.compat import gluon_missing
 from onepass.lowering.gluon_bind import bind, chunks, columns, shared_bytes
 from onepass.lowering.gluon_launch import fitting, prepare
 from onepass.lowering.gluon_schedule import DEFAULTS, SHARED_MEMORY
-from tests.gluon_ahead_of_time import plan_of, source_of
+from onepass.pipeline import optimize_all
+from onepass.translate import translate
+from tests.gluon_ahead_of_time import plain, plan_of, source_of
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
@@ -78,6 +82,27 @@ def test_chunks_cover_their_columns_with_tiles_of_products(size):
 def test_single_precision_does_not_bind():
     (kernel,) = plan_of("full", 64, "float32", rows=256, columns=256).kernels
     assert "half-precision" in bind(kernel)
+
+
+def test_the_report_says_the_form_and_why_not():
+    import onepass
+
+    q = torch.empty(1, 2, 64, 64, dtype=torch.bfloat16)
+    said = str(onepass.explain(plain("full"), q, q, q))
+    assert "on Hopper   warp-specialised Gluon" in said
+    q = q.float()
+    said = str(onepass.explain(plain("full"), q, q, q))
+    assert "on Hopper   plain Triton" in said and "half-precision" in said
+
+
+def test_a_kernel_with_an_offset_that_no_tensor_map_describes_does_not_bind():
+    def reversed_keys(q, k, v):
+        return torch.softmax(q @ k.flip(2).mT, -1) @ v
+
+    q = torch.empty(1, 2, 64, 64, dtype=torch.bfloat16)
+    captured = translate(program_of(reversed_keys, q, q, q))
+    (kernel,) = optimize_all(captured.results).plan.kernels
+    assert "no start plus a coordinate" in bind(kernel)
 
 
 # The order of work

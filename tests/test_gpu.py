@@ -26,10 +26,10 @@ def _attention(kind):
     return plain
 
 
-def _agrees(function, inputs):
+def _agrees(function, inputs, executor="triton"):
     """The compiled result is as near to float64 as eager's own, with NaN in the same places."""
     torch._dynamo.reset()
-    options = {"strict": True, "inner": "eager", "executor": "triton"}  # strict: a kernel that fails is a failed test
+    options = {"strict": True, "inner": "eager", "executor": executor}  # strict: a kernel that fails is a failed test
     compiled = torch.compile(function, backend=onepass_backend, dynamic=False, options=options)
     with torch.no_grad():
         ours, eager = compiled(*inputs), function(*inputs)
@@ -47,6 +47,15 @@ def test_every_width_and_dtype(width, kind, dtype):
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 3, n, width, device="cuda", dtype=dtype) for n in (333, 517, 517))
     _agrees(_attention(kind), (q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["full", "causal", "window"])
+@pytest.mark.parametrize("width", [64, 80, 128, 192, 256])
+def test_gluon_where_it_runs(width, kind, dtype):
+    torch.manual_seed(4)
+    q, k, v = (torch.randn(2, 3, n, width, device="cuda", dtype=dtype) for n in (333, 517, 517))
+    _agrees(_attention(kind), (q, k, v), "gluon")
 
 
 @pytest.mark.parametrize("scale", [1.0, 50.0])
