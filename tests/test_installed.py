@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from onepass import __main__ as command
 from onepass.installed import installed
 from onepass.options import OptionError, Options
 
+ROOT = Path(__file__).resolve().parent.parent
 LAWS = """
 import onepass
 from onepass.egraph.ops import exp, log
@@ -163,6 +165,16 @@ def test_a_list_of_rules_becomes_tests(folder):
     assert "test_laws[negated_difference] FAILED" in done.stdout
     assert "rule negated_difference: " in done.stdout and "a = " in done.stdout
     assert "warning" not in done.stdout
+
+
+def test_the_plugin_may_be_named_though_it_is_installed(folder):
+    install(folder, "package-a", "laws_of_a", {"all": "laws_of_a:RULES"})
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    lines = "".join(f"{name} = {value}\n" for name, value in points.items())
+    with (folder / "laws_of_a-1.0.dist-info" / "entry_points.txt").open("a") as file:
+        file.write(f"[pytest11]\n{lines}")
+    done = pytest_run(folder, USERS_TESTS)
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_test_without_rules_is_an_error_that_says_so(folder):
