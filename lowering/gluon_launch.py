@@ -81,6 +81,8 @@ class GluonLauncher(Launcher):
     def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
         kernel = binding.kernel
         _check(binding, values, sizes, device)
+        if len(binding.loop.ranges) > 1:
+            raise Refused("its guard keeps a union of ranges, which this form does not follow yet")
         if self._tilings(kernel, self.config(kernel, sizes, device), sizes):
             raise Refused("a map of its blocks skips tiles, which this form does not read yet")
         schedule = self.schedules.get(kernel.name) or fitting(binding, sizes)
