@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from onepass.trials import Worker
+from onepass.trials import Outcome, Worker
+from onepass.tuner import Isolated, checked
 
 
 def act(task):
@@ -44,3 +45,21 @@ def test_close_may_be_repeated(times):
         assert worker(("return", 1)).status == "ok"
         worker.close()
         worker.close()
+
+
+def body(point: tuple) -> Outcome:
+    act((point[0], 60))
+    return checked(lambda point: point[0], lambda result: result != "wrong", lambda point: 2.0)(point)
+
+
+def test_a_lost_trial_of_the_tuner_is_infeasible():
+    trial, found = Isolated(body, 60.0), {}
+    for what in ("fine", "exit", "also fine", "raise", "wrong"):
+        found[what] = trial((what,))
+    trial.worker.seconds = 1.0
+    found["sleep"] = trial(("sleep",))
+    trial.close()
+    assert {what: t.status for what, t in found.items()} == {
+        "fine": "ok", "also fine": "ok", "exit": "crash", "raise": "error", "wrong": "wrong", "sleep": "time-out",
+    }  # fmt: skip
+    assert found["fine"].time == 2.0 and found["wrong"].time == float("inf")
