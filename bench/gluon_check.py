@@ -129,6 +129,8 @@ def fraction(kind: str, length: int) -> float:
 def measure(kind: str, width: int, length: int, rounds: int = 4, tokens: int = 16384, hidden: int = 2048) -> None:
     alive(f"{kind} {width} {length}")
     batch, heads = tokens // length, hidden // width
+    if kind == "evoformer":
+        batch, heads, length = 8, 256, 256
     plan, inputs, values = case(kind, width, rows=length, columns=length, batch=batch, heads=heads)
     gluon, triton = GluonLauncher(plan), Launcher(plan)
     calls = {"gluon": lambda: gluon(values), "triton": lambda: triton(values)}
@@ -157,7 +159,7 @@ def measure(kind: str, width: int, length: int, rounds: int = 4, tokens: int = 1
     alive(f"timing {kind} {width} {length}")
     times = in_turns(calls, rounds)
     flops = 4 * batch * heads * length * length * width * fraction(kind, length)
-    flops *= 1.5 if kind == "difference" else 1
+    flops *= {"difference": 1.5, "narrow": 0.75, "evoformer": 4}.get(kind, 1)
     rates = " ".join(f"{name} {flops / t / 1e9:6.1f} ({t:.4f} ms)" for name, t in times.items())
     print(f"{kind:10} D {width:3} S {length:5} {rates} {' '.join(gluon.refusals.values())}", flush=True)
 

@@ -6,13 +6,15 @@ why not. Nothing is known by what it is for. Used by gluon_emit.py, gluon_launch
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from math import prod
 
 from ..egraph.affine import affine
-from ..egraph.ops import iota
+from ..egraph.ops import const, iota
 from ..egraph.term import Dim, Tensor, Term, reduces, subterms
+from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, NotPlannable
+from .triton_ops import HALVES
 from .triton_product import const_value, factors, native
 
 WIDEST = 256  # columns of one operand or accumulator
@@ -66,12 +68,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Binding:
-    """A kernel as the skeleton's parts. `wide` is the value dim, None if no state has a matrix."""
+    """A kernel as the skeleton's parts. `wide` is the value dim, None if no state has a matrix; `overlays` are tensors
+    read along rows and loop, which can be copied as score tiles are (`across` is the rows, `inner` the loop).
+    """
 
     kernel: Kernel
     loop: Loop
     steps: tuple[Step, ...]
     wide: Dim | None
+    overlays: tuple[Operand, ...] = ()
 
     @property
     def products(self) -> list[Product]:
@@ -85,6 +90,10 @@ class Binding:
     def streams(self) -> list[Operand]:
         """What the loop reads tile by tile, in the order of first use."""
         return list(dict.fromkeys([p.columns for p in self.products] + self.matrices))
+
+    @property
+    def columns(self) -> list[Operand]:
+        return list(dict.fromkeys(p.columns for p in self.products))
 
     @property
     def matrices(self) -> list[Operand]:
@@ -107,6 +116,9 @@ def _bind(kernel: Kernel) -> Binding:
     (loop,) = kernel.loops
     if loop.guard is not None and reduces(loop.guard):
         raise NotPlannable("the guard of its loop holds a reduction")
+    apart = {kernel.rows, *kernel.held}
+    if any(loop.dim in c.dims and not c.dims & apart for c in conjuncts(loop.guard or const(True))):
+        raise NotPlannable(f"elements of {loop.dim} that no row keeps must not be read, and copies read them")
     stored = dict.fromkeys(d for store in kernel.stores for d in store.order)
     inside = set(kernel.held) - set(stored)
     wide = [d for d in stored if d not in kernel.grid and d != kernel.rows]
@@ -116,7 +128,8 @@ def _bind(kernel: Kernel) -> Binding:
     steps = _steps(loop, matcher)
     if not all(step.products for step in steps):
         raise NotPlannable("a state of its loop takes in no product of rows and columns")
-    return Binding(kernel, loop, steps, matcher.wide)
+    bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values)]
+    return Binding(kernel, loop, steps, matcher.wide, matcher.overlays([b for b in bodies if b is not None]))
 
 
 class _Matcher:
@@ -130,12 +143,12 @@ class _Matcher:
         """The load as a tile [across, inner]. Raises NotPlannable where no tensor map describes it."""
         tensor = node.attrs[0]
         axes = tuple(self._axis(tensor, index) for index in node.args)
-        if sorted(filter(None, axes)) != sorted((across, inner)):
-            raise NotPlannable(f"{tensor.name} is not indexed once by each of {across} and {inner}")
-        if not isinstance(inner.size, int) or inner.size > WIDEST:
-            raise NotPlannable(f"dim {inner} of {tensor.name} is wider than {WIDEST} or of unknown size")
         if len(axes) > 5:
             raise NotPlannable(f"{tensor.name} has more than five axes")
+        if sorted(filter(None, axes)) != sorted((across, inner)):
+            raise NotPlannable(f"{tensor.name} is not indexed once by each of {across} and {inner}")
+        if inner != self.loop and (not isinstance(inner.size, int) or inner.size > WIDEST):
+            raise NotPlannable(f"dim {inner} of {tensor.name} is wider than {WIDEST} or of unknown size")
         return Operand(node, across, inner, axes)
 
     def _axis(self, tensor: Tensor, index: Term) -> Dim | None:
@@ -147,6 +160,16 @@ class _Matcher:
         if len(moving) > 1 or dim is None or moving[0] is not iota(dim) or coefficients[moving[0]] != 1:
             raise NotPlannable(f"an index of {tensor.name} is no start plus a coordinate")
         return dim
+
+    def overlays(self, bodies: list[Term]) -> tuple[Operand, ...]:
+        """Floating loads over rows and loop that a tensor map describes; the others are read by pointers."""
+        loads = dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load")
+        found = []
+        for node in loads:
+            if node.dims >= {self.rows, self.loop} and node.dtype in (*HALVES, "float32"):
+                with suppress(NotPlannable):
+                    found.append(self.operand(node, self.rows, self.loop))
+        return tuple(found)
 
     def product(self, node: Term) -> Product:
         """A sum within a tile as a matrix product of rows and columns."""
@@ -209,7 +232,7 @@ def chunks(size: int) -> list[tuple[int, int]]:
     return found if start + 16 < padded else [(0, padded)]
 
 
-def columns(binding: Binding) -> int:
+def accumulated(binding: Binding) -> int:
     """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
     return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
 
@@ -234,7 +257,14 @@ def width(binding: Binding) -> int:
     return max(sum(e for _, e in chunks(o.inner.size)) for o in (*binding.row_operands, *binding.streams))
 
 
-def shared_bytes(binding: Binding, consumers: int, tile: int, depth: int, queries: int) -> int:
+def bytes_of(tensor: Tensor) -> int:
+    """Of one element."""
+    return 4 if tensor.dtype == "float32" else 2
+
+
+def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], schedule) -> int:
     """Shared memory of the rings and of the rows' buffers, without barriers."""
     inner = lambda operands: sum(e for o in operands for _, e in chunks(o.inner.size))
-    return 2 * (consumers * 64 * queries * inner(binding.row_operands) + prod((tile, depth, inner(binding.streams))))
+    rows = 64 * schedule.consumers
+    ring = 2 * inner(binding.streams) + rows * sum(bytes_of(o.tensor) for o in overlays)
+    return 2 * rows * schedule.queries * inner(binding.row_operands) + schedule.tile * schedule.depth * ring

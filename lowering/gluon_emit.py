@@ -15,7 +15,7 @@ from ..egraph.affine import affine, to_term
 from ..egraph.ops import iota, make
 from ..egraph.show import show
 from ..egraph.term import Dim, Term, substitute, subterms
-from .gluon_bind import Binding, Operand, chunks
+from .gluon_bind import Binding, Operand, bytes_of, chunks
 from .gluon_schedule import REGISTERS, ROWS, Schedule
 from .gluon_step import Consumer
 from .gluon_write import GluonWriter, gluon
@@ -39,13 +39,15 @@ from onepass.lowering.gluon_parts import (
 @dataclass(frozen=True)
 class Shape:
     """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
-    "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's; table: a table orders the work.
+    "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's; table: a table orders the work;
+    overlays: tensors over rows and loop that are copied tile by tile.
     """
 
     facts: Facts = Facts()  # noqa: RUF009
     masked: str = "some"
     skewed: bool = True
     table: bool = False
+    overlays: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class _Emitter:
         fresh = self.names.fresh
         self.row_full, self.row_empty = fresh("rows_full"), fresh("rows_empty")
         self.row_rings = [self._ring(o, ROWS) for o in binding.row_operands]
-        self.rings = [self._ring(o, schedule.tile) for o in binding.streams]
+        later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
+        order = [*binding.columns, *shape.overlays, *later]
+        self.rings = [self._ring(o, schedule.tile) for o in order]
 
     def writer(self) -> GluonWriter:
         """A writer for a new function; all share names and declared arguments."""
@@ -111,7 +115,7 @@ class _Emitter:
 
     def _declare(self) -> None:
         fresh, kernel = self.names.fresh, self.kernel
-        copied = {o.load for o in (*self.binding.row_operands, *self.binding.streams)}
+        copied = {o.load for o in (*self.binding.row_operands, *self.binding.streams, *self.shape.overlays)}
         nodes = {n for root in roots(kernel) for n in subterms(root)}
         bounds = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
         nodes |= {n for b in bounds for n in subterms(b)}
@@ -137,7 +141,9 @@ class _Emitter:
     def _ring(self, operand: Operand, across: int) -> Ring:
         fresh, name = self.names.fresh, operand.tensor.name
         buffers, maps = [], []
-        for _, extent in chunks(operand.inner.size):
+        overlay = operand in self.shape.overlays
+        for _, extent in self._parts(operand):
+            across = ROWS if overlay else across
             sizes = {operand.across: across, operand.inner: extent}
             box = tuple(sizes.get(d, 1) for d in operand.axes)
             known = next((m for m in self.maps.values() if (m.operand, m.box) == (operand, box)), None)
@@ -146,10 +152,14 @@ class _Emitter:
                 self.maps[known.name] = known
             maps.append(known.name)
             buffers.append(fresh(f"{name}_tiles"))
-        total = 2 * across * sum(e for _, e in chunks(operand.inner.size))
-        if operand.across == self.kernel.rows:
+        total = bytes_of(operand.tensor) * across * sum(e for _, e in self._parts(operand))
+        total *= self.schedule.consumers if overlay else 1
+        if operand.across == self.kernel.rows and not overlay:
             return Ring(operand, tuple(buffers), tuple(maps), self.row_full, self.row_empty, total)
         return Ring(operand, tuple(buffers), tuple(maps), fresh(f"{name}_full"), fresh(f"{name}_empty"), total)
+
+    def _parts(self, operand: Operand) -> list[tuple[int, int]]:
+        return [(0, self.schedule.tile)] if operand in self.shape.overlays else chunks(operand.inner.size)
 
     # Assembly
 
@@ -183,8 +193,8 @@ class _Emitter:
     def _kernel(self, producer, wrappers) -> str:
         s, lines = self.schedule, []
         for ring in (*self.row_rings, *self.rings):
-            rows = ring.operand.across == self.kernel.rows
-            slots = s.queries * s.consumers if rows else s.depth
+            slots = s.queries * s.consumers if ring in self.row_rings else s.depth
+            slots *= s.consumers if ring.operand in self.shape.overlays else 1
             for buffer, name in zip(ring.buffers, ring.maps, strict=True):
                 lines.append(
                     f"{buffer} = gl.allocate_shared_memory({name}.dtype, [{slots}] + {name}.block_shape, {name}.layout)"
@@ -303,17 +313,22 @@ class _Emitter:
         body += [f"phase = (count // {s.depth} & 1) ^ 1"]
         for ring in self.rings:
             body += [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
-            body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})", *self._copies(writer, ring, "slot")]
+            body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})"]
+            if ring.operand in self.shape.overlays:
+                body += [f"for w in gl.static_range({s.consumers}):"]
+                body += [f"    {x}" for x in self._copies(writer, ring, "slot", f"slot * {s.consumers} + w")]
+            else:
+                body += self._copies(writer, ring, "slot")
         lines += [f"for t in range(0, {end} - {begin}):", *(f"    {line}" for line in [*body, "count += 1"])]
         lines += ["turn += 1"]
         head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
         return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines)]
 
-    def _copies(self, writer: GluonWriter, ring: Ring, slot: str) -> list[str]:
+    def _copies(self, writer: GluonWriter, ring: Ring, slot: str, buffer_slot: str = "slot") -> list[str]:
         operand, lines = ring.operand, []
-        for (start, _), buffer, name in zip(chunks(operand.inner.size), ring.buffers, ring.maps, strict=True):
+        for (start, _), buffer, name in zip(self._parts(operand), ring.buffers, ring.maps, strict=True):
             where = ", ".join(self._coordinate(writer, i, d, start) for i, d in zip(operand.load.args, operand.axes))
-            target = f"{ring.full}.index({slot}), {buffer}.index({slot})"
+            target = f"{ring.full}.index({slot}), {buffer}.index({buffer_slot})"
             lines.append(f"tma.async_copy_global_to_shared({name}, [{where}], {target})")
         return lines
 

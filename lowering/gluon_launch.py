@@ -15,7 +15,7 @@ import torch
 from ..egraph.affine import affine
 from . import gluon_order as order
 from .compat import Window, architecture, gluon_missing, relaunch
-from .gluon_bind import Binding, bind, chunks, columns, crowded, shared_bytes, width
+from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ROWS, SHARED_MEMORY, Schedule, default_schedule
 from .plan import Kernel, NotPlannable, Plan
@@ -25,7 +25,10 @@ from .triton_launch import INT32, Launch, Launcher, load
 from .triton_term import Facts
 from .tuning import Config
 
-BARRIERS = 4096  # bytes of shared memory left for barriers and for what the compiler keeps there
+BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
+
+
+WASTE = 1.15  # at most so many rows are computed for each that is stored, for the sake of more warpgroups
 
 
 class Refused(Exception):
@@ -85,8 +88,9 @@ class GluonLauncher(Launcher):
             raise Refused("its guard keeps a union of ranges, which this form does not follow yet")
         if self._tilings(kernel, self.config(kernel, sizes, device), sizes):
             raise Refused("a map of its blocks skips tiles, which this form does not read yet")
-        schedule = self.schedules.get(kernel.name) or fitting(binding, sizes)
-        prepared = prepare(binding, schedule, sizes, wide_tensors(kernel, values, sizes))
+        overlays = tuple(o for o in binding.overlays if _unsuited(o, values[o.tensor.name]) is None)
+        schedule = self.schedules.get(kernel.name) or fitting(binding, sizes, overlays)
+        prepared = prepare(binding, schedule, sizes, overlays, wide_tensors(kernel, values, sizes))
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(torch.cuda.get_device_properties(device).multi_processor_count, prepared.total)
@@ -114,7 +118,9 @@ class Prepared:
     length: int
 
 
-def prepare(binding: Binding, schedule: Schedule, sizes: dict, wide: frozenset[str] = frozenset()) -> Prepared:
+def prepare(
+    binding: Binding, schedule: Schedule, sizes: dict, overlays: tuple[Operand, ...] = (), wide=frozenset()
+) -> Prepared:
     """Everything about a call that does not need a device."""
     kernel, loop = binding.kernel, binding.loop
     height = ROWS * schedule.consumers
@@ -127,25 +133,27 @@ def prepare(binding: Binding, schedule: Schedule, sizes: dict, wide: frozenset[s
         facts=Facts(frozenset(even), wide),
         masked=order.guarded_tiles(binding, own),
         skewed=limited and order.skewed(own, block, schedule.consumers),
+        overlays=overlays,
         table=schedule.ordered and block is not None and len(set((block.end - block.begin).tolist())) > 1,
     )
     total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
     return Prepared(shape, block, total, length)
 
 
-def fitting(binding: Binding, sizes: dict) -> Schedule:
+def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Schedule:
     """The default schedule, cut down to what the sizes need and shared memory holds. Raises Refused."""
     count, length = resolve(binding.kernel.rows.size, sizes), resolve(binding.loop.dim.size, sizes)
     uneven = bool(binding.loop.uppers or binding.loop.lowers)
-    found = default_schedule(width(binding), columns(binding), length, uneven, crowded(binding))
+    found = default_schedule(width(binding), accumulated(binding), length, uneven, crowded(binding))
     if found is None:
-        raise Refused(f"accumulators of {columns(binding)} columns need more registers than threads have")
-    consumers = min(found.consumers, -(-count // ROWS))
+        raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
+    padded = lambda consumers: -(-count // (ROWS * consumers)) * consumers
+    consumers = max(c for c in range(1, found.consumers + 1) if padded(c) <= WASTE * padded(1))
     tile = min(found.tile, max(64, 1 << (length - 1).bit_length()))
     found = replace(found, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
     for smaller in ({}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
         found = replace(found, **{name: min(value, getattr(found, name)) for name, value in smaller.items()})
-        if shared_bytes(binding, found.consumers, found.tile, found.depth, found.queries) <= SHARED_MEMORY - BARRIERS:
+        if shared_bytes(binding, overlays, found) <= SHARED_MEMORY - BARRIERS:
             return found
     raise Refused("its tiles do not fit in shared memory")
 
@@ -167,12 +175,18 @@ def _check(binding: Binding, values: dict, sizes: dict, device: torch.device) ->
     if 0 in (resolve(binding.loop.dim.size, sizes), *(resolve(d.size, sizes) for d in kernel.grid)):
         raise Refused("a dim is empty")
     for operand in (*binding.row_operands, *binding.streams):
-        tensor, name = values[operand.tensor.name], operand.tensor.name
-        strides = tensor.stride()
-        if strides[-1] != 1 or operand.axes[-1] is None:
-            raise Refused(f"the last axis of {name} is not one run in memory")
-        if any(s <= 0 or s * tensor.element_size() % 16 for s in strides[:-1]) or tensor.data_ptr() % 16:
-            raise Refused(f"the rows of {name} do not begin at multiples of 16 bytes")
+        if reason := _unsuited(operand, values[operand.tensor.name]):
+            raise Refused(reason)
+
+
+def _unsuited(operand: Operand, tensor: torch.Tensor) -> str | None:
+    """Why no tensor map describes this tensor; None if one does."""
+    strides, name = tensor.stride(), operand.tensor.name
+    if strides[-1] != 1 or operand.axes[-1] is None:
+        return f"the last axis of {name} is not one run in memory"
+    if any(s <= 0 or s * tensor.element_size() % 16 for s in strides[:-1]) or tensor.data_ptr() % 16:
+        return f"the rows of {name} do not begin at multiples of 16 bytes"
+    return None
 
 
 def _window(described: Map, tensor: torch.Tensor, sizes: dict) -> Window:

@@ -153,6 +153,8 @@ class Consumer:
         lines += [f"give_turn((W + 1) % {self.schedule.consumers})"] if turns else []
         names = [self.scores[p] for p in step.products]
         outstanding = sum(len(p.accumulators) for p in earlier)
+        if n == 0:
+            lines += self._overlays(count)
         lines.append(_wait(outstanding, names))
         lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)})" for o in self.releases[n]]
         late = self._states(n, number, full)
@@ -161,6 +163,20 @@ class Consumer:
         finish = self._finish(earlier, earlier_count)
         lines += [*finish, *arrive] if self.schedule.late else [*arrive, *finish]
         lines += late
+
+    def _overlays(self, count: str) -> list[str]:
+        """Takes this warpgroup's part of tiles over rows and loop into registers, while the score products run."""
+        lines, tile, number = [], self.schedule.tile, self.schedule.consumers
+        for operand in self.shape.overlays:
+            ring, name = self.rings[operand], self.writer.names.fresh(f"{operand.tensor.name}_tile")
+            slot = f"({count}) % {self.schedule.depth} * {number} + W"
+            part = _matrix(f"{ring.buffers[0]}.index({slot})", operand, ROWS, tile, transposed=False)
+            lines.append(f"mbarrier.wait({self._at(ring.full, count)}, {self._phase(count)})")
+            lines.append(f"{name} = {part}.load(SCORE)")
+            lines.append(f"mbarrier.arrive({self._at(ring.empty, count)})")
+            value = Value(name, (self.rows, self.loop.dim), operand.tensor.dtype)
+            self.writer.inner.memo[operand.load] = value
+        return lines
 
     def _score(self, product, count: str) -> list[str]:
         """score = rows · columns, a product a chunk of the summed dim."""

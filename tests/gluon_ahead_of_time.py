@@ -109,8 +109,9 @@ def source_of(plan, schedule=None):
     binding = bind(kernel)
     if isinstance(binding, str):
         raise ValueError(binding)
-    schedule = schedule or fitting(binding, {})
-    return binding, schedule, emit(binding, plan, schedule, prepare(binding, schedule, {}).shape)
+    schedule = schedule or fitting(binding, {}, binding.overlays)
+    shape = prepare(binding, schedule, {}, binding.overlays).shape
+    return binding, schedule, emit(binding, plan, schedule, shape)
 
 
 def compiled(plan, schedule=None):

@@ -20,7 +20,7 @@ import torch
 from onepass.capture import program_of
 from onepass.lowering import gluon_order
 from onepass.lowering.compat import gluon_missing
-from onepass.lowering.gluon_bind import bind, chunks, columns, shared_bytes
+from onepass.lowering.gluon_bind import accumulated, bind, chunks, shared_bytes
 from onepass.lowering.gluon_launch import fitting, prepare
 from onepass.lowering.gluon_schedule import DEFAULTS, SHARED_MEMORY
 from onepass.pipeline import optimize_all
@@ -61,8 +61,8 @@ def test_every_variant_binds_and_its_text_is_python(kind, plans):
 def test_default_schedules_fit_every_width(width, plans):
     binding = bind(plans("full", width).kernels[0])
     s = fitting(binding, {})
-    assert shared_bytes(binding, s.consumers, s.tile, s.depth, s.queries) < SHARED_MEMORY
-    registers = columns(binding) // 2 + s.tile // 2 + s.tile // 4  # accumulators, scores, weights of a thread
+    assert shared_bytes(binding, (), s) < SHARED_MEMORY
+    registers = accumulated(binding) // 2 + s.tile // 2 + s.tile // 4  # accumulators, scores, weights of a thread
     assert registers <= {1: 208, 2: 208, 3: 144}[s.consumers]
 
 
