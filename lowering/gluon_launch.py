@@ -14,7 +14,7 @@ import torch
 
 from ..egraph.affine import affine
 from . import gluon_order as order
-from .compat import Window, architecture, gluon_missing, relaunch
+from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ROWS, SHARED_MEMORY, Schedule, default_schedule
@@ -44,19 +44,17 @@ class GluonLaunch:
     windows: tuple[tuple[str, Window], ...]  # of tensors, by name
     arguments: tuple[str | int | torch.Tensor, ...]
     maps: tuple = ()  # of blocks: none
-    compiled: object = None
+    again: Relaunch | None = None
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
         arguments = [values[a] if a.__class__ is str else a for a in self.arguments]
-        if self.compiled is None:
-            described = [window.described(values[name]) for name, window in self.windows]
-            self.compiled = self.function[(self.programs,)](*described, *arguments, num_warps=4)
+        bases = [values[name] for name, _ in self.windows]
+        if self.again is not None:
+            self.again(bases, arguments)
             return
-        for name, window in self.windows:
-            window.base = values[name]
-        relaunch(self.compiled, self.programs, [*(window for _, window in self.windows), *arguments])
-        for _, window in self.windows:
-            window.base = None
+        described = [window.described(base) for (_, window), base in zip(self.windows, bases, strict=True)]
+        kernel = self.function[(self.programs,)](*described, *arguments, num_warps=4)
+        self.again = Relaunch(kernel, self.programs, tuple(window for _, window in self.windows))
 
 
 class GluonLauncher(Launcher):
