@@ -18,9 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from onepass import measure
+from onepass import backend, measure
 
 HEADS, DIM = 8, 64
+EAGER = {"inner": "eager"}
 
 
 def main() -> None:
@@ -34,6 +35,7 @@ def main() -> None:
         memory()
         capture()
         layers()
+        host()
 
 
 def times() -> None:
@@ -73,6 +75,33 @@ def cold_seconds(count: int) -> float:
         command = [sys.executable, __file__, "--layers", str(count)]
         done = subprocess.run(command, env={**os.environ, "ONEPASS_CACHE": folder}, capture_output=True, text=True)
     return float(done.stdout.split()[-1])
+
+
+def host() -> None:
+    """What a call costs beside the kernel: of the operation and through torch.compile, against SDPA's of the same."""
+    from onepass import executors
+
+    small = [torch.randn(1, 2, 16, 16) for _ in range(3)]
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    executors.EXECUTORS["tiled"] = lambda found, tensors, call: lambda given: [torch.empty_like(given[0])]
+    with torch.no_grad():
+        for dynamic in (False, True):
+            torch._dynamo.reset()
+            fused = torch.compile(
+                lambda *x: measure.plain(*x), backend=backend.onepass_backend, dynamic=dynamic, options=EAGER
+            )
+            theirs = torch.compile(lambda *x: sdpa(*x), backend="eager", dynamic=dynamic)
+            mine, other = (min(microseconds(f, small) for _ in range(9)) for f in (fused, theirs))
+            name = f"host time, {'dynamic' if dynamic else 'static'} sizes"
+            say(name, mine / other / 1.2, 1.0, f"{mine:.1f} us, SDPA {other:.1f} us, both through torch.compile")
+
+
+def microseconds(function, arguments, runs: int = 1000) -> float:
+    function(*arguments)
+    start = time.process_time()
+    for _ in range(runs):
+        function(*arguments)
+    return 1e6 * (time.process_time() - start) / runs
 
 
 class Layers(torch.nn.Module):

@@ -224,14 +224,10 @@ def refusal(plan: Plan, device: torch.device) -> str | None:
 
 def refusals(plan: Plan) -> dict[str, str]:
     """By kernel, why it last ran as plain Triton."""
-    return _launcher(plan).refusals
+    return launcher(plan).refusals
 
 
 @lru_cache(maxsize=256)
-def _launcher(plan: Plan) -> GluonLauncher:
+def launcher(plan: Plan) -> GluonLauncher:
+    """The launcher of a plan, one for this process."""
     return GluonLauncher(plan)
-
-
-def gluon_results(plan: Plan, tensors, sizes=None) -> tuple[torch.Tensor, ...]:
-    """Runs the plan: tensors by name, values of symbolic sizes; all of its outputs, in new tensors."""
-    return _launcher(plan).results(tensors, sizes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
@@ -82,11 +83,7 @@ class Launcher:
     def results(self, tensors: dict[str, torch.Tensor], sizes=None, outputs=None) -> tuple[torch.Tensor, ...]:
         """The plan's outputs, in new tensors or in those given by name."""
         sizes = sizes or {}
-        missing = [name for name in self.names if name not in tensors]
-        if missing:
-            raise LaunchError(f"no tensor was given for {missing[0]!r}")
-        device = next((tensors[n].device for n in self.names), torch.device("cpu"))
-        values = {name: tensors[name] for name in self.names}
+        values, device = self._inputs(tensors)
         given = outputs or {}
         for target in (store.output for kernel in self.plan.kernels for store in kernel.stores):
             kept = given.get(target.name)
@@ -95,12 +92,45 @@ class Launcher:
         launches = self._prepared.get(key)
         if launches is None:
             launches = self._prepared[key] = tuple(self._prepare(k, values, sizes, device) for k in self.plan.kernels)
+        self._run_on(device, launches, values)
+        return tuple(values[target.name] for target in self.plan.outputs)
+
+    def bind(self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None):
+        """What runs the plan on tensors of these shapes, strides, dtypes and alignments, in the order of `names`.
+
+        strides: of outputs by name, contiguous where there are none. It gives a list of new tensors.
+        """
+        values, device = self._inputs(dict(zip(names, tensors, strict=True)))
+        wanted, made = strides or {}, []
+        for target in (store.output for kernel in self.plan.kernels for store in kernel.stores):
+            like = _allocate(target, sizes, torch.device("meta"))
+            made.append((target.name, tuple(like.shape), wanted.get(target.name, like.stride()), like.dtype))
+            values[target.name] = torch.empty_strided(*made[-1][1:3], dtype=like.dtype, device=device)
+        launches = tuple(self._prepare(k, values, sizes, device) for k in self.plan.kernels)
+        outputs = [target.name for target in self.plan.outputs]
+
+        def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            values = dict(zip(names, given))
+            for name, shape, steps, dtype in made:
+                values[name] = torch.empty_strided(shape, steps, dtype=dtype, device=device)
+            self._run_on(device, launches, values)
+            return [values[name] for name in outputs]
+
+        return run
+
+    def _inputs(self, tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.device]:
+        missing = [name for name in self.names if name not in tensors]
+        if missing:
+            raise LaunchError(f"no tensor was given for {missing[0]!r}")
+        device = next((tensors[n].device for n in self.names), torch.device("cpu"))
+        return {name: tensors[name] for name in self.names}, device
+
+    def _run_on(self, device: torch.device, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             with torch.cuda.device(device):
                 self._run(launches, values)
         else:
             self._run(launches, values)
-        return tuple(values[target.name] for target in self.plan.outputs)
 
     def key(self, values: dict[str, torch.Tensor]) -> object:
         """What else of the tensors a prepared launch depends on."""
@@ -201,15 +231,11 @@ def default_for(kernel: Kernel, name: str) -> Config:
 
 
 @lru_cache(maxsize=256)
-def _launcher(plan: Plan, config: Config | None) -> Launcher:
+def launcher(plan: Plan, config: Config | None = None) -> Launcher:
+    """The launcher of a plan, one for this process."""
     return Launcher(plan, config)
 
 
 def run_triton(plan: Plan, tensors, sizes=None, config: Config | None = None, output=None) -> torch.Tensor:
     """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
-    return _launcher(plan, config)(tensors, sizes, output)
-
-
-def triton_results(plan: Plan, tensors, sizes=None) -> tuple[torch.Tensor, ...]:
-    """Runs the plan: all of its outputs, in new tensors."""
-    return _launcher(plan, None).results(tensors, sizes)
+    return launcher(plan, config)(tensors, sizes, output)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 
-from onepass import operator
+from onepass import executors
 from tests.fuzz import LOUD, judge, run, shrunk
 from tests.fuzz_programs import Fuzzed, programs
 
@@ -18,9 +18,7 @@ PLAIN = Fuzzed(
 )
 
 
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_random_programs_are_right_or_left_alone():
@@ -37,13 +35,13 @@ def test_drawn_programs_are_right_or_left_alone(program):
 
 
 def test_a_wrong_executor_is_found_and_its_program_shrunk(monkeypatch):
-    right = operator._tiled
+    right = executors.EXECUTORS["tiled"]
 
     def wrong(*given):
-        result = right(*given)
-        return [r + 1e-3 for r in result] if isinstance(result, list | tuple) else result + 1e-3
+        run = right(*given)
+        return lambda tensors: [r + 1e-3 for r in run(tensors)]
 
-    monkeypatch.setattr(operator, "_tiled", wrong)
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", wrong)
     assert judge(PLAIN).kind == "wrong"
     small = shrunk(PLAIN, "wrong", "auto", "cpu")
     assert small.regime == "normal" and "bias" not in small.source and len(small.lines) == 4
@@ -53,7 +51,7 @@ def test_a_failing_executor_is_loud(monkeypatch):
     def broken(*given):
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(operator, "_tiled", broken)
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", broken)
     assert judge(PLAIN).kind == "failed executor"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from onepass import backend, fused, operator, report
+from onepass import backend, executors, fused, report, runner
 from onepass.backend import onepass_backend
 from onepass.lowering.plan import NotPlannable
 
@@ -97,7 +97,7 @@ def test_a_failing_executor_is_used_once_and_the_original_runs(monkeypatch, capl
         calls.append(1)
         raise Broken("on purpose")
 
-    monkeypatch.setattr(operator, "_tiled", failing)
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", failing)
     function, arguments = compiled(), inputs()
     for _ in range(3):
         torch.testing.assert_close(function(*arguments), attention(*arguments))
@@ -108,13 +108,13 @@ def test_a_failing_executor_is_used_once_and_the_original_runs(monkeypatch, capl
 
 
 def test_strict_raises_at_run_time(monkeypatch):
-    monkeypatch.setattr(operator, "_tiled", broken)
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", broken)
     with pytest.raises(Broken):
         compiled(strict=True)(*inputs())
 
 
 def test_gradients_are_right_when_the_executor_fails(monkeypatch):
-    monkeypatch.setattr(operator, "_tiled", broken)
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", broken)
     arguments = [x.requires_grad_() for x in inputs()]
     mine = torch.autograd.grad(compiled()(*arguments).square().sum(), arguments)
     eagers = torch.autograd.grad(attention(*arguments).square().sum(), arguments)
@@ -123,7 +123,7 @@ def test_gradients_are_right_when_the_executor_fails(monkeypatch):
 
 
 def test_a_failing_kernel_gives_way_to_the_tiled_executor(monkeypatch):
-    monkeypatch.setattr(operator, "_triton", broken)
+    monkeypatch.setitem(executors.EXECUTORS, "triton", broken)
     arguments = inputs()
     result = compiled(executor="triton")(*arguments)
     torch.testing.assert_close(result, attention(*arguments), rtol=1e-4, atol=1e-5)
@@ -134,21 +134,36 @@ def test_a_failing_kernel_gives_way_to_the_tiled_executor(monkeypatch):
 @pytest.mark.parametrize("wrong", [lambda x: x * math.nan, lambda x: x + 1, lambda x: x[..., :3], lambda x: x.double()])
 def test_a_wrong_kernel_is_found_out(wrong):
     expected = torch.randn(4, 8)
-    assert operator.mismatch(wrong(expected), expected) is not None
-    assert operator.mismatch(expected + 1e-6, expected) is None
+    assert runner.mismatch(wrong(expected), expected) is not None
+    assert runner.mismatch(expected + 1e-6, expected) is None
 
 
 def test_a_kernel_is_validated_before_it_is_used(monkeypatch):
     arguments = inputs()
     made = fused.make(program(arguments), backend.Options(executor="triton"))
-    monkeypatch.setattr(operator, "_triton", lambda plan, named, sizes: torch.zeros(1, 2, 40, 16))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    run = operator.Runner(made)
-    with pytest.raises(operator.ExecutorError, match="differs"):
-        run._validate("kind", dict(zip(made.names, arguments)), {})
-    monkeypatch.setattr(operator, "_triton", operator._tiled)
-    run._validate("kind", dict(zip(made.names, arguments)), {})
-    assert operator.Runner(made).validated == {"kind"}, "remembered on disk"
+    capturing = [False]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    one, call = runner.Runner(made), runner.call_of(made, arguments, ())
+    with pytest.raises(runner.ExecutorError, match="differs"):
+        one.validate("kind", lambda given: [torch.zeros(1, 2, 40, 16)], arguments, call)
+    right = executors.EXECUTORS["tiled"](made, arguments, call)
+    assert one.validate("kind", right, arguments, call)[1]
+    assert runner.Runner(made).validated == {"kind"}, "remembered on disk"
+    capturing[0] = True
+    (result,), checked = one.validate("other", broken, arguments, call)
+    torch.testing.assert_close(result, attention(*arguments), rtol=1e-4, atol=1e-5)
+    assert not checked and one.validated == {"kind"}
+
+
+def test_calls_of_one_kind_are_prepared_once(monkeypatch):
+    prepared, right = [], executors.EXECUTORS["tiled"]
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", lambda *given: prepared.append(1) or right(*given))
+    monkeypatch.setattr(runner, "MOST", 2)
+    function = compiled()
+    with torch.no_grad():
+        for count, arguments in ((1, inputs()), (1, inputs()), (2, [x.mT.contiguous().mT for x in inputs()])):
+            torch.testing.assert_close(function(*arguments), attention(*arguments), rtol=1e-4, atol=1e-5)
+            assert len(prepared) == count
 
 
 def program(arguments):

@@ -1,0 +1,88 @@
+"""Who can run a region: each prepares a call of one kind and gives what runs it on tensors like those it was given.
+
+What is run gives new tensors with the original's strides, none an alias of an input or of another. Called by runner.py;
+a new executor is one row of EXECUTORS and its place in the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from . import report
+
+CHAIN = ("gluon", "triton", "tiled")
+ORIGINAL = "the original calls"
+
+
+def preference(executor: str, plan, device: torch.device) -> tuple[str, ...]:
+    """The executors to try on a device, best first. `executor` is the option of that name."""
+    if executor != "auto":
+        return CHAIN[CHAIN.index(executor) :]
+    if device.type != "cuda":
+        return ("tiled",)
+    from .lowering.gluon_launch import refusal
+
+    return CHAIN if refusal(plan, device) is None else CHAIN[1:]
+
+
+def tiled(found, tensors, call) -> Callable:
+    """Torch operations, tile by tile; any device."""
+    from .lowering.tiled import tiled_results
+
+    plan, names, sizes = found.plan, found.names, call.sizes
+    return lambda given: laid_out(tiled_results(plan, dict(zip(names, given)), sizes), given, call)
+
+
+def triton(found, tensors, call) -> Callable:
+    from .lowering.triton_launch import launcher
+
+    return _bound(launcher(found.plan), found, tensors, call)
+
+
+def gluon(found, tensors, call) -> Callable:
+    """Hopper's own form for the kernels that have one; the report says which run as plain Triton, and why."""
+    from .lowering.gluon_launch import launcher
+
+    made = launcher(found.plan)
+    run = _bound(made, found, tensors, call)
+    for name, reason in made.refusals.items():
+        report.note(found.key, f"{name} runs as plain Triton: {reason}")
+    if made.refusals:
+        run.who = "gluon and triton" if len(made.refusals) < len(found.plan.kernels) else "triton"
+    return run
+
+
+def _bound(launcher, found, tensors, call) -> Callable:
+    """The launcher writes into tensors that have the original's strides already."""
+    outputs = [output.name for output in found.plan.outputs]
+    if len(set(outputs)) < len(outputs):  # one stored tensor is two results
+        run = launcher.bind(found.names, tensors, call.sizes)
+        return lambda given: laid_out(run(given), given, call)
+    wanted = {name: strides for name, (_, _, strides) in zip(outputs, call.results) if strides is not None}
+    return launcher.bind(found.names, tensors, call.sizes, wanted)
+
+
+def original(found, tensors, call) -> Callable:
+    """The region's own calls, as the user wrote them."""
+    program, sizes = found.program, call.sizes
+    return lambda given: laid_out(program.results(*given, sizes=sizes), given, call)
+
+
+EXECUTORS: dict[str, Callable] = {"tiled": tiled, "triton": triton, "gluon": gluon}
+
+
+def laid_out(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor], call) -> list[torch.Tensor]:
+    """The results with the original's strides, and none an alias of an input or of another result."""
+    taken = {t.untyped_storage().data_ptr() for t in given}
+    return [_laid_out(result, kind[2], taken) for result, kind in zip(results, call.results, strict=True)]
+
+
+def _laid_out(result: torch.Tensor, strides: tuple[int, ...] | None, taken: set[int]) -> torch.Tensor:
+    strides = result.contiguous().stride() if strides is None else strides
+    storage = result.untyped_storage().data_ptr()
+    if result.stride() != strides or storage in taken:
+        return result.new_empty_strided(result.shape, strides).copy_(result)
+    taken.add(storage)
+    return result

@@ -1,0 +1,189 @@
+"""How one region runs in this process: who runs it, checked once, and then ready for every call of the same kind.
+
+A kind of call is its tensors' shapes, strides, dtypes and alignment, and the sizes that no tensor states. The first
+call of a kind prepares everything that depends on no pointer; the next ones look it up. Called by operator.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from . import cache, executors, report
+from .errors import OnepassError
+from .fused import Carried, Fused
+from .sizes import value_of
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+MOST = 1024  # kinds of calls that are kept ready; a generation of that many lengths is prepared anew
+Tensors = Sequence[torch.Tensor]
+log = logging.getLogger(__name__)
+
+
+class ExecutorError(OnepassError):
+    """An executor that cannot be used: not there, or its result is not the tiled executor's."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What calls of one kind share: values of every symbolic size, and each result's dtype, shape and strides."""
+
+    sizes: dict[str, int]
+    results: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...] | None], ...]
+
+
+def call_of(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) -> Call:
+    """The kind of a call. `numbers` are the sizes that no tensor states, in the order of the program's symbols."""
+    sizes = all_sizes(known.program, tensors, numbers)
+    metas = known.program.output_metas
+    strides = known.strides or (None,) * len(metas)
+    return Call(
+        sizes,
+        tuple(
+            (getattr(torch, m.dtype), _values(m.shape, sizes), None if s is None else _values(s, sizes))
+            for m, s in zip(metas, strides, strict=True)
+        ),
+    )
+
+
+def all_sizes(program, tensors: Tensors, numbers: Sequence[int]) -> dict[str, int]:
+    """Every symbolic size of the region: those that a tensor's axis states, and those given."""
+    stated = {s for i in program.inputs for s in i.meta.shape}
+    free = [s for s in program.symbols if s not in stated]
+    return {**program.sizes_of(tensors), **dict(zip(free, numbers, strict=True))}
+
+
+def _values(sizes, known: dict[str, int]) -> tuple[int, ...]:
+    return tuple(value_of(s, known) for s in sizes)
+
+
+class Runner:
+    """One region: which executors are left, what was validated, and the kinds of calls that are ready."""
+
+    def __init__(self, found: Fused):
+        self.found = found
+        self.broken: set[str] = set()
+        self.ran = ""
+        self.orders: dict[torch.device, tuple[str, ...]] = {}
+        self.ready: dict[tuple, tuple[str, Callable[[Tensors], list[torch.Tensor]]]] = {}
+        self.validated: set[str] = set((cache.read(found.key) or {}).get("validated", ()))
+        report.attach(found.report)
+
+    def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
+        key = [tensors[0].device, *numbers]
+        for x in tensors:
+            key += (x.shape, x.stride(), x.dtype, x.data_ptr() & 15)
+        kind = tuple(key)
+        known = self.ready.get(kind)
+        if known is None:
+            return self._prepared(kind, tensors, numbers)
+        name, run = known
+        who = getattr(run, "who", name)
+        if who != self.ran:
+            self.say(who)
+        try:
+            return run(tensors)
+        except Exception as error:
+            self._fails(name, error)
+            return self._prepared(kind, tensors, numbers)
+
+    def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
+        """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
+        call = call_of(self.found, tensors, numbers)
+        for name in self.preference(tensors[0].device):
+            if name in self.broken:
+                continue
+            try:
+                run = executors.EXECUTORS[name](self.found, tensors, call)
+                results, checked = self._checked(name, run, tensors, call)
+            except Exception as error:
+                self._fails(name, error)
+                continue
+            if checked:
+                self._keep(kind, name, run)
+            self.say(getattr(run, "who", name))
+            return results
+        run = executors.original(self.found, tensors, call)
+        self._keep(kind, executors.ORIGINAL, run)
+        self.say(executors.ORIGINAL)
+        return run(tensors)
+
+    def _keep(self, kind: tuple, name: str, run: Callable) -> None:
+        if len(self.ready) >= MOST:
+            self.ready.clear()
+        self.ready[kind] = (name, run)
+
+    def _fails(self, name: str, error: Exception) -> None:
+        """An executor that failed is used no more in this process; if strict, its error goes to the caller."""
+        if self.found.options.strict:
+            raise error
+        self.broken.add(name)
+        self.ready = {kind: known for kind, known in self.ready.items() if known[0] != name}
+        tell(self.found.key, f"executor {name} failed and is not used again: {one_line(error)}")
+
+    def say(self, who: str) -> None:
+        """Who ran, for the report."""
+        if who != self.ran:
+            self.ran = who
+            report.ran(self.found.key, who)
+
+    def preference(self, device: torch.device) -> tuple[str, ...]:
+        """Who runs the plan on this device, best first; worked out once."""
+        if device not in self.orders:
+            self.orders[device] = executors.preference(self.found.options.executor, self.found.plan, device)
+        return self.orders[device]
+
+    def _checked(self, name: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
+        """The results, and whether they are known to be right: a kernel's first ones are compared with the tiled's."""
+        kind = f"{name} {_specialisation(tensors, call.sizes)}"
+        if name == "tiled" or kind in self.validated or not tensors[0].is_cuda:
+            return run(tensors), True
+        return self.validate(kind, run, tensors, call)
+
+    def validate(self, kind: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
+        """A wrong kernel is never used. A graph capture cannot wait for a comparison: it gets the tiled results."""
+        expected = executors.EXECUTORS["tiled"](self.found, tensors, call)(tensors)
+        if torch.cuda.is_current_stream_capturing():
+            return expected, False
+        results = run(tensors)
+        for result, wanted in zip(results, expected, strict=True):
+            difference = mismatch(result, wanted)
+            if difference is not None:
+                raise ExecutorError(f"the kernel's result differs from the tiled executor's: {difference}")
+        self.validated.add(kind)
+        cache.update(self.found.key, validated=sorted(self.validated))
+        return results, True
+
+
+def mismatch(result: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """Why two results are not the same up to rounding in their dtype; None if they are."""
+    if result.shape != expected.shape or result.dtype != expected.dtype:
+        return f"{result.dtype} {tuple(result.shape)} instead of {expected.dtype} {tuple(expected.shape)}"
+    if not expected.is_floating_point():
+        return None if torch.equal(result, expected) else "different values"
+    a, b = result.double(), expected.double()
+    if not torch.equal(a.isnan(), b.isnan()) or not torch.equal(a.isinf(), b.isinf()):
+        return "NaN or infinity at different places"
+    finite = b.isfinite()
+    error = (a - b)[finite].abs().max().item() if finite.any() else 0.0
+    allowed = TOLERANCE[expected.dtype] * max(b[finite].abs().max().item() if finite.any() else 0.0, 1e-3)
+    return None if error <= allowed else f"by {error:.3g}, more than {allowed:.3g}"
+
+
+def _specialisation(tensors: Tensors, sizes: dict[str, int]) -> str:
+    """What a kernel compiler specialises on: sizes, strides and addresses by divisibility and being one."""
+    numbers = [*sizes.values(), *(n for t in tensors for n in (*t.shape, *t.stride(), t.data_ptr()))]
+    return "".join("1" if n == 1 else "d" if n % 16 == 0 else "." for n in numbers)
+
+
+def one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def tell(key: str, sentence: str) -> None:
+    """Says what was survived, in the log and in the region's report."""
+    log.warning("onepass: %s (region %s)", sentence, key[:12])
+    report.note(key, sentence)
