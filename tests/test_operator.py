@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from torch import library
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from onepass import executors, fused, operator
@@ -29,7 +30,7 @@ def text(dtype=torch.float32) -> str:
 @pytest.mark.parametrize("differentiable", [False, True])
 def test_pytorch_checks_the_operation(differentiable):
     inputs = [x.requires_grad_(differentiable) for x in arguments()]
-    torch.library.opcheck(REGION, (inputs, text(), []))
+    library.opcheck(REGION, (inputs, text(), []))
 
 
 def test_gradients_and_who_asks_for_them():
