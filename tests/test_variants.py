@@ -1,0 +1,71 @@
+"""Every variant through the backend: as near to float64 as eager is, in as many kernels and passes as its record says.
+
+ONEPASS_SPELLINGS=1 runs every spelling of every variant; otherwise each variant's first function runs.
+"""
+
+import os
+
+import pytest
+import torch
+from torch import fx
+
+from onepass import report
+from onepass.backend import onepass_backend
+from onepass.kinds import kind_of, name_of
+from tests.variants import every
+
+HEAVY = ("contraction", "attention", "reduction", "layer")
+MOVING = ("cat", "stack", "pad")
+RECORDS = every()
+CASES = [(v, f) for v in RECORDS for f in (v.functions if os.environ.get("ONEPASS_SPELLINGS") else v.functions[:1])]
+
+
+def tuples(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def left_outside(graph: fx.Graph) -> tuple[str, ...]:
+    """What the graph still reduces, multiplies or concatenates besides the fused regions."""
+    calls = [n for n in graph.nodes if n.op in ("call_function", "call_method")]
+    return tuple(sorted(name_of(n) for n in calls if kind_of(n) in HEAVY or name_of(n) in MOVING))
+
+
+def compiled(function, inputs):
+    """The results, what is left outside of kernels, and the report."""
+    torch._dynamo.reset()
+    report.forget()
+    left = []
+
+    def backend(module, example_inputs):
+        made = onepass_backend(module, example_inputs, options={"inner": "eager", "executor": "tiled"})
+        left.extend(left_outside(module.graph))
+        return made
+
+    with torch.no_grad():
+        results = torch.compile(function, backend=backend)(*inputs)
+    (found,) = report.reports()
+    return tuples(results), tuple(left), found
+
+
+@pytest.mark.parametrize("variant, function", CASES, ids=[f"{v.name}: {f.__name__}" for v, f in CASES])
+def test_variant(variant, function):
+    torch.manual_seed(0)
+    inputs = variant.inputs()
+    results, left, found = compiled(function, inputs)
+    exact = tuples(function(*(x.double() if x.is_floating_point() else x for x in inputs)))
+    eager = tuples(function(*inputs))
+    for result, wanted, own in zip(results, exact, eager, strict=True):
+        assert torch.equal(result.isnan(), wanted.isnan())
+        error, allowed = ((x.double() - wanted).nan_to_num().abs().max().item() for x in (result, own))
+        assert error <= 2 * allowed + 1e-5 * max(1.0, wanted.nan_to_num().abs().max().item())
+    assert not found.failures
+    if variant.refused:
+        assert [r for r in found.refusals if variant.refused in r.reason] or not found.regions
+        return
+    assert not found.refusals and left == variant.outside
+    assert [(len(r.kernels), r.passes[1]) for r in found.regions] == [(variant.kernels, variant.passes)]
+
+
+def test_names_are_unique_and_sources_are_there():
+    assert len({v.name for v in RECORDS}) == len(RECORDS)
+    assert all("def " in v.source or "lambda" in v.source for v in RECORDS)
