@@ -61,14 +61,28 @@ def to_term(form: Affine) -> Term:
 def bounds(x: Term, known: Mapping[Term, tuple[int | None, int | None]] | None = None):
     """Least and largest value of an integer term from its dims' sizes (None: unbounded); `known` bounds some atoms."""
     coefficients, constant = affine(x)
-    low: int | None = constant
-    high: int | None = constant
+    coefficients, largest = _beside_sizes(coefficients)
+    low: int | None = constant if largest == 0 else None
+    high: int | None = constant + largest
     for atom, c in coefficients.items():
         ends = (known or {}).get(atom) or _atom_bounds(atom, known)
         a, b = ends if c > 0 else (ends[1], ends[0])
         low = None if low is None or a is None else low + c * a
         high = None if high is None or b is None else high + c * b
     return low, high
+
+
+def _beside_sizes(coefficients: dict[Term, int]) -> tuple[dict[Term, int], int]:
+    """Without coordinates that meet their own symbolic size, c · (i - size) ≤ -c; and the sum of these bounds."""
+    rest, largest = dict(coefficients), 0
+    for atom, c in coefficients.items():
+        if atom.op == "iota" and isinstance(atom.attrs[0].size, str) and c > 0:
+            size = make("size", (), (atom.attrs[0].size,))
+            if rest.get(size, 0) <= -c:
+                del rest[atom]
+                rest[size] += c
+                largest -= c
+    return {a: c for a, c in rest.items() if c}, largest
 
 
 def _atom_bounds(atom: Term, known):

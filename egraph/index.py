@@ -32,7 +32,19 @@ def simplify_node(node: Term, args: tuple[Term, ...]) -> Term:
         return floordiv(*args)
     if node.op == "mod":
         return mod(*args)
+    if node.op in ("minimum", "maximum"):
+        return _extremum(node.op, *args)
     return make(node.op, args, node.attrs)
+
+
+def _extremum(op: str, x: Term, y: Term) -> Term:
+    """The one that is known to be the smaller (larger), if one is."""
+    low, high = bounds(to_term(combine(affine(x), affine(y), -1)))
+    if high is not None and high <= 0:
+        return x if op == "minimum" else y
+    if low is not None and low >= 0:
+        return y if op == "minimum" else x
+    return make(op, (x, y))
 
 
 def _without_abs(p: Term) -> Term:

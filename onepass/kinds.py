@@ -13,7 +13,7 @@ from torch import fx
 CONTRACTION = "matmul bmm mm einsum baddbmm __matmul__ linalg_matmul"
 ATTENTION = "scaled_dot_product_attention"
 REDUCTION = (
-    "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax logsumexp "
+    "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax logsumexp softmin "
     "amax amin max min sum mean prod any all"
 )
 VIEW = (
@@ -30,6 +30,7 @@ POINTWISE = (
     "clamp clip clamp_min clamp_max relu silu gelu elu leaky_relu softplus tril triu absolute"
 )
 CAST = "to type float half bfloat16 double long int bool type_as _to_copy convert_element_type"
+JOIN = "cat concat concatenate pad constant_pad_nd"
 CREATION = (
     "ones zeros full arange eye scalar_tensor tensor iota ones_like zeros_like full_like new_ones new_zeros new_full"
 )
@@ -48,11 +49,12 @@ KINDS = {
         "pointwise": POINTWISE,
         "cast": CAST,
         "creation": CREATION,
+        "join": JOIN,
         "layer": LAYER,
     }.items()
     for name in names.split()
 }
-INTERIOR = ("reduction", "view", "pointwise", "cast")
+INTERIOR = ("reduction", "view", "pointwise", "cast", "join")
 _TRANSPOSES = ("mT", "T", "mH", "H")
 _IN_PLACE_OPERATORS = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor setitem".split()
 
@@ -91,7 +93,7 @@ def changes_in_place(node: fx.Node) -> bool:
 
 
 def kind_of(node: fx.Node) -> str:
-    """contraction, attention, reduction, view, pointwise, cast, creation, layer, or other."""
+    """contraction, attention, reduction, view, pointwise, cast, creation, join, layer, or other."""
     if is_higher_order(node):
         return "other"
     name = name_of(node)

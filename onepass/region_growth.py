@@ -88,7 +88,7 @@ class _Scan:
             return False
         if kind == "reduction":
             return bool(self.wide.intersection(node.all_input_nodes)) and self._same_axis(node)
-        return kind in ("pointwise", "cast", "view")
+        return kind in ("pointwise", "cast", "view", "join")
 
     def _same_axis(self, node: fx.Node) -> bool:
         """Reduces the axis that the region's own reductions do, or the last one, and no other."""

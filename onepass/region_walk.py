@@ -46,6 +46,8 @@ def survey(graph: fx.Graph) -> Survey:
         kind = kind_of(node)
         if kind == "contraction" and _is_projection(node, s):
             kind = "layer"
+        if kind == "reduction" and name_of(node) == "sum" and _is_outer(node.all_input_nodes[0], s):
+            kind = "contraction"
         _enter_or_leave(name_of(node), open_scopes)
         s.place[node], s.kind[node], s.scope[node] = position, kind, open_scopes[-1] if open_scopes else ""
         inputs = node.all_input_nodes
@@ -135,6 +137,21 @@ def _is_projection(node: fx.Node, s: Survey) -> bool:
         return False
     merged = s.kind[left] == "view" and len(shape(left.all_input_nodes[0]) or ()) > 2
     return len(shape(left)) > 2 or merged
+
+
+def _is_outer(node: fx.Node, s: Survey) -> bool:
+    """Larger than whatever it is computed from, point by point: a product, or a distance, of all pairs."""
+    own, waiting, larger = shape(node), [node], False
+    while waiting:
+        inner = waiting.pop()
+        if s.kind.get(inner) not in ("pointwise", "cast") or shape(inner) is None:
+            return False
+        inputs = [n for n in inner.all_input_nodes if shape(n) is not None]
+        if shape(inner) == own and len(inputs) == 2 and own not in map(shape, inputs):
+            larger = True
+        else:
+            waiting += inputs
+    return larger
 
 
 def _is_parameter(node: fx.Node) -> bool:

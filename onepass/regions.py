@@ -181,7 +181,7 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
     nodes, waiting = set(owned), [i for n in owned for i in n.all_input_nodes]
     while waiting:
         node = waiting.pop()
-        if node not in nodes and _is_cheap(node, s):
+        if node not in nodes and _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
             nodes.add(node)
             waiting.extend(node.all_input_nodes)
     ordered = sorted(nodes, key=s.place.__getitem__)
@@ -194,10 +194,18 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
     kind = s.kind[node]
     if kind in ("contraction", "attention", "reduction", "layer", "other") or changes_in_place(node):
         return False
+    if kind == "join":
+        return not all(_is_one_wide(n, node) for n in _tensor_inputs(node))
     if kind in ("view", "cast", "creation"):
         return kind == "creation" or _is_tensor_or_parts(node)
     scalar_multiple = name_of(node) in ("mul", "div", "truediv", "neg") and len(_tensor_inputs(node)) == 1
     return s.free[node] or (scalar_multiple and shape(node) == shape(_tensor_inputs(node)[0]))
+
+
+def _is_one_wide(part: fx.Node, join: fx.Node) -> bool:
+    """One element beside another, as in a stack: not an axis that goes on in another tensor."""
+    own, whole = shape(part), shape(join)
+    return len(own) == len(whole) and all(a == b or a == 1 for a, b in zip(own, whole, strict=True)) and own != whole
 
 
 def _is_tensor_or_parts(node: fx.Node) -> bool:

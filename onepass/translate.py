@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import aten_pointwise, aten_reductions, aten_views
+from . import aten_pointwise, aten_reductions, aten_views, pieces
 from .binders import named_alike
 from .egraph.index import simplify_index
 from .egraph.ops import cast, iota, load
@@ -18,7 +18,7 @@ from .lowering.plan import Store
 from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
 
-TABLES = (aten_pointwise, aten_reductions, aten_views)  # importing them fills HANDLERS
+TABLES = (aten_pointwise, aten_reductions, aten_views, pieces)  # importing them fills HANDLERS
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _result(value: Value, number: int, program: Program) -> Store:
     name = f"output{number or ''}"
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
     pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), kind_of(meta.dtype)))
-    return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
+    return Store(pieces.in_pieces(pulled), Tensor(name, meta.dtype, meta.shape), order)
 
 
 def _where(program: Program) -> str:

@@ -7,6 +7,6 @@ from . import layout, mask, matmul, reductions, scalar, softmax, streaming
 
 LAYOUT = layout.NORMAL
 NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL)
-PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA), "streaming": streaming.STREAMING}
+PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA, *scalar.ALGEBRA), "streaming": streaming.STREAMING}
 OPTIONAL = softmax.OPTIONAL
 ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL)))

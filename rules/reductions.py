@@ -32,6 +32,24 @@ def sum_of_sum(s: "j", t: "j"):
 
 
 @rule
+def sum_of_difference(s: "j", t: "j"):
+    """Σ_j (s - t) = Σ_j s - Σ_j t"""
+    return sum_over("j", s - t), sum_over("j", s) - sum_over("j", t)
+
+
+@rule
+def weighted_sum_of_sum(s: "j", t: "j", w: "j"):
+    """Σ_j (s + t) · w = Σ_j s · w + Σ_j t · w"""
+    return sum_over("j", (s + t) * w), sum_over("j", s * w) + sum_over("j", t * w)
+
+
+@rule
+def weighted_sum_of_difference(s: "j", t: "j", w: "j"):
+    """Σ_j (s - t) · w = Σ_j s · w - Σ_j t · w"""
+    return sum_over("j", (s - t) * w), sum_over("j", s * w) - sum_over("j", t * w)
+
+
+@rule
 def exchange_reductions(s: "j k", m: "monoid"):
     """⊕_j ⊕_k s = ⊕_k ⊕_j s for every commutative monoid ⊕"""
     return reduce(m, "j", reduce(m, "k", s)), reduce(m, "k", reduce(m, "j", s))
@@ -49,6 +67,12 @@ def shift_out_of_max(s: "j", c):
     return max_over("j", s + c), max_over("j", s) + c
 
 
+@rule(when=lambda c: independent(c, of="j"), exact="bitwise")
+def difference_out_of_max(s: "j", c):
+    """max_j (s - c) = (max_j s) - c when c does not depend on j"""
+    return max_over("j", s - c), max_over("j", s) - c
+
+
 @rule(when=lambda a: float_dtype(a), exact="bitwise")
 def cast_of_max(s: "j", a: "dtype"):
     """a(max_j s) = max_j a(s): rounding is monotone"""
@@ -56,4 +80,15 @@ def cast_of_max(s: "j", a: "dtype"):
 
 
 NORMAL = (constant_out_of_sum, cast_of_max)
-ALGEBRA = (factor_out_of_sum, divisor_out_of_sum, sum_of_sum, exchange_reductions, factor_out_of_max, shift_out_of_max)
+ALGEBRA = (
+    factor_out_of_sum,
+    divisor_out_of_sum,
+    sum_of_sum,
+    sum_of_difference,
+    weighted_sum_of_sum,
+    weighted_sum_of_difference,
+    exchange_reductions,
+    factor_out_of_max,
+    shift_out_of_max,
+    difference_out_of_max,
+)

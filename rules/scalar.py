@@ -4,7 +4,7 @@ All are used from left to right by the normaliser; none changes which reductions
 """
 
 from ..egraph import constant, float_dtype, has_dtype, nonzero, not_constant, rule
-from ..egraph.ops import cast, where
+from ..egraph.ops import cast, maximum, where
 
 
 @rule(when=lambda x, c: (nonzero(c), not_constant(x)))
@@ -79,6 +79,19 @@ def cast_of_constant(c: "constant", a: "dtype"):
     return cast(c, a), c
 
 
+@rule(exact="bitwise")
+def shift_out_of_maximum(a, b, c):
+    """max(a - c, b - c) = max(a, b) - c: rounding is monotone"""
+    return maximum(a - c, b - c), maximum(a, b) - c
+
+
+@rule(exact="scores are finite")
+def shifts_cancel(a, b, c):
+    """(a - c) - (b - c) = a - b"""
+    return (a - c) - (b - c), a - b
+
+
+ALGEBRA = (shift_out_of_maximum, shifts_cancel)
 NORMAL = (
     cast_to_itself,
     cast_there_and_back,

@@ -4,8 +4,10 @@
 s = -∞ is absent. It is a monoid, so it tiles, streams, splits and merges like any other reduction.
 """
 
-from ..egraph import rule
-from ..egraph.ops import const, exp, mantissa, max_over, rescaled_sum, scale, sum_over
+from math import inf
+
+from ..egraph import independent, rule
+from ..egraph.ops import const, eq, exp, mantissa, max_over, rescaled_sum, scale, sum_over, where
 
 
 @rule(exact="masked values are finite")
@@ -26,4 +28,33 @@ def max_is_scale(s: "j"):
     return max_over("j", s), scale(rescaled_sum("j", s, const(1.0)))
 
 
-STREAMING = (rescale_weighted_sum, rescale_sum, max_is_scale)
+@rule(when=lambda c: independent(c, of="j"), exact="masked values are finite")
+def rescale_shifted_weighted_sum(s: "j", w: "j", c):
+    """Σ_j exp(s - c) · w = a · exp(m - c) for m, a = ⊕_j ⟨s, w⟩ (a = 0 if no s is present), c independent of j"""
+    state = rescaled_sum("j", s, w)
+    present = where(eq(scale(state), const(-inf)), const(0.0), mantissa(state))
+    return sum_over("j", exp(s - c) * w), present * exp(scale(state) - c)
+
+
+@rule(when=lambda c: independent(c, of="j"))
+def rescale_shifted_sum(s: "j", c):
+    """Σ_j exp(s - c) = a · exp(m - c) for m, a = ⊕_j ⟨s, 1⟩ (a = 0 if no s is present), c independent of j"""
+    state = rescaled_sum("j", s, const(1.0))
+    present = where(eq(scale(state), const(-inf)), const(0.0), mantissa(state))
+    return sum_over("j", exp(s - c)), present * exp(scale(state) - c)
+
+
+@rule
+def difference_of_difference_under_exponential(a, b, c):
+    """exp((a - b) - c) = exp(a - (b + c))"""
+    return exp((a - b) - c), exp(a - (b + c))
+
+
+STREAMING = (
+    rescale_weighted_sum,
+    rescale_sum,
+    max_is_scale,
+    rescale_shifted_weighted_sum,
+    rescale_shifted_sum,
+    difference_of_difference_under_exponential,
+)

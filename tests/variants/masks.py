@@ -179,9 +179,15 @@ def with_(*more, **sizes):
 
 _ids = lambda: torch.arange(300) // 70
 _kept = lambda: torch.rand(2, 300) > 0.3
+_random = lambda: (torch.rand(300, 300) > 0.5) | torch.eye(300, dtype=torch.bool)
 _tree = lambda: torch.arange(300)
 VARIANTS = [
-    Variant("sliding window", window, with_(), spellings=(window_by_triangles, window_by_finite_fill, window_by_large_number)),
+    Variant(
+        "sliding window",
+        window,
+        with_(),
+        spellings=(window_by_triangles, window_by_finite_fill, window_by_large_number),
+    ),
     Variant("dilated window", dilated_window, with_()),
     Variant("prefix LM", prefix, with_()),
     Variant("documents", documents, with_(_ids)),
@@ -194,7 +200,7 @@ VARIANTS = [
     ),
     Variant("key padding", key_padding, with_(_kept, batch=2), spellings=(key_padding_added, key_padding_finite)),
     Variant("key lengths", key_lengths, with_(lambda: torch.tensor([13, 300]), batch=2)),
-    Variant("boolean mask", boolean_mask, with_(lambda: (torch.rand(300, 300) > 0.5) | torch.eye(300, dtype=torch.bool))),
+    Variant("boolean mask", boolean_mask, with_(_random)),
     Variant("added mask", added_mask, with_(lambda: torch.randn(2, 300, 300))),
     Variant("ALiBi", alibi, with_()),
     Variant("ALiBi, slopes given", alibi_given_slopes, with_(lambda: torch.rand(2))),

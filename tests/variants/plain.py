@@ -146,7 +146,12 @@ VARIANTS = [
     Variant("grouped queries", groups_by_repeat_interleave, lambda: heads(4, 2, 2), spellings=tuple(GROUPED[1:])),
     Variant("multi-query", groups_by_repeat_interleave, lambda: heads(4, 1, 1), spellings=tuple(GROUPED[1:])),
     Variant("cross attention", cross, lambda: heads(2, rows=37, columns=300)),
-    Variant("all arguments of SDPA", sdpa_with_everything, lambda: heads(4, 2, 2), spellings=(sdpa_with_everything_by_hand,)),
+    Variant(
+        "all arguments of SDPA",
+        sdpa_with_everything,
+        lambda: heads(4, 2, 2),
+        spellings=(sdpa_with_everything_by_hand,),
+    ),
     Variant("log-sum-exp beside the output", with_logsumexp, _SELF, spellings=(with_logsumexp_by_hand,)),
     Variant("largest score beside the output", with_largest, _SELF),
     Variant("weights beside the output", with_weights, _SELF, kernels=2),
