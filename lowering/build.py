@@ -114,7 +114,7 @@ class _Builder:
         term, order = store.term, store.order
         while inner := _nested(term, self.held):
             term = self.cut(term, inner, order, "depends on a dim that is reduced around it")
-        rows, _ = self.choose_rows([term], order)
+        rows, _ = self.choose_rows([replace(store, term=term)])
         while rows is not None and (loose := _without(term, rows, self.held)):
             term = self.cut(term, loose, order, f"is the same for all {rows}")
         needed = {*tensors(term)}
@@ -131,13 +131,13 @@ class _Builder:
         whole = (*group, store)
         rows, _, grid = self.shape(whole)
         alone = [self.shape(stores) for stores in (group, (store,))]
-        needed = {*grid, *([rows] if rows else [])}
+        needed = {*(d for d in grid if d.size != 1), *([rows] if rows else [])}
         return all(a[0] == rows for a in alone) and all(needed <= {*s.order} for s in whole)
 
     def shape(self, stores: Sequence[Store]) -> tuple[Dim | None, tuple[Dim, ...], tuple[Dim, ...]]:
         """Rows, held output dims and grid of a kernel with these stores."""
         order = tuple(dict.fromkeys(d for store in stores for d in store.order))
-        rows, held = self.choose_rows([store.term for store in stores], order)
+        rows, held = self.choose_rows(stores)
         return rows, held, tuple(d for d in order if d != rows and d not in held)
 
     def kernel(self, stores: tuple[Store, ...], name: str) -> Kernel:
@@ -177,17 +177,19 @@ class _Builder:
         self.names.add(name)
         return name
 
-    def choose_rows(self, terms: list[Term], order: tuple[Dim, ...]) -> tuple[Dim | None, tuple[Dim, ...]]:
+    def choose_rows(self, stores: Sequence[Store]) -> tuple[Dim | None, tuple[Dim, ...]]:
         """The dim that is tiled and the output dims that are held whole; the others are the grid.
 
         All loops depend on the rows, so that none is repeated per tile of rows; or, where a long dim is one that no
         loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a product.
         """
+        terms, order = [s.term for s in stores], tuple(dict.fromkeys(d for s in stores for d in s.order))
         loops = loop_reductions(terms, self.held)
         free = [d for d in order if loops and is_long(d, self.held) and not any(d in r.dims for r in loops)]
         carried = free or [d for d in order if all(d in r.dims for r in loops)]
         private, batch, state = private_dims(terms), batch_dims(terms), state_dims(terms)
-        held = _fitting([d for d in order if d in private and d not in free and not is_long(d, self.held)], self.held)
+        short = [d for d in order if d in private and d not in free and not is_long(d, self.held)]
+        held = _fitting(short, [store.order for store in stores], self.held)
         choices = (
             [d for d in carried if d not in batch and d not in held],
             [d for d in carried if d not in batch],
@@ -199,11 +201,12 @@ class _Builder:
         return rows, tuple(d for d in held if d != rows)
 
 
-def _fitting(dims: list[Dim], limit: int) -> list[Dim]:
-    """The last of the dims whose sizes multiply to no more than the limit."""
+def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list[Dim]:
+    """The last of the dims such that in no store the sizes of its own multiply to more than the limit."""
     fitting: list[Dim] = []
     for dim in reversed(dims):
-        if dim.size * prod(d.size for d in fitting) <= limit:
+        together = max(prod(d.size for d in (dim, *fitting) if d in order) for order in orders if dim in order)
+        if together <= limit:
             fitting.insert(0, dim)
     return fitting
 

@@ -31,22 +31,16 @@ def sum_of_sum(s: "j", t: "j"):
     return sum_over("j", s + t), sum_over("j", s) + sum_over("j", t)
 
 
-@rule
-def sum_of_difference(s: "j", t: "j"):
-    """Σ_j (s - t) = Σ_j s - Σ_j t"""
-    return sum_over("j", s - t), sum_over("j", s) - sum_over("j", t)
+@rule(when=lambda c: independent(c, of="j"), exact="masked values are finite")
+def weighted_sum_of_quotient_plus(s: "j", t: "j", w: "j", c):
+    """Σ_j (s / c + t) · w = Σ_j (s / c) · w + Σ_j t · w when c does not depend on j"""
+    return sum_over("j", (s / c + t) * w), sum_over("j", (s / c) * w) + sum_over("j", t * w)
 
 
-@rule
-def weighted_sum_of_sum(s: "j", t: "j", w: "j"):
-    """Σ_j (s + t) · w = Σ_j s · w + Σ_j t · w"""
-    return sum_over("j", (s + t) * w), sum_over("j", s * w) + sum_over("j", t * w)
-
-
-@rule
-def weighted_sum_of_difference(s: "j", t: "j", w: "j"):
-    """Σ_j (s - t) · w = Σ_j s · w - Σ_j t · w"""
-    return sum_over("j", (s - t) * w), sum_over("j", s * w) - sum_over("j", t * w)
+@rule(when=lambda c: independent(c, of="j"), exact="masked values are finite")
+def weighted_sum_of_quotient_minus(s: "j", t: "j", w: "j", c):
+    """Σ_j (s / c - t) · w = Σ_j (s / c) · w - Σ_j t · w when c does not depend on j"""
+    return sum_over("j", (s / c - t) * w), sum_over("j", (s / c) * w) - sum_over("j", t * w)
 
 
 @rule
@@ -67,7 +61,7 @@ def shift_out_of_max(s: "j", c):
     return max_over("j", s + c), max_over("j", s) + c
 
 
-@rule(when=lambda c: independent(c, of="j"), exact="bitwise")
+@rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
 def difference_out_of_max(s: "j", c):
     """max_j (s - c) = (max_j s) - c when c does not depend on j"""
     return max_over("j", s - c), max_over("j", s) - c
@@ -84,9 +78,8 @@ ALGEBRA = (
     factor_out_of_sum,
     divisor_out_of_sum,
     sum_of_sum,
-    sum_of_difference,
-    weighted_sum_of_sum,
-    weighted_sum_of_difference,
+    weighted_sum_of_quotient_plus,
+    weighted_sum_of_quotient_minus,
     exchange_reductions,
     factor_out_of_max,
     shift_out_of_max,

@@ -28,7 +28,7 @@ def max_is_scale(s: "j"):
     return max_over("j", s), scale(rescaled_sum("j", s, const(1.0)))
 
 
-@rule(when=lambda c: independent(c, of="j"), exact="masked values are finite")
+@rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
 def rescale_shifted_weighted_sum(s: "j", w: "j", c):
     """Σ_j exp(s - c) · w = a · exp(m - c) for m, a = ⊕_j ⟨s, w⟩ (a = 0 if no s is present), c independent of j"""
     state = rescaled_sum("j", s, w)
@@ -36,7 +36,7 @@ def rescale_shifted_weighted_sum(s: "j", w: "j", c):
     return sum_over("j", exp(s - c) * w), present * exp(scale(state) - c)
 
 
-@rule(when=lambda c: independent(c, of="j"))
+@rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
 def rescale_shifted_sum(s: "j", c):
     """Σ_j exp(s - c) = a · exp(m - c) for m, a = ⊕_j ⟨s, 1⟩ (a = 0 if no s is present), c independent of j"""
     state = rescaled_sum("j", s, const(1.0))

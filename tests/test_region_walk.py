@@ -23,9 +23,8 @@ def largest_scores(q, k, v):
     return torch.softmax((q @ k.mT).topk(4)[0], -1) @ v[..., :4, :]
 
 
-def scores_with_a_sink(q, k, v):
-    scores = torch.cat([q @ k.mT, torch.zeros(2, 4, 8, 1)], -1)
-    return torch.softmax(scores, -1)[..., :-1] @ v
+def rolled_scores(q, k, v):
+    return torch.softmax((q @ k.mT).roll(1, -1), -1) @ v
 
 
 def by_hand(q, k, v):
@@ -35,7 +34,7 @@ def by_hand(q, k, v):
 
 
 def unknown_softmax(q, k, v):
-    return F.softmin(q @ k.mT, -1) @ v
+    return F.gumbel_softmax(q @ k.mT, dim=-1) @ v
 
 
 def checkpointed_softmax(q, k, v):
@@ -46,9 +45,9 @@ BROKEN = [
     (sorted_scores, "sort", 1),
     (summed_weights, "cumsum", 1),
     (largest_scores, "topk", 1),
-    (scores_with_a_sink, "cat", 1),
+    (rolled_scores, "roll", 1),
     (by_hand, "cumsum", 1),
-    (unknown_softmax, "softmin", 1),
+    (unknown_softmax, "gumbel_softmax", 1),
     (checkpointed_softmax, "checkpoint", 1),
 ]
 

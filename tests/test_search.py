@@ -41,7 +41,7 @@ def without(*names):
     return {phase: tuple(r for r in rules if r.name not in names) for phase, rules in PHASES.items()}
 
 
-RESCALING = ("rescale_weighted_sum", "rescale_sum")
+RESCALING = ("rescale_weighted_sum", "rescale_sum", "rescale_shifted_weighted_sum", "rescale_shifted_sum")
 DEFERRING = ("divisor_out_of_sum",)
 
 

@@ -141,7 +141,7 @@ assert len(ALL) == len(PLAIN) + len(CAUSAL) + len(GROUPED)
 VARIANTS = [
     Variant("full", attend, _SELF, spellings=_PLAIN),
     Variant("full, without a maximum", by_exp_and_sum, _SELF, spellings=(division_last,)),
-    Variant("full, products by broadcasting", by_broadcast, _SELF, refused="no contraction"),
+    Variant("full, products by broadcasting", by_broadcast, _SELF),
     Variant("causal", causal_sdpa, _SELF, spellings=tuple(f for f in CAUSAL if f is not causal_sdpa)),
     Variant("grouped queries", groups_by_repeat_interleave, lambda: heads(4, 2, 2), spellings=tuple(GROUPED[1:])),
     Variant("multi-query", groups_by_repeat_interleave, lambda: heads(4, 1, 1), spellings=tuple(GROUPED[1:])),
@@ -155,6 +155,6 @@ VARIANTS = [
     Variant("log-sum-exp beside the output", with_logsumexp, _SELF, spellings=(with_logsumexp_by_hand,)),
     Variant("largest score beside the output", with_largest, _SELF),
     Variant("weights beside the output", with_weights, _SELF, kernels=2),
-    Variant("mean weights beside the output", with_mean_weights, _SELF, kernels=2),
+    Variant("mean weights beside the output", with_mean_weights, _SELF, kernels=2, outside=("mean",)),
     Variant("two values under one softmax", two_values, _SELF),
 ]
