@@ -14,6 +14,7 @@ import statistics
 import sys
 import threading
 import time
+from dataclasses import fields, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -21,7 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from onepass.lowering.gluon_launch import GluonLauncher
+from onepass.lowering.gluon_bind import bind
+from onepass.lowering.gluon_launch import GluonLauncher, fitting
+from onepass.lowering.gluon_schedule import Schedule
 from onepass.lowering.triton_launch import Launcher
 from tests.gluon_ahead_of_time import inputs_of, plain, plan_of
 
@@ -126,7 +129,20 @@ def fraction(kind: str, length: int) -> float:
     return {"causal": 0.5, "window": 256 / length}.get(kind, 1.0)
 
 
-def measure(kind: str, width: int, length: int, rounds: int = 4, tokens: int = 16384, hidden: int = 2048) -> None:
+def alternatives(plan, changes: list[str]) -> dict:
+    """Launchers with the default schedule changed, as "send=1" or "consumers=2,tile=128" say."""
+    found, (kernel, *_) = {}, plan.kernels
+    binding = bind(kernel)
+    for text in changes if not isinstance(binding, str) else []:
+        values = {name: int(value) for name, value in (part.split("=") for part in text.split(","))}
+        kinds = {f.name: f.type for f in fields(Schedule)}
+        values = {name: bool(value) if kinds[name] == "bool" else value for name, value in values.items()}
+        schedule = replace(fitting(binding, {}, binding.overlays), **values)
+        found[text] = GluonLauncher(plan, schedules={kernel.name: schedule})
+    return found
+
+
+def measure(kind: str, width: int, length: int, rounds: int = 4, changes=(), tokens: int = 16384, hidden=2048) -> None:
     alive(f"{kind} {width} {length}")
     batch, heads = tokens // length, hidden // width
     if kind == "evoformer":
@@ -134,6 +150,7 @@ def measure(kind: str, width: int, length: int, rounds: int = 4, tokens: int = 1
     plan, inputs, values = case(kind, width, rows=length, columns=length, batch=batch, heads=heads)
     gluon, triton = GluonLauncher(plan), Launcher(plan)
     calls = {"gluon": lambda: gluon(values), "triton": lambda: triton(values)}
+    calls |= {text: lambda other=other: other(values) for text, other in alternatives(plan, changes).items()}
     if kind in ("full", "causal"):
 
         def cudnn():
@@ -152,10 +169,10 @@ def measure(kind: str, width: int, length: int, rounds: int = 4, tokens: int = 1
             del calls[name]
     if not rounds:
         return
-    if "gluon" in results and "triton" in results:
-        gap = (results["gluon"].float() - results["triton"].float()).abs().max().item()
+    for name in [n for n in results if n not in ("cudnn", "fa3", "gluon")]:
+        gap = (results["gluon"].float() - results[name].float()).abs().max().item()
         if not gap < 2e-2:
-            print(f"WRONG {kind} D {width} S {length}: gluon and triton differ by {gap}", flush=True)
+            print(f"WRONG {kind} D {width} S {length}: gluon and {name} differ by {gap}", flush=True)
     alive(f"timing {kind} {width} {length}")
     times = in_turns(calls, rounds)
     flops = 4 * batch * heads * length * length * width * fraction(kind, length)
@@ -185,6 +202,7 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--widths", default="64,128,256")
     parser.add_argument("--lengths", default="1024,4096,16384")
+    parser.add_argument("--change", action="append", default=[], help="a schedule to time beside the default: send=1")
     options = parser.parse_args()
     kinds, widths = options.kinds.split(","), [int(w) for w in options.widths.split(",")]
     watchdog()
@@ -197,12 +215,12 @@ def main() -> None:
         for width in widths:
             for kind in ("full", "causal"):
                 for length in map(int, options.lengths.split(",")):
-                    measure(kind, width, length, 4 if rounds is None else rounds)
+                    measure(kind, width, length, 4 if rounds is None else rounds, options.change)
     if "variants" in options.what:
         for kind in kinds:
             for width in widths:
                 try:
-                    measure(kind, width, 4096, 2 if rounds is None else rounds)
+                    measure(kind, width, 4096, 2 if rounds is None else rounds, options.change)
                 except Exception as error:
                     print(f"ERROR {kind} {width}: {type(error).__name__}: {str(error)[:200]}", flush=True)
     if "host" in options.what:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..egraph.affine import affine
-from ..egraph.ops import const, iota
+from ..egraph.ops import const, iota, load
 from ..egraph.term import Dim, Tensor, Term, reduces, subterms
 from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, NotPlannable
@@ -191,12 +191,12 @@ class _Matcher:
         rest = tuple(p for p in parts if p not in broad and const_value(p, 0) != 1)
         if not broad:
             return Value(rest, None)
-        load = native(broad[0])
-        if len(broad) > 1 or load is None or load.op != "load" or self.rows in load.dims:
+        matrix = native(broad[0])
+        if len(broad) > 1 or matrix is None or matrix.op != "load" or self.rows in matrix.dims:
             raise NotPlannable(
                 "a value is not one half-precision tensor as it is stored, times factors without its dim"
             )
-        return Value(rest, self.operand(load, self.loop, self.wide))
+        return Value(rest, self.operand(matrix, self.loop, self.wide))
 
 
 def _steps(loop: Loop, matcher: _Matcher) -> tuple[Step, ...]:
@@ -232,6 +232,16 @@ def chunks(size: int) -> list[tuple[int, int]]:
     return found if start + 16 < padded else [(0, padded)]
 
 
+def sent(binding: Binding) -> tuple[Operand, ...]:
+    """What is stored over rows and the value dim in half precision, as tiles that shared memory can send."""
+    rows, wide, found = binding.kernel.rows, binding.wide, []
+    for store in binding.kernel.stores:
+        if wide in store.order and store.output.dtype in HALVES and len(store.order) <= 5:
+            axes = tuple(d if d in (rows, wide) else None for d in store.order)
+            found.append(Operand(load(store.output, *(iota(d) for d in store.order)), rows, wide, axes))
+    return tuple(found)
+
+
 def accumulated(binding: Binding) -> int:
     """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
     return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
@@ -263,8 +273,9 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], schedule) -> int:
-    """Shared memory of the rings and of the rows' buffers, without barriers."""
+    """Shared memory of the rings, of the rows' buffers and of what is sent, without barriers."""
     inner = lambda operands: sum(e for o in operands for _, e in chunks(o.inner.size))
     rows = 64 * schedule.consumers
     ring = 2 * inner(binding.streams) + rows * sum(bytes_of(o.tensor) for o in overlays)
-    return 2 * rows * schedule.queries * inner(binding.row_operands) + schedule.tile * schedule.depth * ring
+    kept = schedule.queries * inner(binding.row_operands) + (inner(sent(binding)) if schedule.send else 0)
+    return 2 * rows * kept + schedule.tile * schedule.depth * ring

@@ -40,7 +40,7 @@ from onepass.lowering.gluon_parts import (
 class Shape:
     """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
     "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's; table: a table orders the work;
-    overlays: tensors over rows and loop that are copied tile by tile.
+    overlays: tensors over rows and loop that are copied tile by tile; sent: results that leave by shared memory.
     """
 
     facts: Facts = Facts()  # noqa: RUF009
@@ -48,6 +48,7 @@ class Shape:
     skewed: bool = True
     table: bool = False
     overlays: tuple[Operand, ...] = ()
+    sent: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class _Emitter:
         later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
         order = [*binding.columns, *shape.overlays, *later]
         self.rings = [self._ring(o, schedule.tile) for o in order]
+        self.exits = {o.tensor: self._ring(o, ROWS) for o in shape.sent}
 
     def writer(self) -> GluonWriter:
         """A writer for a new function; all share names and declared arguments."""
@@ -177,6 +179,7 @@ class _Emitter:
 
     def _parameters(self) -> list[str]:
         rings = [n for r in (*self.row_rings, *self.rings) for n in (*r.buffers, r.full, r.empty)]
+        rings += [n for r in self.exits.values() for n in r.buffers]
         return list(dict.fromkeys([*self._outside(), *rings]))
 
     def _outside(self) -> list[str]:
@@ -192,9 +195,10 @@ class _Emitter:
 
     def _kernel(self, producer, wrappers) -> str:
         s, lines = self.schedule, []
-        for ring in (*self.row_rings, *self.rings):
+        for ring in (*self.row_rings, *self.rings, *self.exits.values()):
             slots = s.queries * s.consumers if ring in self.row_rings else s.depth
             slots *= s.consumers if ring.operand in self.shape.overlays else 1
+            slots = s.consumers if ring in self.exits.values() else slots
             for buffer, name in zip(ring.buffers, ring.maps, strict=True):
                 lines.append(
                     f"{buffer} = gl.allocate_shared_memory({name}.dtype, [{slots}] + {name}.block_shape, {name}.layout)"
@@ -351,7 +355,7 @@ class _Emitter:
         begin, end = self._range(writer, first)
         row = writer.assign("row", Value(f"{first} + W * {ROWS}"), writer.outer).text
         writer.starts[self.kernel.rows] = row
-        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings)
+        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits)
         mine = begin, end
         full = "", ""
         if self.shape.skewed or self.shape.masked == "some":
@@ -366,7 +370,8 @@ class _Emitter:
         head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
         if s.turns:
             head += [f"if W == {s.consumers - 1}:", "    give_turn(0)"]
-        return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines)]
+        last = ["tma.store_wait(0)"] if self.exits else []
+        return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines), *last]
 
 
 def _loads(term: Term) -> bool:

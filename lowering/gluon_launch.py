@@ -15,7 +15,7 @@ import torch
 from ..egraph.affine import affine
 from . import gluon_order as order
 from .compat import Relaunch, Window, architecture, gluon_missing
-from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, shared_bytes, width
+from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ROWS, SHARED_MEMORY, Schedule, default_schedule
 from .plan import Kernel, NotPlannable, Plan
@@ -86,9 +86,13 @@ class GluonLauncher(Launcher):
             raise Refused("its guard keeps a union of ranges, which this form does not follow yet")
         if self._tilings(kernel, self.config(kernel, sizes, device), sizes):
             raise Refused("a map of its blocks skips tiles, which this form does not read yet")
-        overlays = tuple(o for o in binding.overlays if _unsuited(o, values[o.tensor.name]) is None)
+        overlays, exits = (
+            tuple(o for o in found if _unsuited(o, values[o.tensor.name]) is None)
+            for found in (binding.overlays, sent(binding))
+        )
         schedule = self.schedules.get(kernel.name) or fitting(binding, sizes, overlays)
-        prepared = prepare(binding, schedule, sizes, overlays, wide_tensors(kernel, values, sizes))
+        exits = exits if schedule.send else ()
+        prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes))
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(torch.cuda.get_device_properties(device).multi_processor_count, prepared.total)
@@ -117,7 +121,7 @@ class Prepared:
 
 
 def prepare(
-    binding: Binding, schedule: Schedule, sizes: dict, overlays: tuple[Operand, ...] = (), wide=frozenset()
+    binding: Binding, schedule: Schedule, sizes: dict, overlays: tuple[Operand, ...] = (), exits=(), wide=frozenset()
 ) -> Prepared:
     """Everything about a call that does not need a device."""
     kernel, loop = binding.kernel, binding.loop
@@ -132,6 +136,7 @@ def prepare(
         masked=order.guarded_tiles(binding, own),
         skewed=limited and order.skewed(own, block, schedule.consumers),
         overlays=overlays,
+        sent=exits,
         table=schedule.ordered and block is not None and len(set((block.end - block.begin).tolist())) > 1,
     )
     total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
@@ -149,7 +154,7 @@ def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -
     consumers = max(c for c in range(1, found.consumers + 1) if padded(c) <= WASTE * padded(1))
     tile = min(found.tile, max(64, 1 << (length - 1).bit_length()))
     found = replace(found, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
-    for smaller in ({}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
+    for smaller in ({}, {"send": False}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
         found = replace(found, **{name: min(value, getattr(found, name)) for name, value in smaller.items()})
         if shared_bytes(binding, overlays, found) <= SHARED_MEMORY - BARRIERS:
             return found

@@ -18,7 +18,7 @@ class Schedule:
     """consumers: warpgroups of 64 rows; tile: columns of a loop tile; depth: tiles in flight in every ring;
     queries: buffers of what a tile of rows loads; turns: warpgroups issue products in turn; late: the wait for the next
     tile follows that for the last product; lazy: rescale only when a scale grows by more than 2^8; ordered: tiles of
-    rows go to programs by a table, where their lengths are known and differ.
+    rows go to programs by a table, where their lengths are known and differ; send: results leave by shared memory.
     """
 
     consumers: int = 2
@@ -29,9 +29,10 @@ class Schedule:
     late: bool = False
     lazy: bool = True
     ordered: bool = True
+    send: bool = False
 
     def __str__(self) -> str:
-        flags = [n for n in ("turns", "late", "lazy", "ordered") if getattr(self, n)]
+        flags = [n for n in ("turns", "late", "lazy", "ordered", "send") if getattr(self, n)]
         return (
             f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} {' '.join(flags)}".strip()
         )

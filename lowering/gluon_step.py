@@ -13,7 +13,7 @@ from ..egraph.ops import iota
 from ..egraph.term import subterms
 from .gluon_bind import Binding, Operand, Step, chunks
 from .gluon_schedule import ROWS, Schedule
-from .gluon_write import GluonWriter, name_products
+from .gluon_write import GluonWriter, matrix_in, name_products, wait_for
 from .plan import Accumulator, Store
 from .triton_ops import Value, identity, literal, type_name
 from .triton_product import scale_split
@@ -52,11 +52,11 @@ class State:
 class Consumer:
     """Writes the body of the loop over items."""
 
-    def __init__(self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings):
+    def __init__(self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings, exits):
         self.writer, self.binding, self.schedule, self.shape = writer, binding, schedule, shape
         self.rows, self.loop = binding.kernel.rows, binding.loop
         self.rings = {r.operand: r for r in rings}
-        self.row_rings = {r.operand: r for r in row_rings}
+        self.row_rings, self.exits = {r.operand: r for r in row_rings}, exits
         self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
         self.scores = name_products(writer, binding.products)
         self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
@@ -155,7 +155,7 @@ class Consumer:
         outstanding = sum(len(p.accumulators) for p in earlier)
         if n == 0:
             lines += self._overlays(count)
-        lines.append(_wait(outstanding, names))
+        lines.append(wait_for(outstanding, names))
         lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)})" for o in self.releases[n]]
         late = self._states(n, number, full)
         following = n + 1 if n + 1 < len(self.binding.steps) else 0
@@ -170,7 +170,7 @@ class Consumer:
         for operand in self.shape.overlays:
             ring, name = self.rings[operand], self.writer.names.fresh(f"{operand.tensor.name}_tile")
             slot = f"({count}) % {self.schedule.depth} * {number} + W"
-            part = _matrix(f"{ring.buffers[0]}.index({slot})", operand, ROWS, tile, transposed=False)
+            part = matrix_in(f"{ring.buffers[0]}.index({slot})", operand, ROWS, tile, transposed=False)
             lines.append(f"mbarrier.wait({self._at(ring.full, count)}, {self._phase(count)})")
             lines.append(f"{name} = {part}.load(SCORE)")
             lines.append(f"mbarrier.arrive({self._at(ring.empty, count)})")
@@ -184,8 +184,8 @@ class Consumer:
         rows, columns = self.row_rings[product.rows], self.rings[product.columns]
         tile = self.schedule.tile
         for k, (_, extent) in enumerate(chunks(product.rows.inner.size)):
-            left = _matrix(f"{rows.buffers[k]}.index(at)", product.rows, ROWS, extent, transposed=False)
-            right = _matrix(self._at(columns.buffers[k], count), product.columns, tile, extent, transposed=True)
+            left = matrix_in(f"{rows.buffers[k]}.index(at)", product.rows, ROWS, extent, transposed=False)
+            right = matrix_in(self._at(columns.buffers[k], count), product.columns, tile, extent, transposed=True)
             into = name if k else f"gl.zeros([{ROWS}, {tile}], gl.float32, SCORE)"
             lines.append(f"{name} = warpgroup_mma({left}, {right}, {into}, use_acc={k > 0}, is_async=True)")
         return lines
@@ -197,7 +197,7 @@ class Consumer:
         for p in earlier:
             ring = self.rings[p.matrix]
             for k, (_, extent) in enumerate(chunks(p.matrix.inner.size)):
-                right = _matrix(
+                right = matrix_in(
                     self._at(ring.buffers[k], count), p.matrix, self.schedule.tile, extent, transposed=False
                 )
                 left = p.packed if k == 0 else f"gl.convert_layout({p.packed}, WEIGHT{k})"
@@ -211,7 +211,7 @@ class Consumer:
             return []
         names = [a for p in earlier for a in p.accumulators] + [p.packed for p in earlier]
         last = [p.matrix for p in earlier if p.last]
-        return [_wait(0, names), *(f"mbarrier.arrive({self._at(self.rings[m].empty, count)})" for m in last)]
+        return [wait_for(0, names), *(f"mbarrier.arrive({self._at(self.rings[m].empty, count)})" for m in last)]
 
     def _drain(self) -> list[str]:
         last = self.pending[-1]
@@ -331,11 +331,28 @@ class Consumer:
             for state, vectors in zip(states, whole, strict=True):
                 self._remember(state, vectors, number)
             for store in writer.kernel.stores:
-                if wide in store.order or number == 0:
+                if store.output in self.exits:
+                    writer.outer.lines += self._sent(store, number, start, extent)
+                elif wide in store.order or number == 0:
                     writer.outer.lines.append(self._stored(store))
         lines = writer.outer.lines[before:]
         del writer.outer.lines[before:]
         return lines
+
+    def _sent(self, store: Store, number: int, start: int, extent: int) -> list[str]:
+        """By shared memory, once what was there before has left; a tensor map cuts off what lies outside."""
+        writer, exit = self.writer, self.exits[store.output]
+        value = writer.spread(writer.value(store.term), writer.sort((self.rows, self.binding.wide)))
+        part = f"{exit.buffers[number]}.index(W)"
+        first = {self.rows: writer.starts[self.rows], self.binding.wide: str(start)}
+        where = ", ".join(first[d] if d in first else writer.starts[d] for d in store.order)
+        whole = matrix_in(part, exit.operand, ROWS, extent, transposed=False)
+        return [
+            *(["tma.store_wait(0)"] if number == 0 else []),
+            f"{whole}.store({value.text}.to({type_name(store.output.dtype)}))",
+            "fence_async_shared()",
+            f"tma.async_copy_shared_to_global({exit.maps[number]}, [{where}], {part})",
+        ]
 
     def _stored(self, store: Store) -> str:
         writer, dims = self.writer, self.writer.sort(store.order)
@@ -371,16 +388,3 @@ class Consumer:
                 memo[reduction] = value
             else:
                 memo["state", reduction] = (scale, value)
-
-
-def _wait(outstanding: int, names: list[str]) -> str:
-    """The wait that gives products in flight their values."""
-    comma = "," if len(names) == 1 else ""
-    return f"{', '.join(names)} = warpgroup_mma_wait({outstanding}, deps=({', '.join(names)}{comma}))"
-
-
-def _matrix(text: str, operand: Operand, across: int, inner: int, transposed: bool) -> str:
-    """A tile in shared memory as [across, inner], or as [inner, across]."""
-    shape = (across, inner) if operand.across_first else (inner, across)
-    text = f"{text}.reshape([{shape[0]}, {shape[1]}])" if len(operand.axes) > 2 else text
-    return text if operand.across_first != transposed else f"{text}.permute((1, 0))"

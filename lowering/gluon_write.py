@@ -12,7 +12,7 @@ from math import prod
 from ..egraph.affine import affine
 from ..egraph.ops import iota
 from ..egraph.term import Dim, Term
-from .gluon_bind import Binding, Product
+from .gluon_bind import Binding, Operand, Product
 from .gluon_schedule import ROWS
 from .plan import Kernel, NotPlannable
 from .triton_ops import Value, atom, is_integer, literal
@@ -189,3 +189,16 @@ def name_products(writer: GluonWriter, products: list[Product]) -> dict[Product,
     names = {p: writer.names.fresh("score") for p in products}
     writer.scores = {product_key(p.node): name for p, name in names.items()}
     return names
+
+
+def wait_for(outstanding: int, names: list[str]) -> str:
+    """The wait that gives products in flight their values."""
+    comma = "," if len(names) == 1 else ""
+    return f"{', '.join(names)} = warpgroup_mma_wait({outstanding}, deps=({', '.join(names)}{comma}))"
+
+
+def matrix_in(text: str, operand: Operand, across: int, inner: int, transposed: bool) -> str:
+    """A tile in shared memory as [across, inner], or as [inner, across]."""
+    shape = (across, inner) if operand.across_first else (inner, across)
+    text = f"{text}.reshape([{shape[0]}, {shape[1]}])" if len(operand.axes) > 2 else text
+    return text if operand.across_first != transposed else f"{text}.permute((1, 0))"

@@ -11,7 +11,7 @@ import torch
 
 from onepass.capture import program_of
 from onepass.lowering.compat import TYPE_NAMES, compile_ahead, resources, tensor_map_type
-from onepass.lowering.gluon_bind import bind
+from onepass.lowering.gluon_bind import bind, sent
 from onepass.lowering.gluon_emit import emit
 from onepass.lowering.gluon_launch import fitting, prepare
 from onepass.lowering.triton_launch import load
@@ -110,7 +110,7 @@ def source_of(plan, schedule=None):
     if isinstance(binding, str):
         raise ValueError(binding)
     schedule = schedule or fitting(binding, {}, binding.overlays)
-    shape = prepare(binding, schedule, {}, binding.overlays).shape
+    shape = prepare(binding, schedule, {}, binding.overlays, sent(binding) if schedule.send else ()).shape
     return binding, schedule, emit(binding, plan, schedule, shape)
 
 
