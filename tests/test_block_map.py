@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onepass.backend import onepass_backend
 from onepass.egraph.ops import const, eq, iota, le, load, logical_and, logical_or, sum_over, where
 from onepass.egraph.term import Dim, Tensor
 from onepass.lowering import block_map
@@ -216,6 +217,24 @@ def test_a_kernel_sees_a_changed_mask():
     assert torch.equal(launcher(inputs).cpu(), expected)
     inputs["keep"][0] = True
     assert torch.equal(launcher(inputs)[0].cpu(), inputs["x"][0].sum(-1).cpu())
+
+
+@pytest.mark.usefixtures("always")
+def test_a_compiled_function_reads_a_mask_again_only_after_a_write(counted):
+    def attention(q, k, v, ids):
+        same = ids[:, None, :, None] == ids[:, None, None, :]
+        return torch.softmax((q @ k.mT / 4).masked_fill(~same, -torch.inf), -1) @ v
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 48, 16, device=DEVICE) for _ in range(3))
+    ids = torch.arange(48, device=DEVICE)[None] // 20
+    options = {"inner": "eager", "executor": "triton", "strict": True}
+    fast = torch.compile(attention, backend=onepass_backend, options=options)
+    for builds in (1, 2):
+        for _ in range(2):
+            torch.testing.assert_close(fast(q, k, v, ids), attention(q, k, v, ids))
+        assert len(counted) == builds
+        ids[:, 10:] += 5
 
 
 def test_small_launches_test_the_guard(counted):
