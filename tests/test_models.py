@@ -50,14 +50,7 @@ def count(graph) -> dict[str, int]:
     return {name: names.count(name) for name in names if any(w in name for w in ("linear", "layer_norm", "embedding"))}
 
 
-REFUSED = {"GPT-OSS": "its sink is a column joined to the scores by torch.cat"}
-CASES = [
-    pytest.param(m, id=m.name, marks=[pytest.mark.xfail(reason=REFUSED[m.name], strict=True)] * (m.name in REFUSED))
-    for m in MODELS
-]
-
-
-@pytest.mark.parametrize("record", CASES)
+@pytest.mark.parametrize("record", MODELS, ids=str)
 def test_every_attention_is_fused_and_nothing_else_is_disturbed(record):
     exact, eager, fused, graphs = answers(record.build(), record.inputs())
     reports = onepass.reports()

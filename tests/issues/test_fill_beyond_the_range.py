@@ -17,4 +17,4 @@ def attend(q, k, v):
 def test_a_fill_is_rounded_to_the_type_that_it_fills(dtype):
     inputs = [torch.randn(2, 20, 16, dtype=dtype) for _ in range(3)]
     run = torch.compile(attend, backend=onepass_backend, options={"strict": True, "inner": "eager"})
-    torch.testing.assert_close(run(*inputs), attend(*inputs), rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-2)
+    torch.testing.assert_close(run(*inputs), attend(*inputs), rtol=1e-5, atol=5e-2 if dtype == torch.bfloat16 else 1e-5)
