@@ -52,8 +52,8 @@ def _among(parts: list[Value], axis: int, index, dtype: str) -> Term:
 
 @handles("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
 def concatenate(call: Call) -> Value:
-    """One after another along an axis; a literally empty vector among them counts for nothing."""
-    parts = [p for p in call["tensors"] if p.shape != (0,)]
+    """One after another along an axis."""
+    parts = call["tensors"]
     axis = parts[0].axis(call["dim"])
     return call.value(lambda index: _among(parts, axis, index, kind_of(call.meta.dtype)))
 

@@ -11,8 +11,13 @@ from torch import fx
 
 from onepass import report
 from onepass.backend import onepass_backend
+from onepass.capture import program_of
 from onepass.kinds import kind_of, name_of
-from tests.variants import every
+from onepass.lowering.tiled import tiled_results
+from onepass.lowering.triton_launch import Launcher
+from onepass.pipeline import optimize_all
+from onepass.translate import translate
+from tests.variants import every, heads
 
 HEAVY = ("contraction", "attention", "reduction", "layer")
 MOVING = ("cat", "stack", "pad")
@@ -64,6 +69,51 @@ def test_variant(variant, function):
         return
     assert not found.refusals and left == variant.outside
     assert [(len(r.kernels), r.passes[1]) for r in found.regions] == [(variant.kernels, variant.passes)]
+
+
+BY_NAME = {v.name: v for v in RECORDS}
+LENGTHS = ((40, 41), (300, 37), (7, 300))
+DYNAMIC = {
+    "attention sink": lambda rows, columns: [*heads(2, rows=rows, columns=columns), torch.randn(2)],
+    "two key sets": lambda rows, columns: [*heads(2, rows=9, columns=rows), *heads(2, columns=columns)[1:]],
+    "log-sum-exp beside the output": lambda rows, columns: heads(2, rows=rows, columns=columns),
+    "weights beside the output": lambda rows, columns: heads(2, rows=rows, columns=columns),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_one_kernel_serves_every_length(name):
+    variant, kernels = BY_NAME[name], []
+
+    def backend(module, example_inputs):
+        made = onepass_backend(module, example_inputs, options={"inner": "eager", "executor": "tiled", "strict": True})
+        kernels.extend(len(r.kernels) for r in report.reports()[-1].regions)
+        return made
+
+    torch._dynamo.reset()
+    report.forget()
+    fast = torch.compile(variant.function, backend=backend)
+    for lengths in LENGTHS:
+        inputs = DYNAMIC[name](*lengths)
+        for x in (x for x in inputs if x.dim() == 4 and x.shape[2] in lengths):
+            torch._dynamo.mark_dynamic(x, 2)
+        with torch.no_grad():
+            results = tuples(fast(*inputs))
+        for result, wanted in zip(results, tuples(variant.function(*inputs)), strict=True):
+            torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
+    assert kernels == [variant.kernels]
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="without a GPU it needs Triton's interpreter")
+@pytest.mark.parametrize("name", [*DYNAMIC, "invariant points", "two values under one softmax", "differential"])
+def test_every_result_of_the_emitted_kernels(name):
+    torch.manual_seed(0)
+    inputs = [x[..., :40, :] if x.dim() == 4 and x.shape[2] > 40 else x for x in BY_NAME[name].inputs()]
+    program = program_of(BY_NAME[name].function, *inputs)
+    plan = optimize_all(translate(program).results).plan
+    named = {entry.name: x for entry, x in zip(program.inputs, inputs, strict=True)}
+    for result, oracle in zip(Launcher(plan).results(named, {}), tiled_results(plan, named), strict=True):
+        torch.testing.assert_close(result, oracle, rtol=1e-4, atol=1e-5)
 
 
 def test_names_are_unique_and_sources_are_there():
