@@ -82,7 +82,7 @@ def attention(edit: Callable) -> Callable:
         if q.shape[1] != k.shape[1]:
             k, v = repeated(k, q.shape[1] // k.shape[1]), repeated(v, q.shape[1] // v.shape[1])
         score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        return torch.softmax(edit(score, *extra), dim=-1) @ v
+        return torch.softmax(edit(score, *extra), dim=-1).to(v.dtype) @ v  # a bias may be float32
 
     return plain
 
