@@ -21,7 +21,7 @@ import torch
 
 import onepass.report as report
 from onepass.backend import onepass_backend
-from tests.fuzz_programs import Fuzzed, random_program, shorter
+from tests.fuzz_programs import LARGE, SMALL, Extents, Fuzzed, random_program, shorter
 
 FLOOR = {torch.float64: 1e-11, torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 LOUD = ("wrong", "crash", "failed executor")
@@ -77,7 +77,7 @@ def compared(got, eager, exact, hidden: bool, rounded: torch.dtype) -> Outcome:
     if notes:
         return Outcome("failed executor", re.sub(r"\s*\(region .*", "", notes[0])[:200])
     if any(r.regions for r in found):
-        return Outcome("fused", ", ".join(sorted({f.reason for r in found for f in r.refusals})))
+        return Outcome("fused", ", ".join(sorted({region.ran for r in found for region in r.regions})))
     reasons = [f.reason for r in found for f in r.refusals]
     return Outcome("refused", re.sub(r" at <fuzzed>:\d+", "", reasons[0])) if reasons else Outcome("nothing to do")
 
@@ -104,13 +104,13 @@ def _strides(tensor) -> list[int]:
     return [stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1]
 
 
-def run(count: int, start: int, executor: str, device: str) -> tuple[Counter, dict]:
+def run(count: int, start: int, executor: str, device: str, extents: Extents = SMALL) -> tuple[Counter, dict]:
     """Counts outcomes of `count` programs, and an example of each loud one."""
     outcomes: Counter = Counter()
     examples: dict[tuple[str, str], Fuzzed] = {}
     random = Random(start)
     for _ in range(count):
-        program = random_program(random)
+        program = random_program(random, extents)
         outcome = judge(program, executor, device)
         outcomes[outcome.kind, "" if outcome.kind == "wrong" else outcome.reason] += 1
         if outcome.kind in LOUD and (outcome.kind, outcome.reason) not in examples and len(examples) < 12:
@@ -140,9 +140,11 @@ def main(arguments=None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--executor", default="auto")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--large", action="store_true", help="long sequences in half precision")
     given_ = parser.parse_args(arguments)
+    extents = LARGE if given_.large else SMALL
     share = -(-given_.count // given_.jobs)
-    tasks = [(share, given_.seed + n, given_.executor, given_.device) for n in range(given_.jobs)]
+    tasks = [(share, given_.seed + n, given_.executor, given_.device, extents) for n in range(given_.jobs)]
     if given_.jobs == 1:
         results = [_work(tasks[0])]
     else:
@@ -154,7 +156,7 @@ def main(arguments=None) -> int:
         kinds[kind] += number
     print(f"{sum(kinds.values())} programs, seeds {given_.seed}..{given_.seed + given_.jobs - 1}:", dict(kinds))
     for (kind, reason), number in outcomes.most_common():
-        if kind in ("refused", "eager fails too", *LOUD):
+        if kind in ("fused", "refused", "eager fails too", *LOUD):
             print(f"  {number:6d}  {kind}: {reason}")
     for _, examples in results:
         for (kind, reason), program in list(examples.items())[:4]:

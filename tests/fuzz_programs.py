@@ -20,6 +20,19 @@ FILLS = ("-math.inf", "-1e4", "torch.finfo(s.dtype).min")
 
 
 @dataclass(frozen=True)
+class Extents:
+    """How large programs are: the longest sequence, head dims, dtypes."""
+
+    longest: int
+    widths: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+
+SMALL = Extents(40, (8, 16, 5), DTYPES)
+LARGE = Extents(700, (64, 128, 96), ("bfloat16", "bfloat16", "float16"))  # what a GPU's matrix units are fed with
+
+
+@dataclass(frozen=True)
 class Fuzzed:
     """`lines` are the body of f(q, k, v, extra tensors by name); shapes and kinds of all inputs by name."""
 
@@ -77,9 +90,9 @@ def programs(draw) -> Fuzzed:
     return program(lambda *options: draw(st.sampled_from(options)), lambda low, high: draw(st.integers(low, high)))
 
 
-def random_program(random: Random) -> Fuzzed:
+def random_program(random: Random, extents: Extents = None) -> Fuzzed:
     """A program drawn evenly, for long runs: Hypothesis would repeat and vary what it drew before."""
-    return program(lambda *options: random.choice(options), random.randint)
+    return program(lambda *options: random.choice(options), random.randint, extents or SMALL)
 
 
 def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
@@ -95,11 +108,12 @@ def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
         yield replace(program, inputs={n: i for n, i in program.inputs.items() if n in used})
 
 
-def program(pick: Callable, integer: Callable) -> Fuzzed:
+def program(pick: Callable, integer: Callable, extents: Extents = None) -> Fuzzed:
     """Choices come in the order of the computation."""
     rank = pick(2, 3, 4, 4, 4, 5)
     lead = tuple(integer(1, 3) for _ in range(rank - 2))
-    rows, columns, width = integer(1, 40), integer(1, 40), pick(8, 16, 5)
+    extents = extents or SMALL
+    rows, columns, width = integer(1, extents.longest), integer(1, extents.longest), pick(*extents.widths)
     columns = rows if pick(True, False) else columns
     group = pick(1, 1, 1, 2) if rank >= 3 else 1
     inputs = {
@@ -116,7 +130,7 @@ def program(pick: Callable, integer: Callable) -> Fuzzed:
         _mask(pick, inputs, lead, rows, columns, lines)
     _normalise(pick, inputs, rows, lines)
     _values(pick, inputs, rank, lines)
-    return Fuzzed(tuple(lines), inputs, pick(*DTYPES), pick(*REGIMES[:1], *REGIMES), integer(0, 999))
+    return Fuzzed(tuple(lines), inputs, pick(*extents.dtypes), pick(*REGIMES[:1], *REGIMES), integer(0, 999))
 
 
 def _layout(pick, rank: int, group: int, lines: list[str]) -> None:

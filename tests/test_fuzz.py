@@ -25,7 +25,7 @@ def test_random_programs_are_right_or_left_alone():
     outcomes, examples = run(25, 0, "auto", "cpu")
     assert sum(outcomes.values()) == 25
     assert not [kind for kind, _ in outcomes if kind in LOUD], "\n\n".join(map(str, examples.values()))
-    assert outcomes["fused", ""] > 5
+    assert outcomes["fused", "tiled"] > 5
 
 
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
