@@ -248,18 +248,22 @@ def accumulated(binding: Binding) -> int:
 
 
 def crowded(binding: Binding) -> bool:
-    """Whether the code between the products reads tensors or coordinates at every score, which takes registers."""
+    """Whether the code between the products has coordinates or tensors over rows and loop: those take registers."""
     loop = binding.loop
     bodies = [f for step in binding.steps for a, values in step.states for v in values for f in (a.gauge, *v.factors)]
-    bodies += [loop.guard] if not loop.limits_only else []
-    return any(_reads(body, loop.dim) for body in bodies if body is not None)
+    if loop.guard is not None and not loop.limits_only:
+        return True
+    dims = {binding.kernel.rows, loop.dim}
+    return any(_fills(body, loop.dim, dims) for body in bodies if body is not None)
 
 
-def _reads(node: Term, dim: Dim) -> bool:
-    """Whether a term has a load or a coordinate along the dim that lies in no reduction."""
+def _fills(node: Term, dim: Dim, dims: set[Dim]) -> bool:
+    """Whether a term has a coordinate along the dim, or a load along all of these, that lies in no reduction."""
     if dim not in node.dims or node.op == "reduce":
         return False
-    return node.op in ("load", "iota") or any(_reads(a, dim) for a in node.args)
+    if node.op in ("iota", "load"):
+        return node.op == "iota" or dims <= node.dims
+    return any(_fills(a, dim, dims) for a in node.args)
 
 
 def width(binding: Binding) -> int:

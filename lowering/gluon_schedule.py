@@ -29,7 +29,7 @@ class Schedule:
     late: bool = False
     lazy: bool = True
     ordered: bool = True
-    send: bool = False
+    send: bool = True
 
     def __str__(self) -> str:
         flags = [n for n in ("turns", "late", "lazy", "ordered", "send") if getattr(self, n)]

@@ -22,7 +22,7 @@ from onepass.lowering import gluon_order
 from onepass.lowering.compat import gluon_missing
 from onepass.lowering.gluon_bind import accumulated, bind, chunks, shared_bytes
 from onepass.lowering.gluon_launch import fitting, prepare
-from onepass.lowering.gluon_schedule import DEFAULTS, SHARED_MEMORY
+from onepass.lowering.gluon_schedule import DEFAULTS, SHARED_MEMORY, Schedule
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
 from tests.gluon_ahead_of_time import plain, plan_of, source_of
@@ -77,6 +77,18 @@ def test_chunks_cover_their_columns_with_tiles_of_products(size):
     ends = [start + extent for start, extent in found]
     assert [start for start, _ in found] == [0, *ends[:-1]] and size <= ends[-1] < size + max(16, size)
     assert all(extent in (16, 32, 64, 128, 256) for _, extent in found)
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["full", "window", "difference"])
+@pytest.mark.parametrize("change", [{"send": False}, {"lazy": False, "late": True}, {"depth": 3, "queries": 2}])
+def test_any_schedule_gives_a_text(kind, change, consumers, plans):
+    schedule = Schedule(consumers=consumers, tile=64, turns=consumers > 1, **change)
+    _, _, source = source_of(plans(kind), schedule)
+    ast.parse(source.text)
+    assert source.text.count("def consumer") == consumers + 1
+    assert ("async_copy_shared_to_global" in source.text) == ("send" not in change)
+    assert ("rescaled(" in source.text.split("import", 5)[-1].split(")", 1)[1]) == ("lazy" not in change)
 
 
 def test_single_precision_does_not_bind():
