@@ -67,7 +67,7 @@ class Normaliser:
             self._done[node] = self._done[rebuilt] = self._done[after]
             return
         self._fuel -= 1
-        if self._fuel < 0 or after in stack:
+        if self._fuel < 0:
             raise TermError(f"normalisation does not come to rest; last rules: {self.fired[-5:]}")
         stack.append(after)
 
