@@ -34,6 +34,7 @@ from .options import Options
 from .program import Atom, Program
 from .report import KernelReport, RegionReport, Step
 from .rules import ALL
+from .torch_forms import Form, form_of
 
 BACKWARD = "recomputes through the original region (no derived backward yet)"
 _MOST = 512  # of a long-lived process, the latest are kept
@@ -55,6 +56,7 @@ class Fused:
     names: tuple[str, ...]
     plan: Plan
     report: RegionReport
+    form: Form | None = None  # that torch has a kernel of, too
 
     @cached_property
     def text(self) -> str:
@@ -185,7 +187,8 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
     }
     stored = cache.write(key, body)
     report = replace(report, cache="searched now, stored" if stored else "searched now, not stored")
-    return Fused(key, program, options, tuple(map(tuple, strides)), names, found.plan, report)
+    form = _form([(term, r.order) for term, r in zip(found.terms, captured.results, strict=True)])
+    return Fused(key, program, options, tuple(map(tuple, strides)), names, found.plan, report, form)
 
 
 def _restore(key: str, program: Program, options: Options, strides) -> Fused | None:
@@ -205,10 +208,15 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
         asked = translate(canonical(program, body["names"])).results
         for result, store, written in zip(asked, stores, report.certificates, strict=True):
             recheck(written, result, store, options.rules)
-        return Fused(key, program, options, tuple(map(tuple, strides)), tuple(body["names"]), plan, report)
+        form = _form([(store.term, store.order) for store in stores])
+        return Fused(key, program, options, tuple(map(tuple, strides)), tuple(body["names"]), plan, report, form)
     except (OnepassError, TermError, KeyError, TypeError, ValueError) as error:
         log.warning("onepass: cache entry %s cannot be used: %s", key, error)
         return None
+
+
+def _form(results) -> Form | None:
+    return form_of(*results[0]) if len(results) == 1 else None
 
 
 def _report(key: str, program: Program, options: Options, found, hints) -> RegionReport:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import cache, executors, report
+from . import cache, executors, report, rivals
 from .errors import OnepassError
 from .fused import Carried, Fused
 from .sizes import value_of
@@ -69,7 +69,10 @@ class Runner:
         self.ran = ""
         self.orders: dict[torch.device, tuple[str, ...]] = {}
         self.ready: dict[tuple, tuple[str, Callable[[Tensors], list[torch.Tensor]]]] = {}
-        self.validated: set[str] = set((cache.read(found.key) or {}).get("validated", ()))
+        entry = cache.read(found.key) or {}
+        self.validated: set[str] = set(entry.get("validated", ()))
+        self.choices: dict[str, tuple[str, float]] = _choices(entry.get("choices"))
+        self.seen: set[str] = set()
         report.attach(found.report)
 
     def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
@@ -93,6 +96,9 @@ class Runner:
     def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
         call = call_of(self.found, tensors, numbers)
+        chosen = self._chosen(kind, tensors, call)
+        if chosen is not None:
+            return chosen
         for name in self.preference(tensors[0].device):
             if name in self.broken:
                 continue
@@ -102,7 +108,7 @@ class Runner:
             except Exception as error:
                 self._fails(name, error)
                 continue
-            if checked:
+            if checked and self._decided(run, results, tensors, call):
                 self._keep(kind, name, run)
             self.say(getattr(run, "who", name))
             return results
@@ -110,6 +116,62 @@ class Runner:
         self._keep(kind, executors.ORIGINAL, run)
         self.say(executors.ORIGINAL)
         return run(tensors)
+
+    def _chosen(self, kind: tuple, tensors: Tensors, call: Call) -> list[torch.Tensor] | None:
+        """The results by the rival that was found faster for such sizes; None if there is none, or it fails."""
+        name, part = self.choices.get(rivals.size_class(tensors[0].device, call.sizes), ("", 1.0))
+        if not name or name in self.broken:
+            return None
+        try:
+            run = rivals.rivals(self.found, tensors, call)[name](self.found, tensors, call)
+            results = run(tensors)
+        except Exception:  # these tensors do not suit it: the plan runs them
+            return None
+        run.who = f"{name}, measured at {part:.2f} of the plan's time"
+        self._keep(kind, name, run)
+        self.say(run.who)
+        return results
+
+    def _decided(self, run: Callable, results: list[torch.Tensor], tensors: Tensors, call: Call) -> bool:
+        """Whether the plan itself is to run calls of this kind from now on; a class of sizes is measured once.
+
+        On a CPU a class is measured at its second call, as many have no second. On a GPU the first call compiles and
+        compares anyway, and the second may be captured in a graph.
+        """
+        others = rivals.rivals(self.found, tensors, call)
+        size = rivals.size_class(tensors[0].device, call.sizes)
+        if not others or size in self.choices:
+            return True
+        if tensors[0].is_cuda:
+            if torch.cuda.is_current_stream_capturing():
+                return False
+        elif size not in self.seen:
+            self.seen.add(size)
+            return False
+        self.choices[size] = rivals.fastest(
+            run, self._ready_rivals(others, tensors, call), tensors, self._wrong(results)
+        )
+        cache.update(self.found.key, choices=self.choices)
+        return not self.choices[size][0]
+
+    def _ready_rivals(self, others: dict[str, Callable], tensors: Tensors, call: Call) -> dict[str, Callable]:
+        ready = {}
+        for name, prepare in others.items():
+            try:
+                ready[name] = prepare(self.found, tensors, call)
+            except OnepassError:  # it does not take these tensors
+                continue
+        return ready
+
+    def _wrong(self, expected: list[torch.Tensor]) -> Callable:
+        """The original calls are right by definition; another rival's results are compared with the plan's."""
+
+        def reason(name: str, results: list[torch.Tensor]) -> str | None:
+            if name == executors.ORIGINAL:
+                return None
+            return next(filter(None, map(mismatch, results, expected)), None)
+
+        return reason
 
     def _keep(self, kind: tuple, name: str, run: Callable) -> None:
         if len(self.ready) >= MOST:
@@ -156,6 +218,14 @@ class Runner:
         self.validated.add(kind)
         cache.update(self.found.key, validated=sorted(self.validated))
         return results, True
+
+
+def _choices(stored) -> dict[str, tuple[str, float]]:
+    """What an entry of the cache says was measured; nothing if it is not what `fastest` gives."""
+    try:
+        return {str(size): (str(name), float(part)) for size, (name, part) in dict(stored or {}).items()}
+    except (TypeError, ValueError):
+        return {}
 
 
 def mismatch(result: torch.Tensor, expected: torch.Tensor) -> str | None:

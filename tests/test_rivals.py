@@ -1,0 +1,151 @@
+"""Torch's own kernels and the original calls as rivals of the plan: found by term, right, measured, refusable."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from onepass import cache, fused, operator, report, rivals, torch_forms
+from onepass.backend import onepass_backend
+from onepass.capture import program_of
+from onepass.options import Options
+
+pytestmark = pytest.mark.usefixtures("fresh")
+CPU_KERNEL = next(k for k in torch_forms.KERNELS if k.device == "cpu")
+
+
+def causal(q, k, v):
+    keep = torch.arange(k.shape[-2]) <= torch.arange(q.shape[-2])[:, None]
+    return torch.softmax(torch.where(keep, q @ k.mT * 0.3, -torch.inf), -1) @ v
+
+
+def grouped(q, k, v):
+    return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def inner_order(q, k, v):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return (torch.softmax(q @ k.mT / 4, -1) @ v).transpose(1, 2)
+
+
+def plain(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+ONE = (2, 4, 24, 16)
+FORMS = {
+    "plain": (plain, ONE, ONE, False),
+    "no batch": (plain, (24, 16), (20, 16), False),
+    "one batch": (plain, (3, 24, 16), (3, 20, 16), False),
+    "five axes": (plain, (2, 3, 4, 24, 16), (2, 3, 4, 20, 16), False),
+    "scaled before": (lambda q, k, v: plain(q * 0.2, k, v), ONE, ONE, False),
+    "causal": (causal, ONE, ONE, True),
+    "sdpa": (lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True), ONE, ONE, True),
+    "groups": (grouped, ONE, (2, 2, 24, 16), True),
+    "one key head": (plain, ONE, (2, 1, 24, 16), False),
+    "lengths before heads": (inner_order, (2, 24, 4, 16), (2, 20, 4, 16), False),
+}
+OTHERS = {
+    "window": lambda q, k, v: torch.softmax(torch.triu(q @ k.mT, -2), -1) @ v,
+    "capped": lambda q, k, v: torch.softmax(torch.tanh(q @ k.mT), -1) @ v,
+    "a bias": lambda q, k, v: torch.softmax(q @ k.mT + torch.ones(24, 24), -1) @ v,
+    "upper": lambda q, k, v: torch.softmax(torch.where(torch.ones(24, 24).triu() > 0, q @ k.mT, -torch.inf), -1) @ v,
+    "no quotient": lambda q, k, v: torch.relu(q @ k.mT) @ v,
+    "keys are values' roots": lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v.exp(),
+}
+
+
+def made(function, *inputs):
+    return fused.make(program_of(function, *inputs), Options())
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_form_is_found_and_its_kernel_computes_it(name, dtype):
+    function, rows, columns, lower = FORMS[name]
+    inputs = [torch.randn(n, dtype=dtype) for n in (rows, columns, columns)]
+    found = made(function, *inputs)
+    assert found.form is not None and found.form.lower is lower
+    named = dict(zip((i.name for i in found.program.inputs), inputs, strict=True))
+    call = torch_forms.prepare(found.form, CPU_KERNEL, found.names, {})
+    result, exact = call([named[i.name] for i in found.program.inputs]), function(*(x.double() for x in inputs))
+    torch.testing.assert_close(result.double(), exact, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-5)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_form_where_it_means_something_else(name):
+    assert made(OTHERS[name], *(torch.randn(2, 2, 24, 16) for _ in range(3))).form is None
+
+
+def test_unequal_lengths_under_a_triangle_do_not_suit_it():
+    found = made(causal, torch.randn(2, 4, 24, 16), torch.randn(2, 4, 30, 16), torch.randn(2, 4, 30, 16))
+    with pytest.raises(torch_forms.Unsuitable):
+        torch_forms.prepare(found.form, CPU_KERNEL, found.names, {})
+
+
+def timed(seconds: float, result=None):
+    run = lambda given: 1 / 0 if result is None else [result]
+    run.seconds = seconds
+    return run
+
+
+def test_the_fastest_that_is_right_is_taken(monkeypatch):
+    monkeypatch.setattr(rivals, "_seconds", lambda run, tensors: run.seconds)
+    one = torch.ones(3)
+    wrong = lambda name, results: None if results[0] is one else "different"
+    own, others = timed(1.0, one), {"slower": timed(0.8, one), "wrong": timed(0.1, one + 1), "fails": timed(0.1)}
+    assert rivals.fastest(own, others, [one], wrong) == ("slower", 0.8)
+    assert rivals.fastest(own, others | {"best": timed(0.5, one)}, [one], wrong) == ("best", 0.5)
+    assert rivals.fastest(own, {"hardly": timed(0.95, one)}, [one], wrong) == ("", 1.0)
+    assert rivals.fastest(own, {}, [one], wrong) == ("", 1.0)
+
+
+def run(*shapes, **options):
+    """A compiled function called at lengths, with what ran after each call."""
+    options = {"inner": "eager", **options}
+    function = torch.compile(plain, backend=onepass_backend, dynamic=True, options=options)
+    for length in shapes:
+        inputs = [torch.randn(2, 2, length, 16) for _ in range(3)]
+        torch.testing.assert_close(function(*inputs), plain(*inputs), rtol=1e-4, atol=1e-5)
+        yield report.reports()[-1].regions[-1].ran
+
+
+@pytest.mark.parametrize("name", ["sdpa flash", "the original calls"])
+def test_a_class_of_sizes_is_measured_once_at_its_second_call(name, monkeypatch):
+    measured = []
+    monkeypatch.setattr(rivals, "fastest", lambda own, others, *_: measured.append(set(others)) or (name, 0.25))
+    with torch.no_grad():
+        who = list(run(40, 41, 42, 60, 70))
+        assert who[:2] == ["tiled", "tiled"] and who[2:4] == [f"{name}, measured at 0.25 of the plan's time"] * 2
+        assert who[4] == "tiled", "another class"
+        assert measured == [{"sdpa flash", "the original calls"}]
+        (key,) = {runner.found.key for runner in operator._RUNNERS.values()}
+        assert [choice[0] for choice in cache.read(key)["choices"].values()] == [name]
+        operator.forget()
+        assert next(run(40)).startswith(name), "remembered on disk"
+
+
+def test_none_is_asked_where_it_is_forbidden_or_an_executor_is_named(monkeypatch):
+    monkeypatch.setattr(rivals, "fastest", lambda *_: pytest.fail("measured"))
+    with torch.no_grad():
+        assert list(run(40, 40, 40, library=False)) == ["tiled"] * 3
+        assert list(run(40, 40, 40, executor="tiled")) == ["tiled"] * 3
+
+
+def test_the_original_calls_are_no_rival_where_their_values_are_large(monkeypatch):
+    found = made(plain, *(torch.randn(2, 2, 24, 16) for _ in range(3)))
+    assert rivals.largest(found.program, {}) == 2 * 2 * 24 * 24 * 4
+    inputs = [torch.randn(2, 2, 24, 16)]
+    call = type("Call", (), {"sizes": {}})
+    assert set(rivals.rivals(found, inputs, call)) == {"sdpa flash", "the original calls"}
+    monkeypatch.setitem(rivals.SMALL, "cpu", 2 * 2 * 24 * 24 * 4 - 1)
+    assert set(rivals.rivals(found, inputs, call)) == {"sdpa flash"}
+
+
+@pytest.mark.parametrize("stored", [3, {"cpu": 1}, [["a"]], {"cpu": ["x", "y"]}, {"cpu": ["nobody", 0.5]}])
+def test_a_damaged_choice_is_no_choice(stored):
+    inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
+    found = made(plain, *inputs)
+    cache.update(found.key, choices=stored)
+    torch.testing.assert_close(
+        torch.ops.onepass.region(inputs, found.text, [])[0], plain(*inputs), rtol=1e-4, atol=1e-5
+    )
