@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import cache, executors, report, rivals
+from . import cache, executors, report, rivals, torch_forms
 from .errors import OnepassError
 from .fused import Carried, Fused
 from .sizes import value_of
@@ -128,6 +128,7 @@ class Runner:
         except Exception:  # these tensors do not suit it: the plan runs them
             return None
         run.who = f"{name}, measured at {part:.2f} of the plan's time"
+        run.who += "" if name == executors.ORIGINAL else f", assuming {torch_forms.ASSUMED}"
         self._keep(kind, name, run)
         self.say(run.who)
         return results

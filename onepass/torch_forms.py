@@ -20,6 +20,9 @@ from .errors import OnepassError
 from .sizes import value_of
 
 
+ASSUMED = "no row has -∞ as its every score"  # eager gives NaN there, torch's kernels may give 0
+
+
 class Unsuitable(OnepassError):
     """Tensors that the call does not take."""
 
