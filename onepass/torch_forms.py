@@ -19,7 +19,6 @@ from .egraph.term import AttributeVariable, Dim, Term
 from .errors import OnepassError
 from .sizes import value_of
 
-
 ASSUMED = "no row has -∞ as its every score"  # eager gives NaN there, torch's kernels may give 0
 
 

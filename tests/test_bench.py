@@ -52,7 +52,9 @@ def test_wrong_and_failing_contestants_are_named_and_not_timed():
 
 
 def command(*words):
-    return main(["bench", "--scale", "tiny", "--inner", "eager", "--rounds", "2", *map(str, words)])
+    return main(
+        ["bench", "--scale", "tiny", "--inner", "eager", "--executor", "tiled", "--rounds", "2", *map(str, words)]
+    )
 
 
 def test_a_run_writes_rows_says_who_ran_and_is_gone_on_with(tmp_path, capsys, monkeypatch):

@@ -24,4 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", choices=("gpu", "cpu", "tiny"), help="how large (gpu with a GPU, else cpu)")
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="bfloat16 with a GPU, else float32")
     parser.add_argument("--inner", choices=("inductor", "eager"), default="inductor", help="onepass's option inner")
+    parser.add_argument(
+        "--library", action="store_true", help="let torch's own kernels run what onepass fused, if faster"
+    )
     parser.add_argument("--executor", default="auto", help="onepass's option executor")

@@ -97,7 +97,8 @@ def _row(case: Case, name: str, outcome: Outcome, flops: float, known: dict) -> 
 def _contestants(problem: Problem, chosen) -> dict[str, Callable]:
     """Builders by name: onepass and the peers that compile the same plain function, and each one's own words."""
     plain, arguments = problem.plain, problem.arguments
-    found = {OURS: partial(_onepass, plain, arguments, {"inner": chosen.inner, "executor": chosen.executor})}
+    options = {"inner": chosen.inner, "executor": chosen.executor, "library": chosen.library}
+    found = {OURS: partial(_onepass, plain, arguments, options)}
     found |= problem.ways
     if fits(problem):
         found["compile"] = partial(_compiled, plain, arguments)
