@@ -21,7 +21,7 @@ import torch
 from onepass import backend, measure
 
 HEADS, DIM = 8, 64
-EAGER = {"inner": "eager", "library": False}
+EAGER = {"inner": "eager", "libraries": False}
 
 
 def main() -> None:

@@ -26,21 +26,21 @@ CHOICES = {"inner": ("inductor", "eager"), "executor": ("auto", "tiled", "triton
 class Options:
     """`rules` come after onepass's own, "installed" among them stands for those of other packages.
 
-    `inner` compiles what is not replaced; `inner_options` are for Inductor. `library` lets torch's own kernels, and the
-    original calls, run a region where they are measured to be faster and the executor is "auto".
+    `inner` compiles what is not replaced; `inner_options` are for Inductor. `libraries` lets torch's own kernels, and
+    the original calls, run a region where they are measured to be faster and the executor is "auto".
     """
 
     rules: tuple[Rule | PatternRule, ...] = ()
     strict: bool = False
     inner: str = "inductor"
     executor: str = "auto"
-    library: bool = True
+    libraries: bool = True
     inner_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self):
         object.__setattr__(self, "rules", _rules(self.rules))
         _refuse_equal_names(self.rules)
-        for name in ("strict", "library"):
+        for name in ("strict", "libraries"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is True or False, not {getattr(self, name)!r}")
         for name, allowed in CHOICES.items():
@@ -65,18 +65,18 @@ class Options:
     def carried(self) -> dict:
         """The part that a compiled graph carries, as JSON data; pattern rules have become ordinary ones."""
         rules = [rule_to_json(r) for r in self.rules]
-        return {"rules": rules, "strict": self.strict, "executor": self.executor, "library": self.library}
+        return {"rules": rules, "strict": self.strict, "executor": self.executor, "libraries": self.libraries}
 
     @classmethod
     def from_carried(cls, data: Mapping) -> Options:
         rules = tuple(rule_from_json(r) for r in data["rules"])
-        return cls(rules=rules, strict=data["strict"], executor=data["executor"], library=data["library"])
+        return cls(rules=rules, strict=data["strict"], executor=data["executor"], libraries=data["libraries"])
 
     def digest(self) -> str:
         """A name for everything that can change what is compiled. Raises OptionError for a rule that has none."""
         rules = [_statement(rule) for rule in self.rules]
         inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
-        return digest([rules, self.strict, self.executor, self.library, self.inner, inner])
+        return digest([rules, self.strict, self.executor, self.libraries, self.inner, inner])
 
 
 def _rules(given) -> tuple[Rule | PatternRule, ...]:

@@ -24,7 +24,7 @@ ENOUGH, FEWEST, MOST = 0.03, 3, 10  # seconds and runs of one measurement
 def rivals(found, tensors: Sequence[torch.Tensor], call) -> dict[str, Callable]:
     """By name, what prepares each rival for a call, as executors.EXECUTORS does."""
     options, device = found.options, tensors[0].device.type
-    if not options.library or options.executor != "auto":
+    if not options.libraries or options.executor != "auto":
         return {}
     known: dict[str, Callable] = {}
     if found.form is not None:

@@ -51,7 +51,7 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
         torch.set_default_device("cpu")
     try:
         torch.set_default_device(device)
-        options = {"inner": "eager", "executor": executor, "library": False}
+        options = {"inner": "eager", "executor": executor, "libraries": False}
         run = torch.compile(function, backend=onepass_backend, options=options)
         got = run(*[t.clone() for t in inputs])
     except Exception as error:

@@ -24,7 +24,7 @@ def arguments(dtype=torch.float32):
 
 
 def text(dtype=torch.float32) -> str:
-    return fused.make(program_of(attention, *arguments(dtype)), Options(library=False)).text
+    return fused.make(program_of(attention, *arguments(dtype)), Options(libraries=False)).text
 
 
 @pytest.mark.parametrize("differentiable", [False, True])

@@ -159,7 +159,7 @@ def test_calls_of_one_kind_are_prepared_once(monkeypatch):
     prepared, right = [], executors.EXECUTORS["tiled"]
     monkeypatch.setitem(executors.EXECUTORS, "tiled", lambda *given: prepared.append(1) or right(*given))
     monkeypatch.setattr(runner, "MOST", 2)
-    function = compiled(library=False)
+    function = compiled(libraries=False)
     with torch.no_grad():
         for count, arguments in ((1, inputs()), (1, inputs()), (2, [x.mT.contiguous().mT for x in inputs()])):
             torch.testing.assert_close(function(*arguments), attention(*arguments), rtol=1e-4, atol=1e-5)

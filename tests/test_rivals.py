@@ -129,7 +129,7 @@ def test_a_class_of_sizes_is_measured_once_at_its_second_call(name, monkeypatch)
 def test_none_is_asked_where_it_is_forbidden_or_an_executor_is_named(monkeypatch):
     monkeypatch.setattr(rivals, "fastest", lambda *_: pytest.fail("measured"))
     with torch.no_grad():
-        assert list(run(40, 40, 40, library=False)) == ["tiled"] * 3
+        assert list(run(40, 40, 40, libraries=False)) == ["tiled"] * 3
         assert list(run(40, 40, 40, executor="tiled")) == ["tiled"] * 3
 
 

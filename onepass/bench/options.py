@@ -25,6 +25,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="bfloat16 with a GPU, else float32")
     parser.add_argument("--inner", choices=("inductor", "eager"), default="inductor", help="onepass's option inner")
     parser.add_argument(
-        "--library", action="store_true", help="let torch's own kernels run what onepass fused, if faster"
+        "--libraries", action="store_true", help="let torch's own kernels run what onepass fused, if faster"
     )
     parser.add_argument("--executor", default="auto", help="onepass's option executor")
