@@ -36,7 +36,7 @@ class Difference:
 
 def difference(instance: Instance) -> Difference | None:
     """What is wrong with an instance, or None."""
-    rule, why = instance.rule, _ill_typed(instance.left, instance.right)
+    rule, why = instance.rule, ill_typed(instance.left, instance.right)
     if why:
         return Difference(why, None, None, instance)
     dims = sorted(instance.left.dims | instance.right.dims)
@@ -53,7 +53,7 @@ def difference(instance: Instance) -> Difference | None:
     return None
 
 
-def _ill_typed(left: Term, right: Term | TermError) -> str:
+def ill_typed(left: Term, right: Term | TermError) -> str:
     """Why the right side cannot stand for the left, whatever the values; weak literals take any floating dtype."""
     if isinstance(right, TermError):
         return f"{left} would become a term that means nothing: {right}"

@@ -135,7 +135,7 @@ class Sampler:
         self.rule, self.choose, self.array = rule, choose, array
         self.arrays: dict[str, np.ndarray] = {}
         self.restriction = ASSUMPTIONS.get(rule.exact, Restriction())
-        self.scores = _variables_under_exponents(rule.left)
+        self.scores = variables_under_exponents(rule.left)
         self.pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
         self.implied = _implied_dtypes(rule.left)
         self.bound: dict[str, object] = {}
@@ -240,6 +240,6 @@ def _implied_dtypes(left: Term) -> dict[str, str]:
     return found
 
 
-def _variables_under_exponents(left: Term) -> set[str]:
+def variables_under_exponents(left: Term) -> set[str]:
     """Names of the variables that are exponentiated: scores, for which -∞ means absent; the others are values."""
     return set().union(*(variables_of(n) for n in subterms(left) if n.op in ("exp", "exp2")))

@@ -17,8 +17,9 @@ from .certificate import FOLDING, INDICES
 from .match import rewrite
 from .ops import OPS, const, make
 from .rule import Rule
-from .term import Dim, Term, TermError, all_dims, rename_dims
+from .term import FLOATS, Dim, Term, TermError, all_dims, rename_dims
 
+EXACT_IN_EVERY_DTYPE = 256  # bfloat16 has eight bits
 FUEL = 20_000  # rule applications; a directed set that needs more does not terminate
 
 
@@ -104,7 +105,11 @@ def _arrange(node: Term) -> Term:
 
 
 def _fold(node: Term) -> Term | None:
-    """A pointwise operation on literals is a literal."""
+    """A pointwise operation on literals is a literal; a small integer is one of every floating dtype."""
+    if node.op == "cast" and node.args[0].op == "const":
+        (value,) = node.args[0].attrs
+        exact = node.attrs[0] in FLOATS and isinstance(value, int) and abs(value) <= EXACT_IN_EVERY_DTYPE
+        return const(float(value)) if exact else None
     meaning = OPS[node.op].meaning
     if meaning is None or not node.args or any(a.op != "const" for a in node.args) or node.op == "scaled":
         return None

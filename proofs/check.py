@@ -6,28 +6,179 @@ Used at the definition of users' rules, by `python -m onepass prove`, and by tes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from time import perf_counter
 
+from ..egraph.guard import Guard
+from ..egraph.instances import ASSUMPTIONS, Restriction, variables_under_exponents
+from ..egraph.ops import MONOIDS, const, le, lt, make
 from ..egraph.rule import Rule, RuleError, refuse_bad
-from .refute import search
+from ..egraph.term import AttributeVariable, Dim, Term, TermError, all_dims, rebuild, reduces, rename_dims, subterms
+from . import dtypes, index
+from .cells import Facts, compare
+from .reductions import NOT_EMPTY, Proof, Reductions
+from .refute import DRAWS, search
+from .values import NEG, PAIR_OF_REALS, POS, REAL
 from .verdict import Verdict
 
 BUDGET = 2.0
+BITWISE_DRAWS = 60  # proofs are over the reals; that no bit changes is only tested
+NONEMPTY_THEOREMS = ("Homomorphism.promote_nonempty", "Cascade.cascade_absent")
+FINITE = Restriction(scores_finite=True, values_finite=True)
+FINITE_BACKWARD = "from right to left: all values are finite"
 
 
 def check(rule: Rule, budget: float = BUDGET) -> Verdict:
-    """The verdict on a rule within about `budget` seconds. Never raises for a rule that is merely wrong."""
+    """The verdict on a rule; proving and refuting take about `budget` seconds each. A wrong rule raises nothing."""
     start = perf_counter()
 
-    def verdict(status, method, reason="", found=None) -> Verdict:
-        under = (rule.assumption,) if rule.assumption else ()
-        return Verdict(rule.name, status, method, perf_counter() - start, found, reason, under)
+    def verdict(status, method, reason="", found=None, under=()) -> Verdict:
+        named = (rule.assumption,) if rule.assumption else ()
+        return Verdict(rule.name, status, method, perf_counter() - start, found, reason, (*named, *under))
 
     try:
         refuse_bad(rule)
     except RuleError as error:
         return verdict("refuted", "well-formedness", str(error))
-    found, met = search(rule, budget)
+    proved = prove(rule, start + budget)
+    if proved.holds and rule.exact != "bitwise":
+        return verdict("proved", proved.method, under=proved.assumptions)
+    found, met = search(rule, budget, BITWISE_DRAWS if proved.holds else DRAWS)
+    if proved.holds and not found:
+        under = (*proved.assumptions, f"equal bits: {met} random float64 instances")
+        return verdict("proved", proved.method, under=under)
     if found:
         return verdict("refuted", "random float64 values", found=found)
-    return verdict("unknown", "random float64 values", f"no proof was found; {met} random instances agree")
+    if index.is_about_indices(rule.left, rule.right):  # dear, so only where numbers found nothing
+        proved = prove(rule, perf_counter() + budget, solver=True)
+        if proved.holds:
+            return verdict("proved", proved.method, under=proved.assumptions)
+    return verdict("unknown", "none", f"{proved.why}; {met} random instances agree")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the proving layers say: whether the law holds, how that was seen, what it assumes beyond the rule's word."""
+
+    holds: bool
+    method: str = ""
+    assumptions: tuple[str, ...] = ()
+    why: str = ""
+
+
+def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
+    """A proof for every case of the rule's monoids and dims, in every direction that the rule is used in."""
+    declared = ASSUMPTIONS.get(rule.exact, Restriction())
+    methods: dict[str, None] = {}
+    assumptions: dict[str, None] = {}
+    try:
+        for case in cases(rule):
+            if ill_typed := dtypes.complaint(case):
+                return Attempt(False, why=ill_typed)
+            needs_both = case.exact != "reassociates"
+            found = sides_agree(case, declared, needs_both, deadline, solver)
+            if not found.forward or (needs_both and not found.backward):
+                return Attempt(False, why=found.why or "the sides agree in one direction only")
+            used = dict.fromkeys(found.theorems)
+            if case.both and not found.backward:
+                found = sides_agree(case, FINITE, True, deadline, solver)
+                if not found.backward:
+                    return Attempt(False, why=f"from right to left: {found.why}")
+                assumptions[FINITE_BACKWARD] = None
+            methods |= used | dict.fromkeys(found.theorems)
+    except TermError as error:
+        return Attempt(False, why=f"a case of the rule means nothing: {error}")
+    if any(name in methods for name in NONEMPTY_THEOREMS):
+        assumptions[NOT_EMPTY] = None
+    return Attempt(True, ", ".join(methods), tuple(assumptions))
+
+
+def cases(rule: Rule) -> Iterator[Rule]:
+    """The rule for every monoid that its variables may stand for, and with dims that may be one and the same."""
+    for name, kind in rule.variables:
+        if kind == "monoid":
+            for monoid in MONOIDS:
+                yield from cases(_with_monoid(rule, name, monoid))
+            return
+    yield rule
+    dims = [d for d in dict.fromkeys((*all_dims(rule.left), *all_dims(rule.right))) if d.size is None]
+    for n, dim in enumerate(dims):
+        for other in dims[:n]:
+            yield _with_one_dim(rule, {dim: other})
+
+
+def _with_monoid(rule: Rule, name: str, monoid: str) -> Rule:
+    """The rule for one monoid; what it folds is then a number, a bool or a pair."""
+
+    def change(node: Term, args):
+        if node.op == "var" and MONOIDS[monoid].dtype == "bool":
+            return make("var", (), (node.attrs[0], "bool"))
+        return make(node.op, args, tuple(monoid if a == AttributeVariable(name) else a for a in node.attrs))
+
+    sides = {side: rebuild(getattr(rule, side), change) for side in ("left", "right")}
+    return replace(rule, variables=tuple(v for v in rule.variables if v[0] != name), **sides)
+
+
+def _with_one_dim(rule: Rule, same: dict[Dim, Dim]) -> Rule:
+    def renamed(operand):
+        return same.get(operand, operand) if isinstance(operand, Dim) else operand
+
+    guards = tuple(Guard(g.kind, tuple(map(renamed, g.operands))) for g in rule.guards)
+    return replace(rule, left=rename_dims(rule.left, same), right=rename_dims(rule.right, same), guards=guards)
+
+
+def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: float, solver: bool) -> Proof:
+    """The strongest that is shown of the two sides, for the values that the restriction leaves."""
+    if rule.left is rule.right:
+        return Proof(True, True, (), 1)
+    facts = facts_of(rule, restriction)
+    if reduces(rule.left) or reduces(rule.right):
+        still = frozenset(g.operands for g in rule.guards if g.kind == "independent")
+        literal = frozenset(g.operands[0] for g in rule.guards if g.kind in ("constant", "positive", "nonzero"))
+        return Reductions(facts, still, literal, deadline).prove(rule.left, rule.right, both)
+    found = compare(rule.left, rule.right, facts, deadline)
+    if solver and not found.forward:
+        equal, why = index.equal(rule.left, rule.right, rule.guards, restriction.literals_positive)
+        return Proof(equal, equal, ("integer arithmetic by z3",), 1, why)
+    return Proof(found.forward, found.backward, ("cells",), found.cases, found.why)
+
+
+def facts_of(rule: Rule, restriction: Restriction) -> Facts:
+    """What guards and assumption say of the rule's variables, for the provers."""
+    about: dict[str, list[Guard]] = {}
+    for guard in rule.guards:
+        about.setdefault(guard.kind, []).append(guard)
+
+    def named(kind: str) -> set[str]:
+        return {g.operands[0].attrs[0] for g in about.get(kind, ()) if g.operands[0].op == "var"}
+
+    signs = {name: 0 for name in named("nonzero")} | {name: 1 for name in named("positive")}
+    pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in _variables(side)}
+    if restriction.literals_positive:
+        signs |= {name: 1 for name in named("constant") | named("nonzero")}
+    scores, literals = variables_under_exponents(rule.left), named("constant")
+    paired = any(r.attrs[0] == "rescaled" for r in reduces(rule.left)) and not _scaled(rule.left)
+
+    def kinds(name: str) -> tuple[str, ...]:
+        if paired:
+            return (PAIR_OF_REALS,)
+        if name in signs or (name in pattern and pattern[name].dtype == "int64"):
+            return (REAL,)
+        if name in literals:
+            return (REAL, NEG, POS)
+        finite = restriction.scores_finite if name in scores else restriction.values_finite
+        return (REAL,) if finite else (REAL, NEG)
+
+    ranges = [c for g in about.get("in_range", ()) for c in (le(const(0), g.operands[0]), lt(*g.operands))]
+    real_casts = frozenset(g.operands[0] for g in about.get("float_dtype", ()))
+    own_casts = frozenset(g.operands for g in about.get("has_dtype", ()))
+    return Facts(kinds, signs, real_casts, tuple(ranges), rule.exact == "bitwise", own_casts)
+
+
+def _variables(side: Term) -> list[Term]:
+    return [n for n in subterms(side) if n.op == "var"]
+
+
+def _scaled(side: Term) -> bool:
+    return any(n.op == "scaled" for n in subterms(side))

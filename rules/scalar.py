@@ -73,9 +73,9 @@ def cast_of_choice(p: "predicate", x, y, a: "dtype"):
     return cast(where(p, x, y), a), where(p, cast(x, a), cast(y, a))
 
 
-@rule(when=lambda c, a: (constant(c), float_dtype(a)), exact="excess precision")
+@rule(when=lambda c, a: (constant(c), has_dtype(c, "float"), float_dtype(a)), exact="excess precision")
 def cast_of_constant(c: "constant", a: "dtype"):
-    """a(c) = c: literals are weak, they take the dtype of what they meet"""
+    """a(c) = c: floating literals are weak, they take the dtype of what they meet"""
     return cast(c, a), c
 
 

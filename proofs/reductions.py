@@ -1,0 +1,353 @@
+"""Equality of terms with reductions, of any length and any rank: a chain of theorem instances from side to side.
+
+Every step rewrites a reduction by a theorem of the theory; its hypotheses, stated for the terms at hand, are decided
+by cells.py. What is left are terms whose reductions agree, compared as scalars, pointwise in every dim. Used by
+check.py. A step may hold in one direction only: where one side is defined the other equals it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+
+from ..egraph.classes import OPERATION_OF
+from ..egraph.ops import MONOIDS, const, exp, make, max_over, reduce, sum_over, var
+from ..egraph.term import Dim, Term, reduces, substitute, subterms
+from . import theorems
+from .cells import Facts, Outcome, compare, values_of
+from .theorems import RESCALED, THEOREMS, homomorphism, statement
+from .values import EVERY, NEG, PAIR_OF_REALS, REAL
+
+MOST_TERMS = 40
+NOT_EMPTY = "ranges are not empty"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One theorem at one place. forward: before's values, where defined, are after's; backward: the other way."""
+
+    theorem: str
+    after: Term
+    forward: bool
+    backward: bool
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is shown of two sides, by which theorems, in how many cases."""
+
+    forward: bool
+    backward: bool
+    theorems: tuple[str, ...]
+    cases: int
+    why: str = ""
+
+
+@cache
+def law_holds(hypothesis: str, name: str) -> bool:
+    """Whether a monoid of ops.py has a property, over the extended reals."""
+    facts = Facts(lambda _: EVERY)
+    return compare(*statement(hypothesis, theorems.monoid(name), theorems.elements_of(name)), facts).both
+
+
+@cache
+def cascade_holds(hypothesis: str) -> bool:
+    """Whether the rescaled sum has a property that the cascade theorem needs: over the reals, absent ones apart."""
+    return compare(*statement(hypothesis, RESCALED), Facts(lambda _: (REAL,))).both
+
+
+@cache
+def applies(theorem: str, name: str) -> bool:
+    """Whether a theorem about any monoid applies to this one."""
+    if name == "rescaled":
+        laws = ("Cascade.combine_assoc", "Cascade.combine_unit_left", "Cascade.combine_comm")
+        return all(cascade_holds(h) for law in laws for h in THEOREMS[law])
+    return all(law_holds(h, name) for h in THEOREMS[theorem])
+
+
+class Reductions:
+    """One question: facts of its variables, which of them do not depend on which dim, and which are literals."""
+
+    def __init__(self, facts: Facts, independent: frozenset[tuple[Term, Dim]], literals: frozenset[Term], deadline):
+        self.independent, self.literals, self.deadline = independent, literals, deadline
+        self.atoms: dict[str, tuple] = {}
+        kinds = facts.kinds
+        self.facts = Facts(
+            lambda name: EVERY if name.startswith("element ") else self.atoms.get(name) or kinds(name),
+            facts.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts,
+        )  # fmt: skip
+        self.cases = 0
+        self._compared: dict[tuple[Term, Term], Outcome] = {}
+
+    # Scalars ---------------------------------------------------------------------------------------------------------
+
+    def scalar(self, left: Term, right: Term) -> Outcome:
+        """Compares two terms with equal reductions taken for equal values."""
+        if (left, right) not in self._compared:
+            names = self._names([*_outermost(left), *_outermost(right)])
+            sides = (substitute(side, names) for side in (left, right))
+            found = compare(*sides, self.facts, self.deadline)
+            self.cases += found.cases
+            self._compared[left, right] = found
+        return self._compared[left, right]
+
+    def _names(self, found: list[Term]) -> dict[Term, Term]:
+        """A variable for every reduction; the same one for those whose bodies are equal."""
+        names: dict[Term, Term] = {}
+        for one in found:
+            for other in list(names):
+                if one is other or (one.attrs == other.attrs and self.scalar(one.args[0], other.args[0]).both):
+                    names[one] = names[other]
+                    break
+            else:
+                names[one] = self._atom(one)
+        return names
+
+    def _atom(self, reduction: Term) -> Term:
+        kind = MONOIDS[reduction.attrs[0]].dtype
+        name = f"reduction {len(self.atoms)}"
+        self.atoms[name] = (PAIR_OF_REALS,) if reduction.attrs[0] == "rescaled" else EVERY
+        return var(name, "bool" if kind == "bool" else "any")
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+
+    def depends(self, x: Term, dim: Dim) -> bool:
+        """Whether the value may change along the dim: a variable does, unless a guard says that it does not."""
+        if (x, dim) in self.independent or x in self.literals:
+            return False
+        if x.op in ("var", "load", "size"):
+            return x.op != "size"
+        if x.op == "reduce" and x.attrs[1] == dim:
+            return False
+        return dim in x.attrs or any(self.depends(a, dim) for a in x.args)
+
+    def steps(self, root: Term) -> Iterator[Step]:
+        """Everything that a theorem says of the term, at any place in it."""
+        inside = {n for r in reduces(root) for n in subterms(r.args[0])}
+        for node in list(subterms(root)):
+            for step in self._at(node, node in inside):
+                yield Step(step.theorem, substitute(root, {node: step.after}), step.forward, step.backward)
+
+    def _at(self, node: Term, inside: bool) -> Iterator[Step]:
+        if node.op == "reduce":
+            yield from self._pulled(node)
+            yield from self._split(node)
+            yield from self._exchanged(node)
+        elif node.op in ("scale", "mantissa"):
+            yield from self._two_passes(node)
+        else:
+            yield from self._joined(node)
+            if inside:
+                yield from self._pushed(node)
+
+    def _pulled(self, node: Term) -> Iterator[Step]:
+        """⊕_j phi(x) = phi(⊕'_j x) where all else in phi does not depend on j."""
+        (monoid, dim), (body,) = node.attrs, node.args
+        for form in self._forms(body, monoid, dim):
+            moving = [n for n, a in enumerate(form.args) if self.depends(a, dim)]
+            if len(moving) != 1 or form.op == "reduce":
+                continue
+            rewritten = Outcome(True, True, 0) if form is body else self.scalar(body, form)
+            phi = _hole(form, moving[0])
+            for source in _sources(monoid):
+                yield from self._promoted(source, monoid, phi, form.args[moving[0]], dim, rewritten)
+
+    def _promoted(self, source, target, phi, x, dim, rewritten) -> Iterator[Step]:
+        theorem, found = self._homomorphism(source, target, phi)
+        forward, backward = found.backward and rewritten.forward, found.forward and rewritten.backward
+        if forward or backward:
+            yield Step(theorem, phi(reduce(source, dim, x)), forward, backward)
+
+    def _homomorphism(self, source: str, target: str, phi: Callable) -> tuple[str, Outcome]:
+        """phi_op says how phi(a ⊕ b) and phi a ⊕' phi b compare; by induction so do the reductions."""
+        structure, elements = homomorphism(source, target, phi), theorems.elements_of(source)
+        whole = "Homomorphism.promote"
+        found = self.scalar(*statement("phi_op", structure, elements))
+        if (found.forward or found.backward) and not self.scalar(*statement("phi_unit", structure, elements)).both:
+            whole = "Homomorphism.promote_nonempty"
+        return whole, found
+
+    def _pushed(self, node: Term) -> Iterator[Step]:
+        """phi(⊕_k x) = ⊕'_k phi(x): the same theorem from the other side."""
+        places = [n for n, a in enumerate(node.args) if a.op == "reduce" and a.attrs[0] in OPERATION_OF]
+        for place in places:
+            inner = node.args[place]
+            source, dim = inner.attrs
+            if any(self.depends(a, dim) for n, a in enumerate(node.args) if n != place):
+                continue
+            phi = _hole(node, place)
+            for target in _sources(source):
+                theorem, found = self._homomorphism(source, target, phi)
+                if found.forward or found.backward:
+                    yield Step(theorem, reduce(target, dim, phi(inner.args[0])), found.forward, found.backward)
+
+    def _forms(self, body: Term, monoid: str, dim: Dim) -> Iterator[Term]:
+        """The body, and the body with what does not depend on the dim gathered on the right."""
+        yield body
+        still, moving = (list(part) for part in ([], []))
+        for factor in _factors(body, monoid, lambda x: self.depends(x, dim)):
+            (moving if self.depends(factor, dim) else still).append(factor)
+        if still and moving:
+            op = "mul" if monoid in ("sum", "prod") else "add"
+            form = make(op, (_product(op, moving), _product(op, still)))
+            if form is not body:
+                yield form
+
+    def _split(self, node: Term) -> Iterator[Step]:
+        (monoid, dim), (body,) = node.attrs, node.args
+        if body.op == OPERATION_OF.get(monoid) and applies("Monoid.pointwise", monoid):
+            after = make(body.op, tuple(reduce(monoid, dim, a) for a in body.args))
+            yield Step("Monoid.pointwise", after, True, True)
+
+    def _joined(self, node: Term) -> Iterator[Step]:
+        if len(node.args) == 2 and all(a.op == "reduce" for a in node.args):
+            a, b = node.args
+            if a.attrs == b.attrs and OPERATION_OF.get(a.attrs[0]) == node.op:
+                if applies("Monoid.pointwise", a.attrs[0]):
+                    after = reduce(*a.attrs, make(node.op, (a.args[0], b.args[0])))
+                    yield Step("Monoid.pointwise", after, True, True)
+
+    def _exchanged(self, node: Term) -> Iterator[Step]:
+        (monoid, dim), (inner,) = node.attrs, node.args
+        if inner.op == "reduce" and inner.attrs[0] == monoid and inner.attrs[1] != dim:
+            if applies("Monoid.fubini", monoid):
+                after = reduce(monoid, inner.attrs[1], reduce(monoid, dim, inner.args[0]))
+                yield Step("Monoid.fubini", after, True, True)
+
+    def _two_passes(self, node: Term) -> Iterator[Step]:
+        """The fold of rescaled pairs is the largest score, and the sum of the views from it; absent ones apart."""
+        (state,) = node.args
+        if state.op != "reduce" or state.attrs[0] != "rescaled" or state.args[0].op != "scaled":
+            return
+        dim, (score, weight) = state.attrs[1], state.args[0].args
+        if not all(map(cascade_holds, THEOREMS["Cascade.cascade_absent"])) or not self._can_be_absent(score, weight):
+            return
+        highest = max_over(dim, score)
+        after = highest if node.op == "scale" else sum_over(dim, RESCALED.view(highest, score, weight))
+        yield Step("Cascade.cascade_absent", after, True, True)
+
+    def _can_be_absent(self, score: Term, weight: Term) -> bool:
+        """Scores are reals or -∞, weights are reals, and an element of score -∞ then views as the sum's unit."""
+        kinds = [values_of(side, self.facts, self.deadline) for side in (score, weight)]
+        if None in kinds or kinds[0] - {REAL, NEG} or kinds[1] - {REAL}:
+            return False
+        gone = RESCALED.view(theorems.SCORE, const(float("-inf")), weight)
+        self.atoms[theorems.SCORE.attrs[0]] = (REAL,)
+        return self.scalar(gone, const(0.0)).both
+
+    # Search ----------------------------------------------------------------------------------------------------------
+
+    def prove(self, left: Term, right: Term, both: bool) -> Proof:
+        """A chain from side to side; `both`: in both directions. The best that was found within the limits."""
+        sides = (_Side(left), _Side(right))
+        best = Proof(False, False, (), 0, "no chain of theorems joins the sides")
+        fresh = [left, right]
+        while True:
+            for n, term in enumerate(fresh):
+                if term is not None:
+                    best = self._met(sides, n, term, best)
+            if best.forward and (best.backward or not both):
+                break
+            fresh = [side.next(self) if perf_counter() < self.deadline else None for side in sides]
+            if fresh == [None, None]:
+                break
+        return Proof(best.forward, best.backward, best.theorems or ("cells",), self.cases, best.why)
+
+    def _met(self, sides, n: int, term: Term, best: Proof) -> Proof:
+        """Compares a new term of one side with every known one of the other that has the same reductions."""
+        for other in list(sides[1 - n].known):
+            if _skeleton(other) != _skeleton(term):
+                continue
+            a, b = (term, other) if n == 0 else (other, term)
+            found = self.scalar(a, b)
+            (f, g, names), (h, i, more) = sides[0].known[a], sides[1].known[b]
+            proof = Proof(f and found.forward and i, g and found.backward and h, names + more, 0, found.why)
+            if (proof.forward, proof.backward) > (best.forward, best.backward):
+                best = proof
+        return best
+
+
+class _Side:
+    """The terms that one side was shown to be, each with the directions in which it is, and by which theorems."""
+
+    def __init__(self, start: Term):
+        self.known: dict[Term, tuple[bool, bool, tuple[str, ...]]] = {start: (True, True, ())}
+        self.found = None
+
+    def next(self, prover: Reductions) -> Term | None:
+        """One more term, or None."""
+        if self.found is None:
+            self.found = self._search(prover)
+        return next(self.found, None)
+
+    def _search(self, prover: Reductions) -> Iterator[Term]:
+        waiting = list(self.known)
+        while waiting:
+            term = waiting.pop(0)
+            forward, backward, names = self.known[term]
+            for step in prover.steps(term):
+                flags = forward and step.forward, backward and step.backward
+                if any(flags) and step.after not in self.known and len(self.known) < MOST_TERMS:
+                    self.known[step.after] = (*flags, (*names, step.theorem))
+                    waiting.append(step.after)
+                    yield step.after
+
+
+def _outermost(root: Term) -> list[Term]:
+    """The reductions that no other reduction encloses."""
+    if root.op == "reduce":
+        return [root]
+    return list(dict.fromkeys(r for a in root.args for r in _outermost(a)))
+
+
+def _skeleton(root: Term) -> frozenset:
+    return frozenset((r.attrs, _skeleton(r.args[0])) for r in _outermost(root))
+
+
+def _hole(node: Term, place: int) -> Callable[[Term], Term]:
+    """The node as a function of one argument."""
+    return lambda x: make(node.op, (*node.args[:place], x, *node.args[place + 1 :]), node.attrs)
+
+
+def _sources(monoid: str) -> list[str]:
+    """The monoids from which a homomorphism to this one may come: itself first."""
+    if monoid not in OPERATION_OF:
+        return []
+    kind = MONOIDS[monoid].dtype
+    return [monoid, *(name for name in OPERATION_OF if name != monoid and MONOIDS[name].dtype == kind)]
+
+
+def _factors(x: Term, monoid: str, depends: Callable[[Term], bool]) -> list[Term]:
+    """Terms whose product (under a sum) or sum (under a maximum) is x."""
+    if monoid not in ("sum", "prod"):
+        return _addends(x)
+    match x.op:
+        case "mul":
+            return [f for a in x.args for f in _factors(a, monoid, depends)]
+        case "div":
+            return [*_factors(x.args[0], monoid, depends), *(1.0 / f for f in _factors(x.args[1], monoid, depends))]
+        case "neg":
+            return [*_factors(x.args[0], monoid, depends), const(-1.0)]
+        case "exp":
+            parts = _addends(x.args[0])
+            groups = ([a for a in parts if depends(a) == moving] for moving in (True, False))
+            return [exp(_product("add", group)) for group in groups if group]
+    return [x]
+
+
+def _addends(x: Term) -> list[Term]:
+    match x.op:
+        case "add":
+            return [a for side in x.args for a in _addends(side)]
+        case "sub":
+            return [*_addends(x.args[0]), *(-a for a in _addends(x.args[1]))]
+    return [x]
+
+
+def _product(op: str, parts: list[Term]) -> Term:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = make(op, (whole, part))
+    return whole
