@@ -127,6 +127,7 @@ def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
         case "cast":
             return attrs[0] if isinstance(attrs[0], str) else "any"
         case "compare":
+            _no_pair(row, kinds)
             _join(kinds)
             return "bool"
         case "where":
@@ -144,6 +145,7 @@ def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
             _expect(row, kinds[0][: len(PAIR)], (PAIR, "any"))
             return kinds[0].removeprefix(PAIR)
         case "same":
+            _no_pair(row, kinds)
             return _join(kinds)
         case fixed:
             return fixed
@@ -158,6 +160,11 @@ def _reduce_dtype(row: Op, kind: str, monoid) -> str:
     elif expected != "same":
         _expect(row, kind, (expected, "any"))
     return kind
+
+
+def _no_pair(row: Op, kinds) -> None:
+    if any(kind.startswith(PAIR) for kind in kinds):
+        raise TermError(f"{row.name} does not take a rescaled state: take its scale or its mantissa")
 
 
 def _expect(row: Op, dtype: str, allowed) -> None:

@@ -80,13 +80,15 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
             found = sides_agree(case, declared, needs_both, deadline, solver)
             if not found.forward or (needs_both and not found.backward):
                 return Attempt(False, why=found.why or "the sides agree in one direction only")
-            used = dict.fromkeys(found.theorems)
+            parts = [found]
             if case.both and not found.backward:
-                found = sides_agree(case, FINITE, True, deadline, solver)
-                if not found.backward:
-                    return Attempt(False, why=f"from right to left: {found.why}")
+                parts.append(sides_agree(case, FINITE, True, deadline, solver))
+                if not parts[-1].backward:
+                    return Attempt(False, why=f"from right to left: {parts[-1].why}")
                 assumptions[FINITE_BACKWARD] = None
-            methods |= used | dict.fromkeys(found.theorems)
+            for part in parts:
+                methods |= dict.fromkeys(part.theorems)
+                assumptions |= {NOT_EMPTY: None} if part.not_empty else {}
     except TermError as error:
         return Attempt(False, why=f"a case of the rule means nothing: {error}")
     if any(name in methods for name in NONEMPTY_THEOREMS):

@@ -43,6 +43,7 @@ class Proof:
     theorems: tuple[str, ...]
     cases: int
     why: str = ""
+    not_empty: bool = False  # whether ranges were taken to hold an element
 
 
 @cache
@@ -79,6 +80,7 @@ class Reductions:
             facts.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts,
         )  # fmt: skip
         self.cases = 0
+        self.not_empty = False  # whether some maximum was taken for a real
         self._compared: dict[tuple[Term, Term], Outcome] = {}
 
     # Scalars ---------------------------------------------------------------------------------------------------------
@@ -108,8 +110,19 @@ class Reductions:
     def _atom(self, reduction: Term) -> Term:
         kind = MONOIDS[reduction.attrs[0]].dtype
         name = f"reduction {len(self.atoms)}"
-        self.atoms[name] = (PAIR_OF_REALS,) if reduction.attrs[0] == "rescaled" else EVERY
+        self.atoms[name] = self._kinds(reduction)
         return var(name, "bool" if kind == "bool" else "any")
+
+    def _kinds(self, reduction: Term) -> tuple[str, ...]:
+        """What a reduction may be: real where all that it folds is real, ranges not being empty."""
+        monoid, body = reduction.attrs[0], reduction.args[0]
+        if monoid == "rescaled":
+            return (PAIR_OF_REALS,)
+        found = values_of(substitute(body, self._names(_outermost(body))), self.facts, self.deadline) or {*EVERY}
+        if found <= {REAL}:
+            self.not_empty |= monoid in ("max", "min")
+            return (REAL,)
+        return (REAL, NEG) if found <= {REAL, NEG} and monoid in ("sum", "max") else EVERY
 
     # Steps -----------------------------------------------------------------------------------------------------------
 
@@ -204,10 +217,18 @@ class Reductions:
     def _joined(self, node: Term) -> Iterator[Step]:
         if len(node.args) == 2 and all(a.op == "reduce" for a in node.args):
             a, b = node.args
-            if a.attrs == b.attrs and OPERATION_OF.get(a.attrs[0]) == node.op:
+            operation = OPERATION_OF.get(a.attrs[0])
+            if a.attrs == b.attrs and (operation == node.op or self._is_difference(node.op, a.attrs[0])):
                 if applies("Monoid.pointwise", a.attrs[0]):
                     after = reduce(*a.attrs, make(node.op, (a.args[0], b.args[0])))
                     yield Step("Monoid.pointwise", after, True, True)
+
+    def _is_difference(self, op: str, monoid: str) -> bool:
+        """x - y is x + (-y), and a negative of a sum is the sum of negatives."""
+        a, b = theorems.ELEMENTS[:2]
+        negation = homomorphism("sum", "sum", lambda x: -x)
+        sums = op == "sub" and monoid == "sum"
+        return sums and all(self.scalar(*e).both for e in ((a - b, a + -b), statement("phi_op", negation)))
 
     def _exchanged(self, node: Term) -> Iterator[Step]:
         (monoid, dim), (inner,) = node.attrs, node.args
@@ -253,12 +274,13 @@ class Reductions:
             fresh = [side.next(self) if perf_counter() < self.deadline else None for side in sides]
             if fresh == [None, None]:
                 break
-        return Proof(best.forward, best.backward, best.theorems or ("cells",), self.cases, best.why)
+        return Proof(best.forward, best.backward, best.theorems or ("cells",), self.cases, best.why, self.not_empty)
 
     def _met(self, sides, n: int, term: Term, best: Proof) -> Proof:
-        """Compares a new term of one side with every known one of the other that has the same reductions."""
+        """Compares a new term of one side with every known one of the other that reduces alike."""
         for other in list(sides[1 - n].known):
-            if _skeleton(other) != _skeleton(term):
+            mine, its = _skeleton(term), _skeleton(other)
+            if not (mine <= its or its <= mine):  # a reduction may cancel on one side, not on both
                 continue
             a, b = (term, other) if n == 0 else (other, term)
             found = self.scalar(a, b)
