@@ -1,7 +1,7 @@
 """How a Hopper kernel is laid out in time and space: one record, default rows as data, and what a record needs.
 
-A schedule never changes what is computed, up to rounding. The rows were measured on an H200 with a kernel fixed to one
-form, so they are guesses for others. Used by gluon_launch.py; a solver or a tuner may give records of its own.
+A schedule never changes what is computed, up to rounding. The rows were measured on an H200 for full and causal
+forms, so they are guesses for others. Used by gluon_launch.py; a solver or a tuner may give records of its own.
 """
 
 from __future__ import annotations
