@@ -16,7 +16,7 @@ HAS_TORCH = -c 'import torch; assert (2, 11) <= tuple(map(int, torch.__version__
 N = 1000
 SEED = 0
 
-.PHONY: demo test lint fuzz prove theory bench clean
+.PHONY: demo test lint fuzz gallery prove theory bench clean
 
 demo: $(READY)
 	$(PYTHON) -m onepass demo
@@ -37,6 +37,10 @@ theory: $(READY)
 # Random programs against float64 eager: make fuzz N=10000; each loud outcome is printed as a program
 fuzz: $(READY)
 	$(PYTHON) -m tests.fuzz --count $(N) --seed $(SEED) --jobs $(JOBS)
+
+# Writes docs/gallery.md from the records in tests/variants; the tests hold it to the code
+gallery: $(READY)
+	$(PYTHON) -m tests.gallery
 
 bench: $(READY)
 	$(PYTHON) -m onepass bench

@@ -212,11 +212,16 @@ def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list
 
 
 def _reuse_scales(terms: list[Term]) -> list[Term]:
-    """max_j G where the state of a rescaled sum over j has the gauge G: the maximum is that state's scale."""
+    """max_j G, and every scale with the gauge G, as the scale of one state with G: that of the fewest dims.
+
+    So that no dim of the values alone (a column of the result) seems to be one that the state depends on.
+    """
     found = every_reduction(terms)
-    states = {(r.attrs[1], r.args[0].args[0]): r for r in found if _is_rescaled(r)}
-    same = {r: states.get((r.attrs[1], r.args[0])) for r in found if r.attrs[0] == "max"}
-    mapping = {r: scale(state) for r, state in same.items() if state is not None}
+    rescaled = sorted(filter(_is_rescaled, found), key=lambda r: -len(r.dims))
+    states = {(r.attrs[1], r.args[0].args[0]): scale(r) for r in rescaled}
+    mapping = {r: states.get((r.attrs[1], r.args[0])) for r in found if r.attrs[0] == "max"}
+    mapping |= {scale(r): states[r.attrs[1], r.args[0].args[0]] for r in rescaled}
+    mapping = {term: same for term, same in mapping.items() if same is not None and same is not term}
     return [substitute(term, mapping) for term in terms]
 
 

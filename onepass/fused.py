@@ -23,7 +23,7 @@ from .certificates import certificate, recheck
 from .egraph.certificate import Derivation
 from .egraph.rule import Rule
 from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
-from .egraph.show import show_let
+from .egraph.show import show, show_let
 from .egraph.term import TermError
 from .errors import OnepassError, ProgramError
 from .given import unproved
@@ -272,7 +272,23 @@ def _kernel(kernel) -> KernelReport:
     loops = tuple(str(loop.dim) for loop in kernel.loops)
     found = bind(kernel)
     form = f"plain Triton: {found}" if isinstance(found, str) else "warp-specialised Gluon"
-    return KernelReport(kernel.name, tuple(map(str, kernel.grid)), str(kernel.rows or ""), loops, form=form)
+    grid, masks = tuple(map(str, kernel.grid)), tuple(filter(None, map(_mask, kernel.loops)))
+    return KernelReport(kernel.name, grid, str(kernel.rows or ""), loops, form=form, masks=masks)
+
+
+def _mask(loop) -> str:
+    """What of the loop's coordinates is visited, and how; empty for all of them."""
+    if loop.guard is None:
+        return ""
+    spans = [_span(loop.dim, r) for r in loop.ranges]
+    mapped = ", or by a block map of what the mask's tensors hold" if loop.map is not None else ""
+    return ("; or ".join(spans) or f"no {loop.dim}") + mapped
+
+
+def _span(dim, found) -> str:
+    lowers, uppers = (", ".join(show(limit.bound) for limit in side) for side in (found.lowers, found.uppers))
+    said = f"{lowers} ≤ {dim}" if lowers else f"{dim}" if uppers else f"all {dim}"
+    return said + (f" < {uppers}" if uppers else "") + ("" if found.exact else ", tested")
 
 
 def steps(derivations: Sequence[Derivation], rules) -> tuple[Step, ...]:

@@ -53,7 +53,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One launch: parallel dims, loops in order, where its source lies (empty: not emitted), its form on Hopper."""
+    """One launch: parallel dims, loops in order, where its source lies (empty: not emitted), its form on Hopper.
+
+    masks: for each loop with a mask, the coordinates that are visited: ranges, a block map, or all, tested.
+    """
 
     name: str
     grid: tuple[str, ...] = ()
@@ -61,6 +64,7 @@ class KernelReport:
     loops: tuple[str, ...] = ()
     source: str = ""
     form: str = ""
+    masks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -261,6 +265,7 @@ def _region_lines(region: RegionReport):
         where = f", source {kernel.source}" if kernel.source else ""
         loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
         yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
+        yield from (f"mask        {mask}" for mask in kernel.masks)
         yield from _labelled("on Hopper", kernel.form)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {region.executor}" + (f": {region.ran}" if region.ran else "")

@@ -17,6 +17,7 @@ from onepass.lowering.tiled import tiled_results
 from onepass.lowering.triton_launch import Launcher
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
+from tests import gallery
 from tests.variants import every, heads
 
 HEAVY = ("contraction", "attention", "reduction", "layer")
@@ -64,6 +65,10 @@ def test_variant(variant, function):
         error, allowed = ((x.double() - wanted).nan_to_num().abs().max().item() for x in (result, own))
         assert error <= 2 * allowed + 1e-5 * max(1.0, wanted.nan_to_num().abs().max().item())
     assert not found.failures
+    if function is variant.function:  # docs/gallery.md is stale where this fails: make gallery
+        page = gallery.PAGE.read_text(encoding="utf-8")
+        assert gallery.row(variant, found) in page.splitlines()
+        assert f"\n{gallery.section(variant, found)}\n#" in page
     if variant.refused:
         assert [r for r in found.refusals if variant.refused in r.reason] or not found.regions
         return
