@@ -44,10 +44,17 @@ def rescale_shifted_sum(s: "j", c):
     return sum_over("j", exp(s - c)), present * exp(scale(state) - c)
 
 
-@rule
-def difference_of_difference_under_exponential(a, b, c):
-    """exp((a - b) - c) = exp(a - (b + c))"""
-    return exp((a - b) - c), exp(a - (b + c))
+# In these two the maximum is not added to c: beside a finite fill of -3e38 the logarithm of a sum would be lost.
+@rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
+def rescale_weighted_sum_shifted_again(s: "j", w: "j", c):
+    """Σ_j exp((s - max_j s) - c) · w = mantissa(⊕_j ⟨s, w⟩) · exp(-c) when c does not depend on j"""
+    return sum_over("j", exp((s - max_over("j", s)) - c) * w), mantissa(rescaled_sum("j", s, w)) * exp(-c)
+
+
+@rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
+def rescale_sum_shifted_again(s: "j", c):
+    """Σ_j exp((s - max_j s) - c) = mantissa(⊕_j ⟨s, 1⟩) · exp(-c) when c does not depend on j"""
+    return sum_over("j", exp((s - max_over("j", s)) - c)), mantissa(rescaled_sum("j", s, const(1.0))) * exp(-c)
 
 
 STREAMING = (
@@ -56,5 +63,6 @@ STREAMING = (
     max_is_scale,
     rescale_shifted_weighted_sum,
     rescale_shifted_sum,
-    difference_of_difference_under_exponential,
+    rescale_weighted_sum_shifted_again,
+    rescale_sum_shifted_again,
 )
