@@ -1,4 +1,4 @@
-"""The committed gallery is whole: its frame is today's. Each variant's own part is held to its report by test_variants."""
+"""The frame of the committed gallery is that of the records; test_variants.py holds each section to its report."""
 
 from onepass.report import Refused, Report
 from tests import gallery
