@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +31,7 @@ from onepass.trials import Outcome, Worker
 
 TOLERANCE = 2e-2  # largest accepted difference from float32 attention, for bf16 inputs of unit variance
 COMPILE_SECONDS, TIME_SECONDS = 90.0, 40.0
+BATCH = 4  # kernels that each process compiles between two turns of timing
 KEY = ("variant", "batch", "heads", "length", "width", "executor", "rows", "loop", "warps", "stages", "order", "more")
 COLUMNS = (*KEY, "status", "ms", "tflops", "error", "registers", "spilled", "shared", "note", "machine")
 
@@ -89,7 +90,9 @@ def compile_first(task: Task) -> dict:
     import torch
 
     from onepass.lowering.compat import compiled_forms
+    from onepass.lowering.triton_launch import load
 
+    load.cache_clear()  # a function that an earlier task launched would report that task's forms too
     launcher = launcher_of(task)
     with torch.no_grad():
         or_end(lambda: launcher(inputs_of(task.problem)))
@@ -276,17 +279,18 @@ def derive_all(tasks: list[Task], function, workers: int) -> set[str]:
 
 
 def measure_all(tasks: list[Task], options, writer, file, machine: str) -> int:
-    """Times on one process what the others have compiled, in the order in which they are ready."""
+    """Compiles some on all processes, then times them on one while the others rest, so that nothing runs beside."""
     compiling, timing = (pretend_compile, pretend_time) if options.pretend else (compile_first, check_and_time)
     pool, timer, count = Pool(compiling, options.workers, COMPILE_SECONDS), Worker(timing, TIME_SECONDS), 0
-    ends = time.monotonic() + options.seconds
-    futures = {pool.submit(task): task for task in tasks}
-    for future in as_completed(futures):
-        task, compiled = futures[future], future.result()
-        timed = timer(task) if compiled.status == "ok" else None
-        writer.writerow(row(task, compiled, timed, machine))
-        file.flush()
-        count += 1
+    ends, some = time.monotonic() + options.seconds, BATCH * options.workers
+    for start in range(0, len(tasks), some):
+        batch = tasks[start : start + some]
+        futures = [pool.submit(task) for task in batch]
+        for task, compiled in zip(batch, [future.result() for future in futures]):
+            timed = timer(task) if compiled.status == "ok" else None
+            writer.writerow(row(task, compiled, timed, machine))
+            file.flush()
+            count += 1
         if time.monotonic() > ends:
             print("out of time: run again with the same --out to go on", flush=True)
             break

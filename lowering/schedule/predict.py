@@ -56,13 +56,18 @@ FILL, DRAIN = 1500, 1500  # clocks of a block before its first step, and after i
 
 @dataclass(frozen=True)
 class Configuration:
-    """rows: of a block; columns: of a loop tile; warps: that compute; stages: tiles in flight of every load."""
+    """rows: of a block; columns: of a loop tile; warps: that compute; stages: tiles in flight of every load; queries:
+    row tiles in flight; turns, late: of a Gluon schedule.
+    """
 
     executor: str
     rows: int
     columns: int
     warps: int
     stages: int
+    queries: int = 1
+    turns: bool = False
+    late: bool = False
 
     @property
     def warpgroups(self) -> int:
@@ -80,7 +85,7 @@ def shared_bytes(problem: Problem, c: Configuration) -> int:
     """Shared memory of a block: row tiles and the stages of what is loaded each step."""
     executor = EXECUTORS[c.executor]
     rings = sum(o.bytes * (c.warpgroups if o.private else 1) for o in problem.operations if o.streaming)
-    return problem.resident * c.warpgroups * executor.shared_rows + rings * c.stages
+    return problem.resident * c.warpgroups * executor.shared_rows * c.queries + rings * c.stages
 
 
 def registers(problem: Problem) -> int:
