@@ -66,8 +66,8 @@ def _bound(launcher, found, tensors, call) -> Callable:
 
 def original(found, tensors, call) -> Callable:
     """The region's own calls, as the user wrote them."""
-    program, sizes = found.program, call.sizes
-    return lambda given: laid_out(program.results(*given, sizes=sizes), given, call)
+    run = found.program.bound({**found.program.sizes_of(tensors), **call.sizes}, tensors[0].device)
+    return lambda given: laid_out(run(given), given, call)
 
 
 EXECUTORS: dict[str, Callable] = {"tiled": tiled, "triton": triton, "gluon": gluon}

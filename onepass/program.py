@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -138,13 +139,28 @@ class Program:
     def results(self, *tensors: torch.Tensor, sizes: Mapping[str, int] | None = None) -> tuple[torch.Tensor, ...]:
         """The region by PyTorch's own operations. `sizes` is needed only for symbols that no input's axis states."""
         known = {**self.sizes_of(tensors), **(sizes or {})}
-        device = tensors[0].device if tensors else torch.device("cpu")
-        values: dict[str, object] = {i.name: t for i, t in zip(self.inputs, tensors, strict=True)}
-        for node in self.nodes:
-            args = _plain(node.args, values, known, device)
-            kwargs = {k: _plain(v, values, known, device) for k, v in node.kwargs}
-            values[node.name] = args[0][args[1]] if node.target == GETITEM else operation(node.target)(*args, **kwargs)
-        return tuple(values[name] for name in self.outputs)
+        return self.bound(known, tensors[0].device if tensors else torch.device("cpu"))(tensors)
+
+    def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Sequence[torch.Tensor]], tuple]:
+        """What runs the region for these sizes on this device, with everything looked up that no tensor decides."""
+        names = [entry.name for entry in self.inputs]
+        steps = [
+            (
+                node.name,
+                operator.getitem if node.target == GETITEM else operation(node.target),
+                [_reader(a, sizes, device) for a in node.args],
+                {k: _reader(a, sizes, device) for k, a in node.kwargs},
+            )
+            for node in self.nodes
+        ]
+
+        def run(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            values: dict[str, object] = dict(zip(names, tensors, strict=True))
+            for name, call, args, kwargs in steps:
+                values[name] = call(*[read(values) for read in args], **{k: read(values) for k, read in kwargs.items()})
+            return tuple(values[name] for name in self.outputs)
+
+        return run
 
 
 def operation(target: str):
@@ -198,15 +214,19 @@ def _in(stored):
     return tuple(_in(v) for v in stored) if isinstance(stored, list) else stored
 
 
-def _plain(value, values, sizes, device):
-    """An argument as PyTorch takes it."""
+def _reader(value, sizes, device) -> Callable[[Mapping], object]:
+    """What gives an argument as PyTorch takes it, from the values that are known."""
     if isinstance(value, tuple):
-        return [_plain(v, values, sizes, device) for v in value]
-    if not isinstance(value, Atom):
-        return value
+        readers = [_reader(v, sizes, device) for v in value]
+        return lambda values: [read(values) for read in readers]
+    if isinstance(value, Atom) and value.kind == "node":
+        return operator.itemgetter(value.text)
+    found = _constant(value, sizes, device) if isinstance(value, Atom) else value
+    return lambda values: found
+
+
+def _constant(value: Atom, sizes, device):
     match value.kind:
-        case "node":
-            return values[value.text]
         case "size":
             return value_of(value.text, sizes)
         case "device":

@@ -165,7 +165,7 @@ def _variants(scale: Scale) -> list[Case]:
 
 
 def _flashlight(scale: Scale) -> list[Case]:
-    heads = [(2 * scale.hidden // d if d == 16 else scale.hidden // d, d) for d in scale.widths[:2]]
+    heads = [(scale.hidden // d, d) for d in scale.widths[:2]]
     lengths = sorted({scale.middle, scale.middle // 2, scale.lengths[-1]})
     shapes = [Shape(max(1, scale.tokens // n), h, n, d) for h, d in heads for n in lengths]
     two = [Case("flashlight", "differential", str(s), _differential(s)) for s in shapes]
