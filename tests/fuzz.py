@@ -54,6 +54,8 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
         options = {"inner": "eager", "executor": executor, "libraries": False}
         run = torch.compile(function, backend=onepass_backend, options=options)
         got = run(*[t.clone() for t in inputs])
+        if device != "cpu":
+            torch.cuda.synchronize()  # or a fault would be met by the next program
     except Exception as error:
         return Outcome("crash", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}")
     finally:
@@ -112,10 +114,16 @@ def run(count: int, start: int, executor: str, device: str, extents: Extents = S
     random = Random(start)
     for _ in range(count):
         program = random_program(random, extents)
-        outcome = judge(program, executor, device)
+        try:
+            outcome = judge(program, executor, device)
+        except torch.AcceleratorError as error:
+            outcome = Outcome("crash", str(error).strip().splitlines()[0])
         outcomes[outcome.kind, "" if outcome.kind == "wrong" else outcome.reason] += 1
+        if "CUDA error" in outcome.reason:  # nothing runs in this process any more
+            return outcomes, {**examples, (outcome.kind, outcome.reason): program}
         if outcome.kind in LOUD and (outcome.kind, outcome.reason) not in examples and len(examples) < 12:
-            examples[outcome.kind, outcome.reason] = shrunk(program, outcome.kind, executor, device)
+            small = shrunk(program, outcome.kind, executor, device) if device == "cpu" else program
+            examples[outcome.kind, outcome.reason] = small
     return outcomes, examples
 
 
