@@ -157,8 +157,10 @@ def _reduce_dtype(row: Op, kind: str, monoid) -> str:
     expected = MONOIDS[monoid].dtype
     if expected == PAIR:
         _expect(row, kind[: len(PAIR)], (PAIR, "any"))
-    elif expected != "same":
-        _expect(row, kind, (expected, "any"))
+    else:
+        _no_pair(row, (kind,))
+        if expected != "same":
+            _expect(row, kind, (expected, "any"))
     return kind
 
 

@@ -13,9 +13,10 @@ from functools import cache as once
 from pathlib import Path
 
 from . import __version__, cache
+from .egraph import ledger
 from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
-from .egraph.serial import digest, rule_to_json, statement
+from .egraph.serial import digest, rule_to_json
 from .errors import RuleRefuted, RuleUnproved
 from .rules import ALL
 
@@ -70,7 +71,7 @@ def known(rule: Rule | PatternRule) -> Known:
     """The verdict on a rule, decided at most once for what it says."""
     if isinstance(rule, PatternRule):
         return Known(UNKNOWN, UNREADABLE) if rule.rules is None else _worst([known(each) for each in rule.rules])
-    if _is_shipped(rule):
+    if ledger.is_proved(rule):
         return Known(PROVED, "shipped, in the ledger")
     name = _key(rule)
     if name not in _KNOWN:
@@ -84,8 +85,11 @@ def known(rule: Rule | PatternRule) -> Known:
 
 
 def unproved(rule: Rule) -> bool:
-    """Whether a rule is used on its author's word. Proves nothing: what is not remembered counts as unproved."""
-    if not rule.trusted:
+    """Whether a rule, a user's or ours, is used on its author's word.
+
+    Proves nothing: what is not remembered counts as unproved.
+    """
+    if ledger.is_proved(rule) or not (rule.trusted or rule in ALL):
         return False
     name = _key(rule)
     found = _KNOWN.get(name) or _remembered(name)
@@ -102,11 +106,6 @@ def _remembered(name: str) -> Known | None:
     if body is None or body.get("status") not in (PROVED, REFUTED, UNKNOWN):
         return None
     return Known(body["status"], str(body.get("text", "")))
-
-
-def _is_shipped(rule: Rule) -> bool:
-    law = next((law for law in ALL if law.name == rule.name), None)
-    return law is not None and statement(rule) == statement(law)
 
 
 def _key(rule: Rule) -> str:
