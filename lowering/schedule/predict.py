@@ -1,8 +1,8 @@
 """The time of a kernel for a configuration, before anything is compiled: work over rates, what hides under what, waves.
 
 A step is one tile of the loop on every warpgroup of one multiprocessor. Constants of the executors have a physical
-meaning and were fitted by bench/fit_prediction.py on some cells of a measured table; tests look at the others.
-Used as the tuner's prior, and to order candidates; never to decide what is right.
+meaning and were fitted by bench/fit_prediction.py on some problems of a measured table; tests look at the others.
+Used as the tuner's prior, and to order candidates and executors; never to decide what is right.
 """
 
 from __future__ import annotations
@@ -23,35 +23,52 @@ from .problem import Problem
 
 @dataclass(frozen=True)
 class Executor:
-    """How kernels of one kind run. overlap: the share of the shorter of products and pointwise work that hides under
-    the longer where warpgroups are many; alone: the same where there is one. step: clocks a step for barriers and
-    control. issue: clocks a warpgroup spends for each of its rounds of 16 bytes a thread copied. latency: clocks a step
-    waits for its tiles when one stage is in flight, shared by more. ahead: stages in flight over those declared.
-    shared_rows: row tiles in shared memory.
+    """How kernels of one kind run, in clocks of a multiprocessor where nothing else is said.
+
+    tensor: time of products over that at peak rate; fma: of multiply-adds. overlap: the share of the shorter of
+    products and pointwise work that hides under the longer, for two and for more warpgroups; rows are (alone, with
+    late), then (in turns, in turns and late). step: barriers and control of a step. latency: a step waits for tiles
+    with one stage in flight, shared by more; single: times as long where none is loaded ahead. fixed: of a block;
+    bytes: for each byte of its row tiles; ends: of its steps, one that hides nothing; hidden: the share of these
+    that a second buffer of row tiles hides. spill: for each register that a thread lacks; exchange: for each KiB of
+    weights that cross between warpgroups which share rows. tail: the share of the last wave's idle time that is
+    lost. launch: seconds.
     """
 
     name: str
-    overlap: float
-    alone: float
+    tensor: float
+    fma: float
+    overlap: tuple[tuple[float, float, float, float], tuple[float, float, float, float]]
     step: float
-    issue: float
     latency: float
-    ahead: int
-    shared_rows: int
+    single: float
+    fixed: float
+    bytes: float
+    ends: float
+    hidden: float
+    spill: float
+    exchange: float
+    tail: float
+    launch: float
 
 
 EXECUTORS = {
     e.name: e
     for e in (
-        Executor("ptr", overlap=0.57, alone=0.40, step=0, issue=2, latency=920, ahead=-1, shared_rows=1),
-        Executor("tma", overlap=0.57, alone=0.40, step=34, issue=0, latency=920, ahead=-1, shared_rows=1),
-        Executor("ws", overlap=0.73, alone=0.0, step=97, issue=0, latency=0, ahead=0, shared_rows=2),
-        Executor("gluon", overlap=0.44, alone=0.5, step=72, issue=0, latency=0, ahead=0, shared_rows=1),
+        Executor(
+            "ptr", tensor=1.42, fma=1.0, overlap=((0.62,) * 4, (0.4,) * 4), step=0, latency=960,
+            single=3.3, fixed=1800, bytes=0.005, ends=0, hidden=0, spill=90, exchange=65, tail=0.99, launch=2e-6,
+        ),
+        Executor(
+            "gluon", tensor=0.87, fma=0.9, overlap=((0.52, 0.5, 0.5, 0.51), (0.89, 0.81, 0.93, 0.95)), step=117,
+            latency=0, single=1, fixed=790, bytes=0.145, ends=0.76, hidden=0.085, spill=0, exchange=0,
+            tail=1.0, launch=8e-6,
+        ),
     )
-}
-TENSOR_EFFICIENCY = 0.8  # of the peak rate: measured with a large product of random numbers
-WORKING_REGISTERS = 48  # of a thread, beside tiles: addresses, row states, what the compiler keeps
-FILL, DRAIN = 1500, 1500  # clocks of a block before its first step, and after its last
+}  # fmt: skip
+PRODUCT_ROWS = 64  # of one warpgroup's product: fewer take as long
+THREAD_REGISTERS = 255
+WORKING_REGISTERS = 20  # of a thread, beside tiles: addresses, row states, what the compiler keeps
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,11 @@ class Configuration:
     def warpgroups(self) -> int:
         return max(1, self.warps // 4)
 
+    @property
+    def persistent(self) -> bool:
+        """One block stays on every multiprocessor and takes its tiles of rows from a list."""
+        return self.executor == "gluon"
+
 
 @lru_cache(maxsize=4096)
 def problem_of(kernel: Kernel, loop: Loop, configuration: Configuration, machine: Machine = H200) -> Problem:
@@ -82,10 +104,9 @@ def problem_of(kernel: Kernel, loop: Loop, configuration: Configuration, machine
 
 
 def shared_bytes(problem: Problem, c: Configuration) -> int:
-    """Shared memory of a block: row tiles and the stages of what is loaded each step."""
-    executor = EXECUTORS[c.executor]
+    """Shared memory of a block: row tiles and the stages of what is loaded each step. Barriers are not counted."""
     rings = sum(o.bytes * (c.warpgroups if o.private else 1) for o in problem.operations if o.streaming)
-    return problem.resident * c.warpgroups * executor.shared_rows * c.queries + rings * c.stages
+    return problem.resident * c.warpgroups * c.queries + rings * c.stages
 
 
 def registers(problem: Problem) -> int:
@@ -94,69 +115,110 @@ def registers(problem: Problem) -> int:
     return carried + sum(v.registers for v in problem.values if not v.carried) + WORKING_REGISTERS
 
 
-def resident_blocks(problem: Problem, c: Configuration, machine: Machine = H200) -> int:
-    """Blocks that one multiprocessor runs at once; 0 if not even one fits."""
+@dataclass(frozen=True)
+class Demand:
+    """What one loop asks of a multiprocessor: clocks of a step on each unit for one warpgroup, and sizes of blocks."""
+
+    tensor: float
+    special: float
+    fma: float
+    copy: float
+    weights: float  # bytes of the widest tile that a step makes
+    rows: float  # bytes of a block's row tiles
+    lacking: float  # registers that a thread has not
+    resident: int  # blocks at once; 0 if not even one fits
+    blocks: int
+    steps: int  # of all blocks
+    longest: int
+
+
+def demand(kernel: Kernel, loop: Loop, c: Configuration, sizes=None, machine: Machine = H200) -> Demand:
+    """Everything about a loop that a prediction needs."""
+    problem, sizes = problem_of(kernel, loop, c, machine), sizes or {}
+    work, held = problem.work(), registers(problem)
+    points = prod(int(sizes.get(d.size, d.size)) for d in kernel.grid)
+    taken = steps(kernel, loop, c, sizes)
+    share = c.rows / c.warpgroups
+    return Demand(
+        tensor=work.get("tensor", 0) * max(1.0, PRODUCT_ROWS / share),
+        special=work.get("special", 0),
+        fma=work.get("fma", 0),
+        copy=work.get("copy", 0),
+        weights=2 * share * c.columns if share < PRODUCT_ROWS else 0,
+        rows=problem.resident * c.warpgroups,
+        lacking=max(0, held - THREAD_REGISTERS) if not c.persistent else 0,
+        resident=_resident(problem, held, c, machine),
+        blocks=points * len(taken),
+        steps=points * sum(taken),
+        longest=max(taken, default=0),
+    )
+
+
+def _resident(problem: Problem, held: int, c: Configuration, machine: Machine) -> int:
     shared = shared_bytes(problem, c)
     if shared > machine.shared_bytes:
         return 0
-    if c.executor in ("ws", "gluon"):
+    if c.persistent:
         return 1
     threads = c.warps * 32
-    by_registers = 65536 // (min(255, -(-registers(problem) // 8) * 8) * threads)
+    by_registers = 65536 // (min(THREAD_REGISTERS + 1, -(-held // 8) * 8) * threads)
     return max(1, min(by_registers, (machine.shared_bytes + 1024) // (shared + 1024), 2048 // threads))
 
 
-def step_clocks(problem: Problem, c: Configuration, blocks: int, machine: Machine = H200) -> float:
-    """Clocks of one step of all `blocks` resident blocks."""
-    executor, groups = EXECUTORS[c.executor], c.warpgroups * blocks
-    work = problem.work()
-    copied = sum(o.bytes * (1 if o.private else 1 / c.warpgroups) for o in problem.operations if o.streaming)
-    tensor = work.get("tensor", 0) / TENSOR_EFFICIENCY
-    issue = executor.issue * copied / (machine.warpgroup * 16)
-    pointwise = work.get("special", 0) + work.get("fma", 0) + issue + executor.step
-    overlap = executor.alone + (executor.overlap - executor.alone) * (1 - 1 / groups)
-    busy = groups * (max(tensor, pointwise) + (1 - overlap) * min(tensor, pointwise))
-    exposed = executor.latency / max(1, c.stages + executor.ahead) / blocks  # other blocks work meanwhile
-    return max(busy, work.get("copy", 0) * blocks) + exposed
+def step_clocks(d: Demand, c: Configuration, machine: Machine = H200) -> float:
+    """Clocks of one step of all resident blocks."""
+    executor, groups = EXECUTORS[c.executor], c.warpgroups * d.resident
+    tensor = d.tensor * executor.tensor
+    pointwise = d.special + d.fma * executor.fma + executor.step + executor.spill * d.lacking
+    pointwise += executor.exchange * d.weights / 1024
+    overlap = executor.overlap[groups > 2][2 * c.turns + c.late]
+    busy = groups * (max(tensor, pointwise) + (1 - overlap * (groups > 1)) * min(tensor, pointwise))
+    waited = executor.latency / (c.stages - 1) if c.stages > 1 else executor.latency * executor.single
+    return max(busy, d.copy * d.resident) + waited / d.resident  # other blocks work meanwhile
 
 
-def steps(kernel: Kernel, loop: Loop, c: Configuration, sizes=None) -> list[int]:
-    """Tiles of the loop that run for each tile of rows; all of them where a limit is not known before the run."""
-    sizes = sizes or {}
-    length = int(sizes.get(loop.dim.size, loop.dim.size))
-    count = int(sizes.get(kernel.rows.size, kernel.rows.size)) if kernel.rows else 1
+def loop_seconds(d: Demand, c: Configuration, machine: Machine = H200) -> float:
+    """Predicted time of one loop's launch; infinite if a block does not fit on a multiprocessor."""
+    if not d.resident or not d.blocks:
+        return inf if not d.resident else 0.0
+    executor, step = EXECUTORS[c.executor], step_clocks(d, c, machine)
+    ends = executor.fixed + executor.bytes * d.rows
+    ends = ends * (1 - executor.hidden * (c.queries > 1)) + executor.ends * step / c.warpgroups
+    total = (d.steps * step + d.blocks * ends) / d.resident / machine.processors
+    return total * _idle(d, c, machine) / machine.clock
+
+
+def _idle(d: Demand, c: Configuration, machine: Machine) -> float:
+    """What stands idle while the last blocks end, as a factor; a list of uneven tiles is dealt out evenly."""
+    waves = d.blocks / (d.resident * machine.processors)
+    if c.persistent and d.longest * d.blocks > d.steps and waves > 1:
+        return 1.0
+    lost = ceil(waves) / waves - 1
+    return 1 + lost * (EXECUTORS[c.executor].tail if waves > 1 else 1.0)
+
+
+@lru_cache(maxsize=4096)
+def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) -> tuple[int, ...]:
+    known = dict(sizes)
+    length = int(known.get(loop.dim.size, loop.dim.size))
+    count = int(known.get(kernel.rows.size, kernel.rows.size)) if kernel.rows else 1
     last, first = np.full(count, length), np.zeros(count, dtype=int)
     for limits, ends, narrow in ((loop.uppers, last, np.minimum), (loop.lowers, first, np.maximum)):
         for limit in limits:
             if limit.bound.dims <= {kernel.rows} and not any(n.op == "load" for n in subterms(limit.bound)):
-                bound = evaluate(limit.bound, {}, (kernel.rows,), sizes)
+                bound = evaluate(limit.bound, {}, (kernel.rows,), known)
                 narrow(ends, np.broadcast_to(bound, ends.shape).astype(int), out=ends)
-    tiles = range(0, count, c.rows)
-    return [
-        max(0, -(-int(last[t : t + c.rows].max()) // c.columns) - int(first[t : t + c.rows].min()) // c.columns)
-        for t in tiles
-    ]
+    tiles = range(0, count, rows)
+    return tuple(max(0, -(-int(last[t : t + rows].max()) // columns) - int(first[t : t + rows].min()) // columns)
+                 for t in tiles)  # fmt: skip
+
+
+def steps(kernel: Kernel, loop: Loop, c: Configuration, sizes=None) -> list[int]:
+    """Tiles of the loop that run for each tile of rows; all of them where a limit is not known before the run."""
+    return list(_steps(kernel, loop, c.rows, c.columns, tuple(sorted((sizes or {}).items()))))
 
 
 def seconds(kernel: Kernel, c: Configuration, sizes=None, machine: Machine = H200) -> float:
     """Predicted time of one launch; infinite if a block does not fit on a multiprocessor."""
-    sizes = sizes or {}
-    points = prod(int(sizes.get(d.size, d.size)) for d in kernel.grid)
-    clocks = 0.0
-    for loop in kernel.loops:
-        problem = problem_of(kernel, loop, c, machine)
-        blocks = resident_blocks(problem, c, machine)
-        if not blocks:
-            return inf
-        per_block = steps(kernel, loop, c, sizes)
-        step = step_clocks(problem, c, blocks, machine)
-        total = points * sum(n * step + FILL + DRAIN for n in per_block) / blocks
-        clocks += _with_last_wave(total, points * len(per_block), blocks * machine.processors, c, machine)
-    return clocks / machine.clock
-
-
-def _with_last_wave(total: float, blocks: int, places: int, c: Configuration, machine: Machine) -> float:
-    """Clocks of the whole grid: the mean work of a multiprocessor, and what stands idle while the last blocks end."""
-    waves = blocks / places
-    idle = ceil(waves) / waves if waves > 0 else 1.0
-    return total / machine.processors * (1 + (idle - 1) * 0.5 if waves > 1 else idle)
+    loops = (loop_seconds(demand(kernel, loop, c, sizes, machine), c, machine) for loop in kernel.loops)
+    return sum(loops) + EXECUTORS[c.executor].launch
