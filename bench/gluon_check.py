@@ -26,12 +26,12 @@ from onepass.lowering.gluon_bind import bind
 from onepass.lowering.gluon_launch import GluonLauncher, fitting
 from onepass.lowering.gluon_schedule import Schedule
 from onepass.lowering.triton_launch import Launcher
-from tests.gluon_ahead_of_time import inputs_of, plain, plan_of
+from tests.gluon_ahead_of_time import CHANGES, inputs_of, plain, plan_of
 
 NAMES = {"q": 0, "k": 1, "v": 2, "more": 3, "one": 3, "two": 4}
 LAST = [time.monotonic(), "start"]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
-KINDS += "logarithm peak evoformer".split()
+KINDS += "logarithm peak evoformer prefix longformer dilated".split()
 
 
 def watchdog(limit: float = 60.0) -> None:
@@ -126,7 +126,10 @@ def newest(q, k, v, causal: bool) -> dict:
 
 def fraction(kind: str, length: int) -> float:
     """The share of scores that the mask keeps, as peers count it."""
-    return {"causal": 0.5, "window": 256 / length}.get(kind, 1.0)
+    known = {"causal": 0.5, "window": 256 / length, "documents": 1 / 12}
+    if kind in known or kind not in CHANGES:
+        return known.get(kind, 1.0)
+    return CHANGES[kind](torch.zeros(1, length, length, device="cuda")).isfinite().float().mean().item()
 
 
 def alternatives(plan, changes: list[str]) -> dict:

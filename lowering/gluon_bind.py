@@ -251,7 +251,7 @@ def crowded(binding: Binding) -> bool:
     """Whether the code between the products has coordinates or tensors over rows and loop: those take registers."""
     loop = binding.loop
     bodies = [f for step in binding.steps for a, values in step.states for v in values for f in (a.gauge, *v.factors)]
-    if loop.guard is not None and not loop.limits_only:
+    if loop.guard is not None and not all(r.exact for r in loop.ranges):
         return True
     dims = {binding.kernel.rows, loop.dim}
     return any(_fills(body, loop.dim, dims) for body in bodies if body is not None)

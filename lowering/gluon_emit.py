@@ -12,14 +12,15 @@ import textwrap
 from dataclasses import dataclass
 
 from ..egraph.affine import affine, to_term
-from ..egraph.ops import iota, make
+from ..egraph.ops import iota
 from ..egraph.show import show
-from ..egraph.term import Dim, Term, substitute, subterms
+from ..egraph.term import Dim, Term, subterms
 from .gluon_bind import Binding, Operand, bytes_of, chunks
 from .gluon_schedule import REGISTERS, ROWS, Schedule
 from .gluon_step import Consumer
+from .gluon_walk import WalkWriter, loads
 from .gluon_write import GluonWriter, gluon
-from .plan import Limit, Plan
+from .plan import Plan
 from .triton_emit import Argument, roots
 from .triton_ops import Value, helpers
 from .triton_term import Facts
@@ -40,7 +41,8 @@ from onepass.lowering.gluon_parts import (
 class Shape:
     """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
     "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's; table: a table orders the work;
-    overlays: tensors over rows and loop that are copied tile by tile; sent: results that leave by shared memory.
+    overlays: tensors over rows and loop that are copied tile by tile; sent: results that leave by shared memory;
+    listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits.
     """
 
     facts: Facts = Facts()  # noqa: RUF009
@@ -49,6 +51,7 @@ class Shape:
     table: bool = False
     overlays: tuple[Operand, ...] = ()
     sent: tuple[Operand, ...] = ()
+    listed: tuple[Dim, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Map:
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a kernel and how to call it: first the maps, then the arguments, then the table of work."""
+    """The text of a kernel and how to call it: first the maps, then the arguments, the table of work
+    and the lists of tiles."""
 
     text: str
     function: str
@@ -97,6 +101,7 @@ class _Emitter:
         self.arguments: list[Argument] = []
         self.maps: dict[str, Map] = {}
         self._declare()
+        self.walks = WalkWriter(binding, schedule, self.sizes, shape.listed)
         fresh = self.names.fresh
         self.row_full, self.row_empty = fresh("rows_full"), fresh("rows_empty")
         self.row_rings = [self._ring(o, ROWS) for o in binding.row_operands]
@@ -183,7 +188,7 @@ class _Emitter:
         return list(dict.fromkeys([*self._outside(), *rings]))
 
     def _outside(self) -> list[str]:
-        return [*self.maps, *(a.name for a in self.arguments), "starts", "items", "total"]
+        return [*self.maps, *(a.name for a in self.arguments), "starts", "items", "visits", "total"]
 
     def _function(self, name: str, first: list[str], body: list[str]) -> tuple[str, list[str]]:
         """A device function that takes what its body mentions, and the names of that."""
@@ -247,65 +252,12 @@ class _Emitter:
         wrap = lambda text: textwrap.fill(text, 118, initial_indent="# ", subsequent_indent="#   ")
         return "\n".join(map(wrap, facts)) + "\n"
 
-    # Work items: which tile of rows at which grid point, and its range of loop tiles
-
-    def _item(self, writer: GluonWriter) -> str:
-        """Writes an item's coordinates and range of tiles; the name of its first row."""
-        lines, fresh, kernel = writer.outer.lines, self.names.fresh, self.kernel
-        rest, first, block = fresh("item"), fresh("first_row"), ROWS * self.schedule.consumers
-        lines.append(f"{rest} = item_at(position, items, {self.shape.table})")
-        count = f"gl.cdiv({self.sizes[kernel.rows]}, {block})"
-        lines += [f"{first} = {rest} % {count} * {block}", f"{rest} = {rest} // {count}"]
-        for position, dim in enumerate(reversed(kernel.grid)):
-            last, name = position == len(kernel.grid) - 1, fresh(str(dim))
-            lines.append(f"{name} = {rest}" if last else f"{name} = {rest} % {self.sizes[dim]}")
-            lines += [] if last else [f"{rest} = {rest} // {self.sizes[dim]}"]
-            writer.starts[dim] = name
-        return first
-
-    def _ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
-        """Names of begin, end (in tiles) and of the range of full tiles for `height` rows from `first`."""
-        loop, tile, size = self.loop, self.schedule.tile, self.sizes[self.loop.dim]
-        last = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
-        last = writer.assign(f"{hint}_last_row", Value(f"gl.maximum({last}, {first})"), writer.outer).text
-        at = lambda limit, upper, strict: self._bound(
-            writer, limit, last if limit.rising == (upper != strict) else first
-        )
-        fold = lambda function, start, limits, upper, strict: _nest(
-            function, start, [at(x, upper, strict) for x in limits]
-        )
-        texts = {
-            "begin": f"{fold('gl.maximum', '0', loop.lowers, False, False)} // {tile}",
-            "full_begin": f"gl.cdiv({fold('gl.maximum', '0', loop.lowers, False, True)}, {tile})",
-            "end": f"gl.cdiv(gl.maximum({fold('gl.minimum', size, loop.uppers, True, False)}, 0), {tile})",
-            "full_end": f"gl.maximum({fold('gl.minimum', size, loop.uppers, True, True)}, 0) // {tile}",
-        }
-        found = {n: writer.assign(f"{hint}_{n}", Value(text), writer.outer).text for n, text in texts.items()}
-        return found["begin"], found["end"], found["full_begin"], found["full_end"]
-
-    def _bound(self, writer: GluonWriter, limit: Limit, row: str) -> str:
-        rows, bound = self.kernel.rows, limit.bound
-        if rows in bound.dims:
-            writer.scalars[row] = row
-            bound = substitute(bound, {iota(rows): make("var", (), (row, "int64"))})
-        return f"gl.cast({writer.value(bound).text}, gl.int32)" if _loads(bound) else writer.value(bound).text
-
-    def _range(self, writer: GluonWriter, first: str) -> tuple[str, str]:
-        """Writes the tiles that the producer copies for an item: at least one, so that every state begins."""
-        begin, end, _, _ = self._ends(writer, "block", first, ROWS * self.schedule.consumers)
-        count = f"gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile})"
-        writer.outer.lines += [
-            f"{begin} = gl.minimum({begin}, {count} - 1)",
-            f"{end} = gl.minimum(gl.maximum({end}, {begin} + 1), {count})",
-        ]
-        return begin, end
-
     # Producer
 
     def _producer(self) -> list[str]:
         writer, s = self.writer(), self.schedule
-        first = self._item(writer)
-        begin, end = self._range(writer, first)
+        first = self.walks.item(writer, self.shape.table)
+        walk = self.walks.of_program(writer, first)
         writer.starts |= {self.kernel.rows: f"{first} + w * {ROWS}", self.loop.dim: "start"}
         lines, slot = writer.outer.lines, f"turn % {s.queries} * {s.consumers} + w"
         copies = [line for ring in self.row_rings for line in self._copies(writer, ring, "slot")]
@@ -313,7 +265,7 @@ class _Emitter:
         lines += [f"    mbarrier.wait({self.row_empty}.index(slot), (turn // {s.queries} & 1) ^ 1)"]
         lines += [f"    mbarrier.expect({self.row_full}.index(slot), {sum(r.bytes for r in self.row_rings)})"]
         lines += [f"    {line}" for line in copies]
-        body = [f"start = ({end} - 1 - t) * {s.tile}", f"slot = count % {s.depth}"]
+        body = [f"start = ({walk.at('t')}) * {s.tile}", f"slot = count % {s.depth}"]
         body += [f"phase = (count // {s.depth} & 1) ^ 1"]
         for ring in self.rings:
             body += [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
@@ -323,7 +275,7 @@ class _Emitter:
                 body += [f"    {x}" for x in self._copies(writer, ring, "slot", f"slot * {s.consumers} + w")]
             else:
                 body += self._copies(writer, ring, "slot")
-        lines += [f"for t in range(0, {end} - {begin}):", *(f"    {line}" for line in [*body, "count += 1"])]
+        lines += [f"for t in range(0, {walk.count}):", *(f"    {line}" for line in [*body, "count += 1"])]
         lines += ["turn += 1"]
         head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
         return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines)]
@@ -344,41 +296,20 @@ class _Emitter:
         parts = [] if dim is None else [str(start)] if dim not in writer.starts else [writer.starts[dim]]
         if rest.op != "const" or rest.attrs[0] or not parts:
             text = writer.value(rest).text
-            parts.append(f"gl.cast({text}, gl.int32)" if _loads(rest) else text)
+            parts.append(f"gl.cast({text}, gl.int32)" if loads(rest) else text)
         return " + ".join(p for p in parts if p != "0" or len(parts) == 1)
 
     # Consumer
 
     def _consumer(self) -> list[str]:
         writer, s = self.writer(), self.schedule
-        first = self._item(writer)
-        begin, end = self._range(writer, first)
+        first = self.walks.item(writer, self.shape.table)
         row = writer.assign("row", Value(f"{first} + W * {ROWS}"), writer.outer).text
         writer.starts[self.kernel.rows] = row
-        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits)
-        mine = begin, end
-        full = "", ""
-        if self.shape.skewed or self.shape.masked == "some":
-            low, high, *full = self._ends(writer, "own", row, ROWS)
-            if self.shape.skewed:
-                writer.outer.lines += [
-                    f"{low} = gl.minimum(gl.maximum({low}, {begin}), {end} - 1)",
-                    f"{high} = gl.minimum(gl.maximum({high}, {low} + 1), {end})",
-                ]
-                mine = low, high
-        lines = consumer.item((begin, end), mine, tuple(full))
+        walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some")
+        lines = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits).item(walk)
         head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
         if s.turns:
             head += [f"if W == {s.consumers - 1}:", "    give_turn(0)"]
         last = ["tma.store_wait(0)"] if self.exits else []
         return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines), *last]
-
-
-def _loads(term: Term) -> bool:
-    return any(n.op == "load" for n in subterms(term))
-
-
-def _nest(function: str, start: str, texts: list[str]) -> str:
-    for text in texts:
-        start = f"{function}({start}, {text})"
-    return start

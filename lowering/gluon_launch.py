@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+import numpy as np
 import torch
 
 from ..egraph.affine import affine
 from . import gluon_order as order
+from .block_map import EMPTY, Tiling, pays, visits
 from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ROWS, SHARED_MEMORY, Schedule, default_schedule
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
-from .triton_emit import reach
+from .triton_emit import map_name, reach
 from .triton_launch import INT32, Launch, Launcher, load
 from .triton_term import Facts
 from .tuning import Config
@@ -82,10 +84,6 @@ class GluonLauncher(Launcher):
     def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
         kernel = binding.kernel
         _check(binding, values, sizes, device)
-        if len(binding.loop.ranges) > 1:
-            raise Refused("its guard keeps a union of ranges, which this form does not follow yet")
-        if self._tilings(kernel, self.config(kernel, sizes, device), sizes):
-            raise Refused("a map of its blocks skips tiles, which this form does not read yet")
         overlays, exits = (
             tuple(o for o in found if _unsuited(o, values[o.tensor.name]) is None)
             for found in (binding.overlays, sent(binding))
@@ -98,55 +96,79 @@ class GluonLauncher(Launcher):
         programs = min(torch.cuda.get_device_properties(device).multi_processor_count, prepared.total)
         arguments = (*_arguments(source, values, sizes), *self._table(binding, prepared, schedule, programs, device))
         function = load(source.text, source.function, self.folder)
-        return GluonLaunch(function, programs, windows, (*arguments, prepared.total))
+        name, maps = map_name(kernel, binding.loop), ()
+        if prepared.tiling is not None:
+            arguments, maps = (*arguments, name), ((name, prepared.tiling),)
+        else:
+            listed = prepared.classes if prepared.classes is not None else np.zeros((1, 1))
+            arguments = (*arguments, visits(torch.from_numpy(listed)).to(device))
+        return GluonLaunch(function, programs, windows, (*arguments, prepared.total), maps)
 
     def _table(self, binding, prepared, schedule, programs: int, device) -> tuple[torch.Tensor, torch.Tensor]:
         if not prepared.shape.table:
             nothing = torch.zeros(1, dtype=torch.int32, device=device)
             return nothing, nothing
-        points = prepared.total // len(prepared.block.begin)
+        points = prepared.total // len(prepared.lengths)
         streamed = 2 * prepared.length * sum(o.inner.size for o in binding.streams)
-        table = order.dealt(prepared.block, points, streamed, programs, schedule.tile)
+        table = order.dealt(prepared.lengths, points, streamed, programs, schedule.tile)
         return tuple(torch.tensor(part, dtype=torch.int32, device=device) for part in table)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What sizes say of a kernel: the facts for its text, the ranges of its items, their number, the loop's length."""
+    """What sizes say of a kernel: the facts for its text, how many tiles each tile of rows runs where that is known,
+    the number of items, the loop's length, and what lists of tiles come from: a map of blocks, or classes of tiles.
+    """
 
     shape: Shape
-    block: order.Ranges | None
+    lengths: np.ndarray | None
     total: int
     length: int
+    tiling: Tiling | None = None
+    classes: np.ndarray | None = None
 
 
 def prepare(
     binding: Binding, schedule: Schedule, sizes: dict, overlays: tuple[Operand, ...] = (), exits=(), wide=frozenset()
 ) -> Prepared:
-    """Everything about a call that does not need a device."""
+    """Everything about a call that does not need a device. Raises Refused."""
     kernel, loop = binding.kernel, binding.loop
     height = ROWS * schedule.consumers
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
+    total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
+    even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
+    shape = Shape(Facts(frozenset(even), wide), "some", False, overlays=overlays, sent=exits)
+    if loop.map is not None and pays(kernel, loop.map, height, schedule.tile, sizes):
+        known = tuple(sorted(sizes.items()))
+        tiling = Tiling(loop.map, height if loop.map.rows else 1, schedule.tile, known)
+        return Prepared(replace(shape, listed=(*loop.map.dims, *loop.map.rows)), None, total, length, tiling)
+    if len(loop.ranges) != 1:
+        classes = order.classes(binding, sizes, height, schedule.tile)
+        if classes is None:
+            raise Refused("its guard keeps a union of ranges that depend on more than the row")
+        lengths = np.maximum((classes != EMPTY).sum(1), 1)
+        shape = replace(shape, listed=(kernel.rows,), table=_uneven(lengths, schedule))
+        return Prepared(shape, lengths, total, length, classes=classes)
     own = order.ranges(binding, sizes, ROWS, schedule.tile)
     block = order.ranges(binding, sizes, height, schedule.tile)
-    limited = bool(loop.uppers or loop.lowers)
-    even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
-    shape = Shape(
-        facts=Facts(frozenset(even), wide),
+    lengths = None if block is None else block.end - block.begin
+    shape = replace(
+        shape,
         masked=order.guarded_tiles(binding, own),
-        skewed=limited and order.skewed(own, block, schedule.consumers),
-        overlays=overlays,
-        sent=exits,
-        table=schedule.ordered and block is not None and len(set((block.end - block.begin).tolist())) > 1,
+        skewed=bool(loop.limits) and order.skewed(own, block, schedule.consumers),
+        table=_uneven(lengths, schedule),
     )
-    total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
-    return Prepared(shape, block, total, length)
+    return Prepared(shape, lengths, total, length)
+
+
+def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
+    return schedule.ordered and lengths is not None and len(set(lengths.tolist())) > 1
 
 
 def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Schedule:
     """The default schedule, cut down to what the sizes need and shared memory holds. Raises Refused."""
     count, length = resolve(binding.kernel.rows.size, sizes), resolve(binding.loop.dim.size, sizes)
-    uneven = bool(binding.loop.uppers or binding.loop.lowers)
+    uneven = bool(binding.loop.limits)
     found = default_schedule(width(binding), accumulated(binding), length, uneven, crowded(binding))
     if found is None:
         raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")

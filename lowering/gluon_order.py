@@ -14,7 +14,9 @@ import numpy as np
 
 from ..egraph.evaluate import evaluate
 from ..egraph.term import subterms
+from .block_map import EMPTY, FULL, PARTIAL
 from .gluon_bind import Binding
+from .limits import tile_range
 from .plan import Limit
 from .sizes import resolve
 
@@ -63,6 +65,28 @@ def _ends(limit: Limit, rows, sizes: dict, first: np.ndarray, last: np.ndarray):
     return (values[first], values[last]) if limit.rising else (values[last], values[first])
 
 
+def classes(binding: Binding, sizes: dict, height: int, tile: int) -> np.ndarray | None:
+    """The class of every tile, by tile of rows (block_map.py); None where limits depend on more than rows."""
+    loop, rows = binding.loop, binding.kernel.rows
+    if any(x.bound.dims - {rows} or _reads(x) for x in loop.limits):
+        return None
+    length, count = resolve(loop.dim.size, sizes), resolve(rows.size, sizes)
+    first = np.arange(0, count, height)
+    last = np.minimum(first + height, count) - 1
+    found = np.full((len(first), -(-length // tile)), EMPTY)
+    for one in loop.ranges:
+        uppers, lowers = (
+            [np.stack(_ends(limit, rows, sizes, first, last), -1).tolist() for limit in side]
+            for side in (one.uppers, one.lowers)
+        )
+        for n, classed in enumerate(found):
+            tiles = tile_range(tile, length, [u[n] for u in uppers], [x[n] for x in lowers])
+            classed[tiles.start : tiles.stop] = np.maximum(classed[tiles.start : tiles.stop], PARTIAL)
+            if one.exact:
+                classed[tiles.full_start : tiles.full_stop] = FULL
+    return found
+
+
 def guarded_tiles(binding: Binding, own: Ranges | None) -> str:
     """Which tiles need the guard, walking down from the end: "none", "first", "some" (a branch decides) or "all"."""
     if binding.loop.guard is None:
@@ -86,15 +110,18 @@ def skewed(own: Ranges | None, block: Ranges | None, consumers: int) -> bool:
     return bool((own.begin != block.begin[of]).any() or (own.end != block.end[of]).any())
 
 
-def dealt(block: Ranges, points: int, bytes_a_point: int, programs: int, tile: int) -> tuple[list[int], list[int]]:
+def dealt(
+    lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, tile: int
+) -> tuple[list[int], list[int]]:
     """(starts, items): program p runs items[starts[p]:starts[p + 1]]; an item is point · tiles of rows + tile of rows.
 
-    List scheduling, longest first, among as many grid points at a time as the L2 holds.
+    lengths: how many tiles of the loop each tile of rows runs. List scheduling, longest first, among as many grid
+    points at a time as the L2 holds.
     """
     group = max(1, min(points, CACHE // max(bytes_a_point, 1)))
     while points % group:
         group -= 1
-    cost = block.end - block.begin + OVERHEAD / tile
+    cost = lengths + OVERHEAD / tile
     order = np.argsort(-cost, kind="stable")
     free: list[tuple[float, int]] = [(0.0, p) for p in range(programs)]
     mine: list[list[int]] = [[] for _ in range(programs)]

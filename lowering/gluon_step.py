@@ -13,6 +13,7 @@ from ..egraph.ops import iota
 from ..egraph.term import subterms
 from .gluon_bind import Binding, Operand, Step, chunks
 from .gluon_schedule import ROWS, Schedule
+from .gluon_walk import Walk
 from .gluon_write import GluonWriter, matrix_in, name_products, wait_for
 from .plan import Accumulator, Store
 from .triton_ops import Value, identity, literal, type_name
@@ -54,7 +55,7 @@ class Consumer:
 
     def __init__(self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings, exits):
         self.writer, self.binding, self.schedule, self.shape = writer, binding, schedule, shape
-        self.rows, self.loop = binding.kernel.rows, binding.loop
+        self.rows, self.loop, self.listed = binding.kernel.rows, binding.loop, shape.listed is not None
         self.rings = {r.operand: r for r in rings}
         self.row_rings, self.exits = {r.operand: r for r in row_rings}, exits
         self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
@@ -86,18 +87,16 @@ class Consumer:
 
     # One item
 
-    def item(self, block: tuple[str, str], mine: tuple[str, str], full: tuple[str, str]) -> list[str]:
-        """The lines; block, mine: names of begin and end of the program's and of this warpgroup's tiles."""
-        s, (begin, end) = self.schedule, mine
+    def item(self, walk: Walk) -> list[str]:
+        """The lines of one item."""
+        s, self.partial = self.schedule, walk.partial
         prologue = [f"at = turn % {s.queries} * {s.consumers} + W"]
         prologue += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.queries} & 1)"]
-        skewed = mine != block
-        before = self._skip(f"{block[1]} - {end}") if skewed else []
-        after = self._skip(f"{begin} - {block[0]}") if skewed else []
-        first = self._tile(0, f"{end} - 1", f"{end} - {begin} > 1", full)
-        rest = self._tile(1, f"{end} - 1 - t", f"t + 1 < {end} - {begin}", full)
-        body = [*prologue, *before, *first, f"for t in range(1, {end} - {begin}):", *(f"    {x}" for x in rest)]
-        body += [f"count += {end} - {begin}", f"mbarrier.arrive({self.row_empty}.index(at))"]
+        before, after = (self._skip(number) if number else [] for number in (walk.before, walk.after))
+        first = self._tile(0, walk.at("0"), f"{walk.count} > 1")
+        rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
+        body = [*prologue, *before, *first, f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
+        body += [f"count += {walk.count}", f"mbarrier.arrive({self.row_empty}.index(at))"]
         body += self._drain() + after + self._store()
         return [*self.writer.outer.lines, *body, "turn += 1"]
 
@@ -121,18 +120,18 @@ class Consumer:
     def _phase(self, count: str = "count") -> str:
         return f"(({count}) // {self.schedule.depth}) & 1"
 
-    def _tile(self, number: int, tile: str, more: str, full: tuple[str, str]) -> list[str]:
+    def _tile(self, number: int, tile: str, more: str) -> list[str]:
         """A tile's steps: number 0 is the first of an item, which has no value products before it."""
         writer, count = self.writer, "count + t" if number else "count"
         start = writer.names.fresh(f"{self.loop.dim}_start")
-        writer.open(self.loop.dim, start, ragged=number == 0)
+        writer.open(self.loop.dim, start, ragged=number == 0 or self.listed)
         lines = writer.inner.lines
         lines += [f"tile = {tile}", f"{start} = tile * {self.schedule.tile}"]
         if number == 0:
             lines += self._arrive_at(0, count, None)
         for n, step in enumerate(self.binding.steps):
             earlier = self.pending[n - 1] if n or number else []
-            self._step(n, step, number, count, earlier, f"{count} - 1" if n == 0 else count, more, full)
+            self._step(n, step, number, count, earlier, f"{count} - 1" if n == 0 else count, more)
         return writer.close()
 
     def _arrive_at(self, n: int, count: str, more: str | None) -> list[str]:
@@ -143,7 +142,7 @@ class Consumer:
             for o in self.arrivals[n]
         ]
 
-    def _step(self, n: int, step: Step, number: int, count: str, earlier, earlier_count: str, more: str, full) -> None:
+    def _step(self, n: int, step: Step, number: int, count: str, earlier, earlier_count: str, more: str) -> None:
         lines, turns = self.writer.inner.lines, self.schedule.turns and (n or number)
         lines += ["take_turn(W)"] if turns else []
         for product in step.products:
@@ -157,7 +156,7 @@ class Consumer:
             lines += self._overlays(count)
         lines.append(wait_for(outstanding, names))
         lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)})" for o in self.releases[n]]
-        late = self._states(n, number, full)
+        late = self._states(n, number)
         following = n + 1 if n + 1 < len(self.binding.steps) else 0
         arrive = self._arrive_at(following, count if following else f"{count} + 1", None if following else more)
         finish = self._finish(earlier, earlier_count)
@@ -219,20 +218,20 @@ class Consumer:
 
     # States
 
-    def _states(self, n: int, number: int, full) -> list[str]:
+    def _states(self, n: int, number: int) -> list[str]:
         """Writes a step's pointwise code and its states' scales and sums; the lines for after the wait."""
         late: list[str] = []
         pending = iter(self.pending[n])
         for state in self.states[n]:
             if state.record.gauge is not None:
-                weight, decay = self._weigh(state, number, full)
+                weight, decay = self._weigh(state, number)
             else:
                 weight, decay = None, None
             for value, names in zip(state.values, state.parts, strict=True):
                 if state.record.monoid == "max":
-                    self._maximum(state, value, names[0], number, full)
+                    self._maximum(state, value, names[0], number)
                     continue
-                summand = self._summand(state, value, weight, number, full)
+                summand = self._summand(state, value, weight, number)
                 if value.matrix is None:
                     self._add(names[0], summand, decay, number)
                     continue
@@ -252,13 +251,13 @@ class Consumer:
         function = "rescaled" if self.schedule.lazy else "multiplied"
         return [f"{name} = {function}({name}, {decay})" for name in names] if decay else []
 
-    def _weigh(self, state: State, number: int, full) -> tuple[str, str | None]:
+    def _weigh(self, state: State, number: int) -> tuple[str, str | None]:
         """Scale and weights of a rescaled state in base 2: one fused multiply-add and one exp2 a score."""
         writer, scale = self.writer, state.scale
         raw, factor = scale_split(state.record.gauge)
         factor = literal(factor * LOG2_E)
         score = writer.spread(writer.value(raw), (self.rows, self.loop.dim))
-        score = self._masked(score, 'float("-inf")', number, full)
+        score = self._masked(score, 'float("-inf")', number)
         lines, fresh = writer.inner.lines, writer.names.fresh
         top = fresh("top")
         lines.append(f"{top} = row_max({score}, ROWS) * {factor}")
@@ -274,7 +273,7 @@ class Consumer:
         lines.append(f"{scale} = {new}")
         return weight, decay if number else None
 
-    def _summand(self, state: State, value, weight: str | None, number: int, full) -> str:
+    def _summand(self, state: State, value, weight: str | None, number: int) -> str:
         """weight · factors over a whole tile, zero where an element is absent."""
         writer, tile = self.writer, (self.rows, self.loop.dim)
         if weight is not None and not value.factors:
@@ -282,12 +281,12 @@ class Consumer:
         texts = [weight] if weight is not None else []
         texts += [writer.align(writer.value(f), tile) for f in value.factors]
         product = writer.assign("summand", writer.spread(Value(" * ".join(texts) or "1.0", tile), tile))
-        return product.text if weight is not None else self._masked(product, "0.0", number, full)
+        return product.text if weight is not None else self._masked(product, "0.0", number)
 
-    def _maximum(self, state: State, value, name: str, number: int, full) -> None:
+    def _maximum(self, state: State, value, name: str, number: int) -> None:
         body = state.record.values[0]
         found = self.writer.spread(self.writer.value(body), (self.rows, self.loop.dim))
-        found = self._masked(found, identity("max", body.dtype), number, full)
+        found = self._masked(found, identity("max", body.dtype), number)
         text = f"gl.convert_layout(gl.reduce({found}, 1, larger), ROWS)"
         self.writer.inner.lines.append(f"{name} = {f'larger({name}, {text})' if number else text}")
 
@@ -297,7 +296,7 @@ class Consumer:
             text = f"added({name}, {decay}, {summand})" if decay else f"{name} + {text}"
         self.writer.inner.lines.append(f"{name} = {text}")
 
-    def _masked(self, value: Value, absent: str, number: int, full) -> str:
+    def _masked(self, value: Value, absent: str, number: int) -> str:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
         writer, masked, guard = self.writer, self.shape.masked, self.loop.guard
         value = value if value.text.isidentifier() else writer.assign("found", value)
@@ -311,9 +310,10 @@ class Consumer:
         name = writer.assign("found", value).text
         around = writer.inner
         writer.inner = Scope(memo=dict(around.memo))
-        text = writer.where(writer.value(guard), Value(name, value.dims, value.dtype), absent).text
+        present = writer.conjunction(writer.value(guard), writer.padding(self.loop.dim) if self.listed else None)
+        text = writer.where(present, Value(name, value.dims, value.dtype), absent).text
         branch, writer.inner = [*writer.inner.lines, f"{name} = {text}"], around
-        around.lines.append(f"if (tile < {full[0]}) | (tile >= {full[1]}):")
+        around.lines.append(f"if {self.partial}:")
         around.lines += [f"    {line}" for line in branch]
         return name
 

@@ -41,6 +41,9 @@ CHANGES = {
     "full": lambda score: score,
     "causal": lambda score: _keep(score, lambda i, j: j <= i),
     "window": lambda score: _keep(score, lambda i, j: (j <= i) & (i - j < 256)),
+    "prefix": lambda score: _keep(score, lambda i, j: (j <= i) | (j < 1024)),
+    "longformer": lambda score: _keep(score, lambda i, j: ((i - j).abs() <= 256) | (j < 64) | (i < 64)),
+    "dilated": lambda score: _keep(score, lambda i, j: ((i - j).abs() <= 512) & ((i - j) % 2 == 0)),
     "strided": lambda score: _keep(score, lambda i, j: (i - j) % 3 == 0),
     "shifted": lambda score: _keep(score, lambda i, j: j <= i - 200),
     "alibi": _alibi,
@@ -94,7 +97,7 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
     if kind == "vector":
         found.append(make(batch, 1, 1, columns))
     if kind == "documents":
-        found.append((torch.arange(columns) * 5 // columns).to(torch.int32))
+        found.append((torch.arange(columns) * 12 // columns).to(torch.int32))
     return found
 
 
@@ -127,7 +130,7 @@ def compiled(plan, schedule=None):
         pointer = argument.axis is None and argument.size is None
         types[argument.name] = "*" + TYPE_NAMES[tensors[argument.tensor].dtype] if pointer else "i32"
         divisible += [argument.name] if argument.size is None else []
-    types |= {"starts": "*i32", "items": "*i32", "total": "i32"}
+    types |= {"starts": "*i32", "items": "*i32", "visits": "*i32", "total": "i32"}
     function = load(source.text, source.function)
     found = compile_ahead(function, types, constants, tuple(divisible), "sm_90", {"num_warps": 4})
     return schedule, source, found

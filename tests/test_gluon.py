@@ -19,6 +19,7 @@ import torch
 
 from onepass.capture import program_of
 from onepass.lowering import gluon_order
+from onepass.lowering.block_map import EMPTY, FULL
 from onepass.lowering.compat import gluon_missing
 from onepass.lowering.gluon_bind import accumulated, bind, chunks, shared_bytes
 from onepass.lowering.gluon_launch import fitting, prepare
@@ -29,10 +30,10 @@ from tests.gluon_ahead_of_time import plain, plan_of, source_of
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
-KINDS += "logarithm peak evoformer".split()
+KINDS += "logarithm peak evoformer prefix longformer dilated".split()
 WIDTHS = (64, 80, 96, 128, 192, 256)
 COMPILED = [["full", 64], ["causal", 128], ["window", 128], ["softcap", 128], ["alibi", 64], ["groups", 128]]
-COMPILED += [["difference", 64], ["bias", 128], ["causal", 256], ["full", 96]]
+COMPILED += [["difference", 64], ["bias", 128], ["causal", 256], ["full", 96], ["longformer", 64], ["documents", 64]]
 MOST_SPILLED = 64  # bytes: a few registers of an item's first instructions, none in the loop
 
 
@@ -127,6 +128,9 @@ def _kept(kind, rows, length):
         "causal": j <= i,
         "window": (j <= i) & (i - j < 256),
         "shifted": j <= i - 200,
+        "prefix": (j <= i) | (j < 1024),
+        "longformer": (abs(i - j) <= 256) | (j < 64) | (i < 64),
+        "dilated": (abs(i - j) <= 512) & ((i - j) % 2 == 0),
     }[kind]
 
 
@@ -143,6 +147,30 @@ def test_ranges_hold_what_the_guard_keeps_and_say_what_is_full(kind, rows, lengt
             assert mine[:, t * tile : t * tile + tile].all()
 
 
+@pytest.mark.parametrize("kind", ["window", "prefix", "longformer", "dilated"])
+@pytest.mark.parametrize("rows,length,height,tile", [(2048, 2048, 192, 128), (300, 1517, 64, 64)])
+def test_classes_of_tiles_agree_with_every_element(kind, rows, length, height, tile, plans):
+    binding = bind(plans(kind, rows=rows, columns=length).kernels[0])
+    found, kept = gluon_order.classes(binding, {}, height, tile), _kept(kind, rows, length)
+    assert found.shape == (math.ceil(rows / height), math.ceil(length / tile))
+    assert (found == EMPTY).any() and ((found == FULL).any() or kind == "dilated")
+    for (n, t), one in np.ndenumerate(found):
+        mine = kept[height * n : height * (n + 1), tile * t : tile * (t + 1)]
+        assert one != EMPTY or not mine.any()
+        assert one != FULL or (mine.all() and mine.shape[1] == tile)
+
+
+@pytest.mark.parametrize("kind,listed", [("longformer", True), ("documents", True), ("prefix", False)])
+def test_items_follow_lists_where_a_guard_is_no_single_range(kind, listed):
+    plan = plan_of(kind, 64, rows=4096, columns=4096)
+    binding, schedule, source = source_of(plan)
+    prepared = prepare(binding, schedule, {})
+    assert prepared.shape.listed == ((binding.kernel.rows,) if listed else None)
+    assert ("gl.load(visits_here" in source.text) == listed
+    assert (prepared.tiling is not None) == (kind == "documents")
+    assert prepared.shape.table == (kind != "documents")
+
+
 @pytest.mark.parametrize(
     "kind,masked,skewed",
     [("full", "none", False), ("causal", "first", False), ("window", "some", False), ("shifted", "some", True)],
@@ -157,7 +185,7 @@ def test_what_sizes_say_of_the_text(kind, masked, skewed, plans):
 def test_work_is_dealt_out_once_and_evenly(points, programs, plans):
     binding = bind(plans("causal", rows=2048, columns=2048).kernels[0])
     block = gluon_order.ranges(binding, {}, 128, 128)
-    starts, items = gluon_order.dealt(block, points, 1 << 20, programs, 128)
+    starts, items = gluon_order.dealt(block.end - block.begin, points, 1 << 20, programs, 128)
     assert sorted(items) == list(range(points * 16)) and len(starts) == programs + 1
     cost = (block.end - block.begin) + gluon_order.OVERHEAD / 128
     loads = [sum(cost[i % 16] for i in items[a:b]) for a, b in pairwise(starts)]

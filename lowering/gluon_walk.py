@@ -1,0 +1,146 @@
+"""Work items of a Hopper kernel: which tile of rows at which grid point, and which tiles of the loop in which order.
+
+The producer and the consumers of a program go through the same tiles: down a range that limits give, or along a list
+in memory (block_map.py), which names the tiles that hold anything, those that need the guard first. Used by
+gluon_emit.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..egraph.ops import iota, make
+from ..egraph.term import Dim, Term, substitute, subterms
+from .gluon_bind import Binding
+from .gluon_schedule import ROWS, Schedule
+from .gluon_write import GluonWriter
+from .plan import Limit
+from .triton_ops import Value
+
+
+@dataclass(frozen=True)
+class Walk:
+    """An item's tiles for one function: `count` of them, the number of the {t}-th, and when tile number `tile`, the
+    t-th, needs the guard. before, after: how many tiles of the program come earlier and later that are not its own.
+    """
+
+    count: str
+    number: str
+    partial: str = ""
+    before: str = ""
+    after: str = ""
+
+    def at(self, t: str) -> str:
+        return self.number.format(t=t)
+
+
+class WalkWriter:
+    """Writes items and their tiles into a function; `listed` are the dims that the lists are over, None for ranges."""
+
+    def __init__(self, binding: Binding, schedule: Schedule, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None):
+        self.kernel, self.loop, self.schedule = binding.kernel, binding.loop, schedule
+        self.sizes, self.listed, self.block = sizes, listed, ROWS * schedule.consumers
+
+    def item(self, writer: GluonWriter, table: bool) -> str:
+        """Writes an item's coordinates; the name of its first row."""
+        lines, fresh, kernel = writer.outer.lines, writer.names.fresh, self.kernel
+        rest, first = fresh("item"), fresh("first_row")
+        lines.append(f"{rest} = item_at(position, items, {table})")
+        count = f"gl.cdiv({self.sizes[kernel.rows]}, {self.block})"
+        lines += [f"{first} = {rest} % {count} * {self.block}", f"{rest} = {rest} // {count}"]
+        for position, dim in enumerate(reversed(kernel.grid)):
+            last, name = position == len(kernel.grid) - 1, fresh(str(dim))
+            lines.append(f"{name} = {rest}" if last else f"{name} = {rest} % {self.sizes[dim]}")
+            lines += [] if last else [f"{rest} = {rest} // {self.sizes[dim]}"]
+            writer.starts[dim] = name
+        return first
+
+    def of_program(self, writer: GluonWriter, first: str) -> Walk:
+        """The tiles that the producer copies for an item: at least one, so that every state begins."""
+        return self._list(writer, first) if self.listed is not None else self._down(*self._range(writer, first))
+
+    def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool) -> Walk:
+        """The tiles of one warpgroup's rows. skewed: they may be fewer; some: it depends which need the guard."""
+        if self.listed is not None:
+            return self._list(writer, first)
+        begin, end = self._range(writer, first)
+        if not skewed and not some:
+            return self._down(begin, end)
+        low, high, full_begin, full_end = self._ends(writer, "own", row, ROWS)
+        partial = f"(tile < {full_begin}) | (tile >= {full_end})"
+        if not skewed:
+            return self._down(begin, end, partial)
+        writer.outer.lines += [
+            f"{low} = gl.minimum(gl.maximum({low}, {begin}), {end} - 1)",
+            f"{high} = gl.minimum(gl.maximum({high}, {low} + 1), {end})",
+        ]
+        return self._down(low, high, partial, f"{end} - {high}", f"{low} - {begin}")
+
+    @staticmethod
+    def _down(begin: str, end: str, partial: str = "", before: str = "", after: str = "") -> Walk:
+        """From the end of a range: under a diagonal the tiles that need the guard come first."""
+        return Walk(f"{end} - {begin}", f"{end} - 1 - {{t}}", partial, before, after)
+
+    # Lists
+
+    def _list(self, writer: GluonWriter, first: str) -> Walk:
+        """This item's list: how many tiles need the guard, how many it has in all, their numbers. One at least runs."""
+        place = "0"
+        for dim in self.listed:
+            of_rows = dim == self.kernel.rows
+            count = f"gl.cdiv({self.sizes[dim]}, {self.block})" if of_rows else self.sizes[dim]
+            place = f"({place} * {count} + {f'{first} // {self.block}' if of_rows else writer.starts[dim]})"
+        width = f"(gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile}) + 3)"
+        assign = lambda hint, text: writer.assign(hint, Value(text), writer.outer).text
+        mine = assign("visits_here", f"visits + gl.cast({place}, gl.int64) * {width}")
+        partial, every = assign("guarded", f"gl.load({mine})"), assign("every", f"gl.load({mine} + 1)")
+        return Walk(assign("tiles_here", f"gl.maximum({every}, 1)"), f"gl.load({mine} + 2 + {{t}})", f"t < {partial}")
+
+    # Ranges
+
+    def _range(self, writer: GluonWriter, first: str) -> tuple[str, str]:
+        begin, end, _, _ = self._ends(writer, "block", first, self.block)
+        count = f"gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile})"
+        writer.outer.lines += [
+            f"{begin} = gl.minimum({begin}, {count} - 1)",
+            f"{end} = gl.minimum(gl.maximum({end}, {begin} + 1), {count})",
+        ]
+        return begin, end
+
+    def _ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
+        """Names of begin, end (in tiles) and of the range of full tiles for `height` rows from `first`."""
+        loop, tile, size = self.loop, self.schedule.tile, self.sizes[self.loop.dim]
+        last = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
+        last = writer.assign(f"{hint}_last_row", Value(f"gl.maximum({last}, {first})"), writer.outer).text
+        at = lambda limit, upper, strict: self._bound(
+            writer, limit, last if limit.rising == (upper != strict) else first
+        )
+        fold = lambda function, start, limits, upper, strict: _nest(
+            function, start, [at(x, upper, strict) for x in limits]
+        )
+        texts = {
+            "begin": f"{fold('gl.maximum', '0', loop.lowers, False, False)} // {tile}",
+            "full_begin": f"gl.cdiv({fold('gl.maximum', '0', loop.lowers, False, True)}, {tile})",
+            "end": f"gl.cdiv(gl.maximum({fold('gl.minimum', size, loop.uppers, True, False)}, 0), {tile})",
+            "full_end": f"gl.maximum({fold('gl.minimum', size, loop.uppers, True, True)}, 0) // {tile}",
+        }
+        found = {n: writer.assign(f"{hint}_{n}", Value(text), writer.outer).text for n, text in texts.items()}
+        return found["begin"], found["end"], found["full_begin"], found["full_end"]
+
+    def _bound(self, writer: GluonWriter, limit: Limit, row: str) -> str:
+        rows, bound = self.kernel.rows, limit.bound
+        if rows in bound.dims:
+            writer.scalars[row] = row
+            bound = substitute(bound, {iota(rows): make("var", (), (row, "int64"))})
+        return f"gl.cast({writer.value(bound).text}, gl.int32)" if loads(bound) else writer.value(bound).text
+
+
+def loads(term: Term) -> bool:
+    """Whether a term reads a tensor."""
+    return any(n.op == "load" for n in subterms(term))
+
+
+def _nest(function: str, start: str, texts: list[str]) -> str:
+    for text in texts:
+        start = f"{function}({start}, {text})"
+    return start
