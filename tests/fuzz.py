@@ -41,16 +41,12 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
     report.forget()
     function, inputs = program.function(), [t.to(device) for t in program.tensors()]
     doubled = [t.double() if t.is_floating_point() else t for t in inputs]
-    torch.set_default_device(device)
     try:
         eager = function(*[t.clone() for t in inputs])
         exact = function(*[t.clone() for t in doubled])
     except Exception as error:
         return Outcome("eager fails too", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:80]}")
-    finally:
-        torch.set_default_device("cpu")
     try:
-        torch.set_default_device(device)
         options = {"inner": "eager", "executor": executor, "libraries": False}
         run = torch.compile(function, backend=onepass_backend, options=options)
         got = run(*[t.clone() for t in inputs])
@@ -58,8 +54,6 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
             torch.cuda.synchronize()  # or a fault would be met by the next program
     except Exception as error:
         return Outcome("crash", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}")
-    finally:
-        torch.set_default_device("cpu")
     hidden = program.regime == "infinite value at the end" and "keep" in program.source  # absent: a law's assumption
     rounded = "float32" if "float32" in program.source or ".float()" in program.source else program.dtype
     answers = (x if isinstance(x, tuple) else (x,) for x in (got, eager, exact))
@@ -76,7 +70,8 @@ def compared(got, eager, exact, hidden: bool, rounded: torch.dtype) -> Outcome:
         if difference := _difference(mine, theirs, truth.double(), hidden, floor):
             return Outcome("wrong", difference)
     found = report.reports()
-    notes = [n for r in found for region in r.regions for n in region.notes] + [f for r in found for f in r.failures]
+    notes = [n for r in found for region in r.regions for n in region.notes if "failed" in n]
+    notes += [f for r in found for f in r.failures]
     if notes:
         return Outcome("failed executor", re.sub(r"\s*\(region .*", "", notes[0])[:200])
     if any(r.regions for r in found):
@@ -97,9 +92,7 @@ def _difference(got, eager, exact, hidden: bool, floor: float) -> str:
         return ""
     error, own = ((x.double() - exact)[usable].abs().max().item() for x in (got, eager))
     size = max(1.0, exact[usable].abs().max().item())
-    return (
-        "" if error <= 4 * own + floor * size else f"error {error:.3g}, eager's {own:.3g}, size {size:.3g}"
-    )
+    return "" if error <= 4 * own + floor * size else f"error {error:.3g}, eager's {own:.3g}, size {size:.3g}"
 
 
 def _strides(tensor) -> list[int]:

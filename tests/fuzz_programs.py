@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 DTYPES = ("float32", "float32", "bfloat16", "float16", "float64")
 REGIMES = ("normal", "large", "ties", "zero", "an empty row", "infinite value at the end")
+COORDINATES = ("i, j = (torch.arange(n, device=s.device) for n in s.shape[-2:])", "i = i[:, None]")
 FILLS = ("-math.inf", "-1e4", "torch.finfo(s.dtype).min")
 
 
@@ -176,7 +177,9 @@ def _change(pick, inputs, lead, group, rows, columns, lines: list[str]) -> None:
     elif kind == "pointwise":
         lines.append(f"s = {pick(*_POINTWISE)}")
     else:
-        lines.append("i, j = torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])")
+        lines.append(
+            "i, j = torch.arange(s.shape[-2], device=s.device)[:, None], torch.arange(s.shape[-1], device=s.device)"
+        )
         lines.append(pick("s = s - 0.1 * (i - j).abs()", "s = s + 0.05 * (j - i)", "s = s * 0.9 ** (i - j).abs()"))
 
 
@@ -188,7 +191,9 @@ _POSITIONS += ("j * 2 <= i + 6", "(i // 8 - j // 8).abs() <= 1")
 
 
 def _mask(pick, inputs, lead, rows, columns, lines: list[str]) -> None:
-    lines.append("i, j = torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])")
+    lines.append(
+        "i, j = torch.arange(s.shape[-2], device=s.device)[:, None], torch.arange(s.shape[-1], device=s.device)"
+    )
     parts = [f"({pick(*_POSITIONS)})" for _ in range(pick(1, 1, 2, 3))]
     if pick(False, True):
         name = f"mask{len(inputs)}"
@@ -203,8 +208,8 @@ def _mask(pick, inputs, lead, rows, columns, lines: list[str]) -> None:
         text = f"{text} {pick('&', '|')} {part}"
     lines.append(f"keep = {pick('', '', '~')}({text})")
     fill = pick(*FILLS)
-    lines.append(pick(f"s = s.masked_fill(~keep, {fill})", f"s = torch.where(keep, s, {fill})",
-                      f"s = s + torch.zeros(keep.shape, dtype=s.dtype).masked_fill(~keep, {fill})"))  # fmt: skip
+    added = f"s = s + torch.zeros_like(keep, dtype=s.dtype).masked_fill(~keep, {fill})"
+    lines.append(pick(f"s = s.masked_fill(~keep, {fill})", f"s = torch.where(keep, s, {fill})", added))
 
 
 def _normalise(pick, inputs, rows: int, lines: list[str]) -> None:
