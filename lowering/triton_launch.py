@@ -23,7 +23,7 @@ from .compat import OPTIONS, architecture, interpreter_wanted
 from .plan import Kernel, Loop, Plan
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_term import Facts
-from .tuning import Config, default_config
+from .tuning import CUBES, Config, default_config
 
 INT32 = 2**31
 
@@ -221,9 +221,19 @@ def widest(kernel: Kernel) -> tuple[int, int]:
     return width, size
 
 
+def _has_cubes(kernel: Kernel) -> bool:
+    """Whether something but a product is computed for rows, loop and a held dim at once, as a difference is."""
+    loops = {loop.dim for loop in kernel.loops}
+    held, free = set(kernel.held), ("mul", "load", "cast", "reduce", "scaled")
+    solid = (n for root in roots(kernel) for n in subterms(root) if n.op not in free)
+    return any(kernel.rows in n.dims and n.dims & loops and n.dims & held for n in solid)
+
+
 def default_for(kernel: Kernel, name: str) -> Config:
     """The default configuration; guards that compare 64-bit data along a wide loop tile need its registers."""
     width, size = widest(kernel)
+    if _has_cubes(kernel):
+        return CUBES
     found = default_config(width, size, name)
     nodes = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in nodes)

@@ -1,0 +1,38 @@
+"""Scores by squared distance make a tile of rows x keys x head dim: at the tiles of products it did not compile."""
+
+import os
+
+import pytest
+import torch
+
+from onepass.capture import program_of
+from onepass.lowering.triton_launch import default_for, run_triton
+from onepass.lowering.tuning import CUBES
+from onepass.pipeline import optimize
+from onepass.translate import translate
+
+
+def distances(q, k, v):
+    return torch.softmax(-(q.unsqueeze(-2) - k.unsqueeze(-3)).square().sum(-1), -1) @ v
+
+
+def products(q, k, v):
+    return torch.softmax(torch.tanh(q @ k.mT / 4), -1) @ v
+
+
+def planned(function, inputs):
+    captured = translate(program_of(function, *inputs))
+    return optimize(captured.term, captured.output, captured.order).plan
+
+
+@pytest.mark.parametrize("function, small", [(distances, True), (products, False)])
+def test_tiles_are_small_where_three_dims_meet(function, small):
+    plan = planned(function, [torch.randn(2, 300, 96, dtype=torch.bfloat16) for _ in range(3)])
+    assert all((default_for(kernel, "sm_90") == CUBES) == small for kernel in plan.kernels)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+def test_and_they_compute_the_right_thing():
+    inputs = [torch.randn(1, 20, 16) for _ in range(3)]
+    result = run_triton(planned(distances, inputs), dict(zip("qkv", inputs, strict=True)))
+    torch.testing.assert_close(result, distances(*inputs), atol=1e-4, rtol=1e-4)
