@@ -22,8 +22,9 @@ def _axes(value: Value, dims) -> list[int]:
     return sorted(value.axis(d) for d in (dims if isinstance(dims, list) else [dims]))
 
 
-def fold(call: Call, monoid: str, source: Value, axes: list[int], keep: bool, dtype: str, after=lambda x: x) -> Value:
-    """The reduction of the axes with the monoid, computed in the dtype, then `after`, then stored."""
+def fold(call, monoid: str, source: Value, axes: list[int], keep: bool, dtype, after=lambda x: x, meta=None) -> Value:
+    """The reduction of the axes with the monoid, computed in the dtype, then `after`, then stored as `meta` says."""
+    meta = meta or call.meta
     binders = {axis: call.binder(source.shape[axis]) for axis in axes}
 
     def pull(index):
@@ -39,9 +40,9 @@ def fold(call: Call, monoid: str, source: Value, axes: list[int], keep: bool, dt
         body = element(source, tuple(full), dtype)
         for axis in reversed(axes):
             body = reduce(monoid, binders[axis], body)
-        return convert(after(body), kind_of(call.meta.dtype))
+        return convert(after(body), kind_of(meta.dtype))
 
-    return call.value(pull)
+    return call.value(pull, meta)
 
 
 @handles("aten.amax.default", "aten.amin.default", "aten.max.default", "aten.min.default")

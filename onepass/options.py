@@ -19,7 +19,11 @@ from .given import admit
 from .installed import INSTALLED, installed
 from .rules import ALL
 
-CHOICES = {"inner": ("inductor", "eager"), "executor": ("auto", "tiled", "triton", "gluon")}
+CHOICES = {
+    "inner": ("inductor", "eager"),
+    "executor": ("auto", "tiled", "triton", "gluon"),
+    "fuse_loads": ("auto", "always", "never"),
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Options:
     """`rules` come after onepass's own, "installed" among them stands for those of other packages.
 
     `inner` compiles what is not replaced; `inner_options` are for Inductor. `libraries` lets torch's own kernels, and
-    the original calls, run a region where they are measured to be faster and the executor is "auto".
+    the original calls, run a region where they are measured to be faster and the executor is "auto". `fuse_loads`: do
+    kernels compute what stands in front of their inputs: where that is estimated to pay, always, or never.
     """
 
     rules: tuple[Rule | PatternRule, ...] = ()
@@ -35,6 +40,7 @@ class Options:
     inner: str = "inductor"
     executor: str = "auto"
     libraries: bool = True
+    fuse_loads: str = "auto"
     inner_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -76,7 +82,7 @@ class Options:
         """A name for everything that can change what is compiled. Raises OptionError for a rule that has none."""
         rules = [_statement(rule) for rule in self.rules]
         inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
-        return digest([rules, self.strict, self.executor, self.libraries, self.inner, inner])
+        return digest([rules, self.strict, self.executor, self.libraries, self.fuse_loads, self.inner, inner])
 
 
 def _rules(given) -> tuple[Rule | PatternRule, ...]:

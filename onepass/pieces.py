@@ -1,7 +1,8 @@
 """Concatenations: a choice by position between tensors, and reductions over them as one reduction for each piece.
 
 ⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕: in a piece each choice by position is decided, so
-nothing is concatenated. Along other axes the choice stays, and its indices never leave a tensor. Used by translate.py.
+nothing is concatenated. Along other axes the choice stays, and its indices never leave a tensor; so it does in one
+factor of a short sum of products, which is then computed whole. Used by translate.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from .egraph.affine import affine, bounds, compare
 from .egraph.index import simplify_index
 from .egraph.ops import const, iota, make, reduce
 from .egraph.term import Dim, Term, rebuild
+from .lowering.build import HELD
+from .lowering.dims import is_long, sum_factors
 from .sizes import Size, term_of
 from .values import Call, Value, choose, convert, handles, kind_of, stored_literal
 
@@ -58,6 +61,22 @@ def concatenate(call: Call) -> Value:
     return call.value(lambda index: _among(parts, axis, index, kind_of(call.meta.dtype)))
 
 
+@handles("aten.stack.default")
+def stack(call: Call) -> Value:
+    """Beside one another along a new axis."""
+    parts, axis = call["tensors"], call["dim"] % len(call.meta.shape)
+
+    def pull(index):
+        dtype, (*others, last) = kind_of(call.meta.dtype), parts
+        rest = (*index[:axis], *index[axis + 1 :])
+        found = convert(last.at(rest), dtype)
+        for k, part in reversed(list(enumerate(others))):
+            found = choose(compare("le", index[axis], const(k)), convert(part.at(rest), dtype), found)
+        return found
+
+    return call.value(pull)
+
+
 @handles("aten.constant_pad_nd.default", "aten.pad.default")
 def pad(call: Call) -> Value:
     """A number around; a negative width would cut off and is refused."""
@@ -97,12 +116,19 @@ def in_pieces(root: Term) -> Term:
 def _split(total: Term) -> Term:
     monoid, dim = total.attrs
     body = total.args[0]
-    cut = next((c for c in _cuts(body, dim) if _inside(c, dim)), None)
+    cut = next((c for c in _cuts(body, dim) if _inside(c, dim) and not _in_one_factor(c, total)), None)
     if cut is None:
         return total
     before = _piece(monoid, dim, body, "before", const(0), cut)
     after = _piece(monoid, dim, body, "after", cut, simplify_index(term_of(dim.size) - cut))
     return make(COMBINE[monoid], (before, after))
+
+
+def _in_one_factor(cut: Term, total: Term) -> bool:
+    """Of several factors of a short sum, one has the choice: it costs less there than a second product."""
+    dim = total.attrs[1]
+    having = [f for f in sum_factors(total) if dim in f.dims]
+    return len(having) > 1 and not is_long(dim, HELD) and sum(cut in _cuts(f, dim) for f in having) == 1
 
 
 def _piece(monoid: str, dim: Dim, body: Term, side: str, start: Term, size: Term) -> Term:

@@ -71,7 +71,7 @@ def find_regions(graph: fx.Graph) -> list[Region]:
     claimed = frozenset().union(*(draft.owned for draft in drafts))
     regions = [_grown(draft, s, claimed - draft.owned) for draft in drafts]
     regions = _joined(sorted(regions, key=lambda r: s.place[r.output]), s)
-    regions = [replace(r, refusal=_objection(r, s) or r.refusal) for r in regions]
+    regions = [replace(r, refusal=objection(r, s) or r.refusal) for r in regions]
     regions += [_interrupted(sink, s) for sink in sinks if sink not in claimed and _interruption(sink, s)]
     regions += [r for call in s.order for body in bodies(call) for r in _called(call, body)]
     return sorted(regions, key=lambda r: s.place[r.output])
@@ -240,7 +240,8 @@ def _joined(regions: list[Region], s: Survey) -> list[Region]:
 # Why a region must stay -----------------------------------------------------------------------------------------------
 
 
-def _objection(region: Region, s: Survey) -> Refusal | None:
+def objection(region: Region, s: Survey) -> Refusal | None:
+    """A scope or a write in place that forbids to compute the region elsewhere than where it stands."""
     where = where_of(region.anchor)
     scope = next((s.scope[n] for n in region.nodes if s.scope[n]), "")
     if scope:

@@ -18,9 +18,11 @@ from .capture import value_of_node, where_of
 from .errors import Refusal
 from .fused import Fused
 from .in_place import make_functional
+from .loads import fuse, hints
 from .lowering.plan import NotPlannable
 from .opened import open_calls
 from .options import Options
+from .region_walk import survey
 from .regions import Region, find_regions, signature
 from .report import Refused, RegionReport, Report
 
@@ -56,8 +58,16 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
             else:
                 _failed(error, where_of(regions[number].anchor), options, failures)
 
+    s = survey(graph)
+    claimed = frozenset().union(*(region.owned for region in regions))
+
+    def answered(number: int, region: Region) -> Fused:
+        taken = claimed - region.owned
+        regions[number], found = fuse(region, s, taken, options.fuse_loads, lambda r: _answer(r, options, known))
+        return found
+
     for number in range(len(regions)):
-        attempt(number, lambda region: _answer(region, options, known))
+        attempt(number, lambda region, number=number: answered(number, region))
     for number in () if dry else sorted(answers, reverse=True):  # last first: a region may read an earlier one's output
         attempt(number, lambda region, found=answers[number]: insert(graph, region, found))
     for number, answer in sorted(answers.items()):
@@ -74,7 +84,7 @@ def _answer(region: Region, options: Options, known: dict) -> Fused:
     name = signature(region)
     if name not in known:
         try:
-            known[name] = fused.make(region.program(), options, tuple(map(_strides, region.outputs)), _hints(region))
+            known[name] = fused.make(region.program(), options, tuple(map(_strides, region.outputs)), hints(region))
         except Exception as error:  # remembered: the next layer would only fail again
             known[name] = error
     if isinstance(known[name], Exception):
@@ -109,17 +119,6 @@ def _merge(reports: dict[str, RegionReport], new: RegionReport, where: str) -> N
 
 def _strides(node: fx.Node) -> tuple[int | str, ...]:
     return tuple(s if isinstance(s, int) else str(s.node.expr) for s in value_of_node(node).stride())
-
-
-def _hints(region) -> dict[str, int]:
-    """Numbers for symbolic sizes, as they were when the graph was made: for estimates in reports, nothing else."""
-    found = {}
-    for node in region.inputs:
-        value = value_of_node(node)
-        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
-            if isinstance(size, torch.SymInt) and size.node.has_hint():
-                found[str(size.node.expr)] = size.node.hint
-    return found
 
 
 # Surgery --------------------------------------------------------------------------------------------------------------
@@ -176,5 +175,3 @@ def _size_node(graph: fx.Graph, symbol: str, region) -> fx.Node:
         if isinstance(value, torch.SymInt) and str(value.node.expr) == symbol:
             return node
     raise Refusal(f"no value in the graph gives the size {symbol}", where_of(region.anchor), "sizes")
-
-

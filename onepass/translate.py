@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import aten_pointwise, aten_reductions, aten_views, pieces
+from . import aten_norms, aten_pointwise, aten_reductions, aten_views, pieces
 from .binders import named_alike
 from .egraph.index import simplify_index
 from .egraph.ops import cast, iota, load
@@ -18,7 +18,7 @@ from .lowering.plan import Store
 from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
 
-TABLES = (aten_pointwise, aten_reductions, aten_views, pieces)  # importing them fills HANDLERS
+TABLES = (aten_norms, aten_pointwise, aten_reductions, aten_views, pieces)  # importing them fills HANDLERS
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""How norms over an axis are pulled: a sum of powers, and what is done with its root. Registered for translate.py.
+
+Halves are computed in float32 and rounded once, as PyTorch does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from .aten_reductions import fold
+from .egraph.ops import const
+from .egraph.term import Term
+from .values import Call, Value, apply, compute_dtype, convert, element, handles, kind_of, literal, spread
+
+
+def _powers(source: Value, dtype: str, order: float) -> Value:
+    """|x| or x², in the dtype that norms are computed in."""
+
+    def pull(index) -> Term:
+        x = element(source, index, dtype)
+        return apply("mul", x, x) if order == 2 else apply("abs", x)
+
+    return Value(replace(source.meta, dtype=dtype), pull)
+
+
+@handles("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
+def vector_norm(call: Call) -> Value:
+    """Of order 1, 2 or infinity, over given axes."""
+    source, dims, order = call["self"], call.get("dim"), call.get("ord", call.get("p"))
+    if not dims or order not in (None, 1, 2, math.inf):
+        raise call.refuse("is supported over given axes, of order 1, 2 and infinity")
+    order, dtype = 2 if order is None else order, compute_dtype(call.meta.dtype)
+    axes = sorted(source.axis(d) for d in (dims if isinstance(dims, list) else [dims]))
+    root = (lambda x: apply("sqrt", x)) if order == 2 else (lambda x: x)
+    monoid = "max" if order == math.inf else "sum"
+    return fold(call, monoid, _powers(source, dtype, order), axes, bool(call["keepdim"]), dtype, root)
+
+
+@handles("aten.rms_norm.default")
+def rms_norm(call: Call) -> Value:
+    """x / √(mean x² + eps) · weight over the last axis."""
+    source, weight, shape = call["input"], call["weight"], call["normalized_shape"]
+    if len(shape) != 1 or not isinstance(shape[0], int):
+        raise call.refuse("is supported over one axis of known size")
+    dtype = compute_dtype(source.meta.dtype)
+    eps = torch.finfo(getattr(torch, dtype)).eps if call["eps"] is None else call["eps"]
+    squares = replace(source.meta, dtype=dtype, shape=source.shape[:-1])
+    last, mean = [len(source.shape) - 1], lambda x: apply("div", x, convert(const(shape[0]), dtype))
+    means = fold(call, "sum", _powers(source, dtype, 2), last, False, dtype, mean, squares)
+
+    def pull(index) -> Term:
+        root = apply("rsqrt", apply("add", means.at(index[:-1]), literal(eps, dtype)))
+        x = apply("mul", element(source, index, dtype), root)
+        x = x if weight is None else apply("mul", x, element(weight, spread(weight, index, source.shape), dtype))
+        return convert(x, kind_of(call.meta.dtype))
+
+    return call.value(pull)

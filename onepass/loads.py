@@ -1,0 +1,295 @@
+"""What a kernel computes while it loads: pointwise code, views and short reductions in front of a region's inputs.
+
+Fused where it pays: what belongs to the rows is computed once per tile of rows, what belongs to a loop again for every
+tile of rows. No node changes. `fuse` is called by replace.py with what finds a region's plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import fx
+
+from .capture import value_of_node, where_of
+from .egraph.cost import NOMINAL
+from .egraph.engine import EngineError
+from .egraph.normal import Normaliser
+from .egraph.term import Dim, Term, subterms
+from .errors import OnepassError
+from .fused import Fused
+from .kinds import NORMS, changes_in_place, name_of
+from .lowering.build import HELD, plan_stores
+from .lowering.dims import every_reduction
+from .lowering.gluon_bind import bind
+from .lowering.plan import Kernel, NotPlannable, Plan
+from .region_growth import axis_of
+from .region_walk import Nodes, Survey, shape
+from .regions import Region, objection
+from .rules import NORMAL
+
+ROWS = 128  # of a tile, for estimates
+FORM = 0.15  # of a kernel's time, which a plan that loses its form on Hopper is measured to lose
+SPECIAL_FORM = "sm_90"
+Make = Callable[[Region], Fused]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates for estimates: bytes and pointwise operations a second, matrix operations a second, seconds of a launch."""
+
+    memory: float
+    pointwise: float
+    matrix: float
+    launch: float
+
+
+MACHINES = {"cuda": Machine(4e12, 3e13, 5e14, 2e-6), "cpu": Machine(2e10, 4e9, 1e11, 5e-6)}
+
+
+@dataclass(frozen=True)
+class Load:
+    """An input of a region and the `nodes` in front of it that the region's kernel could compute itself, in order."""
+
+    source: fx.Node
+    nodes: tuple[fx.Node, ...]
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        inside = set(self.nodes)
+        return list(dict.fromkeys(i for n in self.nodes for i in n.all_input_nodes if i not in inside))
+
+    def __str__(self) -> str:
+        done = ", ".join(dict.fromkeys(name_of(n) for n in self.nodes if name_of(n) != "getitem"))
+        of = ", ".join(i.name.removeprefix("l_").strip("_") for i in self.inputs if shape(i) is not None)
+        return f"{done} of {of}" + (f" ({where_of(self.source)})" if where_of(self.source) else "")
+
+
+def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tuple[Region, Fused]:
+    """The region with what it computes while it loads, and its plan, whose report says what was fused and what not.
+
+    taken: nodes of other regions. mode: the option fuse_loads. Raises what `make` raises for the region itself.
+    """
+    found = [] if region.refusal is not None or mode == "never" else loads(region, s, taken)
+    if not found:
+        return region, make(region)
+    if mode == "always":
+        said = [(load, "") for load in found]
+    else:
+        said = [(load, _reason(load, region, s)) for load in found]
+    chosen = [load for load, reason in said if not reason]
+    wide, answer, reason = _attempt(region, chosen, s, mode, make) if chosen else (region, None, "")
+    if answer is None:
+        wide, answer = region, make(region)
+        said = [(load, own or reason) for load, own in said]
+    sentences = tuple(f"{load}: " + (f"outside: {own}" if own else _fused(load, region)) for load, own in said)
+    return wide, replace(answer, report=replace(answer.report, loads=sentences))
+
+
+def _attempt(region: Region, chosen: list[Load], s: Survey, mode: str, make: Make) -> tuple[Region, Fused | None, str]:
+    """The wider region and its plan, or None and why the plan is no good."""
+    wide = widened(region, chosen, s)
+    if (objected := objection(wide, s)) is not None:
+        return wide, None, objected.reason
+    try:
+        answer = make(wide)
+    except (OnepassError, NotPlannable, EngineError) as error:
+        return wide, None, getattr(error, "reason", str(error))
+    if mode == "auto" and (loss := _loss(region, answer, chosen, make)):
+        return wide, None, loss
+    return wide, answer, ""
+
+
+def _loss(region: Region, answer: Fused, chosen: list[Load], make: Make) -> str:
+    """Why the region's own plan is the better one; empty if it is not."""
+    kernels = answer.plan.kernels
+    device = value_of_node(region.output).device
+    hopper = device.type == "cuda" and _architecture(device) == SPECIAL_FORM
+    if len(kernels) == 1 and not hopper:
+        return ""
+    own = make(region).plan
+    if len(own.kernels) < len(kernels):
+        return f"it would take {len(kernels)} kernels instead of {len(own.kernels)}"
+    if hopper and _binds(own) and not _binds(answer.plan):
+        sizes, machine = hints(region), _machine(region)
+        lost = FORM * 2 * sum(_volume(r.args[0], sizes) for r in every_reduction(_terms(own))) / machine.matrix
+        if lost > sum(_seconds(load, machine) for load in chosen):
+            return "the kernel would lose its form on Hopper, whose products read tensors as they are stored"
+    return ""
+
+
+def _binds(plan: Plan) -> bool:
+    return all(not isinstance(bind(kernel), str) for kernel in plan.kernels)
+
+
+def _terms(plan: Plan) -> list[Term]:
+    return [store.term for kernel in plan.kernels for store in kernel.stores]
+
+
+def _architecture(device: torch.device) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+# What could be computed while loading ---------------------------------------------------------------------------------
+
+
+def loads(region: Region, s: Survey, taken: Nodes) -> list[Load]:
+    """The floating inputs of a region that come from code which a kernel can compute by elements or by rows."""
+    sources = (n for n in region.inputs if shape(n) is not None and value_of_node(n).is_floating_point())
+    found = [Load(n, _cone(n, s, taken)) for n in sources]
+    return [load for load in found if any(s.kind[n] not in ("view", "cast", "creation") for n in load.nodes)]
+
+
+def _cone(source: fx.Node, s: Survey, taken: Nodes) -> tuple[fx.Node, ...]:
+    """The nodes in front of the source that may be taken in, the source last; none if it may not."""
+    found: list[fx.Node] = []
+    inside, wanted = set(), {source}
+    for node in reversed(s.order[: s.place[source] + 1]):
+        if node in wanted and node not in taken and _computable(node, source, s):
+            small = _count(node) < _count(source) and s.kind[node] != "view" and not s.free[node]
+            if small and not inside.issuperset(node.users):  # a table that others read too
+                continue
+            found.append(node)
+            inside.add(node)
+            wanted.update(node.all_input_nodes)
+    return tuple(reversed(found))
+
+
+def _computable(node: fx.Node, source: fx.Node, s: Survey) -> bool:
+    kind = s.kind[node]
+    if node.op not in ("call_function", "call_method") or changes_in_place(node) or s.scope[node]:
+        return False
+    if kind == "reduction" or name_of(node) in NORMS:
+        return _is_short(node, source)
+    if kind == "join" or name_of(node) == "stack":
+        return True
+    return kind in ("pointwise", "cast", "view") or (kind == "creation" and s.free[node])
+
+
+def _is_short(node: fx.Node, source: fx.Node) -> bool:
+    """Reduces the last axis, which the source has too and which a tile holds whole."""
+    if "softm" in name_of(node):
+        return False
+    size = (shape(node.all_input_nodes[0]) or (None,))[-1]
+    last = name_of(node) in ("normalize", "rms_norm") or axis_of(node) == -1
+    return last and isinstance(size, int) and size <= HELD and size in (shape(source) or ())
+
+
+def _count(node: fx.Node) -> int:
+    """Elements; what is no tensor (the parts of one) counts as many."""
+    sizes = shape(node)
+    return 1 << 62 if sizes is None else prod(n if isinstance(n, int) else NOMINAL for n in sizes)
+
+
+def widened(region: Region, chosen: Sequence[Load], s: Survey) -> Region:
+    """The region with the nodes of the loads as its own copies."""
+    nodes = {*region.nodes, *(n for load in chosen for n in load.nodes)}
+    ordered = sorted(nodes, key=s.place.__getitem__)
+    inputs = dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes)
+    return replace(region, nodes=tuple(ordered), inputs=tuple(inputs))
+
+
+# What pays ------------------------------------------------------------------------------------------------------------
+
+
+def _reason(load: Load, region: Region, s: Survey) -> str:
+    """Why the load's nodes are better left outside; empty if they are not."""
+    if (user := _other_user(load.source, set(region.nodes))) is not None:
+        at = f" at {where_of(user)}" if where_of(user) else ""
+        return f"the result is also used by {name_of(user) or user.op}{at}, so it is written anyway"
+    try:
+        times, said = _repeats(load.source, region)
+    except (OnepassError, NotPlannable) as error:
+        return str(error)
+    machine = _machine(region)
+    work = sum(_elements(n) for n in load.nodes if s.kind[n] not in ("view", "cast")) / machine.pointwise
+    if times > 1 and times * work > max(work, _seconds(load, machine)):
+        return f"it would be computed again for {said}"
+    return ""
+
+
+def _other_user(node: fx.Node, inside: set[fx.Node]) -> fx.Node | None:
+    """Who else needs the node when the region has become a call: its copies inside are no users."""
+    for user in node.users:
+        if user not in inside:
+            return user
+    return None
+
+
+def _seconds(load: Load, machine: Machine) -> float:
+    """The load's nodes as a kernel of their own, and reading their result."""
+    moved = sum(_bytes(n) for n in load.inputs) + 2 * _bytes(load.source)
+    return moved / machine.memory + machine.launch
+
+
+def _repeats(source: fx.Node, region: Region) -> tuple[float, str]:
+    """How often an element of the input would be computed, and a phrase for it."""
+    from .translate import translate
+
+    program = region.program()
+    name = dict(zip((n for n in region.inputs if shape(n) is not None), program.inputs, strict=True))[source].name
+    normaliser = Normaliser(NORMAL)
+    stores = [replace(r, term=normaliser.normal(r.term)) for r in translate(program).results]
+    sizes, worst = hints(region), (1.0, "")
+    for kernel in plan_stores(stores).kernels:
+        for node in {t for store in kernel.stores for t in subterms(store.term)}:
+            if node.op == "load" and node.attrs[0].name == name:
+                worst = max(worst, _again(node, kernel, sizes), key=lambda pair: pair[0])
+    return worst
+
+
+def _again(node: Term, kernel: Kernel, sizes: dict[str, int]) -> tuple[float, str]:
+    """Over how many programs of the kernel one element is spread."""
+    missing = [d for d in kernel.grid if d not in node.dims]
+    times, said = prod(_size(d, sizes) for d in missing), [f"each {d}" for d in missing if _size(d, sizes) > 1]
+    rows = kernel.rows
+    if rows is not None and rows not in node.dims:
+        tiles = -(-_size(rows, sizes) // ROWS)
+        text = str(tiles) if isinstance(rows.size, int) else f"ceil({rows.size}/{ROWS})"
+        said, times = [f"each of the {text} tiles of {ROWS} rows", *said], times * tiles
+    return float(times), " and ".join(said)
+
+
+def _fused(load: Load, region: Region) -> str:
+    return f"computed in the kernel, which saves writing and reading {2 * _bytes(load.source)} bytes"
+
+
+def hints(region: Region) -> dict[str, int]:
+    """Numbers for symbolic sizes, as they were when the graph was made: for estimates, nothing else."""
+    found = {}
+    for node in region.inputs:
+        value = value_of_node(node)
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt) and size.node.has_hint():
+                found[str(size.node.expr)] = size.node.hint
+    return found
+
+
+def _machine(region: Region) -> Machine:
+    return MACHINES["cpu" if value_of_node(region.output).device.type == "cpu" else "cuda"]
+
+
+def _size(dim: Dim, sizes: dict[str, int]) -> int:
+    return dim.size if isinstance(dim.size, int) else sizes.get(dim.size, NOMINAL)
+
+
+def _volume(term: Term, sizes: dict[str, int]) -> float:
+    return prod(float(_size(d, sizes)) for d in term.dims)
+
+
+def _elements(node: fx.Node) -> int:
+    """Elements that a node reads or makes, whichever are more."""
+    tensors = [n for n in (node, *node.all_input_nodes) if shape(n) is not None]
+    return max((_numbers(value_of_node(n)) for n in tensors), default=0)
+
+
+def _numbers(value: torch.Tensor) -> int:
+    return prod(n if isinstance(n, int) else n.node.hint if n.node.has_hint() else NOMINAL for n in value.shape)
+
+
+def _bytes(node: fx.Node) -> int:
+    value = value_of_node(node)
+    return _numbers(value) * value.element_size() if isinstance(value, torch.Tensor) else 0
