@@ -75,16 +75,13 @@ def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tupl
     found = [] if region.refusal is not None or mode == "never" else loads(region, s, taken)
     if not found:
         return region, make(region)
-    if mode == "always":
-        said = [(load, "") for load in found]
-    else:
-        said = [(load, _reason(load, region, s)) for load in found]
+    said = [(load, "" if mode == "always" else _reason(load, region, s)) for load in found]
     chosen = [load for load, reason in said if not reason]
     wide, answer, reason = _attempt(region, chosen, s, mode, make) if chosen else (region, None, "")
     if answer is None:
         wide, answer = region, make(region)
         said = [(load, own or reason) for load, own in said]
-    sentences = tuple(f"{load}: " + (f"outside: {own}" if own else _fused(load, region)) for load, own in said)
+    sentences = tuple(f"{load}: " + (f"outside: {own}" if own else _fused(load)) for load, own in said)
     return wide, replace(answer, report=replace(answer.report, loads=sentences))
 
 
@@ -237,23 +234,23 @@ def _repeats(source: fx.Node, region: Region) -> tuple[float, str]:
     for kernel in plan_stores(stores).kernels:
         for node in {t for store in kernel.stores for t in subterms(store.term)}:
             if node.op == "load" and node.attrs[0].name == name:
-                worst = max(worst, _again(node, kernel, sizes), key=lambda pair: pair[0])
+                worst = max(worst, _again(node, kernel, sizes, _numbers(value_of_node(source))), key=lambda pair: pair[0])
     return worst
 
 
-def _again(node: Term, kernel: Kernel, sizes: dict[str, int]) -> tuple[float, str]:
-    """Over how many programs of the kernel one element is spread."""
-    missing = [d for d in kernel.grid if d not in node.dims]
-    times, said = prod(_size(d, sizes) for d in missing), [f"each {d}" for d in missing if _size(d, sizes) > 1]
+def _again(node: Term, kernel: Kernel, sizes: dict[str, int], elements: int) -> tuple[float, str]:
+    """In how many programs of the kernel one element is read, a tile of rows being one program."""
+    spread = prod(_size(d, sizes) for d in {*node.dims, *kernel.grid}) / elements
+    times, said = max(spread, 1.0), [f"each of {spread:g} points of the grid"] if spread > 1 else []
     rows = kernel.rows
     if rows is not None and rows not in node.dims:
         tiles = -(-_size(rows, sizes) // ROWS)
         text = str(tiles) if isinstance(rows.size, int) else f"ceil({rows.size}/{ROWS})"
         said, times = [f"each of the {text} tiles of {ROWS} rows", *said], times * tiles
-    return float(times), " and ".join(said)
+    return times, " and ".join(said)
 
 
-def _fused(load: Load, region: Region) -> str:
+def _fused(load: Load) -> str:
     return f"computed in the kernel, which saves writing and reading {2 * _bytes(load.source)} bytes"
 
 

@@ -1,0 +1,146 @@
+"""What stands in front of a region: computed by its kernel or not, the answer is the same, and the report says why."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import onepass
+from onepass import report
+from onepass.backend import onepass_backend
+from onepass.errors import OptionError
+from onepass.options import Options
+from tests.spellings import attend
+from tests.test_variants import left_outside, tuples
+from tests.variants import every, heads
+from tests.variants.beyond import qk_norm, rope
+
+MODES = ("auto", "always", "never")
+PREPARED = ("cosine, learned temperature", "QK-norm", "RoPE, halves", "RoPE, interleaved")
+BY_NAME = {v.name: v for v in every()}
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    report.forget()
+
+
+def compiled(function, mode):
+    """The compiled function, and a list that gets what each graph keeps outside of kernels."""
+    left = []
+
+    def backend(module, inputs):
+        made = onepass_backend(module, inputs, options={"inner": "eager", "fuse_loads": mode, "executor": "tiled"})
+        left.append(left_outside(module.graph))
+        return made
+
+    return torch.compile(function, backend=backend), left
+
+
+def regions():
+    return [region for r in onepass.reports() for region in r.regions]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PREPARED)
+def test_every_mode_is_right(name, mode):
+    inputs = BY_NAME[name].inputs()
+    fast, left = compiled(BY_NAME[name].function, mode)
+    with torch.no_grad():
+        result = fast(*inputs)
+    wanted = BY_NAME[name].function(*(x.double() for x in inputs))
+    torch.testing.assert_close(result.double(), wanted, rtol=1e-4, atol=1e-5)
+    (region,) = regions()
+    assert len(region.kernels) == 1 and region.passes[1] == 1
+    assert bool(region.loads) == (mode != "never")
+    assert mode != "always" or left == [()]
+
+
+def test_the_report_says_which_side_and_why():
+    fast, _ = compiled(rope, "auto")
+    fast(*heads(2), torch.randn(300, 16), torch.randn(300, 16))
+    (region,) = regions()
+    assert [("tiles of 128 rows" in s, "computed in the kernel" in s) for s in region.loads] in (
+        [(True, False), (False, True)],
+        [(False, True), (True, False)],
+    )
+    assert any(line in str(region) for line in region.loads)
+
+
+def test_a_few_rows_compute_what_the_loop_reads():
+    """One tile of rows computes nothing twice."""
+    q, k, v = heads(2, rows=1)
+    cos, sin = torch.randn(300, 16), torch.randn(300, 16)
+    step = lambda q, k, v: attend(q * cos[-1], k * cos + k.flip(-1) * sin, v)
+    fast, _ = compiled(step, "auto")
+    torch.testing.assert_close(fast(q, k, v), step(q, k, v), rtol=1e-4, atol=1e-5)
+    assert all("outside" not in line for line in regions()[0].loads)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rotated_keys_that_are_returned(mode):
+    def step(q, k, v, cos, sin):
+        k = k * cos + k.flip(-1) * sin
+        return attend(q * cos, k, v), k
+
+    inputs = (*heads(2), torch.randn(300, 16), torch.randn(300, 16))
+    fast, _ = compiled(step, mode)
+    for result, wanted in zip(fast(*inputs), step(*inputs), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
+    if mode == "auto":
+        assert any("also used by" in line for line in regions()[0].loads)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_reach_what_is_in_front(mode):
+    inputs = [x.requires_grad_() for x in (*heads(2, rows=20, columns=24), torch.rand(16), torch.rand(16))]
+    fast, _ = compiled(qk_norm, mode)
+    weight = torch.randn(20, 16)
+    found = torch.autograd.grad((fast(*inputs) * weight).sum(), inputs)
+    for gradient, wanted in zip(found, torch.autograd.grad((qk_norm(*inputs) * weight).sum(), inputs), strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_casts_around_a_norm(mode):
+    """Halves normalised in float32 and rounded again, as models do."""
+
+    def step(q, k, v, a):
+        norm = lambda x: a * F.rms_norm(x.float(), (16,), eps=1e-5).to(x.dtype)
+        return attend(norm(q), norm(k), v)
+
+    inputs = [x.to(torch.bfloat16) for x in (*heads(2), torch.rand(16))]
+    fast, _ = compiled(step, mode)
+    wanted = step(*(x.double() for x in inputs))
+    own = (step(*inputs).double() - wanted).abs().max()
+    assert (fast(*inputs).double() - wanted).abs().max() <= 2 * own
+
+
+def test_lengths_stay_symbols():
+    fast, left = compiled(rope, "always")
+    for length in (20, 33, 47):
+        inputs = [*heads(2, rows=length, columns=length), torch.randn(length, 16), torch.randn(length, 16)]
+        for x in inputs:
+            torch._dynamo.mark_dynamic(x, x.dim() - 2)
+        torch.testing.assert_close(fast(*inputs), rope(*inputs), rtol=1e-4, atol=1e-5)
+    assert left == [()]
+
+
+def test_a_write_in_between_is_seen():
+    def step(q, k, v, scale):
+        rotated = q * scale
+        scale.zero_()
+        return attend(rotated, k, v)
+
+    fast, _ = compiled(step, "always")
+    inputs = (*heads(2, rows=20, columns=20), torch.rand(16))
+    copies = [x.clone() for x in inputs]
+    torch.testing.assert_close(tuples(fast(*inputs)), tuples(step(*copies)), rtol=1e-4, atol=1e-5)
+    assert torch.equal(inputs[3], copies[3])
+
+
+def test_unknown_modes_are_refused():
+    with pytest.raises(OptionError, match="fuse_loads is one of auto, always, never"):
+        Options.read({"fuse_loads": "sometimes"})
