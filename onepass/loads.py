@@ -230,11 +230,11 @@ def _repeats(source: fx.Node, region: Region) -> tuple[float, str]:
     name = dict(zip((n for n in region.inputs if shape(n) is not None), program.inputs, strict=True))[source].name
     normaliser = Normaliser(NORMAL)
     stores = [replace(r, term=normaliser.normal(r.term)) for r in translate(program).results]
-    sizes, worst = hints(region), (1.0, "")
+    sizes, elements, worst = hints(region), _numbers(value_of_node(source)), (1.0, "")
     for kernel in plan_stores(stores).kernels:
         for node in {t for store in kernel.stores for t in subterms(store.term)}:
             if node.op == "load" and node.attrs[0].name == name:
-                worst = max(worst, _again(node, kernel, sizes, _numbers(value_of_node(source))), key=lambda pair: pair[0])
+                worst = max(worst, _again(node, kernel, sizes, elements), key=lambda pair: pair[0])
     return worst
 
 
