@@ -29,7 +29,7 @@ from .polynomial import (
     of_atom,
     substituted,
 )  # fmt: skip
-from .values import MEANINGS, PAIR_OF_REALS, REAL, UNDEFINED, Undecided, literal, opaque, same
+from .values import COMPARISONS, MEANINGS, PAIR_OF_REALS, REAL, UNDEFINED, Undecided, literal, opaque, same
 
 MOST_CASES = 20_000
 
@@ -242,6 +242,8 @@ class Evaluator:
             return literal(node.attrs[0])
         if node.op == "cast":
             return self._cast(node, args[0])
+        if node.op in COMPARISONS and UNDEFINED in args:
+            return self.path.choose(("undefined truth", node), (True, False))  # NaN and 1/0 compare each in its way
         if node.op in MEANINGS:
             return MEANINGS[node.op](*args, self.path)
         return opaque(f"{node.op} {node.attrs}", args, self.path)

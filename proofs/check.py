@@ -18,12 +18,12 @@ from ..egraph.term import AttributeVariable, Dim, Term, TermError, all_dims, reb
 from . import dtypes, index
 from .cells import Facts, compare
 from .reductions import NOT_EMPTY, Proof, Reductions
-from .refute import DRAWS, search
+from .refute import search
 from .values import NEG, PAIR_OF_REALS, POS, REAL
 from .verdict import Verdict
 
 BUDGET = 2.0
-BITWISE_DRAWS = 60  # proofs are over the reals; that no bit changes is only tested
+QUICK_DRAWS = 60  # before a proof; for rules that claim equal bits all there is, as proofs are over the reals
 NONEMPTY_THEOREMS = ("Homomorphism.promote_nonempty", "Cascade.cascade_absent")
 FINITE = Restriction(scores_finite=True, values_finite=True)
 FINITE_BACKWARD = "from right to left: all values are finite"
@@ -41,13 +41,14 @@ def check(rule: Rule, budget: float = BUDGET) -> Verdict:
         refuse_bad(rule)
     except RuleError as error:
         return verdict("refuted", "well-formedness", str(error))
-    proved = prove(rule, start + budget)
-    if proved.holds and rule.exact != "bitwise":
-        return verdict("proved", proved.method, under=proved.assumptions)
-    found, met = search(rule, budget, BITWISE_DRAWS if proved.holds else DRAWS)
-    if proved.holds and not found:
-        under = (*proved.assumptions, f"equal bits: {met} random float64 instances")
-        return verdict("proved", proved.method, under=under)
+    found, met = search(rule, budget, QUICK_DRAWS)  # most wrong rules fall at once
+    if found:
+        return verdict("refuted", "random float64 values", found=found)
+    proved = prove(rule, perf_counter() + budget)
+    if proved.holds:
+        bits = (f"equal bits: {met} random float64 instances",) if rule.exact == "bitwise" else ()
+        return verdict("proved", proved.method, under=(*proved.assumptions, *bits))
+    found, met = search(rule, budget)
     if found:
         return verdict("refuted", "random float64 values", found=found)
     if index.is_about_indices(rule.left, rule.right):  # dear, so only where numbers found nothing

@@ -18,7 +18,7 @@ from ..egraph.term import Dim, Term, reduces, substitute, subterms
 from . import theorems
 from .cells import Facts, Outcome, compare, values_of
 from .theorems import RESCALED, THEOREMS, homomorphism, statement
-from .values import EVERY, NEG, PAIR_OF_REALS, REAL
+from .values import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL
 
 MOST_TERMS = 40
 NOT_EMPTY = "ranges are not empty"
@@ -139,8 +139,11 @@ class Reductions:
     def steps(self, root: Term) -> Iterator[Step]:
         """Everything that a theorem says of the term, at any place in it."""
         inside = {n for r in reduces(root) for n in subterms(r.args[0])}
+        compared = {n for c in subterms(root) if c.op in COMPARISONS for n in subterms(c)}
         for node in list(subterms(root)):
             for step in self._at(node, node in inside):
+                if node in compared and not (step.forward and step.backward):
+                    continue  # to define more may turn a comparison
                 yield Step(step.theorem, substitute(root, {node: step.after}), step.forward, step.backward)
 
     def _at(self, node: Term, inside: bool) -> Iterator[Step]:

@@ -16,6 +16,7 @@ POS, NEG, UNDEFINED, REAL = "+∞", "-∞", "undefined", "real"
 PAIR_OF_REALS = "pair"
 EVERY = (REAL, NEG, POS, UNDEFINED)
 INFINITE = (POS, NEG)
+COMPARISONS = ("lt", "le", "eq")
 LN2 = of_atom("exp of", "ln 2")  # a positive constant, as exponentials are
 
 
