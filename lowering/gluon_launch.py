@@ -19,7 +19,7 @@ from .block_map import EMPTY, Tiling, pays, visits
 from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
-from .gluon_schedule import ROWS, SHARED_MEMORY, Schedule, default_schedule
+from .gluon_schedule import ROWS, SHARED_MEMORY, Row, Schedule, default_row
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
@@ -165,13 +165,25 @@ def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
     return schedule.ordered and lengths is not None and len(set(lengths.tolist())) > 1
 
 
+def row_of(binding: Binding, sizes: dict) -> Row | None:
+    """The default row of a kernel."""
+    length, uneven = resolve(binding.loop.dim.size, sizes), bool(binding.loop.uppers or binding.loop.lowers)
+    return default_row(width(binding), accumulated(binding), length, uneven, crowded(binding))
+
+
+def slower(plan: Plan, sizes: dict) -> float:
+    """By which part the plan's one kernel was measured to be slower in this form than in plain Triton; 0 if not."""
+    found = [bind(kernel) for kernel in plan.kernels]
+    row = row_of(found[0], sizes) if len(found) == 1 and isinstance(found[0], Binding) else None
+    return row.slower if row else 0.0
+
+
 def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Schedule:
     """The default schedule, cut down to what the sizes need and shared memory holds. Raises Refused."""
-    count, length = resolve(binding.kernel.rows.size, sizes), resolve(binding.loop.dim.size, sizes)
-    uneven = bool(binding.loop.limits)
-    found = default_schedule(width(binding), accumulated(binding), length, uneven, crowded(binding))
-    if found is None:
+    row = row_of(binding, sizes)
+    if row is None:
         raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
+    found, count, length = row.schedule, resolve(binding.kernel.rows.size, sizes), resolve(binding.loop.dim.size, sizes)
     padded = lambda consumers: -(-count // (ROWS * consumers)) * consumers
     consumers = max(c for c in range(1, found.consumers + 1) if padded(c) <= WASTE * padded(1))
     tile = min(found.tile, max(64, 1 << (length - 1).bit_length()))

@@ -36,8 +36,7 @@ class Row:
 
 # First match wins: rows are ordered by architecture, element size, width.
 DEFAULTS = (
-    Row("sm_90", 2, 64, Config(128, 64, 8, 3)),
-    Row("sm_90", 2, 128, Config(128, 128, 8, 3)),
+    Row("sm_90", 2, 128, Config(64, 64, 4, 3)),
     Row("sm_90", 2, 256, Config(128, 64, 8, 2)),
     Row("sm_90", 4, 64, Config(64, 32, 8, 2)),
     Row("sm_90", 4, 128, Config(32, 16, 4, 2)),

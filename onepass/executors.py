@@ -27,6 +27,19 @@ def preference(executor: str, plan, device: torch.device) -> tuple[str, ...]:
     return CHAIN if refusal(plan, device) is None else CHAIN[1:]
 
 
+def by_measurement(names: tuple[str, ...], found, sizes: dict) -> dict[str, str]:
+    """What the report calls each executor, in the order to try: plain Triton before Gluon where it measured faster."""
+    said = {name: name for name in names}
+    if found.options.executor != "auto" or names[:2] != CHAIN[:2]:
+        return said
+    from .lowering.gluon_launch import slower
+
+    if part := slower(found.plan, sizes):
+        del said["triton"]
+        return {"triton": f"triton, {part:.0%} faster than gluon when measured", **said}
+    return said
+
+
 def tiled(found, tensors, call) -> Callable:
     """Torch operations, tile by tile; any device."""
     from .lowering.tiled import tiled_results

@@ -99,11 +99,14 @@ class Runner:
         chosen = self._chosen(kind, tensors, call)
         if chosen is not None:
             return chosen
-        for name in self.preference(tensors[0].device):
+        order = executors.by_measurement(self.preference(tensors[0].device), self.found, call.sizes)
+        for name, who in order.items():
             if name in self.broken:
                 continue
             try:
                 run = executors.EXECUTORS[name](self.found, tensors, call)
+                if who != name:
+                    run.who = who
                 results, checked = self._checked(name, run, tensors, call)
             except Exception as error:
                 self._fails(name, error)

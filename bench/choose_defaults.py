@@ -1,0 +1,85 @@
+"""Chooses default rows from the measured table: for each kind of problem the configuration that loses least.
+
+Prints, for each executor and problem, what the present default loses to the best of the table, and for each row of the
+defaults the configuration of the table whose worst loss over the row's problems is least (`--rows`). Rows are put into
+lowering/tuning.py and lowering/gluon_schedule.py by hand; tests/test_defaults.py holds what is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.measured import Problem, kernel_of, table
+from onepass.lowering.gluon_bind import bind
+from onepass.lowering.gluon_launch import fitting
+from onepass.lowering.schedule.predict import Configuration
+from onepass.lowering.triton_launch import default_for
+
+GROUPS = {  # what a default row can tell apart
+    "ptr": lambda p: (p.width,),
+    "gluon": lambda p: (p.width, p.variant in ("causal", "window"), p.length),
+}
+
+
+def default(executor: str, problem: Problem) -> Configuration:
+    """What the executor launches this problem with, its configuration not given."""
+    kernel = kernel_of(problem)
+    if executor == "ptr":
+        found = default_for(kernel, "sm_90")
+        return Configuration("ptr", found.rows, found.loop, found.warps, found.stages)
+    found = fitting(bind(kernel), {})
+    shape = (64 * found.consumers, found.tile, 4 * found.consumers, found.depth)
+    return Configuration("gluon", *shape, found.queries, found.turns, found.late)
+
+
+def measured(executor: str, problem: Problem) -> dict[Configuration, float]:
+    """Times of the configurations whose results were right."""
+    rows = table()[problem].items()
+    return {c: float(r["ms"]) for c, r in rows if c.executor == executor and r["ms"]}
+
+
+def loss(executor: str, problem: Problem, chosen: Configuration) -> float | None:
+    """By which part a configuration is slower than the best of the table; None if it was not measured."""
+    times = measured(executor, problem)
+    return times[chosen] / min(times.values()) - 1 if chosen in times else None
+
+
+def least_loss(executor: str, problems: list[Problem]) -> tuple[float, Configuration] | None:
+    """The configuration, measured on all the problems, whose worst loss is least."""
+    common = set.intersection(*(set(measured(executor, p)) for p in problems))
+    worst = {c: max(loss(executor, p, c) for p in problems) for c in common}
+    return min(((worst[c], c) for c in common), key=lambda found: found[0], default=None)
+
+
+def groups(executor: str) -> dict[tuple, list[Problem]]:
+    found = defaultdict(list)
+    for problem in table():
+        if measured(executor, problem):
+            found[GROUPS[executor](problem)].append(problem)
+    return dict(sorted(found.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", action="store_true", help="also the best configuration of each kind of problem")
+    options = parser.parse_args()
+    for problem in table():
+        said = []
+        for executor in GROUPS:
+            lost = loss(executor, problem, default(executor, problem)) if measured(executor, problem) else None
+            said.append(f"{executor} {'not measured' if lost is None else f'{lost:.1%}'}")
+        best = {e: min(measured(e, problem).values()) for e in GROUPS if measured(e, problem)}
+        print(f"{problem!s:20} default loses: {', '.join(said):42} faster: {min(best, key=best.get)}")
+    for executor in GROUPS if options.rows else ():
+        for kind, problems in groups(executor).items():
+            found = least_loss(executor, problems)
+            print(executor, *kind, "nothing in common" if found is None else f"{found[0]:.1%} {found[1]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Shipped defaults lose little to the best of the measured table, and the executor that is faster goes first."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bench.choose_defaults import default, loss, measured
+from bench.measured import kernel_of, table
+from onepass import executors
+from onepass.lowering.gluon_launch import slower
+from onepass.lowering.plan import Plan
+from onepass.options import Options
+
+PROBLEMS = list(table())
+OUTLIERS = {"full D128 S16384", "full D256 S16384"}  # one row of each is 8 to 37 % off rows that must be like it
+
+
+def losses(executor: str) -> dict[str, float]:
+    found = {str(p): loss(executor, p, default(executor, p)) for p in PROBLEMS if measured(executor, p)}
+    return {name: lost for name, lost in found.items() if lost is not None}
+
+
+def test_gluon_defaults_are_within_three_percent():
+    found = {name: lost for name, lost in losses("gluon").items() if name not in OUTLIERS}
+    assert len(found) >= 20
+    assert sorted(name for name, lost in found.items() if lost > 0.03) == ["window D64 S4096"]
+    assert found["window D64 S4096"] < 0.07
+
+
+def test_triton_defaults_are_within_three_percent():
+    found = losses("ptr")
+    assert len(found) >= 18
+    above = {name: round(lost, 2) for name, lost in found.items() if lost > 0.03}
+    assert set(above) == {"softcap D64 S4096", "window D128 S4096"}, above
+
+
+def plan_of(problem) -> Plan:
+    kernel = kernel_of(problem)
+    stores = [s.output for s in kernel.stores]
+    return SimpleNamespace(kernels=(kernel,), outputs=stores)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_the_faster_executor_goes_first(problem):
+    """With defaults on both sides, an executor that the table says is slower by more than its noise is not first."""
+    times = {e: measured(e, problem).get(default(e, problem)) for e in ("gluon", "ptr")}
+    first = "ptr" if slower(plan_of(problem), {}) else "gluon"
+    if None not in times.values():
+        assert times[first] <= 1.03 * min(times.values())
+
+
+def test_only_auto_is_reordered():
+    problem = next(p for p in PROBLEMS if slower(plan_of(p), {}))
+    for option, first in (("auto", "triton"), ("gluon", "gluon")):
+        found = SimpleNamespace(options=Options(executor=option), plan=plan_of(problem))
+        order = executors.by_measurement(executors.CHAIN, found, {})
+        assert next(iter(order)) == first and set(order) == set(executors.CHAIN)
+    found = SimpleNamespace(options=Options(), plan=plan_of(problem))
+    assert "faster than gluon" in executors.by_measurement(executors.CHAIN, found, {})["triton"]
+    assert list(executors.by_measurement(("triton", "tiled"), found, {})) == ["triton", "tiled"]
