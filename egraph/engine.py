@@ -81,7 +81,9 @@ def as_roots(roots: Term | Sequence[Term]) -> tuple[Term, ...]:
 
 
 def leafy(node: Term) -> bool:
-    return node.op in _LEAVES or node.dtype == "int64" or (node.op == "const" and not isinstance(node.attrs[0], float))
+    if node.op == "const":  # egglog would take -0.0 for 0.0
+        return not isinstance(node.attrs[0], float) or str(node.attrs[0]) == "-0.0"
+    return node.op in _LEAVES or node.dtype == "int64"
 
 
 @functools.cache

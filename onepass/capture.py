@@ -139,8 +139,22 @@ def _needed(nodes: list[fx.Node], outputs: Sequence[fx.Node]) -> list[fx.Node]:
     wanted = set(outputs)
     for node in reversed(nodes):
         if node in wanted:
-            wanted.update(node.all_input_nodes)
+            wanted.update(_operands(node))
     return [n for n in nodes if n in wanted]
+
+
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """The nodes that it reads; of a concatenation, those with elements (rotations leave the rest of a head as it is)."""
+    return [n for n in node.all_input_nodes if not (_is_joint(node) and _is_empty(n))]
+
+
+def _is_joint(node: fx.Node) -> bool:
+    return str(node.target) in ("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
+
+
+def _is_empty(value) -> bool:
+    value = value_of_node(value) if isinstance(value, fx.Node) else value
+    return isinstance(value, torch.Tensor) and any(isinstance(s, int) and s == 0 for s in value.shape)
 
 
 def _is_scalar(value) -> bool:
@@ -161,7 +175,7 @@ def _size(value):
 def _meta(value: torch.Tensor, where: str) -> Meta:
     if value.is_complex():
         raise Refusal("complex numbers are not supported", where, "complex")
-    if any(isinstance(s, int) and s == 0 for s in value.shape):
+    if _is_empty(value):
         raise Refusal("a tensor without elements", where, "empty")
     if value.layout != torch.strided or value.is_quantized:
         raise Refusal("only plain strided tensors are supported", where, "layout")
@@ -185,7 +199,10 @@ def _call(node: fx.Node, taken: dict[fx.Node, str]) -> Node:
     values = value if isinstance(value, tuple | list) else (value,)
     if not all(isinstance(v, torch.Tensor) for v in values):
         raise Refusal(f"{target} does not give tensors", where, "operation")
-    args = tuple(_encode(a, taken, where) for a in node.args)
+    given = node.args
+    if _is_joint(node):
+        given = ([n for n in given[0] if not _is_empty(n)], *given[1:])
+    args = tuple(_encode(a, taken, where) for a in given)
     kwargs = tuple(sorted((k, _encode(a, taken, where)) for k, a in node.kwargs.items()))
     return Node(taken[node], target, args, kwargs, tuple(_meta(v, where) for v in values), where)
 
@@ -203,16 +220,16 @@ def _target(node: fx.Node, where: str) -> str:
 
 
 def _constant(node: fx.Node, name: str, where: str) -> Node:
-    """A tensor that the trace found in the function itself: kept if it is one number."""
+    """A tensor that the trace found in the function itself: kept if all its elements are one number."""
     found = node.graph.owning_module
     for part in str(node.target).split("."):
         found = getattr(found, part)
     found = getattr(found, "constant", None) if isinstance(found, FakeTensor) else found
-    if not isinstance(found, torch.Tensor) or found.dim() > 0 or isinstance(found, FakeTensor):
+    if not isinstance(found, torch.Tensor) or isinstance(found, FakeTensor) or len(found.unique()) != 1:
         raise Refusal("a constant tensor is captured by the function; pass it as an input", where, "constant")
     meta = _meta(found, where)
     kwargs = (("device", Atom("device", meta.device)), ("dtype", Atom("dtype", meta.dtype)))
-    return Node(name, "aten.full.default", ((), found.item()), kwargs, (meta,), where)
+    return Node(name, "aten.full.default", (tuple(found.shape), found.flatten()[0].item()), kwargs, (meta,), where)
 
 
 def _encode(value, taken: dict[fx.Node, str], where: str):

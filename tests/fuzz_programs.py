@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 DTYPES = ("float32", "float32", "bfloat16", "float16", "float64")
 REGIMES = ("normal", "large", "ties", "zero", "an empty row", "infinite value at the end")
+REGIMES += ("a key is NaN", "a value is NaN", "near the end of the range", "tiny")
 COORDINATES = ("i, j = (torch.arange(n, device=s.device) for n in s.shape[-2:])", "i = i[:, None]")
 FILLS = ("-math.inf", "-1e4", "torch.finfo(s.dtype).min")
 
@@ -35,13 +36,18 @@ LARGE = Extents(700, (64, 128, 96), ("bfloat16", "bfloat16", "float16"))  # what
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """`lines` are the body of f(q, k, v, extra tensors by name); shapes and kinds of all inputs by name."""
+    """`lines` are the body of f(q, k, v, extra tensors by name); shapes and kinds of all inputs by name.
+
+    layouts: how inputs lie in memory that are not contiguous; dynamic: compiled for symbolic sizes.
+    """
 
     lines: tuple[str, ...]
     inputs: dict[str, tuple[str, tuple[int, ...]]] = field(hash=False)
     dtype: str
     regime: str
     seed: int
+    layouts: dict[str, str] = field(default_factory=dict, hash=False)
+    dynamic: bool = False
 
     @property
     def source(self) -> str:
@@ -58,11 +64,12 @@ class Fuzzed:
         generator = torch.Generator().manual_seed(self.seed)
         made = {name: _tensor(kind, shape, self.dtype, generator) for name, (kind, shape) in self.inputs.items()}
         _REGIME[self.regime](made)
-        return list(made.values())
+        return [LAYOUTS[self.layouts[n]](t) if n in self.layouts else t for n, t in made.items()]
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{n}: {kind}{list(shape)}" for n, (kind, shape) in self.inputs.items())
-        return f"{self.source}\n# {shapes}; {self.dtype}, {self.regime}, seed {self.seed}"
+        how = f"{self.layouts or ''}{', dynamic' if self.dynamic else ''}"
+        return f"{self.source}\n# {shapes}; {self.dtype}, {self.regime}, seed {self.seed} {how}"
 
 
 def _tensor(kind: str, shape, dtype: str, generator) -> torch.Tensor:
@@ -82,6 +89,19 @@ _REGIME = {
     "zero": lambda t: t["q"].zero_(),
     "an empty row": lambda t: [x[..., :1, :].zero_() for x in t.values() if x.dtype == torch.bool],
     "infinite value at the end": lambda t: t["v"][..., -1:, :].fill_(math.inf),
+    "a key is NaN": lambda t: t["k"][..., -1:, :].fill_(math.nan),
+    "a value is NaN": lambda t: t["v"][..., -1:, :].fill_(math.nan),
+    "near the end of the range": lambda t: t["k"].mul_(6e3 if t["k"].dtype == torch.float16 else 1e16),
+    "tiny": lambda t: t["v"].mul_(1e-6),
+}
+
+# The same values elsewhere in memory.
+LAYOUTS = {
+    "transposed": lambda t: t.mT.contiguous().mT if t.dim() > 1 else t,
+    "reversed axes": lambda t: t.permute(*reversed(range(t.dim()))).contiguous().permute(*reversed(range(t.dim()))),
+    "every other": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    "a part": lambda t: torch.nn.functional.pad(t, (3, 2))[..., 3:-2],
+    "expanded": lambda t: t[:1].expand(t.shape),
 }
 
 
@@ -104,6 +124,10 @@ def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
         yield replace(program, regime="normal")
     if program.dtype != "float32":
         yield replace(program, dtype="float32")
+    if program.dynamic:
+        yield replace(program, dynamic=False)
+    for name in program.layouts:
+        yield replace(program, layouts={n: how for n, how in program.layouts.items() if n != name})
     used = {name for name in program.inputs if any(name in line for line in program.lines)}
     if len(used) < len(program.inputs):
         yield replace(program, inputs={n: i for n, i in program.inputs.items() if n in used})
@@ -126,11 +150,11 @@ def program(pick: Callable, integer: Callable, extents: Extents = None) -> Fuzze
     _layout(pick, rank, group, lines)
     _scores(pick, rank, lines)
     for _ in range(pick(0, 0, 1, 1, 2, 3)):
-        _change(pick, inputs, lead, group, rows, columns, lines)
+        change(pick, inputs, lead, group, rows, columns, lines)
     for _ in range(pick(0, 1, 1, 2)):
-        _mask(pick, inputs, lead, rows, columns, lines)
-    _normalise(pick, inputs, rows, lines)
-    _values(pick, inputs, rank, lines)
+        mask(pick, inputs, lead, rows, columns, lines)
+    normalise(pick, inputs, rows, lines)
+    values(pick, inputs, rank, lines)
     return Fuzzed(tuple(lines), inputs, pick(*extents.dtypes), pick(*REGIMES[:1], *REGIMES), integer(0, 999))
 
 
@@ -165,7 +189,7 @@ def _scores(pick, rank: int, lines: list[str]) -> None:
         lines.append(pick("s = s / math.sqrt(q.shape[-1])", "s = s * 0.25", "s *= 0.25", "s = s.div(4.0)"))
 
 
-def _change(pick, inputs, lead, group, rows, columns, lines: list[str]) -> None:
+def change(pick, inputs, lead, group, rows, columns, lines: list[str]) -> None:
     """A pointwise operation on the scores, or a bias."""
     heads = (lead[-1] * group,) if lead else ()
     biases = [(rows, columns), (1, columns), (columns,), (rows, 1), (*heads, rows, columns), (*heads, 1, 1)]
@@ -190,7 +214,7 @@ _POSITIONS += ("i // 4 == j // 4", "(i + j) % 2 == 0", "(i - j) % 3 == 0", "i !=
 _POSITIONS += ("j * 2 <= i + 6", "(i // 8 - j // 8).abs() <= 1")
 
 
-def _mask(pick, inputs, lead, rows, columns, lines: list[str]) -> None:
+def mask(pick, inputs, lead, rows, columns, lines: list[str]) -> None:
     lines.append(
         "i, j = torch.arange(s.shape[-2], device=s.device)[:, None], torch.arange(s.shape[-1], device=s.device)"
     )
@@ -212,7 +236,7 @@ def _mask(pick, inputs, lead, rows, columns, lines: list[str]) -> None:
     lines.append(pick(f"s = s.masked_fill(~keep, {fill})", f"s = torch.where(keep, s, {fill})", added))
 
 
-def _normalise(pick, inputs, rows: int, lines: list[str]) -> None:
+def normalise(pick, inputs, rows: int, lines: list[str]) -> None:
     kind = pick(
         "softmax", "softmax", "softmax", "softmax", "by hand", "deferred", "log", "plain", "off by one", "none", "two"
     )
@@ -249,7 +273,7 @@ def _normalise(pick, inputs, rows: int, lines: list[str]) -> None:
         )
 
 
-def _values(pick, inputs, rank: int, lines: list[str]) -> None:
+def values(pick, inputs, rank: int, lines: list[str]) -> None:
     lines.append("p, v = (x.to(torch.promote_types(p.dtype, v.dtype)) for x in (p, v))")
     lines.append(pick("o = p @ v", "o = torch.matmul(p, v)", "o = torch.einsum('...ij,...je->...ie', p, v)"))
     if any("total" in line for line in lines):

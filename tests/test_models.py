@@ -6,6 +6,7 @@ import torch
 import onepass
 from onepass.backend import onepass_backend
 from tests.models import MODELS
+from tests.own_models import OWN
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -44,6 +45,17 @@ def answers(model, kwargs):
     return exact, eager, fused, graphs
 
 
+def as_near(fused, eager, exact) -> bool:
+    """Finite where eager is, and as near to float64: a few times eager's error, and what orders of additions lose.
+
+    Rows that float64 makes NaN (two fills of its least number added) say nothing.
+    """
+    known = exact.isfinite()
+    own, size = (eager - exact)[known].abs().max(), exact[known].abs().max()
+    near = (fused - exact)[known].abs().max() <= 4 * own + 1e-6 * size
+    return bool(near and torch.equal(fused.isfinite(), eager.isfinite()))
+
+
 def count(graph) -> dict[str, int]:
     """How often each module-level operation that no attention needs occurs."""
     names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
@@ -59,5 +71,4 @@ def test_every_attention_is_fused_and_nothing_else_is_disturbed(record):
     assert [f for report in reports for f in report.failures] == []
     assert [n for report in reports for region in report.regions for n in region.notes] == []
     assert all(before == after for before, after in graphs)
-    floor = 4 * (eager - exact).abs().max() + 1e-6 * exact.abs().max()
-    assert (fused - exact).abs().max() <= floor
+    assert as_near(fused, eager, exact)

@@ -1,0 +1,194 @@
+"""Further random programs: what the grammar of fuzz_programs.py cannot say, each form a function of its own.
+
+Concatenated keys, sinks, rotations, more batch dims, groups by reshape, operands that come transposed, odd orders of
+letters, sums over a dim that is not last, axes of one element, chains, several results. Drawn by fuzz.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.fuzz_programs import DTYPES, LAYOUTS, REGIMES, Fuzzed, change, mask, normalise, values
+
+
+@dataclass
+class Draft:
+    """A program being drawn: sizes by letter, lines and inputs so far."""
+
+    pick: Callable
+    size: dict[str, int]
+    lines: list[str] = field(default_factory=list)
+    inputs: dict = field(default_factory=dict)
+
+    def take(self, name: str, letters: str, kind: str = "float") -> None:
+        """An input whose axes have the sizes of the letters; 1 stands for one element."""
+        self.inputs[name] = (kind, tuple(1 if letter == "1" else self.size[letter] for letter in letters))
+
+    def say(self, *lines: str) -> None:
+        self.lines += lines
+
+    def middle(self, lead: str, plain: bool = False) -> None:
+        """Changes of the scores s[lead, i, j], masks, and a normalised p."""
+        sizes, rows, columns = tuple(self.size[x] for x in lead), self.size["i"], self.size["j"]
+        for _ in range(self.pick(0, 0, 1, 2)):
+            change(self.pick, self.inputs, sizes, 1, rows, columns, self.lines)
+        for _ in range(self.pick(0, 0, 1)):
+            mask(self.pick, self.inputs, sizes, rows, columns, self.lines)
+        if plain:
+            self.say("p = torch.softmax(s, -1)")
+        else:
+            normalise(self.pick, self.inputs, rows, self.lines)
+
+    def end(self) -> None:
+        values(self.pick, self.inputs, 4, self.lines)
+
+
+def _joined_keys(d: Draft) -> None:
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje"), d.take("k2", "bhld"), d.take("v2", "bhle")
+    d.say(d.pick("k, v = torch.cat([k, k2], -2), torch.cat([v, v2], -2)",
+                 "k, v = torch.cat((k2, k), dim=2), torch.cat((v2, v), dim=2)"), "s = q @ k.mT * 0.3")  # fmt: skip
+    d.size["j"] += d.size["l"]
+    d.middle("bh", plain=True)
+    d.end()
+
+
+def _joined_scores(d: Draft) -> None:
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje"), d.take("k2", "bhld"), d.take("v2", "bhle")
+    d.say("n = k.shape[-2]", "s = torch.cat([q @ k.mT, q @ k2.mT], -1) * 0.3", "p = s.softmax(-1)")
+    d.say(d.pick("o = p[..., :n] @ v + p[..., n:] @ v2", "o = p @ torch.cat([v, v2], -2)"), "return o")
+
+
+def _sink(d: Draft) -> None:
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje"), d.take("sink", d.pick("h", "1"))
+    d.say("s = q @ k.mT * 0.3", "z = sink.reshape(1, -1, 1, 1)")
+    if d.pick(True, False):
+        d.say("s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -math.inf)")
+    d.say(*d.pick(
+        ("c = z.expand(s.shape[0], s.shape[1], s.shape[2], 1)", "p = torch.cat([s, c], -1).softmax(-1)[..., :-1]"),
+        ("c = z.expand(s.shape[0], s.shape[1], s.shape[2], 1)", "p = torch.cat([c, s], -1).softmax(-1)[..., 1:]"),
+        ("m = torch.maximum(s.amax(-1, keepdim=True), z)", "e = torch.exp(s - m)",
+         "p = e / (e.sum(-1, keepdim=True) + torch.exp(z - m))"),
+        ("p = torch.exp(s - torch.logaddexp(s.logsumexp(-1, keepdim=True), z))",),
+        ("p = F.pad(s, (1, 0)).softmax(-1)[..., 1:]",),
+    ))  # fmt: skip
+    d.end()
+
+
+def _rotated(d: Draft) -> None:
+    d.size["d"], d.size["i"] = 2 * d.size["d"], d.size["j"]
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje"), d.take("cos", "id"), d.take("sin", "id")
+    d.say(*d.pick(
+        ("half = lambda x: torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1)",
+         "q, k = (x * cos + half(x) * sin for x in (q, k))"),
+        ("c, n = cos[:, ::2], sin[:, ::2]", "q, k = (torch.stack([x[..., ::2] * c - x[..., 1::2] * n, "
+         "x[..., ::2] * n + x[..., 1::2] * c], -1).flatten(-2) for x in (q, k))"),
+    ), "s = q @ k.mT * 0.3")  # fmt: skip
+    d.middle("bh")
+    d.end()
+
+
+def _rows_of_sequences(d: Draft) -> None:
+    d.take("q", "bnihd"), d.take("k", "bnjhd"), d.take("v", "bnjhe"), d.take("pair", d.pick("bhij", "1hij", "bh1j"))
+    d.take("row", d.pick("bnj", "1nj"))
+    d.say("s = torch.einsum('bnihd,bnjhd->bnhij', q, k) * 0.3")
+    d.say(*d.pick(("s = s + pair[:, None]",), ("s = s + row[:, :, None, None, :]",),
+                  ("s = s + pair[:, None] + row[:, :, None, None]",), ("s = s + pair.unsqueeze(1)", "s = s.tanh()")))
+    d.say("p = s.softmax(-1)", d.pick("o = torch.einsum('bnhij,bnjhe->bnihe', p, v)",
+                                      "o = (p @ v.transpose(-2, -3)).transpose(-2, -3)"))  # fmt: skip
+    d.say(d.pick("return o", "return o.flatten(-2)", "return o * torch.sigmoid(q.sum(-1, keepdim=True))"))
+
+
+def _groups_by_reshape(d: Draft) -> None:
+    d.size["g"] = d.size["h"] * d.pick(1, 2, 3)
+    d.take("q", "bgid"), d.take("k", "bhjd"), d.take("v", "bhje")
+    d.say("b, h, n, w = k.shape", d.pick("q = q.view(b, h, -1, *q.shape[2:])", "q = q.unflatten(1, (h, -1))"))
+    d.say(d.pick("s = q @ k[:, :, None].mT", "s = torch.einsum('bhgid,bhjd->bhgij', q, k)"), "s = s * 0.3")
+    if d.pick(True, False):
+        d.say("s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).tril(), -math.inf)")
+    d.say("p = s.softmax(-1)", d.pick("o = p @ v.unsqueeze(2)", "o = torch.einsum('bhgij,bhje->bhgie', p, v)"))
+    d.say(d.pick("return o.flatten(1, 2)", "return o.reshape(b, -1, *o.shape[3:])", "return o"))
+
+
+def _transposed(d: Draft) -> None:
+    d.take("q", "bhid"), d.take("k", "bhdj"), d.take("v", d.pick("bhje", "bhej"))
+    d.say("s = torch.matmul(q, k) * 0.3")
+    if d.inputs["v"][1][-1] == d.size["j"] and d.inputs["v"][1][-2] == d.size["e"]:
+        d.say("v = v.transpose(-1, -2)")
+    d.middle("bh")
+    d.end()
+
+
+def _other_dim(d: Draft) -> None:
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje")
+    d.say(*d.pick(
+        ("s = k @ q.mT * 0.3", "p = s.softmax(-2)", "o = p.mT @ v"),
+        ("s = k @ q.mT * 0.3", "e = (s - s.amax(-2, keepdim=True)).exp()", "o = (e / e.sum(-2, keepdim=True)).mT @ v"),
+        ("s = torch.einsum('bhid,bhjd->jbhi', q, k)", "p = s.softmax(0)", "o = torch.einsum('jbhi,bhje->bhie', p, v)"),
+        ("s = torch.einsum('bhid,bhjd->bjih', q, k)", "p = F.softmax(s, 1)", "o = torch.einsum('bjih,bhje->ihbe', p, v)"),
+        ("s = q @ k.mT", "p = s.softmax(1)", "o = p @ v"),
+        ("s = q @ k.mT", "p = s.softmax(-2)", "o = p @ v"),
+        ("s = q @ k.mT", "p = s.flatten(2).softmax(-1).view_as(s)", "o = p @ v"),
+    ), "return o")  # fmt: skip
+
+
+def _letters(d: Draft) -> None:
+    """Every operand and the scores have their axes in an order of their own."""
+    order = lambda letters: "".join(d.pick(*_orders(letters)))
+    q, k, v, s, o = order("bhid"), order("bhjd"), order("bhje"), order("bhij"), order("bhie")
+    d.take("q", q), d.take("k", k), d.take("v", v)
+    d.say(f"s = torch.einsum('{q},{k}->{s}', q, k) * 0.3", f"p = s.softmax({s.index('j')})")
+    d.say(f"o = torch.einsum('{s},{v}->{o}', p, v)", "return o")
+
+
+def _orders(letters: str) -> list[str]:
+    return [letters] if len(letters) < 2 else [x + r for x in letters for r in _orders(letters.replace(x, ""))]
+
+
+def _broadcast(d: Draft) -> None:
+    d.take("q", d.pick("bhid", "1hid")), d.take("k", d.pick("1hjd", "b1jd", "11jd", "jd"))
+    d.take("v", d.pick("b1je", "bhje", "1hje", "je")), d.take("bias", d.pick("b11j", "1hij", "b1i1", "1111", "ij"))
+    d.say("s = q @ k.mT * 0.3 + bias", "p = s.softmax(-1)", "o = p @ v", "return o")
+
+
+def _chained(d: Draft) -> None:
+    d.size["e"] = d.size["d"]
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje")
+    d.say("a = lambda q, k, v: torch.softmax(q @ k.mT * 0.3, -1) @ v")
+    d.say(d.pick("o = a(a(q, k, v), k, v)", "o = a(q, a(k, k, v), v)", "o = a(q, k, a(k, k, v))",
+                 "o = a(q, k, v) + a(q, v, k)", "o = a(q, k, v) * a(k, q, q).mean(-2, keepdim=True)",
+                 "o = F.layer_norm(q + a(q, k, v), q.shape[-1:])\n    o = o + a(o, k, v)"))  # fmt: skip
+    d.say(d.pick("return o", "return o, o.sum(-1)"))
+
+
+def _several(d: Draft) -> None:
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje")
+    d.say("s = q @ k.mT * 0.3")
+    d.middle("bh", plain=True)
+    d.say("o = p @ v.to(p.dtype)")
+    d.say(d.pick("return o, s", "return o, p", "return o, s.logsumexp(-1)", "return o, s.amax(-1)", "return o, p.sum(-2)",
+                 "return o, p.mean(1)", "return o, o.sum(-1)", "return o, p @ v.to(p.dtype).square()",
+                 "return s, o, p", "return o, (p * p).sum(-1)", "return o, -(p * (p + 1e-9).log()).sum(-1)"))  # fmt: skip
+
+
+FORMS = (_joined_keys, _joined_scores, _sink, _rotated, _rows_of_sequences, _groups_by_reshape, _transposed, _other_dim,
+         _letters, _broadcast, _chained, _several)  # fmt: skip
+
+
+def random_form(random: Random) -> Fuzzed:
+    """A program of one of the forms, with layouts of the inputs in memory, and in some with symbolic sizes."""
+    return form(lambda *options: random.choice(options), random.randint)
+
+
+def form(pick: Callable, integer: Callable) -> Fuzzed:
+    """Choices as in fuzz_programs.program."""
+    size = {"b": integer(1, 3), "h": integer(1, 3), "n": integer(1, 3), "i": integer(1, 24), "j": integer(1, 24)}
+    size |= {"d": pick(4, 5, 8), "e": pick(4, 8, 12), "l": integer(1, 9)}
+    size["j"] = size["i"] if pick(True, False) else size["j"]
+    draft = Draft(pick, size)
+    pick(*FORMS)(draft)
+    inputs = {name: (kind, shape) for name, (kind, shape) in draft.inputs.items()}
+    layouts = {name: layout for name in inputs if (layout := pick("", "", "", *LAYOUTS))}
+    dtype, regime = pick(*DTYPES), pick(*REGIMES[:1], *REGIMES[:1], *REGIMES)
+    return Fuzzed(tuple(draft.lines), inputs, dtype, regime, integer(0, 999), layouts, pick(False, False, True))
