@@ -144,7 +144,7 @@ def _needed(nodes: list[fx.Node], outputs: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
-    """The nodes that it reads; of a concatenation, those with elements (rotations leave the rest of a head as it is)."""
+    """The nodes that it reads; of a concatenation, those with elements (a rotation may leave nothing of a head)."""
     return [n for n in node.all_input_nodes if not (_is_joint(node) and _is_empty(n))]
 
 

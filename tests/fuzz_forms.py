@@ -126,7 +126,8 @@ def _other_dim(d: Draft) -> None:
         ("s = k @ q.mT * 0.3", "p = s.softmax(-2)", "o = p.mT @ v"),
         ("s = k @ q.mT * 0.3", "e = (s - s.amax(-2, keepdim=True)).exp()", "o = (e / e.sum(-2, keepdim=True)).mT @ v"),
         ("s = torch.einsum('bhid,bhjd->jbhi', q, k)", "p = s.softmax(0)", "o = torch.einsum('jbhi,bhje->bhie', p, v)"),
-        ("s = torch.einsum('bhid,bhjd->bjih', q, k)", "p = F.softmax(s, 1)", "o = torch.einsum('bjih,bhje->ihbe', p, v)"),
+        ("s = torch.einsum('bhid,bhjd->bjih', q, k)", "p = F.softmax(s, 1)",
+         "o = torch.einsum('bjih,bhje->ihbe', p, v)"),
         ("s = q @ k.mT", "p = s.softmax(1)", "o = p @ v"),
         ("s = q @ k.mT", "p = s.softmax(-2)", "o = p @ v"),
         ("s = q @ k.mT", "p = s.flatten(2).softmax(-1).view_as(s)", "o = p @ v"),
@@ -167,9 +168,10 @@ def _several(d: Draft) -> None:
     d.say("s = q @ k.mT * 0.3")
     d.middle("bh", plain=True)
     d.say("o = p @ v.to(p.dtype)")
-    d.say(d.pick("return o, s", "return o, p", "return o, s.logsumexp(-1)", "return o, s.amax(-1)", "return o, p.sum(-2)",
-                 "return o, p.mean(1)", "return o, o.sum(-1)", "return o, p @ v.to(p.dtype).square()",
-                 "return s, o, p", "return o, (p * p).sum(-1)", "return o, -(p * (p + 1e-9).log()).sum(-1)"))  # fmt: skip
+    d.say(d.pick("return o, s", "return o, p", "return o, s.logsumexp(-1)", "return o, s.amax(-1)",
+                 "return o, p.sum(-2)", "return o, p.mean(1)", "return o, o.sum(-1)",
+                 "return o, p @ v.to(p.dtype).square()", "return s, o, p", "return o, (p * p).sum(-1)",
+                 "return o, -(p * (p + 1e-9).log()).sum(-1)"))  # fmt: skip
 
 
 FORMS = (_joined_keys, _joined_scores, _sink, _rotated, _rows_of_sequences, _groups_by_reshape, _transposed, _other_dim,

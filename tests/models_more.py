@@ -8,50 +8,48 @@ from __future__ import annotations
 import torch
 
 from tests.models import (
-    _BERT,
-    _DENSE,
-    _MLA,
-    _PATCHES,
-    _SPEECH,
-    _T5,
-    GROUPED,
-    SMALL,
+    BERT,
+    DENSE,
+    MLA,
+    PATCHES,
+    SPEECH,
+    T5,
     TOKENS,
     VOCABULARY,
     Model,
-    _causal,
-    _encoded,
-    _ids,
-    _image,
-    _make,
-    _padded,
+    causal,
+    encoded,
+    image,
+    maker,
+    padded,
+    tokens,
 )
 
 _DECODER = {"vocab_size": VOCABULARY, **TOKENS}
-_BOTH_SIDES = {"d_model": 64, "max_position_embeddings": 64, "decoder_start_token_id": 1, **_SPEECH, **_DECODER}
+_BOTH_SIDES = {"d_model": 64, "max_position_embeddings": 64, "decoder_start_token_id": 1, **SPEECH, **_DECODER}
 _EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
 _MANY_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 8, **_DECODER}
-_TEXT = {**_BERT, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+_TEXT = {**BERT, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
 _CONVOLUTIONS = {"conv_dim": (16, 16), "conv_stride": (4, 2), "conv_kernel": (8, 4), "num_feat_extract_layers": 2}
-_WAVE = {**_BERT, **_CONVOLUTIONS, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4}
+_WAVE = {**BERT, **_CONVOLUTIONS, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4}
 _SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
 
 
 def _encoder(name: str, model: str, config: str, attentions: int = 2, **sizes) -> Model:
-    return Model(name, _make(model, config, **{**_BERT, **sizes}), _padded(), attentions)
+    return Model(name, maker(model, config, **{**BERT, **sizes}), padded(), attentions)
 
 
 def _both(name: str, model: str, config: str, **sizes) -> Model:
-    return Model(name, _make(model, config, **{**_BOTH_SIDES, **sizes}), _encoded, 6)
+    return Model(name, maker(model, config, **{**_BOTH_SIDES, **sizes}), encoded, 6)
 
 
 def _pictures(name: str, model: str, config: str, attentions: int = 2, **sizes) -> Model:
-    return Model(name, _make(model, config, **{**_PATCHES, **sizes}), _image, attentions)
+    return Model(name, maker(model, config, **{**PATCHES, **sizes}), image, attentions)
 
 
 def _two_towers():
-    return {"input_ids": _ids(), **_image()}
+    return {"input_ids": tokens(), **image()}
 
 
 def _wave():
@@ -63,7 +61,7 @@ def _audio():
 
 
 def _long():
-    return {"input_ids": _ids(length=64), "attention_mask": torch.ones(2, 64, dtype=torch.int64)}
+    return {"input_ids": tokens(length=64), "attention_mask": torch.ones(2, 64, dtype=torch.int64)}
 
 
 def _bytes():
@@ -74,7 +72,7 @@ def _picture_64():
     return {"pixel_values": torch.randn(1, 3, 64, 64)}
 
 
-_TOWERS = {"text_config": _TEXT, "vision_config": _PATCHES}
+_TOWERS = {"text_config": _TEXT, "vision_config": PATCHES}
 MORE = (
     _encoder("RoBERTa", "RobertaModel", "RobertaConfig", max_position_embeddings=64),
     _encoder("XLM-R", "XLMRobertaModel", "XLMRobertaConfig", max_position_embeddings=64),
@@ -91,13 +89,13 @@ MORE = (
     _encoder("DeBERTa", "DebertaModel", "DebertaConfig", relative_attention=True, pos_att_type=["c2p", "p2c"]),
     Model(
         "DistilBERT",
-        _make("DistilBertModel", "DistilBertConfig", dim=64, n_layers=2, n_heads=4, hidden_dim=128, vocab_size=VOCABULARY),
-        _padded(),
+        maker("DistilBertModel", "DistilBertConfig", dim=64, n_layers=2, n_heads=4, hidden_dim=128, vocab_size=97),
+        padded(),
     ),
     Model(
         "XLNet",
-        _make("XLNetModel", "XLNetConfig", d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=VOCABULARY),
-        _padded(use_mems=False),
+        maker("XLNetModel", "XLNetConfig", d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=VOCABULARY),
+        padded(use_mems=False),
     ),
     _both("BART", "BartModel", "BartConfig"),
     _both("mBART", "MBartModel", "MBartConfig"),
@@ -107,104 +105,104 @@ MORE = (
     _both("Blenderbot", "BlenderbotModel", "BlenderbotConfig"),
     _both("BigBird-Pegasus", "BigBirdPegasusModel", "BigBirdPegasusConfig", attention_type="original_full"),
     _both("LED", "LEDModel", "LEDConfig", attention_window=8),
-    Model("mT5", _make("MT5Model", "MT5Config", **_T5, **TOKENS), _encoded, 6),
-    Model("UMT5", _make("UMT5Model", "UMT5Config", **_T5, **TOKENS), _encoded, 6),
-    Model("T5, gated", _make("T5Model", "T5Config", **_T5, **TOKENS, feed_forward_proj="gated-gelu"), _encoded, 6),
-    Model("GPT-J", _make("GPTJForCausalLM", "GPTJConfig", **_GPT), _padded(use_cache=False)),
-    Model("CodeGen", _make("CodeGenForCausalLM", "CodeGenConfig", **_GPT), _padded(use_cache=False)),
+    Model("mT5", maker("MT5Model", "MT5Config", **T5, **TOKENS), encoded, 6),
+    Model("UMT5", maker("UMT5Model", "UMT5Config", **T5, **TOKENS), encoded, 6),
+    Model("T5, gated", maker("T5Model", "T5Config", **T5, **TOKENS, feed_forward_proj="gated-gelu"), encoded, 6),
+    Model("GPT-J", maker("GPTJForCausalLM", "GPTJConfig", **_GPT), padded(use_cache=False)),
+    Model("CodeGen", maker("CodeGenForCausalLM", "CodeGenConfig", **_GPT), padded(use_cache=False)),
     Model(
         "GPT-Neo",
-        _make("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=64, num_layers=2, num_heads=4, window_size=8,
+        maker("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=64, num_layers=2, num_heads=4, window_size=8,
               attention_types=[[["global", "local"], 1]], max_position_embeddings=64, **_DECODER),
-        _padded(use_cache=False),
+        padded(use_cache=False),
     ),
     Model(
         "MPT",
-        _make("MptForCausalLM", "MptConfig", d_model=64, n_layers=2, n_heads=4, max_seq_len=64, **_DECODER),
-        _padded(use_cache=False),
+        maker("MptForCausalLM", "MptConfig", d_model=64, n_layers=2, n_heads=4, max_seq_len=64, **_DECODER),
+        padded(use_cache=False),
     ),
     Model(
         "GPT-BigCode",
-        _make("GPTBigCodeForCausalLM", "GPTBigCodeConfig", n_embd=64, n_layer=2, n_head=4, n_positions=64, **_DECODER),
-        _padded(use_cache=False),
+        maker("GPTBigCodeForCausalLM", "GPTBigCodeConfig", n_embd=64, n_layer=2, n_head=4, n_positions=64, **_DECODER),
+        padded(use_cache=False),
     ),
-    _causal("Falcon", "FalconForCausalLM", "FalconConfig"),
-    _causal("Falcon, ALiBi", "FalconForCausalLM", "FalconConfig", alibi=True, new_decoder_architecture=True),
-    _causal("StableLM", "StableLmForCausalLM", "StableLmConfig"),
-    _causal("Qwen2", "Qwen2ForCausalLM", "Qwen2Config"),
-    _causal("Mixtral", "MixtralForCausalLM", "MixtralConfig", **_EXPERTS),
-    _causal("Qwen2-MoE", "Qwen2MoeForCausalLM", "Qwen2MoeConfig", shared_expert_intermediate_size=32, **_MANY_EXPERTS),
-    _causal("Qwen3-MoE", "Qwen3MoeForCausalLM", "Qwen3MoeConfig", head_dim=16, **_MANY_EXPERTS),
-    _causal("OLMoE", "OlmoeForCausalLM", "OlmoeConfig", num_experts=4, num_experts_per_tok=2),
-    _causal("Gemma", "GemmaForCausalLM", "GemmaConfig", head_dim=16),
-    _causal("Gemma-3", "Gemma3ForCausalLM", "Gemma3TextConfig", head_dim=16, sliding_window=8),
-    _causal("Cohere", "CohereForCausalLM", "CohereConfig"),
-    _causal("Cohere-2", "Cohere2ForCausalLM", "Cohere2Config", sliding_window=8),
-    _causal("Granite", "GraniteForCausalLM", "GraniteConfig", attention_multiplier=0.1),
-    _causal("Phi-3", "Phi3ForCausalLM", "Phi3Config"),
-    _causal("Starcoder2", "Starcoder2ForCausalLM", "Starcoder2Config", sliding_window=8),
-    _causal("Nemotron", "NemotronForCausalLM", "NemotronConfig"),
-    _causal("Persimmon", "PersimmonForCausalLM", "PersimmonConfig", num_key_value_heads=4),
-    _causal("OLMo", "OlmoForCausalLM", "OlmoConfig"),
-    _causal("GLM", "GlmForCausalLM", "GlmConfig", head_dim=16),
-    _causal("Helium", "HeliumForCausalLM", "HeliumConfig", head_dim=16),
-    _causal("SmolLM3", "SmolLM3ForCausalLM", "SmolLM3Config"),
-    _causal("Llama 4", "Llama4ForCausalLM", "Llama4TextConfig", head_dim=16, intermediate_size_mlp=64, **_EXPERTS),
-    _causal("Jamba", "JambaForCausalLM", "JambaConfig", 1, attn_layer_period=2, attn_layer_offset=1, num_experts=2,
+    causal("Falcon", "FalconForCausalLM", "FalconConfig"),
+    causal("Falcon, ALiBi", "FalconForCausalLM", "FalconConfig", alibi=True, new_decoder_architecture=True),
+    causal("StableLM", "StableLmForCausalLM", "StableLmConfig"),
+    causal("Qwen2", "Qwen2ForCausalLM", "Qwen2Config"),
+    causal("Mixtral", "MixtralForCausalLM", "MixtralConfig", **_EXPERTS),
+    causal("Qwen2-MoE", "Qwen2MoeForCausalLM", "Qwen2MoeConfig", shared_expert_intermediate_size=32, **_MANY_EXPERTS),
+    causal("Qwen3-MoE", "Qwen3MoeForCausalLM", "Qwen3MoeConfig", head_dim=16, **_MANY_EXPERTS),
+    causal("OLMoE", "OlmoeForCausalLM", "OlmoeConfig", num_experts=4, num_experts_per_tok=2),
+    causal("Gemma", "GemmaForCausalLM", "GemmaConfig", head_dim=16),
+    causal("Gemma-3", "Gemma3ForCausalLM", "Gemma3TextConfig", head_dim=16, sliding_window=8),
+    causal("Cohere", "CohereForCausalLM", "CohereConfig"),
+    causal("Cohere-2", "Cohere2ForCausalLM", "Cohere2Config", sliding_window=8),
+    causal("Granite", "GraniteForCausalLM", "GraniteConfig", attention_multiplier=0.1),
+    causal("Phi-3", "Phi3ForCausalLM", "Phi3Config"),
+    causal("Starcoder2", "Starcoder2ForCausalLM", "Starcoder2Config", sliding_window=8),
+    causal("Nemotron", "NemotronForCausalLM", "NemotronConfig"),
+    causal("Persimmon", "PersimmonForCausalLM", "PersimmonConfig", num_key_value_heads=4),
+    causal("OLMo", "OlmoForCausalLM", "OlmoConfig"),
+    causal("GLM", "GlmForCausalLM", "GlmConfig", head_dim=16),
+    causal("Helium", "HeliumForCausalLM", "HeliumConfig", head_dim=16),
+    causal("SmolLM3", "SmolLM3ForCausalLM", "SmolLM3Config"),
+    causal("Llama 4", "Llama4ForCausalLM", "Llama4TextConfig", head_dim=16, intermediate_size_mlp=64, **_EXPERTS),
+    causal("Jamba", "JambaForCausalLM", "JambaConfig", 1, attn_layer_period=2, attn_layer_offset=1, num_experts=2,
             use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4),
-    _causal("DeepSeek-V2", "DeepseekV2ForCausalLM", "DeepseekV2Config", **{**_MLA, **_DENSE, "num_key_value_heads": 4}),
+    causal("DeepSeek-V2", "DeepseekV2ForCausalLM", "DeepseekV2Config", **{**MLA, **DENSE, "num_key_value_heads": 4}),
     Model(
         "Mamba",
-        _make("MambaForCausalLM", "MambaConfig", hidden_size=64, num_hidden_layers=2, state_size=4, **_DECODER),
-        lambda: {"input_ids": _ids(), "use_cache": False},
+        maker("MambaForCausalLM", "MambaConfig", hidden_size=64, num_hidden_layers=2, state_size=4, **_DECODER),
+        lambda: {"input_ids": tokens(), "use_cache": False},
         0,
     ),
-    Model("CLIP", _make("CLIPModel", "CLIPConfig", projection_dim=32, **_TOWERS), _two_towers, 4),
-    Model("SigLIP", _make("SiglipModel", "SiglipConfig", **_TOWERS), _two_towers, 5),
+    Model("CLIP", maker("CLIPModel", "CLIPConfig", projection_dim=32, **_TOWERS), _two_towers, 4),
+    Model("SigLIP", maker("SiglipModel", "SiglipConfig", **_TOWERS), _two_towers, 5),
     _pictures("DINOv2", "Dinov2Model", "Dinov2Config"),
     _pictures("DeiT", "DeiTModel", "DeiTConfig"),
     _pictures("BEiT", "BeitModel", "BeitConfig", use_relative_position_bias=True),
     _pictures("ViT-MAE", "ViTMAEModel", "ViTMAEConfig", mask_ratio=0.0),
     _pictures("Data2Vec, images", "Data2VecVisionModel", "Data2VecVisionConfig", use_relative_position_bias=True),
     _pictures("I-JEPA", "IJepaModel", "IJepaConfig"),
-    Model("Swin", _make("SwinModel", "SwinConfig", **_SWIN), _image, 4),
-    Model("Swin v2", _make("Swinv2Model", "Swinv2Config", **_SWIN), _image, 4),
-    Model("Wav2Vec2", _make("Wav2Vec2Model", "Wav2Vec2Config", **_WAVE), _wave),
-    Model("HuBERT", _make("HubertModel", "HubertConfig", **_WAVE), _wave),
-    Model("WavLM", _make("WavLMModel", "WavLMConfig", **_WAVE), _wave),
+    Model("Swin", maker("SwinModel", "SwinConfig", **_SWIN), image, 4),
+    Model("Swin v2", maker("Swinv2Model", "Swinv2Config", **_SWIN), image, 4),
+    Model("Wav2Vec2", maker("Wav2Vec2Model", "Wav2Vec2Config", **_WAVE), _wave),
+    Model("HuBERT", maker("HubertModel", "HubertConfig", **_WAVE), _wave),
+    Model("WavLM", maker("WavLMModel", "WavLMConfig", **_WAVE), _wave),
     Model(
         "SAM, images",
-        _make("SamVisionModel", "SamVisionConfig", hidden_size=64, num_hidden_layers=2, num_attention_heads=4, mlp_dim=64,
-              image_size=64, patch_size=8, window_size=4, global_attn_indexes=[1], output_channels=16),
+        maker("SamVisionModel", "SamVisionConfig", hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+              mlp_dim=64, image_size=64, patch_size=8, window_size=4, global_attn_indexes=[1], output_channels=16),
         _picture_64,
     ),
     Model(
         "Longformer",
-        _make("LongformerModel", "LongformerConfig", **{**_TEXT, "max_position_embeddings": 96}, attention_window=[8, 8]),
+        maker("LongformerModel", "LongformerConfig", **_TEXT | {"max_position_embeddings": 96}, attention_window=8),
         _long,
     ),
     Model(
         "Nystromformer",
-        _make("NystromformerModel", "NystromformerConfig", **_TEXT, num_landmarks=8, segment_means_seq_len=64),
-        lambda: {"input_ids": _ids(length=64)},
+        maker("NystromformerModel", "NystromformerConfig", **_TEXT, num_landmarks=8, segment_means_seq_len=64),
+        lambda: {"input_ids": tokens(length=64)},
         6,
     ),
     Model(
         "BigBird",
-        _make("BigBirdModel", "BigBirdConfig", **_TEXT, attention_type="original_full"),
+        maker("BigBirdModel", "BigBirdConfig", **_TEXT, attention_type="original_full"),
         _long,
     ),
     Model(
         "Perceiver",
-        _make("PerceiverModel", "PerceiverConfig", d_model=24, d_latents=32, num_latents=8, num_blocks=1,
+        maker("PerceiverModel", "PerceiverConfig", d_model=24, d_latents=32, num_latents=8, num_blocks=1,
               num_self_attends_per_block=2, num_self_attention_heads=4, num_cross_attention_heads=4),
         _bytes,
         3,
     ),
     Model(
         "SegFormer",
-        _make("SegformerModel", "SegformerConfig", num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1],
+        maker("SegformerModel", "SegformerConfig", num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1],
               hidden_sizes=[16, 32], patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2]),
-        _image,
+        image,
     ),
 )  # fmt: skip

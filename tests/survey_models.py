@@ -19,7 +19,7 @@ import onepass
 from onepass import report
 from tests.models import MODELS, Model
 from tests.models_more import MORE
-from tests.own_models import OWN
+from tests.own_models import LAYERS, OWN
 from tests.test_models import answers, as_near
 
 HEAD = """# Models
@@ -48,7 +48,7 @@ def line(model: Model) -> str:
     try:
         exact, eager, fused, graphs = answers(built, inputs)
     except Exception as error:
-        return f"| {model} | - | crash | {_first(error)} |"
+        return f"| {model} | - | {_whose(built, inputs)} | {_first(error)} |"
     found = onepass.reports()
     count = sum(region.count for r in found for region in r.regions)
     broken = [f"{len(graphs)} graphs"] if len(graphs) > 1 else []
@@ -56,6 +56,17 @@ def line(model: Model) -> str:
     failures = [f for r in found for f in r.failures] + [n for r in found for x in r.regions for n in x.notes]
     right = "yes" if as_near(fused, eager, exact) else "WRONG"
     return f"| {model} | {count} of {model.attentions} | {right} | {'; '.join([*broken, *reasons, *failures])} |"
+
+
+def _whose(built, inputs) -> str:
+    """Whether torch.compile fails on the model without onepass too."""
+    torch._dynamo.reset()
+    try:
+        with torch.no_grad():
+            torch.compile(built, backend="eager")(**inputs)
+    except Exception:
+        return "not compiled by torch"
+    return "crash"
 
 
 def _first(error: Exception) -> str:
@@ -70,7 +81,7 @@ def main(names: list[str]) -> int:
     if not names:
         print(HEAD, end="", flush=True)
     lines = []
-    for model in (*MODELS, *OWN, *MORE):
+    for model in (*MODELS, *OWN, LAYERS, *MORE):
         if not names or model.name in names:
             lines.append(line(model))
             print(lines[-1], flush=True)

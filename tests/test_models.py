@@ -62,7 +62,7 @@ def count(graph) -> dict[str, int]:
     return {name: names.count(name) for name in names if any(w in name for w in ("linear", "layer_norm", "embedding"))}
 
 
-@pytest.mark.parametrize("record", MODELS, ids=str)
+@pytest.mark.parametrize("record", (*MODELS, *OWN), ids=str)
 def test_every_attention_is_fused_and_nothing_else_is_disturbed(record):
     exact, eager, fused, graphs = answers(record.build(), record.inputs())
     reports = onepass.reports()
