@@ -243,7 +243,7 @@ REFUSED = {
     "dtype": lambda q, k, v: (q @ k.mT) > 0,
     "complex": lambda q, k, v: torch.view_as_complex(q.reshape(*q.shape[:-1], -1, 2)).real,
     "empty": lambda q, k, v: q @ k[:, :, :0].mT @ v[:, :, :0],
-    "constant": lambda q, k, v: q * torch.tensor([0.5] * 16) @ k.mT,
+    "constant": lambda q, k, v: q * torch.tensor([0.5, 0.25] * 8) @ k.mT,
 }
 
 
