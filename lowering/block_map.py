@@ -28,12 +28,16 @@ EMPTY, PARTIAL, FULL = 0, 1, 2
 
 @dataclass(frozen=True)
 class Tiling:
-    """A map with the numbers of a launch: the tile of rows (1 where the guard ignores them) and of the loop."""
+    """A map with the numbers of a launch: the tile of rows (1 where the guard ignores them) and of the loop.
+
+    together: how many tiles of rows go through one list (`shared_visits`), 0 for a list each (`visits`).
+    """
 
     record: BlockMap
     row_tile: int
     tile: int
     sizes: tuple[tuple[str, int], ...]
+    together: int = 0
 
     def length(self, dim: Dim) -> int:
         return resolve(dim.size, dict(self.sizes))
@@ -118,6 +122,27 @@ def visits(classes: torch.Tensor) -> torch.Tensor:
     return torch.cat([*counts, listed, torch.zeros_like(counts[0])], -1).int()
 
 
+def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
+    """[..., rows, n] classes as int32 [..., rows / together, 1 + 2 · together + n]: one list for several tiles of rows.
+
+    How many tiles; for each tile of rows where in the list its own begin and end, one at least; then by rising number
+    2^together · number + the sum of 2^w over the tiles of rows w for which that tile is not full.
+    """
+    missing = -classes.shape[-2] % together
+    classes = torch.nn.functional.pad(classes, (0, 0, 0, missing), value=EMPTY).unflatten(-2, (-1, together))
+    count, kept = classes.shape[-1], classes != EMPTY
+    visited = kept.any(-2)
+    numbers = torch.arange(count, device=classes.device)
+    order = torch.where(visited, numbers, numbers + count).sort(-1).values % count
+    place = (visited.cumsum(-1) - 1).unsqueeze(-2)
+    last = torch.where(kept, place + 1, 0).amax(-1)
+    first = torch.where(kept, place, count).amin(-1).where(last > 0, torch.zeros_like(last))
+    bit = 2 ** torch.arange(together, device=classes.device).unsqueeze(-1)
+    entries = numbers * 2**together + ((classes != FULL) * bit).sum(-2)
+    ends = torch.stack([first, last.clamp(min=1)], -1).flatten(-2)
+    return torch.cat([visited.sum(-1, keepdim=True).clamp(min=1), ends, entries.gather(-1, order)], -1).int()
+
+
 Run = Callable[[Plan, Mapping[str, torch.Tensor], Mapping[str, int]], torch.Tensor]
 
 
@@ -126,7 +151,12 @@ def build(tiling: Tiling, values: Mapping[str, torch.Tensor], run: Run) -> torch
     found = dict(values)
     for plan in class_plans(tiling):
         found[plan.output.name] = run(plan, {t.name: found[t.name] for t in plan.inputs}, dict(tiling.sizes))
-    return visits(found[plan.output.name])
+    classes = found[plan.output.name]
+    if not tiling.together:
+        return visits(classes)
+    if tiling.record.rows:
+        return shared_visits(classes, tiling.together)
+    return shared_visits(classes.unsqueeze(-2).expand(*classes.shape[:-1], tiling.together, -1), tiling.together)
 
 
 def _state(tensor: torch.Tensor) -> tuple | None:

@@ -265,7 +265,7 @@ class _Emitter:
         lines += [f"    mbarrier.wait({self.row_empty}.index(slot), (turn // {s.queries} & 1) ^ 1)"]
         lines += [f"    mbarrier.expect({self.row_full}.index(slot), {sum(r.bytes for r in self.row_rings)})"]
         lines += [f"    {line}" for line in copies]
-        body = [f"start = ({walk.at('t')}) * {s.tile}", f"slot = count % {s.depth}"]
+        body = [*walk.at("t"), f"start = tile * {s.tile}", f"slot = count % {s.depth}"]
         body += [f"phase = (count // {s.depth} & 1) ^ 1"]
         for ring in self.rings:
             body += [f"mbarrier.wait({ring.empty}.index(slot), phase)"]

@@ -15,7 +15,7 @@ import torch
 
 from ..egraph.affine import affine
 from . import gluon_order as order
-from .block_map import EMPTY, Tiling, pays, visits
+from .block_map import Tiling, pays, shared_visits
 from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
@@ -29,7 +29,7 @@ from .tuning import Config
 
 BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
 
-
+NOTHING = torch.zeros(1, dtype=torch.int32)
 WASTE = 1.15  # at most so many rows are computed for each that is stored, for the sake of more warpgroups
 
 
@@ -100,14 +100,12 @@ class GluonLauncher(Launcher):
         if prepared.tiling is not None:
             arguments, maps = (*arguments, name), ((name, prepared.tiling),)
         else:
-            listed = prepared.classes if prepared.classes is not None else np.zeros((1, 1))
-            arguments = (*arguments, visits(torch.from_numpy(listed)).to(device))
+            arguments = (*arguments, prepared.listed.to(device))
         return GluonLaunch(function, programs, windows, (*arguments, prepared.total), maps)
 
     def _table(self, binding, prepared, schedule, programs: int, device) -> tuple[torch.Tensor, torch.Tensor]:
         if not prepared.shape.table:
-            nothing = torch.zeros(1, dtype=torch.int32, device=device)
-            return nothing, nothing
+            return (NOTHING.to(device),) * 2
         points = prepared.total // len(prepared.lengths)
         streamed = 2 * prepared.length * sum(o.inner.size for o in binding.streams)
         table = order.dealt(prepared.lengths, points, streamed, programs, schedule.tile)
@@ -117,7 +115,7 @@ class GluonLauncher(Launcher):
 @dataclass(frozen=True)
 class Prepared:
     """What sizes say of a kernel: the facts for its text, how many tiles each tile of rows runs where that is known,
-    the number of items, the loop's length, and what lists of tiles come from: a map of blocks, or classes of tiles.
+    the number of items, the loop's length, and what lists of tiles come from: a map of blocks, or themselves.
     """
 
     shape: Shape
@@ -125,7 +123,7 @@ class Prepared:
     total: int
     length: int
     tiling: Tiling | None = None
-    classes: np.ndarray | None = None
+    listed: torch.Tensor = NOTHING
 
 
 def prepare(
@@ -138,17 +136,18 @@ def prepare(
     total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
     even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
     shape = Shape(Facts(frozenset(even), wide), "some", False, overlays=overlays, sent=exits)
-    if loop.map is not None and pays(kernel, loop.map, height, schedule.tile, sizes):
+    if loop.map is not None and pays(kernel, loop.map, ROWS, schedule.tile, sizes):
         known = tuple(sorted(sizes.items()))
-        tiling = Tiling(loop.map, height if loop.map.rows else 1, schedule.tile, known)
+        tiling = Tiling(loop.map, ROWS if loop.map.rows else 1, schedule.tile, known, schedule.consumers)
         return Prepared(replace(shape, listed=(*loop.map.dims, *loop.map.rows)), None, total, length, tiling)
     if len(loop.ranges) != 1:
-        classes = order.classes(binding, sizes, height, schedule.tile)
+        classes = order.classes(binding, sizes, ROWS, schedule.tile)
         if classes is None:
             raise Refused("its guard keeps a union of ranges that depend on more than the row")
-        lengths = np.maximum((classes != EMPTY).sum(1), 1)
+        listed = shared_visits(torch.from_numpy(classes), schedule.consumers)
+        lengths = listed[:, 0].numpy()
         shape = replace(shape, listed=(kernel.rows,), table=_uneven(lengths, schedule))
-        return Prepared(shape, lengths, total, length, classes=classes)
+        return Prepared(shape, lengths, total, length, listed=listed)
     own = order.ranges(binding, sizes, ROWS, schedule.tile)
     block = order.ranges(binding, sizes, height, schedule.tile)
     lengths = None if block is None else block.end - block.begin

@@ -57,7 +57,7 @@ class Row:
 ANY = 1 << 30
 # First match wins.
 DEFAULTS = (
-    Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 1, turns=True)),
+    Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 2, turns=True)),
     Row(64, 64, 2047, True, False, Schedule(2, 128, 4, 2, turns=True), slower=0.07),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
     Row(128, 128, ANY, None, None, Schedule(2, 128, 2, 2, turns=True)),

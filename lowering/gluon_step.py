@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..egraph.ops import iota
-from ..egraph.term import subterms
+from ..egraph.term import Term, subterms
 from .gluon_bind import Binding, Operand, Step, chunks
 from .gluon_schedule import ROWS, Schedule
+from .gluon_store import StoreWriter
 from .gluon_walk import Walk
 from .gluon_write import GluonWriter, matrix_in, name_products, wait_for
-from .plan import Accumulator, Store
+from .plan import Accumulator
 from .triton_ops import Value, identity, literal, type_name
 from .triton_product import scale_split
 from .triton_term import LOG2_E, Scope
 
+FETCHED = 32  # registers of a thread that may hold what is fetched ahead
 LAZY = 8.0  # a scale may lag behind the largest score by 2^8: weights stay below that
 
 
@@ -62,6 +63,8 @@ class Consumer:
         self.scores = name_products(writer, binding.products)
         self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.matrices = binding.matrices
+        every = [(a, values) for step in binding.steps for a, values in step.states]
+        self.bodies = [b for a, values in every for b in (a.gauge, *(f for v in values for f in v.factors)) if b]
         self.pending: list[list[Pending]] = self._plan_pending()
         last = {p.columns: n for n, step in enumerate(binding.steps) for p in step.products}
         self.releases = {n: [o for o, m in last.items() if m == n] for n in range(len(binding.steps))}
@@ -97,7 +100,7 @@ class Consumer:
         rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
         body = [*prologue, *before, *first, f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
         body += [f"count += {walk.count}", f"mbarrier.arrive({self.row_empty}.index(at))"]
-        body += self._drain() + after + self._store()
+        body += self._drain() + after + StoreWriter(self.writer, self.binding, self.states, self.exits).lines()
         return [*self.writer.outer.lines, *body, "turn += 1"]
 
     def _skip(self, number: str) -> list[str]:
@@ -120,19 +123,37 @@ class Consumer:
     def _phase(self, count: str = "count") -> str:
         return f"(({count}) // {self.schedule.depth}) & 1"
 
-    def _tile(self, number: int, tile: str, more: str) -> list[str]:
+    def _tile(self, number: int, find: list[str], more: str) -> list[str]:
         """A tile's steps: number 0 is the first of an item, which has no value products before it."""
         writer, count = self.writer, "count + t" if number else "count"
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=number == 0 or self.listed)
         lines = writer.inner.lines
-        lines += [f"tile = {tile}", f"{start} = tile * {self.schedule.tile}"]
+        lines += [*find, f"{start} = tile * {self.schedule.tile}"]
+        self._fetch(number)
         if number == 0:
             lines += self._arrive_at(0, count, None)
         for n, step in enumerate(self.binding.steps):
             earlier = self.pending[n - 1] if n or number else []
             self._step(n, step, number, count, earlier, f"{count} - 1" if n == 0 else count, more)
         return writer.close()
+
+    def _fetch(self, number: int) -> None:
+        """Asks for what lies along the loop before the products that it waits with; for guards only where needed."""
+        writer, guard = self.writer, self.loop.guard
+        mine = lambda term: [n for n in subterms(term) if n.op == "load" and n.dims == {self.loop.dim}]
+        always = list(dict.fromkeys(n for body in self.bodies for n in mine(body)))
+        branched = number and self.shape.masked == "some"
+        tested = mine(guard) if guard is not None and (self.listed or not branched) else []
+        tested = [n for n in dict.fromkeys(tested) if n not in always]
+        if sum(map(_registers, always + tested)) * self.schedule.tile // ROWS > FETCHED:
+            return
+        for node in always:
+            writer.value(node)
+        writer.kept = Value(self.partial) if branched else None
+        for node in tested:
+            writer.value(node)
+        writer.kept = None
 
     def _arrive_at(self, n: int, count: str, more: str | None) -> list[str]:
         """Waits for the tiles that step n is the first to read."""
@@ -317,74 +338,7 @@ class Consumer:
         around.lines += [f"    {line}" for line in branch]
         return name
 
-    # The end of an item
 
-    def _store(self) -> list[str]:
-        """Finished values, then what is stored, chunk by chunk of the value dim; what lacks that dim, once."""
-        writer, wide = self.writer, self.binding.wide
-        before = len(writer.outer.lines)
-        states = [state for states in self.states for state in states]
-        whole = [self._finished(state) for state in states]
-        for number, (start, extent) in enumerate(chunks(wide.size) if wide else [(0, 0)]):
-            writer.open_chunk(number, start, extent)
-            writer.wide_scope.lines = writer.outer.lines
-            for state, vectors in zip(states, whole, strict=True):
-                self._remember(state, vectors, number)
-            for store in writer.kernel.stores:
-                if store.output in self.exits:
-                    writer.outer.lines += self._sent(store, number, start, extent)
-                elif wide in store.order or number == 0:
-                    writer.outer.lines.append(self._stored(store))
-        lines = writer.outer.lines[before:]
-        del writer.outer.lines[before:]
-        return lines
-
-    def _sent(self, store: Store, number: int, start: int, extent: int) -> list[str]:
-        """By shared memory, once what was there before has left; a tensor map cuts off what lies outside."""
-        writer, exit = self.writer, self.exits[store.output]
-        value = writer.spread(writer.value(store.term), writer.sort((self.rows, self.binding.wide)))
-        part = f"{exit.buffers[number]}.index(W)"
-        first = {self.rows: writer.starts[self.rows], self.binding.wide: str(start)}
-        where = ", ".join(first[d] if d in first else writer.starts[d] for d in store.order)
-        whole = matrix_in(part, exit.operand, ROWS, extent, transposed=False)
-        return [
-            *(["tma.store_wait(0)"] if number == 0 else []),
-            f"{whole}.store({value.text}.to({type_name(store.output.dtype)}))",
-            "fence_async_shared()",
-            f"tma.async_copy_shared_to_global({exit.maps[number]}, [{where}], {part})",
-        ]
-
-    def _stored(self, store: Store) -> str:
-        writer, dims = self.writer, self.writer.sort(store.order)
-        value = writer.spread(writer.value(store.term), dims)
-        pointer = writer.address(store.output, tuple(iota(d) for d in store.order), dims)
-        mask = writer.conjunction(*(writer.padding(d) for d in dims))
-        guard = f", mask={writer.align(mask, dims)}" if mask else ""
-        return f"gl.store({pointer}, {value.text}.to({type_name(store.output.dtype)}){guard})"
-
-    def _finished(self, state: State) -> tuple[Value | None, list[Value | None]]:
-        """The state's scale and its vectors, whole."""
-        writer, rows = self.writer, (self.rows,)
-        lines, vectors = writer.outer.lines, []
-        for value, names in zip(state.values, state.parts, strict=True):
-            if value.matrix is None and state.record.monoid != "max":
-                lines.append(f"{names[0]} = row_sum({names[0]}, ROWS)")
-            vectors.append(Value(names[0], rows) if value.matrix is None else None)
-        if not state.peak:
-            return (Value(state.scale, rows) if state.scale else None), vectors
-        shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
-        decay = writer.assign("decay", Value(f"gl.exp2({state.scale} - {shift})", rows), writer.outer).text
-        for value, names in zip(state.values, state.parts, strict=True):
-            lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
-        return Value(state.peak, rows), vectors
-
-    def _remember(self, state: State, finished, number: int) -> None:
-        """Puts the finished values where the writer looks for reductions."""
-        writer, (scale, vectors) = self.writer, finished
-        for reduction, vector, names in zip(state.record.reductions, vectors, state.parts, strict=True):
-            value = vector or Value(names[number], writer.sort((self.rows, self.binding.wide)))
-            memo = writer.scope_of(value.dims).memo
-            if scale is None:
-                memo[reduction] = value
-            else:
-                memo["state", reduction] = (scale, value)
+def _registers(load: Term) -> int:
+    """Of a thread, for a vector along 64 columns of scores."""
+    return 16 * (2 if load.dtype in ("int64", "float64") else 1)

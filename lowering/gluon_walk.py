@@ -1,7 +1,7 @@
 """Work items of a Hopper kernel: which tile of rows at which grid point, and which tiles of the loop in which order.
 
 The producer and the consumers of a program go through the same tiles: down a range that limits give, or along a list
-in memory (block_map.py), which names the tiles that hold anything, those that need the guard first. Used by
+in memory (block_map.py), which names the tiles that hold anything and says for whom they are full. Used by
 gluon_emit.py.
 """
 
@@ -20,18 +20,18 @@ from .triton_ops import Value
 
 @dataclass(frozen=True)
 class Walk:
-    """An item's tiles for one function: `count` of them, the number of the {t}-th, and when tile number `tile`, the
-    t-th, needs the guard. before, after: how many tiles of the program come earlier and later that are not its own.
+    """An item's tiles for one function: `count` of them, lines that find the {t}-th's number `tile`, and when that one
+    needs the guard. before, after: how many tiles of the program come earlier and later that are not its own.
     """
 
     count: str
-    number: str
+    find: tuple[str, ...]
     partial: str = ""
     before: str = ""
     after: str = ""
 
-    def at(self, t: str) -> str:
-        return self.number.format(t=t)
+    def at(self, t: str) -> list[str]:
+        return [line.format(t=t) for line in self.find]
 
 
 class WalkWriter:
@@ -57,12 +57,12 @@ class WalkWriter:
 
     def of_program(self, writer: GluonWriter, first: str) -> Walk:
         """The tiles that the producer copies for an item: at least one, so that every state begins."""
-        return self._list(writer, first) if self.listed is not None else self._down(*self._range(writer, first))
+        return self._listed(writer, first) if self.listed is not None else self._down(*self._range(writer, first))
 
     def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool) -> Walk:
         """The tiles of one warpgroup's rows. skewed: they may be fewer; some: it depends which need the guard."""
         if self.listed is not None:
-            return self._list(writer, first)
+            return self._own(writer, first)
         begin, end = self._range(writer, first)
         if not skewed and not some:
             return self._down(begin, end)
@@ -79,22 +79,39 @@ class WalkWriter:
     @staticmethod
     def _down(begin: str, end: str, partial: str = "", before: str = "", after: str = "") -> Walk:
         """From the end of a range: under a diagonal the tiles that need the guard come first."""
-        return Walk(f"{end} - {begin}", f"{end} - 1 - {{t}}", partial, before, after)
+        return Walk(f"{end} - {begin}", (f"tile = {end} - 1 - {{t}}",), partial, before, after)
 
     # Lists
 
-    def _list(self, writer: GluonWriter, first: str) -> Walk:
-        """This item's list: how many tiles need the guard, how many it has in all, their numbers. One at least runs."""
+    def _listed(self, writer: GluonWriter, first: str) -> Walk:
+        """All of an item's list; its parts are those of `shared_visits`."""
+        mine, every = self._list(writer, first)
+        return Walk(every, self._entry(mine, "{t}"))
+
+    def _own(self, writer: GluonWriter, first: str) -> Walk:
+        """A warpgroup's part of the list."""
+        mine, every = self._list(writer, first)
+        find = lambda hint, place: writer.assign(hint, Value(f"gl.load({mine} + {place} + 2 * W)"), writer.outer).text
+        begin, end = find("own_begin", 1), find("own_end", 2)
+        return Walk(
+            f"{end} - {begin}", self._entry(mine, f"{begin} + {{t}}"), "entry >> W & 1 != 0", begin, f"{every} - {end}"
+        )
+
+    def _entry(self, mine: str, place: str) -> tuple[str, ...]:
+        consumers = self.schedule.consumers
+        return f"entry = gl.load({mine} + {1 + 2 * consumers} + {place})", f"tile = entry >> {consumers}"
+
+    def _list(self, writer: GluonWriter, first: str) -> tuple[str, str]:
+        """Names of this item's list and of how many tiles it has."""
         place = "0"
         for dim in self.listed:
             of_rows = dim == self.kernel.rows
             count = f"gl.cdiv({self.sizes[dim]}, {self.block})" if of_rows else self.sizes[dim]
             place = f"({place} * {count} + {f'{first} // {self.block}' if of_rows else writer.starts[dim]})"
-        width = f"(gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile}) + 3)"
+        width = f"(gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile}) + {1 + 2 * self.schedule.consumers})"
         assign = lambda hint, text: writer.assign(hint, Value(text), writer.outer).text
-        mine = assign("visits_here", f"visits + gl.cast({place}, gl.int64) * {width}")
-        partial, every = assign("guarded", f"gl.load({mine})"), assign("every", f"gl.load({mine} + 1)")
-        return Walk(assign("tiles_here", f"gl.maximum({every}, 1)"), f"gl.load({mine} + 2 + {{t}})", f"t < {partial}")
+        mine = assign("list_here", f"visits + gl.cast({place}, gl.int64) * {width}")
+        return mine, assign("every", f"gl.load({mine})")
 
     # Ranges
 

@@ -24,7 +24,7 @@ RESERVED = (
     "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS "
     "consumer producer consumer0 consumer1 consumer2 added give_turn item_at multiplied partial_sum rescaled row_max "
     "row_sum span take_turn tangent counted position count turn start slot phase t w low high starts items visits "
-    "total tile at"
+    "total tile entry at"
 ).split()
 
 

@@ -115,6 +115,25 @@ def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
         assert (numbers[:partial_count], numbers[partial_count:count]) == (partial, full)
 
 
+@settings(max_examples=30)
+@given(st.integers(1, 7), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
+def test_a_shared_list_says_what_each_tile_of_rows_runs_and_tests(rows, count, together, seed):
+    classes = torch.randint(0, 3, (rows, count), generator=torch.Generator().manual_seed(seed)).mul(seed % 4 > 0)
+    listed = block_map.shared_visits(classes, together).tolist()
+    assert len(listed) == -(-rows // together)
+    for n, (every, *rest) in enumerate(listed):
+        mine = classes[together * n : together * (n + 1)].tolist()
+        visited = [t for t in range(count) if any(row[t] != block_map.EMPTY for row in mine)] or [0]
+        entries = rest[2 * together :][:every]
+        assert [entry >> together for entry in entries] == visited
+        for w, row in enumerate(mine):
+            begin, end = rest[2 * w : 2 * w + 2]
+            assert 0 <= begin < end <= every
+            own = {entry >> together: bool(entry >> w & 1) for entry in entries[begin:end]}
+            assert {t for t in range(count) if row[t] != block_map.EMPTY} <= own.keys()
+            assert all(guarded == (row[t] != block_map.FULL) for t, guarded in own.items())
+
+
 @pytest.fixture
 def always(monkeypatch):
     monkeypatch.setattr(block_map, "LEAST_TILES", 1)

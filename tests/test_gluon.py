@@ -166,7 +166,7 @@ def test_items_follow_lists_where_a_guard_is_no_single_range(kind, listed):
     binding, schedule, source = source_of(plan)
     prepared = prepare(binding, schedule, {})
     assert prepared.shape.listed == ((binding.kernel.rows,) if listed else None)
-    assert ("gl.load(visits_here" in source.text) == listed
+    assert ("gl.load(list_here" in source.text) == listed
     assert (prepared.tiling is not None) == (kind == "documents")
     assert prepared.shape.table == (kind != "documents")
 

@@ -1,0 +1,91 @@
+"""The end of a consumer's item: states made whole, then what is stored, chunk by chunk of the value dim.
+
+Results leave by shared memory where a tensor map takes them, else by pointers. Called by gluon_step.py.
+"""
+
+from __future__ import annotations
+
+from ..egraph.ops import iota
+from .gluon_bind import Binding, chunks
+from .gluon_schedule import ROWS
+from .gluon_write import GluonWriter, matrix_in
+from .plan import Store
+from .triton_ops import Value, type_name
+
+
+class StoreWriter:
+    """Writes the lines after an item's last product; `states` by step, as gluon_step.State names them."""
+
+    def __init__(self, writer: GluonWriter, binding: Binding, states, exits):
+        self.writer, self.binding, self.rows = writer, binding, binding.kernel.rows
+        self.states, self.exits = states, exits
+
+    def lines(self) -> list[str]:
+        """Finished values, then what is stored, chunk by chunk of the value dim; what lacks that dim, once."""
+        writer, wide = self.writer, self.binding.wide
+        before = len(writer.outer.lines)
+        states = [state for states in self.states for state in states]
+        whole = [self._finished(state) for state in states]
+        for number, (start, extent) in enumerate(chunks(wide.size) if wide else [(0, 0)]):
+            writer.open_chunk(number, start, extent)
+            writer.wide_scope.lines = writer.outer.lines
+            for state, vectors in zip(states, whole, strict=True):
+                self._remember(state, vectors, number)
+            for store in writer.kernel.stores:
+                if store.output in self.exits:
+                    writer.outer.lines += self._sent(store, number, start, extent)
+                elif wide in store.order or number == 0:
+                    writer.outer.lines.append(self._stored(store))
+        lines = writer.outer.lines[before:]
+        del writer.outer.lines[before:]
+        return lines
+
+    def _sent(self, store: Store, number: int, start: int, extent: int) -> list[str]:
+        """By shared memory, once what was there before has left; a tensor map cuts off what lies outside."""
+        writer, exit = self.writer, self.exits[store.output]
+        value = writer.spread(writer.value(store.term), writer.sort((self.rows, self.binding.wide)))
+        part = f"{exit.buffers[number]}.index(W)"
+        first = {self.rows: writer.starts[self.rows], self.binding.wide: str(start)}
+        where = ", ".join(first[d] if d in first else writer.starts[d] for d in store.order)
+        whole = matrix_in(part, exit.operand, ROWS, extent, transposed=False)
+        return [
+            *(["tma.store_wait(0)"] if number == 0 else []),
+            f"{whole}.store({value.text}.to({type_name(store.output.dtype)}))",
+            "fence_async_shared()",
+            f"tma.async_copy_shared_to_global({exit.maps[number]}, [{where}], {part})",
+        ]
+
+    def _stored(self, store: Store) -> str:
+        writer, dims = self.writer, self.writer.sort(store.order)
+        value = writer.spread(writer.value(store.term), dims)
+        pointer = writer.address(store.output, tuple(iota(d) for d in store.order), dims)
+        mask = writer.conjunction(*(writer.padding(d) for d in dims))
+        guard = f", mask={writer.align(mask, dims)}" if mask else ""
+        return f"gl.store({pointer}, {value.text}.to({type_name(store.output.dtype)}){guard})"
+
+    def _finished(self, state: State) -> tuple[Value | None, list[Value | None]]:
+        """The state's scale and its vectors, whole."""
+        writer, rows = self.writer, (self.rows,)
+        lines, vectors = writer.outer.lines, []
+        for value, names in zip(state.values, state.parts, strict=True):
+            if value.matrix is None and state.record.monoid != "max":
+                lines.append(f"{names[0]} = row_sum({names[0]}, ROWS)")
+            vectors.append(Value(names[0], rows) if value.matrix is None else None)
+        if not state.peak:
+            return (Value(state.scale, rows) if state.scale else None), vectors
+        shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
+        decay = writer.assign("decay", Value(f"gl.exp2({state.scale} - {shift})", rows), writer.outer).text
+        for value, names in zip(state.values, state.parts, strict=True):
+            lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
+        return Value(state.peak, rows), vectors
+
+    def _remember(self, state: State, finished, number: int) -> None:
+        """Puts the finished values where the writer looks for reductions."""
+        writer, (scale, vectors) = self.writer, finished
+        for reduction, vector, names in zip(state.record.reductions, vectors, state.parts, strict=True):
+            value = vector or Value(names[number], writer.sort((self.rows, self.binding.wide)))
+            memo = writer.scope_of(value.dims).memo
+            if scale is None:
+                memo[reduction] = value
+            else:
+                memo["state", reduction] = (scale, value)
