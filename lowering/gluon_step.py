@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from ..egraph.term import Term, subterms
 from .gluon_bind import Binding, Operand, Step, chunks
 from .gluon_schedule import ROWS, Schedule
-from .gluon_store import StoreWriter
+from .gluon_store import State, StoreWriter
 from .gluon_walk import Walk
 from .gluon_write import GluonWriter, matrix_in, name_products, wait_for
-from .plan import Accumulator
 from .triton_ops import Value, identity, literal, type_name
 from .triton_product import scale_split
 from .triton_term import LOG2_E, Scope
@@ -32,23 +31,6 @@ class Pending:
     matrix: Operand
     accumulators: tuple[str, ...]
     last: bool  # the last reader of the matrix in its tile
-
-
-class State:
-    """Names of one accumulator's parts: its scale, its largest gauge if asked for, a name or chunks per value."""
-
-    def __init__(self, writer: GluonWriter, record: Accumulator, values):
-        fresh = writer.names.fresh
-        self.record, self.values = record, values
-        rescaled = record.gauge is not None
-        self.scale = fresh(f"{record.name}_scale") if rescaled else ""
-        stored = {n for store in writer.kernel.stores for n in subterms(store.term)}
-        scales = {n.args[0] for n in stored if n.op == "scale"}
-        self.peak = fresh(f"{record.name}_peak") if rescaled and scales & set(record.reductions) else ""
-        self.parts: list[tuple[str, ...]] = []
-        for value in values:
-            count = len(chunks(value.matrix.inner.size)) if value.matrix else 1
-            self.parts.append(tuple(fresh(f"{record.name}") for _ in range(count)))
 
 
 class Consumer:

@@ -6,15 +6,33 @@ Results leave by shared memory where a tensor map takes them, else by pointers. 
 from __future__ import annotations
 
 from ..egraph.ops import iota
+from ..egraph.term import subterms
 from .gluon_bind import Binding, chunks
 from .gluon_schedule import ROWS
 from .gluon_write import GluonWriter, matrix_in
-from .plan import Store
+from .plan import Accumulator, Store
 from .triton_ops import Value, type_name
 
 
+class State:
+    """Names of one accumulator's parts: its scale, its largest gauge if asked for, a name or chunks per value."""
+
+    def __init__(self, writer: GluonWriter, record: Accumulator, values):
+        fresh = writer.names.fresh
+        self.record, self.values = record, values
+        rescaled = record.gauge is not None
+        self.scale = fresh(f"{record.name}_scale") if rescaled else ""
+        stored = {n for store in writer.kernel.stores for n in subterms(store.term)}
+        scales = {n.args[0] for n in stored if n.op == "scale"}
+        self.peak = fresh(f"{record.name}_peak") if rescaled and scales & set(record.reductions) else ""
+        self.parts: list[tuple[str, ...]] = []
+        for value in values:
+            count = len(chunks(value.matrix.inner.size)) if value.matrix else 1
+            self.parts.append(tuple(fresh(f"{record.name}") for _ in range(count)))
+
+
 class StoreWriter:
-    """Writes the lines after an item's last product; `states` by step, as gluon_step.State names them."""
+    """Writes the lines after an item's last product; `states` by step, as the steps filled them."""
 
     def __init__(self, writer: GluonWriter, binding: Binding, states, exits):
         self.writer, self.binding, self.rows = writer, binding, binding.kernel.rows

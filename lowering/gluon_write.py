@@ -23,8 +23,8 @@ EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding ad
 RESERVED = (
     "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS "
     "consumer producer consumer0 consumer1 consumer2 added give_turn item_at multiplied partial_sum rescaled row_max "
-    "row_sum span take_turn tangent counted position count turn start slot phase t w low high starts items visits "
-    "total tile entry at"
+    "row_sum span take_turn tangent coarse_tangent counted position count turn start slot phase t w low high starts items "
+    "visits total tile entry at"
 ).split()
 
 
@@ -148,7 +148,9 @@ class GluonWriter(TileWriter):
 
     def _pointwise(self, node: Term, args: list[Value]) -> Value:
         if node.op == "tanh" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
-            return Value(f"tangent({args[0].text})", args[0].dims)
+            kinds = {o.tensor.dtype for o in (*self.binding.row_operands, *self.binding.streams)}
+            name = "coarse_tangent" if kinds == {"bfloat16"} else "tangent"
+            return Value(f"{name}({args[0].text})", args[0].dims)
         if node.op == "div" and self.wide in args[0].dims and self.wide not in args[1].dims:
             inverse = self.assign("inverse", Value(f"1.0 / {self.align(args[1], args[1].dims)}", args[1].dims))
             dims = self.union(args[0], inverse)
