@@ -166,7 +166,7 @@ def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
 
 def row_of(binding: Binding, sizes: dict) -> Row | None:
     """The default row of a kernel."""
-    length, uneven = resolve(binding.loop.dim.size, sizes), bool(binding.loop.uppers or binding.loop.lowers)
+    length, uneven = resolve(binding.loop.dim.size, sizes), bool(binding.loop.limits)
     return default_row(width(binding), accumulated(binding), length, uneven, crowded(binding))
 
 

@@ -23,8 +23,8 @@ EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding ad
 RESERVED = (
     "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS "
     "consumer producer consumer0 consumer1 consumer2 added give_turn item_at multiplied partial_sum rescaled row_max "
-    "row_sum span take_turn tangent coarse_tangent counted position count turn start slot phase t w low high starts items "
-    "visits total tile entry at"
+    "row_sum span take_turn tangent coarse_tangent counted position count turn start slot phase t w low high starts "
+    "items visits total tile entry at"
 ).split()
 
 
