@@ -1,4 +1,4 @@
-"""The command line: `python -m onepass demo | explain FILE:FUNC | verify FILE | rules | doctor | prove | bench`.
+"""The command line: `python -m onepass demo | explain F:F | verify FILE | tune F:F | rules | doctor | prove | bench`.
 
 Thin: each command is one function that calls the part that does the work. Exit status 0 means done, 1 that something
 failed or was found wrong, 2 that the command was misused or is not built yet.
@@ -38,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
             from .bench.options import add_options
 
             add_options(command)
+        if name == "tune":
+            command.add_argument("target", metavar="FILE:FUNC", help="its inputs come from example_inputs() beside it")
+            command.add_argument("--trials", type=int, default=30, help="settings to try for each region (30)")
         if name == "rules":
             command.add_argument("--installed", action="store_true", help="also those of other packages, checked")
         if name == "prove":
@@ -79,6 +82,33 @@ def _explain(chosen) -> int:
 
         print(f"written: {write(report, chosen.certificate)}", file=sys.stderr)
     return 1 if report.failures else 0
+
+
+def _tune(chosen) -> int:
+    """The fastest setting of each region on this GPU, kept in the cache."""
+    import torch
+
+    from .target import TargetError, target
+
+    if not torch.cuda.is_available():
+        print("onepass tune: there is no GPU here; on a CPU fused forms have nothing to tune", file=sys.stderr)
+        return UNFINISHED
+    try:
+        asked = target(chosen.target)
+    except TargetError as error:
+        print(f"onepass tune: {error}", file=sys.stderr)
+        return UNFINISHED
+    from .autotune import tune_function
+
+    move = lambda x: x.cuda() if isinstance(x, torch.Tensor) else x
+    inputs, keywords = tuple(map(move, asked.inputs)), {n: move(x) for n, x in asked.keywords.items()}
+    status = 1
+    for call, history in tune_function(asked.function, inputs, keywords, chosen.trials):
+        best, lost = history.best, sum(t.status != "ok" for t in history.trials)
+        said = "nothing right was found" if best is None else f"{best.time * 1e3:.4f} ms with {best.point}"
+        print(f"region {call.found.key[:12]}: {said}; {len(history.trials)} trials, {lost} infeasible")
+        status = 0 if best is not None else status
+    return status
 
 
 def _verify(chosen) -> int:
@@ -191,6 +221,7 @@ COMMANDS = (
     ("demo", _demo, "a small GPT-like block, fused: what happened, how right, how fast"),
     ("explain", _explain, "what onepass does with a function of a file, and why"),
     ("verify", _verify, "check a certificate again, without torch and without the search"),
+    ("tune", _tune, "look for the fastest settings of a function's kernels on this GPU, and keep them"),
     ("rules", _rules, "the laws: name, law, exactness, guards"),
     ("doctor", _doctor, "what is installed here and what is missing"),
     ("prove", _prove, "prove the laws"),

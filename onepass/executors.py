@@ -11,6 +11,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from . import report
+from .errors import OnepassError
+
+
+class NotTuned(OnepassError):
+    """A setting that was found once and cannot run here; the message says why."""
+
 
 CHAIN = ("gluon", "triton", "tiled")
 ORIGINAL = "the original calls"
@@ -65,6 +71,30 @@ def gluon(found, tensors, call) -> Callable:
     if made.refusals:
         run.who = "gluon and triton" if len(made.refusals) < len(found.plan.kernels) else "triton"
     return run
+
+
+def tuned(point: Sequence) -> Callable:
+    """An executor of one setting: (executor, rows, columns, warps, stages, queries, turns, late)."""
+    from .lowering.gluon_launch import GluonLauncher
+    from .lowering.gluon_schedule import ROWS, Schedule
+    from .lowering.triton_launch import Launcher
+    from .lowering.tuning import Config
+
+    which, rows, columns, warps, stages, queries, turns, late = point
+
+    def prepare(found, tensors, call) -> Callable:
+        if which == "gluon":
+            schedule = Schedule(rows // ROWS, columns, stages, queries, turns, late)
+            made = GluonLauncher(found.plan, schedules={kernel.name: schedule for kernel in found.plan.kernels})
+        else:
+            made = Launcher(found.plan, Config(rows, columns, warps, stages))
+        run = _bound(made, found, tensors, call)
+        if refused := getattr(made, "refusals", None):
+            raise NotTuned("; ".join(refused.values()))
+        run.who = f"{'gluon' if which == 'gluon' else 'triton'}, tuned"
+        return run
+
+    return prepare
 
 
 def _bound(launcher, found, tensors, call) -> Callable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import contextmanager
 
 import torch
 from torch import library
@@ -38,7 +39,7 @@ def runner(text: str) -> Runner | Original:
     """The runner of a text, made at its first use."""
     with _LOCK:
         if text not in _RUNNERS:
-            _RUNNERS[text] = _new_runner(text)
+            _RUNNERS[text] = _new(text)
         return _RUNNERS[text]
 
 
@@ -51,6 +52,36 @@ def _new_runner(text: str) -> Runner | Original:
             raise
         log.warning("onepass: a cached region cannot be made again, its original calls run: %s", one_line(error))
         return Original(known)
+
+
+_new = _new_runner
+
+
+class _Recording:
+    """Runs a region by its runner, and keeps the tensors and sizes of its last call."""
+
+    def __init__(self, text: str, seen: dict):
+        self.text, self.seen, self.inner = text, seen, _new_runner(text)
+
+    def __call__(self, tensors, numbers) -> list[torch.Tensor]:
+        self.seen[self.text] = tuple(tensors), tuple(numbers)
+        return self.inner(tensors, numbers)
+
+
+@contextmanager
+def recorded():
+    """Gives a dict that has, for every region that runs meanwhile, (tensors, sizes) of its last call by its text."""
+    global _new
+    seen: dict[str, tuple] = {}
+    with _LOCK:
+        _RUNNERS.clear()
+        _new = lambda text: _Recording(text, seen)
+    try:
+        yield seen
+    finally:
+        with _LOCK:
+            _RUNNERS.clear()
+            _new = _new_runner
 
 
 def forget() -> None:

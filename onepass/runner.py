@@ -72,6 +72,7 @@ class Runner:
         entry = cache.read(found.key) or {}
         self.validated: set[str] = set(entry.get("validated", ()))
         self.choices: dict[str, tuple[str, float]] = _choices(entry.get("choices"))
+        self.tuned: dict[str, list] = dict(entry.get("tuned") or {})
         self.seen: set[str] = set()
         report.attach(found.report)
 
@@ -99,12 +100,11 @@ class Runner:
         chosen = self._chosen(kind, tensors, call)
         if chosen is not None:
             return chosen
-        order = executors.by_measurement(self.preference(tensors[0].device), self.found, call.sizes)
-        for name, who in order.items():
+        for name, (who, prepare) in self.order(tensors[0].device, call).items():
             if name in self.broken:
                 continue
             try:
-                run = executors.EXECUTORS[name](self.found, tensors, call)
+                run = prepare(self.found, tensors, call)
                 if who != name:
                     run.who = who
                 results, checked = self._checked(name, run, tensors, call)
@@ -195,6 +195,15 @@ class Runner:
         if who != self.ran:
             self.ran = who
             report.ran(self.found.key, who)
+
+    def order(self, device: torch.device, call: Call) -> dict[str, tuple[str, Callable]]:
+        """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
+        said = executors.by_measurement(self.preference(device), self.found, call.sizes)
+        order = {name: (who, executors.EXECUTORS[name]) for name, who in said.items()}
+        point = self.tuned.get(rivals.size_class(device, call.sizes)) if self.tuned else None
+        if point is None or self.found.options.executor != "auto" or device.type != "cuda":
+            return order
+        return {f"tuned {point}": (f"tuned {' '.join(map(str, point))}", executors.tuned(point)), **order}
 
     def preference(self, device: torch.device) -> tuple[str, ...]:
         """Who runs the plan on this device, best first; worked out once."""
