@@ -20,6 +20,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from .errors import Refusal
@@ -51,7 +52,11 @@ def trace(region: Callable, fake_inputs: Sequence) -> Program:
 
     Raises Refusal for what has no ATen form: higher-order operations, mutation, autocast.
     """
-    return _from_traced(aten_graph(region, fake_inputs), _input_names(region, len(fake_inputs)))
+    names = _input_names(region, len(fake_inputs))
+    if names is not None:  # a shape among the inputs is traced as several sizes
+        several = [x if isinstance(x, tuple | list) else (x,) for x in fake_inputs]
+        names = [name for name, values in zip(names, several, strict=True) for _ in values]
+    return _from_traced(aten_graph(region, fake_inputs), names)
 
 
 def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
@@ -59,13 +64,15 @@ def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
     mode = next((x.fake_mode for x in fake_inputs if isinstance(x, FakeTensor)), None)
     if mode is None:
         raise Refusal("the region has no tensor inputs", kind="no inputs")
-    _refuse_autocast(fake_inputs)
     body = fx.Interpreter(region).run if isinstance(region, fx.GraphModule) else region
     with ExitStack() as stack:
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(mode)
-        make = make_fx(body, pre_dispatch=True, tracing_mode="real", _allow_non_fake_inputs=True)
+        before = not _under_autocast(fake_inputs)  # it inserts its casts when operations are dispatched
+        if not before:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # dispatched, and to operations that have terms
+        make = make_fx(body, pre_dispatch=before, tracing_mode="real", _allow_non_fake_inputs=True)
         return make(*fake_inputs).graph
 
 
@@ -83,17 +90,16 @@ class _Lines(TorchFunctionMode):
 
 def program_of(function: Callable, *inputs: torch.Tensor) -> Program:
     """A Program of a Python function, traced on example tensors; their sizes become fixed."""
-    _refuse_autocast(inputs)
+    if _under_autocast(inputs):
+        raise Refusal("autocast is on: the recorded dtypes are not those that would run", kind="autocast")
     apart = [x.detach() for x in inputs]  # a tensor passed twice is two inputs
     with fx_traceback.preserve_node_meta(), _Lines():
         graph = make_fx(function, pre_dispatch=True, tracing_mode="fake", _allow_non_fake_inputs=True)(*apart).graph
     return _from_traced(graph, _input_names(function, len(inputs)))
 
 
-def _refuse_autocast(values) -> None:
-    for device in sorted({x.device.type for x in values if isinstance(x, torch.Tensor)}):
-        if torch.is_autocast_enabled(device):
-            raise Refusal("autocast is on: the recorded dtypes are not those that would run", kind="autocast")
+def _under_autocast(values) -> bool:
+    return any(torch.is_autocast_enabled(d) for d in {x.device.type for x in values if isinstance(x, torch.Tensor)})
 
 
 def _input_names(region, count: int) -> list[str] | None:
