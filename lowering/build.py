@@ -234,9 +234,23 @@ def _nested(term: Term, held: int) -> Term | None:
     loops = loop_reductions([term], held)
     for outer in reduces(term):
         inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
-        if inside:
+        if inside and not _maps_values(term, outer, inside, held):
             return _smallest_around(outer.args[0], set(loops))
     return None
+
+
+def _maps_values(term: Term, outer: Term, inside: list[Term], held: int) -> bool:
+    """A sum within a tile of finished states: a short dim of their values, which the other factor turns into another.
+
+    The states themselves do not know the dim, and what comes out of the sum fits into a tile as well.
+    """
+    dim = outer.attrs[1]
+    if outer.attrs[0] != "sum" or outer in loop_reductions([term], held) or is_long(dim, held):
+        return False
+    if dim in state_dims(inside) or any(dim in batch_dims([r]) for r in inside):
+        return False
+    fresh = outer.dims - frozenset().union(*(r.dims for r in inside))
+    return all(not is_long(d, held) for d in fresh) and prod(d.size for d in fresh) <= held
 
 
 def _reaches(root: Term, node: Term) -> bool:

@@ -1,7 +1,7 @@
 """What a kernel computes while it loads: pointwise code, views and short reductions in front of a region's inputs.
 
 Fused where it pays: what belongs to the rows is computed once per tile of rows, what belongs to a loop again for every
-tile of rows. No node changes. `fuse` is called by replace.py with what finds a region's plan.
+tile of rows. No node changes. `fuse` is called by replace.py with what finds a region's plan; tails.py looks behind.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .region_growth import axis_of
 from .region_walk import Nodes, Survey, shape
 from .regions import Region, objection
 from .rules import NORMAL
+from .tails import tails
 
 ROWS = 128  # of a tile, for estimates
 FORM = 0.15  # of a kernel's time, which a plan that loses its form on Hopper is measured to lose
@@ -68,38 +69,54 @@ class Load:
 
 
 def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tuple[Region, Fused]:
-    """The region with what it computes while it loads, and its plan, whose report says what was fused and what not.
+    """The region with what it computes before it stores and while it loads, and its plan, whose report says so.
 
     taken: nodes of other regions. mode: the option fuse_loads. Raises what `make` raises for the region itself.
     """
-    found = [] if region.refusal is not None or mode == "never" else loads(region, s, taken)
-    if not found:
+    if region.refusal is not None or mode == "never":
         return region, make(region)
-    said = [(load, "" if mode == "always" else _reason(load, region, s)) for load in found]
-    chosen = [load for load, reason in said if not reason]
-    wide, answer, reason = _attempt(region, chosen, s, mode, make) if chosen else (region, None, "")
-    if answer is None:
-        wide, answer = region, make(region)
-        said = [(load, own or reason) for load, own in said]
-    sentences = tuple(f"{load}: " + (f"outside: {own}" if own else _fused(load)) for load, own in said)
-    return wide, replace(answer, report=replace(answer.report, loads=sentences))
+    region, said = _with_tail(region, s, taken, mode, make)
+    found = [(x, "" if mode == "always" else _reason(x, region, s)) for x in loads(region, s, taken)]
+    chosen = [load for load, reason in found if not reason]
+    if chosen:
+        wide = widened(region, chosen, s)
+        answer, failed = _attempt(wide, region, s, mode, make, sum(_seconds(x, _machine(region)) for x in chosen))
+        region = region if answer is None else wide
+        found = [(load, reason or failed) for load, reason in found]
+    said += [f"{load}: " + (f"outside: {reason}" if reason else _fused(load.source)) for load, reason in found]
+    answer = make(region)
+    return region, replace(answer, report=replace(answer.report, around=tuple(said)))
 
 
-def _attempt(region: Region, chosen: list[Load], s: Survey, mode: str, make: Make) -> tuple[Region, Fused | None, str]:
-    """The wider region and its plan, or None and why the plan is no good."""
-    wide = widened(region, chosen, s)
+def _with_tail(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tuple[Region, list[str]]:
+    """The longest region that is as good as the given one, and what is to be said of it."""
+    said: list[str] = []
+    for longer in tails(region, s, taken):
+        done = ", ".join(dict.fromkeys(name_of(n) for n in longer.nodes if n not in set(region.nodes)))
+        behind = f"{done} behind the result" + (f" ({where_of(longer.output)})" if where_of(longer.output) else "")
+        saved = 2 * _bytes(region.output) / _machine(region).memory
+        answer, reason = _attempt(longer, region, s, mode, make, saved)
+        if answer is not None:
+            return longer, [f"{behind}: {_fused(region.output)}"]
+        said.append(f"{behind}: outside: {reason}")
+    return region, said
+
+
+def _attempt(
+    wide: Region, region: Region, s: Survey, mode: str, make: Make, saved: float
+) -> tuple[Fused | None, str]:
+    """The wider region's plan, or None and why it is no good; `saved` are the seconds that it is good for."""
     if (objected := objection(wide, s)) is not None:
-        return wide, None, objected.reason
+        return None, objected.reason
     try:
         answer = make(wide)
     except (OnepassError, NotPlannable, EngineError) as error:
-        return wide, None, getattr(error, "reason", str(error))
-    if mode == "auto" and (loss := _loss(region, answer, chosen, make)):
-        return wide, None, loss
-    return wide, answer, ""
+        return None, getattr(error, "reason", str(error))
+    loss = _loss(region, answer, saved, make) if mode == "auto" else ""
+    return (None, loss) if loss else (answer, "")
 
 
-def _loss(region: Region, answer: Fused, chosen: list[Load], make: Make) -> str:
+def _loss(region: Region, answer: Fused, saved: float, make: Make) -> str:
     """Why the region's own plan is the better one; empty if it is not."""
     kernels = answer.plan.kernels
     device = value_of_node(region.output).device
@@ -112,7 +129,7 @@ def _loss(region: Region, answer: Fused, chosen: list[Load], make: Make) -> str:
     if hopper and _binds(own) and not _binds(answer.plan):
         sizes, machine = hints(region), _machine(region)
         lost = FORM * 2 * sum(_volume(r.args[0], sizes) for r in every_reduction(_terms(own))) / machine.matrix
-        if lost > sum(_seconds(load, machine) for load in chosen):
+        if lost > saved:
             return "the kernel would lose its form on Hopper, whose products read tensors as they are stored"
     return ""
 
@@ -250,8 +267,8 @@ def _again(node: Term, kernel: Kernel, sizes: dict[str, int], elements: int) -> 
     return times, " and ".join(said)
 
 
-def _fused(load: Load) -> str:
-    return f"computed in the kernel, which saves writing and reading {2 * _bytes(load.source)} bytes"
+def _fused(node: fx.Node) -> str:
+    return f"computed in the kernel, which saves writing and reading {2 * _bytes(node)} bytes"
 
 
 def hints(region: Region) -> dict[str, int]:

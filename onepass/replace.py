@@ -59,11 +59,12 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
                 _failed(error, where_of(regions[number].anchor), options, failures)
 
     s = survey(graph)
-    claimed = frozenset().union(*(region.owned for region in regions))
+    claimed = {node for region in regions for node in region.owned}
 
     def answered(number: int, region: Region) -> Fused:
-        taken = claimed - region.owned
+        taken = frozenset(claimed - region.owned)
         regions[number], found = fuse(region, s, taken, options.fuse_loads, lambda r: _answer(r, options, known))
+        claimed.update(regions[number].owned)
         return found
 
     for number in range(len(regions)):

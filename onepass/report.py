@@ -72,7 +72,7 @@ class RegionReport:
     """One fused region. Bytes are None where a size is not known; `notes` say what went wrong and was survived.
 
     proof: the derivations as readable mathematics; certificates: the same as data, for `python -m onepass verify`.
-    loads: what stands in front of the inputs, and whether the kernels compute it.
+    around: what stands in front of the inputs and behind the result, and whether the kernels compute it.
     executor is what was asked for; ran: who ran last in this process, empty if nobody did.
     """
 
@@ -93,7 +93,7 @@ class RegionReport:
     proof: str = ""
     certificates: tuple[dict, ...] = ()
     ran: str = ""
-    loads: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.proof))
@@ -269,7 +269,7 @@ def _region_lines(region: RegionReport):
         yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
         yield from (f"mask        {mask}" for mask in kernel.masks)
         yield from _labelled("on Hopper", kernel.form)
-    yield from (f"loads       {line}" for line in region.loads)
+    yield from (f"around      {line}" for line in region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {region.executor}" + (f": {region.ran}" if region.ran else "")
     yield f"backward    {region.backward}"

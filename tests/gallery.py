@@ -59,7 +59,7 @@ def _outcome(region) -> str:
         lines.append(f"{kernel.name:10} grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}")
         lines += [f"{'mask':10} {mask}" for mask in kernel.masks]
     lines.append(f"passes     {region.passes[0]} -> {region.passes[1]}")
-    lines += [f"loads      {_NO_PLACE.sub('', load)}" for load in region.loads]
+    lines += [f"around     {_NO_PLACE.sub('', load)}" for load in region.around]
     lines += [f"assumes    {assumption}" for assumption in region.assumptions]
     rules = ", ".join(f"`{rule}`" for rule in dict.fromkeys(step.rule for step in region.derivation))
     return "\n".join(["```text", *(line.rstrip() for line in lines), "```"]) + f"\n\nRules: {rules or 'none needed'}."

@@ -1,5 +1,7 @@
 """What stands in front of a region: computed by its kernel or not, the answer is the same, and the report says why."""
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,15 +9,19 @@ import torch.nn.functional as F
 import onepass
 from onepass import report
 from onepass.backend import onepass_backend
+from onepass.capture import program_of
 from onepass.errors import OptionError
+from onepass.lowering.triton_launch import Launcher
 from onepass.options import Options
+from onepass.pipeline import optimize_all
+from onepass.translate import translate
 from tests.spellings import attend
 from tests.test_variants import left_outside, tuples
 from tests.variants import every, heads
 from tests.variants.beyond import qk_norm, rope
 
 MODES = ("auto", "always", "never")
-PREPARED = ("cosine, learned temperature", "QK-norm", "RoPE, halves", "RoPE, interleaved")
+PREPARED = ("cosine, learned temperature", "QK-norm", "RoPE, halves", "RoPE, interleaved", "gate after the sum", "linear map after the sum")
 BY_NAME = {v.name: v for v in every()}
 
 
@@ -54,7 +60,7 @@ def test_every_mode_is_right(name, mode):
     torch.testing.assert_close(result.double(), wanted, rtol=1e-4, atol=1e-5)
     (region,) = regions()
     assert len(region.kernels) == 1 and region.passes[1] == 1
-    assert bool(region.loads) == (mode != "never")
+    assert bool(region.around) == (mode != "never")
     assert mode != "always" or left == [()]
 
 
@@ -62,11 +68,11 @@ def test_the_report_says_which_side_and_why():
     fast, _ = compiled(rope, "auto")
     fast(*heads(2), torch.randn(300, 16), torch.randn(300, 16))
     (region,) = regions()
-    assert [("tiles of 128 rows" in s, "computed in the kernel" in s) for s in region.loads] in (
+    assert [("tiles of 128 rows" in s, "computed in the kernel" in s) for s in region.around] in (
         [(True, False), (False, True)],
         [(False, True), (True, False)],
     )
-    assert any(line in str(region) for line in region.loads)
+    assert any(line in str(region) for line in region.around)
 
 
 def test_a_few_rows_compute_what_the_loop_reads():
@@ -76,7 +82,7 @@ def test_a_few_rows_compute_what_the_loop_reads():
     step = lambda q, k, v: attend(q * cos[-1], k * cos + k.flip(-1) * sin, v)
     fast, _ = compiled(step, "auto")
     torch.testing.assert_close(fast(q, k, v), step(q, k, v), rtol=1e-4, atol=1e-5)
-    assert all("outside" not in line for line in regions()[0].loads)
+    assert all("outside" not in line for line in regions()[0].around)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -90,7 +96,7 @@ def test_rotated_keys_that_are_returned(mode):
     for result, wanted in zip(fast(*inputs), step(*inputs), strict=True):
         torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
     if mode == "auto":
-        assert any("also used by" in line for line in regions()[0].loads)
+        assert any("also used by" in line for line in regions()[0].around)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -139,6 +145,40 @@ def test_a_write_in_between_is_seen():
     copies = [x.clone() for x in inputs]
     torch.testing.assert_close(tuples(fast(*inputs)), tuples(step(*copies)), rtol=1e-4, atol=1e-5)
     assert torch.equal(inputs[3], copies[3])
+
+
+def test_what_one_region_took_no_other_takes():
+    """The product between two attentions is the first one's tail."""
+
+    def step(q, k, v, gate):
+        inner = attend(q, k, v) * gate.sigmoid()
+        return attend(inner, k, v) + gate
+
+    inputs = (*heads(2, rows=40, columns=40), torch.randn(40, 16))
+    fast, _ = compiled(step, "always")
+    torch.testing.assert_close(fast(*inputs), step(*inputs), rtol=1e-4, atol=1e-5)
+    assert [len(r.kernels) for r in regions()] == [1, 1]
+    assert ["behind the result" in " ".join(r.around) for r in regions()] == [True, True]
+
+
+def test_a_wide_map_of_values_stays_outside():
+    """A tile does not hold what comes out of it."""
+    step = lambda q, k, v, w: torch.einsum("bhid,hde->bhie", attend(q, k, v), w)
+    inputs = (*heads(2, rows=40, columns=40), torch.randn(2, 16, 300))
+    fast, left = compiled(step, "auto")
+    torch.testing.assert_close(fast(*inputs), step(*inputs), rtol=1e-4, atol=1e-5)
+    assert left == [("einsum",)]
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="without a GPU it needs Triton's interpreter")
+@pytest.mark.parametrize("name", PREPARED)
+def test_emitted_kernels_compute_what_is_around(name):
+    inputs = [x[..., :40, :] if x.dim() > 1 and x.shape[-2] > 40 else x for x in BY_NAME[name].inputs()]
+    program = program_of(BY_NAME[name].function, *inputs)
+    plan = optimize_all(translate(program).results).plan
+    named = {entry.name: x for entry, x in zip(program.inputs, inputs, strict=True)}
+    (result,) = Launcher(plan).results(named, {})
+    torch.testing.assert_close(result, BY_NAME[name].function(*inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_unknown_modes_are_refused():
