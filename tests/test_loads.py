@@ -21,7 +21,10 @@ from tests.variants import every, heads
 from tests.variants.beyond import qk_norm, rope
 
 MODES = ("auto", "always", "never")
-PREPARED = ("cosine, learned temperature", "QK-norm", "RoPE, halves", "RoPE, interleaved", "gate after the sum", "linear map after the sum")
+PREPARED = (
+    *("cosine, learned temperature", "QK-norm", "RoPE, halves", "RoPE, interleaved"),
+    *("gate after the sum", "linear map after the sum"),
+)
 BY_NAME = {v.name: v for v in every()}
 
 
