@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from onepass import report
+from onepass import operator, report
 from onepass.backend import onepass_backend
 from onepass.capture import program_of
 from onepass.kinds import kind_of, name_of
@@ -24,6 +24,13 @@ HEAVY = ("contraction", "attention", "reduction", "layer")
 MOVING = ("cat", "stack", "pad")
 RECORDS = every()
 CASES = [(v, f) for v in RECORDS for f in (v.functions if os.environ.get("ONEPASS_SPELLINGS") else v.functions[:1])]
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path, monkeypatch):
+    """Reports as in a new process: one that is kept has the names of whoever came first."""
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
+    operator.forget()
 
 
 def tuples(result):
