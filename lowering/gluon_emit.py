@@ -16,7 +16,7 @@ from ..egraph.ops import iota
 from ..egraph.show import show
 from ..egraph.term import Dim, Term, subterms
 from .gluon_bind import Binding, Operand, bytes_of, chunks
-from .gluon_schedule import REGISTERS, ROWS, Schedule
+from .gluon_schedule import ROWS, Schedule
 from .gluon_step import Consumer
 from .gluon_walk import WalkWriter, loads
 from .gluon_write import GluonWriter, gluon
@@ -216,7 +216,7 @@ class _Emitter:
             lines.append(f"for slot in gl.static_range({slots}):")
             lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
         lines.append("fence_async_shared()")
-        own, other = REGISTERS[s.consumers]
+        _, own, other = s.registers
         parts = [(f"consumer{w}", used) for w, (_, used) in enumerate(wrappers)] + [("producer", producer[1])]
         calls = [f"({name}, ({', '.join(used)},))" for name, used in parts]
         lines.append("gl.warp_specialize([")

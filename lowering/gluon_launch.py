@@ -6,7 +6,7 @@ pointers only makes new tensor maps. `refusals` says why a kernel has no Gluon f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 
@@ -19,7 +19,7 @@ from .block_map import Tiling, pays, shared_visits
 from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
-from .gluon_schedule import ROWS, SHARED_MEMORY, Row, Schedule, default_row
+from .gluon_schedule import ROWS, Row, Schedule, default_row
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
@@ -45,7 +45,8 @@ class GluonLaunch:
     programs: int
     windows: tuple[tuple[str, Window], ...]  # of tensors, by name
     arguments: tuple[str | int | torch.Tensor, ...]
-    maps: tuple = ()  # of blocks: none
+    maps: tuple = ()  # of blocks
+    options: dict = field(default_factory=dict)
     again: Relaunch | None = None
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
@@ -55,7 +56,7 @@ class GluonLaunch:
             self.again(bases, arguments)
             return
         described = [window.described(base) for (_, window), base in zip(self.windows, bases, strict=True)]
-        kernel = self.function[(self.programs,)](*described, *arguments, num_warps=4)
+        kernel = self.function[(self.programs,)](*described, *arguments, **self.options)
         self.again = Relaunch(kernel, self.programs, tuple(window for _, window in self.windows))
 
 
@@ -93,7 +94,8 @@ class GluonLauncher(Launcher):
         prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes))
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
-        programs = min(torch.cuda.get_device_properties(device).multi_processor_count, prepared.total)
+        places = torch.cuda.get_device_properties(device).multi_processor_count * schedule.residents
+        programs = min(places, prepared.total)
         arguments = (*_arguments(source, values, sizes), *self._table(binding, prepared, schedule, programs, device))
         function = load(source.text, source.function, self.folder)
         name, maps = map_name(kernel, binding.loop), ()
@@ -101,7 +103,7 @@ class GluonLauncher(Launcher):
             arguments, maps = (*arguments, name), ((name, prepared.tiling),)
         else:
             arguments = (*arguments, prepared.listed.to(device))
-        return GluonLaunch(function, programs, windows, (*arguments, prepared.total), maps)
+        return GluonLaunch(function, programs, windows, (*arguments, prepared.total), maps, options_of(schedule))
 
     def _table(self, binding, prepared, schedule, programs: int, device) -> tuple[torch.Tensor, torch.Tensor]:
         if not prepared.shape.table:
@@ -177,6 +179,11 @@ def slower(plan: Plan, sizes: dict) -> float:
     return row.slower if row else 0.0
 
 
+def options_of(schedule: Schedule) -> dict:
+    """What Triton is told; alone on its multiprocessor, a program may have all registers."""
+    return {"num_warps": 4} | ({"maxnreg": schedule.registers[0]} if schedule.residents > 1 else {})
+
+
 def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Schedule:
     """The default schedule, cut down to what the sizes need and shared memory holds. Raises Refused."""
     row = row_of(binding, sizes)
@@ -189,7 +196,7 @@ def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -
     found = replace(found, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
     for smaller in ({}, {"send": False}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
         found = replace(found, **{name: min(value, getattr(found, name)) for name, value in smaller.items()})
-        if shared_bytes(binding, overlays, found) <= SHARED_MEMORY - BARRIERS:
+        if shared_bytes(binding, overlays, found) <= found.shared - BARRIERS:
             return found
     raise Refused("its tiles do not fit in shared memory")
 

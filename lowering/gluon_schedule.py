@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARED_MEMORY = 232448
+RESERVED = 1024  # bytes of shared memory that the driver keeps for each program
 ROWS = 64  # of one consumer warpgroup: the height of a warpgroup's matrix product
-REGISTERS = {1: (240, 24), 2: (240, 24), 3: (160, 32)}  # by consumers: of a consumer's thread, of the producer's
+REGISTERS = 65536  # of a multiprocessor
+MOST_REGISTERS = 240  # of a thread
+WARPGROUP = 128
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class Schedule:
     """consumers: warpgroups of 64 rows; tile: columns of a loop tile; depth: tiles in flight in every ring;
     queries: buffers of what a tile of rows loads; turns: warpgroups issue products in turn; late: the wait for the next
     tile follows that for the last product; lazy: rescale only when a scale grows by more than 2^8; ordered: tiles of
-    rows go to programs by a table, where their lengths are known and differ; send: results leave by shared memory.
+    rows go to programs by a table, where their lengths are known and differ; send: results leave by shared memory;
+    residents: programs on a multiprocessor at a time, which hide each other's beginnings and ends of items.
     """
 
     consumers: int = 2
@@ -30,11 +34,26 @@ class Schedule:
     lazy: bool = True
     ordered: bool = True
     send: bool = True
+    residents: int = 1
+
+    @property
+    def registers(self) -> tuple[int, int, int]:
+        """Of a thread: as compiled, of a consumer, of the producer, which is padded to a warpgroup."""
+        groups, producer = self.consumers + 1, 24 if self.consumers < 3 else 32
+        compiled = REGISTERS // (WARPGROUP * groups * self.residents) // 8 * 8
+        consumer = (compiled * groups - producer) // self.consumers // 8 * 8
+        return min(compiled, 248), min(consumer, MOST_REGISTERS), producer
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that one program may have."""
+        return (SHARED_MEMORY + RESERVED) // self.residents - RESERVED
 
     def __str__(self) -> str:
         flags = [n for n in ("turns", "late", "lazy", "ordered", "send") if getattr(self, n)]
         return (
-            f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} {' '.join(flags)}".strip()
+            f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} residents {self.residents} "
+            + " ".join(flags)
         )
 
 

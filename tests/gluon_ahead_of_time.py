@@ -13,7 +13,7 @@ from onepass.capture import program_of
 from onepass.lowering.compat import TYPE_NAMES, compile_ahead, resources, tensor_map_type
 from onepass.lowering.gluon_bind import bind, sent
 from onepass.lowering.gluon_emit import emit
-from onepass.lowering.gluon_launch import fitting, prepare
+from onepass.lowering.gluon_launch import fitting, options_of, prepare
 from onepass.lowering.triton_launch import load
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
@@ -132,7 +132,7 @@ def compiled(plan, schedule=None):
         divisible += [argument.name] if argument.size is None else []
     types |= {"starts": "*i32", "items": "*i32", "visits": "*i32", "total": "i32"}
     function = load(source.text, source.function)
-    found = compile_ahead(function, types, constants, tuple(divisible), "sm_90", {"num_warps": 4})
+    found = compile_ahead(function, types, constants, tuple(divisible), "sm_90", options_of(schedule))
     return schedule, source, found
 
 

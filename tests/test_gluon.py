@@ -23,7 +23,7 @@ from onepass.lowering.block_map import EMPTY, FULL
 from onepass.lowering.compat import gluon_missing
 from onepass.lowering.gluon_bind import accumulated, bind, chunks, shared_bytes
 from onepass.lowering.gluon_launch import fitting, prepare
-from onepass.lowering.gluon_schedule import DEFAULTS, SHARED_MEMORY, Schedule
+from onepass.lowering.gluon_schedule import DEFAULTS, REGISTERS, SHARED_MEMORY, Schedule
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
 from tests.gluon_ahead_of_time import plain, plan_of, source_of
@@ -80,9 +80,20 @@ def test_chunks_cover_their_columns_with_tiles_of_products(size):
     assert all(extent in (16, 32, 64, 128, 256) for _, extent in found)
 
 
+@pytest.mark.parametrize("residents,consumers", [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (4, 1), (2, 2)])
+def test_registers_and_shared_memory_of_residents_fit_a_multiprocessor(residents, consumers):
+    s = Schedule(consumers=consumers, residents=residents)
+    compiled, consumer, producer = s.registers
+    assert residents * compiled * 128 * (consumers + 1) <= REGISTERS
+    assert consumers * consumer + producer <= (consumers + 1) * compiled or consumer <= 240
+    assert all(n % 8 == 0 for n in s.registers) and residents * (s.shared + 1024) <= SHARED_MEMORY + 1024
+
+
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["full", "window", "difference"])
-@pytest.mark.parametrize("change", [{"send": False}, {"lazy": False, "late": True}, {"depth": 3, "queries": 2}])
+@pytest.mark.parametrize(
+    "change", [{"send": False}, {"lazy": False, "late": True}, {"depth": 3, "queries": 2}, {"residents": 3}]
+)
 def test_any_schedule_gives_a_text(kind, change, consumers, plans):
     schedule = Schedule(consumers=consumers, tile=64, turns=consumers > 1, **change)
     _, _, source = source_of(plans(kind), schedule)
