@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import sympy
 import torch
 from torch import fx
 from torch._guards import TracingContext, tracing
@@ -22,6 +23,7 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._sympy.functions import FloorDiv
 
 from .errors import Refusal
 from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Node, Program
@@ -175,7 +177,13 @@ def _clean(name: str, used: set[str]) -> str:
 
 
 def _size(value):
-    return value if isinstance(value, int) else str(value.node.expr)
+    return value if isinstance(value, int) else str(value.node.expr.replace(FloorDiv, _divided))
+
+
+def _divided(a, b):
+    """a // b where it is known without numbers, as in s**2 // s: no size is zero."""
+    quotient = sympy.cancel(a / b)
+    return quotient if quotient.is_polynomial() and quotient.is_integer else FloorDiv(a, b)
 
 
 def _meta(value: torch.Tensor, where: str) -> Meta:

@@ -1,0 +1,55 @@
+"""How long onepass itself takes, in CPU seconds: for the largest variants, and for more and more distinct regions."""
+
+from time import process_time
+
+import pytest
+import torch
+
+from onepass import report
+from onepass.backend import rewrite_module
+from onepass.options import Options
+from tests.variants import every
+
+LARGEST = ("invariant points", "Evoformer, rows", "MLA, absorbed", "differential")
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def seconds(function, inputs) -> float:
+    """CPU time of the rewriting of the function's graph, without Dynamo; once before for what is loaded lazily."""
+    taken = []
+
+    def backend(graph, _):
+        before = process_time()
+        report.record(rewrite_module(graph, Options.read({})))
+        taken.append(process_time() - before)
+        return graph.forward
+
+    with torch.no_grad():
+        torch.compile(function, backend=backend)(*inputs)
+    return sum(taken)
+
+
+def several(count):
+    """As many regions, none like another."""
+
+    def attend(q, *biases):
+        for number, bias in enumerate(biases):
+            q = q + torch.softmax(q @ q.mT * (0.1 + number) + bias, -1) @ q
+        return q
+
+    return attend, [torch.randn(2, 17, 8), *(torch.randn(17, 17) for _ in range(count))]
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_variants_take_a_second_at_most(name):
+    seconds(*several(1))
+    (variant,) = (v for v in every() if v.name == name)
+    assert seconds(variant.function, variant.inputs()) <= 1.0
+    assert report.reports()[-1].regions
+
+
+def test_time_is_linear_in_distinct_regions():
+    seconds(*several(1))
+    few, many = seconds(*several(4)), seconds(*several(16))
+    assert sum(len(r.regions) for r in report.reports()) == 1 + 4 + 16
+    assert many <= 1.5 * 4 * few
