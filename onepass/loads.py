@@ -27,7 +27,7 @@ from .lowering.gluon_bind import bind
 from .lowering.plan import Kernel, NotPlannable, Plan
 from .region_growth import axis_of
 from .region_walk import Nodes, Survey, shape
-from .regions import Region, objection
+from .regions import Region, objection, signature
 from .rules import NORMAL
 from .tails import tails
 
@@ -35,6 +35,7 @@ ROWS = 128  # of a tile, for estimates
 FORM = 0.15  # of a kernel's time, which a plan that loses its form on Hopper is measured to lose
 SPECIAL_FORM = "sm_90"
 Make = Callable[[Region], Fused]
+Reads = dict[str, "tuple[tuple[float, str], ...] | Exception"]  # by a region's signature: _repeats of each input
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,16 @@ class Load:
         return f"{done} of {of}" + (f" ({where_of(self.source)})" if where_of(self.source) else "")
 
 
-def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tuple[Region, Fused]:
+def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: Reads) -> tuple[Region, Fused]:
     """The region with what it computes before it stores and while it loads, and its plan, whose report says so.
 
-    taken: nodes of other regions. mode: the option fuse_loads. Raises what `make` raises for the region itself.
+    taken: nodes of other regions. mode: the option fuse_loads. known: what was found out of equal regions, kept by the
+    caller. Raises what `make` raises for the region itself.
     """
     if region.refusal is not None or mode == "never":
         return region, make(region)
     region, said = _with_tail(region, s, taken, mode, make)
-    found = [(x, "" if mode == "always" else _reason(x, region, s)) for x in loads(region, s, taken)]
+    found = [(x, "" if mode == "always" else _reason(x, region, s, known)) for x in loads(region, s, taken)]
     chosen = [load for load, reason in found if not reason]
     if chosen:
         wide = widened(region, chosen, s)
@@ -209,15 +211,20 @@ def widened(region: Region, chosen: Sequence[Load], s: Survey) -> Region:
 # What pays ------------------------------------------------------------------------------------------------------------
 
 
-def _reason(load: Load, region: Region, s: Survey) -> str:
+def _reason(load: Load, region: Region, s: Survey, known: Reads) -> str:
     """Why the load's nodes are better left outside; empty if they are not."""
     if (user := _other_user(load.source, set(region.nodes))) is not None:
         at = f" at {where_of(user)}" if where_of(user) else ""
         return f"the result is also used by {name_of(user) or user.op}{at}, so it is written anyway"
-    try:
-        times, said = _repeats(load.source, region)
-    except (OnepassError, NotPlannable) as error:
-        return str(error)
+    name = signature(region)
+    if name not in known:
+        try:
+            known[name] = _repeats(region)
+        except (OnepassError, NotPlannable) as error:
+            known[name] = error
+    if isinstance(known[name], Exception):
+        return str(known[name])
+    times, said = known[name][region.inputs.index(load.source)]
     machine = _machine(region)
     work = sum(_elements(n) for n in load.nodes if s.kind[n] not in ("view", "cast")) / machine.pointwise
     if times > 1 and times * work > max(work, _seconds(load, machine)):
@@ -239,20 +246,23 @@ def _seconds(load: Load, machine: Machine) -> float:
     return moved / machine.memory + machine.launch
 
 
-def _repeats(source: fx.Node, region: Region) -> tuple[float, str]:
-    """How often an element of the input would be computed, and a phrase for it."""
+def _repeats(region: Region) -> tuple[tuple[float, str], ...]:
+    """For every input, how often an element would be computed, and a phrase for it."""
     from .translate import translate
 
     program = region.program()
-    name = dict(zip((n for n in region.inputs if shape(n) is not None), program.inputs, strict=True))[source].name
     normaliser = Normaliser(NORMAL)
     stores = [replace(r, term=normaliser.normal(r.term)) for r in translate(program).results]
-    sizes, elements, worst = hints(region), _numbers(value_of_node(source)), (1.0, "")
+    sizes, worst = hints(region), {entry.name: (1.0, "") for entry in program.inputs}
+    tensors = [n for n in region.inputs if shape(n) is not None]
+    elements = {entry.name: _numbers(value_of_node(n)) for entry, n in zip(program.inputs, tensors, strict=True)}
     for kernel in plan_stores(stores).kernels:
         for node in {t for store in kernel.stores for t in subterms(store.term)}:
-            if node.op == "load" and node.attrs[0].name == name:
-                worst = max(worst, _again(node, kernel, sizes, elements), key=lambda pair: pair[0])
-    return worst
+            name = node.attrs[0].name if node.op == "load" else ""
+            if name in worst:
+                worst[name] = max(worst[name], _again(node, kernel, sizes, elements[name]), key=lambda pair: pair[0])
+    found = dict(zip(tensors, worst.values(), strict=True))
+    return tuple(found.get(n, (1.0, "")) for n in region.inputs)
 
 
 def _again(node: Term, kernel: Kernel, sizes: dict[str, int], elements: int) -> tuple[float, str]:

@@ -24,8 +24,11 @@ class GraphPass(CustomGraphPass):
     Raises OptionError, RuleRefuted or RuleUnproved when it is made, before any model is compiled.
     """
 
-    def __init__(self, rules=(), *, strict: bool = False, executor: str = "auto", then: Callable | None = None):
-        self.options = Options.read({"rules": rules, "strict": strict, "executor": executor})
+    def __init__(
+        self, rules=(), *, strict=False, executor="auto", then: Callable | None = None, fuse_loads: str = "auto"
+    ):
+        given = {"rules": rules, "strict": strict, "executor": executor, "fuse_loads": fuse_loads}
+        self.options = Options.read(given)
         if then is not None and not callable(then):
             raise OptionError(f"then is a pass, not {then!r}")
         self.then = then
@@ -61,6 +64,8 @@ class GraphPass(CustomGraphPass):
 
 
 def _again(options: Options, then) -> GraphPass:
-    made = GraphPass(options.rules, strict=options.strict, executor=options.executor)
+    made = GraphPass(
+        options.rules, strict=options.strict, executor=options.executor, fuse_loads=options.fuse_loads
+    )
     made.then = then
     return made

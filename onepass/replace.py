@@ -18,7 +18,7 @@ from .capture import value_of_node, where_of
 from .errors import Refusal
 from .fused import Fused
 from .in_place import make_functional
-from .loads import fuse, hints
+from .loads import Reads, fuse, hints
 from .lowering.plan import NotPlannable
 from .opened import open_calls
 from .options import Options
@@ -59,11 +59,13 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
                 _failed(error, where_of(regions[number].anchor), options, failures)
 
     s = survey(graph)
+    reads: Reads = {}
     claimed = {node for region in regions for node in region.owned}
 
     def answered(number: int, region: Region) -> Fused:
         taken = frozenset(claimed - region.owned)
-        regions[number], found = fuse(region, s, taken, options.fuse_loads, lambda r: _answer(r, options, known))
+        make = lambda r: _answer(r, options, known)
+        regions[number], found = fuse(region, s, taken, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
         return found
 

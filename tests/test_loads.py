@@ -1,13 +1,14 @@
 """What stands in front of a region: computed by its kernel or not, the answer is the same, and the report says why."""
 
 import os
+import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import onepass
-from onepass import report
+from onepass import loads, report
 from onepass.backend import onepass_backend
 from onepass.capture import program_of
 from onepass.errors import OptionError
@@ -182,6 +183,27 @@ def test_emitted_kernels_compute_what_is_around(name):
     named = {entry.name: x for entry, x in zip(program.inputs, inputs, strict=True)}
     (result,) = Launcher(plan).results(named, {})
     torch.testing.assert_close(result, BY_NAME[name].function(*inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_layers_ask_once_how_often_an_input_is_read(monkeypatch):
+    """Equal regions share the estimate, as they share the plan."""
+    asked = []
+    monkeypatch.setattr(loads, "_repeats", lambda region, found=loads._repeats: asked.append(region) or found(region))
+
+    def layers(q, k, v):
+        for _ in range(3):
+            q = attend((q * 2 + q.flip(-1)).softmax(-1) + 1, k.tanh(), v)
+        return q
+
+    inputs = heads(2, rows=40, columns=40)
+    fast, _ = compiled(layers, "auto")
+    torch.testing.assert_close(fast(*inputs), layers(*inputs), rtol=1e-4, atol=1e-5)
+    assert sum(region.count for region in regions()) == 3 > len(asked) >= 1
+
+
+def test_the_pass_carries_the_mode():
+    made = pickle.loads(pickle.dumps(onepass.GraphPass(fuse_loads="never")))
+    assert made.options.fuse_loads == "never" and made.uuid() != onepass.GraphPass().uuid()
 
 
 def test_unknown_modes_are_refused():
