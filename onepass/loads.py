@@ -13,6 +13,7 @@ from math import prod
 import torch
 from torch import fx
 
+from . import torch_forms
 from .capture import value_of_node, where_of
 from .egraph.cost import NOMINAL
 from .egraph.engine import EngineError
@@ -123,9 +124,14 @@ def _loss(region: Region, answer: Fused, saved: float, make: Make) -> str:
     kernels = answer.plan.kernels
     device = value_of_node(region.output).device
     hopper = device.type == "cuda" and _architecture(device) == SPECIAL_FORM
+    options, plain = answer.options, make(region)
+    if options.libraries and options.executor == "auto" and plain.form is not None and answer.form is None:
+        meta = plain.program.output_metas[0]
+        if found := torch_forms.kernels(plain.form, device.type, meta.dtype):
+            return f"{found[0].name} of torch's, which may be faster than any plan, takes the region without it"
     if len(kernels) == 1 and not hopper:
         return ""
-    own = make(region).plan
+    own = plain.plan
     if len(own.kernels) < len(kernels):
         return f"it would take {len(kernels)} kernels instead of {len(own.kernels)}"
     if hopper and _binds(own) and not _binds(answer.plan):

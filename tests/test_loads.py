@@ -201,6 +201,14 @@ def test_layers_ask_once_how_often_an_input_is_read(monkeypatch):
     assert sum(region.count for region in regions()) == 3 > len(asked) >= 1
 
 
+@pytest.mark.parametrize("libraries", (True, False))
+def test_a_form_of_torchs_own_is_not_lost(libraries):
+    inputs = (*heads(2), torch.randn(300, 16), torch.randn(300, 16))
+    (region,) = onepass.explain(rope, *inputs, options={"libraries": libraries}).regions
+    assert any("of torch's" in line for line in region.around) == libraries
+    assert any("computed in the kernel" in line for line in region.around) != libraries
+
+
 def test_the_pass_carries_the_mode():
     made = pickle.loads(pickle.dumps(onepass.GraphPass(fuse_loads="never")))
     assert made.options.fuse_loads == "never" and made.uuid() != onepass.GraphPass().uuid()
