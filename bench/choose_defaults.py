@@ -26,13 +26,15 @@ GROUPS = {  # what a default row can tell apart
 }
 
 
-def default(executor: str, problem: Problem) -> Configuration:
-    """What the executor launches this problem with, its configuration not given."""
+def default(executor: str, problem: Problem) -> Configuration | None:
+    """What the executor launches this problem with, its configuration not given; None if no row can say that."""
     kernel = kernel_of(problem)
     if executor == "ptr":
         found = default_for(kernel, "sm_90")
         return Configuration("ptr", found.rows, found.loop, found.warps, found.stages)
     found = fitting(bind(kernel), {})
+    if found.residents > 1:  # the table was measured with one program on a multiprocessor
+        return None
     shape = (64 * found.consumers, found.tile, 4 * found.consumers, found.depth)
     return Configuration("gluon", *shape, found.queries, found.turns, found.late)
 
@@ -43,7 +45,7 @@ def measured(executor: str, problem: Problem) -> dict[Configuration, float]:
     return {c: float(r["ms"]) for c, r in rows if c.executor == executor and r["ms"]}
 
 
-def loss(executor: str, problem: Problem, chosen: Configuration) -> float | None:
+def loss(executor: str, problem: Problem, chosen: Configuration | None) -> float | None:
     """By which part a configuration is slower than the best of the table; None if it was not measured."""
     times = measured(executor, problem)
     return times[chosen] / min(times.values()) - 1 if chosen in times else None

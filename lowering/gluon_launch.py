@@ -15,11 +15,11 @@ import torch
 
 from ..egraph.affine import affine
 from . import gluon_order as order
-from .block_map import Tiling, pays, shared_visits
+from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
-from .gluon_schedule import ROWS, Row, Schedule, default_row
+from .gluon_schedule import ANY, ROWS, Row, Schedule, default_row
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
@@ -30,6 +30,7 @@ from .tuning import Config
 BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
 
 NOTHING = torch.zeros(1, dtype=torch.int32)
+UNKNOWN = 512  # columns that a tile of rows is taken to run where a map in memory says which
 WASTE = 1.15  # at most so many rows are computed for each that is stored, for the sake of more warpgroups
 
 
@@ -168,8 +169,14 @@ def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
 
 def row_of(binding: Binding, sizes: dict) -> Row | None:
     """The default row of a kernel."""
-    length, uneven = resolve(binding.loop.dim.size, sizes), bool(binding.loop.limits)
-    return default_row(width(binding), accumulated(binding), length, uneven, crowded(binding))
+    kernel, loop = binding.kernel, binding.loop
+    length, mean = resolve(loop.dim.size, sizes), ANY
+    mapped = loop.map is not None and pays(kernel, loop.map, ROWS, ROWS, sizes)
+    classes = None if mapped or not loop.limits else order.classes(binding, sizes, ROWS, ROWS)
+    if not binding.overlays and (mapped or classes is not None):
+        mean = UNKNOWN if mapped else ROWS * (classes != EMPTY).sum(1).mean()
+    uneven = mapped or bool(loop.limits)
+    return default_row(width(binding), accumulated(binding), length, mean, uneven, crowded(binding))
 
 
 def slower(plan: Plan, sizes: dict) -> float:
@@ -196,7 +203,7 @@ def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -
     found = replace(found, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
     for smaller in ({}, {"send": False}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
         found = replace(found, **{name: min(value, getattr(found, name)) for name, value in smaller.items()})
-        if shared_bytes(binding, overlays, found) <= found.shared - BARRIERS:
+        if shared_bytes(binding, overlays, found) <= found.shared - BARRIERS // found.residents:
             return found
     raise Refused("its tiles do not fit in shared memory")
 

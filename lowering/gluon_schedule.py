@@ -57,6 +57,9 @@ class Schedule:
         )
 
 
+ANY = 1 << 30
+
+
 @dataclass(frozen=True)
 class Row:
     """A default for kernels whose widest operand has up to `width` columns and whose accumulators together have up to
@@ -70,25 +73,27 @@ class Row:
     uneven: bool | None
     crowded: bool | None
     schedule: Schedule
+    mean: int = ANY
     slower: float = 0.0  # by this part than plain Triton, each with its defaults, where that was measured
 
 
-ANY = 1 << 30
 # First match wins.
 DEFAULTS = (
+    Row(64, 64, ANY, True, None, Schedule(1, 64, 3, 2, residents=3), mean=700),
     Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 2, turns=True)),
     Row(64, 64, 2047, True, False, Schedule(2, 128, 4, 2, turns=True), slower=0.07),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
+    Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), mean=400),
     Row(128, 128, ANY, None, None, Schedule(2, 128, 2, 2, turns=True)),
     Row(128, 192, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
     Row(256, 256, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
 )
 
 
-def default_row(width: int, columns: int, length: int, uneven: bool, crowded: bool) -> Row | None:
+def default_row(width: int, columns: int, length: int, mean: float, uneven: bool, crowded: bool) -> Row | None:
     """The first default row that fits, None if accumulators need more registers than threads have."""
     for row in DEFAULTS:
-        fits = width <= row.width and columns <= row.columns and length <= row.length
+        fits = width <= row.width and columns <= row.columns and length <= row.length and mean <= row.mean
         if fits and row.uneven in (None, uneven) and row.crowded in (None, crowded):
             return row
     return None

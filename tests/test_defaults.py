@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.choose_defaults import default, loss, measured
-from bench.measured import kernel_of, table
+from bench.measured import Problem, kernel_of, table
 from onepass import executors
 from onepass.lowering.gluon_launch import slower
 from onepass.lowering.plan import Plan
@@ -22,9 +22,8 @@ def losses(executor: str) -> dict[str, float]:
 
 def test_gluon_defaults_are_within_three_percent():
     found = {name: lost for name, lost in losses("gluon").items() if name not in OUTLIERS}
-    assert len(found) >= 20
-    assert sorted(name for name, lost in found.items() if lost > 0.03) == ["window D64 S4096"]
-    assert found["window D64 S4096"] < 0.07
+    assert len(found) >= 19
+    assert [name for name, lost in found.items() if lost > 0.03] == []
 
 
 def test_triton_defaults_are_within_three_percent():
@@ -50,7 +49,8 @@ def test_the_faster_executor_goes_first(problem):
 
 
 def test_only_auto_is_reordered():
-    problem = next(p for p in PROBLEMS if slower(plan_of(p), {}))
+    problem = Problem("causal", 8, 32, 1536, 64)
+    assert slower(plan_of(problem), {})
     for option, first in (("auto", "triton"), ("gluon", "gluon")):
         found = SimpleNamespace(options=Options(executor=option), plan=plan_of(problem))
         order = executors.by_measurement(executors.CHAIN, found, {})

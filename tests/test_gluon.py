@@ -68,7 +68,7 @@ def test_default_schedules_fit_every_width(width, plans):
 
 
 def test_the_rows_of_defaults_all_can_be_reached():
-    keys = [(r.width, r.columns, r.length, r.uneven, r.crowded) for r in DEFAULTS]
+    keys = [(r.width, r.columns, r.length, r.mean, r.uneven, r.crowded) for r in DEFAULTS]
     assert len(set(keys)) == len(keys)
 
 
@@ -188,8 +188,15 @@ def test_items_follow_lists_where_a_guard_is_no_single_range(kind, listed):
 )
 def test_what_sizes_say_of_the_text(kind, masked, skewed, plans):
     binding = bind(plans(kind, 128, rows=1024, columns=1024).kernels[0])
-    shape = prepare(binding, fitting(binding, {}), {}).shape
+    shape = prepare(binding, Schedule(), {}).shape
     assert (shape.masked, shape.skewed) == (masked, skewed)
+
+
+@pytest.mark.parametrize("kind,residents", [("full", 1), ("causal", 1), ("window", 3), ("documents", 3)])
+def test_short_items_share_a_multiprocessor(kind, residents):
+    binding = bind(plan_of(kind, 64, rows=4096, columns=4096).kernels[0])
+    found = fitting(binding, {})
+    assert found.residents == residents and residents * (shared_bytes(binding, (), found) + 1024) <= SHARED_MEMORY
 
 
 @pytest.mark.parametrize("points,programs", [(1, 4), (6, 5), (16, 132)])
