@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import multiprocessing
 import os
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
@@ -102,14 +104,24 @@ def _strides(tensor) -> list[int]:
     return [stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1]
 
 
-def run(count: int, start: int, executor: str, device: str, extents: Extents = SMALL) -> tuple[Counter, dict]:
-    """Counts outcomes of `count` programs, and an example of each loud one."""
+def run(
+    count: int, start: int, executor: str, device: str, extents: Extents = SMALL, seconds: float = math.inf, now=None
+) -> tuple[Counter, dict]:
+    """Counts outcomes of `count` programs, or of as many as there is time for, with an example of each loud one.
+
+    now: a shared dictionary that holds the program that runs, by the seed: whoever waits for it can say what hangs.
+    """
+    end = time.monotonic() + seconds
     outcomes: Counter = Counter()
     examples: dict[tuple[str, str], Fuzzed] = {}
     random = Random(start)
     for _ in range(count):
         form = extents is SMALL and random.random() < 0.5
         program = random_form(random) if form else random_program(random, extents)
+        if time.monotonic() > end:
+            break
+        if now is not None:
+            now[start] = str(program)
         try:
             outcome = judge(program, executor, device)
         except torch.AcceleratorError as error:
@@ -138,6 +150,24 @@ def _work(task):
     return run(*task)
 
 
+def _results(tasks: list[tuple], seconds: float) -> list[tuple[Counter, dict]]:
+    """What each process counted; a process that does not end is one crash, with the program that it was at."""
+    if len(tasks) == 1:
+        return [_work(tasks[0])]
+    context, found = multiprocessing.get_context("spawn"), []
+    with context.Manager() as manager, context.Pool(len(tasks)) as pool:
+        now = manager.dict()
+        waiting = [(task[1], pool.apply_async(_work, ((*task, now),))) for task in tasks]
+        end = time.monotonic() + seconds + 30
+        for start, result in waiting:
+            try:
+                found.append(result.get(max(0.1, end - time.monotonic())))
+            except multiprocessing.TimeoutError:
+                found.append((Counter({("crash", "does not end"): 1}), {("crash", "does not end"): now.get(start, "")}))
+        pool.terminate()
+    return found
+
+
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1000)
@@ -146,15 +176,12 @@ def main(arguments=None) -> int:
     parser.add_argument("--executor", default="auto")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--large", action="store_true", help="long sequences in half precision")
+    parser.add_argument("--seconds", type=float, default=1e6, help="stop then, and name what does not end")
     given_ = parser.parse_args(arguments)
     extents = LARGE if given_.large else SMALL
     share = -(-given_.count // given_.jobs)
-    tasks = [(share, given_.seed + n, given_.executor, given_.device, extents) for n in range(given_.jobs)]
-    if given_.jobs == 1:
-        results = [_work(tasks[0])]
-    else:
-        with multiprocessing.get_context("spawn").Pool(given_.jobs) as pool:
-            results = pool.map(_work, tasks)
+    settings = (given_.executor, given_.device, extents, given_.seconds)
+    results = _results([(share, given_.seed + n, *settings) for n in range(given_.jobs)], given_.seconds)
     outcomes = sum((counts for counts, _ in results), Counter())
     kinds: Counter = Counter()
     for (kind, _), number in outcomes.items():
