@@ -28,7 +28,7 @@ from tests.fuzz_programs import LARGE, SMALL, Extents, Fuzzed, random_program, s
 
 FLOOR = {torch.float64: 1e-11, torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 UNUSUAL = ("infinite value at the end", "a key is NaN", "a value is NaN", "near the end of half")
-LOUD = ("wrong", "crash", "failed executor")
+LOUD = ("crash", "wrong", "failed executor")
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def run(
         outcomes[outcome.kind, "" if outcome.kind == "wrong" else outcome.reason] += 1
         if "CUDA error" in outcome.reason:  # nothing runs in this process any more
             return outcomes, {**examples, (outcome.kind, outcome.reason): program}
-        if outcome.kind in LOUD and (outcome.kind, outcome.reason) not in examples and len(examples) < 12:
+        if outcome.kind in LOUD and (outcome.kind, outcome.reason) not in examples and (outcome.kind != "failed executor" or len(examples) < 12):
             small = shrunk(program, outcome.kind, executor, device) if device == "cpu" else program
             examples[outcome.kind, outcome.reason] = small
     return outcomes, examples
@@ -191,7 +191,7 @@ def main(arguments=None) -> int:
         if kind in ("fused", "refused", "eager fails too", *LOUD):
             print(f"  {number:6d}  {kind}: {reason}")
     for _, examples in results:
-        for (kind, reason), program in list(examples.items())[:4]:
+        for (kind, reason), program in sorted(examples.items(), key=lambda item: LOUD.index(item[0][0]))[:6]:
             print(f"\n{kind}: {reason}\n{program}")
     return int(any(kinds[kind] for kind in LOUD))
 
