@@ -129,7 +129,8 @@ def run(
         outcomes[outcome.kind, "" if outcome.kind == "wrong" else outcome.reason] += 1
         if "CUDA error" in outcome.reason:  # nothing runs in this process any more
             return outcomes, {**examples, (outcome.kind, outcome.reason): program}
-        if outcome.kind in LOUD and (outcome.kind, outcome.reason) not in examples and (outcome.kind != "failed executor" or len(examples) < 12):
+        room = outcome.kind != "failed executor" or len(examples) < 12
+        if outcome.kind in LOUD and room and (outcome.kind, outcome.reason) not in examples:
             small = shrunk(program, outcome.kind, executor, device) if device == "cpu" else program
             examples[outcome.kind, outcome.reason] = small
     return outcomes, examples
