@@ -13,6 +13,7 @@ from math import prod
 from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
 from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
 from .dims import batch_dims, every_reduction, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
+from .fills import bounded
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 
@@ -112,7 +113,7 @@ class _Builder:
     def add(self, store: Store) -> None:
         """Adds the store after those that it needs. Its level: how many others, one after another, come before it."""
         term, order = store.term, store.order
-        while inner := _nested(term, self.held):
+        while inner := _nested(term, self.held, self.choose_rows([replace(store, term=term)])[1]):
             term = self.cut(term, inner, order, "depends on a dim that is reduced around it")
         rows, _ = self.choose_rows([replace(store, term=term)])
         while rows is not None and (loose := _without(term, rows, self.held)):
@@ -229,20 +230,21 @@ def _is_rescaled(r: Term) -> bool:
     return r.attrs[0] == "rescaled" and r.args[0].op == "scaled"
 
 
-def _nested(term: Term, held: int) -> Term | None:
+def _nested(term: Term, held: int, kept: tuple[Dim, ...]) -> Term | None:
     """What to store first where a loop lies inside a reduction of a dim that it depends on; None if none does."""
     loops = loop_reductions([term], held)
     for outer in reduces(term):
         inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
-        if inside and not _maps_values(term, outer, inside, held):
+        if inside and not _maps_values(term, outer, inside, held, kept):
             return _smallest_around(outer.args[0], set(loops))
     return None
 
 
-def _maps_values(term: Term, outer: Term, inside: list[Term], held: int) -> bool:
+def _maps_values(term: Term, outer: Term, inside: list[Term], held: int, kept: tuple[Dim, ...]) -> bool:
     """A sum within a tile of finished states: a short dim of their values, which the other factor turns into another.
 
-    The states themselves do not know the dim, and what comes out of the sum fits into a tile as well.
+    The states themselves do not know the dim, and what comes out of the sum is kept whole in a tile as well: on the
+    grid it would have the states computed again for each of its places.
     """
     dim = outer.attrs[1]
     if outer.attrs[0] != "sum" or outer in loop_reductions([term], held) or is_long(dim, held):
@@ -250,7 +252,7 @@ def _maps_values(term: Term, outer: Term, inside: list[Term], held: int) -> bool
     if dim in state_dims(inside) or any(dim in batch_dims([r]) for r in inside):
         return False
     fresh = outer.dims - frozenset().union(*(r.dims for r in inside))
-    return all(not is_long(d, held) for d in fresh) and prod(d.size for d in fresh) <= held
+    return fresh <= set(kept)
 
 
 def _reaches(root: Term, node: Term) -> bool:
@@ -325,7 +327,7 @@ def _accumulators(peeled: dict, common: set[Term], number: int) -> tuple[Accumul
         guarded = gauge if gauge is not None else value
         if left is not None:
             guarded = where(left, guarded, const(-float("inf") if gauge is not None else MONOIDS[r.attrs[0]].identity))
-        gauge, value = (guarded, value) if gauge is not None else (None, guarded)
+        gauge, value = (bounded(guarded, r.attrs[1]), value) if gauge is not None else (None, guarded)
         key = gauge if gauge is not None else r
         gauges[key] = gauge
         shared.setdefault(key, []).append((r, value))

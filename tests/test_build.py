@@ -82,7 +82,7 @@ def test_accumulators_with_different_guards_keep_their_own():
     term = mantissa(rescaled_sum(j, both, 1.0)) + mantissa(rescaled_sum(j, where(le(iota(j), iota(i)), x, -inf), 1.0))
     (loop,) = build_plan(term, Tensor("out", "float32", (70,)), (i,)).kernels[0].loops
     assert repr(loop.guard) == "j ≤ i" and len(loop.accumulators) == 2
-    assert "where(j" in repr(loop.accumulators[0].gauge) and "where" not in repr(loop.accumulators[1].gauge)
+    assert "where(j" in repr(loop.accumulators[0].gauge) and "where(j" not in repr(loop.accumulators[1].gauge)
 
 
 def test_a_maximum_over_the_gauge_is_the_scale():
