@@ -15,7 +15,7 @@ from torch import fx
 
 from . import fused, operator  # noqa: F401  (registers the operation)
 from .capture import value_of_node, where_of
-from .errors import Refusal
+from .errors import ProgramError, Refusal
 from .fused import Fused
 from .in_place import make_functional
 from .loads import Reads, fuse, hints
@@ -53,7 +53,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
             answers[number] = act(regions[number])
         except Exception as error:
             answers.pop(number, None)
-            if isinstance(error, Refusal | NotPlannable):
+            if isinstance(error, Refusal | NotPlannable | ProgramError):
                 refusals.append(_refused(error, regions[number]))
             else:
                 _failed(error, where_of(regions[number].anchor), options, failures)

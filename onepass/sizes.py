@@ -29,6 +29,10 @@ _NUMBERS: dict[type | str, Callable] = {
     "Max": max,
     "Min": min,
     "ToFloat": float,
+    "FloatTrueDiv": lambda a, b: a / b,
+    "IntTrueDiv": lambda a, b: a / b,
+    "FloatPow": lambda a, b: a**b,
+    "PowByNatural": lambda a, b: a**b,
     "sqrt": math.sqrt,
 }
 
@@ -108,8 +112,11 @@ def term_of(text: Size | float, real: str = "float32") -> Term:
     """A size as a Term: a constant, or an expression over `size` atoms; quotients and roots have the dtype `real`."""
     if not isinstance(text, str):
         return const(text)
+    quotient = lambda a, b: _as_float(a, real) / _as_float(b, real)
+    power = lambda a, b: make("pow", (_as_float(a, real), _as_float(b, real)))
     table = _TERMS | {
-        ast.Div: lambda a, b: _as_float(a, real) / _as_float(b, real),
+        **dict.fromkeys((ast.Div, "FloatTrueDiv", "IntTrueDiv"), quotient),
+        **dict.fromkeys((ast.Pow, "FloatPow"), power),
         "ToFloat": lambda a: _as_float(a, real),
         "sqrt": lambda a: sqrt(_as_float(a, real)),
     }
