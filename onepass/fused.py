@@ -238,7 +238,14 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
         backward=BACKWARD,
         proof="\n\n".join(derivation.explained(laws) for derivation in found.derivations),
         certificates=tuple(certificate(derivation, options.rules) for derivation in found.derivations),
+        notes=tuple(_unused(rule.name, found) for rule in options.rules if rule.name not in found.fired),
     )
+
+
+def _unused(name: str, found) -> str:
+    """Why a rule that was given has no step: whoever wrote it wants to know."""
+    times = found.statistics.get("matches", {}).get(name, 0)
+    return f"rule {name}: " + (f"{times} matches, the form chosen does without it" if times else "it matched nothing")
 
 
 def with_sources(found: Fused) -> Fused:

@@ -274,3 +274,9 @@ def test_errors_survive_pickling():
         again = pickle.loads(pickle.dumps(error))
         assert (str(again), again.rule) == (str(error), "name")
     assert not issubclass(RuleRefuted, RuleError)
+
+
+def test_a_rule_without_a_step_is_named(verdicts):
+    """Who wrote it wants to know whether it matched."""
+    (region,) = onepass.explain(nearest, *inputs(), rules=[subtraction_undone, least_first]).regions
+    assert region.notes == ("rule subtraction_undone: it matched nothing",)
