@@ -27,7 +27,7 @@ TEMPLATES = {
     "sqrt": "tl.sqrt({0})",
     "rsqrt": "tl.rsqrt({0})",
     "tanh": "hyperbolic_tangent({0})",
-    "sigmoid": "tl.sigmoid({0})",
+    "sigmoid": "logistic({0})",
     "erf": "tl.erf({0})",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
@@ -57,6 +57,7 @@ HELPERS = {  # small device functions that a kernel's text brings along when it 
     "hyperbolic_tangent": (
         "e = tl.exp(-2.0 * tl.abs({x}))\n    t = (1.0 - e) / (1.0 + e)\n    return tl.where({x} < 0, -t, t)"
     ),
+    "logistic": "return 1.0 / (1.0 + tl.exp(-{x}))",  # tl.sigmoid, which Gluon lacks
     "floor_modulo": "r = {x} % {y}\n    return tl.where((r != 0) & ((r < 0) != ({y} < 0)), r + {y}, r)",
     "floor_divide": "r = {x} % {y}\n    return ({x} - r) // {y} - ((r != 0) & ((r < 0) != ({y} < 0))).to(tl.int32)",
     "larger": "return tl.maximum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",

@@ -48,6 +48,7 @@ CHANGES = {
     "shifted": lambda score: _keep(score, lambda i, j: j <= i - 200),
     "alibi": _alibi,
     "softcap": lambda score: 30 * torch.tanh(score / 30),
+    "gated": lambda score: score * torch.sigmoid(score),
     "groups": lambda score: score,
 }
 
