@@ -49,6 +49,15 @@ def architecture(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
+def contiguous(arguments, tensors) -> tuple[dict[str, str], dict[str, int], tuple[str, ...]]:
+    """(types, constants, divisible) for compile_ahead, as for contiguous, aligned tensors: a last stride is 1."""
+    last = {a.name: 1 for a in arguments if a.axis is not None and a.axis == len(tensors[a.tensor].shape) - 1}
+    others = [a for a in arguments if a.name not in last]
+    pointer = lambda a: a.axis is None and a.size is None
+    types = {a.name: "*" + TYPE_NAMES[tensors[a.tensor].dtype] if pointer(a) else "i32" for a in others}
+    return types, last, tuple(a.name for a in others if a.size is None)
+
+
 def compile_ahead(function, types: dict[str, str], constants: dict, divisible: tuple[str, ...], target: str, options):
     """Compiles without a GPU. types: argument name to Triton type; divisible: arguments known to be multiples of 16."""
     signature = {name: "constexpr" if name in constants else types[name] for name in function.arg_names}

@@ -11,6 +11,7 @@ from math import inf, isfinite
 from ..egraph.ops import const, make, where
 from ..egraph.term import Dim, Term
 
+WIDE = ("float32", "float64", "bfloat16")  # dtypes that hold numbers below LOWEST
 LOWEST = -(2.0**124)  # eight of these, added up and times log2(e), are still finite in float32
 
 
@@ -32,10 +33,9 @@ def _changed(node: Term, dim: Dim, visit) -> Term:
         low = isinstance(value, float) and isfinite(value) and value < LOWEST
         return const(LOWEST) if low else node
     if node.op == "load":
-        return _clamped(node) if node.dtype in ("float32", "float64", "bfloat16") and dim in node.dims else node
+        return _clamped(node) if node.dtype in WIDE and dim in node.dims else node
     if node.op == "cast" and node.args[0].op == "load":
-        inner = node.args[0]
-        wide = inner.dtype in ("float32", "float64", "bfloat16") and node.dtype in ("float32", "float64")
+        wide = node.args[0].dtype in WIDE and node.dtype in ("float32", "float64")
         return _clamped(node) if wide and dim in node.dims else node
     if node.op == "where":
         condition, yes, no = node.args

@@ -11,7 +11,7 @@ import torch
 
 from onepass.capture import program_of
 from onepass.egraph.term import Tensor
-from onepass.lowering.compat import TYPE_NAMES, compile_ahead, resources
+from onepass.lowering.compat import compile_ahead, contiguous, resources
 from onepass.lowering.triton_emit import Facts, emit, map_name
 from onepass.lowering.triton_launch import default_for, load
 from onepass.pipeline import optimize
@@ -83,18 +83,12 @@ def compiled(target: str, kind: str, width: int, dtype: str):
     (kernel,) = plan.kernels
     config = default_for(kernel, target)
     source = emit(kernel, plan, Facts(frozenset("ij"), mapped=frozenset(str(x.dim) for x in kernel.loops if x.map)))
-    types, divisible, constants = {}, [], {name: getattr(config, role) for name, role in source.tiles}
+    constants = {name: getattr(config, role) for name, role in source.tiles}
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}
-    for argument in source.arguments:
-        if argument.axis is not None and argument.axis == len(tensors[argument.tensor].shape) - 1:
-            constants[argument.name] = 1
-            continue
-        pointer = argument.axis is None and argument.size is None
-        types[argument.name] = "*" + TYPE_NAMES[tensors[argument.tensor].dtype] if pointer else "i32"
-        divisible += [argument.name] if argument.size is None else []
+    types, ones, divisible = contiguous(source.arguments, tensors)
     options = {"num_warps": config.warps, "num_stages": config.stages}
-    return compile_ahead(load(source.text, source.function), types, constants, tuple(divisible), target, options)
+    return compile_ahead(load(source.text, source.function), types, constants | ones, divisible, target, options)
 
 
 def said_of(case) -> dict:

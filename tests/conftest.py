@@ -1,4 +1,4 @@
-"""What every test process sets before anything else: threads, Triton's interpreter, Hypothesis; the fixture `fresh`.
+"""What every test process sets before anything else: threads, Triton's interpreter, Hypothesis; shared fixtures.
 
 Environment variables rather than calls, so that the processes that tests start inherit them.
 """
@@ -32,3 +32,14 @@ def fresh(tmp_path, monkeypatch):
     report.forget()
     given.forget()
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=[(32, 16), (256, 512)], ids=["small tiles", "large tiles"])
+def tiles(request, monkeypatch):
+    """The tiled executor with small tiles, so that some are empty, full, partial and short, and with large ones."""
+    from onepass.lowering import tiled
+
+    monkeypatch.setattr(tiled, "ROWS", request.param[0])
+    monkeypatch.setattr(tiled, "COLUMNS", request.param[1])
+    if request.param[0] < 256:
+        monkeypatch.setattr(tiled, "BUDGET", 4000)

@@ -111,9 +111,9 @@ def programs(draw) -> Fuzzed:
     return program(lambda *options: draw(st.sampled_from(options)), lambda low, high: draw(st.integers(low, high)))
 
 
-def random_program(random: Random, extents: Extents = None) -> Fuzzed:
+def random_program(random: Random, extents: Extents = SMALL) -> Fuzzed:
     """A program drawn evenly, for long runs: Hypothesis would repeat and vary what it drew before."""
-    return program(lambda *options: random.choice(options), random.randint, extents or SMALL)
+    return program(lambda *options: random.choice(options), random.randint, extents)
 
 
 def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
@@ -133,11 +133,10 @@ def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
         yield replace(program, inputs={n: i for n, i in program.inputs.items() if n in used})
 
 
-def program(pick: Callable, integer: Callable, extents: Extents = None) -> Fuzzed:
+def program(pick: Callable, integer: Callable, extents: Extents = SMALL) -> Fuzzed:
     """Choices come in the order of the computation."""
     rank = pick(2, 3, 4, 4, 4, 5)
     lead = tuple(integer(1, 3) for _ in range(rank - 2))
-    extents = extents or SMALL
     rows, columns, width = integer(1, extents.longest), integer(1, extents.longest), pick(*extents.widths)
     columns = rows if pick(True, False) else columns
     group = pick(1, 1, 1, 2) if rank >= 3 else 1

@@ -10,7 +10,7 @@ import sys
 import torch
 
 from onepass.capture import program_of
-from onepass.lowering.compat import TYPE_NAMES, compile_ahead, resources, tensor_map_type
+from onepass.lowering.compat import compile_ahead, contiguous, resources, tensor_map_type
 from onepass.lowering.gluon_bind import bind, sent
 from onepass.lowering.gluon_emit import emit
 from onepass.lowering.gluon_launch import fitting, options_of, prepare
@@ -122,18 +122,11 @@ def compiled(plan, schedule=None):
     binding, schedule, source = source_of(plan, schedule)
     kernel = binding.kernel
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
-    types = {m.name: tensor_map_type(m.box, tensors[m.tensor].dtype) for m in source.maps}
-    constants, divisible = {}, []
-    for argument in source.arguments:
-        if argument.axis is not None and argument.axis == len(tensors[argument.tensor].shape) - 1:
-            constants[argument.name] = 1
-            continue
-        pointer = argument.axis is None and argument.size is None
-        types[argument.name] = "*" + TYPE_NAMES[tensors[argument.tensor].dtype] if pointer else "i32"
-        divisible += [argument.name] if argument.size is None else []
+    types, constants, divisible = contiguous(source.arguments, tensors)
+    types |= {m.name: tensor_map_type(m.box, tensors[m.tensor].dtype) for m in source.maps}
     types |= {"starts": "*i32", "items": "*i32", "visits": "*i32", "total": "i32"}
     function = load(source.text, source.function)
-    found = compile_ahead(function, types, constants, tuple(divisible), "sm_90", options_of(schedule))
+    found = compile_ahead(function, types, constants, divisible, "sm_90", options_of(schedule))
     return schedule, source, found
 
 

@@ -27,18 +27,9 @@ from onepass.egraph.ops import (
     where,
 )
 from onepass.egraph.term import Dim, Tensor
-from onepass.lowering import tiled
 from onepass.lowering.build import build_plan
 from onepass.lowering.sizes import UnknownSize, resolve
 from tests.attention_terms import Case, attention, check, error, keep, loaded, one_pass, run
-
-
-@pytest.fixture(params=[(32, 16), (256, 512)], ids=["small tiles", "large tiles"])
-def tiles(request, monkeypatch):
-    monkeypatch.setattr(tiled, "ROWS", request.param[0])
-    monkeypatch.setattr(tiled, "COLUMNS", request.param[1])
-    if request.param[0] < 256:
-        monkeypatch.setattr(tiled, "BUDGET", 4000)
 
 
 @pytest.mark.usefixtures("tiles")

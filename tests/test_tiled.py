@@ -38,14 +38,6 @@ from tests.attention_terms import (
 )
 
 
-@pytest.fixture(params=[(32, 16), (256, 512)], ids=["small tiles", "large tiles"])
-def tiles(request, monkeypatch):
-    monkeypatch.setattr(tiled, "ROWS", request.param[0])
-    monkeypatch.setattr(tiled, "COLUMNS", request.param[1])
-    if request.param[0] < 256:
-        monkeypatch.setattr(tiled, "BUDGET", 4000)
-
-
 @pytest.mark.parametrize("form", [one_pass, three_pass])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.usefixtures("tiles")
