@@ -60,8 +60,9 @@ def _reads(limit: Limit) -> bool:
 
 
 def _ends(limit: Limit, rows, sizes: dict, first: np.ndarray, last: np.ndarray):
-    """(least, largest) bound over each tile of rows."""
+    """(least, largest) bound over each tile of rows; one that is the same for all rows is evaluated to one value."""
     values = evaluate(limit.bound, {}, [rows], sizes).astype(np.int64)
+    values = np.broadcast_to(values, resolve(rows.size, sizes))
     return (values[first], values[last]) if limit.rising else (values[last], values[first])
 
 

@@ -97,9 +97,23 @@ class Runner:
     def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
         call = call_of(self.found, tensors, numbers)
-        chosen = self._chosen(kind, tensors, call)
-        if chosen is not None:
-            return chosen
+        try:
+            results = self._chosen(kind, tensors, call)
+            results = self._planned(kind, tensors, call) if results is None else results
+        except Exception as error:  # of asking who should run, or of measuring it
+            if self.found.options.strict:
+                raise
+            tell(self.found.key, f"choosing an executor failed, so the original calls run: {one_line(error)}")
+            results = None
+        if results is not None:
+            return results
+        run = executors.original(self.found, tensors, call)
+        self._keep(kind, executors.ORIGINAL, run)
+        self.say(executors.ORIGINAL)
+        return run(tensors)
+
+    def _planned(self, kind: tuple, tensors: Tensors, call: Call) -> list[torch.Tensor] | None:
+        """The results by the first executor that works; None if none does."""
         for name, (who, prepare) in self.order(tensors[0].device, call).items():
             if name in self.broken:
                 continue
@@ -115,10 +129,7 @@ class Runner:
                 self._keep(kind, name, run)
             self.say(getattr(run, "who", name))
             return results
-        run = executors.original(self.found, tensors, call)
-        self._keep(kind, executors.ORIGINAL, run)
-        self.say(executors.ORIGINAL)
-        return run(tensors)
+        return None
 
     def _chosen(self, kind: tuple, tensors: Tensors, call: Call) -> list[torch.Tensor] | None:
         """The results by the rival that was found faster for such sizes; None if there is none, or it fails."""
