@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-SUITES = ("peers", "variants", "flashlight")
+SUITES = ("peers", "variants", "beyond", "flashlight")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also plot the file's rows, one picture a suite")
     parser.add_argument("--variants", default="", help="a regular expression on the variants' names")
     parser.add_argument("--shapes", default="", help="a regular expression on shapes such as b4h16s4096d128")
-    parser.add_argument("--only", default="", help="a regular expression on the contestants' names")
+    names = "a regular expression on the contestants' names: '^(?!eager)' leaves out the slow one"
+    parser.add_argument("--only", default="", help=names)
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the contestants take turns (5)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further problem after that time")
     parser.add_argument("--scale", choices=("gpu", "cpu", "tiny"), help="how large (gpu with a GPU, else cpu)")

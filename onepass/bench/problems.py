@@ -23,29 +23,39 @@ SDPA = {name: getattr(SDPBackend, f"{name.upper()}_ATTENTION") for name in ("cud
 
 @dataclass(frozen=True)
 class Problem:
-    """`cut(n)` gives the arguments of the n-th of `heads` heads, as a smaller problem, and where its result is."""
+    """`cut(n)` gives the arguments of the n-th of `parts`, as a smaller problem, and where its result is.
+
+    elements: of the scores as eager makes them; flops: of what a mask keeps, as the plain function is written.
+    """
 
     plain: Callable
     arguments: tuple[torch.Tensor, ...]
     flops: float
     elements: int
-    heads: int
+    parts: int
     cut: Callable[[int], tuple[tuple[torch.Tensor, ...], tuple]]
     ways: dict[str, Way] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Batch, query heads, length and head dim; the key heads are 1 / `group` of the query heads."""
+    """Batch, query heads, length and head dim; the key heads are 1 / `group` of the query heads; `columns`: the length
+    of the keys if it is another."""
 
     batch: int
     heads: int
     length: int
     width: int
     group: int = 1
+    columns: int = 0
+
+    @property
+    def keys(self) -> int:
+        return self.columns or self.length
 
     def __str__(self) -> str:
-        return f"b{self.batch}h{self.heads}s{self.length}d{self.width}"
+        keys = f"k{self.columns}" if self.columns else ""
+        return f"b{self.batch}h{self.heads}s{self.length}{keys}d{self.width}"
 
 
 def normal(*sizes: int, device, dtype) -> torch.Tensor:
@@ -57,22 +67,27 @@ def normal(*sizes: int, device, dtype) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Variant:
-    """`edit(score, *extra)` changes [.., S, S] scores; `score_mod` and `mask_mod` say the same to FlexAttention.
+    """`edit(score, *extra)` changes [.., Sq, Sk] scores; `score_mod` and `mask_mod` say the same to FlexAttention.
 
-    pairs: (shape, extra) -> (row, column) pairs kept; extra: shape, device -> further tensors; axes: of each, the one
-    that runs over heads, or None. `words` is SDPA's own way, `fa3` FlashAttention-3's; None if it has none.
+    extra: shape, device, dtype -> further tensors; axes: a letter for each axis of each, "b" where it runs over the
+    batch and "h" over heads. `words` is SDPA's own way, `fa3` FlashAttention-3's; None if it has none. dense: SDPA can
+    take it as a mask that is added. fewer_keys: the length of the queries over that of the keys.
     """
 
     edit: Callable
-    pairs: Callable
-    extra: Callable = lambda shape, device: ()
-    axes: tuple[int | None, ...] = ()
+    extra: Callable = lambda shape, device, dtype: ()
+    axes: tuple[str, ...] = ()
     score_mod: Callable | None = None
     mask_mod: Callable | None = None
     words: dict | None = None
     dense: bool = True
     fa3: dict | None = None
     group: int = 1
+    fewer_keys: int = 1
+
+    def over(self, letter: str) -> bool:
+        """Whether any of the further tensors has that axis."""
+        return any(letter in axes for axes in self.axes)
 
 
 def attention(edit: Callable) -> Callable:
@@ -92,45 +107,66 @@ def repeated(x: torch.Tensor, times: int) -> torch.Tensor:
     return x[:, :, None].expand(b, h, times, s, d).reshape(b, h * times, s, d)
 
 
+def narrowed(x: torch.Tensor, axes: str, numbers: dict[str, int]) -> torch.Tensor:
+    """One place along each lettered axis, which stays as an axis of size 1."""
+    for letter, number in numbers.items():
+        x = x.narrow(axes.index(letter), number, 1) if letter in axes else x
+    return x
+
+
 def problem(variant: Variant, shape: Shape, device: str, dtype: torch.dtype) -> Problem:
     """A variant at a shape, with everyone's way to compute it."""
     few = shape.heads // shape.group
     make = partial(normal, shape.batch, device=device, dtype=dtype)
-    q, k, v = (make(h, shape.length, shape.width) for h in (shape.heads, few, few))
-    extra = variant.extra(shape, device)
+    q = make(shape.heads, shape.length, shape.width)
+    k, v = (make(few, shape.keys, shape.width) for _ in range(2))
+    extra = variant.extra(shape, device, dtype)
 
     def cut(number: int):
         b, h = divmod(number, shape.heads)
-        own = [x if axis is None else x.narrow(axis, h, 1) for x, axis in zip(extra, variant.axes, strict=True)]
+        own = [narrowed(x, axes, {"b": b, "h": h}) for x, axes in zip(extra, variant.axes, strict=True)]
         keys = [x[b : b + 1, h // shape.group : h // shape.group + 1] for x in (k, v)]
         return (q[b : b + 1, h : h + 1], *keys, *own), (slice(b, b + 1), slice(h, h + 1))
 
-    pairs = shape.batch * shape.heads * variant.pairs(shape, extra)
     ways = _flex(variant, shape, q, k, v, extra) | _sdpa(variant, shape, q, k, v, extra)
     if variant.fa3 is not None:
         ways["fa3"] = partial(_fa3, q, k, v, variant.fa3)
-    elements = shape.batch * shape.heads * shape.length**2
-    flops = 4.0 * pairs * shape.width
-    return Problem(attention(variant.edit), (q, k, v, *extra), flops, elements, shape.batch * shape.heads, cut, ways)
+    parts = shape.batch * shape.heads
+    elements, flops = parts * shape.length * shape.keys, 4.0 * _pairs(variant, shape, extra, device) * shape.width
+    return Problem(attention(variant.edit), (q, k, v, *extra), flops, elements, parts, cut, ways)
+
+
+def _pairs(variant: Variant, shape: Shape, extra, device: str) -> int:
+    """How many pairs of a row and a column the mask keeps, counted, over batch and heads."""
+    if variant.mask_mod is None:
+        return shape.batch * shape.heads * shape.length * shape.keys
+    kept, batch = variant.mask_mod(*extra), shape.batch if variant.over("b") else 1
+    rows = torch.arange(shape.length, device=device)[:, None]
+    columns = torch.arange(shape.keys, device=device)[None, :]
+    each = [kept(b, 0, rows, columns).expand(shape.length, shape.keys).sum().item() for b in range(batch)]
+    return sum(each) * (shape.batch // batch) * shape.heads
 
 
 def _flex(variant: Variant, shape: Shape, q, k, v, extra) -> dict[str, Way]:
+    """FlexAttention as it comes, tuned, and with its mask made in every call, by compiled code and by plain code."""
     score_mod = variant.score_mod and variant.score_mod(*extra)
     mask_mod = variant.mask_mod and variant.mask_mod(*extra)
+    batch = shape.batch if variant.over("b") else None
 
     def mask(build=create_block_mask):
-        return build(mask_mod, None, None, shape.length, shape.length, device=q.device) if mask_mod else None
+        return build(mask_mod, batch, None, shape.length, shape.keys, device=q.device) if mask_mod else None
 
     def cached(mode: str | None):
         run, known = torch.compile(flex_attention, dynamic=False, mode=mode), mask()
         return lambda: run(q, k, v, score_mod=score_mod, block_mask=known, enable_gqa=shape.group > 1)
 
-    def built():
-        run, build = torch.compile(flex_attention, dynamic=False), torch.compile(create_block_mask, dynamic=False)
+    def built(compiled: bool):
+        run = torch.compile(flex_attention, dynamic=False)
+        build = torch.compile(create_block_mask, dynamic=False) if compiled else create_block_mask
         return lambda: run(q, k, v, score_mod=score_mod, block_mask=mask(build), enable_gqa=shape.group > 1)
 
     ways: dict[str, Way] = {"flex": partial(cached, None), "flex_max": partial(cached, MAX_AUTOTUNE)}
-    return ways | ({"flex_built": built} if mask_mod else {})
+    return ways | ({"flex_built": partial(built, True), "flex_built_plain": partial(built, False)} if mask_mod else {})
 
 
 def _sdpa(variant: Variant, shape: Shape, q, k, v, extra) -> dict[str, Way]:
@@ -140,8 +176,8 @@ def _sdpa(variant: Variant, shape: Shape, q, k, v, extra) -> dict[str, Way]:
     def way(backend: str):
         if variant.words is not None:
             return sdpa(backend, q, k, v, enable_gqa=shape.group > 1, **variant.words)
-        heads = shape.heads if any(axis is not None for axis in variant.axes) else 1
-        zero = torch.zeros(1, heads, shape.length, shape.length, device=q.device, dtype=q.dtype)
+        batch, heads = (n if variant.over(x) else 1 for x, n in (("b", shape.batch), ("h", shape.heads)))
+        zero = torch.zeros(batch, heads, shape.length, shape.keys, device=q.device, dtype=q.dtype)
         return sdpa(backend, q, k, v, attn_mask=variant.edit(zero, *extra).to(q.dtype))
 
     return {f"sdpa_{name}": partial(way, name) for name in SDPA if variant.words is not None or name != "flash"}

@@ -7,11 +7,23 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 OURS = "onepass"
+# The columns of the closing table, and the contestants of which each takes the fastest.
+AGAINST = {
+    "flex": r"flex(_x2)?$",
+    "flex_max": r"flex(_x2)?_max$",
+    "flex_built": "flex_built$",
+    "flex_built_plain": "flex_built_plain$",
+    "compile": "compile$",
+    "best SDPA": "sdpa_",
+    "fa3": "fa3$",
+    "eager": "eager$",
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,7 @@ class Row:
     least_ms: str = ""
     most_ms: str = ""
     tflops: str = ""
+    peak_mib: str = ""
     error: str = ""
     allowed: str = ""
     note: str = ""
@@ -85,9 +98,9 @@ def contestants(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(row.contestant for row in rows))
 
 
-def best(case: dict[str, Row]) -> Row | None:
-    """The fastest of the others."""
-    timed = [row for name, row in case.items() if name != OURS and row.time]
+def best(case: dict[str, Row], names: str = "") -> Row | None:
+    """The fastest of the others, or of those whose names begin as the regular expression says."""
+    timed = [row for name, row in case.items() if name != OURS and re.match(names, name) and row.time]
     return min(timed, key=lambda row: row.time) if timed else None
 
 
@@ -135,6 +148,31 @@ def _cell(row: Row | None) -> str:
     if row is None:
         return ""
     return f"{float(row.tflops):.4g}\n{row.time:.4g}" if row.time else "-"
+
+
+def ratios(rows: list[Row]):
+    """A rich table: each variant's speed-ups over its shapes, as geometric means, and onepass's memory at most."""
+    from rich.table import Table
+
+    cases = by_case(rows)
+    held = [name for name, names in AGAINST.items() if any(best(case, names) for case in cases.values())]
+    title = "times as fast as, geometric means over the shapes; least in brackets"
+    made = Table("variant", "shapes", *held, "peak MiB", "runs by", title=title)
+    variants = dict.fromkeys((suite, variant) for suite, variant, _ in cases)
+    for key in [*variants, None]:
+        of = [case for name, case in cases.items() if key is None or name[:2] == key]
+        ours = [case[OURS] for case in of if OURS in case]
+        peaks = [float(row.peak_mib) for row in ours if row.peak_mib]
+        last = () if key is None else dict.fromkeys(row.executor or row.note for row in ours)
+        means = [_mean([ratio(case, best(case, AGAINST[name])) for case in of]) for name in held]
+        name = "geometric mean" if key is None else key[1]
+        made.add_row(name, str(len(of)), *means, f"{max(peaks):.1f}" if peaks else "", ", ".join(last))
+    return made
+
+
+def _mean(known: list[float | None]) -> str:
+    timed = [x for x in known if x]
+    return f"{geometric(timed):.3g} ({min(timed):.3g})" if timed else "-"
 
 
 def summary(rows: list[Row]) -> str:

@@ -11,7 +11,6 @@ import platform
 import re
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
@@ -22,20 +21,27 @@ from ..report import forget, reports
 from . import results
 from .problems import Problem
 from .results import OURS, Row
-from .suites import SCALES, Case, cases
+from .scales import SCALES
+from .suites import Case, cases
 from .timing import Outcome, clocks, expected, fits, measured, said
 
 
 def run(chosen) -> int:
-    """Measures what was chosen and prints all that the file then holds. 1 if onepass failed or was wrong anywhere."""
+    """Measures what was chosen and prints all that the file then holds. 1 if onepass failed or was wrong anywhere,
+    2 for a file of other columns or a pattern that is none."""
     from rich.console import Console
 
     on_gpu = torch.cuda.is_available()
     chosen.scale = chosen.scale or ("gpu" if on_gpu else "cpu")
     chosen.dtype = chosen.dtype or ("bfloat16" if on_gpu else "float32")
-    rows = results.read(chosen.out) if chosen.out else []
+    try:
+        rows = results.read(chosen.out) if chosen.out else []
+        todo = _chosen(chosen)
+    except (ValueError, re.error) as error:
+        print(f"onepass bench: {error}", file=sys.stderr)
+        return 2
     start = time.monotonic()
-    for case in _chosen(chosen):
+    for case in todo:
         if any(row.case == (case.suite, case.variant, case.shape) for row in rows):
             continue
         if time.monotonic() - start > chosen.seconds:
@@ -46,13 +52,17 @@ def run(chosen) -> int:
         if chosen.out:
             results.append(chosen.out, new)
         for row in new:
-            print(f"{row.variant} {row.shape} {row.contestant}: {row.ms or row.note} {row.executor}", file=sys.stderr)
+            said_of = f"{row.ms} ms, {row.peak_mib or '?'} MiB" if row.ms else row.note
+            print(f"{row.variant} {row.shape} {row.contestant}: {said_of} {row.executor}", file=sys.stderr, flush=True)
         if chosen.out and not _gpu_works():
             print("the GPU's context is broken: a new process goes on", file=sys.stderr, flush=True)
             os.execv(sys.executable, [sys.executable, "-m", "onepass", *sys.argv[1:]])
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(results.table(rows))
+    console.print(results.ratios(rows))
     print(results.summary(rows))
+    if not chosen.libraries:
+        print("onepass ran its own kernels only; --libraries lets torch's kernels stand in where they are faster")
     if chosen.plot and rows:
         print("\n".join(f"written: {path}" for path in results.plot(rows, chosen.plot)))
     return 1 if any(row.contestant == OURS and not row.ms for row in rows) else 0
@@ -82,14 +92,12 @@ def _rows(case: Case, chosen) -> list[Row]:
     device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, chosen.dtype)
     try:
         problem = case.make(device, dtype)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = measured(_contestants(problem, chosen), expected(problem), chosen.rounds)
+        found = measured(_contestants(problem, chosen), expected(problem), chosen.rounds)
         flops = problem.flops
     except Exception as error:
         found, flops = {OURS: Outcome(note=said(error))}, 0.0
     state = clocks()
-    known = {"rounds": str(chosen.rounds), "dtype": chosen.dtype, "machine": machine(), "versions": versions(), **state}
+    known = {"dtype": chosen.dtype, "machine": machine(), "versions": versions(), **state}
     return [_row(case, name, outcome, flops, known) for name, outcome in found.items()]
 
 
@@ -99,12 +107,13 @@ def _row(case: Case, name: str, outcome: Outcome, flops: float, known: dict) -> 
         "least_ms": outcome.least,
         "most_ms": outcome.most,
         "tflops": flops / outcome.ms / 1e9 if outcome.ms else None,
+        "peak_mib": None if outcome.peak is None else outcome.peak / 2**20,
         "error": outcome.error,
         "allowed": outcome.allowed,
     }
     texts = {key: "" if value is None else f"{value:.5g}" for key, value in timed.items()}
-    executor = _executor() if name == OURS else ""
-    return Row(case.suite, case.variant, case.shape, name, executor, note=outcome.note, **texts, **known)
+    own = {"note": outcome.note, "rounds": str(outcome.rounds), "executor": _executor() if name == OURS else ""}
+    return Row(case.suite, case.variant, case.shape, name, **own, **texts, **known)
 
 
 def _contestants(problem: Problem, chosen) -> dict[str, Callable]:
@@ -132,9 +141,12 @@ def _onepass(plain: Callable, arguments, options: dict) -> Callable:
 
 
 def _executor() -> str:
-    """Who really ran, as the reports say it; "nothing fused" if the original did."""
-    regions = [region for report in reports() for region in report.regions]
-    return " + ".join(dict.fromkeys(r.ran or r.executor for r in regions)) or "nothing fused"
+    """Who really ran, as the reports say it; "nothing fused" and the first reason if the original did."""
+    known = reports()
+    regions = [region for report in known for region in report.regions]
+    reasons = [text for report in known for text in (*report.failures, *(r.reason for r in report.refusals))]
+    nothing = ": ".join(("nothing fused", *reasons[:1]))
+    return " + ".join(dict.fromkeys(r.ran or r.executor for r in regions)) or nothing
 
 
 def machine() -> str:

@@ -6,10 +6,14 @@ a CPU. Called by run.py.
 
 from __future__ import annotations
 
+import io
+import logging
 import statistics
 import subprocess
 import time
+import warnings
 from collections.abc import Callable
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,85 +22,133 @@ from .problems import Problem
 
 FLUSH = 256 * 2**20  # bytes written between two runs, several times the L2 cache
 ROUND_MS, FEWEST, MOST = 60.0, 5, 60  # a contestant's share of a round, and its runs there
+SLOW = 20  # times the fastest of the first round: who takes longer is timed in that round only
 BYTES = 12  # an element of the scores takes in an eager run, at its peak
+
+Call = Callable[[], torch.Tensor | tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """ms: median over the rounds; least, most: of the rounds' medians; None if the contestant has no time."""
+    """ms: median over the rounds; least, most: of the rounds' medians; None if the contestant has no time.
+
+    peak: bytes that a call needs at most besides inputs and results, with what the first call keeps; None on a CPU.
+    """
 
     ms: float | None = None
     least: float | None = None
     most: float | None = None
+    rounds: int = 0
     error: float | None = None
     allowed: float | None = None
+    peak: int | None = None
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """float64 results of some heads: where they are, what they are, and how far off a right one may be."""
+    """float64 results of some parts: where they are, what they are, and how far off each right result may be."""
 
     where: tuple[tuple, ...]
-    values: tuple[torch.Tensor, ...]
-    allowed: float
+    values: tuple[tuple[torch.Tensor, ...], ...]
+    allowed: tuple[float, ...]
+
+
+def tensors(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 @torch.no_grad()
 def expected(problem: Problem) -> Expected:
-    """The first, a middle and the last head in float64. Allowed is three times eager's own error in their dtype."""
-    numbers = sorted({0, problem.heads // 2, problem.heads - 1})
-    where, values, errors, largest = [], [], [], 0.0
-    for number in numbers:
+    """The first, a middle and the last part in float64. Allowed is three times eager's own error in their dtype."""
+    rounding = torch.finfo(problem.arguments[0].dtype).eps
+    where, values, allowed = [], [], []
+    for number in sorted({0, problem.parts // 2, problem.parts - 1}):
         arguments, place = problem.cut(number)
-        exact = problem.plain(*(x.double() if x.is_floating_point() else x for x in arguments))
-        errors.append((problem.plain(*arguments).double() - exact).abs().max().item())
-        largest = max(largest, exact.abs().max().item())
+        exact = tensors(problem.plain(*(x.double() if x.is_floating_point() else x for x in arguments)))
+        pairs = zip(tensors(problem.plain(*arguments)), exact, strict=True)
+        allowed.append([max(3 * _off(x, y), rounding * y.abs().max().item()) for x, y in pairs])
         where.append(place)
         values.append(exact)
-    rounding = torch.finfo(problem.arguments[0].dtype).eps * largest
-    return Expected(tuple(where), tuple(values), max(3 * max(errors), rounding))
+    return Expected(tuple(where), tuple(values), tuple(map(max, zip(*allowed, strict=True))))
+
+
+def _off(result: torch.Tensor, exact: torch.Tensor) -> float:
+    return (result.double() - exact).abs().max().item()
 
 
 @torch.no_grad()
-def checked(call: Callable[[], torch.Tensor], right: Expected) -> Outcome:
-    """Runs it once: its error over the known heads, infinite if any value is not finite."""
-    result = call()
-    pairs = zip(right.where, right.values, strict=True)
-    error = max((result[place].double() - value).abs().max().item() for place, value in pairs)
-    error = error if bool(torch.isfinite(result).all()) else float("inf")
-    note = "" if error <= right.allowed else f"wrong: off by {error:.3g}, more than {right.allowed:.3g}"
-    return Outcome(error=error, allowed=right.allowed, note=note)
+def checked(call: Call, right: Expected) -> Outcome:
+    """Runs it: its error over the known parts, infinite if any value is not finite, and the memory of a second run."""
+    before = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+    results = tensors(call())
+    errors = []
+    for number, result in enumerate(results):
+        known = zip(right.where, right.values, strict=True)
+        error = max(_off(result[place], values[number]) for place, values in known)
+        errors.append(error if bool(torch.isfinite(result).all()) else float("inf"))
+    error, allowed = max(zip(errors, right.allowed, strict=True), key=lambda pair: pair[0] / pair[1])
+    if not error <= allowed:
+        note = f"wrong: off by {error:.3g}, more than {allowed:.3g}"
+        return Outcome(error=error, allowed=allowed, note=note)
+    return Outcome(error=error, allowed=allowed, peak=_peak(call, before, results))
+
+
+def _peak(call: Call, before: int, results: tuple[torch.Tensor, ...]) -> int | None:
+    """What a run after the first needs above `before` and above its results and those of the first."""
+    if not torch.cuda.is_available():
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    again = tensors(call())
+    torch.cuda.synchronize()
+    own = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in (*results, *again)}
+    return max(0, torch.cuda.max_memory_allocated() - before - sum(own.values()))
 
 
 @torch.no_grad()
 def measured(builders: dict[str, Callable], right: Expected, rounds: int) -> dict[str, Outcome]:
     """Every contestant built and checked, then those that are right timed in turns."""
-    calls: dict[str, Callable] = {}
+    calls: dict[str, Call] = {}
     found: dict[str, Outcome] = {}
     for name, build in builders.items():
         try:
-            call = build()
-            found[name] = checked(call, right)
+            with quiet():
+                call = build()
+                found[name] = checked(call, right)
         except Exception as error:
             found[name] = Outcome(note=said(error))
             continue
         if not found[name].note:
             calls[name] = call
-    times = in_turns(calls, rounds, found)
-    for name, taken in times.items():
+    for name, taken in in_turns(calls, rounds, found).items():
         if taken:
-            found[name] = replace(found[name], ms=statistics.median(taken), least=min(taken), most=max(taken))
+            times = {"ms": statistics.median(taken), "least": min(taken), "most": max(taken), "rounds": len(taken)}
+            found[name] = replace(found[name], **times)
     return found
 
 
-def in_turns(calls: dict[str, Callable], rounds: int, found: dict[str, Outcome]) -> dict[str, list[float]]:
+@contextmanager
+def quiet():
+    """Without the tables, warnings and tracebacks that a compiler prints while it tries what may fail."""
+    kept = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(kept)
+
+
+def in_turns(calls: dict[str, Call], rounds: int, found: dict[str, Outcome]) -> dict[str, list[float]]:
     """Medians in ms, one a round; the calls take turns so that clocks and temperature are shared."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     many: dict[str, int] = {}
     timer = _Gpu() if torch.cuda.is_available() else _Cpu()
-    for _ in range(rounds):
-        for name in list(calls):
+    for number in range(rounds):
+        fastest = min((taken[0] for taken in times.values() if taken), default=0.0)
+        for name in [n for n in calls if not number or times[n][0] <= SLOW * fastest]:
             try:
                 if name not in many:
                     many[name] = max(FEWEST, min(MOST, int(ROUND_MS / max(timer.median(calls[name], 3), 1e-3))))
@@ -112,7 +164,7 @@ class _Gpu:
     def __init__(self):
         self.flush = torch.empty(FLUSH // 4, dtype=torch.int32, device="cuda")
 
-    def median(self, call: Callable, runs: int) -> float:
+    def median(self, call: Call, runs: int) -> float:
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
         for start, end in events:
             self.flush.zero_()
@@ -124,7 +176,7 @@ class _Gpu:
 
 
 class _Cpu:
-    def median(self, call: Callable, runs: int) -> float:
+    def median(self, call: Call, runs: int) -> float:
         taken = []
         for _ in range(runs):
             start = time.perf_counter()
