@@ -1,7 +1,7 @@
 """Block maps: which tiles of a loop hold anything that a guard over data keeps, and which hold nothing else.
 
-Two small kernels, built as plans from the guard's own term, find the class of every tile; a sort lists the tiles to
-visit. A map is kept while the tensors it was read from are the same and unchanged. Used by triton_launch.py.
+A plan made of the guard's own term counts what every tile keeps; map_lists.py lists the tiles to visit. A map is kept
+while the tensors it was read from are the same and unchanged. Used by triton_launch.py.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 import torch
 
-from ..egraph.ops import cast, const, eq, iota, le, load, logical_and, make, max_over, minimum, reduce, where
+from ..egraph.ops import cast, const, eq, iota, le, logical_and, make, minimum, reduce, where
 from ..egraph.term import Dim, Tensor, Term, rebuild, subterms, tensors
 from .build import build_plan
 from .plan import BlockMap, Kernel, Plan
@@ -38,6 +38,19 @@ class Tiling:
     tile: int
     sizes: tuple[tuple[str, int], ...]
     together: int = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+    @cached_property
+    def number(self) -> int:
+        """The hash, found once: a call looks its map up by it."""
+        return hash((self.record, self.row_tile, self.tile, self.sizes, self.together))
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the tensors that the guard reads."""
+        return tuple(t.name for t in tensors(self.record.guard))
 
     def length(self, dim: Dim) -> int:
         return resolve(dim.size, dict(self.sizes))
@@ -69,35 +82,31 @@ def pays(kernel: Kernel, record: BlockMap, row_tile: int, tile: int, sizes: Mapp
 
 
 @lru_cache(maxsize=128)
-def class_plans(tiling: Tiling) -> tuple[Plan, ...]:
-    """Plans that find EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks]: along the loop, then the rows.
+def class_plan(tiling: Tiling) -> Plan:
+    """The plan that finds EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks], counting what a tile keeps.
 
     A short last tile of the loop is never full, so that full tiles need no mask.
     """
     record, tile = tiling.record, tiling.tile
     column, within = tiling.place(record.loop, tile)
     length, block = tiling.length(record.loop), tiling.blocks(record.loop, tile)
-    places = {iota(d): iota(tiling.static(d)) for d in (*record.dims, *record.rows)} | {iota(record.loop): column}
-    guard = _replaced(record.guard, places, dict(tiling.sizes))
-    whole = reduce("all", within, guard)
+    order, inside = [*map(tiling.static, record.dims)], [within]
+    places = {iota(d): iota(tiling.static(d)) for d in record.dims} | {iota(record.loop): column}
+    for rows in record.rows:
+        places[iota(rows)], within_rows = tiling.place(rows, tiling.row_tile)
+        order.append(tiling.blocks(rows, tiling.row_tile))
+        inside.append(within_rows)
+    order.append(block)
+    kept = cast(_replaced(record.guard, places, dict(tiling.sizes)), "int32")
+    for dim in inside:
+        kept = reduce("sum", dim, kept)
+    one = lambda n: cast(const(n), "int32")
+    whole = eq(kept, one(prod(d.size for d in inside)))
     if length % tile:
         whole = logical_and(whole, le((iota(block) + 1) * const(tile), const(length)))
-    along = cast(reduce("any", within, guard), "int32") + cast(whole, "int32")
-    order = (*map(tiling.static, (*record.dims, *record.rows)), block)
-    first = build_plan(along, Tensor("classes along", "int32", tuple(d.size for d in order)), order, held=tile)
-    return (first, _over_rows(tiling, first.output, block)) if record.rows else (first,)
-
-
-def _over_rows(tiling: Tiling, along: Tensor, block: Dim) -> Plan:
-    (rows,) = tiling.record.rows
-    row, within = tiling.place(rows, tiling.row_tile)
-    order = (*map(tiling.static, tiling.record.dims), tiling.blocks(rows, tiling.row_tile), block)
-    found = load(along, *(iota(d) for d in order[:-2]), row, iota(block))
-    one = lambda n: cast(const(n), "int32")
-    most, least = max_over(within, found), reduce("min", within, found)
-    classes = where(eq(most, least), most, one(PARTIAL))
+    classes = where(whole, one(FULL), minimum(kept, one(PARTIAL)))
     output = Tensor("classes of tiles", "int32", tuple(d.size for d in order))
-    return build_plan(classes, output, order, held=tiling.row_tile)
+    return build_plan(classes, output, tuple(order), held=max(tile, tiling.row_tile))
 
 
 def _replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int]) -> Term:
@@ -107,19 +116,6 @@ def _replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int]
         return places.get(node) or (node if args == node.args else make(node.op, args, node.attrs))
 
     return rebuild(guard, change)
-
-
-def visits(classes: torch.Tensor) -> torch.Tensor:
-    """[..., n] classes as int32 [..., 3 + n]: how many tiles are partial, and not empty; these, partial first; rest.
-
-    The last place is there to be read ahead.
-    """
-    count = classes.shape[-1]
-    late = torch.where(classes == EMPTY, 2 * count, torch.where(classes == FULL, count, 0))
-    numbers = torch.arange(count, device=classes.device, dtype=late.dtype)
-    listed = (late + numbers).sort(-1).values % count
-    counts = [(classes == PARTIAL).sum(-1, keepdim=True), (classes != EMPTY).sum(-1, keepdim=True)]
-    return torch.cat([*counts, listed, torch.zeros_like(counts[0])], -1).int()
 
 
 def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
@@ -143,54 +139,49 @@ def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
     return torch.cat([visited.sum(-1, keepdim=True).clamp(min=1), ends, entries.gather(-1, order)], -1).int()
 
 
-Run = Callable[[Plan, Mapping[str, torch.Tensor], Mapping[str, int]], torch.Tensor]
-
-
-def build(tiling: Tiling, values: Mapping[str, torch.Tensor], run: Run) -> torch.Tensor:
-    """The list of tiles to visit, from the guard's tensors. `run` is an executor of plans."""
-    found = dict(values)
-    for plan in class_plans(tiling):
-        found[plan.output.name] = run(plan, {t.name: found[t.name] for t in plan.inputs}, dict(tiling.sizes))
-    classes = found[plan.output.name]
-    if not tiling.together:
-        return visits(classes)
-    if tiling.record.rows:
-        return shared_visits(classes, tiling.together)
-    return shared_visits(classes.unsqueeze(-2).expand(*classes.shape[:-1], tiling.together, -1), tiling.together)
+Build = Callable[[Tiling, Mapping[str, torch.Tensor]], torch.Tensor]
 
 
 def _state(tensor: torch.Tensor) -> tuple | None:
-    """What changes when a tensor is written to or moved; None for one that keeps no version."""
+    """What changes when a tensor is written to or moved, or shows other places; None for one that keeps no version."""
     if tensor.is_inference():
         return None
-    return tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride()
+    return tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _owner(tensor: torch.Tensor) -> torch.Tensor:
+    """What lives as long as the data is the same tensor's: a view shares memory and version with its base."""
+    return tensor if tensor.is_inference() or tensor._base is None else tensor._base
 
 
 class MapCache:
     """Visit lists by tiling and by the very tensors they were read from.
 
-    A tensor counts as unchanged if it is the same object with the same version counter. Writes that torch does not see
-    (through NumPy, or a pointer) do not count; a tensor made under inference_mode has no counter and is read each time.
+    A tensor counts as unchanged if it is the same object, or a like view of the same one, with the same version
+    counter. Writes that torch does not see (through NumPy, or a pointer) do not count; a tensor made under
+    inference_mode has no counter and is read each time. At most MOST_MAPS are kept, none of a tensor that is gone.
     """
 
     def __init__(self):
         self._kept: OrderedDict[tuple, tuple] = OrderedDict()
 
-    def get(self, tiling: Tiling, values: Mapping[str, torch.Tensor], run: Run) -> torch.Tensor:
-        read = [values[t.name] for t in tensors(tiling.record.guard)]
+    def get(self, tiling: Tiling, values: Mapping[str, torch.Tensor], build: Build) -> torch.Tensor:
+        read = [values[name] for name in tiling.reads]
         states = tuple(map(_state, read))
         device = read[0].device
         capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if None in states or capturing:  # a replayed graph must read the mask again
-            return build(tiling, values, run)
+            return build(tiling, values)
+        owners = [*map(_owner, read)]
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        key = (tiling, stream, *map(id, read))
+        key = (tiling, stream, *map(id, owners), *(state[1:] for state in states))
+        versions = [state[0] for state in states]
         kept = self._kept.get(key)
-        if kept is not None and kept[1] == states and all(ref() is t for ref, t in zip(kept[0], read, strict=True)):
+        if kept is not None and kept[1] == versions and all(ref() is t for ref, t in zip(kept[0], owners, strict=True)):
             self._kept.move_to_end(key)
             return kept[2]
-        found = build(tiling, values, run)
-        self._kept[key] = tuple(map(weakref.ref, read)), states, found
+        found = build(tiling, values)
+        self._kept[key] = tuple(map(weakref.ref, owners)), versions, found
         self._forget()
         return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
@@ -18,14 +18,16 @@ from pathlib import Path
 import torch
 
 from ..egraph.term import Dim, Tensor, subterms
-from .block_map import MapCache, Tiling, pays
+from .block_map import MapCache, Tiling, class_plan, pays
 from .compat import OPTIONS, architecture, interpreter_wanted
+from .map_lists import visit_lists
 from .plan import Kernel, Loop, Plan
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_term import Facts
 from .tuning import CUBES, Config, default_config
 
 INT32 = 2**31
+CLASSED = 16384  # elements of a guard that one program tests to class tiles
 
 
 class LaunchError(ValueError):
@@ -153,7 +155,7 @@ class Launcher:
     def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
         for launch in launches:
             for name, tiling in launch.maps:
-                values[name] = self._maps.get(tiling, values, run_triton)
+                values[name] = self._maps.get(tiling, values, build_map)
             launch.run(values)
 
     def _tilings(self, kernel: Kernel, config: Config, sizes: dict) -> dict[Loop, Tiling]:
@@ -249,3 +251,16 @@ def launcher(plan: Plan, config: Config | None = None) -> Launcher:
 def run_triton(plan: Plan, tensors, sizes=None, config: Config | None = None, output=None) -> torch.Tensor:
     """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
     return launcher(plan, config)(tensors, sizes, output)
+
+
+@lru_cache(maxsize=128)
+def _classifier(tiling: Tiling) -> tuple[Launcher, dict[str, int]]:
+    """What finds the classes of a map's tiles, some at a time, and the sizes."""
+    plan = class_plan(tiling)
+    return Launcher(plan, Config(max(1, CLASSED // (tiling.row_tile * tiling.tile)), 16, 4, 1)), dict(tiling.sizes)
+
+
+def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The list of tiles to visit, from the guard's tensors."""
+    classifier, sizes = _classifier(tiling)
+    return visit_lists(classifier(values, sizes), tiling.together, bool(tiling.record.rows))

@@ -1,6 +1,7 @@
 """Block maps of guards over data: classes against brute force, what follows them, and when they are read again."""
 
 import gc
+from itertools import product
 
 import pytest
 import torch
@@ -8,15 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.backend import onepass_backend
-from onepass.egraph.ops import const, eq, iota, le, load, logical_and, logical_or, sum_over, where
+from onepass.egraph.evaluate import evaluate
+from onepass.egraph.ops import const, eq, iota, le, load, logical_and, logical_not, logical_or, sum_over, where
 from onepass.egraph.term import Dim, Tensor
-from onepass.lowering import block_map
-from onepass.lowering.block_map import MapCache, Tiling, build
+from onepass.lowering import block_map, triton_launch
+from onepass.lowering.block_map import EMPTY, FULL, PARTIAL, MapCache, Tiling, class_plan, shared_visits
 from onepass.lowering.build import build_plan
 from onepass.lowering.plan import BlockMap
 from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_launch import Launcher, run_triton
+from onepass.lowering.map_lists import visit_lists
+from onepass.lowering.triton_launch import Launcher, build_map, run_triton
 from onepass.lowering.tuning import Config
+from tests.predicates import guards
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS, BATCH = 4, 2
@@ -103,7 +107,7 @@ def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
     term = guard(b, h, i, j)
     record = BlockMap(term, j, tuple(d for d in (b, h) if d in term.dims), (i,) if i in term.dims else ())
     tiling = Tiling(record, 8 if record.rows else 1, tile, (("length", max(rows, columns)),))
-    listed = build(tiling, tensors, run_tiled).cpu()
+    listed = build_map(tiling, tensors).cpu()
     for position in torch.cartesian_prod(*(torch.arange(n) for n in listed.shape[:-1])).reshape(-1, listed.dim() - 1):
         place = dict(zip((*record.dims, *record.rows), position.tolist(), strict=True))
         rows_of = slice(8 * place.get(i, 0), 8 * place.get(i, 0) + 8)
@@ -111,27 +115,82 @@ def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
         tiles = [block[:, n * tile : (n + 1) * tile] for n in range(-(-columns // tile))]
         full = [n for n, t in enumerate(tiles) if t.all() and t.shape[1] == tile]
         partial = [n for n, t in enumerate(tiles) if t.any() and n not in full]
-        partial_count, count, *numbers, _ = listed[tuple(position)].tolist()
+        partial_count, count, *numbers = listed[tuple(position)].tolist()
         assert (numbers[:partial_count], numbers[partial_count:count]) == (partial, full)
+
+
+def masked(draw, i, j):
+    """A load of a mask or a comparison of ids that has, lacks or broadcasts each of the axes, and its tensor."""
+    name, rows, columns = f"mask{draw(st.integers(0, 99))}", draw(st.booleans()), draw(st.booleans())
+    shape, index = (i.size if rows else 1, j.size if columns else 1), (iota(i) if rows else 0, iota(j) if columns else 0)
+    value = torch.rand(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99)))) < 0.8
+    match draw(st.integers(0, 3)):
+        case 0:  # stride 0
+            return load(Tensor(name, "bool", (i.size, j.size)), iota(i), iota(j)), name, value.expand(i.size, j.size)
+        case 1:  # no axis at all
+            return load(Tensor(name, "bool", shape[:1]), index[0]), name, value[:, 0]
+        case 2:  # groups
+            grouped = torch.arange(j.size // 3 + 1) % 2 == 0
+            return load(Tensor(name, "bool", (j.size // 3 + 1,)), iota(j) // const(3)), name, grouped
+    return load(Tensor(name, "bool", shape), *index), name, value
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_classes_of_random_guards_with_broadcast_masks(data):
+    i, j, g = Dim("i", data.draw(st.integers(1, 40))), Dim("j", data.draw(st.integers(1, 50))), Dim("g", 2)
+    guard, tensors = data.draw(guards(i, j, g, depth=2)), {}
+    for join in data.draw(st.lists(st.sampled_from([logical_and, logical_or]), min_size=1, max_size=3)):
+        part, name, value = masked(data.draw, i, j)
+        part = data.draw(st.sampled_from([part, logical_not(part)]))
+        guard, tensors = join(guard, part), {**tensors, name: value}
+    record = BlockMap(guard, j, (g,) if g in guard.dims else (), (i,) if i in guard.dims else ())
+    tiling = Tiling(record, 16 if record.rows else 1, 8, ())
+    arrays = {n: t.numpy() for n, t in tensors.items()}
+    kept = torch.from_numpy(evaluate(guard, arrays, (*record.dims, *record.rows, j)).astype(bool))
+    kept = kept.expand(*(d.size for d in (*record.dims, *record.rows, j)))
+    on_device = {n: t.to(DEVICE) for n, t in tensors.items()}
+    for run in (run_tiled, run_triton):
+        classes = run(class_plan(tiling), on_device, {}).cpu()
+        blocks = [range(d.size) for d in record.dims] + [range(-(-i.size // 16)) for _ in record.rows]
+        for place in product(*blocks, range(-(-j.size // 8))):
+            rows = [slice(16 * n, 16 * n + 16) for n in place[len(record.dims) : -1]]
+            block = kept[(*place[: len(record.dims)], *rows, slice(8 * place[-1], 8 * place[-1] + 8))]
+            whole = bool(block.all()) and block.shape[-1] == 8
+            assert classes[place] == (FULL if whole else PARTIAL if block.any() else EMPTY)
+
+
+def lists_of_classes(classes, together, by_rows):
+    """`visit_lists`, and for several tiles of rows the same by torch."""
+    listed = visit_lists(classes.int().to(DEVICE), together, by_rows).cpu()
+    rows = classes if by_rows else classes.unsqueeze(-2).expand(*classes.shape[:-1], together, -1)
+    known = shared_visits(rows, together)
+    assert listed.shape == known.shape
+    for mine, theirs in zip(listed.flatten(0, -2).tolist(), known.flatten(0, -2).tolist(), strict=True):
+        written = 1 + 2 * together + theirs[0]
+        assert mine[:written] == theirs[:written]
+    return known
 
 
 @settings(max_examples=30)
 @given(st.integers(1, 7), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
 def test_a_shared_list_says_what_each_tile_of_rows_runs_and_tests(rows, count, together, seed):
-    classes = torch.randint(0, 3, (rows, count), generator=torch.Generator().manual_seed(seed)).mul(seed % 4 > 0)
-    listed = block_map.shared_visits(classes, together).tolist()
+    classes = torch.randint(0, 3, (2, rows, count), generator=torch.Generator().manual_seed(seed)).mul(seed % 4 > 0)
+    lists_of_classes(classes[:, 0], together, by_rows=False)
+    found = lists_of_classes(classes, together, by_rows=True)
+    classes, listed = classes[1], found[1].tolist()
     assert len(listed) == -(-rows // together)
     for n, (every, *rest) in enumerate(listed):
         mine = classes[together * n : together * (n + 1)].tolist()
-        visited = [t for t in range(count) if any(row[t] != block_map.EMPTY for row in mine)] or [0]
+        visited = [t for t in range(count) if any(row[t] != EMPTY for row in mine)] or [0]
         entries = rest[2 * together :][:every]
         assert [entry >> together for entry in entries] == visited
         for w, row in enumerate(mine):
             begin, end = rest[2 * w : 2 * w + 2]
             assert 0 <= begin < end <= every
             own = {entry >> together: bool(entry >> w & 1) for entry in entries[begin:end]}
-            assert {t for t in range(count) if row[t] != block_map.EMPTY} <= own.keys()
-            assert all(guarded == (row[t] != block_map.FULL) for t, guarded in own.items())
+            assert {t for t in range(count) if row[t] != EMPTY} <= own.keys()
+            assert all(guarded == (row[t] != FULL) for t, guarded in own.items())
 
 
 @pytest.fixture
@@ -179,7 +238,7 @@ def test_limits_from_data_need_no_map():
 @pytest.fixture
 def counted(monkeypatch):
     builds = []
-    monkeypatch.setattr(block_map, "build", lambda *args: builds.append(args) or build(*args))
+    monkeypatch.setattr(triton_launch, "build_map", lambda *args: builds.append(args) or build_map(*args))
     return builds
 
 
@@ -191,33 +250,45 @@ def tiling_of(guard, rows=32, columns=32):
 
 def test_an_unchanged_mask_is_read_once(counted):
     cache, tensors = MapCache(), data(32, 32)[0]
-    one = cache.get(tiling_of(documents), tensors, run_tiled)
-    assert cache.get(tiling_of(documents), tensors, run_tiled) is one and len(counted) == 1
-    cache.get(tiling_of(causal_documents), tensors, run_tiled)
+    one = cache.get(tiling_of(documents), tensors, triton_launch.build_map)
+    assert cache.get(tiling_of(documents), tensors, triton_launch.build_map) is one and len(counted) == 1
+    cache.get(tiling_of(causal_documents), tensors, triton_launch.build_map)
     assert len(counted) == 2
 
 
 def test_a_mask_written_in_place_is_read_again(counted):
     cache, tensors = MapCache(), data(32, 32)[0]
-    before = cache.get(tiling_of(documents), tensors, run_tiled).clone()
+    before = cache.get(tiling_of(documents), tensors, triton_launch.build_map).clone()
     tensors["ids"][:, 16:].fill_(7)
-    after = cache.get(tiling_of(documents), tensors, run_tiled)
+    after = cache.get(tiling_of(documents), tensors, triton_launch.build_map)
     assert len(counted) == 2 and not torch.equal(before, after)
     tensors["ids"].view(-1)[3] = 5  # through a view
-    cache.get(tiling_of(documents), tensors, run_tiled)
+    cache.get(tiling_of(documents), tensors, triton_launch.build_map)
     assert len(counted) == 3
 
 
 def test_a_new_tensor_in_an_old_place_is_read_again(counted):
     cache, ids = MapCache(), data(32, 32)[0]["ids"]
-    cache.get(tiling_of(documents), {"ids": ids}, run_tiled)
-    twin = ids.view_as(ids)  # same memory, same version, another object
-    cache.get(tiling_of(documents), {"ids": twin}, run_tiled)
+    read = lambda tensor: cache.get(tiling_of(documents), {"ids": tensor}, triton_launch.build_map)
+    read(ids)
+    twin = torch.empty(0, dtype=ids.dtype, device=DEVICE).set_(ids)  # same memory, its own version
+    read(twin)
     assert len(counted) == 2
     del ids, twin, counted[:]
     gc.collect()
-    cache.get(tiling_of(documents), data(32, 32)[0], run_tiled)
+    read(data(32, 32)[0]["ids"])
     assert len(cache._kept) == 1, "maps of tensors that are gone are dropped"
+
+
+def test_views_of_one_tensor_are_read_once(counted):
+    cache, whole = MapCache(), data(32, 32)[0]["ids"].repeat(2, 1)
+    read = lambda: cache.get(tiling_of(documents), {"ids": whole[:BATCH]}, triton_launch.build_map)
+    assert read() is read() and len(counted) == 1
+    cache.get(tiling_of(documents), {"ids": whole[1 : 1 + BATCH]}, triton_launch.build_map)  # other places
+    assert len(counted) == 2
+    whole[3] += 1  # written where the view does not look: one version for all
+    read()
+    assert len(counted) == 3
 
 
 def test_a_tensor_without_a_version_is_read_each_time(counted):
@@ -225,7 +296,7 @@ def test_a_tensor_without_a_version_is_read_each_time(counted):
         tensors = data(32, 32)[0]
         cache = MapCache()
         for _ in range(2):
-            cache.get(tiling_of(documents), tensors, run_tiled)
+            cache.get(tiling_of(documents), tensors, triton_launch.build_map)
     assert len(counted) == 2 and not cache._kept
 
 
