@@ -1,4 +1,4 @@
-"""From the classes of tiles to the lists of tiles that kernels follow, by one small Triton kernel for each form of list.
+"""From the classes of tiles to the lists of tiles that kernels follow: one small Triton kernel for each form of list.
 
 A program makes one list: places are running counts, so nothing is sorted. Entries behind a list's end are not written.
 Used by triton_launch.py; the forms are those of block_map.py.
@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def list_of_one(classes, lists, count, BLOCK: tl.constexpr):
-    """[count] classes of a tile of rows: how many are partial, how many are not empty, the partial ones, the full ones."""
+    """[count] classes of a tile of rows: how many are partial, how many not empty, then those, partial ones first."""
     program = tl.program_id(0).to(tl.int64)
     numbers = tl.arange(0, BLOCK)
     found = tl.load(classes + program * count + numbers, mask=numbers < count, other=0)
@@ -28,7 +28,7 @@ def list_of_one(classes, lists, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def list_of_several(classes, lists, count, rows, groups, outer, step, TOGETHER: tl.constexpr, BLOCK: tl.constexpr):
-    """TOGETHER · [count] classes of tiles of rows, `step` apart, those of a group of rows `outer` apart: `shared_visits`."""
+    """`shared_visits` of [.., rows, count] classes: rows are `step` apart, what is before them `outer` apart."""
     program = tl.program_id(0).to(tl.int64)
     first = program % groups * TOGETHER
     mine = lists + program * (count + 1 + 2 * TOGETHER)
@@ -67,6 +67,6 @@ def visit_lists(classes: torch.Tensor, together: int, by_rows: bool) -> torch.Te
     rows, step = (outer[-1], count) if by_rows else (together, 0)
     groups = -(-rows // together)
     lists = classes.new_empty((*(outer[:-1] if by_rows else outer), groups, count + 1 + 2 * together))
-    programs = lists.shape[:-1].numel()
-    list_of_several[(programs,)](classes, lists, count, rows, groups, max(step * rows, count), step, TOGETHER=together, BLOCK=block)
+    sizes = (count, rows, groups, max(step * rows, count), step)
+    list_of_several[(lists.shape[:-1].numel(),)](classes, lists, *sizes, TOGETHER=together, BLOCK=block)
     return lists

@@ -15,9 +15,9 @@ from onepass.egraph.term import Dim, Tensor
 from onepass.lowering import block_map, triton_launch
 from onepass.lowering.block_map import EMPTY, FULL, PARTIAL, MapCache, Tiling, class_plan, shared_visits
 from onepass.lowering.build import build_plan
+from onepass.lowering.map_lists import visit_lists
 from onepass.lowering.plan import BlockMap
 from onepass.lowering.tiled import run_tiled
-from onepass.lowering.map_lists import visit_lists
 from onepass.lowering.triton_launch import Launcher, build_map, run_triton
 from onepass.lowering.tuning import Config
 from tests.predicates import guards
@@ -122,7 +122,8 @@ def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
 def masked(draw, i, j):
     """A load of a mask or a comparison of ids that has, lacks or broadcasts each of the axes, and its tensor."""
     name, rows, columns = f"mask{draw(st.integers(0, 99))}", draw(st.booleans()), draw(st.booleans())
-    shape, index = (i.size if rows else 1, j.size if columns else 1), (iota(i) if rows else 0, iota(j) if columns else 0)
+    shape = i.size if rows else 1, j.size if columns else 1
+    index = iota(i) if rows else const(0), iota(j) if columns else const(0)
     value = torch.rand(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99)))) < 0.8
     match draw(st.integers(0, 3)):
         case 0:  # stride 0
