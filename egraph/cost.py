@@ -29,7 +29,7 @@ UNITS = {
     "free": ("const", "iota", "load", "var", "size", "cast", "scaled", "scale", "mantissa"),
     "special": ("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "pow"),
     "pointwise": (
-        "neg", "abs", "floor", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv", "mod",
+        "neg", "abs", "floor", "finite", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv", "mod",
         "lt", "le", "eq", "and", "or", "where", "reduce",
     ),
 }  # fmt: skip

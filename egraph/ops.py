@@ -82,6 +82,7 @@ _ROWS = (
     Op("cos", 1, "float", np.cos),
     Op("abs", 1, "same", np.abs),
     Op("floor", 1, "same", np.floor),
+    Op("finite", 1, "compare", np.isfinite),
     Op("not", 1, "bool", np.logical_not),
     Op("cast", 1, "cast", None, (str,)),
     Op("add", 2, "same", np.add),
@@ -253,4 +254,4 @@ exp, exp2, log, log2, tanh, sqrt, rsqrt = map(_constructor, ("exp", "exp2", "log
 maximum, minimum, power = map(_constructor, ("maximum", "minimum", "pow"))
 lt, le, eq, where = map(_constructor, ("lt", "le", "eq", "where"))
 logical_and, logical_or, logical_not = map(_constructor, ("and", "or", "not"))
-scaled, scale, mantissa = map(_constructor, ("scaled", "scale", "mantissa"))
+scaled, scale, mantissa, finite = map(_constructor, ("scaled", "scale", "mantissa", "finite"))

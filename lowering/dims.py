@@ -94,14 +94,15 @@ def batch_dims(terms: Iterable[Term]) -> set[Dim]:
 
 
 def state_dims(terms: Iterable[Term]) -> set[Dim]:
-    """Dims of gauges, of guards, and of the bodies of reductions other than sums."""
+    """Dims of gauges, of guards under reductions, and of the bodies of reductions other than sums."""
     found: set[Dim] = set()
-    for r in every_reduction(terms):
+    reductions = every_reduction(terms)
+    for r in reductions:
         if r.attrs[0] not in ("sum", "rescaled"):
             found |= r.args[0].dims
         elif r.args[0].op == "scaled":
             found |= r.args[0].args[0].dims
-    for t in (t for term in terms for t in subterms(term)):
+    for t in {t for r in reductions for t in subterms(r.args[0])}:
         if t.op == "where":
             found |= t.args[0].dims
     return found

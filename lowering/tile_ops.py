@@ -61,6 +61,7 @@ def _mantissa(state):
 _POINTWISE = "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor add sub mul div pow".split()
 APPLY: dict[str, Callable] = {
     **{name: getattr(torch, name) for name in (*_POINTWISE, "maximum", "minimum", "lt", "le", "eq")},
+    "finite": torch.isfinite,
     "not": torch.logical_not,
     "and": torch.logical_and,
     "or": torch.logical_or,

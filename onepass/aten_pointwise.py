@@ -10,7 +10,7 @@ import math
 import torch
 
 from .egraph.index import negate
-from .egraph.ops import const
+from .egraph.ops import const, make
 from .egraph.term import Term
 from .sizes import term_of
 from .values import (
@@ -217,6 +217,61 @@ def where(call):
 @handles("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(call):
     return choice(call, call["mask"], call["value"], call["self"])
+
+
+def _tested(call, test) -> Value:
+    """What is asked of an element: a bool."""
+    if call["self"].meta.dtype not in FLOATING:
+        raise call.refuse("is supported for floating numbers only", "dtype")
+    return pointwise(call, test, call["self"], dtype=compute_dtype(call["self"].meta.dtype))
+
+
+def _never_infinite(x: Term) -> bool:
+    """A share of a total of exponentials: at most one, or NaN."""
+    while x.op == "cast":
+        x = x.args[0]
+    if x.op != "div":
+        return x.op in ("sigmoid", "tanh", "sin", "cos", "erf")
+    part, total = x.args
+    return part.op == "exp" and total.op == "reduce" and total.attrs[0] == "sum" and total.args[0].op == "exp"
+
+
+def _is_nan(x: Term) -> Term:
+    return negate(apply("finite", x) if _never_infinite(x) else make("eq", (x, x)))
+
+
+handles("aten.isfinite.default")(lambda call: _tested(call, lambda x: apply("finite", x)))
+handles("aten.isnan.default")(lambda call: _tested(call, _is_nan))
+handles("aten.isinf.default")(lambda call: _tested(call, lambda x: apply("eq", apply("abs", x), const(math.inf))))
+
+
+@handles("aten.nan_to_num.default")
+def nan_to_num(call):
+    if call.meta.dtype not in FLOATING:
+        raise call.refuse("is supported for floating numbers only", "dtype")
+    largest = torch.finfo(getattr(torch, call.meta.dtype)).max
+    nan, above, below = (
+        const(float(default if call[name] is None else call[name]))
+        for name, default in (("nan", 0.0), ("posinf", largest), ("neginf", -largest))
+    )
+
+    def function(x):
+        if _never_infinite(x):
+            return choose(apply("finite", x), x, nan)
+        signed = choose(apply("lt", const(0.0), x), above, choose(apply("lt", x, const(0.0)), below, nan))
+        return choose(apply("finite", x), x, signed)
+
+    return pointwise(call, function, call["self"])
+
+
+@handles("aten.logaddexp.default")
+def logaddexp(call):
+    def function(x, y):
+        largest = apply("maximum", x, y)
+        rest = apply("log1p", apply("exp", apply("neg", apply("abs", x - y))))
+        return choose(apply("finite", largest), largest + rest, largest)
+
+    return pointwise(call, function, call["self"], call["other"])
 
 
 CASTS = (

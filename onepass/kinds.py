@@ -27,7 +27,8 @@ POINTWISE = (
     "div divide true_divide truediv add sub subtract rsub radd rmul maximum minimum remainder mod floordiv "
     "floor_divide le lt ge gt eq ne less less_equal greater greater_equal not_equal invert bitwise_not logical_not "
     "and_ or_ logical_and logical_or logical_xor bitwise_and bitwise_or __and__ __or__ where masked_fill dropout "
-    "clamp clip clamp_min clamp_max relu silu gelu elu leaky_relu softplus tril triu absolute"
+    "clamp clip clamp_min clamp_max relu silu gelu elu leaky_relu softplus tril triu absolute "
+    "nan_to_num isnan isfinite isinf logaddexp"
 )
 CAST = "to type float half bfloat16 double long int bool type_as _to_copy convert_element_type"
 JOIN = "cat concat concatenate pad constant_pad_nd"
@@ -56,7 +57,7 @@ KINDS = {
     }.items()
     for name in names.split()
 }
-INTERIOR = ("reduction", "view", "pointwise", "cast", "join")
+INTERIOR = ("reduction", "view", "pointwise", "cast", "join", "creation")
 _TRANSPOSES = ("mT", "T", "mH", "H")
 _IN_PLACE_OPERATORS = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor setitem".split()
 

@@ -230,7 +230,7 @@ def _joined(regions: list[Region], s: Survey) -> list[Region]:
         growth = grow(first.owned | second.owned, ends, s, frozenset().union(*(r.owned for r in rest)))
         new = growth.owned - first.owned - second.owned
         chained = new.union(first.outputs) & {*second.inputs} or new.union(second.outputs) & {*first.inputs}
-        if chained or len(growth.outputs) > 1 or growth.wide or growth.circle is not None:
+        if chained or len(growth.outputs) >= len(ends) or growth.wide or growth.circle is not None:
             continue
         whole = _completed(growth.owned, growth.outputs, second.anchor, s)
         return _joined(sorted([*rest, whole], key=lambda r: s.place[r.output]), s)

@@ -139,7 +139,7 @@ class Reductions:
     def steps(self, root: Term) -> Iterator[Step]:
         """Everything that a theorem says of the term, at any place in it."""
         inside = {n for r in reduces(root) for n in subterms(r.args[0])}
-        compared = {n for c in subterms(root) if c.op in COMPARISONS for n in subterms(c)}
+        compared = {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
         for node in list(subterms(root)):
             for step in self._at(node, node in inside):
                 if node in compared and not (step.forward and step.backward):

@@ -206,6 +206,7 @@ MEANINGS = {
     "sigmoid": _strict(_sigmoid),
     "tanh": _strict(_tanh),
     "abs": _strict(lambda a, o: a if _sign(a, o) >= 0 else _negate(a, o)),
+    "finite": lambda a, o: isinstance(a, Quotient),
     "not": _strict(lambda a, o: not a, logical=True),
     "add": _strict(_add),
     "sub": _strict(lambda a, b, o: _add(a, _negate(b, o), o)),

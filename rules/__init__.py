@@ -6,7 +6,7 @@ Nothing but laws and these lists: machinery is in egraph/. No law mentions atten
 from . import layout, mask, matmul, reductions, scalar, softmax, streaming
 
 LAYOUT = layout.NORMAL
-NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL)
+NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL, *softmax.NORMAL)
 PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA, *scalar.ALGEBRA), "streaming": streaming.STREAMING}
 OPTIONAL = softmax.OPTIONAL
 ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL)))

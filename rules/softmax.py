@@ -1,10 +1,10 @@
 """Laws of exponentials under a sum.
 
-Shifting every exponent leaves a quotient of exponentials alone.
+Shifting every exponent leaves a quotient of exponentials alone; whether it is a number is a question about the row.
 """
 
 from ..egraph import independent, rule
-from ..egraph.ops import exp, sum_over
+from ..egraph.ops import const, exp, finite, max_over, sum_over
 
 
 @rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
@@ -19,5 +19,13 @@ def exponential_of_sum(a, b):
     return exp(a + b), exp(a) * exp(b)
 
 
+@rule
+def finite_quotient_of_exponential(s: "j", z):
+    """finite(exp(s - max_j s) / z) = finite(max_j s) ∧ finite(1 / z)"""
+    largest = max_over("j", s)
+    return finite(exp(s - largest) / z), finite(largest) & finite(const(1.0) / z)
+
+
+NORMAL = (finite_quotient_of_exponential,)
 # Both hold over the reals and overflow in floating point: they are for derivations that restore a shift, and for users.
 OPTIONAL = (quotient_of_shifted_exponentials, exponential_of_sum)

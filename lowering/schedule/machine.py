@@ -58,7 +58,7 @@ H200 = Machine(
 COSTS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("const", "iota", "load", "var", "size", "reduce", "scaled", "scale", "mantissa"), (0, 0)),
     **dict.fromkeys(("add", "sub", "mul", "neg", "abs", "floor", "maximum", "minimum"), (1, 0)),
-    **dict.fromkeys(("lt", "le", "eq", "where", "and", "or", "not"), (1, 0)),
+    **dict.fromkeys(("lt", "le", "eq", "where", "and", "or", "not", "finite"), (1, 0)),
     "cast": (0.5, 0),  # two values are packed by one instruction
     "exp": (1, 1),
     "exp2": (0, 1),

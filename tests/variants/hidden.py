@@ -71,6 +71,30 @@ def no_key_by_sdpa(q, k, v, kept):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=kept)
 
 
+def no_key_gives_zero(q, k, v, kept):
+    return torch.nan_to_num(hidden(q, k, kept).softmax(-1)) @ v
+
+
+def no_key_gives_zero_by_isnan(q, k, v, kept):
+    weights = hidden(q, k, kept).softmax(-1)
+    return weights.masked_fill(weights.isnan(), 0.0) @ v
+
+
+def no_key_gives_zero_by_where(q, k, v, kept):
+    weights = hidden(q, k, kept).softmax(-1)
+    return torch.where(torch.isnan(weights), torch.zeros_like(weights), weights) @ v
+
+
+def no_key_gives_zero_behind(q, k, v, kept):
+    return (hidden(q, k, kept).softmax(-1) @ v).nan_to_num(0.0)
+
+
+def no_key_gives_zero_divided_by_hand(q, k, v, kept):
+    scores = hidden(q, k, kept)
+    weights = (scores - scores.amax(-1, keepdim=True)).exp()
+    return (weights / weights.sum(-1, keepdim=True)).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) @ v
+
+
 def _kept():
     kept = torch.rand(300, 300) > 0.5
     kept[[3, 17, 299]] = False
@@ -82,6 +106,17 @@ _two = lambda: [*heads(2), *heads(2, columns=40)[1:], _kept()]
 VARIANTS = [
     Variant(
         "hidden rows", no_key, _masked(), spellings=(no_key_by_logsumexp, no_key_by_log_softmax, no_key_division_last)
+    ),
+    Variant(
+        "hidden rows give zero",
+        no_key_gives_zero,
+        _masked(),
+        spellings=(
+            no_key_gives_zero_by_isnan,
+            no_key_gives_zero_by_where,
+            no_key_gives_zero_behind,
+            no_key_gives_zero_divided_by_hand,
+        ),
     ),
     Variant("hidden rows, SDPA", no_key_by_sdpa, _masked()),
     Variant("hidden rows, sink", nothing_but_the_sink, _masked((2,))),
