@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 import onepass
+from onepass.backend import onepass_backend
 from tests.variants import heads
 
 
@@ -37,5 +38,5 @@ def test_both_are_right():
     inputs = heads(2, rows=40, columns=40)
     for function in (behind, zeros_like_weights):
         torch._dynamo.reset()
-        fast = torch.compile(function, backend="onepass", options={"inner": "eager", "executor": "tiled"})
+        fast = torch.compile(function, backend=onepass_backend, options={"inner": "eager", "executor": "tiled"})
         torch.testing.assert_close(fast(*inputs), function(*inputs), rtol=1e-4, atol=1e-5)
