@@ -13,7 +13,6 @@ from math import prod
 from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
 from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
 from .dims import batch_dims, every_reduction, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
-from .fills import bounded
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 
@@ -327,7 +326,7 @@ def _accumulators(peeled: dict, common: set[Term], number: int) -> tuple[Accumul
         guarded = gauge if gauge is not None else value
         if left is not None:
             guarded = where(left, guarded, const(-float("inf") if gauge is not None else MONOIDS[r.attrs[0]].identity))
-        gauge, value = (bounded(guarded, r.attrs[1]), value) if gauge is not None else (None, guarded)
+        gauge, value = (guarded, value) if gauge is not None else (None, guarded)
         key = gauge if gauge is not None else r
         gauges[key] = gauge
         shared.setdefault(key, []).append((r, value))

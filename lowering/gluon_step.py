@@ -15,9 +15,8 @@ from .gluon_schedule import ROWS, Schedule
 from .gluon_store import State, StoreWriter
 from .gluon_walk import Walk
 from .gluon_write import GluonWriter, matrix_in, name_products, wait_for
-from .triton_ops import Value, identity, literal, type_name
-from .triton_product import scale_split
-from .triton_term import LOG2_E, Scope
+from .triton_ops import Value, identity, type_name
+from .triton_term import Scope
 
 FETCHED = 32  # registers of a thread that may hold what is fetched ahead
 LAZY = 8.0  # a scale may lag behind the largest score by 2^8: weights stay below that
@@ -255,24 +254,23 @@ class Consumer:
         return [f"{name} = {function}({name}, {decay})" for name in names] if decay else []
 
     def _weigh(self, state: State, number: int) -> tuple[str, str | None]:
-        """Scale and weights of a rescaled state in base 2: one fused multiply-add and one exp2 a score."""
+        """Scale and weights of a rescaled state, as weighing.py has them."""
         writer, scale = self.writer, state.scale
-        raw, factor = scale_split(state.record.gauge)
-        factor = literal(factor * LOG2_E)
-        score = writer.spread(writer.value(raw), (self.rows, self.loop.dim))
+        how = writer.weighing(state.record.gauge, state.record.reductions)
+        score = writer.spread(writer.value(how.raw), (self.rows, self.loop.dim))
         score = self._masked(score, 'float("-inf")', number)
         lines, fresh = writer.inner.lines, writer.names.fresh
         top = fresh("top")
-        lines.append(f"{top} = row_max({score}, ROWS) * {factor}")
+        lines.append(f"{top} = {how.scale(f'row_max({score}, ROWS)')}")
         if state.peak:
             lines.append(f"{state.peak} = {f'gl.maximum({state.peak}, {top})' if number else top}")
         new, shift, weight, decay = fresh("new_scale"), fresh("shift"), fresh("weight"), fresh("decay")
-        lazily = f"gl.where({top} > {scale} + {LAZY}, {top}, {scale})"
+        lazily = f"gl.where({top} > {scale} + {how.unit(LAZY)}, {top}, {scale})"
         grown = lazily if self.schedule.lazy else f"gl.maximum({scale}, {top})"
         lines.append(f"{new} = {grown if number else top}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
-        lines += [f"{decay} = gl.exp2({scale} - {shift})"] if number else []
-        lines.append(f"{weight} = gl.exp2({score} * {factor} - {shift}[:, None])")
+        lines += [f"{decay} = gl.exp2({how.decay(scale, shift)})"] if number else []
+        lines.append(f"{weight} = gl.exp2({how.exponent(score, f'{shift}[:, None]')})")
         lines.append(f"{scale} = {new}")
         return weight, decay if number else None
 

@@ -92,7 +92,9 @@ class StoreWriter:
         if not state.peak:
             return (Value(state.scale, rows) if state.scale else None), vectors
         shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
-        decay = writer.assign("decay", Value(f"gl.exp2({state.scale} - {shift})", rows), writer.outer).text
+        how = writer.weighing(state.record.gauge, state.record.reductions)
+        text = f"gl.exp2({how.decay(state.scale, shift)})"
+        decay = writer.assign("decay", Value(text, rows), writer.outer).text
         for value, names in zip(state.values, state.parts, strict=True):
             lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
         return Value(state.peak, rows), vectors

@@ -243,8 +243,9 @@ class _Emitter:
             return
         before, *mantissas = components
         present = tiles.conjunction(guard, tiles.padding(dim))
-        scale, shift, weight = tiles.weights(state.gauge, dim, present, before)
-        decay = tiles.assign("decay", Value(f"tl.exp2({before.text} - {shift.text})", before.dims), tiles.inner)
+        how = tiles.weighing(state.gauge, state.reductions)
+        scale, shift, weight = tiles.weights(how, dim, present, before)
+        decay = tiles.assign("decay", Value(f"tl.exp2({how.decay(before.text, shift.text)})", before.dims), tiles.inner)
         for mantissa, value in zip(mantissas, state.values, strict=True):
             into = Value(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
             result = contract(tiles, dim, value, weight, into)

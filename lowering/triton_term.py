@@ -7,15 +7,15 @@ are in triton_product.py; triton_emit.py drives it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..egraph.affine import affine
 from ..egraph.term import Dim, Tensor, Term, subterms
 from .plan import Kernel, NotPlannable
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
-from .triton_product import contract, scale_split
-
-LOG2_E = 1.4426950408889634
+from .triton_product import contract
+from .weighing import Weighing, gauge_of, read_again, weighing
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class TileWriter:
         self.scalars: dict[str, str] = {}
         self.pointers: dict[Tensor, tuple[str, tuple[str, ...]]] = {}
         self.maps: dict[Dim, str] = {}
+        self.read_again = read_again(kernel)
 
     @staticmethod
     def _static(dim: Dim) -> int:
@@ -216,7 +217,9 @@ class TileWriter:
             return Value(f"{atom(value.text)} != 0", value.dims, "bool")
         if not value.dims:
             return Value(f"tl.cast({value.text}, {type_name(node.dtype)})", (), node.dtype)
-        return Value(f"{atom(value.text)}.to({type_name(node.dtype)})", value.dims, node.dtype)
+        whole = self.facts.interpreted and (value.dtype == "bool" or is_integer(value.dtype))
+        through = ".to(tl.float32)" if whole and node.dtype in HALVES else ""  # the interpreter would keep the raw bits
+        return Value(f"{atom(value.text)}{through}.to({type_name(node.dtype)})", value.dims, node.dtype)
 
     # Loads and addresses
 
@@ -291,19 +294,18 @@ class TileWriter:
 
     # Rescaled states
 
-    def weights(self, gauge: Term, dim: Dim, present: Value | None, before: Value | None = None):
-        """(scale, shift, weights) in base 2 of a tile of gauges; `before` is the scale so far.
+    def weighing(self, gauge: Term, states: Iterable[Term]) -> Weighing:
+        """How the states of a gauge are weighed; all that ask get one answer."""
+        return weighing(gauge, apart=any(gauge_of(state) in self.read_again for state in states))
 
-        A gauge x · c with c > 0 keeps its maximum in x, so that each weight costs one multiply-add and one exp2.
-        """
-        raw, factor = scale_split(gauge)
-        factor = literal(factor * LOG2_E)
-        score = self.spread(self.value(raw), (dim, *(present.dims if present else ())))
+    def weights(self, how: Weighing, dim: Dim, present: Value | None, before: Value | None = None):
+        """(scale, shift, weights) of a tile of gauges; `before` is the scale so far."""
+        score = self.spread(self.value(how.raw), (dim, *(present.dims if present else ())))
         if present is not None:
             score = self.assign("score", self.where(present, score, 'float("-inf")'))
         score = score if score.text.isidentifier() else self.assign("score", score)
         rest = tuple(d for d in score.dims if d != dim)
-        top = Value(f"tl.max({score.text}, axis={score.dims.index(dim)}) * {factor}", rest)
+        top = Value(how.scale(f"tl.max({score.text}, axis={score.dims.index(dim)})"), rest)
         home = self.scope_of(score.dims)
         if before is not None:
             rest = self.union(before, top)
@@ -312,7 +314,7 @@ class TileWriter:
         infinite = f'tl.where({scale.text} == float("-inf"), 0.0, {scale.text})'
         shift = self.assign("shift", Value(infinite, rest), home)
         dims = self.union(score, shift)
-        weight = f"tl.exp2({self.align(score, dims)} * {factor} - {self.align(shift, dims)})"
+        weight = f"tl.exp2({how.exponent(self.align(score, dims), self.align(shift, dims))})"
         return scale, shift, self.assign("weight", Value(weight, dims))
 
     def _project(self, node: Term) -> Value:
@@ -322,7 +324,7 @@ class TileWriter:
             self._fold_state(state)
         scale, mantissa = self.scope_of(node.dims).memo["state", state]
         if node.op == "scale":
-            return Value(f"{scale.text} * {literal(1 / LOG2_E)}", scale.dims)
+            return Value(self.weighing(gauge_of(state), [state]).gauge(scale.text), scale.dims)
         dims = self.union(scale, mantissa)
         text = f'tl.where({self.align(scale, dims)} == float("-inf"), float("nan"), {self.align(mantissa, dims)})'
         return Value(text, dims)
@@ -331,7 +333,7 @@ class TileWriter:
         if state.op != "reduce" or state.attrs[1] not in self.held or state.args[0].op != "scaled":
             raise NotPlannable(f"the state {state} is in no accumulator of this kernel")
         dim, (gauge, body) = state.attrs[1], state.args[0].args
-        build = lambda: self.weights(gauge, dim, self.padding(dim))
+        build = lambda: self.weights(self.weighing(gauge, [state]), dim, self.padding(dim))
         scale, _, weight = self.once(("weights", dim, gauge), gauge.dims - {dim}, build)
         mantissa = self.assign("mantissa", contract(self, dim, body, weight))
         self.scope_of(state.dims).memo["state", state] = (scale, mantissa)

@@ -13,7 +13,8 @@ from ...egraph.term import Dim, Term, subterms
 from ..blocks import sides
 from ..plan import Accumulator, Kernel, Loop, NotPlannable
 from ..states import summand
-from ..triton_product import native, scale_split
+from ..triton_product import native
+from ..weighing import weighing
 from .machine import COSTS, H200, Machine
 from .problem import Edge, Operation, Problem, Value
 
@@ -206,8 +207,8 @@ class _Builder:
 
     def weight(self, record: Accumulator, number: str, checked: list[Term]) -> str:
         """Scores -> their largest so far -> weights: the part of a rescaled state that all its values share."""
-        gauge, dims, count = scale_split(record.gauge)[0], record.gauge.dims, self.elements(record.gauge.dims)
-        found = self.region(gauge, *checked)
+        how, dims, count = weighing(record.gauge), record.gauge.dims, self.elements(record.gauge.dims)
+        found = self.region(how.raw, *checked)
         found.fma += count * len(checked)
         sources = found.inputs
         if found.fma or found.special:
@@ -215,7 +216,7 @@ class _Builder:
             self.feed(sources, name)
             sources = (name,)
         largest = self.pointwise(f"largest {number}", count)
-        weight = self.pointwise(f"weight {number}", count, count)
+        weight = self.pointwise(f"weight {number}", count * (1 + how.apart), count)
         size = count * WIDE
         for name in sources:
             self.edge(name, largest, size)

@@ -1,0 +1,57 @@
+"""Bounds on the finite numbers of a term: they hold for moderate inputs, and see every fill that is not moderate."""
+
+import math
+
+import pytest
+
+from onepass.egraph import Dim
+from onepass.egraph.ops import cast, const, exp, iota, load, make, sum_over, where
+from onepass.egraph.term import Tensor
+from onepass.lowering.magnitude import magnitude
+from onepass.lowering.weighing import LOG2_E, MODERATE, weighing
+
+I, J, D = Dim("i", 64), Dim("j", 128), Dim("d", 16)
+Q, K = Tensor("q", "bfloat16", (64, 16)), Tensor("k", "bfloat16", (128, 16))
+SCORE = sum_over("d", cast(load(Q, iota(I), iota(D)), "float32") * cast(load(K, iota(J), iota(D)), "float32"))
+KEEP = load(Tensor("keep", "bool", (64, 128)), iota(I), iota(J))
+HALF, WIDE = (load(Tensor("b", d, (128,)), iota(J)) for d in ("float16", "float32"))
+LEAST = const(-3.4028234663852886e38)
+SLOPE = exp(-cast(iota(I), "float32"))
+
+MODEST = {
+    "a product": SCORE * const(0.125),
+    "absent": where(KEEP, SCORE, const(-math.inf)),
+    "distances": SCORE + SLOPE * cast(iota(J) - iota(I), "float32"),
+    "a small fill": where(KEEP, SCORE, const(-1e4)),
+    "a bias of halves": SCORE + cast(HALF, "float32"),
+    "a factor": SCORE * WIDE,
+    "a cap": const(50.0) * make("tanh", (SCORE + WIDE,)),
+    "a clamp": make("minimum", (make("maximum", (SCORE + WIDE, const(-4.0))), const(4.0))),
+}
+LARGE = {
+    "a fill": where(KEEP, SCORE, LEAST),
+    "a fill under a sum": sum_over("d", where(KEEP, SCORE, LEAST)),
+    "a multiplied fill": SCORE + (const(1.0) - cast(KEEP, "float32")) * LEAST,
+    "a mask that is loaded": SCORE + WIDE,
+    "a scaled mask": (SCORE + WIDE) * const(0.5),
+    "a square": SCORE * SCORE,
+    "a billion": where(KEEP, SCORE, const(-1e9)),
+}
+
+
+@pytest.mark.parametrize("name", [*MODEST, *LARGE])
+def test_what_may_be_large_is_seen(name):
+    term = {**MODEST, **LARGE}[name]
+    assert (magnitude(term) > MODERATE) == (name in LARGE)
+    how = weighing(term)
+    assert how.apart == (name in LARGE)
+    assert how.raw is term or not how.apart
+
+
+def test_both_forms_say_the_same_exponent():
+    score, shift = 3.0, 5.0
+    for how, unit in ((weighing(SCORE * const(0.125)), LOG2_E), (weighing(SCORE + WIDE), 1.0)):
+        text = how.exponent("score", "shift")
+        value = eval(text, {"score": score, "shift": shift * unit})
+        assert value == pytest.approx((score * how.natural - shift) * LOG2_E)
+        assert eval(how.scale("score"), {"score": score}) * LOG2_E / unit == pytest.approx(score * how.natural * LOG2_E)
