@@ -6,9 +6,12 @@ Pure functions over terms, without sizes of a run. build.py chooses a kernel's s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from ..egraph.term import Dim, Term, reduces, subterms
 
+CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
+CONTRACTIBLE = ("mul", "load", "cast", "reduce", "scaled")  # what a product of matrices computes without a cube
 CONTRACTED = 1024  # a static dim up to this size is held whole where the alternative is a loop inside a loop
 
 
@@ -28,10 +31,23 @@ def every_reduction(terms: Iterable[Term]) -> list[Term]:
 
 
 def loop_dims(terms: Iterable[Term], held: int) -> set[Dim]:
-    """The reduced dims that are loops: long ones, and those of a rescaled state."""
+    """The reduced dims that are loops: long ones, those of a rescaled state, and those that would make a cube large."""
     found = every_reduction(terms)
-    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held)}
+    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held)} | _of_cubes(found)
     return {r.attrs[1] for r in found if r.attrs[0] == "rescaled"} | (long - _contracted_inside(found, long))
+
+
+def _of_cubes(found: list[Term]) -> set[Dim]:
+    """Dims of sums over cubes: what is computed for the dim, a dim that is reduced inside, and others, as a difference."""
+    dims: set[Dim] = set()
+    for outer in found:
+        dim = outer.attrs[1]
+        for inner in (r for r in reduces(outer.args[0]) if dim in r.dims):
+            flat = [n for n in subterms(inner.args[0]) if n.op not in CONTRACTIBLE and {dim, inner.attrs[1]} <= n.dims]
+            sizes = [d.size for d in (dim, inner.attrs[1])]
+            if any(len(n.dims) > 2 for n in flat) and all(isinstance(s, int) for s in sizes) and prod(sizes) > CUBE:
+                dims.add(dim)
+    return dims
 
 
 def _contracted_inside(found: list[Term], long: set[Dim]) -> set[Dim]:
@@ -109,7 +125,18 @@ def state_dims(terms: Iterable[Term]) -> set[Dim]:
 
 
 def private_dims(terms: Sequence[Term]) -> set[Dim]:
-    """Free dims of the terms that only values carry: in no state, and in one factor at most of every sum."""
-    bound = {r.attrs[1] for r in every_reduction(terms)}
+    """Free dims of the terms that only values carry: in no state, and in one factor at most of every sum.
+
+    Only if another factor lacks the dim is there work to share, and only if the dim is alone is a tile a matrix.
+    """
+    found = every_reduction(terms)
+    bound = {r.attrs[1] for r in found}
     every = {d for term in terms for t in subterms(term) for d in t.dims}
-    return every - bound - batch_dims(terms) - state_dims(terms)
+    batch = batch_dims(terms)
+    taken = bound | batch | state_dims(terms)
+    for r in (r for r in found if r.attrs[0] in ("sum", "rescaled")):
+        taken |= frozenset.intersection(*(f.dims for f in sum_factors(r)))
+        for inner in reduces(r.args[0]):
+            rows = inner.dims - {r.attrs[1]} - batch
+            taken |= rows if len(rows) > 1 else frozenset()
+    return every - taken

@@ -20,6 +20,7 @@ import torch
 from ..egraph.term import Dim, Tensor, subterms
 from .block_map import MapCache, Tiling, class_plan, pays
 from .compat import OPTIONS, architecture, interpreter_wanted
+from .dims import CONTRACTIBLE
 from .map_lists import visit_lists
 from .plan import Kernel, Loop, Plan
 from .triton_emit import Source, emit, map_name, reach, roots
@@ -224,11 +225,10 @@ def widest(kernel: Kernel) -> tuple[int, int]:
 
 
 def _has_cubes(kernel: Kernel) -> bool:
-    """Whether something but a product is computed for rows, loop and a held dim at once, as a difference is."""
-    loops = {loop.dim for loop in kernel.loops}
-    held, free = set(kernel.held), ("mul", "load", "cast", "reduce", "scaled")
-    solid = (n for root in roots(kernel) for n in subterms(root) if n.op not in free)
-    return any(kernel.rows in n.dims and n.dims & loops and n.dims & held for n in solid)
+    """Whether something but a product is computed for three dims of a tile at once, as a difference is."""
+    placed = set(kernel.grid)
+    solid = (n for root in roots(kernel) for n in subterms(root) if n.op not in CONTRACTIBLE)
+    return any(kernel.rows in n.dims and len(n.dims - placed) > 2 for n in solid)
 
 
 def default_for(kernel: Kernel, name: str) -> Config:

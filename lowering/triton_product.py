@@ -104,6 +104,7 @@ def contract(writer, dim: Dim, body: Term, weight: Value | None = None, into: Va
 def _summed_product(writer, dim: Dim, inside, weight: Value | None, guard: Value | None) -> Value:
     values = [writer.value(p) for p in inside] + ([weight] if weight else [])
     dims = writer.union(*values)
+    values = [writer.hoisted(v, dims) for v in values[: len(inside)]] + values[len(inside) :]
     text = " * ".join(f"{writer.align(v, dims)}{'.to(tl.float32)' if v.dtype in HALVES else ''}" for v in values)
     product = writer.spread(Value(text or "1.0", dims), (dim,))
     settled = (weight is not None and not inside) or (inside and all(zero_at_padding(p, dim) for p in inside))

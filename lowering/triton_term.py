@@ -112,6 +112,16 @@ class TileWriter:
             return atom(value.text)
         return f"{atom(value.text)}[{', '.join(':' if d in value.dims else 'None' for d in dims)}]"
 
+    def hoisted(self, value: Value, dims) -> Value:
+        """A term's matrix as it broadcasts against a cube over `dims`, written before the loop where it is from there.
+
+        Left inside of several loops, Triton 3.6 shares its change of layout among them, where it is not defined.
+        """
+        if self.loop not in dims or self.loop in value.dims or len(value.dims) < 2:
+            return value
+        build = lambda: self.assign(f"{value.text}_wide", Value(self.align(value, dims), dims, value.dtype), self.outer)
+        return self.once(("wide", value.text, dims), (), build)
+
     def spread(self, value: Value, dims) -> Value:
         """The value at the full shape of `dims`: for folds, which need every element to be there."""
         dims = self.sort({*dims, *value.dims})
@@ -204,7 +214,7 @@ class TileWriter:
 
     def _pointwise(self, node: Term, args: list[Value]) -> Value:
         dims = self.union(*args)
-        texts = [self.align(a, dims) for a in args]
+        texts = [self.align(self.hoisted(a, dims), dims) for a in args]
         if node.dtype in HALVES and node.op != "where":  # Triton's functions are for float32
             texts = [f"{t}.to(tl.float32)" if a.dtype in HALVES else t for t, a in zip(texts, args, strict=True)]
             return Value(f"({operation(node, texts)}).to({type_name(node.dtype)})", dims, node.dtype)

@@ -1,0 +1,76 @@
+"""Kernels that no GPU compiler took: sums over one factor held whole batches, cubes held all keys, loops shared a view.
+
+A sum of one factor shares nothing by holding dims; heads that only queries have make no matrix beside the rows; and a
+matrix that broadcasts into a cube inside several loops is written once before them.
+"""
+
+import os
+
+import pytest
+import torch
+from torch.nn import functional
+
+from onepass.capture import program_of
+from onepass.egraph.term import subterms
+from onepass.lowering.triton_emit import emit, roots
+from onepass.lowering.triton_launch import default_for, run_triton
+from onepass.lowering.tuning import CUBES
+from onepass.pipeline import optimize
+from onepass.translate import translate
+
+
+def centred(q, k, v):
+    scores = q @ k.mT / 8
+    return torch.softmax(scores + scores.mean(-1, keepdim=True), -1) @ v
+
+
+def shared_keys(q, k, v):
+    return functional.relu(q @ k[:, :1].mT / 8) @ v[:, :1]
+
+
+def distances(q, k, v):
+    scores = -(q.unsqueeze(-2) - k.unsqueeze(-3)).pow(2).sum(-1) / 8
+    return torch.exp(scores - torch.logsumexp(scores, -1, keepdim=True)).square() @ v
+
+
+def linear_distances(q, k, v):
+    return -(q.unsqueeze(-2) - k.unsqueeze(-3)).pow(2).sum(-1) @ v
+
+
+CASES = (centred, shared_keys, distances, linear_distances)
+
+
+def planned(function, inputs):
+    captured = translate(program_of(function, *inputs))
+    return optimize(captured.term, captured.output, captured.order).plan
+
+
+def large():
+    return [torch.randn(2, 3, n, 64, dtype=torch.bfloat16) for n in (300, 200, 200)]
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_batches_are_on_the_grid_and_loads_are_matrices(function):
+    for kernel in planned(function, large()).kernels:
+        assert {"b", "h"} & {d.name for d in kernel.grid} == {"b", "h"} & {d.name for d in kernel.order}
+        loads = {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}
+        assert all(len(n.dims - {*kernel.grid}) <= 2 for n in loads)
+
+
+def test_cubes_have_small_tiles_and_their_matrix_is_written_before_the_loops():
+    for function in (distances, linear_distances):
+        plan = planned(function, large())
+        (kernel,) = plan.kernels
+        assert kernel.loops and default_for(kernel, "sm_90") == CUBES
+        text = emit(kernel, plan).text
+        assert "[:, None, :]" in text
+        assert not [line for line in text.splitlines() if line.startswith("        sub") and "[:, None, :]" in line]
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_and_they_compute_the_right_thing(function):
+    inputs = [torch.randn(2, 3, n, 8) for n in (21, 300, 300)]
+    result = run_triton(planned(function, inputs), dict(zip("qkv", inputs, strict=True)), {})
+    exact = function(*(t.double() for t in inputs))
+    torch.testing.assert_close(result.double(), exact, atol=1e-4, rtol=1e-4)
