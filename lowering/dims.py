@@ -38,7 +38,7 @@ def loop_dims(terms: Iterable[Term], held: int) -> set[Dim]:
 
 
 def _of_cubes(found: list[Term]) -> set[Dim]:
-    """Dims of sums over cubes: what is computed for the dim, a dim that is reduced inside, and others, as a difference."""
+    """Dims of sums over cubes: what is computed for the dim, a dim reduced inside and others, as a difference is."""
     dims: set[Dim] = set()
     for outer in found:
         dim = outer.attrs[1]
