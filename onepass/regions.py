@@ -179,9 +179,12 @@ def _keeps_rows(node: fx.Node, anchor: fx.Node) -> bool:
 
 def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: Survey) -> Region:
     nodes, waiting = set(owned), [i for n in owned for i in n.all_input_nodes]
+    end = max(map(s.place.get, outputs))
     while waiting:
         node = waiting.pop()
-        if node not in nodes and _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
+        if node in nodes or _overwritten(node, end, s) is not None:  # of the latter the value is an input
+            continue
+        if _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
             nodes.add(node)
             waiting.extend(node.all_input_nodes)
     ordered = sorted(nodes, key=s.place.__getitem__)
@@ -255,15 +258,20 @@ def objection(region: Region, s: Survey) -> Refusal | None:
 
 def _disturbance(region: Region, s: Survey) -> fx.Node | None:
     """A write, before the region's end, into memory that the region has read or made before it."""
+    end = max(map(s.place.get, region.outputs))
+    return next(filter(None, (_overwritten(reader, end, s) for reader in region.nodes)), None)
+
+
+def _overwritten(reader: fx.Node, end: int, s: Survey) -> fx.Node | None:
+    """A write, before the end, into memory that the node has read or made before it; a view reads nothing yet."""
+    if not s.in_place or s.kind[reader] == "view":
+        return None
+    used = {root(n, s) for n in (reader, *reader.all_input_nodes)}
     for node in s.in_place:
         written = node.kwargs.get("out", node.args[0] if node.args else None)
-        if not isinstance(written, fx.Node) or s.place[node] > max(map(s.place.get, region.outputs)):
-            continue
-        memory = root(written, s)
-        for reader in region.nodes:
-            used = {root(n, s) for n in (reader, *reader.all_input_nodes)}
-            if s.place[reader] < s.place[node] and s.kind[reader] != "view" and memory in used:
-                return node
+        between = s.place[reader] < s.place[node] <= end
+        if between and isinstance(written, fx.Node) and root(written, s) in used:
+            return node
     return None
 
 
