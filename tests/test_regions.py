@@ -333,7 +333,6 @@ def under_autocast(q, k, v):
     [
         (used_twice, "used outside", "mul"),
         (changed_scores, "in-place", "masked_fill_"),
-        (changed_mask, "in-place", "setitem"),
         (changed_input, "in-place", "mul_"),
         (added_in_place, "in-place", "iadd"),
         (under_autocast, "autocast", "autocast"),
@@ -346,6 +345,14 @@ def test_a_region_that_must_stay_says_why(function, kind, word):
     assert "test_regions.py:" in region.refusal.where
     with pytest.raises(Refusal):
         region.program()
+
+
+def test_a_mask_written_in_place_is_an_input():
+    inputs = tensors()
+    region, _ = one(regions_of(changed_mask, *inputs))
+    assert region.refusal is None and "mask" in [n.name for n in region.inputs]
+    fast = torch.compile(changed_mask, backend=onepass_backend, options={"inner": "eager", "executor": "tiled"})
+    torch.testing.assert_close(fast(*inputs), changed_mask(*inputs))
 
 
 def test_a_write_elsewhere_disturbs_nobody():
