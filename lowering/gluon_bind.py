@@ -242,6 +242,11 @@ def sent(binding: Binding) -> tuple[Operand, ...]:
     return tuple(found)
 
 
+def staged(extent: int, send: int) -> int:
+    """Columns of shared memory through which a chunk of a result leaves: all, or two parts in turn."""
+    return extent if extent <= send else 2 * send
+
+
 def accumulated(binding: Binding) -> int:
     """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
     return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
@@ -281,5 +286,6 @@ def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], schedule) -> i
     inner = lambda operands: sum(e for o in operands for _, e in chunks(o.inner.size))
     rows = 64 * schedule.consumers
     ring = 2 * inner(binding.streams) + rows * sum(bytes_of(o.tensor) for o in overlays)
-    kept = schedule.queries * inner(binding.row_operands) + (inner(sent(binding)) if schedule.send else 0)
+    kept = schedule.queries * inner(binding.row_operands)
+    kept += sum(staged(e, schedule.send) for o in sent(binding) for _, e in chunks(o.inner.size))
     return 2 * rows * kept + schedule.tile * schedule.depth * ring

@@ -31,8 +31,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait)
 from onepass.lowering.gluon_parts import (
-    added, coarse_tangent, counted, give_turn, item_at, multiplied, partial_sum, rescaled, row_max, row_sum,
-    span, take_turn, tangent)
+    added, coarse_tangent, counted, give_turn, halves, item_at, multiplied, partial_sum, rescaled, row_max,
+    row_sum, span, take_turn, tangent)
 
 
 """
@@ -42,6 +42,7 @@ from onepass.lowering.gluon_parts import (
 class Shape:
     """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
     "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's; table: a table orders the work;
+    chained: as in the schedule, where the sizes allow it;
     overlays: tensors over rows and loop that are copied tile by tile; sent: results that leave by shared memory;
     listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits.
     """
@@ -50,6 +51,7 @@ class Shape:
     masked: str = "some"
     skewed: bool = True
     table: bool = False
+    chained: bool = False
     overlays: tuple[Operand, ...] = ()
     sent: tuple[Operand, ...] = ()
     listed: tuple[Dim, ...] | None = None
@@ -151,6 +153,7 @@ class _Emitter:
         buffers, maps = [], []
         overlay = operand in self.shape.overlays
         for _, extent in self._parts(operand):
+            extent = min(extent, self.schedule.send) if operand in self.shape.sent else extent
             across = ROWS if overlay else across
             sizes = {operand.across: across, operand.inner: extent}
             box = tuple(sizes.get(d, 1) for d in operand.axes)
@@ -204,8 +207,8 @@ class _Emitter:
         for ring in (*self.row_rings, *self.rings, *self.exits.values()):
             slots = s.queries * s.consumers if ring in self.row_rings else s.depth
             slots *= s.consumers if ring.operand in self.shape.overlays else 1
-            slots = s.consumers if ring in self.exits.values() else slots
-            for buffer, name in zip(ring.buffers, ring.maps, strict=True):
+            for buffer, name, (_, extent) in zip(ring.buffers, ring.maps, self._parts(ring.operand), strict=True):
+                slots = s.consumers * (1 + (extent > s.send)) if ring in self.exits.values() else slots
                 lines.append(
                     f"{buffer} = gl.allocate_shared_memory({name}.dtype, [{slots}] + {name}.block_shape, {name}.layout)"
                 )
@@ -255,9 +258,20 @@ class _Emitter:
 
     # Producer
 
+    def _items(self, body: list[str], opening: list[str] | None = None) -> list[str]:
+        """The loop over a program's items. `opening` begins the first one; else every item begins in the body."""
+        head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
+        head += [f"following = item_at(low, items, {self.shape.table})", *(opening or [])]
+        body = body if opening else [*self._take("position + 1"), *body]
+        return [*head, "for position in range(low, high):", *(f"    {line}" for line in body)]
+
+    def _take(self, place: str) -> list[str]:
+        """Goes to the next item and reads the number of the one after it, so that nobody waits for it."""
+        return ["item = following", f"following = item_at(gl.minimum({place}, high - 1), items, {self.shape.table})"]
+
     def _producer(self) -> list[str]:
         writer, s = self.writer(), self.schedule
-        first = self.walks.item(writer, self.shape.table)
+        first = self.walks.item(writer, "item")
         walk = self.walks.of_program(writer, first)
         writer.starts |= {self.kernel.rows: f"{first} + w * {ROWS}", self.loop.dim: "start"}
         lines, slot = writer.outer.lines, f"turn % {s.queries} * {s.consumers} + w"
@@ -277,9 +291,7 @@ class _Emitter:
             else:
                 body += self._copies(writer, ring, "slot")
         lines += [f"for t in range(0, {walk.count}):", *(f"    {line}" for line in [*body, "count += 1"])]
-        lines += ["turn += 1"]
-        head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
-        return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines)]
+        return self._items([*lines, "turn += 1"])
 
     def _copies(self, writer: GluonWriter, ring: Ring, slot: str, buffer_slot: str = "slot") -> list[str]:
         operand, lines = ring.operand, []
@@ -304,13 +316,16 @@ class _Emitter:
 
     def _consumer(self) -> list[str]:
         writer, s = self.writer(), self.schedule
-        first = self.walks.item(writer, self.shape.table)
+        first = self.walks.item(writer, "item")
         row = writer.assign("row", Value(f"{first} + W * {ROWS}"), writer.outer).text
         writer.starts[self.kernel.rows] = row
-        walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some")
-        lines = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits).item(walk)
-        head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
-        if s.turns:
-            head += [f"if W == {s.consumers - 1}:", "    give_turn(0)"]
+        even = str(self.kernel.rows) in self.shape.facts.even
+        walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", even)
+        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits)
+        head = [f"if W == {s.consumers - 1}:", "    give_turn(0)"] if s.turns else []
         last = ["tma.store_wait(0)"] if self.exits else []
-        return [*head, "for position in range(low, high):", *(f"    {line}" for line in lines), *last]
+        if not self.shape.chained:
+            return [*head, *self._items(consumer.item(walk)), *last]
+        opening, body = consumer.chained(walk, self._take("position + 2"))
+        opening = ["more = low < high", *self._take("low + 1"), *opening]
+        return [*head, *self._items(body, opening), *last]

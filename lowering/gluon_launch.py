@@ -117,7 +117,7 @@ class GluonLauncher(Launcher):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What sizes say of a kernel: the facts for its text, how many tiles each tile of rows runs where that is known,
+    """What sizes say of a kernel: the facts for its text, how much work each tile of rows is where that is known,
     the number of items, the loop's length, and what lists of tiles come from: a map of blocks, or themselves.
     """
 
@@ -153,14 +153,21 @@ def prepare(
         return Prepared(shape, lengths, total, length, listed=listed)
     own = order.ranges(binding, sizes, ROWS, schedule.tile)
     block = order.ranges(binding, sizes, height, schedule.tile)
-    lengths = None if block is None else block.end - block.begin
+    lengths = None if block is None else order.work(block.end - block.begin, count, schedule.consumers)
     shape = replace(
         shape,
         masked=order.guarded_tiles(binding, own),
-        skewed=bool(loop.limits) and order.skewed(own, block, schedule.consumers),
+        skewed=-count % height >= ROWS or (bool(loop.limits) and order.skewed(own, block, schedule.consumers)),
         table=_uneven(lengths, schedule),
+        chained=_chains(binding, schedule, overlays)
+        and -count % height < ROWS
+        and order.chainable(own, block, schedule.consumers, schedule.depth),
     )
     return Prepared(shape, lengths, total, length)
+
+
+def _chains(binding: Binding, schedule: Schedule, overlays: tuple[Operand, ...]) -> bool:
+    return schedule.chained and schedule.queries > 1 and len(binding.steps) == 1 and not overlays
 
 
 def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
@@ -201,7 +208,7 @@ def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -
     consumers = max(c for c in range(1, found.consumers + 1) if padded(c) <= WASTE * padded(1))
     tile = min(found.tile, max(64, 1 << (length - 1).bit_length()))
     found = replace(found, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
-    for smaller in ({}, {"send": False}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
+    for smaller in ({}, {"send": 64}, {"send": 0}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
         found = replace(found, **{name: min(value, getattr(found, name)) for name, value in smaller.items()})
         if shared_bytes(binding, overlays, found) <= found.shared - BARRIERS // found.residents:
             return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -111,25 +111,47 @@ def skewed(own: Ranges | None, block: Ranges | None, consumers: int) -> bool:
     return bool((own.begin != block.begin[of]).any() or (own.end != block.end[of]).any())
 
 
+def work(lengths: np.ndarray, count: int, consumers: int) -> np.ndarray:
+    """The time of each tile of rows, in tiles of the loop: where some warpgroups have no rows, others run faster."""
+    live = -(-(count - 64 * consumers * (len(lengths) - 1)) // 64)
+    found = lengths.astype(np.float64)
+    found[-1] *= (consumers + 2 * live) / (3 * consumers)
+    return found
+
+
+def chainable(own: Ranges | None, block: Ranges | None, consumers: int, depth: int) -> bool:
+    """Whether 64 rows can begin an item before they have handed back the last matrix of the item before: all tiles that
+    they leave out come first, and are fewer than there are slots."""
+    if own is None or block is None:
+        return False
+    of = np.arange(len(own.begin)) // consumers
+    return bool((own.begin == block.begin[of]).all() and (block.end[of] - own.end < depth).all())
+
+
 def dealt(
     lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, tile: int
 ) -> tuple[list[int], list[int]]:
     """(starts, items): program p runs items[starts[p]:starts[p + 1]]; an item is point · tiles of rows + tile of rows.
 
-    lengths: how many tiles of the loop each tile of rows runs. List scheduling, longest first, among as many grid
-    points at a time as the L2 holds.
+    lengths: of each tile of rows, as `work` gives them. List scheduling, longest first, among few grid points at
+    a time: no more than keep the programs busy, so that memory is read evenly, not in bursts; at the end as many as
+    the L2 holds, so that short items fill what is left.
     """
-    group = max(1, min(points, CACHE // max(bytes_a_point, 1)))
-    while points % group:
-        group -= 1
     cost = lengths + OVERHEAD / tile
     order = np.argsort(-cost, kind="stable")
     free: list[tuple[float, int]] = [(0.0, p) for p in range(programs)]
     mine: list[list[int]] = [[] for _ in range(programs)]
-    for start in range(0, points, group):
+    for start, stop in _groups(points, -(-programs // len(cost)), CACHE // max(bytes_a_point, 1)):
         for rows in order.tolist():
-            for point in range(start, start + group):
+            for point in range(start, stop):
                 busy, program = free[0]
                 heapq.heapreplace(free, (busy + cost[rows], program))
                 mine[program].append(point * len(cost) + rows)
     return [0, *accumulate(map(len, mine))], [item for items in mine for item in items]
+
+
+def _groups(points: int, few: int, many: int) -> list[tuple[int, int]]:
+    """(start, stop) of grid points: `few` at a time, at the end up to `many`."""
+    last = min(points, max(few, many))
+    starts = [*range(0, points - last, few), points - last]
+    return list(pairwise([*dict.fromkeys(starts), points]))

@@ -106,6 +106,14 @@ def counted(x):
 
 
 @gluon.jit
+def halves(x):
+    """A tile in the layout of an accumulator as its left and its right columns; no register moves."""
+    HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, x.shape[1] // 2, 16])
+    left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
+    return gl.convert_layout(left, HALF), gl.convert_layout(right, HALF)
+
+
+@gluon.jit
 def take_turn(W):
     """Sleeps on named barrier 8 + W until the warpgroup before this one has issued its products."""
     number = gl.full([128], 8 + W, gl.int32, gl.BlockedLayout([1], [32], [4], [0]))

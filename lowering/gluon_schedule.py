@@ -21,7 +21,9 @@ class Schedule:
     """consumers: warpgroups of 64 rows; tile: columns of a loop tile; depth: tiles in flight in every ring;
     queries: buffers of what a tile of rows loads; turns: warpgroups issue products in turn; late: the wait for the next
     tile follows that for the last product; lazy: rescale only when a scale grows by more than 2^8; ordered: tiles of
-    rows go to programs by a table, where their lengths are known and differ; send: results leave by shared memory;
+    rows go to programs by a table, where their lengths are known and differ; send: columns of results
+    that leave at a time by shared memory, 0 if they leave by pointers;
+    chained: an item's first scores are issued with the last products of the item before;
     residents: programs on a multiprocessor at a time, which hide each other's beginnings and ends of items.
     """
 
@@ -33,7 +35,8 @@ class Schedule:
     late: bool = False
     lazy: bool = True
     ordered: bool = True
-    send: bool = True
+    send: int = 256
+    chained: bool = False
     residents: int = 1
 
     @property
@@ -50,7 +53,8 @@ class Schedule:
         return (SHARED_MEMORY + RESERVED) // self.residents - RESERVED
 
     def __str__(self) -> str:
-        flags = [n for n in ("turns", "late", "lazy", "ordered", "send") if getattr(self, n)]
+        flags = [n for n in ("turns", "late", "lazy", "ordered", "chained") if getattr(self, n)]
+        flags += [f"send {self.send}"] if self.send else []
         return (
             f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} residents {self.residents} "
             + " ".join(flags)

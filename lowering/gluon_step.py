@@ -41,6 +41,7 @@ class Consumer:
         self.rings = {r.operand: r for r in rings}
         self.row_rings, self.exits = {r.operand: r for r in row_rings}, exits
         self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
+        self.more, self.cuts = "", (0, 0)
         self.scores = name_products(writer, binding.products)
         self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.matrices = binding.matrices
@@ -81,8 +82,40 @@ class Consumer:
         rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
         body = [*prologue, *before, *first, f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
         body += [f"count += {walk.count}", f"mbarrier.arrive({self.row_empty}.index(at))"]
-        body += self._drain() + after + StoreWriter(self.writer, self.binding, self.states, self.exits).lines()
+        body += self._drain() + after + StoreWriter(self.writer, self.binding, s.send, self.states, self.exits).lines()
         return [*self.writer.outer.lines, *body, "turn += 1"]
+
+    def chained(self, walk: Walk, take: list[str]) -> tuple[list[str], list[str]]:
+        """(before the loop over items, its body): an item's first scores are issued with the last products of the item
+        before it, and that one's results leave while they run. After the last item they are issued in vain.
+        """
+        self.more, s, writer = ", pred=more", self.schedule, self.writer
+        self.partial = walk.partial
+        before = self._skip(f"({walk.before}) * gl.cast(more, gl.int32)") if walk.before else []
+        first = self._tile(0, walk.at("0"), f"{walk.count} > 1")
+        rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
+        enter = [*writer.outer.lines, f"at = turn % {s.queries} * {s.consumers} + W"]
+        enter += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.queries} & 1, pred=more)", *before]
+        issued, waited = self.cuts
+        enter, wait, first = [*enter, *first[:issued]], first[issued:waited], first[waited:]
+        body = [*first, f"for t in range(1, {walk.count}):", *(f"    {line}" for line in rest)]
+        body += [f"count += {walk.count}", "last = count - 1", f"mbarrier.arrive({self.row_empty}.index(at))"]
+        pending = self.pending[-1]
+        body += self._issue(pending, "last") + self._keep_place()
+        body += ["turn += 1", "more = position + 1 < high", *take, *enter]
+        body += self._finish(pending, "last", outstanding=len(self.binding.products))
+        body += StoreWriter(writer, self.binding, s.send, self.states, self.exits).lines() + wait
+        return [*enter, *wait], body
+
+    def _keep_place(self) -> list[str]:
+        """Names for where this item is, which its store needs after the next one has begun."""
+        writer, lines = self.writer, []
+        writer.outer = Scope()
+        for dim, start in writer.starts.items():
+            if dim != self.loop.dim:
+                writer.starts[dim] = writer.names.fresh(f"{dim}_kept")
+                lines.append(f"{writer.starts[dim]} = {start}")
+        return lines
 
     def _skip(self, number: str) -> list[str]:
         """Hands back, unread, tiles that this warpgroup's rows have nothing in."""
@@ -113,7 +146,7 @@ class Consumer:
         lines += [*find, f"{start} = tile * {self.schedule.tile}"]
         self._fetch(number)
         if number == 0:
-            lines += self._arrive_at(0, count, None)
+            lines += self._arrive_at(0, count, "more" if self.more else None)
         for n, step in enumerate(self.binding.steps):
             earlier = self.pending[n - 1] if n or number else []
             self._step(n, step, number, count, earlier, f"{count} - 1" if n == 0 else count, more)
@@ -154,10 +187,13 @@ class Consumer:
         lines += [f"give_turn((W + 1) % {self.schedule.consumers})"] if turns else []
         names = [self.scores[p] for p in step.products]
         outstanding = sum(len(p.accumulators) for p in earlier)
+        issued_at = len(lines)
         if n == 0:
             lines += self._overlays(count)
         lines.append(wait_for(outstanding, names))
-        lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)})" for o in self.releases[n]]
+        more_items = "" if number else self.more
+        lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)}{more_items})" for o in self.releases[n]]
+        self.cuts = (issued_at, len(lines)) if not number else self.cuts
         late = self._states(n, number)
         following = n + 1 if n + 1 < len(self.binding.steps) else 0
         arrive = self._arrive_at(following, count if following else f"{count} + 1", None if following else more)
@@ -206,13 +242,16 @@ class Consumer:
                 lines.append(f"{name} = warpgroup_mma({left}, {right}, {name}, is_async=True)")
         return lines
 
-    def _finish(self, earlier: list[Pending], count: str) -> list[str]:
+    def _finish(self, earlier: list[Pending], count: str, outstanding: int = 0) -> list[str]:
         """Waits for the value products of the step before; then their matrices' slots are free."""
         if not earlier:
             return []
         names = [a for p in earlier for a in p.accumulators] + [p.packed for p in earlier]
         last = [p.matrix for p in earlier if p.last]
-        return [wait_for(0, names), *(f"mbarrier.arrive({self._at(self.rings[m].empty, count)})" for m in last)]
+        return [
+            wait_for(outstanding, names),
+            *(f"mbarrier.arrive({self._at(self.rings[m].empty, count)})" for m in last),
+        ]
 
     def _drain(self) -> list[str]:
         last = self.pending[-1]

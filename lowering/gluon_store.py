@@ -34,9 +34,9 @@ class State:
 class StoreWriter:
     """Writes the lines after an item's last product; `states` by step, as the steps filled them."""
 
-    def __init__(self, writer: GluonWriter, binding: Binding, states, exits):
+    def __init__(self, writer: GluonWriter, binding: Binding, send: int, states, exits):
         self.writer, self.binding, self.rows = writer, binding, binding.kernel.rows
-        self.states, self.exits = states, exits
+        self.send, self.states, self.exits = send, states, exits
 
     def lines(self) -> list[str]:
         """Finished values, then what is stored, chunk by chunk of the value dim; what lacks that dim, once."""
@@ -60,18 +60,28 @@ class StoreWriter:
 
     def _sent(self, store: Store, number: int, start: int, extent: int) -> list[str]:
         """By shared memory, once what was there before has left; a tensor map cuts off what lies outside."""
-        writer, exit = self.writer, self.exits[store.output]
+        writer, exit, width = self.writer, self.exits[store.output], min(extent, self.send)
         value = writer.spread(writer.value(store.term), writer.sort((self.rows, self.binding.wide)))
-        part = f"{exit.buffers[number]}.index(W)"
-        first = {self.rows: writer.starts[self.rows], self.binding.wide: str(start)}
-        where = ", ".join(first[d] if d in first else writer.starts[d] for d in store.order)
-        whole = matrix_in(part, exit.operand, ROWS, extent, transposed=False)
-        return [
-            *(["tma.store_wait(0)"] if number == 0 else []),
-            f"{whole}.store({value.text}.to({type_name(store.output.dtype)}))",
-            "fence_async_shared()",
-            f"tma.async_copy_shared_to_global({exit.maps[number]}, [{where}], {part})",
-        ]
+        value = writer.assign("result", Value(f"{value.text}.to({type_name(store.output.dtype)})"), writer.outer)
+        lines, parts = self._parted(value.text, extent // width)
+        for n, part in enumerate(parts):
+            slot = "W" if len(parts) == 1 else f"2 * W + {n % 2}"
+            target = f"{exit.buffers[number]}.index({slot})"
+            first = {self.rows: writer.starts[self.rows], self.binding.wide: str(start + n * width)}
+            where = ", ".join(first[d] if d in first else writer.starts[d] for d in store.order)
+            lines += ["tma.store_wait(0)"] if number == n == 0 else ["tma.store_wait(1)"] if n > 1 else []
+            lines.append(f"{matrix_in(target, exit.operand, ROWS, width, transposed=False)}.store({part})")
+            lines.append("fence_async_shared()")
+            lines.append(f"tma.async_copy_shared_to_global({exit.maps[number]}, [{where}], {target})")
+        return lines
+
+    def _parted(self, value: str, count: int) -> tuple[list[str], list[str]]:
+        """Lines that cut a tile's columns into `count` parts, a power of two, and the parts."""
+        if count == 1:
+            return [], [value]
+        left, right = (self.writer.names.fresh("part") for _ in range(2))
+        cut, below = [f"{left}, {right} = halves({value})"], [self._parted(x, count // 2) for x in (left, right)]
+        return [*cut, *(x for lines, _ in below for x in lines)], [x for _, parts in below for x in parts]
 
     def _stored(self, store: Store) -> str:
         writer, dims = self.writer, self.writer.sort(store.order)

@@ -41,11 +41,11 @@ class WalkWriter:
         self.kernel, self.loop, self.schedule = binding.kernel, binding.loop, schedule
         self.sizes, self.listed, self.block = sizes, listed, ROWS * schedule.consumers
 
-    def item(self, writer: GluonWriter, table: bool) -> str:
+    def item(self, writer: GluonWriter, item: str) -> str:
         """Writes an item's coordinates; the name of its first row."""
         lines, fresh, kernel = writer.outer.lines, writer.names.fresh, self.kernel
         rest, first = fresh("item"), fresh("first_row")
-        lines.append(f"{rest} = item_at(position, items, {table})")
+        lines.append(f"{rest} = {item}")
         count = f"gl.cdiv({self.sizes[kernel.rows]}, {self.block})"
         lines += [f"{first} = {rest} % {count} * {self.block}", f"{rest} = {rest} // {count}"]
         for position, dim in enumerate(reversed(kernel.grid)):
@@ -59,8 +59,10 @@ class WalkWriter:
         """The tiles that the producer copies for an item: at least one, so that every state begins."""
         return self._listed(writer, first) if self.listed is not None else self._down(*self._range(writer, first))
 
-    def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool) -> Walk:
-        """The tiles of one warpgroup's rows. skewed: they may be fewer; some: it depends which need the guard."""
+    def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool, even: bool) -> Walk:
+        """The tiles of one warpgroup's rows. skewed: they may be fewer; some: it depends which need the guard; even:
+        all rows exist. A warpgroup without any runs one tile.
+        """
         if self.listed is not None:
             return self._own(writer, first)
         begin, end = self._range(writer, first)
@@ -73,6 +75,7 @@ class WalkWriter:
         writer.outer.lines += [
             f"{low} = gl.minimum(gl.maximum({low}, {begin}), {end} - 1)",
             f"{high} = gl.minimum(gl.maximum({high}, {low} + 1), {end})",
+            *([] if even else [f"{low} = gl.where({row} < {self.sizes[self.kernel.rows]}, {low}, {high} - 1)"]),
         ]
         return self._down(low, high, partial, f"{end} - {high}", f"{low} - {begin}")
 

@@ -93,7 +93,7 @@ def test_registers_and_shared_memory_of_residents_fit_a_multiprocessor(residents
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["full", "window", "difference"])
 @pytest.mark.parametrize(
-    "change", [{"send": False}, {"lazy": False, "late": True}, {"depth": 3, "queries": 2}, {"residents": 3}]
+    "change", [{"send": 0}, {"lazy": False, "late": True}, {"depth": 3, "queries": 2}, {"residents": 3}]
 )
 def test_any_schedule_gives_a_text(kind, change, consumers, plans):
     schedule = Schedule(consumers=consumers, tile=64, turns=consumers > 1, **change)
@@ -209,6 +209,29 @@ def test_work_is_dealt_out_once_and_evenly(points, programs, plans):
     cost = (block.end - block.begin) + gluon_order.OVERHEAD / 128
     loads = [sum(cost[i % 16] for i in items[a:b]) for a, b in pairwise(starts)]
     assert max(loads) <= sum(loads) / programs + max(cost)
+
+
+@pytest.mark.parametrize("points,few,many", [(1, 3, 8), (64, 5, 16), (256, 17, 64), (10, 40, 4), (48, 1, 0)])
+def test_grid_points_are_worked_on_few_at_a_time_and_more_at_the_end(points, few, many):
+    found = gluon_order._groups(points, few, many)
+    assert [n for start, stop in found for n in range(start, stop)] == list(range(points))
+    assert all(stop - start <= few for start, stop in found[:-1])
+    assert few <= found[-1][1] - found[-1][0] <= max(few, many) or len(found) == 1
+
+
+@pytest.mark.parametrize("rows,live", [(1024, 1), (1088, 2), (1150, 3)])
+def test_a_tile_of_rows_with_idle_warpgroups_is_less_work(rows, live, plans):
+    binding = bind(plans("full", rows=rows).kernels[0])
+    prepared = prepare(binding, Schedule(consumers=3), {})
+    assert prepared.shape.skewed == prepared.shape.table == (live < 3)
+    assert (prepared.lengths[:-1] == 2).all() and (prepared.lengths[-1] < 2) == (live < 3)
+
+
+def test_results_too_wide_for_shared_memory_leave_in_parts(plans):
+    _, schedule, source = source_of(plans("full", 256))
+    assert schedule.send == 64
+    assert source.text.count("async_copy_shared_to_global(") == 4 and "tma.store_wait(1)" in source.text
+    assert "tma.store_wait(1)" not in source_of(plans("full", 128))[2].text
 
 
 # What the compiler says
