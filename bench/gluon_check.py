@@ -31,7 +31,7 @@ from tests.gluon_ahead_of_time import CHANGES, inputs_of, plain, plan_of
 NAMES = {"q": 0, "k": 1, "v": 2, "more": 3, "one": 3, "two": 4}
 LAST = [time.monotonic(), "start"]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
-KINDS += "logarithm peak evoformer prefix longformer dilated".split()
+KINDS += "logarithm peak evoformer prefix longformer dilated slanted".split()
 
 
 def watchdog(limit: float = 60.0) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..egraph.affine import affine
 from ..egraph.ops import const, iota, load
 from ..egraph.term import Dim, Tensor, Term, reduces, subterms
+from .gluon_gauge import split
 from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, NotPlannable
 from .triton_ops import HALVES
@@ -253,13 +254,18 @@ def accumulated(binding: Binding) -> int:
 
 
 def crowded(binding: Binding) -> bool:
-    """Whether the code between the products has coordinates or tensors over rows and loop: those take registers."""
-    loop = binding.loop
-    bodies = [f for step in binding.steps for a, values in step.states for v in values for f in (a.gauge, *v.factors)]
+    """Whether the code between the products has coordinates or tensors over rows and loop: those take registers.
+
+    Sums of coordinates that a gauge adds are numbers of rows and columns, not of scores.
+    """
+    loop, rows = binding.loop, binding.kernel.rows
+    bodies = [f for step in binding.steps for _, values in step.states for v in values for f in v.factors]
+    for gauge in [a.gauge for step in binding.steps for a, _ in step.states if a.gauge is not None]:
+        parts = split(gauge, rows, loop.dim)
+        bodies += [gauge] if parts is None else [term for _, term in parts.scores]
     if loop.guard is not None and not all(r.exact for r in loop.ranges):
         return True
-    dims = {binding.kernel.rows, loop.dim}
-    return any(_fills(body, loop.dim, dims) for body in bodies if body is not None)
+    return any(_fills(body, loop.dim, {rows, loop.dim}) for body in bodies)
 
 
 def _fills(node: Term, dim: Dim, dims: set[Dim]) -> bool:

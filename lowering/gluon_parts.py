@@ -28,6 +28,27 @@ MULTIPLY32, CONSTRAINTS32 = map(gl.constexpr, _multiply_unless_one(32))
 MULTIPLY64, CONSTRAINTS64 = map(gl.constexpr, _multiply_unless_one(64))
 
 
+def _ramp(n: int) -> tuple[str, str]:
+    """PTX: what n columns of a thread are worth, from the first one's and one step's: columns 8k, 8k + 1 apart."""
+    text = "".join(f"fma.rn.f32 ${k}, ${2 * n}, {float(k // 2 * 8 + k % 2)!r}, ${n};\n" for k in range(n))
+    return text, ",".join(["=&f"] * n + ["f"] * 2 * n)
+
+
+RAMP16, RAMP_CONSTRAINTS16 = map(gl.constexpr, _ramp(16))
+RAMP32, RAMP_CONSTRAINTS32 = map(gl.constexpr, _ramp(32))
+
+
+@gluon.jit
+def ramp(at, unit):
+    """at · unit for column numbers, computed anew where it stands: kept, it would take too many registers."""
+    first = counted(at) * unit
+    both = gl.broadcast(first, unit)
+    if at.shape[0] == 64:
+        return gl.inline_asm_elementwise(RAMP16, RAMP_CONSTRAINTS16, [both[0], both[1]], gl.float32, False, 16)
+    else:
+        return gl.inline_asm_elementwise(RAMP32, RAMP_CONSTRAINTS32, [both[0], both[1]], gl.float32, False, 32)
+
+
 @gluon.jit
 def rescaled(accumulator, factor):
     """accumulator · factor by rows; nothing is multiplied in a warp whose factors are all 1."""
@@ -83,6 +104,15 @@ def added(partial, factor, x):
     LAYOUT: gl.constexpr = partial.type.layout
     scaled = partial * gl.convert_layout(factor, gl.SliceLayout(1, LAYOUT))[:, None]
     return scaled + gl.convert_layout(partial_sum(x), LAYOUT)
+
+
+@gluon.jit
+def rounded(x, KIND: gl.constexpr):
+    """x in half precision, two at a time: halves rounded one by one are put together, and turned around, once more."""
+    if KIND == gl.bfloat16:
+        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], gl.bfloat16, True, 2)
+    else:
+        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [x], gl.float16, True, 2)
 
 
 @gluon.jit

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..egraph.term import Term, subterms
-from .gluon_bind import Binding, Operand, Step, chunks
+from .gluon_bind import Binding, Operand, Step, accumulated, chunks
+from .gluon_gauge import in_base_two
 from .gluon_schedule import ROWS, Schedule
 from .gluon_store import State, StoreWriter
 from .gluon_walk import Walk
@@ -45,6 +46,9 @@ class Consumer:
         self.scores = name_products(writer, binding.products)
         self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.matrices = binding.matrices
+        # accumulators, scores and weights of a thread, and a number for each of its columns
+        held = accumulated(binding) // 2 + schedule.tile // 2 + schedule.tile // 4 + schedule.tile // 4
+        self.kept = held <= schedule.registers[1] * 9 // 10
         every = [(a, values) for step in binding.steps for a, values in step.states]
         self.bodies = [b for a, values in every for b in (a.gauge, *(f for v in values for f in v.factors)) if b]
         self.pending: list[list[Pending]] = self._plan_pending()
@@ -279,7 +283,7 @@ class Consumer:
                 packed = next(pending).packed
                 late += self._rescale(names, decay, number)
                 kind = type_name(value.matrix.tensor.dtype)
-                late.append(f"{packed} = gl.convert_layout({summand}.to({kind}), WEIGHT0)")
+                late.append(f"{packed} = gl.convert_layout(rounded({summand}, {kind}), WEIGHT0)")
         return late
 
     def _rescale(self, names, decay: str | None, number: int) -> list[str]:
@@ -296,11 +300,11 @@ class Consumer:
         """Scale and weights of a rescaled state, as weighing.py has them."""
         writer, scale = self.writer, state.scale
         how = writer.weighing(state.record.gauge, state.record.reductions)
-        score = writer.spread(writer.value(how.raw), (self.rows, self.loop.dim))
-        score = self._masked(score, 'float("-inf")', number)
+        found, how, lift = in_base_two(writer, how, self.rows, self.loop.dim, self.kept)
+        score = self._masked(writer.spread(found, (self.rows, self.loop.dim)), 'float("-inf")', number)
         lines, fresh = writer.inner.lines, writer.names.fresh
         top = fresh("top")
-        lines.append(f"{top} = {how.scale(f'row_max({score}, ROWS)')}")
+        lines.append(f"{top} = {how.scale(f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
         if state.peak:
             lines.append(f"{state.peak} = {f'gl.maximum({state.peak}, {top})' if number else top}")
         new, shift, weight, decay = fresh("new_scale"), fresh("shift"), fresh("weight"), fresh("decay")
@@ -309,7 +313,8 @@ class Consumer:
         lines.append(f"{new} = {grown if number else top}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
         lines += [f"{decay} = gl.exp2({how.decay(scale, shift)})"] if number else []
-        lines.append(f"{weight} = gl.exp2({how.exponent(score, f'{shift}[:, None]')})")
+        below = f"({shift} - {lift})" if lift else shift
+        lines.append(f"{weight} = gl.exp2({how.exponent(score, f'{below}[:, None]')})")
         lines.append(f"{scale} = {new}")
         return weight, decay if number else None
 

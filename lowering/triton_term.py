@@ -334,7 +334,7 @@ class TileWriter:
             self._fold_state(state)
         scale, mantissa = self.scope_of(node.dims).memo["state", state]
         if node.op == "scale":
-            return Value(self.weighing(gauge_of(state), [state]).gauge(scale.text), scale.dims)
+            return Value(self.weighing(gauge_of(state), [state]).natural_scale(scale.text), scale.dims)
         dims = self.union(scale, mantissa)
         text = f'tl.where({self.align(scale, dims)} == float("-inf"), float("nan"), {self.align(mantissa, dims)})'
         return Value(text, dims)

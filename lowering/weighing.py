@@ -21,15 +21,20 @@ MODERATE = 2.0**22  # scores up to this size have shifts that are rounded by at 
 
 @dataclass(frozen=True)
 class Weighing:
-    """The gauge is raw · natural, in base 2 raw · factor; scales are kept in base 2, or, apart, as they are."""
+    """The gauge is raw · natural, in base 2 raw · factor; scales are kept in base 2, or, apart, as they are.
 
+    within: what makes natural numbers base 2, 1 where a writer has raw scores in base 2.
+    """
+
+    gauge: Term
     raw: Term
     natural: float
     apart: bool
+    within: float = LOG2_E
 
     @property
     def factor(self) -> str:
-        return literal(self.natural * LOG2_E)
+        return literal(self.natural * self.within)
 
     def scale(self, top: str) -> str:
         """The scale of the largest raw score."""
@@ -47,7 +52,7 @@ class Weighing:
         """So many doublings of a weight in the unit of scales."""
         return doublings / LOG2_E if self.apart else doublings
 
-    def gauge(self, scale: str) -> str:
+    def natural_scale(self, scale: str) -> str:
         """The largest gauge itself."""
         return scale if self.apart else f"{scale} * {literal(1 / LOG2_E)}"
 
@@ -55,8 +60,8 @@ class Weighing:
 def weighing(gauge: Term, apart: bool = False) -> Weighing:
     """Moderate scores keep a constant factor out of their maximum; apart: the scale must be exact in any case."""
     if apart or magnitude(gauge) > MODERATE:
-        return Weighing(gauge, 1.0, True)
-    return Weighing(*scale_split(gauge), False)
+        return Weighing(gauge, gauge, 1.0, True)
+    return Weighing(gauge, *scale_split(gauge), False)
 
 
 def read_again(kernel: Kernel) -> frozenset[Term]:

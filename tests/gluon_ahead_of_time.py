@@ -37,6 +37,13 @@ def _alibi(score):
     return score + (slope * (j - i)).to(score.dtype)
 
 
+def _slanted(score):
+    """Sums of coordinates with a part of the row's own, under a mask."""
+    i, j = _places(score)
+    slanted = (score - 0.03 * (3 * j - 2 * i + 7).float() + 0.01 * i.float()) * 0.7
+    return torch.where(j <= i, slanted.to(score.dtype), -math.inf)
+
+
 CHANGES = {
     "full": lambda score: score,
     "causal": lambda score: _keep(score, lambda i, j: j <= i),
@@ -47,6 +54,7 @@ CHANGES = {
     "strided": lambda score: _keep(score, lambda i, j: (i - j) % 3 == 0),
     "shifted": lambda score: _keep(score, lambda i, j: j <= i - 200),
     "alibi": _alibi,
+    "slanted": _slanted,
     "softcap": lambda score: 30 * torch.tanh(score / 30),
     "gated": lambda score: score * torch.sigmoid(score),
     "groups": lambda score: score,
