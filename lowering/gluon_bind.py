@@ -68,6 +68,19 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Diagonal:
+    """A load over rows and loop that depends on their difference alone: one index holds step · (loop - rows) + ..."""
+
+    load: Term
+    axis: int
+    step: int
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.load.attrs[0]
+
+
+@dataclass(frozen=True)
 class Binding:
     """A kernel as the skeleton's parts. `wide` is the value dim, None if no state has a matrix; `overlays` are tensors
     read along rows and loop, which can be copied as score tiles are (`across` is the rows, `inner` the loop).
@@ -78,6 +91,7 @@ class Binding:
     steps: tuple[Step, ...]
     wide: Dim | None
     overlays: tuple[Operand, ...] = ()
+    diagonals: tuple[Diagonal, ...] = ()
 
     @property
     def products(self) -> list[Product]:
@@ -129,8 +143,22 @@ def _bind(kernel: Kernel) -> Binding:
     steps = _steps(loop, matcher)
     if not all(step.products for step in steps):
         raise NotPlannable("a state of its loop takes in no product of rows and columns")
-    bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values)]
-    return Binding(kernel, loop, steps, matcher.wide, matcher.overlays([b for b in bodies if b is not None]))
+    bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values) if body is not None]
+    loads = list(dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load"))
+    diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)
+    return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals)
+
+
+def _diagonal(node: Term, rows: Dim, loop: Dim) -> Diagonal | None:
+    """The load as a diagonal, None if it is none."""
+    moving = [axis for axis, index in enumerate(node.args) if index.dims & {rows, loop}]
+    if len(moving) != 1 or node.dtype not in (*HALVES, "float32"):
+        return None
+    coefficients, _ = affine(node.args[moving[0]])
+    step = coefficients.pop(iota(loop), 0)
+    if not step or coefficients.pop(iota(rows), 0) != -step or any(a.dims & {rows, loop} for a in coefficients):
+        return None
+    return Diagonal(node, moving[0], step)
 
 
 class _Matcher:
@@ -162,9 +190,8 @@ class _Matcher:
             raise NotPlannable(f"an index of {tensor.name} is no start plus a coordinate")
         return dim
 
-    def overlays(self, bodies: list[Term]) -> tuple[Operand, ...]:
+    def overlays(self, loads: list[Term]) -> tuple[Operand, ...]:
         """Floating loads over rows and loop that a tensor map describes; the others are read by pointers."""
-        loads = dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load")
         found = []
         for node in loads:
             if node.dims >= {self.rows, self.loop} and node.dtype in (*HALVES, "float32"):

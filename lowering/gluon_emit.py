@@ -15,7 +15,7 @@ from ..egraph.affine import affine, to_term
 from ..egraph.ops import iota
 from ..egraph.show import show
 from ..egraph.term import Dim, Term, subterms
-from .gluon_bind import Binding, Operand, bytes_of, chunks
+from .gluon_bind import Binding, Diagonal, Operand, bytes_of, chunks
 from .gluon_schedule import ROWS, Schedule
 from .gluon_step import Consumer
 from .gluon_walk import WalkWriter, loads
@@ -31,8 +31,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait)
 from onepass.lowering.gluon_parts import (
-    added, coarse_tangent, counted, give_turn, halves, item_at, multiplied, partial_sum, ramp, rescaled, rounded,
-    row_max, row_sum, span, take_turn, tangent)
+    added, coarse_tangent, counted, diagonal_tile, give_turn, halves, item_at, multiplied, partial_sum, ramp,
+    rescaled, rounded, row_max, row_sum, span, take_turn, tangent)
 
 
 """
@@ -43,7 +43,8 @@ class Shape:
     """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
     "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's; table: a table orders the work;
     chained: as in the schedule, where the sizes allow it;
-    overlays: tensors over rows and loop that are copied tile by tile; sent: results that leave by shared memory;
+    overlays: tensors over rows and loop that are copied tile by tile; diagonals: tensors over their difference that
+    threads read once for all of their rows; sent: results that leave by shared memory;
     listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits.
     """
 
@@ -53,6 +54,7 @@ class Shape:
     table: bool = False
     chained: bool = False
     overlays: tuple[Operand, ...] = ()
+    diagonals: tuple[Diagonal, ...] = ()
     sent: tuple[Operand, ...] = ()
     listed: tuple[Dim, ...] | None = None
 

@@ -1,8 +1,8 @@
 """What a gauge is over one tile: scores that differ everywhere, one number a column, one number a row.
 
 A multiple of a sum of coordinates is split at the tile's start: its column part is the same for all tiles, its row part
-leaves the tile's maximum and joins the row's shift, so that a score costs one multiply-add for all of it, and numbers
-stay as small as a tile is wide. Only sums are taken apart: nothing is known of what they are for. Used by gluon_step.py.
+leaves the tile's maximum and joins the row's shift. A score costs one multiply-add for all of it, and the numbers stay
+as small as a tile is wide. Nothing is known of what the sums are for. Used by gluon_step.py and gluon_bind.py.
 """
 
 from __future__ import annotations

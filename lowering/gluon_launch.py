@@ -17,7 +17,7 @@ from ..egraph.affine import affine
 from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import Relaunch, Window, architecture, gluon_missing
-from .gluon_bind import Binding, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
+from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ANY, ROWS, Row, Schedule, default_row
 from .plan import Kernel, NotPlannable, Plan
@@ -92,7 +92,8 @@ class GluonLauncher(Launcher):
         )
         schedule = self.schedules.get(kernel.name) or fitting(binding, sizes, overlays)
         exits = exits if schedule.send else ()
-        prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes))
+        diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
+        prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes), diagonals)
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         places = torch.cuda.get_device_properties(device).multi_processor_count * schedule.residents
@@ -130,7 +131,13 @@ class Prepared:
 
 
 def prepare(
-    binding: Binding, schedule: Schedule, sizes: dict, overlays: tuple[Operand, ...] = (), exits=(), wide=frozenset()
+    binding: Binding,
+    schedule: Schedule,
+    sizes: dict,
+    overlays: tuple[Operand, ...] = (),
+    exits: tuple[Operand, ...] = (),
+    wide: frozenset[str] = frozenset(),
+    diagonals: tuple[Diagonal, ...] = (),
 ) -> Prepared:
     """Everything about a call that does not need a device. Raises Refused."""
     kernel, loop = binding.kernel, binding.loop
@@ -138,7 +145,8 @@ def prepare(
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
     total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
     even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
-    shape = Shape(Facts(frozenset(even), wide), "some", False, overlays=overlays, sent=exits)
+    diagonals = tuple(d for d in diagonals if count % ROWS == 0 and str(loop.dim) in even and d.tensor.name not in wide)
+    shape = Shape(Facts(frozenset(even), wide), "some", False, overlays=overlays, diagonals=diagonals, sent=exits)
     if loop.map is not None and pays(kernel, loop.map, ROWS, schedule.tile, sizes):
         known = tuple(sorted(sizes.items()))
         tiling = Tiling(loop.map, ROWS if loop.map.rows else 1, schedule.tile, known, schedule.consumers)

@@ -135,6 +135,34 @@ def counted(x):
     return (x + 0x4B000000).to(gl.float32, bitcast=True) - 8388608.0
 
 
+@gluon.constexpr_function
+def _read_once(columns, step, kind):
+    """PTX: a thread's scores' numbers of a vector over j - i, step elements apart. Its columns are 8k and 8k + 1 from
+    the first, its rows 0 and 8: column 8k of the second row is column 8k - 8 of the first, so that is read once."""
+    size, read = (4, "ld.global.nc.f32 {0}, [{1}];") if kind == "fp32" else (2, "ld.global.nc.b16 h, [{1}]; ")
+    read += {"fp32": "", "bf16": "mov.b32 {0}, {{z, h}};", "fp16": "cvt.f32.f16 {0}, h;"}[kind]
+    text, count = "{ .reg .b16 h, z; mov.b16 z, 0;\n", columns // 2
+    for place in range(-1, columns // 8):
+        for one in range(2):
+            into = [f"${4 * place + one}"] * (place >= 0) + [f"${4 * place + 6 + one}"] * (place + 1 < columns // 8)
+            text += read.format(into[0], f"${count} + {size * step * (8 * place + one)}")
+            text += f" mov.f32 {into[1]}, {into[0]};\n" if len(into) > 1 else "\n"
+    return text + "}"
+
+
+@gluon.constexpr_function
+def _apart(outputs, inputs):
+    return ",".join(["=&f"] * outputs + ["l"] * inputs)
+
+
+@gluon.jit
+def diagonal_tile(pointers, STEP: gl.constexpr):
+    """What stands at pointers[i, j], which move by STEP elements with j - i, as float32."""
+    COUNT: gl.constexpr = pointers.shape[1] // 2
+    TEXT: gl.constexpr = _read_once(pointers.shape[1], STEP, pointers.dtype.element_ty.name)
+    return gl.inline_asm_elementwise(TEXT, _apart(COUNT, COUNT), [pointers], gl.float32, False, COUNT)
+
+
 @gluon.jit
 def halves(x):
     """A tile in the layout of an accumulator as its left and its right columns; no register moves."""

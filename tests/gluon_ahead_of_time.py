@@ -69,6 +69,10 @@ def plain(kind: str):
         score = q @ k.mT / math.sqrt(q.shape[-1])
         if kind in ("bias", "vector"):
             score = score + more[0]
+        if kind in ("relative", "backwards"):
+            rows, columns = _places(score)
+            ahead = columns - rows + score.shape[-2] - 1
+            score = score + more[0][:, ahead if kind == "relative" else score.shape[-1] + score.shape[-2] - 2 - ahead]
         if kind == "documents":
             score = torch.where(more[0][:, None] == more[0], score, -math.inf)
         return torch.softmax(CHANGES.get(kind, CHANGES["full"])(score), -1) @ v
@@ -103,6 +107,8 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
     found.append(make(batch, values[0], columns, values[1]))
     if kind == "bias":
         found.append(make(heads, rows, columns))
+    if kind in ("relative", "backwards"):
+        found.append(make(heads, rows + columns - 1))
     if kind == "vector":
         found.append(make(batch, 1, 1, columns))
     if kind == "documents":
@@ -122,7 +128,8 @@ def source_of(plan, schedule=None):
     if isinstance(binding, str):
         raise ValueError(binding)
     schedule = schedule or fitting(binding, {}, binding.overlays)
-    shape = prepare(binding, schedule, {}, binding.overlays, sent(binding) if schedule.send else ()).shape
+    exits = sent(binding) if schedule.send else ()
+    shape = prepare(binding, schedule, {}, binding.overlays, exits, diagonals=binding.diagonals).shape
     return binding, schedule, emit(binding, plan, schedule, shape)
 
 
