@@ -92,8 +92,7 @@ class GluonLauncher(Launcher):
         )
         schedule = self.schedules.get(kernel.name) or fitting(binding, sizes, overlays)
         exits = exits if schedule.send else ()
-        diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
-        prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes), diagonals)
+        prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes))
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         places = torch.cuda.get_device_properties(device).multi_processor_count * schedule.residents
