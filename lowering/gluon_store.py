@@ -6,12 +6,12 @@ Results leave by shared memory where a tensor map takes them, else by pointers. 
 from __future__ import annotations
 
 from ..egraph.ops import iota
-from ..egraph.term import subterms
 from .gluon_bind import Binding, chunks
 from .gluon_schedule import ROWS
 from .gluon_write import GluonWriter, matrix_in
 from .plan import Accumulator, Store
 from .triton_ops import Value, type_name
+from .weighing import any_scale
 
 
 class State:
@@ -22,9 +22,8 @@ class State:
         self.record, self.values = record, values
         rescaled = record.gauge is not None
         self.scale = fresh(f"{record.name}_scale") if rescaled else ""
-        stored = {n for store in writer.kernel.stores for n in subterms(store.term)}
-        scales = {n.args[0] for n in stored if n.op == "scale"}
-        self.peak = fresh(f"{record.name}_peak") if rescaled and scales & set(record.reductions) else ""
+        exact = rescaled and not all(any_scale(store.term, record.reductions) for store in writer.kernel.stores)
+        self.peak = fresh(f"{record.name}_peak") if exact else ""  # a lazy scale lags behind it
         self.parts: list[tuple[str, ...]] = []
         for value in values:
             count = len(chunks(value.matrix.inner.size)) if value.matrix else 1

@@ -6,10 +6,10 @@ taken as moderate, so it chooses between forms that are both right for moderate 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import exp, exp2, isfinite, log2
+from collections.abc import Callable, Iterator
+from math import exp, exp2, inf, isfinite, log2
 
-from ..egraph.term import Term, subterms
+from ..egraph.term import Term
 
 FACTOR = 2.0**5  # taken to be the most of a tensor that scores are multiplied or divided by
 SUM = 2.0**16  # of a sum over a dim, as of a product of queries and keys
@@ -110,5 +110,18 @@ def _reduced(node: Term, added: bool, visit) -> Interval:
         return visit(body, added)
     if monoid in ("any", "all"):
         return 0.0, 1.0
-    large = any(abs(visit(t)[0]) > SUM for t in subterms(body) if t.op == "const")
-    return _around(UNKNOWN if large or monoid != "sum" else SUM)
+    return _around(SUM if monoid == "sum" and not any(_far(t) for t in _outside_reductions(body)) else UNKNOWN)
+
+
+def _far(node: Term) -> bool:
+    """A large literal, or a square, which a sum of distances is made of."""
+    if node.op == "const":
+        return SUM < abs(node.attrs[0]) < inf
+    return node.op == "pow" or (node.op == "mul" and node.args[0] is node.args[1])
+
+
+def _outside_reductions(node: Term) -> Iterator[Term]:
+    yield node
+    if node.op != "reduce":
+        for a in node.args:
+            yield from _outside_reductions(a)

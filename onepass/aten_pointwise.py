@@ -91,8 +91,8 @@ def _summed(call, op: str, x: Term, y: Term) -> Term:
     total = apply(op, x, y)
     if call.meta.dtype != "float16" or not (_holds_least_half(x) or _holds_least_half(y)):
         return total
-    least = choose(apply("lt", total, const(16 - LARGEST_HALF)), const(-LARGEST_HALF), total)
-    return choose(apply("le", total, const(-16 - LARGEST_HALF)), const(-math.inf), least)
+    least = choose(apply("le", total, const(-16 - LARGEST_HALF)), const(-math.inf), const(-LARGEST_HALF))
+    return choose(apply("lt", total, const(16 - LARGEST_HALF)), least, total)
 
 
 @handles("aten.add.Tensor", "aten.add.Scalar")

@@ -12,7 +12,8 @@ from onepass.lowering.weighing import LOG2_E, MODERATE, weighing
 
 I, J, D = Dim("i", 64), Dim("j", 128), Dim("d", 16)
 Q, K = Tensor("q", "bfloat16", (64, 16)), Tensor("k", "bfloat16", (128, 16))
-SCORE = sum_over("d", cast(load(Q, iota(I), iota(D)), "float32") * cast(load(K, iota(J), iota(D)), "float32"))
+WIDE_Q = cast(load(Q, iota(I), iota(D)), "float32")
+SCORE = sum_over("d", WIDE_Q * cast(load(K, iota(J), iota(D)), "float32"))
 KEEP = load(Tensor("keep", "bool", (64, 128)), iota(I), iota(J))
 HALF, WIDE = (load(Tensor("b", d, (128,)), iota(J)) for d in ("float16", "float32"))
 LEAST = const(-3.4028234663852886e38)
@@ -26,6 +27,7 @@ MODEST = {
     "a bias of halves": SCORE + cast(HALF, "float32"),
     "a factor": SCORE * WIDE,
     "a cap": const(50.0) * make("tanh", (SCORE + WIDE,)),
+    "a norm": SCORE / make("sqrt", (sum_over("d", WIDE_Q * WIDE_Q),)),
     "a clamp": make("minimum", (make("maximum", (SCORE + WIDE, const(-4.0))), const(4.0))),
 }
 LARGE = {
@@ -35,6 +37,7 @@ LARGE = {
     "a mask that is loaded": SCORE + WIDE,
     "a scaled mask": (SCORE + WIDE) * const(0.5),
     "a square": SCORE * SCORE,
+    "a distance": -sum_over("d", WIDE_Q * WIDE_Q),
     "a billion": where(KEEP, SCORE, const(-1e9)),
 }
 
