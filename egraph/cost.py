@@ -6,12 +6,14 @@ that does it. Contractions, products whose factors do not share all dims, run on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .term import Dim, Term
+from .term import Dim, Term, reduces
 
 NOMINAL = 2048  # stands for a symbolic size, for ranking only
 ON_CHIP = 256  # a static dim up to this size is held whole in a tile and needs no pass of its own
+INNER = 1024  # so is one up to this size that is summed in products alone, inside of what streams
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
     ):
         return volume(dims) / target.matrix
     if op == "reduce" and contracted:
-        return volume(operand_dims[0]) / target.matrix
+        product = volume(operand_dims[0]) / target.matrix
+        return product if term.attrs[0] == "sum" else product + volume(term.args[0].args[0].dims) / target.special
     if op == "reduce":
         return volume(operand_dims[0])
     return volume(dims) / (target.special if unit == "special" else 1.0)
@@ -77,3 +80,20 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
 def _folds_away(term: Term) -> bool:
     """A literal factor of a contraction's result: its consumer multiplies and adds in one step."""
     return term.op == "mul" and term.args[1].op == "const" and term.args[0].op == "reduce"
+
+
+def contracts(term: Term) -> bool:
+    """Whether the term is a product whose factors do not share all dims: a reduce over it is a matrix product."""
+    if term.op not in ("mul", "scaled"):
+        return False
+    left, right = (a.dims for a in term.args)
+    return bool(left - right) and bool(right - left)
+
+
+def inner_dims(roots: Sequence[Term]) -> frozenset[Dim]:
+    """Dims that only products are summed over, each inside of a reduction that it depends on: they do not stream."""
+    found = list(dict.fromkeys(r for root in roots for r in reduces(root)))
+    inside = {r for outer in found for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims}
+    others = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum" or not contracts(r.args[0])}
+    dims = {r.attrs[1] for r in inside} - others
+    return frozenset(d for d in dims if isinstance(d.size, int) and d.size <= INNER)

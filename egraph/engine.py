@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 
+from .cost import inner_dims
 from .guard import GUARDS
 from .ops import OPS, const, make
 from .rule import Rule, variables_of
@@ -53,12 +54,16 @@ class Node:
 
 @dataclass
 class EGraph:
-    """What saturation left: classes of equal nodes, the class of each root, and how it went."""
+    """What saturation left: classes of equal nodes, the class of each root, and how it went.
+
+    held: dims that no form of the roots needs to stream.
+    """
 
     classes: dict[str, list[Node]]
     roots: tuple[str, ...]
     fired: tuple[str, ...]
     statistics: dict = field(default_factory=dict)
+    held: frozenset[Dim] = frozenset()
 
     @property
     def root(self) -> str:
@@ -146,7 +151,7 @@ class _Session:
             "matches": dict(sorted(self.matches.items())),
         }
         classes, roots = self._read()
-        return EGraph(classes, roots, tuple(self.first), statistics)
+        return EGraph(classes, roots, tuple(self.first), statistics, inner_dims(self.roots))
 
     def _facts(self) -> str:
         """The terms, one binding per distinct subterm, arguments first."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from itertools import product
 
-from .cost import Target, node_time, streamed
+from .cost import Target, contracts, node_time, streamed
 from .engine import EGraph, Node
-from .extract import Choice, choices, contracts, measure
+from .extract import Choice, choices, measure
 from .solver import SolverMissing, cp_model, deterministic
 from .term import Term
 
@@ -36,7 +36,7 @@ def extract_exactly(egraph: EGraph, target: Target | None = None, work: float = 
         return greedy, f"greedy: {missing}"
     if found is None:
         return greedy, f"greedy: the solver answers {status}"
-    return min(greedy, found, key=lambda term: measure(term, target)), status
+    return min(greedy, found, key=lambda term: measure(term, target, egraph.held)), status
 
 
 class _Model:
@@ -86,7 +86,8 @@ class _Model:
         """Passes over what does not fit on the chip, then over anything, as one number."""
         count = len(self.nodes)
         deepest, most = self.model.new_int_var(0, count, ""), self.model.new_int_var(0, count, "")
-        dims = sorted({node.attrs[1] for _, _, node in self._picks() if node.op == "reduce"}, key=str)
+        reduced = {node.attrs[1] for _, _, node in self._picks() if node.op == "reduce"}
+        dims = sorted(reduced - self.egraph.held, key=str)
         long = [dim for dim in dims if streamed(dim)] or dims
         for dim in dims:
             depth = self._numbers(count)

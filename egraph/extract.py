@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .cost import Target, node_time, streamed
+from .cost import Target, contracts, node_time, streamed
 from .engine import EGraph, Node, leafy
 from .term import Dim, Term, subterms
 
@@ -77,24 +77,17 @@ def _choose(name: str, node: Node, egraph: EGraph, best: dict[str, Choice], targ
     for c in chosen:
         costs.update(c.costs)
     costs[name] = time
-    return Choice(_depths(node.op, node.attrs, [c.depths for c in chosen]), costs, term, contracts(term))
+    depths = _depths(node.op, node.attrs, [c.depths for c in chosen], egraph.held)
+    return Choice(depths, costs, term, contracts(term))
 
 
-def contracts(term: Term) -> bool:
-    """Whether the term is a product whose factors do not share all dims: a reduce over it is a matrix product."""
-    if term.op != "mul":
-        return False
-    left, right = (a.dims for a in term.args)
-    return bool(left - right) and bool(right - left)
-
-
-def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]]) -> dict[Dim, int]:
-    """How many reductions over each dim wait for one another below this node."""
+def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]], held=frozenset()) -> dict[Dim, int]:
+    """How many reductions over each dim wait for one another below this node; over held ones, none do."""
     depths: dict[Dim, int] = {}
     for part in parts:
         for dim, depth in part.items():
             depths[dim] = max(depths.get(dim, 0), depth)
-    if op == "reduce":
+    if op == "reduce" and attrs[1] not in held:
         depths[attrs[1]] = depths.get(attrs[1], 0) + 1
     return depths
 
@@ -107,12 +100,12 @@ def passes(root: Term) -> int:
     return deepest(done[root])
 
 
-def measure(root: Term, target: Target) -> tuple:
+def measure(root: Term, target: Target, held=frozenset()) -> tuple:
     """What is compared, of a whole term: passes over long data, over anything, time, number of nodes."""
     done: dict[Term, dict[Dim, int]] = {}
     time = 0.0
     for node in subterms(root, leafy):
-        done[node] = {} if leafy(node) else _depths(node.op, node.attrs, [done[a] for a in node.args])
+        done[node] = {} if leafy(node) else _depths(node.op, node.attrs, [done[a] for a in node.args], held)
         time += node_time(node, target, node.op == "reduce" and contracts(node.args[0]))
     return deepest(done[root]), max(done[root].values(), default=0), time, len(done)
 

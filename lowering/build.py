@@ -12,6 +12,7 @@ from math import prod
 
 from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
 from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
+from .cuts import in_the_way, nested, sharing, unshadowed, without
 from .dims import batch_dims, every_reduction, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
@@ -41,7 +42,7 @@ def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD) -> Pla
 def _prepared(stores: Sequence[Store]) -> list[Store]:
     """The stores with one name for one dim and one state for what two of them need alike."""
     order = tuple(dict.fromkeys(d for store in stores for d in store.order))
-    terms = _reuse_scales(_with_fresh_bound_dims([store.term for store in stores], order))
+    terms = _reuse_scales(_with_fresh_bound_dims([unshadowed(store.term) for store in stores], order))
     return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
 
 
@@ -112,10 +113,15 @@ class _Builder:
     def add(self, store: Store) -> None:
         """Adds the store after those that it needs. Its level: how many others, one after another, come before it."""
         term, order = store.term, store.order
-        while inner := _nested(term, self.held, self.choose_rows([replace(store, term=term)])[1]):
+        rows_of = lambda term: self.choose_rows([replace(store, term=term)])
+        while inner := nested(term, self.held, rows_of(term)[1]):
             term = self.cut(term, inner, order, "depends on a dim that is reduced around it")
-        rows, _ = self.choose_rows([replace(store, term=term)])
-        while rows is not None and (loose := _without(term, rows, self.held)):
+            for state in sharing(term, inner, self.held):
+                term = self.cut(term, state, order, "is a state of the same loop")
+        while first := in_the_way(term, lambda term: rows_of(term)[0], self.held):
+            term = self.cut(term, first, order, "would leave too few rows to a tile")
+        rows, _ = rows_of(term)
+        while rows is not None and (loose := without(term, rows, self.held)):
             term = self.cut(term, loose, order, f"is the same for all {rows}")
         needed = {*tensors(term)}
         before = [level for other, level in self.level.items() if other.output in needed]
@@ -188,7 +194,8 @@ class _Builder:
         free = [d for d in order if loops and is_long(d, self.held) and not any(d in r.dims for r in loops)]
         carried = free or [d for d in order if all(d in r.dims for r in loops)]
         private, batch, state = private_dims(terms), batch_dims(terms), state_dims(terms)
-        short = [d for d in order if d in private and d not in free and not is_long(d, self.held)]
+        most = 2 * self.held if loops else self.held
+        short = [d for d in order if d in private and d not in free and not is_long(d, most)]
         held = _fitting(short, [store.order for store in stores], self.held)
         choices = (
             [d for d in carried if d not in batch and d not in held],
@@ -202,11 +209,14 @@ class _Builder:
 
 
 def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list[Dim]:
-    """The last of the dims such that in no store the sizes of its own multiply to more than the limit."""
+    """The last of the dims such that in no store the sizes of its own multiply to more than the limit.
+
+    One alone may have twice as many elements: in halves, on the grid, whatever else the kernel does would be twice.
+    """
     fitting: list[Dim] = []
     for dim in reversed(dims):
         together = max(prod(d.size for d in (dim, *fitting) if d in order) for order in orders if dim in order)
-        if together <= limit:
+        if together <= limit or together == dim.size:
             fitting.insert(0, dim)
     return fitting
 
@@ -227,66 +237,6 @@ def _reuse_scales(terms: list[Term]) -> list[Term]:
 
 def _is_rescaled(r: Term) -> bool:
     return r.attrs[0] == "rescaled" and r.args[0].op == "scaled"
-
-
-def _nested(term: Term, held: int, kept: tuple[Dim, ...]) -> Term | None:
-    """What to store first where a loop lies inside a reduction of a dim that it depends on; None if none does."""
-    loops = loop_reductions([term], held)
-    for outer in reduces(term):
-        inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
-        if inside and not _maps_values(term, outer, inside, held, kept):
-            return _smallest_around(outer.args[0], set(loops))
-    return None
-
-
-def _maps_values(term: Term, outer: Term, inside: list[Term], held: int, kept: tuple[Dim, ...]) -> bool:
-    """A sum within a tile of finished states: a short dim of their values, which the other factor turns into another.
-
-    The states themselves do not know the dim, and what comes out of the sum is kept whole in a tile as well: on the
-    grid it would have the states computed again for each of its places.
-    """
-    dim = outer.attrs[1]
-    if outer.attrs[0] != "sum" or outer in loop_reductions([term], held) or is_long(dim, held):
-        return False
-    if dim in state_dims(inside) or any(dim in batch_dims([r]) for r in inside):
-        return False
-    fresh = outer.dims - frozenset().union(*(r.dims for r in inside))
-    return fresh <= set(kept)
-
-
-def _reaches(root: Term, node: Term) -> bool:
-    return any(t is node for t in subterms(root))
-
-
-def _smallest_around(body: Term, inside: set[Term]) -> Term:
-    """Down from the body while only one operand holds the loops; never between a state and its projection."""
-    while body not in inside and body.op not in ("scale", "mantissa"):
-        holders = [a for a in dict.fromkeys(body.args) if any(t in inside for t in subterms(a))]
-        if len(holders) != 1:
-            break
-        body = holders[0]
-    if body.dtype.startswith("pair"):
-        raise NotPlannable("a state inside a reduction of a dim that it depends on cannot be stored as a pair")
-    return body
-
-
-def _without(term: Term, rows: Dim, held: int) -> Term | None:
-    """A subterm that has loops and does not depend on the rows, as large as can be; one inside another comes first."""
-    holding = set(loop_reductions([term], held))
-    for t in subterms(term):  # arguments come first
-        if any(a in holding for a in t.args):
-            holding.add(t)
-    found: set[Term] = set()
-    stack, seen = [term], {term}
-    while stack:
-        node = stack.pop()
-        if node in holding and rows not in node.dims and not node.dtype.startswith("pair"):
-            found.add(node)
-        else:
-            fresh = [a for a in node.args if a in holding and a not in seen]
-            seen.update(fresh)
-            stack.extend(fresh)
-    return next((t for t in subterms(term) if t in found), None)
 
 
 def _loops(terms: list[Term], rows: Dim | None, held_dims: tuple[Dim, ...], held: int) -> tuple[Loop, ...]:

@@ -1,0 +1,145 @@
+"""What of a term no kernel can compute together with the rest: it is stored first, and loaded.
+
+Pure functions over terms; each gives the next part to cut off, or nothing. Called by build.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..egraph.cost import contracts
+from ..egraph.ops import iota, load, make, reduce
+from ..egraph.term import Dim, Tensor, Term, all_dims, rebuild, reduces, substitute, subterms
+from .dims import batch_dims, every_reduction, is_long, loop_reductions, size_key, state_dims
+from .plan import NotPlannable
+
+FEW = 16  # rows that a tile of a matrix product has at least
+
+
+def unshadowed(root: Term) -> Term:
+    """The same term where no reduction over a dim is bound inside of one that the dim is free in: it may be stored."""
+    names = {d.name for d in all_dims(root)}
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        if node.op != "reduce" or not any(_hides(r, node.attrs[1]) for r in reduces(made.args[0])):
+            return made
+        monoid, dim = node.attrs
+        fresh = Dim(next(n for k in range(len(names) + 1) if (n := f"{dim.name}_{k}") not in names), dim.size)
+        names.add(fresh.name)
+        return reduce(monoid, fresh, _moved(made.args[0], dim, fresh))
+
+    return rebuild(root, change)
+
+
+def _hides(r: Term, dim: Dim) -> bool:
+    return dim in r.dims and any(inner.attrs[1] == dim for inner in reduces(r.args[0]))
+
+
+def _moved(body: Term, dim: Dim, fresh: Dim) -> Term:
+    """The body with a dim under another name where it is free."""
+    done: dict[Term, Term] = {iota(dim): iota(fresh)}
+
+    def visit(node: Term) -> Term:
+        if dim not in node.dims:
+            return node
+        if node not in done:
+            done[node] = make(node.op, tuple(map(visit, node.args)), node.attrs)
+        return done[node]
+
+    return visit(body)
+
+
+def nested(term: Term, held: int, kept: tuple[Dim, ...]) -> Term | None:
+    """What to store first where a loop lies inside a reduction of a dim that it depends on; None if none does.
+
+    First what a state is summed over in: without that sum, a dim may be one that is held.
+    """
+    loops = loop_reductions([term], held)
+    found = []
+    for outer in reduces(term):
+        inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
+        if inside and not _maps_values(term, outer, inside, held, kept):
+            found.append((all(r.attrs[0] == "sum" for r in inside), outer))
+    return _smallest_around(min(found, key=lambda pair: pair[0])[1].args[0], set(loops)) if found else None
+
+
+def sharing(term: Term, part: Term, held: int) -> list[Term]:
+    """What is left of the states whose gauge a cut part has too: in another kernel their loop would run again."""
+    gauges = {_gauge(r) for r in loop_reductions([part], held) if r.args[0].op == "scaled"}
+    states = {r for r in loop_reductions([term], held) if r.args[0].op == "scaled" and _gauge(r) in gauges}
+    return [t for t in subterms(term) if t.op in ("scale", "mantissa") and t.args[0] in states]
+
+
+def _gauge(r: Term) -> tuple[Dim, Term]:
+    return r.attrs[1], r.args[0].args[0]
+
+
+def in_the_way(term: Term, rows_of: Callable[[Term], Dim | None], held: int) -> Term | None:
+    """A product that no loop changes, of which the rows that a tile could have are a batch: few others are left."""
+    rows, loops = rows_of(term), loop_reductions([term], held)
+    if rows is None or not isinstance(rows.size, int) or rows.size >= FEW:
+        return None
+    streamed = {r.attrs[1] for r in loops}
+    for r in every_reduction([term]):
+        if r.attrs[0] == "sum" and contracts(r.args[0]) and not r.dims & streamed and r not in loops:
+            if any(_reaches(loop.args[0], r) for loop in loops):
+                other = rows_of(substitute(term, {r: _stored(r)}))
+                if other is not None and size_key(other) > size_key(rows):
+                    return r
+    return None
+
+
+def _stored(r: Term) -> Term:
+    dims = sorted(r.dims)
+    return load(Tensor("stored", r.dtype, tuple(d.size for d in dims)), *map(iota, dims))
+
+
+def _maps_values(term: Term, outer: Term, inside: list[Term], held: int, kept: tuple[Dim, ...]) -> bool:
+    """A sum within a tile of finished states: a short dim of their values, which the other factor turns into another.
+
+    The states themselves do not know the dim, and what comes out of the sum is kept whole in a tile as well: on the
+    grid it would have the states computed again for each of its places.
+    """
+    dim = outer.attrs[1]
+    if outer.attrs[0] != "sum" or outer in loop_reductions([term], held) or is_long(dim, held):
+        return False
+    if dim in state_dims(inside) or any(dim in batch_dims([r]) for r in inside):
+        return False
+    fresh = outer.dims - frozenset().union(*(r.dims for r in inside))
+    return fresh <= set(kept)
+
+
+def _reaches(root: Term, node: Term) -> bool:
+    return any(t is node for t in subterms(root))
+
+
+def _smallest_around(body: Term, inside: set[Term]) -> Term:
+    """Down from the body while only one operand holds the loops; never between a state and its projection."""
+    while body not in inside and body.op not in ("scale", "mantissa"):
+        holders = [a for a in dict.fromkeys(body.args) if any(t in inside for t in subterms(a))]
+        if len(holders) != 1:
+            break
+        body = holders[0]
+    if body.dtype.startswith("pair"):
+        raise NotPlannable("a state inside a reduction of a dim that it depends on cannot be stored as a pair")
+    return body
+
+
+def without(term: Term, rows: Dim, held: int) -> Term | None:
+    """A subterm that has loops and does not depend on the rows, as large as can be; one inside another comes first."""
+    holding = set(loop_reductions([term], held))
+    for t in subterms(term):  # arguments come first
+        if any(a in holding for a in t.args):
+            holding.add(t)
+    found: set[Term] = set()
+    stack, seen = [term], {term}
+    while stack:
+        node = stack.pop()
+        if node in holding and rows not in node.dims and not node.dtype.startswith("pair"):
+            found.add(node)
+        else:
+            fresh = [a for a in node.args if a in holding and a not in seen]
+            seen.update(fresh)
+            stack.extend(fresh)
+    return next((t for t in subterms(term) if t in found), None)
