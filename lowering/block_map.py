@@ -6,6 +6,7 @@ while the tensors it was read from are the same and unchanged. Used by triton_la
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -164,6 +165,7 @@ class MapCache:
 
     def __init__(self):
         self._kept: OrderedDict[tuple, tuple] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, tiling: Tiling, values: Mapping[str, torch.Tensor], build: Build) -> torch.Tensor:
         read = [values[name] for name in tiling.reads]
@@ -176,13 +178,20 @@ class MapCache:
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         key = (tiling, stream, *map(id, owners), *(state[1:] for state in states))
         versions = [state[0] for state in states]
-        kept = self._kept.get(key)
-        if kept is not None and kept[1] == versions and all(ref() is t for ref, t in zip(kept[0], owners, strict=True)):
-            self._kept.move_to_end(key)
-            return kept[2]
-        found = build(tiling, values)
-        self._kept[key] = tuple(map(weakref.ref, owners)), versions, found
-        self._forget()
+        with self._lock:
+            found = self._known(key, versions, owners)
+        if found is None:
+            found = build(tiling, values)
+            with self._lock:
+                self._kept[key] = tuple(map(weakref.ref, owners)), versions, found
+                self._forget()
+        return found
+
+    def _known(self, key: tuple, versions: list[int], owners: list[torch.Tensor]) -> torch.Tensor | None:
+        references, seen, found = self._kept.get(key, ((), None, None))
+        if seen != versions or any(ref() is not t for ref, t in zip(references, owners, strict=True)):
+            return None
+        self._kept.move_to_end(key)
         return found
 
     def _forget(self) -> None:

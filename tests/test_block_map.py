@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onepass import report
 from onepass.backend import onepass_backend
 from onepass.egraph.evaluate import evaluate
 from onepass.egraph.ops import const, eq, iota, le, load, logical_and, logical_not, logical_or, sum_over, where
@@ -326,6 +327,32 @@ def test_a_compiled_function_reads_a_mask_again_only_after_a_write(counted):
             torch.testing.assert_close(fast(q, k, v, ids), attention(q, k, v, ids))
         assert len(counted) == builds
         ids[:, 10:] += 5
+
+
+@pytest.mark.usefixtures("always", "fresh")
+@pytest.mark.parametrize("good", [0, 1])
+def test_a_map_that_cannot_be_built_never_reaches_the_caller(monkeypatch, good):
+    """Neither at the first call, nor later when a kernel already runs by its map."""
+    left = iter(range(good))
+
+    def failing(*args):
+        if next(left, None) is None:
+            raise IndexError("index 64 is out of bounds")
+        return build_map(*args)
+
+    monkeypatch.setattr(triton_launch, "build_map", failing)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 48, 16, device=DEVICE) for _ in range(3))
+    keep = torch.rand(1, 48, device=DEVICE) < 0.7
+    attention = lambda q, k, v, keep: torch.softmax((q @ k.mT / 4).masked_fill(~keep, -torch.inf), -1) @ v
+    fast = torch.compile(
+        attention, backend=onepass_backend, options={"inner": "eager", "executor": "triton", "libraries": False}
+    )
+    for _ in range(2):
+        torch.testing.assert_close(fast(q, k, v, keep), attention(q, k, v, keep))
+        keep[0, :5] = True
+    (region,) = report.reports()[-1].regions
+    assert region.ran == "tiled" and any("index 64" in note for note in region.notes)
 
 
 def test_small_launches_test_the_guard(counted):
