@@ -329,6 +329,33 @@ def test_a_compiled_function_reads_a_mask_again_only_after_a_write(counted):
         ids[:, 10:] += 5
 
 
+BROADCAST = {
+    "a row": lambda n, m: torch.rand(1, m) < 0.7,
+    "a column": lambda n, m: torch.rand(n, 1) < 0.7,
+    "no axis of rows": lambda n, m: torch.rand(m) < 0.7,
+    "one element": lambda n, m: torch.ones(1, 1, dtype=torch.bool),
+    "stride 0": lambda n, m: (torch.rand(1, 1, 1, m) < 0.7).expand(2, 2, n, m),
+    "by batch": lambda n, m: torch.rand(2, 1, 1, m) < 0.7,
+    "by head": lambda n, m: torch.rand(2, n, 1) < 0.7,
+}
+
+
+@pytest.mark.usefixtures("always", "fresh")
+@pytest.mark.parametrize("kind", BROADCAST)
+def test_kernels_read_masks_that_are_broadcast(kind):
+    def attention(q, k, v, mask, ids):
+        i, j = torch.arange(q.shape[-2], device=q.device)[:, None], torch.arange(k.shape[-2], device=q.device)
+        keep = (i == j) | (j < 3) | (j >= 2) & mask & (ids[:, None] == ids[: k.shape[-2]])
+        return torch.softmax((q @ k.mT / 4).masked_fill(~keep, -torch.inf), -1) @ v
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, n, 16, device=DEVICE) for n in (48, 40, 40))
+    more = [x.to(DEVICE) for x in (BROADCAST[kind](48, 40), torch.arange(48) // 17)]
+    options = {"inner": "eager", "executor": "triton", "strict": True}
+    fast = torch.compile(attention, backend=onepass_backend, options=options)
+    torch.testing.assert_close(fast(q, k, v, *more), attention(q, k, v, *more), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.usefixtures("always", "fresh")
 @pytest.mark.parametrize("good", [0, 1])
 def test_a_map_that_cannot_be_built_never_reaches_the_caller(monkeypatch, good):
