@@ -28,7 +28,8 @@ POINTWISE = (
     "floor_divide le lt ge gt eq ne less less_equal greater greater_equal not_equal invert bitwise_not logical_not "
     "and_ or_ logical_and logical_or logical_xor bitwise_and bitwise_or __and__ __or__ where masked_fill dropout "
     "clamp clip clamp_min clamp_max relu silu gelu elu leaky_relu softplus tril triu absolute "
-    "nan_to_num isnan isfinite isinf logaddexp"
+    "nan_to_num isnan isfinite isinf logaddexp "
+    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__"  # what some releases of Dynamo make of a comparison of two tensors
 )
 CAST = "to type float half bfloat16 double long int bool type_as _to_copy convert_element_type"
 JOIN = "cat concat concatenate pad constant_pad_nd"

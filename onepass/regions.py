@@ -202,7 +202,20 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
     if kind in ("view", "cast", "creation"):
         return kind == "creation" or _is_tensor_or_parts(node)
     scalar_multiple = name_of(node) in ("mul", "div", "truediv", "neg") and len(_tensor_inputs(node)) == 1
-    return s.free[node] or (scalar_multiple and shape(node) == shape(_tensor_inputs(node)[0]))
+    return s.free[node] or _is_predicate(node, s) or (scalar_multiple and shape(node) == shape(_tensor_inputs(node)[0]))
+
+
+def _is_predicate(node: fx.Node, s: Survey) -> bool:
+    """Truth values of one mask besides what is free: made anew in each call, they would hide that it is unchanged.
+
+    A mask of all rows and columns has to be of bytes; of a wider type, one by rows or by columns alone.
+    """
+    own = shape(node)
+    if own is None or s.kind[node] != "pointwise" or value_of_node(node).dtype != torch.bool:
+        return False
+    masks = [n for n in _tensor_inputs(node) if shape(n) == own and not s.free[n]]
+    narrow = 1 in own[-2:] or len(own) < 2
+    return len(masks) == 1 and (narrow or value_of_node(masks[0]).element_size() == 1)
 
 
 def _is_one_wide(part: fx.Node, join: fx.Node) -> bool:
