@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 
 import numpy as np
 
@@ -191,8 +192,17 @@ def make(op: str, args: tuple[Term, ...] = (), attrs: tuple = ()) -> Term:
 
 
 def term(value) -> Term:
-    """A Term as it is; a Python number as a constant."""
+    """A Term as it is; a Python number as a constant. Raises TermError for anything else."""
+    if not isinstance(value, Term | Real):
+        raise TermError(f"{value!r} is neither a term nor a real number")
     return value if isinstance(value, Term) else const(value)
+
+
+def terms(values) -> tuple[Term, ...]:
+    """Operands of one operation: as in PyTorch, a Python int beside a term that is no integer is a float."""
+    kinds = {v.dtype for v in values if isinstance(v, Term)}
+    integers = kinds <= {"int64", "bool"}
+    return tuple(term(v if integers or type(v) is not int else float(v)) for v in values)
 
 
 def const(value: float | int | bool) -> Term:
@@ -243,7 +253,7 @@ def rescaled_sum(dim, scale, weight) -> Term:
 
 def _constructor(name: str):
     def construct(*args) -> Term:
-        return make(name, tuple(term(a) for a in args))
+        return make(name, terms(args))
 
     construct.__name__ = name
     construct.__doc__ = f"The term {name}(...)."

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .guard import Guard
-from .ops import term
+from .ops import terms
 from .pattern import is_plain, variable
 from .term import AttributeVariable, Dim, Term, TermError, subterms
 
 EXACTNESS = ("bitwise", "reassociates")
+WRITTEN = "a body is written with the rule's parameters, + - * / ** % // and the functions of onepass.egraph.ops"
 
 
 class RuleError(TermError):
@@ -84,8 +85,10 @@ def rule(
     try:
         left, *rights = _sides(function(**patterns))
         guards = () if when is None else _guards(when, patterns)
-    except (TermError, TypeError, ValueError, KeyError) as error:
+    except TermError as error:
         raise RuleError(f"rule {name} ({line}): {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise RuleError(f"rule {name} ({line}): {error}; {WRITTEN}") from error
     law = " ".join((inspect.getdoc(function) or "").split())
     declared = tuple(variables.items())
     if device is None and len(rights) == 1 and all(isinstance(x, Term) and is_plain(x) for x in (left, *rights)):
@@ -103,12 +106,15 @@ def _sides(returned) -> list[Term | Callable]:
     """What the body of a rule returned: the left side, then the right sides, of which some may be code."""
     if not isinstance(returned, tuple) or len(returned) < 2:
         what = "nothing" if returned is None else "..." if returned is ... else f"{returned!r}"
-        raise TypeError(f"the body returns the two sides, `return left, right`; this one returns {what}")
-    for number, side in enumerate(returned):
-        if not isinstance(side, Term | int | float) and not (number and inspect.isfunction(side)):
-            name = "right" if number else "left"
-            raise TypeError(f"the {name} side is {side!r}, which is no term: build it from the variables")
-    return [side if inspect.isfunction(side) else term(side) for side in returned]
+        raise TermError(f"the body returns the two sides, `return left, right`; this one returns {what}")
+    left, *rights = returned
+    if not isinstance(left, Term):
+        compared = ": == compares here and now, eq of onepass.egraph.ops is a term" if isinstance(left, bool) else ""
+        raise TermError(f"the left side is {left!r}, which is no term{compared}: build it from the variables")
+    for side in rights:
+        if not isinstance(side, Term | int | float) and not inspect.isfunction(side):
+            raise TermError(f"the right side is {side!r}, which is no term: build it from the variables")
+    return [s if inspect.isfunction(s) else terms((left, s))[1] for s in returned]
 
 
 def _guards(when: Callable, patterns: dict[str, object]) -> tuple[Guard, ...]:

@@ -113,8 +113,17 @@ class Term:
     def __mod__(self, other):
         return _binary("mod", self, other)
 
+    def __pow__(self, other):
+        return _binary("pow", self, other)
+
+    def __rpow__(self, other):
+        return _binary("pow", other, self)
+
     def __neg__(self):
         return _binary("neg", self)
+
+    def __abs__(self):
+        return _binary("abs", self)
 
     def __and__(self, other):
         return _binary("and", self, other)
@@ -125,6 +134,15 @@ class Term:
     def __invert__(self):
         return _binary("not", self)
 
+    def __lt__(self, other):
+        """Refused: Python would ask the result of `<`, `max`, `sorted` or `if` for its truth."""
+        raise TermError(
+            "terms have no order in Python (<, >, max, min, if): "
+            "write lt, le, eq, where, maximum or minimum of onepass.egraph.ops"
+        )
+
+    __le__ = __gt__ = __ge__ = __lt__
+
     def __repr__(self) -> str:
         from .show import show
 
@@ -132,9 +150,9 @@ class Term:
 
 
 def _binary(op: str, *operands):
-    from .ops import make, term
+    from .ops import make, terms
 
-    return make(op, tuple(term(x) for x in operands))
+    return make(op, terms(operands))
 
 
 def subterms(root: Term, whole: Callable[[Term], bool] = lambda term: False) -> Iterator[Term]:

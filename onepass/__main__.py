@@ -17,13 +17,18 @@ UNFINISHED = 2
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the `onepass` script and of `python -m onepass`."""
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.run is None:
+        parser.print_help(sys.stderr)
+        return UNFINISHED
     return chosen.run(chosen) or 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("onepass", description="attention written in plain PyTorch becomes fused kernels")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(metavar="COMMAND")
     for name, run, text in COMMANDS:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
@@ -75,13 +80,21 @@ def _explain(chosen) -> int:
             print(f"its inputs were guessed ({shapes}): {HINT}", file=sys.stderr)
         return UNFINISHED
     print(report.json() if chosen.json else report)
+    try:
+        _write(report, chosen)
+    except OSError as error:
+        print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return UNFINISHED
+    return 1 if report.failures else 0
+
+
+def _write(report, chosen) -> None:
     if chosen.html:
         print(f"\nwritten: {report.html(chosen.html)}", file=sys.stderr)
     if chosen.certificate:
         from .certificates import write
 
         print(f"written: {write(report, chosen.certificate)}", file=sys.stderr)
-    return 1 if report.failures else 0
 
 
 def _tune(chosen) -> int:
@@ -118,7 +131,10 @@ def _verify(chosen) -> int:
 
     try:
         checked = verify(chosen.certificate)
-    except (OSError, CertificateFileError) as error:
+    except OSError as error:
+        print(f"onepass verify: cannot read {chosen.certificate}: {error.strerror}", file=sys.stderr)
+        return UNFINISHED
+    except CertificateFileError as error:
         print(f"onepass verify: {error}", file=sys.stderr)
         return UNFINISHED
     except CertificateError as error:

@@ -109,22 +109,28 @@ def _tell_errors(console: Console, block: Block, tokens) -> bool:
 def _tell_time(console: Console, size: int) -> None:
     console.rule(f"time and memory of causal attention, S = {size}")
     try:
-        seconds = measure.in_process("time", "both", "causal", size, MEASURED_HEADS, MEASURED_DIM)
+        seconds = measure.in_process("time", "all", "causal", size, MEASURED_HEADS, MEASURED_DIM)
     except RuntimeError as error:
         console.print(f"time: {error}", markup=False)
         return
-    eager, fused = seconds["eager"], seconds["onepass"]
-    console.print(f"time    eager {eager * 1e3:8.1f} ms   fused {fused * 1e3:8.1f} ms   ratio {fused / eager:.2f}")
+    _tell_forms(console, "time", {form: 1e3 * seconds[form] for form in measure.FORMS}, "ms")
 
 
 def _tell_memory(console: Console, size: int) -> None:
     try:
-        peak = {
-            form: measure.in_process("memory", form, "causal", size, MEASURED_HEADS, MEASURED_DIM)["bytes"] / 2**20
+        found = {
+            form: measure.in_process("memory", form, "causal", size, MEASURED_HEADS, MEASURED_DIM)
             for form in measure.FORMS
         }
     except RuntimeError as error:
         console.print(f"memory: {error}", markup=False)
         return
-    ratio = peak["onepass"] / max(peak["eager"], 1e-9)
-    console.print(f"memory  eager {peak['eager']:8.1f} MiB  fused {peak['onepass']:8.1f} MiB  ratio {ratio:.3f}")
+    _tell_forms(console, "memory", {form: known["bytes"] / 2**20 for form, known in found.items()}, "MiB")
+    console.print(f"fused: by {found['fused']['ran']}; as it comes: by {found['onepass']['ran']}", markup=False)
+
+
+def _tell_forms(console: Console, what: str, found: dict[str, float], unit: str) -> None:
+    """Eager, what onepass's own kernels take, and what is run where torch's kernels may take their place."""
+    eager, fused, chosen = (found[form] for form in ("eager", "fused", "onepass"))
+    parts = [f"{x:8.1f} {unit} ({x / max(eager, 1e-9):.3f})" for x in (fused, chosen)]
+    console.print(f"{what:7} eager {eager:8.1f} {unit}   fused {parts[0]}   as it comes {parts[1]}", markup=False)

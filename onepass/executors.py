@@ -23,11 +23,16 @@ ORIGINAL = "the original calls"
 
 
 def preference(executor: str, plan, device: torch.device) -> tuple[str, ...]:
-    """The executors to try on a device, best first. `executor` is the option of that name."""
+    """The executors to try on a device, best first. `executor` is the option of that name.
+
+    Kernels need a GPU; asked for by name, plain Triton also runs in its interpreter.
+    """
+    from .lowering.compat import interpreter_wanted
+
+    if device.type != "cuda" and (executor == "auto" or not interpreter_wanted()):
+        return ("tiled",)
     if executor != "auto":
         return CHAIN[CHAIN.index(executor) :]
-    if device.type != "cuda":
-        return ("tiled",)
     from .lowering.gluon_launch import refusal
 
     return CHAIN if refusal(plan, device) is None else CHAIN[1:]

@@ -6,6 +6,8 @@ adds at its highest to what is there before it, its result left out. Used by the
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import math
 import resource
@@ -16,7 +18,9 @@ from pathlib import Path
 
 import torch
 
-FORMS = ("eager", "onepass")
+# A form's options; None is PyTorch as it is. "onepass" may let torch's kernels run what "fused" runs by its own.
+FORMS = {"eager": None, "fused": {"inner": "eager", "libraries": False}, "onepass": {"inner": "eager"}}
+SETTLED = 3  # calls until nothing is compiled or compared any more: a CPU's rivals are measured at the second
 
 
 def plain(q, k, v):
@@ -39,17 +43,21 @@ def inputs(size: int, heads: int, dim: int, device="cpu", dtype=torch.float32):
 
 
 def prepared(form: str, function):
-    """The function as it runs in that form; `eager` is PyTorch as it is."""
-    return function if form == "eager" else torch.compile(function, backend=_backend(), options={"inner": "eager"})
+    """The function as it runs in that form."""
+    options = FORMS[form]
+    if options is None:
+        return function
+    return torch.compile(lambda *arguments: function(*arguments), backend=_backend(), options=options)
 
 
-def refuse_unfused() -> None:
-    """Raises if nothing was fused in this process, or something failed: it would be eager that was measured."""
+def fused_by() -> str:
+    """Who ran what was fused in this process. Raises if nothing was, or something failed: that would be eager."""
     from .report import reports
 
     regions = [region for report in reports() for region in report.regions]
     if not regions or any(region.notes for region in regions):
         raise RuntimeError("\n".join(map(str, reports())) or "nothing was fused")
+    return ", ".join(dict.fromkeys(region.ran for region in regions))
 
 
 def _backend():
@@ -84,8 +92,13 @@ def _seconds(function, arguments) -> float:
 
 @torch.no_grad()
 def extra_memory(function, arguments) -> int:
-    """Peak bytes that one call adds, its result left out; the first call, with compilation, is not counted."""
-    function(*arguments)
+    """Peak bytes that one call adds, its result left out; compilation and the choice of who runs come before.
+
+    On a CPU it is read from the pages of the process, to a few tenths of a MiB.
+    """
+    for _ in range(SETTLED):
+        function(*arguments)
+    gc.collect()
     if arguments[0].is_cuda:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -97,7 +110,14 @@ def extra_memory(function, arguments) -> int:
 
 
 def _reset_peak() -> int:
-    """Forgets the process's peak, where the system can (Linux), and gives what it holds now."""
+    """Forgets the process's peak, where the system can (Linux), and gives what it holds now.
+
+    Freed pages that the allocator kept go back before, or a call would take those, unseen.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        pass  # another C library: what it keeps is not counted
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return _status("VmRSS")
@@ -133,12 +153,11 @@ def main(what: str, form: str, spelling: str, size: str, heads: str, dim: str) -
     device = "cuda" if torch.cuda.is_available() else "cpu"
     arguments = inputs(int(size), int(heads), int(dim), device, torch.bfloat16 if device == "cuda" else torch.float32)
     function = SPELLINGS[spelling]
-    forms = FORMS if form == "both" else (form,)
+    forms = tuple(FORMS) if form == "all" else (form,)
     functions = {name: prepared(name, function) for name in forms}
     found = times(functions, arguments) if what == "time" else {"bytes": extra_memory(functions[form], arguments)}
-    if "onepass" in forms:
-        refuse_unfused()
-    print(json.dumps(found))
+    ran = fused_by() if form != "eager" else ""
+    print(json.dumps(found | {"ran": ran}))
 
 
 if __name__ == "__main__":

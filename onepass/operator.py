@@ -183,6 +183,16 @@ def _(grads, tensors, program, sizes, needed):
     return [torch.empty_like(t) for t, n in zip(tensors, needed, strict=True) if n]
 
 
+def _no_second(ctx, *grads):
+    raise NotImplementedError(
+        "onepass has no derivative of its backward pass: for gradients of gradients (create_graph=True), "
+        "run the function as it was before torch.compile, or compile it with another backend"
+    )
+
+
+region_backward.register_autograd(_no_second)
+
+
 class _autograd_again:
     """Records gradients inside of an operation, where the dispatcher has switched autograd off."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -261,7 +261,7 @@ def _region_lines(region: RegionReport):
     for number, (step, times) in enumerate(_runs(region.derivation), 1):
         again = f" ({times} times)" if times > 1 else ""
         yield f"{'rules' if number == 1 else '':11} {number:2}. {step.rule}{again}: {step.law}"
-    yield f"passes      {region.passes[0]} -> {region.passes[1]}"
+    yield f"passes      {region.passes[0]} -> {region.passes[1]}{_in_loops(region)}"
     yield f"bytes       {_bytes(region.bytes[0])} -> {_bytes(region.bytes[1])} (estimated)"
     for kernel in region.kernels:
         where = f", source {kernel.source}" if kernel.source else ""
@@ -277,6 +277,15 @@ def _region_lines(region: RegionReport):
     yield from (f"assumes     {a}" for a in region.assumptions)
     yield from (f"trusted     {t}: not proved, used on its author's word" for t in region.trusted)
     yield from (f"note        {n}" for n in region.notes)
+
+
+def _in_loops(region: RegionReport) -> str:
+    """How many loops the passes are, where that is another number: what a tile holds whole is read once, in none."""
+    loops = max(Counter(name for kernel in region.kernels for name in kernel.loops).values(), default=0)
+    if not region.kernels or loops == region.passes[1]:
+        return ""
+    many = f"{loops or 'no'} loop{'' if loops == 1 else 's'}"
+    return f", in {many}" + (": what is passed over fits in a tile" if loops < region.passes[1] else "")
 
 
 def _labelled(label: str, text: str):

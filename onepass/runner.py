@@ -219,8 +219,17 @@ class Runner:
     def preference(self, device: torch.device) -> tuple[str, ...]:
         """Who runs the plan on this device, best first; worked out once."""
         if device not in self.orders:
-            self.orders[device] = executors.preference(self.found.options.executor, self.found.plan, device)
+            asked = self.found.options.executor
+            self.orders[device] = executors.preference(asked, self.found.plan, device)
+            if asked not in ("auto", *self.orders[device]):
+                self._cannot(f"executor {asked} needs a GPU, and the tensors are on {device}: tiled runs")
         return self.orders[device]
+
+    def _cannot(self, sentence: str) -> None:
+        """What was asked for is not to be had: said in the report; if strict, an error."""
+        if self.found.options.strict:
+            raise ExecutorError(sentence)
+        tell(self.found.key, sentence)
 
     def _checked(self, name: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
         """The results, and whether they are known to be right: a kernel's first ones are compared with the tiled's."""

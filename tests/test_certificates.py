@@ -359,7 +359,8 @@ def test_what_is_no_certificate_is_said_to_be_none(change, file, capsys):
 
 def test_a_missing_file_is_said(tmp_path, capsys):
     assert command.main(["verify", str(tmp_path / "none.json")]) == 2
-    assert "none.json" in capsys.readouterr().err
+    missing = tmp_path / "none.json"
+    assert capsys.readouterr().err == f"onepass verify: cannot read {missing}: No such file or directory\n"
 
 
 def test_a_law_without_its_guard_may_not_take_its_name(file):

@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+import torch
 
 from onepass.egraph import Dim, RuleError, TermError, independent, positive, rule
 from onepass.egraph.guard import GUARDS, Guard
@@ -123,6 +124,36 @@ def test_a_body_that_returns_no_two_sides(body, what):
         return body(a)
 
     assert f"the body returns the two sides, `return left, right`; this one returns {what}" in refused(one_sided)
+
+
+@pytest.mark.parametrize(
+    "body, what",
+    [
+        (lambda a, c: (a < c, c > a), "terms have no order in Python (<, >, max, min, if): write lt, le, eq, where"),
+        (lambda a, c: (max(a, c), max(c, a)), "terms have no order in Python"),
+        (lambda a, c: (a == c, c == a), "the left side is False, which is no term: == compares here and now, eq of"),
+        (lambda a, c: (a.sum(), c), "has no attribute 'sum'; a body is written with the rule's parameters"),
+        (lambda a, c: (torch.exp(a), c), "must be Tensor, not Term; a body is written with"),
+        (lambda a, c: (a + 1j, c), "1j is neither a term nor a real number"),
+        (lambda a, c: (0.0, a - a), "the left side is 0.0, which is no term: build it from the variables"),
+    ],
+)
+def test_a_body_in_what_is_no_algebra(body, what):
+    def written(a: "j", c):
+        """a = c"""
+        return body(a, c)
+
+    assert what in refused(written)
+
+
+def test_python_numbers_and_operators_in_a_body():
+    @rule
+    def square(a: "j"):
+        """a² / 2 = |a| · |a| / 2"""
+        return a**2 / 2, abs(a) * abs(a) / 2
+
+    assert str(square) == "square: a ^ 2 / 2 = abs(a) · abs(a) / 2"
+    assert [type(side.args[1].attrs[0]) for side in (square.left, square.right)] == [float, float]
 
 
 def test_a_side_that_is_no_term():

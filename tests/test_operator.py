@@ -33,6 +33,14 @@ def test_pytorch_checks_the_operation(differentiable):
     library.opcheck(REGION, (inputs, text(), []))
 
 
+def test_a_second_derivative_is_refused_in_words():
+    inputs = [x.requires_grad_() for x in arguments()]
+    (result,) = REGION(inputs, text(), [])
+    (first,) = torch.autograd.grad(result.square().sum(), inputs[:1], create_graph=True)
+    with pytest.raises(NotImplementedError, match="no derivative of its backward pass"):
+        torch.autograd.grad(first.sum(), inputs[1])
+
+
 def test_gradients_and_who_asks_for_them():
     inputs, region = arguments(torch.float64), text(torch.float64)
     inputs[0].requires_grad_()

@@ -12,7 +12,9 @@ import torch
 import onepass
 from onepass import __main__ as command
 from onepass import report
+from onepass.backend import onepass_backend
 from onepass.report import RegionReport, Report
+from onepass.runner import ExecutorError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -260,3 +262,47 @@ def test_a_wrong_command_exits_with_two():
 def test_the_module_runs_as_a_command():
     done = subprocess.run([sys.executable, "-m", "onepass", "rules"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "laws" in done.stdout
+
+
+def test_no_command_prints_the_help(capsys):
+    assert command.main([]) == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--html", "--certificate"])
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path, capsys, option):
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ndef f(q, k, v): return torch.softmax(q @ k.mT, -1) @ v\n")
+    place = tmp_path / "nowhere" / "page"
+    assert command.main(["explain", f"{script}:f", option, str(place)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert f"onepass explain: cannot write {place}: No such file or directory" in said
+
+
+def centred(q, k, v):
+    scores = q @ k.mT
+    return (scores - scores.mean(-1, keepdim=True)).relu() @ v
+
+
+def test_passes_that_are_no_loops_are_said():
+    """40 columns fit in a tile: they are passed over twice and looped over never."""
+    short, long = onepass.explain(centred, *inputs(40)), onepass.explain(centred, *inputs())
+    assert [k.loops for k in short.kernels] == [()]
+    assert "passes      2 -> 2, in no loops: what is passed over fits in a tile\n" in str(short)
+    assert "passes      3 -> 1\n" in str(onepass.explain(unmasked, *inputs()))
+    assert short.passes == (2, 2) and long.kernels
+
+
+@pytest.mark.parametrize("executor", ["triton", "gluon"])
+def test_kernels_asked_for_without_a_gpu(executor, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    options = {"executor": executor, "inner": "eager"}
+    sentence = f"executor {executor} needs a GPU, and the tensors are on cpu"
+    arguments = inputs(40)
+    result = torch.compile(unmasked, backend=onepass_backend, options=options)(*arguments)
+    torch.testing.assert_close(result, unmasked(*arguments))
+    (region,) = report.reports()[-1].regions
+    assert region.ran == "tiled" and [n for n in region.notes if n.startswith(sentence)]
+    torch._dynamo.reset()
+    with pytest.raises(ExecutorError, match=sentence):
+        torch.compile(unmasked, backend=onepass_backend, options={**options, "strict": True})(*arguments)
