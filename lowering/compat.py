@@ -76,6 +76,28 @@ def compiled_forms(function) -> list[dict[str, int]]:
     return [{"registers": k.n_regs, "spilled": k.n_spills, "shared": k.metadata.shared} for k in kernels]
 
 
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program may use."""
+    return triton.compiler.compiler.max_shared_mem(device.index or 0)
+
+
+def mixes_addresses(ptx: str) -> bool:
+    """Whether ptxas up to CUDA 12.8 would read the address of a matrix from a register that nothing sets.
+
+    It does where matrices of different patterns lie at one place in shared memory: descriptors that add constants of
+    different high halves to one base. Results are wrong then, or an address is no address.
+    """
+    version = re.search(r"\.version (\d+)\.(\d+)", ptx)
+    if version is None or tuple(map(int, version.groups())) > (8, 7):
+        return False
+    read = {name for line in re.findall(r"wgmma\.mma_async[^;]*;", ptx) for name in re.findall(r"%rd\d+", line)}
+    patterns: dict[str, set[int]] = {}
+    for name, base, constant in re.findall(r"(?:or\.b64|add\.s64)\s+(%rd\d+), (%rd\d+), (-?\d+);", ptx):
+        if name in read and abs(int(constant)) >= 2**32:
+            patterns.setdefault(base, set()).add(int(constant) >> 32)
+    return any(len(found) > 1 for found in patterns.values())
+
+
 def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
     """Registers, spilled bytes and shared memory of a kernel for NVIDIA, read off `ptxas -v` and the metadata."""
     from triton.backends.nvidia.compiler import get_ptxas  # the one that understands this release's PTX

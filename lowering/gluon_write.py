@@ -45,6 +45,10 @@ class GluonWriter(TileWriter):
         self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
         self.wide_scope = Scope()
 
+    def alike(self, loads: list[Term]) -> dict[Dim, int]:
+        """No two matrices share memory here."""
+        return {}
+
     # Scopes and layouts
 
     def scope_of(self, dims) -> Scope:

@@ -19,7 +19,7 @@ import torch
 
 from ..egraph.term import Dim, Tensor, subterms
 from .block_map import MapCache, Tiling, class_plan, pays
-from .compat import OPTIONS, architecture, interpreter_wanted
+from .compat import OPTIONS, architecture, interpreter_wanted, interprets, mixes_addresses, shared_memory
 from .dims import CONTRACTIBLE
 from .map_lists import visit_lists
 from .plan import Kernel, Loop, Plan
@@ -62,6 +62,11 @@ class Launch:
     integers: tuple[int, ...]
     options: dict
     maps: tuple[tuple[str, Tiling], ...] = ()
+
+    def compiled(self, values: dict[str, torch.Tensor]):
+        """What the compiler makes of it, without a launch; block maps need not be there yet."""
+        tensors = [values.get(n, torch.int32) for n in self.tensors]
+        return self.function.warmup(*tensors, *self.integers, grid=(self.programs,), **self.options)
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
         if self.programs:
@@ -170,7 +175,22 @@ class Launcher:
         }
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch:
-        config = self.config(kernel, sizes, device)
+        """The launch of the configuration; a default one with too little shared memory to run becomes smaller."""
+        first = self.config(kernel, sizes, device)
+        for config in (first, *(first.smaller() if kernel.name not in self.configs else ())):
+            launch = self._launch(kernel, config, values, sizes, device)
+            if device.type != "cuda" or interprets(launch.function) or not launch.programs:
+                return launch
+            with torch.cuda.device(device):
+                compiled = launch.compiled(values)
+            if mixes_addresses(compiled.asm.get("ptx", "")):
+                raise LaunchError(f"{kernel.name}: ptxas up to CUDA 12.8 mixes up two matrices in shared memory")
+            if compiled.metadata.shared <= shared_memory(device):
+                return launch
+        needed = compiled.metadata.shared
+        raise LaunchError(f"{kernel.name} needs {needed} bytes of shared memory with tiles {config}")
+
+    def _launch(self, kernel: Kernel, config: Config, values: dict, sizes: dict, device: torch.device) -> Launch:
         tiles = {d: config.rows for d in (kernel.rows,) if d} | {loop.dim: config.loop for loop in kernel.loops}
         even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
         extent = max(config.rows, config.loop, 256)

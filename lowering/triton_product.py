@@ -10,6 +10,7 @@ from math import isfinite, prod
 
 from ..egraph.ops import make
 from ..egraph.term import Dim, Term, subterms
+from .plan import Kernel
 from .triton_ops import HALVES, Value, is_integer, literal, type_name
 
 
@@ -63,6 +64,15 @@ def halves_below(parts: list[Term]) -> set[str]:
     """The half types of all floating loads under the factors; "float32" among them where one is not half."""
     loads = [n for p in parts for n in subterms(p) if n.op == "load"]
     return {n.dtype for n in loads if n.dtype not in ("bool",) and not n.dtype.startswith(("int", "uint"))}
+
+
+def operands(kernel: Kernel, nodes) -> list[Term]:
+    """Loads that are factors of sums as they stand: what a matrix product reads from memory."""
+    bodies = [n.args[0] for n in nodes if n.op == "reduce" and n.attrs[0] == "sum"]
+    bodies += [value for loop in kernel.loops for state in loop.accumulators for value in state.values]
+    bodies += [n.args[1] for n in nodes if n.op == "scaled"]
+    parts = [native(part) for body in bodies for part in factors(body)]
+    return [part for part in parts if part is not None and part.op == "load"]
 
 
 def zero_at_padding(part, dim: Dim) -> bool:

@@ -14,8 +14,10 @@ from ..egraph.affine import affine
 from ..egraph.term import Dim, Tensor, Term, subterms
 from .plan import Kernel, NotPlannable
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
-from .triton_product import contract
+from .triton_product import contract, operands
 from .weighing import Weighing, gauge_of, read_again, weighing
+
+PATTERN = 64  # halves in the 128 bytes after which shared memory's widest pattern repeats
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class TileWriter:
         nodes = {node for root in roots for node in subterms(root)}
         self.uses = Counter(a for node in nodes for a in node.args)
         self.held = {d: max(16, 1 << (self._static(d) - 1).bit_length()) for d in _held(kernel, nodes)}
+        self.held |= self.alike(operands(kernel, nodes))
         self.rows = (kernel.rows,) if kernel.rows else ()
         self.tile_dims = (*self.rows, *dict.fromkeys(loop.dim for loop in kernel.loops), *self.held)
         self.blocks = {d: kernel.row_tile for d in self.rows} | {loop.dim: loop.tile for loop in kernel.loops}
@@ -61,6 +64,15 @@ class TileWriter:
         if not isinstance(dim.size, int):
             raise NotPlannable(f"dim {dim} is held in a tile but its size {dim.size} is not known")
         return dim.size
+
+    def alike(self, loads: list[Term]) -> dict[Dim, int]:
+        """Extents of the last dims of matrices, none narrower than the shared memory's widest pattern that one has.
+
+        ptxas of CUDA 12.8 loses half of the address of a matrix that lies where one of another pattern was.
+        """
+        last = {d for n in loads for d in n.args[-1].dims if n.dtype in HALVES and d in self.held}
+        widest = min(PATTERN, max((self.held[d] for d in last), default=0))
+        return {d: max(self.held[d], widest) for d in last}
 
     # Scopes and names
 

@@ -6,7 +6,8 @@ compared with a right result, and one that fails or is wrong is infeasible, neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 SHARED_MEMORY = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "gfx942": 65536}
 
@@ -19,6 +20,16 @@ class Config:
     loop: int = 64
     warps: int = 4
     stages: int = 2
+
+    def smaller(self) -> Iterator[Config]:
+        """Configurations that need less and less shared memory: one stage, then tiles halved in turn."""
+        config = replace(self, stages=1)
+        if config != self:
+            yield config
+        while max(config.rows, config.loop) > 16:
+            longer = "loop" if config.loop >= config.rows else "rows"
+            config = replace(config, **{longer: getattr(config, longer) // 2})
+            yield config
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.loop} warps {self.warps} stages {self.stages}"

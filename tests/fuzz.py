@@ -23,6 +23,8 @@ import torch
 
 import onepass.report as report
 from onepass.backend import onepass_backend
+from onepass.lowering.compat import TARGETS
+from tests.fuzz_compile import failures
 from tests.fuzz_forms import random_form
 from tests.fuzz_programs import LARGE, SMALL, Extents, Fuzzed, random_program, shorter
 
@@ -33,16 +35,18 @@ LOUD = ("crash", "wrong", "failed executor")
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kind`: fused, refused, nothing to do, eager fails too, wrong, crash, or failed executor (yet right)."""
+    """`kind`: fused, compiled, refused, nothing to do, eager fails too, wrong, crash, failed executor (yet right)."""
 
     kind: str
     reason: str = ""
 
 
 def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outcome:
-    """Runs one program both ways."""
+    """Runs one program both ways; a device that is a target's name (sm_90) only has its kernels compiled."""
     torch._dynamo.reset()
     report.forget()
+    if device in TARGETS:
+        return compiled_ahead(program, device)
     function, inputs = program.function(), lambda: [t.to(device) for t in program.tensors()]
     try:
         eager = function(*inputs())
@@ -53,7 +57,7 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
         options = {"inner": "eager", "executor": executor, "libraries": False}
         run = torch.compile(function, backend=onepass_backend, options=options, dynamic=program.dynamic or None)
         got = run(*inputs())
-        if device != "cpu":
+        if device == "cuda":
             torch.cuda.synchronize()  # or a fault would be met by the next program
     except Exception as error:
         return Outcome("crash", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}")
@@ -62,6 +66,15 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
     rounded = "float32" if "float32" in program.source or ".float()" in program.source else program.dtype
     answers = (x if isinstance(x, tuple) else (x,) for x in (got, eager, exact))
     return compared(*answers, hidden, getattr(torch, rounded))
+
+
+def compiled_ahead(program: Fuzzed, target: str) -> Outcome:
+    """Compiles the kernels and runs nothing but the tiled executor."""
+    try:
+        wrong = failures(program, target)
+    except Exception as error:
+        return Outcome("crash", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}")
+    return Outcome("failed executor", wrong[0]) if wrong else Outcome("compiled")
 
 
 def compared(got, eager, exact, hidden: bool, rounded: torch.dtype) -> Outcome:
@@ -175,7 +188,7 @@ def main(arguments=None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--executor", default="auto")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, or a target that kernels are compiled for: sm_90")
     parser.add_argument("--large", action="store_true", help="long sequences in half precision")
     parser.add_argument("--seconds", type=float, default=1e6, help="stop then, and name what does not end")
     given_ = parser.parse_args(arguments)
