@@ -73,8 +73,10 @@ def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
 
 
 def map_name(kernel: Kernel, loop: Loop) -> str:
-    """What a loop's block map is called among the tensors of a launch."""
-    return f"{kernel.name} {loop.dim} map"
+    """What a loop's block map is called among the tensors of a launch; loops with one guard share theirs."""
+    records = list(dict.fromkeys(one.map for one in kernel.loops if one.map is not None and one.dim == loop.dim))
+    number = records.index(loop.map) if loop.map in records else 0
+    return f"{kernel.name} {loop.dim} map{number or ''}"
 
 
 class _Emitter:
@@ -121,10 +123,10 @@ class _Emitter:
 
     def _declare_maps(self) -> None:
         for loop in self.kernel.loops:
-            if loop.map is not None and str(loop.dim) in self.facts.mapped:
+            if loop.map not in (None, *self.tiles.maps) and map_name(self.kernel, loop) in self.facts.mapped:
                 name = self.tiles.names.fresh(f"{loop.dim}_map")
                 self.arguments.append(Argument(name, map_name(self.kernel, loop)))
-                self.tiles.maps[loop.dim] = name
+                self.tiles.maps[loop.map] = name
 
     # Assembly
 

@@ -197,7 +197,7 @@ class Launcher:
         reached = reach(kernel).items()
         wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
         tilings = self._tilings(kernel, config, sizes)
-        mapped = frozenset(str(loop.dim) for loop in tilings)
+        mapped = frozenset(map_name(kernel, loop) for loop in tilings)
         source = self.source(kernel, Facts(even, wide, mapped, interpreter_wanted()))
         function = load(source.text, source.function, self.folder)
         integers = []
@@ -211,7 +211,7 @@ class Launcher:
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
         rows = -(-_size(kernel.rows.size, sizes) // config.rows) if kernel.rows else 1
         programs = rows * prod(_size(d.size, sizes) for d in kernel.grid)
-        maps = tuple((map_name(kernel, loop), tiling) for loop, tiling in tilings.items())
+        maps = tuple({map_name(kernel, loop): tiling for loop, tiling in tilings.items()}.items())
         return Launch(function, programs, names, tuple(integers), options, maps)
 
 

@@ -45,7 +45,7 @@ class RangeWriter:
 
     def segments(self) -> list[Segment]:
         """The loop's tiles by class; empty tiles are in no segment, classes that cannot occur have none."""
-        if self.dim in self.tiles.maps:
+        if self.loop.map in self.tiles.maps:
             return self._mapped(self.loop.map)
         if len(self.loop.ranges) == 1:
             return self._neighbours(self.loop.ranges[0])
@@ -201,7 +201,7 @@ class RangeWriter:
             count = f"tl.cdiv({tiles.sizes[rows]}, {tiles.blocks[rows]})"
             place = f"{place} * {count} + {at}" if record.dims else at
         width = f"(tl.cdiv({self.size}, {self.block}) + 3)"
-        visits = self._scalar("visits", f"{tiles.maps[self.dim]} + tl.cast({place}, tl.int64) * {width}")
+        visits = self._scalar("visits", f"{tiles.maps[record]} + tl.cast({place}, tl.int64) * {width}")
         partial, every = self._scalar("partial", f"tl.load({visits})"), self._scalar("every", f"tl.load({visits} + 1)")
         number = self._scalar("number", f"tl.load({visits} + 2)")
         start, following = f"{number} * {self.block}", f"{number} = tl.load({visits} + 3 + {{n}})"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..egraph.affine import affine
 from ..egraph.term import Dim, Tensor, Term, subterms
-from .plan import Kernel, NotPlannable
+from .plan import BlockMap, Kernel, NotPlannable
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
 from .triton_product import contract, operands
 from .weighing import Weighing, gauge_of, read_again, weighing
@@ -26,7 +26,7 @@ class Facts:
 
     even: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
-    mapped: frozenset[str] = frozenset()  # loops that follow a block map
+    mapped: frozenset[str] = frozenset()  # the block maps that loops follow
     interpreted: bool = False  # the interpreter multiplies bfloat16 tiles as raw bits: widen them there
 
 
@@ -56,7 +56,7 @@ class TileWriter:
         self.sizes: dict[Dim, str] = {}
         self.scalars: dict[str, str] = {}
         self.pointers: dict[Tensor, tuple[str, tuple[str, ...]]] = {}
-        self.maps: dict[Dim, str] = {}
+        self.maps: dict[BlockMap, str] = {}
         self.read_again = read_again(kernel)
 
     @staticmethod

@@ -82,7 +82,8 @@ def compiled(target: str, kind: str, width: int, dtype: str):
     plan = plan_of(kind, width, dtype)
     (kernel,) = plan.kernels
     config = default_for(kernel, target)
-    source = emit(kernel, plan, Facts(frozenset("ij"), mapped=frozenset(str(x.dim) for x in kernel.loops if x.map)))
+    mapped = frozenset(map_name(kernel, loop) for loop in kernel.loops if loop.map)
+    source = emit(kernel, plan, Facts(frozenset("ij"), mapped=mapped))
     constants = {name: getattr(config, role) for name, role in source.tiles}
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}
