@@ -126,11 +126,13 @@ def _tell_memory(console: Console, size: int) -> None:
         console.print(f"memory: {error}", markup=False)
         return
     _tell_forms(console, "memory", {form: known["bytes"] / 2**20 for form, known in found.items()}, "MiB")
-    console.print(f"fused: by {found['fused']['ran']}; as it comes: by {found['onepass']['ran']}", markup=False)
+    line = f"fused: by {found['fused']['ran']}; as it comes: by {found['onepass']['ran']}"
+    console.print(line, markup=False, soft_wrap=True)
 
 
 def _tell_forms(console: Console, what: str, found: dict[str, float], unit: str) -> None:
     """Eager, what onepass's own kernels take, and what is run where torch's kernels may take their place."""
     eager, fused, chosen = (found[form] for form in ("eager", "fused", "onepass"))
     parts = [f"{x:8.1f} {unit} ({x / max(eager, 1e-9):.3f})" for x in (fused, chosen)]
-    console.print(f"{what:7} eager {eager:8.1f} {unit}   fused {parts[0]}   as it comes {parts[1]}", markup=False)
+    line = f"{what:7} eager {eager:8.1f} {unit}   fused {parts[0]}   as it comes {parts[1]}"
+    console.print(line, markup=False, soft_wrap=True)
