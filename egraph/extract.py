@@ -92,11 +92,11 @@ def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]], held=frozenset()
     return depths
 
 
-def passes(root: Term) -> int:
+def passes(root: Term, held=frozenset()) -> int:
     """Passes over the longest data: a reduction that needs another's finished value over the same dim opens one."""
     done: dict[Term, dict[Dim, int]] = {}
     for node in subterms(root):
-        done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args])
+        done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args], held)
     return deepest(done[root])
 
 

@@ -45,5 +45,5 @@ def search(
     if limits is not None and limits.exact and len(roots) == 1:
         term, how = extract_exactly(egraph, target)
         best = (term,)
-    before, after = (max(map(passes, terms)) for terms in (roots, best))
+    before, after = (max(passes(term, egraph.held) for term in terms) for terms in (roots, best))
     return Found(best, egraph.fired, before, after, {**egraph.statistics, "extraction": how})

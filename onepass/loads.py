@@ -26,6 +26,7 @@ from .lowering.build import HELD, plan_stores
 from .lowering.dims import every_reduction
 from .lowering.gluon_bind import bind
 from .lowering.plan import Kernel, NotPlannable, Plan
+from .products import with_products
 from .region_growth import axis_of
 from .region_walk import Nodes, Survey, shape
 from .regions import Region, objection, signature
@@ -79,6 +80,8 @@ def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: 
     if region.refusal is not None or mode == "never":
         return region, make(region)
     region, said = _with_tail(region, s, taken, mode, make)
+    region, moved = with_products(region, s, taken, make)
+    said += moved
     found = [(x, "" if mode == "always" else _reason(x, region, s, known)) for x in loads(region, s, taken)]
     chosen = [load for load, reason in found if not reason]
     if chosen:

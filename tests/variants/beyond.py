@@ -249,6 +249,7 @@ _two_sets = lambda: [x for x in (*heads(2, columns=260), *heads(2, columns=300)[
 _five = [(1, 3, 40, 2, 16)] * 3
 _many = lambda *shapes: lambda: [torch.randn(*shape) for shape in shapes]
 _latent = _many((1, 2, 300, 16), (1, 300, 32), (2, 32, 16), (2, 32, 16))
+_latent_step = _many((1, 2, 1, 16), (1, 300, 320), (2, 320, 16), (2, 320, 16))
 _points = [(1, 20, 2, 4, 3)] * 3
 VARIANTS = [
     Variant("softmax plus one", softmax_plus_one, _with(), spellings=(softmax_plus_one_by_padding,)),
@@ -274,6 +275,7 @@ VARIANTS = [
     Variant("RoPE, interleaved", rope_interleaved, _with((300, 8), (300, 8)), outside=("stack",)),
     Variant("MLA", latent, _latent, outside=("einsum", "einsum")),
     Variant("MLA, absorbed", latent_absorbed, _latent, outside=("einsum",)),
+    Variant("MLA, one query", latent, _latent_step, kernels=3),
     Variant("talking heads", talking_heads, _with((2, 2), (2, 2)), kernels=3, outside=("matmul", "matmul")),
     Variant(
         "differential",
