@@ -17,9 +17,10 @@ from ..egraph.affine import affine
 from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import Relaunch, Window, architecture, gluon_missing
+from .gluon_apart import apart
 from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
 from .gluon_emit import Map, Shape, Source, emit
-from .gluon_schedule import ANY, ROWS, Row, Schedule, default_row
+from .gluon_schedule import ANY, DEFAULTS, ROWS, Row, Schedule, default_row
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
@@ -65,6 +66,7 @@ class GluonLauncher(Launcher):
     """A Launcher that prefers Gluon kernel by kernel; `schedules` by kernel name replace the defaults."""
 
     def __init__(self, plan: Plan, config: Config | None = None, schedules: dict[str, Schedule] | None = None):
+        plan = plan if gluon_missing() else apart(plan, fits)
         super().__init__(plan, config)
         self.schedules = schedules or {}
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
@@ -92,7 +94,8 @@ class GluonLauncher(Launcher):
         )
         schedule = self.schedules.get(kernel.name) or fitting(binding, sizes, overlays)
         exits = exits if schedule.send else ()
-        prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes))
+        diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
+        prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes), diagonals)
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         places = torch.cuda.get_device_properties(device).multi_processor_count * schedule.residents
@@ -198,6 +201,11 @@ def slower(plan: Plan, sizes: dict) -> float:
     found = [bind(kernel) for kernel in plan.kernels]
     row = row_of(found[0], sizes) if len(found) == 1 and isinstance(found[0], Binding) else None
     return row.slower if row else 0.0
+
+
+def fits(binding: Binding) -> bool:
+    """Whether a warpgroup's registers hold the accumulators by some default row."""
+    return any(width(binding) <= row.width and accumulated(binding) <= row.columns for row in DEFAULTS)
 
 
 def options_of(schedule: Schedule) -> dict:

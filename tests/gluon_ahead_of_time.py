@@ -11,9 +11,10 @@ import torch
 
 from onepass.capture import program_of
 from onepass.lowering.compat import compile_ahead, contiguous, resources, tensor_map_type
+from onepass.lowering.gluon_apart import apart
 from onepass.lowering.gluon_bind import bind, sent
 from onepass.lowering.gluon_emit import emit
-from onepass.lowering.gluon_launch import fitting, options_of, prepare
+from onepass.lowering.gluon_launch import fits, fitting, options_of, prepare
 from onepass.lowering.triton_launch import load
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
@@ -121,9 +122,10 @@ def plan_of(kind: str, width: int, dtype: str = "bfloat16", **sizes):
     return optimize_all(captured.results).plan
 
 
-def source_of(plan, schedule=None):
-    """(binding, schedule, source) of a plan's one kernel. Raises ValueError where it does not bind."""
-    (kernel,) = plan.kernels
+def source_of(plan, schedule=None, number: int = -1):
+    """(binding, schedule, source) of a plan's last kernel, or of one by number. Raises ValueError where it does not
+    bind."""
+    kernel = apart(plan, fits).kernels[number]
     binding = bind(kernel)
     if isinstance(binding, str):
         raise ValueError(binding)
@@ -133,8 +135,8 @@ def source_of(plan, schedule=None):
     return binding, schedule, emit(binding, plan, schedule, shape)
 
 
-def compiled(plan, schedule=None):
-    binding, schedule, source = source_of(plan, schedule)
+def compiled(plan, schedule=None, number: int = -1):
+    binding, schedule, source = source_of(plan, schedule, number)
     kernel = binding.kernel
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     types, constants, divisible = contiguous(source.arguments, tensors)
