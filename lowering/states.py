@@ -58,7 +58,10 @@ class State:
         self.scale: torch.Tensor | None = None
         self.totals: list[torch.Tensor | None] = [None] * len(summands)
         self.dropped = gauge is not None
-        self.dtype = getattr(torch, {"float": "float32"}.get(d := record.reductions[0].dtype.removeprefix(PAIR), d))
+        self.kind = record.reductions[0].dtype.removeprefix(PAIR)
+
+    def dtype(self, frame: Frame) -> torch.dtype:
+        return frame.real if self.kind == "float" else getattr(torch, self.kind)
 
     def add(self, values: dict[Term, torch.Tensor], drops: torch.Tensor | None, owned: set[Term], frame: Frame) -> None:
         """Adds a tile. drops: where the guard is false; owned: the values that may be overwritten."""
@@ -78,7 +81,7 @@ class State:
         self.totals[0] = new if total is None else JOINS[monoid](total, new)
 
     def _tile(self, value: torch.Tensor, frame: Frame) -> torch.Tensor:
-        value = value.to(self.dtype) if value.dim() == 0 else value.float() if value.dtype in HALVES else value
+        value = value.to(self.dtype(frame)) if value.dim() == 0 else value.float() if value.dtype in HALVES else value
         return full(value, self.dim, frame)
 
     def _add_rescaled(self, values, drops, owned, frame) -> None:
@@ -115,16 +118,16 @@ class State:
 
     def finished(self, frame: Frame) -> list[tuple[Term, object]]:
         """Each reduction with its value; a rescaled one with the pair of scale and mantissa."""
-        shape, device = (1,) * len(frame.axes), frame.device
+        shape, device, dtype = (1,) * len(frame.axes), frame.device, self.dtype(frame)
         if self.gauge is None:
             total = self.totals[0]
             if total is None:
-                total = torch.full(shape, _absent(self.record.monoid, self.dtype), dtype=self.dtype, device=device)
+                total = torch.full(shape, _absent(self.record.monoid, dtype), dtype=dtype, device=device)
             return [(r, total) for r in self.record.reductions]
         if self.scale is None:
             nothing = (
-                torch.full(shape, -inf, dtype=self.dtype, device=device),
-                torch.zeros(shape, dtype=self.dtype, device=device),
+                torch.full(shape, -inf, dtype=dtype, device=device),
+                torch.zeros(shape, dtype=dtype, device=device),
             )
             return [(r, nothing) for r in self.record.reductions]
         return [(r, (self.scale, total)) for r, total in zip(self.record.reductions, self.totals)]

@@ -33,8 +33,13 @@ class Frame:
         """A tile made of weak numbers only, as where(p, 0, -1e9), in the type that the tensors are computed in."""
         if node.dtype != "float" or value.dim() == 0 or value.dtype != torch.float64:
             return value
+        return value.to(self.real)
+
+    @property
+    def real(self) -> torch.dtype:
+        """What weak numbers are computed in."""
         double = any(t.dtype == torch.float64 for t in self.tensors.values())
-        return value if double else value.float()
+        return torch.float64 if double else torch.float32
 
     def length(self, dim: Dim) -> int:
         start, stop = self.ranges[dim]

@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from . import cache, executors, fused, operator, rivals
-from .runner import call_of, mismatch
+from .agreement import mismatch
+from .runner import call_of
 from .space import Constraint, Parameter, Space
 from .trials import Outcome
 from .tuner import History, Isolated, Trial, checked, tune
@@ -103,7 +104,8 @@ def attempt(task: tuple) -> Outcome:
     asked, expected = _call_of(path)
     with torch.no_grad():
         run = executors.tuned(point)(asked.found, asked.tensors, asked.call)
-        agrees = lambda results: all(mismatch(r, e) is None for r, e in zip(results, expected, strict=True))
+        pairs = lambda results: zip(results, expected, strict=True)
+        agrees = lambda results: not any(mismatch(r, e, asked.tensors) for r, e in pairs(results))
         return checked(lambda _: run(asked.tensors), agrees, lambda _: _seconds(run, asked.tensors))(point)
 
 

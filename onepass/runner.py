@@ -7,17 +7,19 @@ call of a kind prepares everything that depends on no pointer; the next ones loo
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from . import cache, executors, report, rivals, torch_forms
+from .agreement import mismatch, undecided
 from .errors import OnepassError
 from .fused import Carried, Fused
 from .sizes import value_of
 
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 7e-2}
+PATIENCE = 8  # comparisons that inputs leave undecided, after which a kernel counts as wrong
 MOST = 1024  # kinds of calls that are kept ready; a generation of that many lengths is prepared anew
 Tensors = Sequence[torch.Tensor]
 log = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class Runner:
         self.choices: dict[str, tuple[str, float]] = _choices(entry.get("choices"))
         self.tuned: dict[str, list] = dict(entry.get("tuned") or {})
         self.seen: set[str] = set()
+        self.undecided: Counter[str] = Counter()
         report.attach(found.report)
 
     def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
@@ -164,7 +167,7 @@ class Runner:
             self.seen.add(size)
             return False
         self.choices[size] = rivals.fastest(
-            run, self._ready_rivals(others, tensors, call), tensors, self._wrong(results)
+            run, self._ready_rivals(others, tensors, call), tensors, self._wrong(results, tensors)
         )
         cache.update(self.found.key, choices=self.choices)
         return not self.choices[size][0]
@@ -178,13 +181,13 @@ class Runner:
                 continue
         return ready
 
-    def _wrong(self, expected: list[torch.Tensor]) -> Callable:
+    def _wrong(self, expected: list[torch.Tensor], tensors: Tensors) -> Callable:
         """The original calls are right by definition; another rival's results are compared with the plan's."""
 
         def reason(name: str, results: list[torch.Tensor]) -> str | None:
             if name == executors.ORIGINAL:
                 return None
-            return next(filter(None, map(mismatch, results, expected)), None)
+            return next(filter(None, (mismatch(r, e, tensors) for r, e in zip(results, expected, strict=True))), None)
 
         return reason
 
@@ -244,10 +247,13 @@ class Runner:
         if torch.cuda.is_current_stream_capturing():
             return expected, False
         results = run(tensors)
-        for result, wanted in zip(results, expected, strict=True):
-            difference = mismatch(result, wanted)
-            if difference is not None:
-                raise ExecutorError(f"the kernel's result differs from the tiled executor's: {difference}")
+        pairs = [(r, e) for r, e in zip(results, expected, strict=True) if mismatch(r, e, tensors)]
+        if pairs and all(undecided(*pair, tensors) for pair in pairs) and self.undecided[kind] < PATIENCE:
+            self.undecided[kind] += 1  # the next call may tell
+            return expected, False
+        if pairs:
+            reason = mismatch(*pairs[0], tensors)
+            raise ExecutorError(f"the kernel's result differs from the tiled executor's: {reason}")
         self.validated.add(kind)
         cache.update(self.found.key, validated=sorted(self.validated))
         return results, True
@@ -259,21 +265,6 @@ def _choices(stored) -> dict[str, tuple[str, float]]:
         return {str(size): (str(name), float(part)) for size, (name, part) in dict(stored or {}).items()}
     except (TypeError, ValueError):
         return {}
-
-
-def mismatch(result: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """Why two results are not the same up to rounding in their dtype; None if they are."""
-    if result.shape != expected.shape or result.dtype != expected.dtype:
-        return f"{result.dtype} {tuple(result.shape)} instead of {expected.dtype} {tuple(expected.shape)}"
-    if not expected.is_floating_point():
-        return None if torch.equal(result, expected) else "different values"
-    a, b = result.double(), expected.double()
-    if not torch.equal(a.isnan(), b.isnan()) or not torch.equal(a.isinf(), b.isinf()):
-        return "NaN or infinity at different places"
-    finite = b.isfinite()
-    error = (a - b)[finite].abs().max().item() if finite.any() else 0.0
-    allowed = TOLERANCE[expected.dtype] * max(b[finite].abs().max().item() if finite.any() else 0.0, 1e-3)
-    return None if error <= allowed else f"by {error:.3g}, more than {allowed:.3g}"
 
 
 def _specialisation(tensors: Tensors, sizes: dict[str, int]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from onepass import backend, executors, fused, report, runner
+from onepass import agreement, backend, executors, fused, report, runner
 from onepass.backend import onepass_backend
 from onepass.lowering.plan import NotPlannable
 
@@ -134,8 +134,8 @@ def test_a_failing_kernel_gives_way_to_the_tiled_executor(monkeypatch):
 @pytest.mark.parametrize("wrong", [lambda x: x * math.nan, lambda x: x + 1, lambda x: x[..., :3], lambda x: x.double()])
 def test_a_wrong_kernel_is_found_out(wrong):
     expected = torch.randn(4, 8)
-    assert runner.mismatch(wrong(expected), expected) is not None
-    assert runner.mismatch(expected + 1e-6, expected) is None
+    assert agreement.mismatch(wrong(expected), expected) is not None
+    assert agreement.mismatch(expected + 1e-6, expected) is None
 
 
 def test_a_kernel_is_validated_before_it_is_used(monkeypatch):

@@ -1,0 +1,125 @@
+"""The comparison of a kernel's first results passes what only rounds, and finds what leaves out, adds or mixes up."""
+
+import pytest
+import torch
+
+from onepass import agreement, fused, runner
+from onepass.agreement import mismatch, undecided
+from onepass.backend import Options
+from onepass.capture import program_of
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+REGIMES = {
+    "normal": lambda q, k, v: None,
+    "uniform": lambda q, k, v: q.zero_(),
+    "large": lambda q, k, v: q.mul_(30),
+    "tiny": lambda q, k, v: v.mul_(1e-3),
+    "near the end of half": lambda q, k, v: k.mul_(3e3),
+    "ties": lambda q, k, v: k.copy_(k[:, :1].expand_as(k)),
+}
+
+
+def given(dtype, regime="normal", columns=300):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, n, 64) for n in (70, columns, columns))
+    REGIMES[regime](q, k, v)
+    return [x.to(dtype) for x in (q, k, v)]
+
+
+def tiled(q, k, v):
+    """In float32, as the tiled executor adds up."""
+    return torch.softmax(q.float() @ k.float().mT / 8, -1) @ v.float()
+
+
+def streamed(q, k, v, tile=64, fault=""):
+    """Tile by tile, weights rounded to the dtype of the values, as a kernel does; with one fault."""
+    peak, total = torch.full((2, q.shape[1], 1), -torch.inf), 0
+    out = torch.zeros(2, q.shape[1], v.shape[-1])
+    for n, start in enumerate(range(0, k.shape[1], tile)):
+        keys, values = k[:, start : start + tile].float(), v[:, start : start + tile].float()
+        if fault == "counts padding" and keys.shape[1] < tile:
+            keys, values = (torch.nn.functional.pad(x, (0, 0, 0, tile - x.shape[1])) for x in (keys, values))
+        scores = q.float() @ keys.mT / 8
+        if fault == "drops one key" and n == 1:
+            scores[..., 5] = -torch.inf
+        new = torch.maximum(peak, scores.amax(-1, keepdim=True))
+        decay = torch.exp(peak - new) if fault != "does not rescale" or n == 0 else torch.ones_like(new)
+        weights = torch.exp(scores - (peak if fault == "uses the scale before" and n else new))
+        total = total * decay + weights.sum(-1, keepdim=True)
+        out = out * decay + weights.to(v.dtype).float() @ (values.roll(1, 1) if fault == "shifts values" else values)
+        peak = new
+    return out / total
+
+
+@pytest.mark.parametrize("result", ["float32", "same"])
+@pytest.mark.parametrize("columns", [1, 37, 1000])
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rounding_agrees(dtype, regime, columns, result):
+    inputs = given(dtype, regime, columns)
+    kind = torch.float32 if result == "float32" else dtype
+    assert mismatch(streamed(*inputs).to(kind), tiled(*inputs).to(kind), inputs) is None
+
+
+FAULTS = ["drops one key", "does not rescale", "uses the scale before", "shifts values", "counts padding"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gross_errors_do_not(dtype, fault):
+    for regime in ("normal", "uniform") if fault in ("drops one key", "counts padding") else ("normal",):
+        inputs = given(dtype, regime)
+        assert mismatch(streamed(*inputs, fault=fault).to(dtype), tiled(*inputs).to(dtype), inputs) is not None, regime
+
+
+def test_the_size_of_a_result_counts_not_its_unit():
+    inputs = [x * 1e-3 if n == 2 else x for n, x in enumerate(given(torch.float32))]
+    assert mismatch(streamed(*inputs, fault="drops one key"), tiled(*inputs), inputs) is not None
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_places_of_nan_decide_only_where_inputs_are_finite(value):
+    inputs = given(torch.float16)
+    expected = tiled(*inputs)
+    result = expected.clone()
+    result[0, 3] = value
+    assert mismatch(result, expected, inputs) is not None and not undecided(result, expected, inputs)
+    inputs[2][0, 5] = value
+    assert mismatch(result, expected, inputs) is not None and undecided(result, expected, inputs)
+    assert not undecided(result + 1, expected, inputs)
+    inputs[2][0, 5] = -torch.inf
+    assert not undecided(result, expected, inputs)
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT / 8, -1) @ v
+
+
+def test_an_undecided_call_gets_the_tiled_results_and_the_next_one_decides(monkeypatch, fresh):
+    inputs = given(torch.float32)
+    one = runner.Runner(fused.make(program_of(attention, *inputs), Options(executor="triton")))
+    call = runner.call_of(one.found, inputs, ())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+    def kernel(given):
+        result = attention(*given)
+        result[0, 0] = torch.nan if given[2].isnan().any() else result[0, 0]
+        return [result]
+
+    usual, hidden = inputs, [inputs[0], inputs[1], inputs[2].clone()]
+    hidden[2][1, 7] = torch.nan
+    (result,), known = one.validate("kind", kernel, hidden, call)
+    assert not known and result[0, 0].isfinite().all() and "kind" not in one.validated
+    assert one.validate("kind", kernel, usual, call)[1] and "kind" in one.validated
+    for _ in range(runner.PATIENCE):
+        assert not one.validate("other", kernel, hidden, call)[1]
+    with pytest.raises(runner.ExecutorError, match="different places"):
+        one.validate("other", kernel, hidden, call)
+
+
+def test_float32_that_is_multiplied_in_less_is_compared_with_less(monkeypatch):
+    inputs = given(torch.float32)
+    halves = streamed(*[x.half() for x in inputs]).float()
+    assert mismatch(halves, tiled(*inputs), inputs) is not None
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert agreement.mismatch(halves, tiled(*inputs), inputs) is None
