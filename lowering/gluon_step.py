@@ -197,6 +197,7 @@ class Consumer:
             lines += self._overlays(count)
             self._diagonals()
         lines.append(wait_for(outstanding, names))
+        lines += self._release_overlays(count) if n == 0 else []
         more_items = "" if number else self.more
         lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)}{more_items})" for o in self.releases[n]]
         self.cuts = (issued_at, len(lines)) if not number else self.cuts
@@ -216,10 +217,15 @@ class Consumer:
             part = matrix_in(f"{ring.buffers[0]}.index({slot})", operand, ROWS, tile, transposed=False)
             lines.append(f"mbarrier.wait({self._at(ring.full, count)}, {self._phase(count)})")
             lines.append(f"{name} = {part}.load(SCORE)")
-            lines.append(f"mbarrier.arrive({self._at(ring.empty, count)})")
             value = Value(name, (self.rows, self.loop.dim), operand.tensor.dtype)
             self.writer.inner.memo[operand.load] = value
         return lines
+
+    def _release_overlays(self, count: str) -> list[str]:
+        """Hands overlays back. Without the fence a load may still be under way when the copy of the next tile lands:
+        a barrier orders loads among threads, but not with the copies of another proxy."""
+        empty = [self._at(self.rings[operand].empty, count) for operand in self.shape.overlays]
+        return ["fence_async_shared()", *(f"mbarrier.arrive({name})" for name in empty)] if empty else []
 
     def _diagonals(self) -> None:
         """Reads vectors over the difference of loop and rows; a warpgroup without rows reads what the last one does."""
