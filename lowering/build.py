@@ -224,10 +224,11 @@ def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list
 def _reuse_scales(terms: list[Term]) -> list[Term]:
     """max_j G, and every scale with the gauge G, as the scale of one state with G: that of the fewest dims.
 
-    So that no dim of the values alone (a column of the result) seems to be one that the state depends on.
+    So that no dim of the values alone (a column of the result) seems to be one that the state depends on; and of those
+    the one that waits for the fewest others.
     """
     found = every_reduction(terms)
-    rescaled = sorted(filter(_is_rescaled, found), key=lambda r: -len(r.dims))
+    rescaled = sorted(filter(_is_rescaled, found), key=lambda r: (-len(r.dims), -len(reduces(r))))
     states = {(r.attrs[1], r.args[0].args[0]): scale(r) for r in rescaled}
     mapping = {r: states.get((r.attrs[1], r.args[0])) for r in found if r.attrs[0] == "max"}
     mapping |= {scale(r): states[r.attrs[1], r.args[0].args[0]] for r in rescaled}

@@ -16,17 +16,25 @@ from .kinds import name_of
 from .regions import Region, find_regions, refused_at
 
 OPAQUE = ("multi_head_attention_forward",)  # functions of torch that Dynamo does not look into
+CLOSED = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")  # and that have no smaller operations
 
 
 def open_calls(graph: fx.Graph) -> list[Region]:
     """Opens what can be opened, in place; the refusals for what stays. Raises nothing of what a trace may raise."""
-    refused = []
+    refused = [_closed(node) for node in graph.nodes if node.op == "call_function" and name_of(node) in CLOSED]
     for node in [n for n in graph.nodes if n.op == "call_function" and name_of(n) in OPAQUE]:
         try:
             _open(graph, node)
         except Refusal as refusal:
             refused.append(refused_at(node, refusal))
     return refused
+
+
+def _closed(node: fx.Node) -> Region:
+    """The fast path that torch's own modules take in eval without gradients."""
+    reason = f"{name_of(node)} is one operation of torch's with attention inside: its modules call it in eval without"
+    reason += " gradients; torch.backends.mha.set_fastpath_enabled(False) lets them call smaller ones"
+    return refused_at(node, Refusal(reason, where_of(node), "opaque"))
 
 
 def _open(graph: fx.Graph, node: fx.Node) -> None:

@@ -77,3 +77,16 @@ def test_an_encoder_layer_is_fused():
     result = torch.compile(layer, backend=onepass_backend, options={"inner": "eager"})(x)
     assert sum(region.count for report in onepass.reports() for region in report.regions) == 1
     torch.testing.assert_close(result, layer(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_fast_path_of_torchs_modules_is_said_and_can_be_left():
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True).eval()
+    x = torch.randn(2, LENGTH, WIDTH)
+    with torch.no_grad():
+        (refusal,) = onepass.explain(layer, x).refusals
+        assert "set_fastpath_enabled(False)" in refusal.reason
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            assert sum(region.count for region in onepass.explain(layer, x).regions) == 1
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
