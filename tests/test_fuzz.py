@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 
 from onepass import executors
-from tests.fuzz import LOUD, judge, run, shrunk
+from tests.fuzz import LOUD, compared, judge, run, shrunk
 from tests.fuzz_programs import Fuzzed, programs
 
 PLAIN = Fuzzed(
@@ -70,3 +70,11 @@ def test_what_eager_refuses_is_no_bug():
 
 def test_a_record_gives_the_same_tensors_again():
     assert all(torch.equal(a, b) for a, b in zip(PLAIN.tensors(), PLAIN.tensors(), strict=True))
+
+
+@pytest.mark.parametrize("exact, wrong", [(65510.0, False), (6e4, True)])
+def test_near_the_largest_half_rounding_may_make_a_value_infinite(exact, wrong):
+    half = lambda value: (torch.tensor([value], dtype=torch.float16),)
+    truth = (torch.tensor([exact], dtype=torch.float64),)
+    found = compared(half(torch.inf), half(exact), truth, False, torch.float16)
+    assert (found.kind == "wrong") == wrong
