@@ -280,10 +280,11 @@ def accumulated(binding: Binding) -> int:
     return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
 
 
-def crowded(binding: Binding) -> bool:
+def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = ()) -> bool:
     """Whether the code between the products has coordinates or tensors over rows and loop: those take registers.
 
-    Sums of coordinates that a gauge adds are numbers of rows and columns, not of scores.
+    Sums of coordinates that a gauge adds are numbers of rows and columns, not of scores; diagonals are read by one
+    address.
     """
     loop, rows = binding.loop, binding.kernel.rows
     bodies = [f for step in binding.steps for _, values in step.states for v in values for f in v.factors]
@@ -292,16 +293,17 @@ def crowded(binding: Binding) -> bool:
         bodies += [gauge] if parts is None else [term for _, term in parts.scores]
     if loop.guard is not None and not all(r.exact for r in loop.ranges):
         return True
-    return any(_fills(body, loop.dim, {rows, loop.dim}) for body in bodies)
+    known = {diagonal.load for diagonal in diagonals}
+    return any(_fills(body, loop.dim, {rows, loop.dim}, known) for body in bodies)
 
 
-def _fills(node: Term, dim: Dim, dims: set[Dim]) -> bool:
+def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:
     """Whether a term has a coordinate along the dim, or a load along all of these, that lies in no reduction."""
-    if dim not in node.dims or node.op == "reduce":
+    if dim not in node.dims or node.op == "reduce" or node in known:
         return False
     if node.op in ("iota", "load"):
         return node.op == "iota" or dims <= node.dims
-    return any(_fills(a, dim, dims) for a in node.args)
+    return any(_fills(a, dim, dims, known) for a in node.args)
 
 
 def width(binding: Binding) -> int:

@@ -32,6 +32,7 @@ BARRIERS = 2048  # bytes of shared memory left for barriers and for what the com
 
 NOTHING = torch.zeros(1, dtype=torch.int32)
 UNKNOWN = 512  # columns that a tile of rows is taken to run where a map in memory says which
+ROOMY, LONG = 128, 2048  # columns of accumulators beside wide tiles; loops that are worth a kernel for each state
 WASTE = 1.15  # at most so many rows are computed for each that is stored, for the sake of more warpgroups
 
 
@@ -193,7 +194,9 @@ def row_of(binding: Binding, sizes: dict) -> Row | None:
     if not binding.overlays and (mapped or classes is not None):
         mean = UNKNOWN if mapped else ROWS * (classes != EMPTY).sum(1).mean()
     uneven = mapped or bool(loop.limits)
-    return default_row(width(binding), accumulated(binding), length, mean, uneven, crowded(binding))
+    even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
+    full = crowded(binding, binding.diagonals if even else ())
+    return default_row(width(binding), accumulated(binding), length, mean, uneven, full)
 
 
 def slower(plan: Plan, sizes: dict) -> float:
@@ -204,8 +207,12 @@ def slower(plan: Plan, sizes: dict) -> float:
 
 
 def fits(binding: Binding) -> bool:
-    """Whether a warpgroup's registers hold the accumulators by some default row."""
-    return any(width(binding) <= row.width and accumulated(binding) <= row.columns for row in DEFAULTS)
+    """Whether a warpgroup holds the accumulators well: of several states in a long loop, no more than leave room for
+    wide tiles, which was measured to be worth one more kernel and its result's way through memory."""
+    length, columns = binding.loop.dim.size, accumulated(binding)
+    if len(binding.steps) > 1 and columns > ROOMY and isinstance(length, int) and length >= LONG:
+        return False
+    return any(width(binding) <= row.width and columns <= row.columns for row in DEFAULTS)
 
 
 def options_of(schedule: Schedule) -> dict:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..egraph.ops import cast
 from ..egraph.term import Term, subterms
 from .gluon_bind import Binding, Operand, Step, accumulated, chunks
 from .gluon_gauge import in_base_two
@@ -195,7 +194,8 @@ class Consumer:
         issued_at = len(lines)
         if n == 0:
             lines += self._overlays(count)
-            self._diagonals()
+            for diagonal in self.shape.diagonals:
+                self.writer.read_diagonal(diagonal)
         lines.append(wait_for(outstanding, names))
         lines += self._release_overlays(count) if n == 0 else []
         more_items = "" if number else self.more
@@ -226,21 +226,6 @@ class Consumer:
         a barrier orders loads among threads, but not with the copies of another proxy."""
         empty = [self._at(self.rings[operand].empty, count) for operand in self.shape.overlays]
         return ["fence_async_shared()", *(f"mbarrier.arrive({name})" for name in empty)] if empty else []
-
-    def _diagonals(self) -> None:
-        """Reads vectors over the difference of loop and rows; a warpgroup without rows reads what the last one does."""
-        writer, rows = self.writer, self.rows
-        for diagonal in self.shape.diagonals:
-            tensor, dims = diagonal.tensor, (rows, self.loop.dim)
-            pointers = writer.address(tensor, diagonal.load.args, dims)
-            if str(rows) not in self.shape.facts.even:
-                beyond = f"gl.maximum({writer.starts[rows]} + {ROWS} - {writer.sizes[rows]}, 0)"
-                beyond = writer.once(("beyond",), (), lambda b=beyond: writer.assign("beyond", Value(b), writer.outer))
-                pointers += f" + {beyond.text} * {diagonal.step}"
-            value = writer.assign(f"{tensor.name}_tile", Value(f"diagonal_tile({pointers}, {diagonal.step})", dims))
-            memo, kind = writer.inner.memo, type_name(tensor.dtype)
-            memo[diagonal.load] = Value(f"{value.text}.to({kind})", dims, tensor.dtype)
-            memo[cast(diagonal.load, "float32")] = value
 
     def _score(self, product, count: str) -> list[str]:
         """score = rows · columns, a product a chunk of the summed dim."""

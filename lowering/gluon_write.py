@@ -10,12 +10,12 @@ import re
 from math import prod
 
 from ..egraph.affine import affine
-from ..egraph.ops import iota
+from ..egraph.ops import cast, iota
 from ..egraph.term import Dim, Term
-from .gluon_bind import Binding, Operand, Product
+from .gluon_bind import Binding, Diagonal, Operand, Product
 from .gluon_schedule import ROWS
 from .plan import Kernel, NotPlannable
-from .triton_ops import Value, atom, is_integer, literal
+from .triton_ops import Value, atom, is_integer, literal, type_name
 from .triton_product import const_value, factors, native
 from .triton_term import Facts, Scope, TileWriter
 
@@ -132,6 +132,19 @@ class GluonWriter(TileWriter):
             build = lambda: self.assign(f"{tensor.name}_base", Value(text), self.outer)
             text = self.once(("base", text), (), build).text
         return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
+
+    def read_diagonal(self, diagonal: Diagonal) -> None:
+        """Reads a vector over loop minus rows; a warpgroup without rows reads what the last one does."""
+        tensor, rows = diagonal.tensor, self.kernel.rows
+        dims = (rows, self.binding.loop.dim)
+        pointers = self.address(tensor, diagonal.load.args, dims)
+        if str(rows) not in self.facts.even:
+            text = f"gl.maximum({self.starts[rows]} + {ROWS} - {self.sizes[rows]}, 0)"
+            beyond = self.once(("beyond",), (), lambda: self.assign("beyond", Value(text), self.outer))
+            pointers += f" + {beyond.text} * {diagonal.step}"
+        value = self.assign(f"{tensor.name}_tile", Value(f"diagonal_tile({pointers}, {diagonal.step})", dims))
+        self.inner.memo[diagonal.load] = Value(f"{value.text}.to({type_name(tensor.dtype)})", dims, tensor.dtype)
+        self.inner.memo[cast(diagonal.load, "float32")] = value
 
     def _build(self, node: Term, home: Scope) -> Value:
         """As the base class, but a coordinate sum becomes a float part by part: conversions of scores are slow."""

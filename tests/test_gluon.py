@@ -36,7 +36,7 @@ WIDTHS = (64, 80, 96, 128, 192, 256)
 COMPILED = [["full", 64], ["gated", 64], ["causal", 128], ["window", 128], ["softcap", 128]]
 COMPILED += [["alibi", 64], ["groups", 128], ["difference", 64], ["bias", 128], ["causal", 256], ["full", 96]]
 COMPILED += [["longformer", 64], ["documents", 64], ["slanted", 128], ["relative", 64], ["difference", 128]]
-MOST_SPILLED = 64  # bytes: a few registers of an item's first instructions, none in the loop
+MOST_SPILLED = 96  # bytes: a few registers of an item's first instructions, none in the loop
 
 
 @pytest.fixture(scope="module")
