@@ -147,7 +147,8 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
         reason = f"{name_of(user) or user.op}{said} needs a result and gives an input"
         return Refusal(reason, refusal.where, refusal.kind)
     if growth.wide and not any(s.kind[n] == "reduction" for n in growth.owned):
-        return refusal
+        said = f"{reason}: what is written anyway is not computed again to save reading it"
+        return Refusal(said, refusal.where, refusal.kind)
     floating = all(value_of_node(n).is_floating_point() for n in region.outputs)
     return None if floating and not _moves_writes(region, s) else refusal
 
