@@ -80,7 +80,7 @@ def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: 
     if region.refusal is not None or mode == "never":
         return region, make(region)
     region, said = _with_tail(region, s, taken, mode, make)
-    region, moved = with_products(region, s, taken, make)
+    region, moved = with_products(region, s, taken, mode, make)
     said += moved
     found = [(x, "" if mode == "always" else _reason(x, region, s, known)) for x in loads(region, s, taken)]
     chosen = [load for load, reason in found if not reason]

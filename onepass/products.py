@@ -27,6 +27,7 @@ PRODUCTS = ("matmul", "bmm", "mm", "einsum", "linear", "__matmul__", "linalg_mat
 LARGER = 4  # times as many elements as the result: else nothing is saved by not making them
 GAIN = 0.7  # of the estimated time, at most, to be worth another form
 TARGET = Target()
+UNSPLIT = "with few rows a GPU would have few programs, as loops over keys are not split yet"
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,13 @@ class Product:
         return f"{name_of(self.source)} in front" + (f" ({where})" if where else "")
 
 
-def with_products(region: Region, s: Survey, taken: Nodes, make: Callable[[Region], Fused]) -> tuple[Region, list[str]]:
+def with_products(
+    region: Region, s: Survey, taken: Nodes, mode: str, make: Callable[[Region], Fused]
+) -> tuple[Region, list[str]]:
     """The region with the products that are cheaper inside, and what is to be said of all that were tried."""
     found = list(products(region, s, taken))
+    if mode == "auto" and value_of_node(region.output).device.type == "cuda":
+        return region, [f"{p}: outside: {UNSPLIT}" for p in found]
     said = []
     for chosen in dict.fromkeys([tuple(found), *((p,) for p in found)]) if found else ():
         wide = _with(region, chosen, s)
