@@ -82,7 +82,8 @@ def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: 
     region, said = _with_tail(region, s, taken, mode, make)
     region, moved = with_products(region, s, taken, mode, make)
     said += moved
-    found = [(x, "" if mode == "always" else _reason(x, region, s, known)) for x in loads(region, s, taken)]
+    inside = lambda load: mode == "always" or _fills_half(load)
+    found = [(x, "" if inside(x) else _reason(x, region, s, known)) for x in loads(region, s, taken)]
     chosen = [load for load, reason in found if not reason]
     if chosen:
         wide = widened(region, chosen, s)
@@ -92,6 +93,12 @@ def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: 
     said += [f"{load}: " + (f"outside: {reason}" if reason else _fused(load.source)) for load, reason in found]
     answer = make(region)
     return region, replace(answer, report=replace(answer.report, around=tuple(said)))
+
+
+def _fills_half(load: Load) -> bool:
+    """Whether it writes float16's least number, which capture must see where sums with it are rounded."""
+    given = (a for n in load.nodes for a in (*n.args, *n.kwargs.values()))
+    return any(isinstance(a, float) and abs(a) == torch.finfo(torch.float16).max for a in given)
 
 
 def _with_tail(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tuple[Region, list[str]]:

@@ -43,7 +43,15 @@ def by_hand(q, k, v, one, two):
     return (e / e.sum(-1, keepdim=True)) @ v
 
 
-PROGRAMS = [chosen_and_added, multiplied, moved, beside_results, by_hand]
+def one_mask_for_many_heads(q, k, v, one, two):
+    i, j = torch.arange(40)[:, None], torch.arange(50)
+    hidden = ((i - j <= 4) | ((i // 8 - j // 8).abs() <= 1)) | one
+    q, k, v = (x[:, None, None].expand(2, 3, 3, *x.shape[1:]) for x in (q, k, v))
+    s = q @ k.mT / 4 + torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, LEAST)
+    return torch.softmax(s, -1) @ v, torch.softmax(s, -1)
+
+
+PROGRAMS = [one_mask_for_many_heads, chosen_and_added, multiplied, moved, beside_results, by_hand]
 
 
 def given(dtype=torch.float16):
