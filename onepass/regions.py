@@ -196,7 +196,9 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
 def _is_cheap(node: fx.Node, s: Survey) -> bool:
     """May be computed again inside of the region: views, casts, multiples by a number, masks."""
     kind = s.kind[node]
-    if kind in ("contraction", "attention", "reduction", "layer", "other") or changes_in_place(node):
+    if kind == "other":
+        return _is_lookup(node, s)
+    if kind in ("contraction", "attention", "reduction", "layer") or changes_in_place(node):
         return False
     if kind == "join":
         return not all(_is_one_wide(n, node) for n in _tensor_inputs(node))
@@ -204,6 +206,16 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
         return kind == "creation" or _is_tensor_or_parts(node)
     scalar_multiple = name_of(node) in ("mul", "div", "truediv", "neg") and len(_tensor_inputs(node)) == 1
     return s.free[node] or _is_predicate(node, s) or (scalar_multiple and shape(node) == shape(_tensor_inputs(node)[0]))
+
+
+def _is_lookup(node: fx.Node, s: Survey) -> bool:
+    """A smaller table of truth values read at places that can be made anew, as blocks drawn at random are."""
+    if name_of(node) != "getitem" or shape(node) is None or value_of_node(node).dtype != torch.bool:
+        return False
+    table, *places = _tensor_inputs(node)
+    if node.args[0] is not table or value_of_node(table).dim() != len(places) or shape(table) == shape(node):
+        return False
+    return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in places)
 
 
 def _is_predicate(node: fx.Node, s: Survey) -> bool:

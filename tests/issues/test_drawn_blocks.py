@@ -1,0 +1,47 @@
+"""A mask of blocks drawn at random, `drawn[i // 16, j // 16]`, was looked up in front of its region: a mask of all rows
+and columns lived in memory, and its block map was built again in every call.
+
+A smaller table of truth values is read in the region, at places made anew.
+"""
+
+import pytest
+import torch
+
+from onepass import report
+from onepass.backend import onepass_backend
+from onepass.regions import find_regions
+
+N = 48
+
+
+def attend(q, k, v, drawn):
+    i, j = torch.arange(N, device=q.device)[:, None], torch.arange(N, device=q.device)
+    keep = (i == j) | ((i - j).abs() < 4) | drawn[i // 16, j // 16 - 3]  # the last counts from the end
+    return torch.softmax((q @ k.mT).masked_fill(~keep, -torch.inf), -1) @ v
+
+
+def inputs():
+    torch.manual_seed(0)
+    return [*(torch.randn(2, N, 16) for _ in range(3)), torch.rand(3, 3) < 0.4]
+
+
+@pytest.mark.usefixtures("fresh")
+def test_the_region_reads_the_table():
+    def backend(gm, _):
+        (region,) = find_regions(gm.graph)
+        found.extend(n.name for n in region.inputs)
+        return gm.forward
+
+    found = []
+    torch.compile(attend, backend=backend)(*inputs())
+    assert sorted(found) == ["l_drawn_", "l_k_", "l_q_", "l_v_"]
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("executor", ["tiled", "triton"])
+def test_it_is_right(executor):
+    given = inputs()
+    options = {"inner": "eager", "strict": True, "executor": executor}
+    run = torch.compile(attend, backend=onepass_backend, options=options)
+    torch.testing.assert_close(run(*given), attend(*given), rtol=1e-5, atol=1e-5)
+    assert report.reports()[-1].regions[0].ran == executor
