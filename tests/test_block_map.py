@@ -120,21 +120,21 @@ def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
         assert (numbers[:partial_count], numbers[partial_count:count]) == (partial, full)
 
 
-def masked(draw, i, j):
+def masked(draw, name, i, j):
     """A load of a mask or a comparison of ids that has, lacks or broadcasts each of the axes, and its tensor."""
-    name, rows, columns = f"mask{draw(st.integers(0, 99))}", draw(st.booleans()), draw(st.booleans())
+    rows, columns = draw(st.booleans()), draw(st.booleans())
     shape = i.size if rows else 1, j.size if columns else 1
     index = iota(i) if rows else const(0), iota(j) if columns else const(0)
     value = torch.rand(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99)))) < 0.8
     match draw(st.integers(0, 3)):
         case 0:  # stride 0
-            return load(Tensor(name, "bool", (i.size, j.size)), iota(i), iota(j)), name, value.expand(i.size, j.size)
+            return load(Tensor(name, "bool", (i.size, j.size)), iota(i), iota(j)), value.expand(i.size, j.size)
         case 1:  # no axis at all
-            return load(Tensor(name, "bool", shape[:1]), index[0]), name, value[:, 0]
+            return load(Tensor(name, "bool", shape[:1]), index[0]), value[:, 0]
         case 2:  # groups
             grouped = torch.arange(j.size // 3 + 1) % 2 == 0
-            return load(Tensor(name, "bool", (j.size // 3 + 1,)), iota(j) // const(3)), name, grouped
-    return load(Tensor(name, "bool", shape), *index), name, value
+            return load(Tensor(name, "bool", (j.size // 3 + 1,)), iota(j) // const(3)), grouped
+    return load(Tensor(name, "bool", shape), *index), value
 
 
 @settings(max_examples=40)
@@ -143,7 +143,8 @@ def test_classes_of_random_guards_with_broadcast_masks(data):
     i, j, g = Dim("i", data.draw(st.integers(1, 40))), Dim("j", data.draw(st.integers(1, 50))), Dim("g", 2)
     guard, tensors = data.draw(guards(i, j, g, depth=2)), {}
     for join in data.draw(st.lists(st.sampled_from([logical_and, logical_or]), min_size=1, max_size=3)):
-        part, name, value = masked(data.draw, i, j)
+        name = f"mask{len(tensors)}"
+        part, value = masked(data.draw, name, i, j)
         part = data.draw(st.sampled_from([part, logical_not(part)]))
         guard, tensors = join(guard, part), {**tensors, name: value}
     record = BlockMap(guard, j, (g,) if g in guard.dims else (), (i,) if i in guard.dims else ())
