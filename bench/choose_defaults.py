@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.measured import Problem, kernel_of, table
 from onepass.lowering.gluon_bind import bind
 from onepass.lowering.gluon_launch import fitting
+from onepass.lowering.gluon_schedule import Schedule
 from onepass.lowering.schedule.predict import Configuration
 from onepass.lowering.triton_launch import default_for
 
@@ -32,11 +33,13 @@ def default(executor: str, problem: Problem) -> Configuration | None:
     if executor == "ptr":
         found = default_for(kernel, "sm_90")
         return Configuration("ptr", found.rows, found.loop, found.warps, found.stages)
-    found = fitting(bind(kernel), {})
-    if found.residents > 1:  # the table was measured with one program on a multiprocessor
-        return None
+    return configuration(fitting(bind(kernel), {}))
+
+
+def configuration(found: Schedule) -> Configuration:
+    """How the table names a schedule."""
     shape = (64 * found.consumers, found.tile, 4 * found.consumers, found.depth)
-    return Configuration("gluon", *shape, found.queries, found.turns, found.late)
+    return Configuration("gluon", *shape, found.queries, found.turns, found.late, found.residents, found.send)
 
 
 def measured(executor: str, problem: Problem) -> dict[Configuration, float]:

@@ -1,8 +1,8 @@
 """Measures a table of kernel configurations on one GPU: every one is compiled apart, checked, then timed.
 
-Plans are derived and kernels compiled (and launched once) in worker processes; one more process launches them from
-Triton's cache, compares with float32 attention, and times. A row is written as soon as it is known; a run with the same
---out goes on where the last ended.
+Plans are derived and kernels compiled (and launched once) in worker processes, which end before anything is timed. Then
+one process launches from Triton's cache, compares with float32 attention, and times, in two rounds over each problem's
+kernels. Rows are written as they are known; a run with the same --out goes on where the last ended.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from settings import CAP, EXECUTORS, WINDOW, Problem, Setting, plain, problems
 from onepass.trials import Outcome, Worker
 
 TOLERANCE = 2e-2  # largest accepted difference from float32 attention, for bf16 inputs of unit variance
-COMPILE_SECONDS, TIME_SECONDS = 90.0, 40.0
-BATCH = 4  # kernels that each process compiles between two turns of timing
+COMPILE_SECONDS, TIME_SECONDS = 40.0, 20.0
+COMPILING = 0.7  # of the time, at most, is for compilation
+ROUNDS = 2  # over a problem's kernels; what they differ by is the noise of a row
 KEY = ("variant", "batch", "heads", "length", "width", "executor", "rows", "loop", "warps", "stages", "order", "more")
-COLUMNS = (*KEY, "status", "ms", "tflops", "error", "registers", "spilled", "shared", "note", "machine")
+COLUMNS = (*KEY, "status", "ms", "noise", "tflops", "error", "registers", "spilled", "shared", "note", "machine")
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def inputs_of(problem: Problem) -> dict:
     return {n: torch.randn(problem.shape, device="cuda", dtype=torch.bfloat16) for n in ("q", "k", "v")}
 
 
+@cache
 def launcher_of(task: Task):
     return EXECUTORS[task.setting.executor][1](plan_of(task.plan), task.setting)
 
@@ -93,7 +95,7 @@ def compile_first(task: Task) -> dict:
     from onepass.lowering.triton_launch import load
 
     load.cache_clear()  # a function that an earlier task launched would report that task's forms too
-    launcher = launcher_of(task)
+    launcher = launcher_of.__wrapped__(task)
     with torch.no_grad():
         or_end(lambda: launcher(inputs_of(task.problem)))
     functions = [launch.function for launches in launcher.prepared._prepared.values() for launch in launches]
@@ -145,7 +147,7 @@ def _some_rows(problem: Problem, q, k, v, start: int):
 
 
 def check_and_time(task: Task) -> dict:
-    """{"error", "ms"}: the time only of a result that is right."""
+    """{"error", "times"}: milliseconds of single launches, only of a result that is right."""
     import torch
 
     with torch.no_grad():
@@ -155,11 +157,11 @@ def check_and_time(task: Task) -> dict:
         error = max((result[b, h].float() - x).abs().max().item() for b, h, x in expected)
         if not bool(torch.isfinite(result).all()) or not error <= TOLERANCE:
             return {"error": error}
-        return {"error": error, "ms": or_end(lambda: milliseconds(lambda: launcher(inputs)))}
+        return {"error": error, "times": or_end(lambda: milliseconds(lambda: launcher(inputs)))}
 
 
-def milliseconds(call, repeat: int = 10) -> float:
-    """Median over single launches, each between two events."""
+def milliseconds(call, repeat: int = 10) -> list[float]:
+    """Of single launches, each between two events."""
     import torch
 
     for _ in range(2):
@@ -170,7 +172,7 @@ def milliseconds(call, repeat: int = 10) -> float:
         call()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events)
+    return [start.elapsed_time(end) for start, end in events]
 
 
 def pretend_compile(task: Task) -> dict:
@@ -188,7 +190,7 @@ def pretend_time(task: Task) -> dict:
         os._exit(3)
     if (s.rows, s.loop, s.warps, s.stages) == (64, 32, 4, 2):
         return {"error": math.nan}
-    return {"error": 1e-3, "ms": 1.0 + abs(s.rows - 128) / 256 + abs(s.loop - 64) / 256 + 0.1 * s.stages}
+    return {"error": 1e-3, "times": [1.0 + abs(s.rows - 128) / 256 + abs(s.loop - 64) / 256 + 0.1 * s.stages] * 3}
 
 
 # Around the workers ---------------------------------------------------------------------------------------------------
@@ -219,27 +221,29 @@ class Pool:
             worker.close()
 
 
-def verdict(compiled: Outcome, timed: Outcome | None) -> tuple[str, str]:
+def verdict(compiled: Outcome, timed: list[Outcome]) -> tuple[str, str]:
     """(status, note) of a row."""
-    bad = compiled if compiled.status != "ok" else timed
-    if bad.status != "ok":
+    bad = next((o for o in (compiled, *timed) if o.status != "ok"), None)
+    if bad is not None:
         out = "out of resource" in bad.note.lower() or "outofresources" in bad.note.lower()
         kind = "compile error" if bad is compiled and bad.status == "error" else bad.status
         return "out of resource" if out else kind, bad.note
-    if "ms" not in timed.value:
-        return "wrong", f"off by {timed.value['error']:.3g}"
+    wrong = next((o.value["error"] for o in timed if "times" not in o.value), None)
+    if wrong is not None:
+        return "wrong", f"off by {wrong:.3g}"
     return ("spill" if compiled.value["spilled"] else "ok"), ""
 
 
-def row(task: Task, compiled: Outcome, timed: Outcome | None, machine: str) -> dict:
+def row(task: Task, compiled: Outcome, timed: list[Outcome], machine: str) -> dict:
     status, note = verdict(compiled, timed)
-    found = {**(compiled.value or {}), **((timed.value or {}) if timed else {})} if compiled.status == "ok" else {}
     filled = dict(zip(KEY, task.key())) | {"status": status, "note": note, "machine": machine}
-    filled |= {n: found[n] for n in ("registers", "spilled", "shared") if n in found}
-    if "error" in found:
-        filled["error"] = f"{found['error']:.2e}"
-    if "ms" in found:
-        filled |= {"ms": f"{found['ms']:.4f}", "tflops": f"{task.problem.flops() / found['ms'] / 1e9:.1f}"}
+    if compiled.status == "ok":
+        filled |= {n: compiled.value[n] for n in ("registers", "spilled", "shared")}
+    if status in ("ok", "spill"):
+        rounds = [statistics.median(o.value["times"]) for o in timed]
+        ms = statistics.median(x for o in timed for x in o.value["times"])
+        filled |= {"ms": f"{ms:.4f}", "noise": f"{(max(rounds) - min(rounds)) / ms:.4f}"}
+        filled |= {"error": f"{timed[0].value['error']:.2e}", "tflops": f"{task.problem.flops() / ms / 1e9:.1f}"}
     return filled
 
 
@@ -259,12 +263,17 @@ def machine_name() -> str:
 
 
 def tasks_of(options, folder: str) -> list[Task]:
+    """Executors in order; of each, a turn holds one setting of every problem: a table cut short is a fair sample."""
     tasks = []
-    for problem in (p for p in problems() if p.variant in options.variants.split(",")):
-        plan = str(Path(folder) / f"{problem.variant}_{problem.length}_{problem.width}.plan")
-        chosen = (EXECUTORS[name][0](problem) for name in options.executors.split(","))
-        tasks += [Task(problem, setting, plan) for settings in chosen for setting in settings]
-    random.Random(0).shuffle(tasks)  # a table that was cut short is still a fair sample
+    for name in options.executors.split(","):
+        turns = []
+        for problem in (p for p in problems() if p.variant in options.variants.split(",")):
+            plan = str(Path(folder) / f"{problem.variant}_{problem.length}_{problem.width}.plan")
+            settings = EXECUTORS[name][0](problem)
+            if name == "triton":
+                random.Random(0).shuffle(settings)
+            turns += [(turn, Task(problem, setting, plan)) for turn, setting in enumerate(settings)]
+        tasks += [task for _, task in sorted(turns, key=lambda found: found[0])]
     return tasks
 
 
@@ -278,24 +287,46 @@ def derive_all(tasks: list[Task], function, workers: int) -> set[str]:
     return {path for path, outcome in found.items() if outcome.status == "ok"}
 
 
-def measure_all(tasks: list[Task], options, writer, file, machine: str) -> int:
-    """Compiles some on all processes, then times them on one while the others rest, so that nothing runs beside."""
-    compiling, timing = (pretend_compile, pretend_time) if options.pretend else (compile_first, check_and_time)
-    pool, timer, count = Pool(compiling, options.workers, COMPILE_SECONDS), Worker(timing, TIME_SECONDS), 0
-    ends, some = time.monotonic() + options.seconds, BATCH * options.workers
-    for start in range(0, len(tasks), some):
-        batch = tasks[start : start + some]
-        futures = [pool.submit(task) for task in batch]
-        for task, compiled in zip(batch, [future.result() for future in futures]):
-            timed = timer(task) if compiled.status == "ok" else None
-            writer.writerow(row(task, compiled, timed, machine))
-            file.flush()
-            count += 1
+def compile_all(tasks: list[Task], function, options, ends: float) -> dict[Task, Outcome]:
+    """What was compiled before the time was up; afterwards no process compiles any more."""
+    pool, found = Pool(function, options.workers, COMPILE_SECONDS), {}
+    futures = [(task, pool.submit(task)) for task in tasks]
+    for task, future in futures:
+        try:
+            found[task] = future.result(max(0.0, ends - time.monotonic()))
+        except TimeoutError:
+            break
+    found |= {task: future.result() for task, future in futures if future.done() and not future.cancelled()}
+    pool.close()
+    return found
+
+
+def time_all(compiled: dict[Task, Outcome], function, ends: float):
+    """Yields (task, its outcomes of every round), problem by problem, until the time is up."""
+    timer, problems = Worker(function, TIME_SECONDS), dict.fromkeys(task.problem for task in compiled)
+    for problem in problems:
+        rounds: dict[Task, list[Outcome]] = {t: [] for t in compiled if t.problem == problem}
+        for _ in range(ROUNDS):
+            for task, outcomes in rounds.items():
+                if compiled[task].status == "ok" and all(o.status == "ok" for o in outcomes):
+                    outcomes.append(timer(task))
+        yield from rounds.items()
         if time.monotonic() > ends:
             print("out of time: run again with the same --out to go on", flush=True)
             break
     timer.close()
-    pool.close()
+
+
+def measure_all(tasks: list[Task], options, writer, file, machine: str) -> int:
+    """Compiles on all processes, ends these, then times on one, so that nothing runs beside."""
+    compiling, timing = (pretend_compile, pretend_time) if options.pretend else (compile_first, check_and_time)
+    begins, count = time.monotonic(), 0
+    compiled = compile_all(tasks, compiling, options, begins + COMPILING * options.seconds)
+    print(f"{len(compiled)} compiled in {time.monotonic() - begins:.0f} s", flush=True)
+    for task, timed in time_all(compiled, timing, begins + options.seconds):
+        writer.writerow(row(task, compiled[task], timed, machine))
+        file.flush()
+        count += 1
     return count
 
 
@@ -305,7 +336,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
     parser.add_argument("--seconds", type=float, default=330.0, help="stop after this time, with what there is")
     parser.add_argument("--variants", default="full,causal,window,softcap")
-    parser.add_argument("--executors", default=",".join(EXECUTORS))
+    parser.add_argument("--executors", default="gluon,triton", help="in this order")
     parser.add_argument("--most", type=int, default=1 << 30, help="at most so many rows")
     parser.add_argument("--pretend", action="store_true", help="no GPU: made-up times, to try the script")
     options = parser.parse_args(arguments)

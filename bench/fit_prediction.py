@@ -1,8 +1,8 @@
-"""Fits the constants of lowering/schedule/predict.py to problems of the measured table, and ranks those it did not see.
+"""Fits the constants of lowering/schedule/predict.py to the measured table, and ranks each problem by the others' fit.
 
-Fitted: full and causal at one length; Kendall's tau is printed for every problem and executor, over all pairs and over
-pairs that differ by more than 2 %, and written to a CSV. The constants found are written by hand into predict.py,
-rounded. Needs SciPy (it comes with the extra `tune`) to fit, not to rank.
+`--fit` prints constants fitted to all problems; they are written by hand into predict.py and pipeline.py, rounded.
+`--left-out` fits once more for every problem, without it. Without these, what is there is ranked. Two times are no
+order if they differ by less than 1 %, or than two rounds of one of them did. Needs SciPy (extra `tune`) to fit.
 """
 
 from __future__ import annotations
@@ -20,108 +20,125 @@ from bench.measured import Problem, kernel_of, table
 from onepass.lowering.schedule import predict
 
 OUT = Path(__file__).parent / "results" / "prediction_h200.csv"
-COLUMNS = ("executor", "problem", "fitted", "rows", "tau", "tau_beyond_2_percent", "bias", "spread", "regret")
+LEAST_NOISE = {"gluon": 0.01, "ptr": 0.02}  # older rows do not say what repeated runs differ by
+COLUMNS = ("executor", "problem", "rows", "tau", "ties", "tau_b", "tau_beyond_noise", "left_out")
+COLUMNS += ("bias", "spread", "regret")
 RANGES = {
     "ptr": {
-        "tensor": (0.9, 1.5), "fma": (0.2, 1.2), "latency": (0, 2500), "single": (1, 4),
-        "fixed": (0, 6000), "bytes": (0, 0.3), "spill": (0, 300), "exchange": (0, 300), "tail": (0, 1),
-        "launch": (0, 2e-5), "two": (0, 1), "more": (0, 1),
+        "tensor": (0.9, 1.8), "fma": (0.2, 1.6), "two": (0, 1), "more": (0, 1), "latency": (0, 2500),
+        "single": (1, 4), "fixed": (0, 6000), "bytes": (0, 0.3), "spill": (0, 300), "exchange": (0, 300),
+        "tail": (0, 1), "launch": (0, 1e-5),
     },
     "gluon": {
-        "tensor": (0.85, 1.3), "fma": (0.2, 1.2), "step": (0, 300), "fixed": (0, 4000), "bytes": (0, 0.5),
-        "ends": (0, 2), "hidden": (0, 0.9), "launch": (0, 2e-5),
-        **{f"{groups} {n}": (0, 1.0) for groups in ("two", "more") for n in range(4)},
+        "tensor": (1, 1.8), "fma": (0.2, 5), "alone": (0.2, 8), "issue": (1, 10), "step": (0, 1000),
+        "late": (-100, 100), "crowd": (1.2, 12),
+        "corner": (1.5, 30), "latency": (0, 2000), "fetch": (0.3, 4), "hold": (0, 2),
+        "behind": (0, 2), "bytes": (0, 0.5), "unsent": (0, 0.5), "masked": (0, 2), "spill": (0, 1500),
+        "launch": (0, 2e-5),
     },
 }  # fmt: skip
 
 
-def fitted(problem: Problem) -> bool:
-    return problem.length == 4096 and problem.variant in ("full", "causal")
-
-
-def measured(executor: str) -> dict[Problem, list[tuple[predict.Configuration, predict.Demand, float]]]:
-    """By problem: configurations with a time, what they ask for, and the time in seconds."""
+def measured(executor: str) -> dict[Problem, list[tuple[predict.Configuration, predict.Demand, float, float]]]:
+    """By problem: configurations with a time, what they ask for, the time in seconds, its noise."""
     found = {}
     for problem, rows in table().items():
         kernel = kernel_of(problem)
-        cells = [(c, float(r["ms"]) / 1e3) for c, r in rows.items() if c.executor == executor and r["ms"]]
+        cells = []
+        for c, row in rows.items():
+            if c.executor == executor and row["ms"]:
+                noise = max(LEAST_NOISE[executor], float(row["noise"] or 0))
+                demand = predict.demand(kernel, kernel.loops[0], c)
+                if demand.resident:
+                    cells.append((c, demand, float(row["ms"]) / 1e3, noise))
         if len(cells) >= 2:
-            found[problem] = [(c, predict.demand(kernel, kernel.loops[0], c), t) for c, t in cells]
+            found[problem] = cells
     return found
 
 
-def times(cells) -> tuple[np.ndarray, np.ndarray]:
-    """(measured, predicted)"""
-    launch = predict.EXECUTORS[cells[0][0].executor].launch
-    return np.array([t for *_, t in cells]), np.array([predict.loop_seconds(d, c) + launch for c, d, _ in cells])
+def times(cells) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(measured, predicted, noise)"""
+    found = [predict.loop_seconds(d, c) + predict.EXECUTORS[c.executor].launch for c, d, *_ in cells]
+    return np.array([t for *_, t, _ in cells]), np.array(found), np.array([n for *_, n in cells])
 
 
-def kendall(true: np.ndarray, predicted: np.ndarray, noise: float = 0.0) -> float:
-    """Kendall's tau over the pairs whose measured times differ by more than the noise."""
+def agreement(true: np.ndarray, found: np.ndarray, noise: np.ndarray | float = 0.0) -> dict[str, float]:
+    """Kendall's tau over all pairs, over those beyond the noise, and tau-b, which counts the others as ties."""
     first, second = np.triu_indices(len(true), 1)
     gaps = np.log(true[first] / true[second])
-    kept = np.abs(gaps) > noise
-    agree = np.sign(gaps[kept]) * np.sign((predicted[first] - predicted[second])[kept])
-    return float(agree.mean()) if kept.any() else float("nan")
+    noise = np.broadcast_to(noise, true.shape)
+    ordered = np.abs(gaps) > np.maximum(noise[first], noise[second])
+    agree = np.sign(gaps) * np.sign(found[first] - found[second])
+    total = agree[ordered].sum()
+    return {
+        "tau": agree.mean(),
+        "ties": int((~ordered).sum()),
+        "tau_b": total / np.sqrt(max(1, ordered.sum()) * len(gaps)),
+        "tau_beyond_noise": total / max(1, ordered.sum()),
+    }
 
 
 def use(executor: str, vector) -> None:
     """Puts constants into predict.EXECUTORS."""
-    known = predict.EXECUTORS[executor]
     values = {n: float(v) for n, v in zip(RANGES[executor], vector)}
-    shares = [[values.pop(n) for n in list(values) if n.split()[0] == groups] for groups in ("two", "more")]
-    overlap = tuple(tuple(share) * (4 // len(share)) for share in shares)
-    predict.EXECUTORS[executor] = replace(known, overlap=overlap, **values)
+    predict.EXECUTORS[executor] = replace(predict.EXECUTORS[executor], **values)
 
 
-def start(executor: str) -> list[float]:
-    known, shares = predict.EXECUTORS[executor], {}
-    for groups, row in zip(("two", "more"), known.overlap):
-        shares |= {groups: row[0], **{f"{groups} {n}": share for n, share in enumerate(row)}}
-    return [shares[n] if n in shares else getattr(known, n) for n in RANGES[executor]]
-
-
-def loss(executor: str, vector, cells) -> float:
-    """Absolute errors of logarithms around each problem's median, which itself counts for half: the order matters."""
-    low, high = np.array(list(RANGES[executor].values())).T
-    use(executor, np.clip(vector, low, high))
-    total = count = 0.0
+def errors(executor: str, vector, cells) -> np.ndarray:
+    """Errors of logarithms around each problem's median, which counts for less than half: the order matters."""
+    use(executor, vector)
+    found = []
     for some in cells.values():
-        true, found = times(some)
-        error = np.log(found / true)
-        total += np.sum(np.abs(error - np.median(error))) + 0.5 * len(some) * abs(np.median(error))
-        count += len(some)
-    return total / count
+        true, chosen, noise = times(some)
+        error = np.log(chosen / true)
+        found += [(error - np.median(error)) * 0.02 / (0.01 + noise), [0.3 * np.median(error) * np.sqrt(len(some))]]
+    return np.concatenate(found)
 
 
-def ranks(executor: str) -> list[dict]:
-    rows = []
-    for problem, cells in measured(executor).items():
-        true, found = times(cells)
+def fit(executor: str, cells, cold: bool = False) -> list[float]:
+    """Puts in constants fitted to these; `cold`: from a start that knows nothing of what was found before."""
+    from scipy.optimize import least_squares
+
+    low, high = np.array(list(RANGES[executor].values())).T
+    vector = np.array([getattr(predict.EXECUTORS[executor], n) for n in RANGES[executor]])
+    vector = (low + high) / 4 if cold else vector
+    scale = (high - low) / 4
+    for _ in range(2):
+        start = np.clip(vector, low + 1e-3 * scale, high - 1e-3 * scale)
+        vector = least_squares(
+            lambda v: errors(executor, v, cells), start, bounds=(low, high), x_scale=scale,
+            loss="soft_l1", f_scale=0.05, diff_step=1e-3, max_nfev=60,
+        ).x  # fmt: skip
+    use(executor, vector)
+    return vector.tolist()
+
+
+def ranks(executor: str, left_out: bool = False) -> list[dict]:
+    rows, cells = [], measured(executor)
+    before = predict.EXECUTORS[executor]
+    for problem, some in cells.items():
+        true, found, noise = times(some)
         error = np.log(found / true)
-        tau = {"tau": kendall(true, found), "tau_beyond_2_percent": kendall(true, found, 0.02)}
-        rest = {"bias": np.median(error), "spread": error.std(), "regret": true[found.argmin()] / true.min() - 1}
-        numbers = {n: f"{v:.3f}" for n, v in (tau | rest).items()}
-        rows.append(dict(zip(COLUMNS, (executor, problem, int(fitted(problem)), len(cells)))) | numbers)
+        numbers = agreement(true, found, noise)
+        numbers |= {"bias": np.median(error), "spread": error.std(), "regret": true[found.argmin()] / true.min() - 1}
+        if left_out:
+            fit(executor, {p: c for p, c in cells.items() if p != problem}, cold=True)
+            numbers["left_out"] = agreement(true, times(some)[1], noise)["tau_beyond_noise"]
+            predict.EXECUTORS[executor] = before
+        said = {n: f"{v:.3f}" if isinstance(v, float) else v for n, v in numbers.items()}
+        rows.append({"executor": executor, "problem": problem, "rows": len(some)} | said)
     return rows
 
 
 def main() -> None:
-    from scipy.optimize import minimize
-
     for executor in RANGES if "--fit" in sys.argv else ():
-        cells = {p: rows for p, rows in measured(executor).items() if fitted(p)}
-        options = {"maxiter": 30, "xtol": 1e-3, "ftol": 1e-5}
-        bounds = list(RANGES[executor].values())
-        function = lambda v, e=executor, c=cells: loss(e, v, c)
-        found = minimize(function, start(executor), method="Powell", bounds=bounds, options=options)
-        use(executor, found.x)
-        print(found.fun, predict.EXECUTORS[executor])
+        fit(executor, measured(executor))
+        print(predict.EXECUTORS[executor])
     with OUT.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         for executor in RANGES:
-            for row in ranks(executor):
+            for row in ranks(executor, "--left-out" in sys.argv):
                 writer.writerow(row)
                 print(*row.values())
 

@@ -25,7 +25,7 @@ from onepass.tuner import Trial
 from tests.attention_terms import loaded, one_pass, stored
 
 TABLE = Path(__file__).parent / "results" / "configurations_h200.csv"
-NAMES = ("executor", "rows", "columns", "warps", "stages", "queries", "turns", "late")
+NAMES = ("executor", "rows", "columns", "warps", "stages", "queries", "turns", "late", "residents", "send")
 DEFECT = "n_regs"  # in the note of a row that failed because another row of its process had
 
 
@@ -58,8 +58,11 @@ def table(path: Path = TABLE) -> dict[Problem, dict[Configuration, dict]]:
 def configuration(row: dict) -> Configuration:
     numbers = (int(row[n]) for n in ("rows", "loop", "warps", "stages"))
     executor = {"triton": "ptr"}.get(row["executor"], row["executor"])
-    queries, *flags = row["more"].split() or ["queries=1"]
-    return Configuration(executor, *numbers, int(queries[-1]), "turns" in flags, "late" in flags)
+    words = [word.split("=") for word in row["more"].split()]
+    more = {word[0]: int(word[1]) for word in words if len(word) == 2}
+    if executor == "gluon":
+        more = {"send": 0, **more}
+    return Configuration(executor, *numbers, **more, turns=["turns"] in words, late=["late"] in words)
 
 
 @cache

@@ -6,10 +6,12 @@ An executor is a row of EXECUTORS. A setting that cannot be launched as asked is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
 from itertools import product
 
 TOKENS, HIDDEN, WINDOW, CAP = 16384, 2048, 1024, 30.0
+SAMPLED = 36  # schedules of warp-specialised kernels that each problem is measured with
 
 
 @dataclass(frozen=True)
@@ -87,25 +89,71 @@ def triton_launcher(plan, setting: Setting):
 
 
 def gluon_settings(problem: Problem) -> list[Setting]:
-    """Warp-specialised kernels: columns, consumers of 64 rows, ring depths, and the knobs that paid once."""
-    tiles = (64,) if problem.width > 128 else (64, 128)
-    knobs = ("", "turns", "late", "turns late") if problem.variant in ("full", "causal") else ("", "turns")
-    shapes = product((2, 3), tiles, (2, 4) if problem.width <= 64 else (2,), (1, 2), knobs)
-    return [
-        Setting("gluon", 64 * consumers, tile, 4 * consumers, depth, "table", f"queries={queries} {more}".strip())
-        for consumers, tile, depth, queries, more in shapes
-        if consumers == 2 or problem.width <= 64
-    ]
+    """Warp-specialised kernels: what is launched, what would be if nothing was measured, and a sample of others."""
+    from onepass.lowering.gluon_schedule import Schedule
+
+    flags = [dict.fromkeys(names, True) for names in ((), ("turns",), ("late",), ("turns", "late"))]
+    shapes = product((1, 2, 3), (32, 64, 128), (1, 2, 3, 4), (1, 2), (1, 2, 3), flags)
+    every = [_sent(Schedule(*four, residents=n, **more), problem.width) for *four, n, more in shapes]
+    held = lambda s: (problem.width + s.tile) // 2 + s.tile // 4 + 16  # totals, scores, weights of a thread
+    fits = lambda s: held(s) <= min(s.registers[1], 240) and _bytes(s, problem.width) <= s.shared - 2048
+    sample = [s for s in every if fits(s) and s.terminates and (s.residents == 1 or s.consumers == 1)]
+    random.Random(problem.width).shuffle(sample)
+    sample.sort(key=lambda s: (s.depth < 2) + (s.tile < 64))  # most of the sample is what one would try
+    head, tail = sample[: SAMPLED * 2 // 3], sample[SAMPLED * 2 // 3 :]
+    random.Random(problem.width).shuffle(tail)
+    return [gluon_setting(s) for s in dict.fromkeys(_launched(problem) + head + tail)][:SAMPLED]
+
+
+def _launched(problem: Problem) -> list:
+    from bench.measured import Problem as Row
+    from bench.measured import kernel_of
+    from onepass.lowering import gluon_choice
+    from onepass.lowering.gluon_bind import bind
+    from onepass.lowering.gluon_launch import fitting
+
+    batch, heads, length, width = problem.shape
+    binding = bind(kernel_of(Row(problem.variant, batch, heads, length, width)))
+    return [fitting(binding, {}), gluon_choice.choose(binding, {}, (), None).schedule]
+
+
+def _bytes(schedule, width: int) -> int:
+    from onepass.lowering.gluon_bind import staged
+
+    kept = schedule.consumers * 64 * (width * schedule.queries + (staged(width, schedule.send) if schedule.send else 0))
+    return 2 * (kept + 2 * width * schedule.tile * schedule.depth)
+
+
+def _sent(schedule, width: int):
+    """The schedule with results through shared memory, whole or by parts, where they fit beside the rest."""
+    found = (replace(schedule, send=send) for send in (256, 64, 0))
+    return next((s for s in found if _bytes(s, width) <= s.shared - 2048), schedule)
+
+
+def gluon_setting(schedule) -> Setting:
+    """The row of the table that stands for a schedule."""
+    more = f"queries={schedule.queries} residents={schedule.residents}"
+    more += "".join(f" {name}" for name in ("turns", "late") if getattr(schedule, name))
+    more += f" send={schedule.send}" if schedule.send else ""
+    shape = (64 * schedule.consumers, schedule.tile, 4 * schedule.consumers, schedule.depth)
+    return Setting("gluon", *shape, "table", more)
+
+
+def gluon_schedule(rows: int, tile: int, depth: int, more: str):
+    """The schedule that a row stands for."""
+    from onepass.lowering.gluon_schedule import Schedule
+
+    words = [word.split("=") for word in more.split()]
+    numbers = {word[0]: int(word[1]) for word in words if len(word) == 2}
+    flags = {name: [name] in words for name in ("turns", "late")}
+    return Schedule(rows // 64, tile, depth, **{"send": 0, **numbers}, **flags)
 
 
 def gluon_launcher(plan, setting: Setting):
     """A callable on tensors by name that raises where Gluon would be replaced by Triton."""
     from onepass.lowering.gluon_launch import GluonLauncher
-    from onepass.lowering.gluon_schedule import Schedule
 
-    queries, *flags = setting.more.split()
-    flags = dict.fromkeys(flags, True)
-    schedule = Schedule(setting.rows // 64, setting.loop, setting.stages, int(queries.split("=")[1]), **flags)
+    schedule = gluon_schedule(setting.rows, setting.loop, setting.stages, setting.more)
     launcher = GluonLauncher(plan, schedules={kernel.name: schedule for kernel in plan.kernels})
 
     def call(tensors):

@@ -18,7 +18,8 @@ from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_apart import apart
-from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, sent, shared_bytes, width
+from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, sent, width
+from .gluon_choice import Choice, choose
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ANY, DEFAULTS, ROWS, Row, Schedule, default_row
 from .plan import Kernel, NotPlannable, Plan
@@ -28,12 +29,9 @@ from .triton_launch import INT32, Launch, Launcher, load
 from .triton_term import Facts
 from .tuning import Config
 
-BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
-
 NOTHING = torch.zeros(1, dtype=torch.int32)
 UNKNOWN = 512  # columns that a tile of rows is taken to run where a map in memory says which
 ROOMY, LONG = 128, 2048  # columns of accumulators beside wide tiles; loops that are worth a kernel for each state
-WASTE = 1.15  # at most so many rows are computed for each that is stored, for the sake of more warpgroups
 
 
 class Refused(Exception):
@@ -72,6 +70,7 @@ class GluonLauncher(Launcher):
         self.schedules = schedules or {}
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
         self.refusals = {name: found for name, found in self.bindings.items() if isinstance(found, str)}
+        self.choices: dict[str, Choice] = {}
 
     def key(self, values: dict[str, torch.Tensor]) -> tuple:
         return tuple([tensor.data_ptr() % 16 == 0 for tensor in values.values()])
@@ -93,7 +92,10 @@ class GluonLauncher(Launcher):
             tuple(o for o in found if _unsuited(o, values[o.tensor.name]) is None)
             for found in (binding.overlays, sent(binding))
         )
-        schedule = self.schedules.get(kernel.name) or fitting(binding, sizes, overlays)
+        schedule = self.schedules.get(kernel.name)
+        if schedule is None:
+            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays)
+            schedule = choice.schedule
         exits = exits if schedule.send else ()
         diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
         prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes), diagonals)
@@ -143,6 +145,8 @@ def prepare(
     diagonals: tuple[Diagonal, ...] = (),
 ) -> Prepared:
     """Everything about a call that does not need a device. Raises Refused."""
+    if not schedule.terminates:
+        raise Refused(f"warpgroups would wait for ever with {schedule}")
     kernel, loop = binding.kernel, binding.loop
     height = ROWS * schedule.consumers
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
@@ -221,20 +225,19 @@ def options_of(schedule: Schedule) -> dict:
 
 
 def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Schedule:
-    """The default schedule, cut down to what the sizes need and shared memory holds. Raises Refused."""
+    """The kernel's own schedule. Raises Refused."""
+    return choice_of(binding, sizes, overlays).schedule
+
+
+def choice_of(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Choice:
+    """The kernel's schedule and where its settings come from. Raises Refused."""
     row = row_of(binding, sizes)
-    if row is None:
+    found = choose(binding, sizes, overlays, row)
+    if found is None and row is None:
         raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
-    found, count, length = row.schedule, resolve(binding.kernel.rows.size, sizes), resolve(binding.loop.dim.size, sizes)
-    padded = lambda consumers: -(-count // (ROWS * consumers)) * consumers
-    consumers = max(c for c in range(1, found.consumers + 1) if padded(c) <= WASTE * padded(1))
-    tile = min(found.tile, max(64, 1 << (length - 1).bit_length()))
-    found = replace(found, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
-    for smaller in ({}, {"send": 64}, {"send": 0}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1}):
-        found = replace(found, **{name: min(value, getattr(found, name)) for name, value in smaller.items()})
-        if shared_bytes(binding, overlays, found) <= found.shared - BARRIERS // found.residents:
-            return found
-    raise Refused("its tiles do not fit in shared memory")
+    if found is None:
+        raise Refused("its tiles do not fit in shared memory")
+    return found
 
 
 def wide_tensors(kernel: Kernel, values: dict, sizes: dict) -> frozenset[str]:

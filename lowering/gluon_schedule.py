@@ -6,9 +6,10 @@ forms, so they are guesses for others. Used by gluon_launch.py; a solver or a tu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SHARED_MEMORY = 232448
+BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
 RESERVED = 1024  # bytes of shared memory that the driver keeps for each program
 ROWS = 64  # of one consumer warpgroup: the height of a warpgroup's matrix product
 REGISTERS = 65536  # of a multiprocessor
@@ -46,6 +47,19 @@ class Schedule:
         compiled = REGISTERS // (WARPGROUP * groups * self.residents) // 8 * 8
         consumer = (compiled * groups - producer) // self.consumers // 8 * 8
         return min(compiled, 248), min(consumer, MOST_REGISTERS), producer
+
+    @property
+    def terminates(self) -> bool:
+        """Whether no warpgroup waits for ever. With one tile in flight, whoever waits for the next one before its last
+        product is done waits for itself, and whoever does so in its turn waits for the others.
+        """
+        return (self.depth > 1 or (self.late and not self.turns)) and (self.consumers > 1 or not self.turns)
+
+    @property
+    def lasting(self) -> Schedule:
+        """The same, changed so that it terminates."""
+        alone = self.depth == 1 or self.consumers == 1
+        return replace(self, turns=self.turns and not alone, late=self.late or self.depth == 1)
 
     @property
     def shared(self) -> int:

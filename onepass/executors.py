@@ -73,6 +73,8 @@ def gluon(found, tensors, call) -> Callable:
     run = _bound(made, found, tensors, call)
     for name, reason in made.refusals.items():
         report.note(found.key, f"{name} runs as plain Triton: {reason}")
+    for name, choice in made.choices.items():
+        report.note(found.key, f"{name} is scheduled: {choice}")
     if made.refusals:
         run.who = "gluon and triton" if len(made.refusals) < len(found.plan.kernels) else "triton"
     return run

@@ -30,6 +30,7 @@ from .given import unproved
 from .lowering.build import plan_stores
 from .lowering.gluon_bind import bind
 from .lowering.plan import Plan, Store
+from .lowering.schedule.solved import Kept
 from .options import Options
 from .program import Atom, Program
 from .report import KernelReport, RegionReport, Step
@@ -43,6 +44,7 @@ _BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
 _LOCK = threading.RLock()
 Strides = tuple[tuple[int | str, ...], ...]  # of every result
 log = logging.getLogger(__name__)
+Kept.store = cache  # schedules that were solved
 
 
 @dataclass(frozen=True)
@@ -249,8 +251,11 @@ def _unused(name: str, found) -> str:
 
 
 def with_sources(found: Fused) -> Fused:
-    """The same with every kernel's Triton source written to a file for reading, named in the report."""
-    kernels = tuple(replace(k, source=_written(found, n)) for n, k in enumerate(found.report.kernels))
+    """The same with every kernel's Triton source in a file for reading, named in the report, and its schedule."""
+    kernels = tuple(
+        replace(k, source=_written(found, n), form=k.form + _schedule(found.plan.kernels[n]))
+        for n, k in enumerate(found.report.kernels)
+    )
     return replace(found, report=replace(found.report, kernels=kernels))
 
 
@@ -268,6 +273,22 @@ def _written(found: Fused, number: int) -> str:
     except Exception as error:  # for reading only: a region without readable source still runs
         log.warning("onepass: no source of kernel %s: %s", kernel.name, error)
         return ""
+
+
+def _schedule(kernel) -> str:
+    """The settings of its Hopper form, and where they are from; empty where there are none before lengths are known."""
+    from .lowering.gluon_launch import Refused, choice_of
+    from .lowering.sizes import UnknownSize
+
+    binding = bind(kernel)
+    if isinstance(binding, str):
+        return ""
+    try:
+        return f"\n{choice_of(binding, {}, binding.overlays)}".replace("; ", "\n")
+    except UnknownSize:
+        return ", scheduled when its lengths are known"
+    except Refused as reason:
+        return f", not for these sizes: {reason}"
 
 
 def _places(program: Program) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from onepass.lowering.plan import Plan
 from onepass.options import Options
 
 PROBLEMS = list(table())
-OUTLIERS = {"full D128 S16384", "full D256 S16384"}  # one row of each is 8 to 37 % off rows that must be like it
 
 
 def losses(executor: str) -> dict[str, float]:
@@ -21,10 +20,9 @@ def losses(executor: str) -> dict[str, float]:
 
 
 def test_gluon_defaults_are_within_three_percent():
-    found = {name: lost for name, lost in losses("gluon").items() if name not in OUTLIERS}
-    assert len(found) >= 19
-    assert sorted(name for name, lost in found.items() if lost > 0.03) == ["window D64 S4096"]
-    assert found["window D64 S4096"] < 0.07
+    """Of the problems whose default row the table has: rows that were changed since have to be measured again."""
+    found = losses("gluon")
+    assert found and all(lost <= 0.03 for lost in found.values()), found
 
 
 def test_triton_defaults_are_within_three_percent():

@@ -14,7 +14,7 @@ from onepass.egraph.term import Dim, Tensor
 from onepass.lowering.build import build_plan
 from onepass.lowering.schedule.checker import complaints
 from onepass.lowering.schedule.graph import Tile, loop_problem
-from onepass.lowering.schedule.machine import COSTS
+from onepass.lowering.schedule.machine import COSTS, H200, PEAK
 from onepass.lowering.schedule.problem import PRODUCER, Problem, Schedule
 from onepass.lowering.schedule.rewrite import parted, subtiled, with_registers
 from onepass.lowering.schedule.solver import solve
@@ -23,14 +23,16 @@ from tests.attention_terms import attention, loaded, one_pass, stored
 pytest.importorskip("ortools")
 
 
-def problem_of(score=lambda s, i, j: s, width=128, dtype="bfloat16", form=one_pass, tile=Tile()) -> Problem:  # noqa: B008
-    """The loop of attention whose scores went through `score`, as the plan has it."""
+def problem_of(
+    score=lambda s, i, j: s, width=128, dtype="bfloat16", form=one_pass, tile=Tile(), machine=PEAK  # noqa: B008
+) -> Problem:  # fmt: skip
+    """The loop of attention whose scores went through `score`, as the plan has it. Facts are at the vendor's rates."""
     i, j, d, e, b = Dim("i", 4096), Dim("j", 4096), Dim("d", width), Dim("e", width), Dim("b", 8)
     tensor = lambda name, *dims: loaded(Tensor(name, dtype, tuple(x.size for x in dims)), *dims)
     scores = sum_over(d, tensor("q", b, i, d) * tensor("k", b, j, d)) * width**-0.5
     term = stored(form(j, score(scores, iota(i), iota(j)), tensor("v", b, j, e)), dtype)
     kernel = build_plan(term, Tensor("out", dtype, (8, 4096, width)), (b, i, e)).kernels[-1]
-    return loop_problem(kernel, kernel.loops[0], tile)
+    return loop_problem(kernel, kernel.loops[0], tile, machine)
 
 
 def softcap(s, i, j):
@@ -74,6 +76,13 @@ def test_fact(make_problem, registers, bound, best):
 def test_shorter_intervals_and_fewer_warpgroups_are_proved_infeasible():
     assert alone()[1].tried == ((8, 1, "infeasible"), (9, 1, "infeasible"), (10, 1, "optimal"))
     assert solve(alternating()[0], intervals=1, consumers=(1,)).status == "infeasible"
+
+
+def test_as_measured_one_warpgroup_waits_for_its_tiles_and_two_do_not():
+    """The L2 gives 38 bytes a clock, not 64: tiles must serve more rows than those of one warpgroup."""
+    alone, two = (subtiled(problem_of(machine=H200), count) for count in (1, 2))
+    assert (alone.bottleneck, two.bottleneck) == ("copy", "tensor")
+    assert solve(alone).interval == 14 and solve(two).interval == 16
 
 
 def test_the_warpgroups_take_turns():

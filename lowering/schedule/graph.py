@@ -29,9 +29,11 @@ class Tile:
     columns: int = 128
 
 
-def loop_problem(kernel: Kernel, loop: Loop, tile: Tile = Tile(), machine: Machine = H200) -> Problem:
+def loop_problem(
+    kernel: Kernel, loop: Loop, tile: Tile = Tile(), machine: Machine = H200, costs: dict[str, tuple] = COSTS
+) -> Problem:
     """The problem of one warpgroup's tile. Raises NotPlannable for a held dim whose size is unknown."""
-    builder = _Builder(kernel, loop, tile, machine)
+    builder = _Builder(kernel, loop, tile, machine, costs)
     for number, accumulator in enumerate(loop.accumulators):
         builder.accumulator(accumulator, str(number))
     return Problem(
@@ -57,8 +59,8 @@ class _Region:
 
 
 class _Builder:
-    def __init__(self, kernel: Kernel, loop: Loop, tile: Tile, machine: Machine):
-        self.kernel, self.loop, self.machine = kernel, loop, machine
+    def __init__(self, kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, costs: dict[str, tuple]):
+        self.kernel, self.loop, self.machine, self.costs = kernel, loop, machine, costs
         self.extents = {**dict.fromkeys(kernel.grid, 1), kernel.rows: tile.rows, loop.dim: tile.columns}
         self.operations: dict[str, Operation] = {}
         self.edges: list[Edge] = []
@@ -141,7 +143,7 @@ class _Builder:
         if native(node) is not None:
             return 0, 0  # half precision is widened where it is used
         fixed = node.op == "div" and self.loop.dim not in node.args[1].dims  # by a reciprocal from before the loop
-        return COSTS["mul" if fixed else node.op]
+        return self.costs["mul" if fixed else node.op]
 
     def product(self, node: Term) -> str:
         """A contraction of held dims whose result is a tile of the loop."""

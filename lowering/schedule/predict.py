@@ -1,13 +1,13 @@
 """The time of a kernel for a configuration, before anything is compiled: work over rates, what hides under what, waves.
 
 A step is one tile of the loop on every warpgroup of one multiprocessor. Constants of the executors have a physical
-meaning and were fitted by bench/fit_prediction.py on some problems of a measured table; tests look at the others.
+meaning and were fitted by bench/fit_prediction.py to a measured table; tests leave each problem out in turn.
 Used as the tuner's prior, and to order candidates and executors; never to decide what is right.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf, prod
 
@@ -15,37 +15,37 @@ import numpy as np
 
 from ...egraph.evaluate import evaluate
 from ...egraph.term import subterms
+from ..gluon_bind import staged
+from ..gluon_schedule import BARRIERS, Schedule
 from ..plan import Kernel, Loop
+from ..sizes import resolve
+from . import pipeline
 from .graph import Tile, loop_problem
-from .machine import H200, Machine
+from .machine import COSTS, H200, NARROW, Machine
+from .pipeline import Pipeline
 from .problem import Problem
 
 
 @dataclass(frozen=True)
 class Executor:
-    """How kernels of one kind run, in clocks of a multiprocessor where nothing else is said.
+    """How plain kernels run, in clocks of a multiprocessor where nothing else is said.
 
     tensor: time of products over that at peak rate; fma: of multiply-adds. overlap: the share of the shorter of
-    products and pointwise work that hides under the longer, for two and for more warpgroups; rows are (alone, with
-    late), then (in turns, in turns and late). step: barriers and control of a step. latency: a step waits for tiles
-    with one stage in flight, shared by more; single: times as long where none is loaded ahead. fixed: of a block;
-    bytes: for each byte of its row tiles; ends: of its steps, one that hides nothing; hidden: the share of these
-    that a second buffer of row tiles hides. spill: for each register that a thread lacks; exchange: for each KiB of
+    products and pointwise work that hides under the longer, for two and for more warpgroups. latency: a step waits for
+    tiles with one stage in flight, shared by more; single: times as long where none is loaded ahead. fixed: of a block;
+    bytes: for each byte of its row tiles. spill: for each register that a thread lacks; exchange: for each KiB of
     weights that cross between warpgroups which share rows. tail: the share of the last wave's idle time that is
     lost. launch: seconds.
     """
 
-    name: str
     tensor: float
     fma: float
-    overlap: tuple[tuple[float, float, float, float], tuple[float, float, float, float]]
-    step: float
+    two: float
+    more: float
     latency: float
     single: float
     fixed: float
     bytes: float
-    ends: float
-    hidden: float
     spill: float
     exchange: float
     tail: float
@@ -53,28 +53,22 @@ class Executor:
 
 
 EXECUTORS = {
-    e.name: e
-    for e in (
-        Executor(
-            "ptr", tensor=1.42, fma=1.0, overlap=((0.62,) * 4, (0.4,) * 4), step=0, latency=960,
-            single=3.3, fixed=1800, bytes=0.005, ends=0, hidden=0, spill=90, exchange=65, tail=0.99, launch=2e-6,
-        ),
-        Executor(
-            "gluon", tensor=0.87, fma=0.9, overlap=((0.52, 0.5, 0.5, 0.51), (0.89, 0.81, 0.93, 0.95)), step=117,
-            latency=0, single=1, fixed=790, bytes=0.145, ends=0.76, hidden=0.085, spill=0, exchange=0,
-            tail=1.0, launch=8e-6,
-        ),
-    )
+    "ptr": Executor(
+        tensor=1.19, fma=0.95, two=0.29, more=0, latency=1170, single=2.7, fixed=2960, bytes=0.08, spill=82,
+        exchange=68, tail=1, launch=1e-5,
+    ),
+    "gluon": Pipeline(),
 }  # fmt: skip
 PRODUCT_ROWS = 64  # of one warpgroup's product: fewer take as long
 THREAD_REGISTERS = 255
+ADDRESSING = 30  # registers that one product needs beside its accumulator
 WORKING_REGISTERS = 20  # of a thread, beside tiles: addresses, row states, what the compiler keeps
 
 
 @dataclass(frozen=True)
 class Configuration:
     """rows: of a block; columns: of a loop tile; warps: that compute; stages: tiles in flight of every load; queries:
-    row tiles in flight; turns, late: of a Gluon schedule.
+    row tiles in flight; turns, late, residents, send: of a Gluon schedule.
     """
 
     executor: str
@@ -85,6 +79,8 @@ class Configuration:
     queries: int = 1
     turns: bool = False
     late: bool = False
+    residents: int = 1
+    send: int = 256
 
     @property
     def warpgroups(self) -> int:
@@ -96,11 +92,20 @@ class Configuration:
         return self.executor == "gluon"
 
 
-@lru_cache(maxsize=4096)
-def problem_of(kernel: Kernel, loop: Loop, configuration: Configuration, machine: Machine = H200) -> Problem:
+def problem_of(kernel: Kernel, loop: Loop, c: Configuration, machine: Machine = H200) -> Problem:
     """The problem of one warpgroup's share of a block."""
-    rows = max(16, configuration.rows // configuration.warpgroups)
-    return loop_problem(kernel, loop, Tile(rows, configuration.columns), machine)
+    return _problem(kernel, loop, Tile(max(16, c.rows // c.warpgroups), c.columns), machine, c.persistent)
+
+
+@lru_cache(maxsize=1024)
+def _problem(kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, persistent: bool) -> Problem:
+    return loop_problem(kernel, loop, tile, machine, costs_of(kernel) if persistent else COSTS)
+
+
+def costs_of(kernel: Kernel) -> dict[str, tuple[float, float]]:
+    """What operations of a warp-specialised kernel cost."""
+    floating = {t.dtype for t in kernel.inputs if "float" in t.dtype}
+    return NARROW if floating == {"bfloat16"} else COSTS
 
 
 def shared_bytes(problem: Problem, c: Configuration) -> int:
@@ -130,13 +135,14 @@ class Demand:
     blocks: int
     steps: int  # of all blocks
     longest: int
+    share: float = 1.0  # of a block's warpgroups and steps, those that have something to do
 
 
 def demand(kernel: Kernel, loop: Loop, c: Configuration, sizes=None, machine: Machine = H200) -> Demand:
     """Everything about a loop that a prediction needs."""
     problem, sizes = problem_of(kernel, loop, c, machine), sizes or {}
     work, held = problem.work(), registers(problem)
-    points = prod(int(sizes.get(d.size, d.size)) for d in kernel.grid)
+    points = prod(resolve(d.size, sizes) for d in kernel.grid)
     taken = steps(kernel, loop, c, sizes)
     share = c.rows / c.warpgroups
     return Demand(
@@ -146,62 +152,81 @@ def demand(kernel: Kernel, loop: Loop, c: Configuration, sizes=None, machine: Ma
         copy=work.get("copy", 0),
         weights=2 * share * c.columns if share < PRODUCT_ROWS else 0,
         rows=problem.resident * c.warpgroups,
-        lacking=max(0, held - THREAD_REGISTERS) if not c.persistent else 0,
+        lacking=max(0, held - (layout(c).registers[1] if c.persistent else THREAD_REGISTERS)),
         resident=_resident(problem, held, c, machine),
         blocks=points * len(taken),
         steps=points * sum(taken),
         longest=max(taken, default=0),
+        share=_share(kernel, loop, c, sizes, sum(taken)),
     )
 
 
+def _share(kernel: Kernel, loop: Loop, c: Configuration, sizes: dict, taken: int) -> float:
+    """A warpgroup hands back, unread, what only the others' rows need."""
+    if not c.persistent or c.warpgroups == 1 or not taken or not loop.limits:
+        return 1.0
+    own = replace(c, rows=PRODUCT_ROWS, warps=4)
+    return min(1.0, sum(steps(kernel, loop, own, sizes)) / c.warpgroups / taken)
+
+
+def layout(c: Configuration) -> Schedule:
+    """The record of a warp-specialised kernel with these settings."""
+    return Schedule(c.warpgroups, c.columns, c.stages, c.queries, c.turns, c.late, send=c.send, residents=c.residents)
+
+
 def _resident(problem: Problem, held: int, c: Configuration, machine: Machine) -> int:
+    """Blocks at once; 0 if not even one can run."""
     shared = shared_bytes(problem, c)
+    if c.persistent:
+        found = layout(c)
+        widest = max((v.registers for v in problem.values if v.carried), default=0)
+        shared += 2 * c.rows * (staged(2 * widest, c.send) if c.send else 0)
+        fits = shared <= found.shared - BARRIERS // found.residents
+        runs = fits and widest + ADDRESSING <= found.registers[0] and found.terminates
+        return c.residents if runs else 0
     if shared > machine.shared_bytes:
         return 0
-    if c.persistent:
-        return 1
     threads = c.warps * 32
     by_registers = 65536 // (min(THREAD_REGISTERS + 1, -(-held // 8) * 8) * threads)
     return max(1, min(by_registers, (machine.shared_bytes + 1024) // (shared + 1024), 2048 // threads))
 
 
-def step_clocks(d: Demand, c: Configuration, machine: Machine = H200) -> float:
+def step_clocks(d: Demand, c: Configuration) -> float:
     """Clocks of one step of all resident blocks."""
     executor, groups = EXECUTORS[c.executor], c.warpgroups * d.resident
     tensor = d.tensor * executor.tensor
-    pointwise = d.special + d.fma * executor.fma + executor.step + executor.spill * d.lacking
-    pointwise += executor.exchange * d.weights / 1024
-    overlap = executor.overlap[groups > 2][2 * c.turns + c.late]
-    busy = groups * (max(tensor, pointwise) + (1 - overlap * (groups > 1)) * min(tensor, pointwise))
+    pointwise = d.special + d.fma * executor.fma + executor.spill * d.lacking + executor.exchange * d.weights / 1024
+    overlap = 0 if groups == 1 else executor.two if groups == 2 else executor.more
+    busy = groups * (max(tensor, pointwise) + (1 - overlap) * min(tensor, pointwise))
     waited = executor.latency / (c.stages - 1) if c.stages > 1 else executor.latency * executor.single
     return max(busy, d.copy * d.resident) + waited / d.resident  # other blocks work meanwhile
 
 
-def loop_seconds(d: Demand, c: Configuration, machine: Machine = H200) -> float:
-    """Predicted time of one loop's launch; infinite if a block does not fit on a multiprocessor."""
+def loop_seconds(d: Demand, c: Configuration, machine: Machine = H200, interval: int = 0) -> float:
+    """Predicted time of one loop's launch; infinite if a block cannot run on a multiprocessor. interval: a step of a
+    warp-specialised kernel takes at least so many clocks.
+    """
+    executor = EXECUTORS[c.executor]
     if not d.resident or not d.blocks:
         return inf if not d.resident else 0.0
-    executor, step = EXECUTORS[c.executor], step_clocks(d, c, machine)
+    if isinstance(executor, Pipeline):
+        return pipeline.seconds(executor, d, c, machine, interval)
     ends = executor.fixed + executor.bytes * d.rows
-    ends = ends * (1 - executor.hidden * (c.queries > 1)) + executor.ends * step / c.warpgroups
-    total = (d.steps * step + d.blocks * ends) / d.resident / machine.processors
-    return total * _idle(d, c, machine) / machine.clock
+    total = (d.steps * step_clocks(d, c) + d.blocks * ends) / d.resident / machine.processors
+    return total * _idle(d, executor, machine) / machine.clock
 
 
-def _idle(d: Demand, c: Configuration, machine: Machine) -> float:
-    """What stands idle while the last blocks end, as a factor; a list of uneven tiles is dealt out evenly."""
+def _idle(d: Demand, executor: Executor, machine: Machine) -> float:
+    """What stands idle while the last blocks end, as a factor."""
     waves = d.blocks / (d.resident * machine.processors)
-    if c.persistent and d.longest * d.blocks > d.steps and waves > 1:
-        return 1.0
     lost = ceil(waves) / waves - 1
-    return 1 + lost * (EXECUTORS[c.executor].tail if waves > 1 else 1.0)
+    return 1 + lost * (executor.tail if waves > 1 else 1.0)
 
 
 @lru_cache(maxsize=4096)
 def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) -> tuple[int, ...]:
     known = dict(sizes)
-    length = int(known.get(loop.dim.size, loop.dim.size))
-    count = int(known.get(kernel.rows.size, kernel.rows.size)) if kernel.rows else 1
+    length, count = resolve(loop.dim.size, known), resolve(kernel.rows.size, known) if kernel.rows else 1
     last, first = np.full(count, length), np.zeros(count, dtype=int)
     for limits, ends, narrow in ((loop.uppers, last, np.minimum), (loop.lowers, first, np.maximum)):
         for limit in limits:
@@ -218,7 +243,7 @@ def steps(kernel: Kernel, loop: Loop, c: Configuration, sizes=None) -> list[int]
     return list(_steps(kernel, loop, c.rows, c.columns, tuple(sorted((sizes or {}).items()))))
 
 
-def seconds(kernel: Kernel, c: Configuration, sizes=None, machine: Machine = H200) -> float:
-    """Predicted time of one launch; infinite if a block does not fit on a multiprocessor."""
-    loops = (loop_seconds(demand(kernel, loop, c, sizes, machine), c, machine) for loop in kernel.loops)
-    return sum(loops) + EXECUTORS[c.executor].launch
+def seconds(kernel: Kernel, c: Configuration, sizes=None, machine: Machine = H200, interval: int = 0) -> float:
+    """Predicted time of one launch; infinite if a block cannot run on a multiprocessor."""
+    loops = (loop_seconds(demand(kernel, loop, c, sizes, machine), c, machine, interval) for loop in kernel.loops)
+    return sum(loops) + (EXECUTORS[c.executor].launch if c.executor != "gluon" else 0.0)

@@ -1,0 +1,110 @@
+"""Schedules of tiles by their content: what ships, else solved once within a fixed amount of work, and checked always.
+
+A problem is named by everything that it says but names of tensors, so plans that differ in these share a schedule.
+solved.json ships the usual ones; `python bench/solve.py` makes it. Called by gluon_choice.py; needs OR-Tools only for
+what does not ship.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+
+from ...egraph.serial import digest
+from ...egraph.solver import SolverMissing
+from .checker import complaints
+from .knobs import Knobs, knobs
+from .problem import Problem, Schedule
+from .rewrite import subtiled
+from .solver import solve
+
+SHIPPED = Path(__file__).with_name("solved.json")
+WORK, INTERVALS = 1.5, 3  # deterministic units for one interval, about seconds; intervals from the bound upwards
+SHIPPED_WORK = 4.0  # what solved.json was made with
+
+
+class Kept:
+    """Where schedules that were solved in this process outlive it: anything with `read(key)` and `write(key, data)`."""
+
+    store = None
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The best schedule that is known of some warpgroups on tiles of `columns`. knobs is None unless one was found."""
+
+    status: str
+    interval: int
+    bound: int
+    unit: str
+    slot: int
+    knobs: Knobs | None
+    shipped: bool
+
+    def __str__(self) -> str:
+        if self.knobs is None:
+            return self.status
+        bound = f"= the bound of {self.unit}" if self.interval == self.bound else f"bound {self.bound} by {self.unit}"
+        return f"{self.status}, a step in {self.interval} slots of {self.slot} clocks, {bound}"
+
+
+def solved(problem: Problem, consumers: int, columns: int) -> Solved:
+    """Of one warpgroup's problem, for so many warpgroups; status as in Schedule, "missing" without OR-Tools."""
+    return _solved(anonymous(problem).to_json(), consumers, columns)
+
+
+@lru_cache(maxsize=1024)
+def _solved(problem: str, consumers: int, columns: int) -> Solved:
+    tiles = subtiled(Problem.from_json(problem), consumers)
+    found, shipped = schedule_of(tiles, consumers)
+    said = knobs(tiles, found, columns) if found.found else None
+    return Solved(found.status, found.interval, tiles.bound, tiles.bottleneck, tiles.slot, said, shipped)
+
+
+def anonymous(problem: Problem) -> Problem:
+    """The problem with loads numbered instead of named."""
+    loads = [o.name for o in problem.operations if o.streaming]
+    said = {name: f"load {n}" for n, name in enumerate(loads)}
+    new = lambda name: said.get(name, name)
+    return replace(
+        problem,
+        name="",
+        operations=tuple(replace(o, name=new(o.name)) for o in problem.operations),
+        edges=tuple(replace(e, before=new(e.before), after=new(e.after)) for e in problem.edges),
+        values=tuple(
+            replace(v, name=f"value {n}", producer=new(v.producer), readers=tuple((new(r), d) for r, d in v.readers))
+            for n, v in enumerate(problem.values)
+        ),
+    )
+
+
+def schedule_of(tiles: Problem, consumers: int) -> tuple[Schedule, bool]:
+    """(the schedule, whether it ships). One that the checker refuses is as none."""
+    key = key_of(tiles, consumers)
+    for shipped, found in ((True, shipped_schedules().get(key)), (False, _stored(key))):
+        if found is not None and not (found.found and complaints(tiles, found)):
+            return found, shipped
+    try:
+        found = solve(tiles, INTERVALS, (consumers,), WORK)
+    except SolverMissing:
+        return Schedule("missing"), False
+    if Kept.store is not None:
+        Kept.store.write(key, asdict(found))
+    return found, False
+
+
+def _stored(key: str) -> Schedule | None:
+    body = Kept.store.read(key) if Kept.store is not None else None
+    return None if body is None else Schedule.from_json(json.dumps(body))
+
+
+def key_of(tiles: Problem, consumers: int) -> str:
+    return digest([json.loads(replace(tiles, name="").to_json()), consumers, INTERVALS])[:40]
+
+
+@cache
+def shipped_schedules() -> dict[str, Schedule]:
+    raw = json.loads(SHIPPED.read_text()) if SHIPPED.exists() else {}
+    return {key: Schedule.from_json(json.dumps(body)) for key, body in raw.items()}
