@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import inf
 
 from .gluon_bind import Binding, Operand, accumulated, crowded, shared_bytes, width
-from .gluon_schedule import BARRIERS, ROWS, Row, Schedule
+from .gluon_schedule import ANY, BARRIERS, ROWS, Row, Schedule
 from .plan import NotPlannable
 from .schedule.predict import Configuration, demand, layout, loop_seconds, problem_of
 from .schedule.solved import Solved, solved
@@ -56,9 +56,12 @@ def choose(binding: Binding, sizes: dict, overlays: tuple[Operand, ...], row: Ro
 
 
 def holds(row: Row, binding: Binding) -> bool:
-    """Whether kernels of this class are what the row was measured on, not only what it is used for."""
+    """Whether kernels of this class are what the row was measured on, not only what it is used for.
+
+    A row for short items was, whatever decides which tiles run: a prediction does not know how many a map leaves.
+    """
     same = (width(binding), accumulated(binding)) == (row.width, row.columns)
-    return same and (row.crowded is not None or not crowded(binding))
+    return same and (row.crowded is not None or row.mean < ANY or not crowded(binding))
 
 
 def from_row(row: Row, origin: str) -> Choice:
