@@ -31,8 +31,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait)
 from onepass.lowering.gluon_parts import (
-    added, coarse_tangent, counted, diagonal_tile, give_turn, halves, item_at, multiplied, partial_sum, ramp,
-    rescaled, rounded, row_max, row_sum, span, take_turn, tangent)
+    added, coarse_tangent, counted, diagonal_tile, give_turn, halves, item_at, items_here, multiplied,
+    partial_sum, ramp, rescaled, rounded, row_max, row_sum, take_turn, tangent)
 
 
 """
@@ -194,7 +194,7 @@ class _Emitter:
         return list(dict.fromkeys([*self._outside(), *rings]))
 
     def _outside(self) -> list[str]:
-        return [*self.maps, *(a.name for a in self.arguments), "starts", "items", "visits", "total"]
+        return [*self.maps, *(a.name for a in self.arguments), "items", "visits", "total"]
 
     def _function(self, name: str, first: list[str], body: list[str]) -> tuple[str, list[str]]:
         """A device function that takes what its body mentions, and the names of that."""
@@ -262,10 +262,10 @@ class _Emitter:
 
     def _items(self, body: list[str], opening: list[str] | None = None) -> list[str]:
         """The loop over a program's items. `opening` begins the first one; else every item begins in the body."""
-        head = [f"low, high = span(starts, total, {self.shape.table})", "count = 0", "turn = 0"]
-        head += [f"following = item_at(low, items, {self.shape.table})", *(opening or [])]
+        head = [f"high = items_here(items, total, {self.shape.table})", "count = 0", "turn = 0"]
+        head += [f"following = item_at(0, items, {self.shape.table})", *(opening or [])]
         body = body if opening else [*self._take("position + 1"), *body]
-        return [*head, "for position in range(low, high):", *(f"    {line}" for line in body)]
+        return [*head, "for position in range(0, high):", *(f"    {line}" for line in body)]
 
     def _take(self, place: str) -> list[str]:
         """Goes to the next item and reads the number of the one after it, so that nobody waits for it."""
@@ -276,15 +276,11 @@ class _Emitter:
         first = self.walks.item(writer, "item")
         walk = self.walks.of_program(writer, first)
         writer.starts |= {self.kernel.rows: f"{first} + w * {ROWS}", self.loop.dim: "start"}
-        lines, slot = writer.outer.lines, f"turn % {s.queries} * {s.consumers} + w"
-        copies = [line for ring in self.row_rings for line in self._copies(writer, ring, "slot")]
-        lines += [f"for w in gl.static_range({s.consumers}):", f"    slot = {slot}"]
-        lines += [f"    mbarrier.wait({self.row_empty}.index(slot), (turn // {s.queries} & 1) ^ 1)"]
-        lines += [f"    mbarrier.expect({self.row_full}.index(slot), {sum(r.bytes for r in self.row_rings)})"]
-        lines += [f"    {line}" for line in copies]
+        rows, lines = self._rows(writer), writer.outer.lines
+        lines += rows if s.queries > 1 else []
         body = [*walk.at("t"), f"start = tile * {s.tile}", f"slot = count % {s.depth}"]
         body += [f"phase = (count // {s.depth} & 1) ^ 1"]
-        for ring in self.rings:
+        for n, ring in enumerate(self.rings):
             body += [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
             body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})"]
             if ring.operand in self.shape.overlays:
@@ -292,8 +288,19 @@ class _Emitter:
                 body += [f"    {x}" for x in self._copies(writer, ring, "slot", f"slot * {s.consumers} + w")]
             else:
                 body += self._copies(writer, ring, "slot")
+            if n == 0 and s.queries == 1:  # the first columns need not wait until the rows before are done with
+                body += ["if t == 0:", *(f"    {line}" for line in rows)]
         lines += [f"for t in range(0, {walk.count}):", *(f"    {line}" for line in [*body, "count += 1"])]
         return self._items([*lines, "turn += 1"])
+
+    def _rows(self, writer: GluonWriter) -> list[str]:
+        """Copies an item's rows, for each warpgroup once it has done with those before."""
+        s = self.schedule
+        lines = [f"place = turn % {s.queries} * {s.consumers} + w"]
+        lines += [f"mbarrier.wait({self.row_empty}.index(place), (turn // {s.queries} & 1) ^ 1)"]
+        lines += [f"mbarrier.expect({self.row_full}.index(place), {sum(r.bytes for r in self.row_rings)})"]
+        lines += [line for ring in self.row_rings for line in self._copies(writer, ring, "place", "place")]
+        return [f"for w in gl.static_range({s.consumers}):", *(f"    {line}" for line in lines)]
 
     def _copies(self, writer: GluonWriter, ring: Ring, slot: str, buffer_slot: str = "slot") -> list[str]:
         operand, lines = ring.operand, []
@@ -329,5 +336,5 @@ class _Emitter:
         if not self.shape.chained:
             return [*head, *self._items(consumer.item(walk)), *last]
         opening, body = consumer.chained(walk, self._take("position + 2"))
-        opening = ["more = low < high", *self._take("low + 1"), *opening]
+        opening = ["more = high > 0", *self._take("1"), *opening]
         return [*head, *self._items(body, opening), *last]

@@ -103,7 +103,7 @@ class GluonLauncher(Launcher):
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         places = torch.cuda.get_device_properties(device).multi_processor_count * schedule.residents
         programs = min(places, prepared.total)
-        arguments = (*_arguments(source, values, sizes), *self._table(binding, prepared, schedule, programs, device))
+        arguments = (*_arguments(source, values, sizes), self._table(binding, prepared, schedule, programs, device))
         function = load(source.text, source.function, self.folder)
         name, maps = map_name(kernel, binding.loop), ()
         if prepared.tiling is not None:
@@ -112,13 +112,13 @@ class GluonLauncher(Launcher):
             arguments = (*arguments, prepared.listed.to(device))
         return GluonLaunch(function, programs, windows, (*arguments, prepared.total), maps, options_of(schedule))
 
-    def _table(self, binding, prepared, schedule, programs: int, device) -> tuple[torch.Tensor, torch.Tensor]:
+    def _table(self, binding, prepared, schedule, programs: int, device) -> torch.Tensor:
         if not prepared.shape.table:
-            return (NOTHING.to(device),) * 2
+            return NOTHING.to(device)
         points = prepared.total // len(prepared.lengths)
         streamed = 2 * prepared.length * sum(o.inner.size for o in binding.streams)
         table = order.dealt(prepared.lengths, points, streamed, programs, schedule.tile)
-        return tuple(torch.tensor(part, dtype=torch.int32, device=device) for part in table)
+        return torch.from_numpy(table).to(device)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise, zip_longest
 
 import numpy as np
 
@@ -128,10 +128,9 @@ def chainable(own: Ranges | None, block: Ranges | None, consumers: int, depth: i
     return bool((own.begin == block.begin[of]).all() and (block.end[of] - own.end < depth).all())
 
 
-def dealt(
-    lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, tile: int
-) -> tuple[list[int], list[int]]:
-    """(starts, items): program p runs items[starts[p]:starts[p + 1]]; an item is point · tiles of rows + tile of rows.
+def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, tile: int) -> np.ndarray:
+    """Who runs what: column p is how many items program p has, then these; an item is point · tiles of rows + tile of
+    rows. A program finds its first item without having read anything else.
 
     lengths: of each tile of rows, as `work` gives them. List scheduling, longest first, among few grid points at
     a time: no more than keep the programs busy, so that memory is read evenly, not in bursts; at the end as many as
@@ -147,7 +146,8 @@ def dealt(
                 busy, program = free[0]
                 heapq.heapreplace(free, (busy + cost[rows], program))
                 mine[program].append(point * len(cost) + rows)
-    return [0, *accumulate(map(len, mine))], [item for items in mine for item in items]
+    columns = [[len(items), *items] for items in mine]
+    return np.array(list(zip_longest(*columns, fillvalue=-1)), dtype=np.int32)
 
 
 def _groups(points: int, few: int, many: int) -> list[tuple[int, int]]:

@@ -185,18 +185,19 @@ def give_turn(W):
 
 
 @gluon.jit
-def span(starts, total, TABLE: gl.constexpr):
-    """This program's work items: a range of the table, or every so many."""
+def items_here(items, total, TABLE: gl.constexpr):
+    """How many work items this program has: the table says it in its first row, or every so many are its own."""
     program = gl.program_id(0)
     if TABLE:
-        return gl.load(starts + program), gl.load(starts + program + 1)
+        return gl.load(items + program)
     else:
-        return gl.to_tensor(0), (total - program + gl.num_programs(0) - 1) // gl.num_programs(0)
+        return (total - program + gl.num_programs(0) - 1) // gl.num_programs(0)
 
 
 @gluon.jit
 def item_at(position, items, TABLE: gl.constexpr):
+    place = gl.program_id(0) + position * gl.num_programs(0)
     if TABLE:
-        return gl.load(items + position)
+        return gl.load(items + place + gl.num_programs(0))
     else:
-        return gl.program_id(0) + position * gl.num_programs(0)
+        return place

@@ -21,10 +21,10 @@ from .triton_term import Facts, Scope, TileWriter
 
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 RESERVED = (
-    "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS consumer "
-    "producer consumer0 consumer1 consumer2 added give_turn halves item_at multiplied partial_sum ramp rescaled "
-    "rounded row_max row_sum span take_turn tangent coarse_tangent counted position count turn start slot phase t w "
-    "low high starts items visits total tile entry at item following more last diagonal_tile"
+    "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS consumer producer "
+    "consumer0 consumer1 consumer2 added give_turn halves item_at multiplied partial_sum ramp rescaled rounded "
+    "row_max row_sum take_turn tangent coarse_tangent counted position count turn start slot phase t w high items "
+    "visits total tile entry at item following more last diagonal_tile items_here place"
 ).split()
 
 

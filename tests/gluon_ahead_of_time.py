@@ -141,7 +141,7 @@ def compiled(plan, schedule=None, number: int = -1):
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     types, constants, divisible = contiguous(source.arguments, tensors)
     types |= {m.name: tensor_map_type(m.box, tensors[m.tensor].dtype) for m in source.maps}
-    types |= {"starts": "*i32", "items": "*i32", "visits": "*i32", "total": "i32"}
+    types |= {"items": "*i32", "visits": "*i32", "total": "i32"}
     function = load(source.text, source.function)
     found = compile_ahead(function, types, constants, divisible, "sm_90", options_of(schedule))
     return schedule, source, found

@@ -10,7 +10,6 @@ import math
 import os
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -205,10 +204,11 @@ def test_short_items_share_a_multiprocessor(kind, residents):
 def test_work_is_dealt_out_once_and_evenly(points, programs, plans):
     binding = bind(plans("causal", rows=2048, columns=2048).kernels[0])
     block = gluon_order.ranges(binding, {}, 128, 128)
-    starts, items = gluon_order.dealt(block.end - block.begin, points, 1 << 20, programs, 128)
-    assert sorted(items) == list(range(points * 16)) and len(starts) == programs + 1
+    table = gluon_order.dealt(block.end - block.begin, points, 1 << 20, programs, 128)
+    mine = [column[1 : 1 + column[0]].tolist() for column in table.T]
+    assert sorted(i for items in mine for i in items) == list(range(points * 16)) and len(mine) == programs
     cost = (block.end - block.begin) + gluon_order.OVERHEAD / 128
-    loads = [sum(cost[i % 16] for i in items[a:b]) for a, b in pairwise(starts)]
+    loads = [sum(cost[i % 16] for i in items) for items in mine]
     assert max(loads) <= sum(loads) / programs + max(cost)
 
 
