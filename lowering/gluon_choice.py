@@ -10,17 +10,16 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from math import inf
+from math import inf, prod
 
 from .gluon_bind import Binding, Operand, accumulated, crowded, shared_bytes, width
-from .gluon_schedule import ANY, BARRIERS, ROWS, Row, Schedule
+from .gluon_schedule import ANY, BARRIERS, MULTIPROCESSORS, ROWS, Row, Schedule, duration
 from .plan import NotPlannable
 from .schedule.predict import Configuration, demand, layout, loop_seconds, problem_of
 from .schedule.solved import Solved, solved
 from .sizes import resolve
 
 CONSUMERS, COLUMNS, DEEPEST = (1, 2, 3), (64, 128), 4
-WASTE = 1.15  # at most so many rows are computed for each that is stored, for the sake of more warpgroups
 SHARED = "cut down to shared memory"
 LENGTH = "cut down to the lengths"
 CUTS = ({}, {"send": 64}, {"send": 0}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1})  # in this order
@@ -45,14 +44,16 @@ def _said(value) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def choose(binding: Binding, sizes: dict, overlays: tuple[Operand, ...], row: Row | None) -> Choice | None:
-    """The schedule of a kernel whose default row this is; None if nothing fits."""
+def choose(
+    binding: Binding, sizes: dict, overlays: tuple[Operand, ...], row: Row | None, places: int = MULTIPROCESSORS
+) -> Choice | None:
+    """The schedule of a kernel whose default row this is, on `places` multiprocessors; None if nothing fits."""
     if row is not None and holds(row, binding):
-        return cut(from_row(row, "measured on an H200"), binding, sizes, overlays)
+        return cut(from_row(row, "measured on an H200"), binding, sizes, overlays, places)
     found = best(binding, tuple(sorted(sizes.items())), overlays)
     if found is None and row is not None:
         found = from_row(row, "default, of kernels like this one: no schedule was found for it")
-    return found and cut(found, binding, sizes, overlays)
+    return found and cut(found, binding, sizes, overlays, places)
 
 
 def holds(row: Row, binding: Binding) -> bool:
@@ -61,7 +62,7 @@ def holds(row: Row, binding: Binding) -> bool:
     A row for short items was, whatever decides which tiles run: a prediction does not know how many a map leaves.
     """
     same = (width(binding), accumulated(binding)) == (row.width, row.columns)
-    return same and (row.crowded is not None or row.mean < ANY or not crowded(binding))
+    return same and (row.crowded is not None or row.run < ANY or not crowded(binding))
 
 
 def from_row(row: Row, origin: str) -> Choice:
@@ -131,15 +132,19 @@ def chosen(c: Configuration, found: Solved, tried: int) -> Choice:
     return Choice(layout(c), origins, found)
 
 
-def cut(choice: Choice, binding: Binding, sizes: dict, overlays: tuple[Operand, ...]) -> Choice | None:
+def cut(
+    choice: Choice, binding: Binding, sizes: dict, overlays: tuple[Operand, ...], places: int = MULTIPROCESSORS
+) -> Choice | None:
     """The choice for these sizes; None if even the least does not fit in shared memory."""
     found, count, length = (
         choice.schedule,
         resolve(binding.kernel.rows.size, sizes),
         resolve(binding.loop.dim.size, sizes),
     )
-    padded = lambda consumers: -(-count // (ROWS * consumers)) * consumers
-    consumers = max(c for c in range(1, found.consumers + 1) if padded(c) <= WASTE * padded(1))
+    points = prod(resolve(d.size, sizes) for d in binding.kernel.grid)
+    uneven = bool(binding.loop.limits) or binding.loop.map is not None
+    time = lambda consumers: duration(count, points, found, consumers, uneven, places)
+    consumers = min(range(1, found.consumers + 1), key=time)
     tile = min(found.tile, max(64, 1 << (length - 1).bit_length()))
     choice = changed(choice, LENGTH, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
     for smaller in CUTS:

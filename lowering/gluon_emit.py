@@ -41,7 +41,8 @@ from onepass.lowering.gluon_parts import (
 @dataclass(frozen=True)
 class Shape:
     """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
-    "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's; table: a table orders the work;
+    "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's;
+    vacant: it may have no rows at all; table: a table orders the work;
     chained: as in the schedule, where the sizes allow it;
     overlays: tensors over rows and loop that are copied tile by tile; diagonals: tensors over their difference that
     threads read once for all of their rows; sent: results that leave by shared memory;
@@ -51,6 +52,7 @@ class Shape:
     facts: Facts = Facts()  # noqa: RUF009
     masked: str = "some"
     skewed: bool = True
+    vacant: bool = True
     table: bool = False
     chained: bool = False
     overlays: tuple[Operand, ...] = ()
@@ -263,8 +265,8 @@ class _Emitter:
     def _items(self, body: list[str], opening: list[str] | None = None) -> list[str]:
         """The loop over a program's items. `opening` begins the first one; else every item begins in the body."""
         head = [f"high = items_here(items, total, {self.shape.table})", "count = 0", "turn = 0"]
-        head += [f"following = item_at(0, items, {self.shape.table})", *(opening or [])]
-        body = body if opening else [*self._take("position + 1"), *body]
+        head += opening or []
+        body = body if opening else [f"item = item_at(position, items, {self.shape.table})", *body]
         return [*head, "for position in range(0, high):", *(f"    {line}" for line in body)]
 
     def _take(self, place: str) -> list[str]:
@@ -328,13 +330,13 @@ class _Emitter:
         first = self.walks.item(writer, "item")
         row = writer.assign("row", Value(f"{first} + W * {ROWS}"), writer.outer).text
         writer.starts[self.kernel.rows] = row
-        even = str(self.kernel.rows) in self.shape.facts.even
-        walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", even)
+        walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", self.shape.vacant)
         consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits)
         head = [f"if W == {s.consumers - 1}:", "    give_turn(0)"] if s.turns else []
         last = ["tma.store_wait(0)"] if self.exits else []
         if not self.shape.chained:
             return [*head, *self._items(consumer.item(walk)), *last]
         opening, body = consumer.chained(walk, self._take("position + 2"))
-        opening = ["more = high > 0", *self._take("1"), *opening]
+        head_item = f"following = item_at(0, items, {self.shape.table})"
+        opening = [head_item, "more = high > 0", *self._take("1"), *opening]
         return [*head, *self._items(body, opening), *last]

@@ -21,7 +21,7 @@ from .gluon_apart import apart
 from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, sent, width
 from .gluon_choice import Choice, choose
 from .gluon_emit import Map, Shape, Source, emit
-from .gluon_schedule import ANY, DEFAULTS, ROWS, Row, Schedule, default_row
+from .gluon_schedule import ANY, DEFAULTS, MULTIPROCESSORS, ROWS, Row, Schedule, default_row
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
@@ -30,6 +30,7 @@ from .triton_term import Facts
 from .tuning import Config
 
 NOTHING = torch.zeros(1, dtype=torch.int32)
+WASTE = 0.05  # of all rows, that warpgroups compute in vain
 UNKNOWN = 512  # columns that a tile of rows is taken to run where a map in memory says which
 ROOMY, LONG = 128, 2048  # columns of accumulators beside wide tiles; loops that are worth a kernel for each state
 
@@ -92,17 +93,17 @@ class GluonLauncher(Launcher):
             tuple(o for o in found if _unsuited(o, values[o.tensor.name]) is None)
             for found in (binding.overlays, sent(binding))
         )
+        places = torch.cuda.get_device_properties(device).multi_processor_count
         schedule = self.schedules.get(kernel.name)
         if schedule is None:
-            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays)
+            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays, places)
             schedule = choice.schedule
         exits = exits if schedule.send else ()
         diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
         prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes), diagonals)
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
-        places = torch.cuda.get_device_properties(device).multi_processor_count * schedule.residents
-        programs = min(places, prepared.total)
+        programs = min(places * schedule.residents, prepared.total)
         arguments = (*_arguments(source, values, sizes), self._table(binding, prepared, schedule, programs, device))
         function = load(source.text, source.function, self.folder)
         name, maps = map_name(kernel, binding.loop), ()
@@ -166,16 +167,20 @@ def prepare(
         lengths = listed[:, 0].numpy()
         shape = replace(shape, listed=(kernel.rows,), table=_uneven(lengths, schedule))
         return Prepared(shape, lengths, total, length, listed=listed)
+    # Code that leaves tiles out takes registers: only for idle warpgroups that would cost more than a few percent.
+    idle = -count % height >= max(ROWS, WASTE * count)
     own = order.ranges(binding, sizes, ROWS, schedule.tile)
     block = order.ranges(binding, sizes, height, schedule.tile)
-    lengths = None if block is None else order.work(block.end - block.begin, count, schedule.consumers)
+    lengths = None if block is None else block.end - block.begin
+    lengths = order.work(lengths, count, schedule.consumers) if idle and block is not None else lengths
     shape = replace(
         shape,
         masked=order.guarded_tiles(binding, own),
-        skewed=-count % height >= ROWS or (bool(loop.limits) and order.skewed(own, block, schedule.consumers)),
+        skewed=bool(loop.limits) and order.skewed(own, block, schedule.consumers),
+        vacant=idle,
         table=_uneven(lengths, schedule),
         chained=_chains(binding, schedule, overlays)
-        and -count % height < ROWS
+        and not idle
         and order.chainable(own, block, schedule.consumers, schedule.depth),
     )
     return Prepared(shape, lengths, total, length)
@@ -192,15 +197,15 @@ def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
 def row_of(binding: Binding, sizes: dict) -> Row | None:
     """The default row of a kernel."""
     kernel, loop = binding.kernel, binding.loop
-    length, mean = resolve(loop.dim.size, sizes), ANY
+    length, run = resolve(loop.dim.size, sizes), ANY
     mapped = loop.map is not None and pays(kernel, loop.map, ROWS, ROWS, sizes)
     classes = None if mapped or not loop.limits else order.classes(binding, sizes, ROWS, ROWS)
     if not binding.overlays and (mapped or classes is not None):
-        mean = UNKNOWN if mapped else ROWS * (classes != EMPTY).sum(1).mean()
+        run = UNKNOWN if mapped else ROWS * np.quantile((classes != EMPTY).sum(1), 0.9)
     uneven = mapped or bool(loop.limits)
     even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
     full = crowded(binding, binding.diagonals if even else ())
-    return default_row(width(binding), accumulated(binding), length, mean, uneven, full)
+    return default_row(width(binding), accumulated(binding), length, run, uneven, full)
 
 
 def slower(plan: Plan, sizes: dict) -> float:
@@ -229,10 +234,12 @@ def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -
     return choice_of(binding, sizes, overlays).schedule
 
 
-def choice_of(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Choice:
-    """The kernel's schedule and where its settings come from. Raises Refused."""
+def choice_of(
+    binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = (), places: int = MULTIPROCESSORS
+) -> Choice:
+    """The kernel's schedule on `places` multiprocessors, and where its settings come from. Raises Refused."""
     row = row_of(binding, sizes)
-    found = choose(binding, sizes, overlays, row)
+    found = choose(binding, sizes, overlays, row, places)
     if found is None and row is None:
         raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
     if found is None:

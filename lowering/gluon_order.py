@@ -16,6 +16,7 @@ from ..egraph.evaluate import evaluate
 from ..egraph.term import subterms
 from .block_map import EMPTY, FULL, PARTIAL
 from .gluon_bind import Binding
+from .gluon_schedule import ROWS, pace
 from .limits import tile_range
 from .plan import Limit
 from .sizes import resolve
@@ -113,9 +114,9 @@ def skewed(own: Ranges | None, block: Ranges | None, consumers: int) -> bool:
 
 def work(lengths: np.ndarray, count: int, consumers: int) -> np.ndarray:
     """The time of each tile of rows, in tiles of the loop: where some warpgroups have no rows, others run faster."""
-    live = -(-(count - 64 * consumers * (len(lengths) - 1)) // 64)
+    live = -(-(count - ROWS * consumers * (len(lengths) - 1)) // ROWS)
     found = lengths.astype(np.float64)
-    found[-1] *= (consumers + 2 * live) / (3 * consumers)
+    found[-1] *= pace(live, consumers)
     return found
 
 

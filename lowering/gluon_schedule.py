@@ -12,6 +12,7 @@ SHARED_MEMORY = 232448
 BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
 RESERVED = 1024  # bytes of shared memory that the driver keeps for each program
 ROWS = 64  # of one consumer warpgroup: the height of a warpgroup's matrix product
+MULTIPROCESSORS = 132  # of an H100 or H200
 REGISTERS = 65536  # of a multiprocessor
 MOST_REGISTERS = 240  # of a thread
 WARPGROUP = 128
@@ -80,9 +81,10 @@ ANY = 1 << 30
 
 @dataclass(frozen=True)
 class Row:
-    """A default for kernels whose widest operand has up to `width` columns and whose accumulators together have up to
-    `columns`, for loops up to `length`. None is either: uneven, the lengths of the loop differ between tiles of rows;
-    crowded, the code between the products reads tensors or coordinates.
+    """A default for kernels whose widest operand has up to `width` columns and whose accumulators together have
+    up to `columns`, for loops up to `length` of which nine in ten tiles of rows run up to `run`. None is
+    either: uneven, the lengths of the loop differ between tiles of rows; crowded, the code between the products
+    reads tensors or coordinates.
     """
 
     width: int
@@ -91,27 +93,48 @@ class Row:
     uneven: bool | None
     crowded: bool | None
     schedule: Schedule
-    mean: int = ANY
+    run: int = ANY
     slower: float = 0.0  # by this part than plain Triton, each with its defaults, where that was measured
 
 
 # First match wins.
 DEFAULTS = (
-    Row(64, 64, ANY, True, None, Schedule(1, 64, 3, 2, residents=3), mean=700),
+    Row(64, 64, ANY, True, None, Schedule(1, 64, 3, 2, residents=3), run=700),
     Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 2, turns=True)),
-    Row(64, 64, 2047, True, False, Schedule(2, 128, 4, 2, turns=True), slower=0.07),
+    Row(64, 64, ANY, True, False, Schedule(4, 64, 4, 2, turns=True, chained=True)),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
-    Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), mean=400),
+    Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=500),
+    Row(128, 128, ANY, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),
     Row(128, 128, ANY, None, None, Schedule(2, 128, 2, 2, turns=True)),
     Row(128, 192, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
     Row(256, 256, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
 )
 
 
-def default_row(width: int, columns: int, length: int, mean: float, uneven: bool, crowded: bool) -> Row | None:
+def default_row(width: int, columns: int, length: int, run: float, uneven: bool, crowded: bool) -> Row | None:
     """The first default row that fits, None if accumulators need more registers than threads have."""
     for row in DEFAULTS:
-        fits = width <= row.width and columns <= row.columns and length <= row.length and mean <= row.mean
+        fits = width <= row.width and columns <= row.columns and length <= row.length and run <= row.run
         if fits and row.uneven in (None, uneven) and row.crowded in (None, crowded):
             return row
     return None
+
+
+def pace(live: int, consumers: int) -> float:
+    """How long warpgroups take for a tile if `live` of them have rows, over all of them: they share the units."""
+    return (consumers + 2 * live) / (3 * consumers)
+
+
+def duration(count: int, points: int, schedule: Schedule, consumers: int, dealt: bool, places: int) -> float:
+    """How long `points` times `count` rows take in tiles of 64 rows a consumer, in tiles of one row: whole waves of
+    programs, or, where a table deals out work of uneven length, what each program has on average.
+    """
+    height, programs = ROWS * consumers, places * schedule.residents
+    tiles = -(-count // height)
+    last = -(-(count - height * (tiles - 1)) // ROWS)
+    whole, part = pace(consumers, schedule.consumers), pace(last, schedule.consumers)
+    if tiles == 1 or not (dealt or last < consumers):
+        waves = -(-points * tiles // programs) * part
+    else:
+        waves = max(points * ((tiles - 1) * whole + part) / programs, whole)
+    return waves * ROWS * schedule.consumers * schedule.residents

@@ -7,7 +7,7 @@ gluon_emit.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..egraph.ops import iota, make
 from ..egraph.term import Dim, Term, substitute, subterms
@@ -59,23 +59,29 @@ class WalkWriter:
         """The tiles that the producer copies for an item: at least one, so that every state begins."""
         return self._listed(writer, first) if self.listed is not None else self._down(*self._range(writer, first))
 
-    def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool, even: bool) -> Walk:
-        """The tiles of one warpgroup's rows. skewed: they may be fewer; some: it depends which need the guard; even:
-        all rows exist. A warpgroup without any runs one tile.
+    def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool, vacant: bool) -> Walk:
+        """The tiles of one warpgroup's rows. skewed: they may be fewer; some: it depends which need the guard; vacant:
+        there may be no such rows, which makes it one tile.
         """
         if self.listed is not None:
             return self._own(writer, first)
         begin, end = self._range(writer, first)
+        exists = f"{row} < {self.sizes[self.kernel.rows]}"
+        if vacant and not skewed:
+            own = writer.assign("own_begin", Value(f"gl.where({exists}, {begin}, {end} - 1)"), writer.outer).text
+            walk = self._down(own, end, "", "", f"{own} - {begin}")
+        else:
+            walk = self._down(begin, end)
         if not skewed and not some:
-            return self._down(begin, end)
+            return walk
         low, high, full_begin, full_end = self._ends(writer, "own", row, ROWS)
         partial = f"(tile < {full_begin}) | (tile >= {full_end})"
         if not skewed:
-            return self._down(begin, end, partial)
+            return replace(walk, partial=partial)
         writer.outer.lines += [
             f"{low} = gl.minimum(gl.maximum({low}, {begin}), {end} - 1)",
             f"{high} = gl.minimum(gl.maximum({high}, {low} + 1), {end})",
-            *([] if even else [f"{low} = gl.where({row} < {self.sizes[self.kernel.rows]}, {low}, {high} - 1)"]),
+            *([f"{low} = gl.where({exists}, {low}, {high} - 1)"] if vacant else []),
         ]
         return self._down(low, high, partial, f"{end} - {high}", f"{low} - {begin}")
 

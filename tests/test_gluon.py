@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from onepass.lowering.block_map import EMPTY, FULL
 from onepass.lowering.compat import gluon_missing
 from onepass.lowering.gluon_bind import accumulated, bind, chunks, shared_bytes
 from onepass.lowering.gluon_launch import fitting, prepare
-from onepass.lowering.gluon_schedule import DEFAULTS, REGISTERS, SHARED_MEMORY, Schedule
+from onepass.lowering.gluon_schedule import DEFAULTS, REGISTERS, SHARED_MEMORY, Schedule, duration
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
 from tests.gluon_ahead_of_time import plain, plan_of, source_of
@@ -65,11 +66,11 @@ def test_default_schedules_fit_every_width(width, plans):
     s = fitting(binding, {})
     assert shared_bytes(binding, (), s) < SHARED_MEMORY
     registers = accumulated(binding) // 2 + s.tile // 2 + s.tile // 4  # accumulators, scores, weights of a thread
-    assert registers <= {1: 208, 2: 208, 3: 144}[s.consumers]
+    assert registers <= {1: 208, 2: 208, 3: 144, 4: 96}[s.consumers]
 
 
 def test_the_rows_of_defaults_all_can_be_reached():
-    keys = [(r.width, r.columns, r.length, r.mean, r.uneven, r.crowded) for r in DEFAULTS]
+    keys = [(r.width, r.columns, r.length, r.run, r.uneven, r.crowded) for r in DEFAULTS]
     assert len(set(keys)) == len(keys)
 
 
@@ -220,16 +221,33 @@ def test_grid_points_are_worked_on_few_at_a_time_and_more_at_the_end(points, few
     assert few <= found[-1][1] - found[-1][0] <= max(few, many) or len(found) == 1
 
 
+@pytest.mark.parametrize("kind,chained", [("causal", True), ("full", True), ("shifted", True), ("window", False)])
+def test_items_are_chained_where_no_tile_is_left_out_at_their_end(kind, chained, plans):
+    schedule = Schedule(2, 64, 2, 2, turns=True, chained=True)
+    _, _, source = source_of(plans(kind, rows=512, columns=512), schedule)
+    assert ("more = position + 1 < high" in source.text) == chained
+    ast.parse(source.text)
+    assert "more =" not in source_of(plans(kind, rows=512, columns=512), replace(schedule, queries=1))[2].text
+
+
+@pytest.mark.parametrize(
+    "points,rows,consumers", [(8, 1024, 1), (256, 1024, 2), (4, 4096, 2), (64, 128, 1), (200, 128, 2), (512, 64, 1)]
+)
+def test_few_items_have_fewer_warpgroups(points, rows, consumers):
+    times = {c: duration(rows, points, Schedule(consumers=2), c, False, 132) for c in (1, 2)}
+    assert min(times, key=times.get) == consumers
+
+
 @pytest.mark.parametrize("rows,live", [(1024, 1), (1088, 2), (1150, 3)])
 def test_a_tile_of_rows_with_idle_warpgroups_is_less_work(rows, live, plans):
     binding = bind(plans("full", rows=rows).kernels[0])
     prepared = prepare(binding, Schedule(consumers=3), {})
-    assert prepared.shape.skewed == prepared.shape.table == (live < 3)
+    assert prepared.shape.vacant == prepared.shape.table == (live < 3)
     assert (prepared.lengths[:-1] == 2).all() and (prepared.lengths[-1] < 2) == (live < 3)
 
 
 def test_results_too_wide_for_shared_memory_leave_in_parts(plans):
-    _, schedule, source = source_of(plans("full", 256))
+    _, schedule, source = source_of(plans("full", 256, 1024))
     assert schedule.send == 64
     assert source.text.count("async_copy_shared_to_global(") == 4 and "tma.store_wait(1)" in source.text
     assert "tma.store_wait(1)" not in source_of(plans("full", 128))[2].text
