@@ -12,8 +12,18 @@ from math import prod
 
 from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
 from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
-from .cuts import in_the_way, nested, sharing, unshadowed, without
-from .dims import batch_dims, every_reduction, is_long, loop_dims, loop_reductions, private_dims, size_key, state_dims
+from .cuts import FEW, in_the_way, nested, sharing, unshadowed, without
+from .dims import (
+    batch_dims,
+    every_reduction,
+    is_long,
+    loop_dims,
+    loop_reductions,
+    private_dims,
+    size_key,
+    state_dims,
+    sum_factors,
+)
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 
@@ -194,6 +204,7 @@ class _Builder:
         free = [d for d in order if loops and is_long(d, self.held) and not any(d in r.dims for r in loops)]
         carried = free or [d for d in order if all(d in r.dims for r in loops)]
         private, batch, state = private_dims(terms), batch_dims(terms), state_dims(terms)
+        beside = _beside(loops)
         most = 2 * self.held if loops else self.held
         short = [d for d in order if d in private and d not in free and not is_long(d, most) and d.size != 1]
         short = short if loops else sorted(short, key=size_key)[-1:]  # without states, a product of two is enough
@@ -204,9 +215,23 @@ class _Builder:
             [d for d in carried if d not in held],
         )
         rows = max(
-            next(filter(None, choices), []), key=lambda d: (d in state, size_key(d), order.index(d)), default=None
+            next(filter(None, choices), []),
+            key=lambda d: (d in state, d not in beside, size_key(d), order.index(d)),
+            default=None,
         )
         return rows, tuple(d for d in held if d != rows)
+
+
+def _beside(loops: Sequence[Term]) -> set[Dim]:
+    """Dims of a product's side with the loop, where the other side has rows: by those it is one of matrices."""
+    found: set[Dim] = set()
+    for dim, r in ((loop.attrs[1], r) for loop in loops for r in reduces(loop.args[0]) if loop.attrs[1] in r.dims):
+        sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
+        with_loop = frozenset().union(*(side for side in sides if dim in side))
+        across = frozenset().union(*(side for side in sides if dim not in side)) - with_loop
+        if any(size_key(d) >= (False, FEW) for d in across):
+            found |= with_loop
+    return found
 
 
 def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list[Dim]:

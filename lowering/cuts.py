@@ -115,10 +115,13 @@ def _reaches(root: Term, node: Term) -> bool:
 
 
 def _smallest_around(body: Term, inside: set[Term]) -> Term:
-    """Down from the body while only one operand holds the loops; never between a state and its projection."""
+    """Down from the body while one operand holds the loops, or each that does has fewer dims; never into a state.
+
+    Of several operands the first is stored first: together they may have the dims of no value that was written.
+    """
     while body not in inside and body.op not in ("scale", "mantissa"):
         holders = [a for a in dict.fromkeys(body.args) if any(t in inside for t in subterms(a))]
-        if len(holders) != 1:
+        if len(holders) != 1 and not all(a.dims < body.dims for a in holders):
             break
         body = holders[0]
     if body.dtype.startswith("pair"):

@@ -276,7 +276,7 @@ VARIANTS = [
     Variant("MLA", latent, _latent, outside=("einsum", "einsum")),
     Variant("MLA, absorbed", latent_absorbed, _latent, outside=("einsum",)),
     Variant("MLA, one query", latent, _latent_step, kernels=3),
-    Variant("talking heads", talking_heads, _with((2, 2), (2, 2)), kernels=3, outside=("matmul", "matmul")),
+    Variant("talking heads", talking_heads, _with((2, 2), (2, 2)), kernels=2, outside=("matmul", "matmul")),
     Variant(
         "differential",
         differential,
