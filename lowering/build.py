@@ -26,6 +26,7 @@ from .dims import (
 )
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
+from .precision import with_exact
 
 HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
 
@@ -38,14 +39,17 @@ def build_plan(term: Term, output: Tensor, order: tuple[Dim, ...], derivation=()
     return plan_stores((Store(term, output, order),), derivation, held)
 
 
-def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD) -> Plan:
-    """The plan that computes every store; those whose loops meet share a kernel. Raises NotPlannable."""
+def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD, asked: Sequence[Term] = ()) -> Plan:
+    """The plan that computes every store; those whose loops meet share a kernel. Raises NotPlannable.
+
+    asked: what the stores' terms are forms of, with the roundings that the program has, where that is something else.
+    """
     for store in stores:
         _refuse(store.term, store.output, store.order)
     inputs = tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
     outputs = tuple(store.output for store in stores)
     builder = _Builder(held, {t.name for t in (*inputs, *outputs)})
-    kernels = builder.kernels(_prepared(stores))
+    kernels = with_exact(builder.kernels(_prepared(stores)), stores, asked or [store.term for store in stores])
     return Plan(kernels, inputs, outputs, tuple(derivation), tuple(builder.notes))
 
 

@@ -15,8 +15,9 @@ from ..egraph.term import Dim, Tensor, Term, reduces, subterms
 from .gluon_gauge import split
 from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, NotPlannable
+from .precision import native
 from .triton_ops import HALVES
-from .triton_product import const_value, factors, native
+from .triton_product import const_value, factors
 
 WIDEST = 256  # columns of one operand or accumulator
 
@@ -143,6 +144,8 @@ def _bind(kernel: Kernel) -> Binding:
     steps = _steps(loop, matcher)
     if not all(step.products for step in steps):
         raise NotPlannable("a state of its loop takes in no product of rows and columns")
+    if kernel.exact & {r for state in loop.accumulators for r in state.reductions}:
+        raise NotPlannable("a float32 result shows what multiplies the values, and the form rounds that to their type")
     bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values) if body is not None]
     loads = list(dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load"))
     diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)

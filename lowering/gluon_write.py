@@ -15,8 +15,9 @@ from ..egraph.term import Dim, Term
 from .gluon_bind import Binding, Diagonal, Operand, Product
 from .gluon_schedule import ROWS
 from .plan import Kernel, NotPlannable
+from .precision import native
 from .triton_ops import Value, atom, is_integer, literal, type_name
-from .triton_product import const_value, factors, native
+from .triton_product import const_value, factors
 from .triton_term import Facts, Scope, TileWriter
 
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added

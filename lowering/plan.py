@@ -115,7 +115,10 @@ class Store:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launch. Every store's order has the grid and the rows; held dims that it lacks, its term lacks too."""
+    """One launch. Every store's order has the grid and the rows; held dims that it lacks, its term lacks too.
+
+    exact: the sums of products whose computed factors must not be rounded to half precision (precision.py).
+    """
 
     name: str
     grid: tuple[Dim, ...]
@@ -125,6 +128,7 @@ class Kernel:
     loops: tuple[Loop, ...]
     stores: tuple[Store, ...]
     inputs: tuple[Tensor, ...]
+    exact: frozenset[Term] = frozenset()
 
     @property
     def result(self) -> Term:

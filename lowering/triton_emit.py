@@ -248,16 +248,16 @@ class _Emitter:
         how = tiles.weighing(state.gauge, state.reductions)
         scale, shift, weight = tiles.weights(how, dim, present, before)
         decay = tiles.assign("decay", Value(f"tl.exp2({how.decay(before.text, shift.text)})", before.dims), tiles.inner)
-        for mantissa, value in zip(mantissas, state.values, strict=True):
+        for mantissa, value, reduction in zip(mantissas, state.values, state.reductions, strict=True):
             into = Value(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
-            result = contract(tiles, dim, value, weight, into)
+            result = contract(tiles, reduction, value, weight, into)
             tiles.inner.lines.append(f"{mantissa.text} = {result.text}")
         tiles.inner.lines.append(f"{before.text} = {scale.text}")
 
     def _plain_step(self, state: Accumulator, total: Value, dim: Dim, guard: Value | None) -> None:
         tiles, body = self.tiles, state.values[0]
         if state.monoid == "sum" and not is_integer(body.dtype):
-            text = contract(tiles, dim, body, None, total, guard).text
+            text = contract(tiles, state.reductions[0], body, None, total, guard).text
         else:
             folded = tiles.fold(state.monoid, dim, body, tiles.conjunction(guard, tiles.padding(dim)))
             text = FOLDS[state.monoid].combine.format(total.text, tiles.align(folded, total.dims))

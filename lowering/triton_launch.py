@@ -241,7 +241,7 @@ def widest(kernel: Kernel) -> tuple[int, int]:
         dtype = getattr(torch, node.dtype)
         if dtype.is_floating_point and held:
             width, size = max(width, *held), max(size, dtype.itemsize)
-    return width, size
+    return width, max(size, 4 if kernel.exact else 2)
 
 
 def _has_cubes(kernel: Kernel) -> bool:

@@ -11,6 +11,7 @@ from math import isfinite, prod
 from ..egraph.ops import make
 from ..egraph.term import Dim, Term, subterms
 from .plan import Kernel
+from .precision import native
 from .triton_ops import HALVES, Value, is_integer, literal, type_name
 
 
@@ -49,17 +50,6 @@ def scale_split(gauge: Term) -> tuple[Term, float]:
     return (make("reduce", (raw,), gauge.attrs) if summed else raw), constant
 
 
-def native(part) -> Term | None:
-    """The half-precision term that a factor is the exact float32 image of."""
-    if not isinstance(part, Term):
-        return None
-    if part.dtype in HALVES:
-        return part
-    if part.op == "cast" and part.dtype == "float32" and part.args[0].dtype in HALVES:
-        return part.args[0]
-    return None
-
-
 def halves_below(parts: list[Term]) -> set[str]:
     """The half types of all floating loads under the factors; "float32" among them where one is not half."""
     loads = [n for p in parts for n in subterms(p) if n.op == "load"]
@@ -91,15 +81,19 @@ def zero_at_padding(part, dim: Dim) -> bool:
     return False
 
 
-def contract(writer, dim: Dim, body: Term, weight: Value | None = None, into: Value | None = None, guard=None) -> Value:
-    """into + Σ_dim weight · body. The weight is zero where an element is absent; `guard` says so for the rest."""
+def contract(writer, node: Term, body: Term, weight: Value | None = None, into=None, guard=None) -> Value:
+    """into + Σ weight · body, over the dim of the reduction `node`; an exact one rounds no factor.
+
+    The weight is zero where an element is absent; `guard` says so for the rest.
+    """
+    dim, exact = node.attrs[1], node in writer.kernel.exact
     parts = factors(body)
     constant = prod(const_value(p, 1.0) for p in parts)
     parts = [p for p in parts if p.op != "const"]
     outside = [writer.value(p) for p in parts if dim not in p.dims]
     outside += [Value(literal(constant))] if constant != 1.0 else []
     inside = [p for p in parts if dim in p.dims]
-    result = _matrix_product(writer, dim, inside, weight, None if outside else into, guard)
+    result = _matrix_product(writer, dim, inside, weight, None if outside else into, guard, exact)
     fused = result is not None and not outside and into is not None and result.dims == into.dims
     result = result or _summed_product(writer, dim, inside, weight, guard)
     for other in outside:
@@ -124,7 +118,7 @@ def _summed_product(writer, dim: Dim, inside, weight: Value | None, guard: Value
     return Value(f"tl.sum({product.text}, axis={product.dims.index(dim)})", tuple(d for d in product.dims if d != dim))
 
 
-def _matrix_product(writer, dim, inside, weight, into: Value | None, guard) -> Value | None:
+def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exact: bool) -> Value | None:
     """Σ_dim a · b as tl.dot, where the factors split into two matrices [x, dim] and [dim, y]."""
     groups: dict[tuple[Dim, ...], list] = {}
     for part in [*inside, *([weight] if weight else [])]:
@@ -142,13 +136,13 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard) -> V
             return None
         guarded = fits[0] if computed not in fits else computed
     left, right = (_operand(writer, dim, groups[k], guard if guard and k == guarded else None) for k in keys)
-    kind, left, right = _agree(writer, left, right, inside)
+    kind, left, right = _agree(writer, left, right, inside, exact)
     dims = (keys[0][0], keys[1][0])
     left = left.text if left.dims.index(dim) == 1 else f"tl.trans({left.text})"
     right = right.text if right.dims.index(dim) == 0 else f"tl.trans({right.text})"
     accumulate = f", {into.text}" if into is not None and into.dims == dims else ""
-    exact = {"float32": ', input_precision="ieee"', "float64": ", out_dtype=tl.float64"}.get(kind, "")
-    return Value(f"tl.dot({left}, {right}{accumulate}{exact})", dims)
+    how = {"float32": ', input_precision="ieee"', "float64": ", out_dtype=tl.float64"}.get(kind, "")
+    return Value(f"tl.dot({left}, {right}{accumulate}{how})", dims)
 
 
 def _operand(writer, dim: Dim, parts: list, guard: Value | None) -> Value:
@@ -166,8 +160,11 @@ def _operand(writer, dim: Dim, parts: list, guard: Value | None) -> Value:
     return value if value.text.isidentifier() else writer.assign("factor", value)
 
 
-def _agree(writer, left: Value, right: Value, inside) -> tuple[str, Value, Value]:
-    """Both operands in one type: a computed one follows a half one; two computed from halves only become halves."""
+def _agree(writer, left: Value, right: Value, inside, exact: bool) -> tuple[str, Value, Value]:
+    """Both operands in one type: a computed one follows a half one; two computed from halves only become halves.
+
+    exact: only what is half already is multiplied so.
+    """
     if any(p.dtype == "float64" for p in inside):
         return "float64", *(Value(f"{v.text}.to(tl.float64)", v.dims, "float64") for v in (left, right))
     half = {v.dtype for v in (left, right) if v.dtype in HALVES}
@@ -175,6 +172,8 @@ def _agree(writer, left: Value, right: Value, inside) -> tuple[str, Value, Value
         half = halves_below(inside)
     loaded = any(p.op == "load" and p.dtype == "float32" for p in inside)
     kind = half.pop() if len(half) == 1 and not loaded else "float32"
+    rounds = kind in HALVES and {left.dtype, right.dtype} != {kind}
+    kind = "float32" if exact and rounds else kind
     widen = kind == "bfloat16" and writer.facts.interpreted
     return kind, *(_typed(writer, v, kind, widen) for v in (left, right))
 

@@ -298,7 +298,7 @@ class TileWriter:
             raise NotPlannable(f"the reduction over {dim} is in no accumulator of this kernel")
         body = node.args[0]
         if monoid == "sum" and node.dtype not in ("bool",) and not is_integer(node.dtype):
-            result = contract(self, dim, body)
+            result = contract(self, node, body)
         else:
             result = self.fold(monoid, dim, body, self.padding(dim))
         return self.assign(f"{monoid}_{dim}", result)
@@ -357,7 +357,7 @@ class TileWriter:
         dim, (gauge, body) = state.attrs[1], state.args[0].args
         build = lambda: self.weights(self.weighing(gauge, [state]), dim, self.padding(dim))
         scale, _, weight = self.once(("weights", dim, gauge), gauge.dims - {dim}, build)
-        mantissa = self.assign("mantissa", contract(self, dim, body, weight))
+        mantissa = self.assign("mantissa", contract(self, state, body, weight))
         self.scope_of(state.dims).memo["state", state] = (scale, mantissa)
 
 

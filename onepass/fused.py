@@ -205,9 +205,9 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
             Store(from_json(term), tensor_from_json(output), tuple(dim_from_json(d) for d in order))
             for term, output, order in body["results"]
         ]
-        plan = plan_stores(stores, tuple(body["fired"]))
         report = replace(RegionReport.from_data(body["report"]), cache="found on disk, no search")
         asked = translate(canonical(program, body["names"])).results
+        plan = plan_stores(stores, tuple(body["fired"]), asked=[result.term for result in asked])
         for result, store, written in zip(asked, stores, report.certificates, strict=True):
             recheck(written, result, store, options.rules)
         form = _form([(store.term, store.order) for store in stores])

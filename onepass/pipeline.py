@@ -80,7 +80,8 @@ def optimize_all(
     fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
     statistics |= {"declined": given.declined} if given.declined else {}
-    plan = plan_stores([replace(r, term=t) for r, t in zip(results, found.terms, strict=True)], fired)
+    stores = [replace(r, term=t) for r, t in zip(results, found.terms, strict=True)]
+    plan = plan_stores(stores, fired, asked=[r.term for r in results])
     passes = found.passes_before, found.passes_after
     return Optimized(captured, found.terms, plan, fired, statistics, *passes, derivations)
 

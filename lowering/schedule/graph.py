@@ -12,8 +12,8 @@ from math import ceil, prod
 from ...egraph.term import Dim, Term, subterms
 from ..blocks import sides
 from ..plan import Accumulator, Kernel, Loop, NotPlannable
+from ..precision import native
 from ..states import summand
-from ..triton_product import native
 from ..weighing import weighing
 from .machine import COSTS, H200, Machine
 from .problem import Edge, Operation, Problem, Value
