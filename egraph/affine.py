@@ -97,7 +97,22 @@ def _atom_bounds(atom: Term, known):
         if atom.op == "floordiv":
             return (None if low is None else low // divisor), (None if high is None else high // divisor)
         return 0, divisor - 1
+    if atom.op == "abs":
+        ends = bounds(atom.args[0], known)
+        return 0, (None if None in ends else max(map(abs, ends)))
+    if atom.op in ("maximum", "minimum"):
+        return _extreme_bounds(atom.op == "maximum", [bounds(x, known) for x in atom.args])
     return None, None
+
+
+def _extreme_bounds(largest: bool, ends: list[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+    """Of the largest of some values, or the least: one end from any that is known, the other only from all."""
+    pick = max if largest else min
+    lows, highs = ([e[n] for e in ends] for n in range(2))
+    near, far = (lows, highs) if largest else (highs, lows)
+    one = pick((x for x in near if x is not None), default=None)
+    other = None if None in far else pick(far)
+    return (one, other) if largest else (other, one)
 
 
 def split_multiple(x: Term, divisor: int) -> tuple[Term, Term]:

@@ -204,7 +204,8 @@ class _Builder:
         loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a product.
         """
         terms, order = [s.term for s in stores], tuple(dict.fromkeys(d for s in stores for d in s.order))
-        loops = loop_reductions(terms, self.held)
+        found = loop_reductions(terms, self.held)
+        loops = [r for r in found if tensors(r)] or found  # a count beside others costs no tile anything
         free = [d for d in order if loops and is_long(d, self.held) and not any(d in r.dims for r in loops)]
         carried = free or [d for d in order if all(d in r.dims for r in loops)]
         private, batch, state = private_dims(terms), batch_dims(terms), state_dims(terms)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ..egraph.cost import contracts
 from ..egraph.ops import iota, load, make, reduce
-from ..egraph.term import Dim, Tensor, Term, all_dims, rebuild, reduces, substitute, subterms
+from ..egraph.term import Dim, Tensor, Term, all_dims, rebuild, reduces, substitute, subterms, tensors
 from .dims import batch_dims, every_reduction, is_long, loop_reductions, size_key, state_dims
 from .plan import NotPlannable
 
@@ -130,8 +130,11 @@ def _smallest_around(body: Term, inside: set[Term]) -> Term:
 
 
 def without(term: Term, rows: Dim, held: int) -> Term | None:
-    """A subterm that has loops and does not depend on the rows, as large as can be; one inside another comes first."""
-    holding = set(loop_reductions([term], held))
+    """A subterm that has loops and does not depend on the rows, as large as can be; one inside another comes first.
+
+    What reads nothing, as a count does, is not worth a kernel.
+    """
+    holding = {r for r in loop_reductions([term], held) if tensors(r)}
     for t in subterms(term):  # arguments come first
         if any(a in holding for a in t.args):
             holding.add(t)

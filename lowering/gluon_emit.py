@@ -31,8 +31,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait)
 from onepass.lowering.gluon_parts import (
-    added, coarse_tangent, counted, diagonal_tile, give_turn, halves, item_at, items_here, multiplied,
-    partial_sum, ramp, rescaled, rounded, row_max, row_sum, take_turn, tangent)
+    added, coarse_tangent, counted, diagonal_tile, give_turn, halves, item_at, items_here, logistic_curve,
+    multiplied, partial_sum, ramp, rescaled, rounded, row_max, row_sum, take_turn, tangent)
 
 
 """

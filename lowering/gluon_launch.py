@@ -205,7 +205,7 @@ def row_of(binding: Binding, sizes: dict) -> Row | None:
     uneven = mapped or bool(loop.limits)
     even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
     full = crowded(binding, binding.diagonals if even else ())
-    return default_row(width(binding), accumulated(binding), length, run, uneven, full)
+    return default_row(width(binding), accumulated(binding), length, run, uneven, full, bool(binding.overlays))
 
 
 def slower(plan: Plan, sizes: dict) -> float:

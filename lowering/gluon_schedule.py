@@ -84,7 +84,7 @@ class Row:
     """A default for kernels whose widest operand has up to `width` columns and whose accumulators together have
     up to `columns`, for loops up to `length` of which nine in ten tiles of rows run up to `run`. None is
     either: uneven, the lengths of the loop differ between tiles of rows; crowded, the code between the products
-    reads tensors or coordinates.
+    reads tensors or coordinates; copied, of these some tile by tile.
     """
 
     width: int
@@ -94,12 +94,15 @@ class Row:
     crowded: bool | None
     schedule: Schedule
     run: int = ANY
+    copied: bool | None = None
     slower: float = 0.0  # by this part than plain Triton, each with its defaults, where that was measured
 
 
 # First match wins.
 DEFAULTS = (
     Row(64, 64, ANY, True, None, Schedule(1, 64, 3, 2, residents=3), run=700),
+    Row(64, 64, 512, None, True, Schedule(2, 64, 2, 2, residents=2), copied=True),
+    Row(64, 64, ANY, None, True, Schedule(1, 64, 2, 1, residents=3), copied=True),
     Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 2, turns=True)),
     Row(64, 64, ANY, True, False, Schedule(4, 64, 4, 2, turns=True, chained=True)),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
@@ -111,11 +114,14 @@ DEFAULTS = (
 )
 
 
-def default_row(width: int, columns: int, length: int, run: float, uneven: bool, crowded: bool) -> Row | None:
+def default_row(
+    width: int, columns: int, length: int, run: float, uneven: bool, crowded: bool, copied: bool = False
+) -> Row | None:
     """The first default row that fits, None if accumulators need more registers than threads have."""
     for row in DEFAULTS:
         fits = width <= row.width and columns <= row.columns and length <= row.length and run <= row.run
-        if fits and row.uneven in (None, uneven) and row.crowded in (None, crowded):
+        known = ((row.uneven, uneven), (row.crowded, crowded), (row.copied, copied))
+        if fits and all(wanted in (None, found) for wanted, found in known):
             return row
     return None
 

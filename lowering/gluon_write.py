@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from math import prod
 
-from ..egraph.affine import affine
+from ..egraph.affine import affine, bounds
 from ..egraph.ops import cast, iota
 from ..egraph.term import Dim, Term
 from .gluon_bind import Binding, Diagonal, Operand, Product
@@ -25,7 +25,7 @@ RESERVED = (
     "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS consumer producer "
     "consumer0 consumer1 consumer2 added give_turn halves item_at multiplied partial_sum ramp rescaled rounded "
     "row_max row_sum take_turn tangent coarse_tangent counted position count turn start slot phase t w high items "
-    "visits total tile entry at item following more last diagonal_tile items_here place"
+    "visits total tile entry at item following more last diagonal_tile items_here place logistic_curve"
 ).split()
 
 
@@ -148,11 +148,14 @@ class GluonWriter(TileWriter):
         self.inner.memo[cast(diagonal.load, "float32")] = value
 
     def _build(self, node: Term, home: Scope) -> Value:
-        """As the base class, but a coordinate sum becomes a float part by part: conversions of scores are slow."""
+        """As the base class, but what is made of coordinates becomes a float without a conversion: those are slow."""
         if node.op == "cast" and node.dtype == "float32" and self.binding.loop.dim in node.dims:
             parts = _coordinates(node.args[0], (self.kernel.rows, self.binding.loop.dim))
             if parts is not None:
                 return self._counted(*parts)
+            if is_integer(node.args[0].dtype) and _small(node.args[0]):
+                value = self.value(node.args[0])
+                return Value(f"counted({value.text})", value.dims)
         return super()._build(node, home)
 
     def _counted(self, coefficients: dict[Term, int], constant: int) -> Value:
@@ -169,6 +172,8 @@ class GluonWriter(TileWriter):
             kinds = {o.tensor.dtype for o in (*self.binding.row_operands, *self.binding.streams)}
             name = "coarse_tangent" if kinds == {"bfloat16"} else "tangent"
             return Value(f"{name}({args[0].text})", args[0].dims)
+        if node.op == "sigmoid" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
+            return Value(f"logistic_curve({args[0].text})", args[0].dims)
         if node.op == "div" and self.wide in args[0].dims and self.wide not in args[1].dims:
             inverse = self.assign("inverse", Value(f"1.0 / {self.align(args[1], args[1].dims)}", args[1].dims))
             dims = self.union(args[0], inverse)
@@ -184,6 +189,11 @@ class GluonWriter(TileWriter):
         constant = prod(float(const_value(p, 1.0)) for p in parts)
         text = name if constant == 1.0 else f"{name} * {literal(constant)}"
         return Value(text, (self.kernel.rows, self.binding.loop.dim))
+
+
+def _small(node: Term) -> bool:
+    low, high = bounds(node)
+    return low is not None and high is not None and 0 <= low and high < EXACT
 
 
 def _coordinates(node: Term, dims: tuple[Dim, ...]) -> tuple[dict[Term, int], int] | None:

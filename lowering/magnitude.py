@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import exp, exp2, inf, isfinite, log2
 
-from ..egraph.term import Term
+from ..egraph.term import Term, subterms
 
 FACTOR = 2.0**5  # taken to be the most of a tensor that scores are multiplied or divided by
 SUM = 2.0**16  # of a sum over a dim, as of a product of queries and keys
@@ -22,6 +22,22 @@ Interval = tuple[float, float]
 
 def magnitude(term: Term) -> float:
     """The largest absolute value that is finite, as far as the term says."""
+    return max(map(abs, interval(term)))
+
+
+def positive(term: Term) -> bool:
+    """Proved: no tensor is read, and what is computed from coordinates along dims of known size is a normal number."""
+    unknown = lambda n: n.op == "size" or (n.op == "iota" and not isinstance(n.attrs[0].size, int))
+    return not reads(term) and not any(map(unknown, subterms(term))) and interval(term)[0] > 2.0**-100
+
+
+def reads(term: Term) -> bool:
+    """Whether any tensor is read, which may hold anything."""
+    return any(n.op in ("load", "reduce") for n in subterms(term))
+
+
+def interval(term: Term) -> Interval:
+    """Where the finite values of a term may lie."""
     done: dict[tuple[Term, bool], Interval] = {}
 
     def visit(node: Term, added: bool = True) -> Interval:
@@ -30,7 +46,7 @@ def magnitude(term: Term) -> float:
             done[node, added] = max(low, -UNKNOWN), min(high, UNKNOWN)
         return done[node, added]
 
-    return max(map(abs, visit(term)))
+    return visit(term)
 
 
 def _corners(operation: Callable[[float, float], float], a: Interval, b: Interval) -> Interval:

@@ -13,6 +13,7 @@ from math import inf, isfinite, isinf, isnan
 
 from ..egraph.affine import bounds
 from ..egraph.term import Dim, Term
+from .magnitude import positive, reads
 from .plan import NotPlannable
 
 STRUCTURAL = ("const", "iota", "load", "var", "size", "cast", "reduce", "scaled", "scale", "mantissa", "pow")
@@ -159,7 +160,8 @@ def _never_negative(node: Term) -> bool:
 
 
 def _power(node: Term, texts: list[str]) -> str:
-    """Small whole exponents as products, a constant fraction by a logarithm, the rest by a helper."""
+    """Small whole exponents as products; by a logarithm a constant fraction and what has no hostile base or exponent;
+    the rest by a helper."""
     exponent = node.args[1].attrs[0] if node.args[1].op == "const" else None
     if exponent is not None and float(exponent).is_integer() and 0 < abs(exponent) <= 8:
         product = " * ".join([texts[0]] * int(abs(exponent)))
@@ -168,7 +170,8 @@ def _power(node: Term, texts: list[str]) -> str:
         raise NotPlannable("an integer power with a varying or large exponent has no Triton form yet")
     if exponent == 0:
         return f"tl.where({texts[0]} == {texts[0]}, 1.0, 1.0)"
-    if exponent is not None and isfinite(exponent) and not float(exponent).is_integer():
+    fraction = exponent is not None and isfinite(exponent) and not float(exponent).is_integer()
+    if fraction or (exponent is None and positive(node.args[0]) and not reads(node.args[1])):
         return f"tl.exp2(tl.log2({texts[0]}) * {texts[1]})"
     if exponent is not None:  # a tile, as the helper expects
         texts = [texts[0], f"tl.where({texts[0]} == {texts[0]}, {literal(exponent)}, {literal(exponent)})"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import fx
@@ -209,13 +210,23 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
 
 
 def _is_lookup(node: fx.Node, s: Survey) -> bool:
-    """A smaller table of truth values read at places that can be made anew, as blocks drawn at random are."""
-    if name_of(node) != "getitem" or shape(node) is None or value_of_node(node).dtype != torch.bool:
+    """A much smaller table read at places that can be made anew, as blocks drawn at random and distances' biases are."""
+    if name_of(node) != "getitem" or shape(node) is None or not _tensor_inputs(node):
         return False
     table, *places = _tensor_inputs(node)
-    if node.args[0] is not table or value_of_node(table).dim() != len(places) or shape(table) == shape(node):
+    kept = value_of_node(table).dim() - len(places) if node.args[0] is table else 0
+    plain = isinstance(node.args[1], tuple) and all(p == slice(None) for p in node.args[1][:kept])
+    if (kept and not plain) or not places or not _is_smaller(table, node):
         return False
     return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in places)
+
+
+def _is_smaller(table: fx.Node, node: fx.Node) -> bool:
+    """Whether a table has fewer elements than what is read from it; of unknown sizes, fewer axes say so."""
+    known = [prod(sizes) if all(isinstance(n, int) for n in sizes) else None for sizes in map(shape, (table, node))]
+    if None in known:
+        return len(shape(table)) < len(shape(node))
+    return known[0] < known[1]
 
 
 def _is_predicate(node: fx.Node, s: Survey) -> bool:

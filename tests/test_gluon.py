@@ -70,7 +70,7 @@ def test_default_schedules_fit_every_width(width, plans):
 
 
 def test_the_rows_of_defaults_all_can_be_reached():
-    keys = [(r.width, r.columns, r.length, r.run, r.uneven, r.crowded) for r in DEFAULTS]
+    keys = [(r.width, r.columns, r.length, r.run, r.uneven, r.crowded, r.copied) for r in DEFAULTS]
     assert len(set(keys)) == len(keys)
 
 

@@ -7,7 +7,7 @@ import pytest
 from onepass.egraph import Dim
 from onepass.egraph.ops import cast, const, exp, iota, load, make, sum_over, where
 from onepass.egraph.term import Tensor
-from onepass.lowering.magnitude import magnitude
+from onepass.lowering.magnitude import magnitude, positive
 from onepass.lowering.weighing import LOG2_E, MODERATE, weighing
 
 I, J, D = Dim("i", 64), Dim("j", 128), Dim("d", 16)
@@ -58,3 +58,27 @@ def test_both_forms_say_the_same_exponent():
         value = eval(text, {"score": score, "shift": shift * unit})
         assert value == pytest.approx((score * how.natural - shift) * LOG2_E)
         assert eval(how.scale("score"), {"score": score}) * LOG2_E / unit == pytest.approx(score * how.natural * LOG2_E)
+
+
+NUMBER = cast(iota(I), "float32")
+ABOVE = {
+    "a rate by heads": const(1.0) - make("exp2", (const(-5.0) - NUMBER,)),
+    "a number": const(0.9),
+    "a sum": NUMBER + const(0.5),
+}
+NOT_SURELY = {
+    "what is read": cast(load(Q, iota(I), const(0)), "float32") + const(2.0),
+    "a coordinate": NUMBER,
+    "what may vanish": make("pow", (const(0.5), cast(iota(J), "float32"))),
+    "along an unknown dim": const(1e6) - cast(iota(Dim("n", "n")), "float32"),
+}
+
+
+@pytest.mark.parametrize("term", ABOVE.values(), ids=ABOVE)
+def test_what_is_positive(term):
+    assert positive(term)
+
+
+@pytest.mark.parametrize("term", NOT_SURELY.values(), ids=NOT_SURELY)
+def test_what_may_not_be(term):
+    assert not positive(term)

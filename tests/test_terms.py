@@ -258,6 +258,15 @@ def test_bounds_hold_every_value(x):
     assert high is None or found.max() <= high
 
 
+@given(st.sampled_from(["abs", "maximum", "minimum"]), index_terms, index_terms, index_terms)
+def test_bounds_of_extremes_hold_every_value(op, x, y, z):
+    x = make(op, (x,)) if op == "abs" else make(op, (x, y))
+    low, high = bounds(x - z)
+    found = meaning(x - z)
+    assert low is None or low <= found.min()
+    assert high is None or found.max() <= high
+
+
 @given(st.lists(st.integers(-3, 3), min_size=3, max_size=3), st.integers(-5, 5))
 def test_bounds_of_a_linear_term_are_tight(coefficients, constant):
     x = const(constant)

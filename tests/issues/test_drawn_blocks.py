@@ -38,10 +38,37 @@ def test_the_region_reads_the_table():
 
 
 @pytest.mark.usefixtures("fresh")
+def test_the_region_reads_the_bias():
+    def backend(gm, _):
+        found.extend(n.name for n in find_regions(gm.graph)[0].inputs)
+        return gm.forward
+
+    found = []
+    torch.compile(by_distance, backend=backend)(*inputs()[:3], torch.randn(2, 2 * N - 1))
+    assert sorted(found) == ["l_bias_", "l_k_", "l_q_", "l_v_"]
+
+
+@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_it_is_right(executor):
     given = inputs()
     options = {"inner": "eager", "strict": True, "executor": executor}
     run = torch.compile(attend, backend=onepass_backend, options=options)
     torch.testing.assert_close(run(*given), attend(*given), rtol=1e-5, atol=1e-5)
+    assert report.reports()[-1].regions[0].ran == executor
+
+
+def by_distance(q, k, v, bias):
+    i, j = torch.arange(N, device=q.device)[:, None], torch.arange(N, device=q.device)
+    return torch.softmax(q @ k.mT + bias[:, j - i + N - 1] + bias[:, (j - i).clamp(-7, 7) + 7], -1) @ v
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("executor", ["tiled", "triton"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_bias_by_distance_is_read_in_the_region(executor, dynamic):
+    given = [*inputs()[:3], torch.randn(2, 2 * N - 1)]
+    options = {"inner": "eager", "strict": True, "executor": executor}
+    run = torch.compile(by_distance, backend=onepass_backend, options=options, dynamic=dynamic)
+    torch.testing.assert_close(run(*given), by_distance(*given), rtol=1e-5, atol=1e-5)
     assert report.reports()[-1].regions[0].ran == executor
