@@ -210,7 +210,7 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
 
 
 def _is_lookup(node: fx.Node, s: Survey) -> bool:
-    """A much smaller table read at places that can be made anew, as blocks drawn at random and distances' biases are."""
+    """A smaller table read at places that can be made anew, as blocks drawn at random and biases by distance are."""
     if name_of(node) != "getitem" or shape(node) is None or not _tensor_inputs(node):
         return False
     table, *places = _tensor_inputs(node)
