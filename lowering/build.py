@@ -212,7 +212,7 @@ class _Builder:
         beside = _beside(loops)
         most = 2 * self.held if loops else self.held
         short = [d for d in order if d in private and d not in free and not is_long(d, most) and d.size != 1]
-        short = short if loops else sorted(short, key=size_key)[-1:]  # without states, a product of two is enough
+        short = short if loops else short[-1:]  # without states, a product of two is enough
         held = _fitting(short, [store.order for store in stores], self.held)
         choices = (
             [d for d in carried if d not in batch and d not in held],
