@@ -18,8 +18,9 @@ class NotTuned(OnepassError):
     """A setting that was found once and cannot run here; the message says why."""
 
 
-CHAIN = ("gluon", "triton", "tiled")
 ORIGINAL = "the original calls"
+KERNELS = ("gluon", "triton")
+LAST = {"cuda": ORIGINAL}  # who runs where no kernel does; the tiled executor's loops would leave a GPU idle
 
 
 def preference(executor: str, plan, device: torch.device) -> tuple[str, ...]:
@@ -28,20 +29,20 @@ def preference(executor: str, plan, device: torch.device) -> tuple[str, ...]:
     Kernels need a GPU; asked for by name, plain Triton also runs in its interpreter.
     """
     from .lowering.compat import interpreter_wanted
-
-    if device.type != "cuda" and (executor == "auto" or not interpreter_wanted()):
-        return ("tiled",)
-    if executor != "auto":
-        return CHAIN[CHAIN.index(executor) :]
     from .lowering.gluon_launch import refusal
 
-    return CHAIN if refusal(plan, device) is None else CHAIN[1:]
+    gpu, last = device.type == "cuda", LAST.get(device.type, "tiled")
+    if executor == "tiled" or (not gpu and (executor == "auto" or not interpreter_wanted())):
+        return ("tiled",)
+    if executor == "auto":
+        executor = "gluon" if refusal(plan, device) is None else "triton"
+    return (*KERNELS[KERNELS.index(executor) :], last)
 
 
 def by_measurement(names: tuple[str, ...], found, sizes: dict) -> dict[str, str]:
     """What the report calls each executor, in the order to try: plain Triton before Gluon where it measured faster."""
     said = {name: name for name in names}
-    if found.options.executor != "auto" or names[:2] != CHAIN[:2]:
+    if found.options.executor != "auto" or names[:2] != KERNELS:
         return said
     from .lowering.gluon_launch import slower
 
@@ -120,7 +121,7 @@ def original(found, tensors, call) -> Callable:
     return lambda given: laid_out(run(given), given, call)
 
 
-EXECUTORS: dict[str, Callable] = {"tiled": tiled, "triton": triton, "gluon": gluon}
+EXECUTORS: dict[str, Callable] = {"tiled": tiled, "triton": triton, "gluon": gluon, ORIGINAL: original}
 
 
 def laid_out(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor], call) -> list[torch.Tensor]:

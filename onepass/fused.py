@@ -29,13 +29,14 @@ from .errors import OnepassError, ProgramError
 from .given import unproved
 from .lowering.build import plan_stores
 from .lowering.gluon_bind import bind
-from .lowering.plan import Plan, Store
+from .lowering.plan import NotPlannable, Plan, Store
 from .lowering.schedule.solved import Kept
 from .options import Options
 from .program import Atom, Program
 from .report import KernelReport, RegionReport, Step
 from .rules import ALL
 from .torch_forms import Form, form_of
+from .traffic import SWELLS, eager_bytes, plan_bytes, swells
 
 BACKWARD = "recomputes through the original region (no derived backward yet)"
 _MOST = 512  # of a long-lived process, the latest are kept
@@ -175,6 +176,7 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
 
     captured = translate(program)
     found = optimize_all(captured.results, rules=options.rules)
+    _require_kernels(found.plan, program, options, hints)
     names = tuple(entry.name for entry in program.inputs)
     report = _report(key, program, options, found, hints)
     body = {
@@ -191,6 +193,21 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
     report = replace(report, cache="searched now, stored" if stored else "searched now, not stored")
     form = _form([(term, r.order) for term, r in zip(found.terms, captured.results, strict=True)])
     return Fused(key, program, options, tuple(map(tuple, strides)), names, found.plan, report, form)
+
+
+def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
+    """Raises NotPlannable for a plan that would not run on the region's GPU, or be worse than what is written.
+
+    What is left as written the compiler around may fuse; the operation could only call it as it stands.
+    """
+    if options.executor != "tiled" and swells(plan, program, hints):
+        raise NotPlannable(SWELLS)
+    if options.executor != "tiled" and any(entry.meta.device == "cuda" for entry in program.inputs):
+        from .lowering.triton_emit import emit
+
+        for kernel in plan.kernels:
+            if isinstance(bind(kernel), str):  # no Gluon either
+                emit(kernel, plan)
 
 
 def _restore(key: str, program: Program, options: Options, strides) -> Fused | None:
@@ -222,8 +239,6 @@ def _form(results) -> Form | None:
 
 
 def _report(key: str, program: Program, options: Options, found, hints) -> RegionReport:
-    from .traffic import eager_bytes, plan_bytes
-
     laws = {rule.name: rule.law for rule in (*ALL, *options.rules)}
     return RegionReport(
         key=key,

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from . import executors, torch_forms
-from .program import Program
-from .sizes import value_of
+from .traffic import made
 
 SMALL = {"cpu": 16 << 20, "cuda": 32 << 20}  # bytes of the largest value that the original calls may make to be tried
 WORTH = 0.9  # a rival is taken if it needs at most so much of the plan's time
@@ -30,7 +29,7 @@ def rivals(found, tensors: Sequence[torch.Tensor], call) -> dict[str, Callable]:
     if found.form is not None:
         for kernel in torch_forms.kernels(found.form, device, found.program.output_metas[0].dtype):
             known[kernel.name] = _library(kernel)
-    if largest(found.program, call.sizes) <= SMALL.get(device, 0):
+    if max(made(found.program, call.sizes), default=0) <= SMALL.get(device, 0):
         known[executors.ORIGINAL] = executors.original
     return known
 
@@ -41,17 +40,6 @@ def _library(kernel: torch_forms.Kernel) -> Callable:
         return lambda given: executors.laid_out([run(given)], given, call)
 
     return prepared
-
-
-def largest(program: Program, sizes: dict[str, int]) -> int:
-    """Bytes of the largest value that the original calls make."""
-    found = 0
-    for meta in (m for node in program.nodes for m in node.metas):
-        count = getattr(torch, meta.dtype).itemsize
-        for n in meta.shape:
-            count *= value_of(n, sizes)
-        found = max(found, count)
-    return found
 
 
 def size_class(device: torch.device, sizes: dict[str, int]) -> str:

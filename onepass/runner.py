@@ -18,6 +18,7 @@ from .agreement import mismatch, undecided
 from .errors import OnepassError
 from .fused import Carried, Fused
 from .sizes import value_of
+from .traffic import SWELLS, swells
 
 PATIENCE = 8  # comparisons that inputs leave undecided, after which a kernel counts as wrong
 MOST = 1024  # kinds of calls that are kept ready; a generation of that many lengths is prepared anew
@@ -128,7 +129,7 @@ class Runner:
             except Exception as error:
                 self._fails(name, error)
                 continue
-            if checked and self._decided(run, results, tensors, call):
+            if checked and self._decided(name, run, results, tensors, call):
                 self._keep(kind, name, run)
             self.say(getattr(run, "who", name))
             return results
@@ -150,13 +151,13 @@ class Runner:
         self.say(run.who)
         return results
 
-    def _decided(self, run: Callable, results: list[torch.Tensor], tensors: Tensors, call: Call) -> bool:
-        """Whether the plan itself is to run calls of this kind from now on; a class of sizes is measured once.
+    def _decided(self, name: str, run: Callable, results: list[torch.Tensor], tensors: Tensors, call: Call) -> bool:
+        """Whether the executor is to run calls of this kind from now on; a class of sizes is measured once.
 
         On a CPU a class is measured at its second call, as many have no second. On a GPU the first call compiles and
         compares anyway, and the second may be captured in a graph.
         """
-        others = rivals.rivals(self.found, tensors, call)
+        others = {n: prepare for n, prepare in rivals.rivals(self.found, tensors, call).items() if n != name}
         size = rivals.size_class(tensors[0].device, call.sizes)
         if not others or size in self.choices:
             return True
@@ -212,6 +213,9 @@ class Runner:
 
     def order(self, device: torch.device, call: Call) -> dict[str, tuple[str, Callable]]:
         """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
+        if self.found.options.executor != "tiled" and swells(self.found.plan, self.found.program, call.sizes):
+            report.note(self.found.key, f"{executors.ORIGINAL} run at some sizes: {SWELLS}")
+            return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
         said = executors.by_measurement(self.preference(device), self.found, call.sizes)
         order = {name: (who, executors.EXECUTORS[name]) for name, who in said.items()}
         point = self.tuned.get(rivals.size_class(device, call.sizes)) if self.tuned else None
@@ -237,15 +241,15 @@ class Runner:
     def _checked(self, name: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
         """The results, and whether they are known to be right: a kernel's first ones are compared with the tiled's."""
         kind = f"{name} {_specialisation(tensors, call.sizes)}"
-        if name == "tiled" or kind in self.validated or not tensors[0].is_cuda:
+        if name in ("tiled", executors.ORIGINAL) or kind in self.validated or not tensors[0].is_cuda:
             return run(tensors), True
         return self.validate(kind, run, tensors, call)
 
     def validate(self, kind: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
-        """A wrong kernel is never used. A graph capture cannot wait for a comparison: it gets the tiled results."""
-        expected = executors.EXECUTORS["tiled"](self.found, tensors, call)(tensors)
+        """A wrong kernel is never used. A graph capture cannot wait for a comparison: it gets the original calls."""
         if torch.cuda.is_current_stream_capturing():
-            return expected, False
+            return executors.original(self.found, tensors, call)(tensors), False
+        expected = self._expected(tensors, call)
         results = run(tensors)
         pairs = [(r, e) for r, e in zip(results, expected, strict=True) if mismatch(r, e, tensors)]
         if pairs and all(undecided(*pair, tensors) for pair in pairs) and self.undecided[kind] < PATIENCE:
@@ -257,6 +261,13 @@ class Runner:
         self.validated.add(kind)
         cache.update(self.found.key, validated=sorted(self.validated))
         return results, True
+
+    def _expected(self, tensors: Tensors, call: Call) -> list[torch.Tensor]:
+        """What a kernel is compared with: the plan tile by tile, or the original calls where memory is too short."""
+        try:
+            return executors.EXECUTORS["tiled"](self.found, tensors, call)(tensors)
+        except torch.OutOfMemoryError:
+            return executors.original(self.found, tensors, call)(tensors)
 
 
 def _choices(stored) -> dict[str, tuple[str, float]]:

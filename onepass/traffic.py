@@ -1,7 +1,8 @@
-"""Bytes that a region moves, estimated from shapes: as eager runs it, and as a plan runs it. For reports only.
+"""Bytes that a region moves and makes, estimated from shapes: as eager runs it, and as a plan runs it.
 
 Eager: every ATen call that is not a view reads its inputs and writes its result. A plan: every kernel reads each input
-once per loop that needs it and writes its output once. Caches are left out on both sides. Used by fused.py.
+once per loop that needs it and writes its output once. Caches are left out on both sides. What is moved is for reports;
+by what is made a plan is refused. Used by fused.py, rivals.py, runner.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from .errors import ProgramError
 from .lowering.plan import Kernel, Plan
 from .program import Input, Program
 from .sizes import value_of
+
+SPARE = 64 << 20  # bytes that a plan may store between kernels whatever the original makes
+SWELLS = "the kernels would store more between them than the original calls make"
 
 
 class _Counter(TorchDispatchMode):
@@ -56,6 +60,24 @@ def _example(entry: Input, sizes) -> torch.Tensor:
     shape, strides = ([value_of(s, sizes) for s in texts] for texts in (entry.meta.shape, entry.strides))
     dtype = getattr(torch, entry.meta.dtype)
     return torch.empty_strided(shape, strides, dtype=dtype, device=entry.meta.device)
+
+
+def made(program: Program, sizes: Mapping[str, int]) -> list[int]:
+    """Bytes of every value that the original calls make. Raises ProgramError if a size is not known."""
+    metas = (m for node in program.nodes for m in node.metas)
+    return [_size(Tensor("", m.dtype, m.shape), sizes) for m in metas]
+
+
+def swells(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:
+    """Whether what the plan's kernels store for each other is more than all that the original calls make."""
+    results = {output.name for output in plan.outputs}
+    parts = [s.output for kernel in plan.kernels for s in kernel.stores if s.output.name not in results]
+    if not parts:
+        return False
+    try:
+        return sum(_size(part, sizes) for part in parts) > max(SPARE, sum(made(program, sizes)))
+    except ProgramError:
+        return False
 
 
 def plan_bytes(plan: Plan, sizes: Mapping[str, int]) -> int | None:

@@ -67,12 +67,12 @@ def test_the_winner_is_kept_and_goes_first(asked, monkeypatch):
     assert cache.read(asked.found.key)["tuned"] == {asked.size: best}
     runner, device, size = Runner(fused.read(asked.text)), torch.device("cuda"), asked.size
     monkeypatch.setattr(rivals, "size_class", lambda *_: size)
-    monkeypatch.setattr(executors, "preference", lambda *_: executors.CHAIN)
+    monkeypatch.setattr(executors, "preference", lambda *_: (*executors.KERNELS, "tiled"))
     first, (who, _) = next(iter(runner.order(device, asked.call).items()))
     assert first == f"tuned {best}" and str(best[1]) in who
-    assert list(runner.order(torch.device("cpu"), asked.call)) == list(executors.CHAIN)
+    assert list(runner.order(torch.device("cpu"), asked.call)) == [*executors.KERNELS, "tiled"]
     monkeypatch.setattr(rivals, "size_class", lambda *_: "other sizes")
-    assert list(runner.order(device, asked.call)) == list(executors.CHAIN)
+    assert list(runner.order(device, asked.call)) == [*executors.KERNELS, "tiled"]
 
 
 def test_nothing_right_keeps_nothing(asked):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from onepass import cache, fused, operator, report, rivals, torch_forms
+from onepass import cache, fused, operator, report, rivals, torch_forms, traffic
 from onepass.backend import onepass_backend
 from onepass.capture import program_of
 from onepass.options import Options
@@ -135,7 +135,7 @@ def test_none_is_asked_where_it_is_forbidden_or_an_executor_is_named(monkeypatch
 
 def test_the_original_calls_are_no_rival_where_their_values_are_large(monkeypatch):
     found = made(plain, *(torch.randn(2, 2, 24, 16) for _ in range(3)))
-    assert rivals.largest(found.program, {}) == 2 * 2 * 24 * 24 * 4
+    assert max(traffic.made(found.program, {})) == 2 * 2 * 24 * 24 * 4
     inputs = [torch.randn(2, 2, 24, 16)]
     call = type("Call", (), {"sizes": {}})
     assert set(rivals.rivals(found, inputs, call)) == {"sdpa flash", "the original calls"}

@@ -1,0 +1,156 @@
+"""Where no kernel runs on a GPU the original calls do, not the tiled executor's loops, and the report says why.
+
+The GPU's chain is put in place of the CPU's: the last executor of a device is a row of a table.
+"""
+
+import math
+
+import pytest
+import torch
+
+from onepass import executors, fused, report, runner, traffic
+from onepass.backend import onepass_backend
+from onepass.capture import program_of
+from onepass.lowering import gluon_launch, triton_emit
+from onepass.lowering.plan import NotPlannable
+from onepass.options import Options
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+class Broken(Exception):
+    pass
+
+
+def broken(*_):
+    raise Broken("on purpose")
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Kernels that fail, and behind them what a GPU has."""
+    monkeypatch.setitem(executors.LAST, "cpu", executors.ORIGINAL)
+    for name in ("tiled", *executors.KERNELS):
+        monkeypatch.setitem(executors.EXECUTORS, name, broken)
+
+
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v
+
+
+def with_sums(q, k, v):
+    score = q @ k.mT / math.sqrt(q.shape[-1])
+    return torch.softmax(score, dim=-1) @ v, torch.logsumexp(score, -1)
+
+
+def linear(q, k, v):
+    return (q @ k.mT) @ v
+
+
+def inputs(length=40, columns=40):
+    return [torch.randn(1, 2, n, 16) for n in (length, columns, columns)]
+
+
+def compiled(function=attention, dynamic=None, **options):
+    options = {"inner": "eager", "libraries": False, **options}
+    return torch.compile(function, backend=onepass_backend, dynamic=dynamic, options=options)
+
+
+CHAINS = [
+    ("auto", None, ("gluon", "triton", executors.ORIGINAL)),
+    ("auto", "not this one", ("triton", executors.ORIGINAL)),
+    ("triton", None, ("triton", executors.ORIGINAL)),
+    ("tiled", None, ("tiled",)),
+]
+
+
+@pytest.mark.parametrize("option, refused, chain", CHAINS)
+def test_the_chain_of_a_gpu_ends_in_the_original_calls(option, refused, chain, monkeypatch):
+    monkeypatch.setattr(gluon_launch, "refusal", lambda *_: refused)
+    assert executors.preference(option, None, torch.device("cuda")) == chain
+    assert executors.preference("auto", None, torch.device("cpu")) == ("tiled",)
+
+
+@pytest.mark.parametrize("function", [attention, with_sums])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_kernels_that_fail_give_way_to_the_original_calls(function, mode, as_on_a_gpu):
+    run = compiled(function, executor="triton", dynamic=True)
+    for lengths in ((40, 40), (40, 40), (23, 57)):
+        arguments = inputs(*lengths)
+        with mode():
+            torch.testing.assert_close(run(*arguments), function(*arguments), rtol=1e-5, atol=1e-6)
+    (region,) = report.reports()[-1].regions
+    assert region.ran == executors.ORIGINAL and region.ran in str(report.reports()[-1])
+    assert [note for note in region.notes if "triton failed" in note and "on purpose" in note]
+    assert not [note for note in region.notes if "tiled" in note]
+
+
+def test_strict_says_that_a_kernel_failed(as_on_a_gpu):
+    with pytest.raises(Broken):
+        compiled(executor="triton", strict=True)(*inputs())
+
+
+def one_of(arguments):
+    one = runner.Runner(fused.make(program_of(attention, *arguments), Options(executor="triton")))
+    return one, runner.call_of(one.found, arguments, ())
+
+
+def test_a_capture_before_the_comparison_gets_the_original_calls(as_on_a_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    arguments = inputs()
+    one, call = one_of(arguments)
+    (result,), known = one.validate("kind", broken, arguments, call)
+    torch.testing.assert_close(result, attention(*arguments))
+    assert not known
+
+
+def test_without_memory_for_tiles_the_comparison_is_with_the_original_calls(monkeypatch):
+    def short(*_):
+        raise torch.OutOfMemoryError("on purpose")
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", short)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    arguments = inputs()
+    one, call = one_of(arguments)
+    assert one.validate("kind", lambda given: [attention(*given)], arguments, call)[1]
+    with pytest.raises(runner.ExecutorError, match="differs"):
+        one.validate("other", lambda given: [1.1 * attention(*given)], arguments, call)
+
+
+def test_a_plan_that_stores_more_than_the_original_makes_is_refused(monkeypatch):
+    for spare, refusals in ((traffic.SPARE, []), (0, [traffic.SWELLS])):
+        monkeypatch.setattr(traffic, "SPARE", spare)
+        torch._dynamo.reset()
+        arguments = inputs(5, 5 + len(refusals))  # another region, which no cache knows
+        run = compiled(linear, dynamic=True)
+        torch.testing.assert_close(run(*arguments), linear(*arguments), rtol=1e-4, atol=1e-4)
+        found = report.reports()[-1]
+        assert [r.reason for r in found.refusals] == refusals and len(found.regions) == 1 - len(refusals)
+
+
+def test_sizes_at_which_a_plan_stores_more_run_the_original_calls(monkeypatch):
+    monkeypatch.setattr(traffic, "SPARE", 0)
+    run = compiled(linear, dynamic=True)
+    for length, who in ((200, "tiled"), (5, executors.ORIGINAL), (190, "tiled")):
+        arguments = inputs(length, length)
+        torch.testing.assert_close(run(*arguments), linear(*arguments), rtol=1e-4, atol=1e-4)
+        (region,) = report.reports()[-1].regions
+        assert region.ran == who
+    assert any(traffic.SWELLS in note for note in region.notes)
+
+
+def test_what_no_kernel_can_run_on_a_gpu_is_left_as_written(monkeypatch):
+    """The compiler around may fuse it then; on a CPU the tiled executor needs no kernel."""
+
+    def none(*_):
+        raise NotPlannable("no form")
+
+    program = program_of(linear, *inputs())
+    plan = fused.make(program, Options()).plan
+    monkeypatch.setattr(triton_emit, "emit", none)
+    entries = tuple(fused.replace(i, meta=fused.replace(i.meta, device="cuda")) for i in program.inputs)
+    on_gpu = fused.replace(program, inputs=entries)
+    fused._require_kernels(plan, program, Options(), {})
+    fused._require_kernels(plan, on_gpu, Options(executor="tiled"), {})
+    with pytest.raises(NotPlannable, match="no form"):
+        fused._require_kernels(plan, on_gpu, Options(), {})
