@@ -13,6 +13,7 @@ from math import prod
 from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
 from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
 from .cuts import FEW, in_the_way, nested, sharing, unshadowed, without
+from .differences import Difference, of_difference
 from .dims import (
     batch_dims,
     every_reduction,
@@ -137,6 +138,9 @@ class _Builder:
         rows, _ = rows_of(term)
         while rows is not None and (loose := without(term, rows, self.held)):
             term = self.cut(term, loose, order, f"is the same for all {rows}")
+        while found := self.of_difference(replace(store, term=term)):
+            values = self.stored(found.values, order, f"is a function of {found.dim} = {found.index} alone")
+            term = _replace_from_above(term, {found.part: substitute(values, {iota(found.dim): found.index})})
         needed = {*tensors(term)}
         before = [level for other, level in self.level.items() if other.output in needed]
         self.level[replace(store, term=term)] = 1 + max(before, default=-1)
@@ -180,8 +184,22 @@ class _Builder:
         self.notes += [] if note in self.notes else [note]
         return replace(loop, map=found)
 
+    def of_difference(self, store: Store) -> Difference | None:
+        """What of the store's loops is a function of loop minus rows, and costly enough to be stored."""
+        rows, _, grid = self.shape((store,))
+        for r in loop_reductions([store.term], self.held):
+            _, *bodies = _peel(r)
+            found = of_difference(filter(None, bodies), rows, r.attrs[1], grid)
+            if found is not None:
+                return found
+        return None
+
     def cut(self, term: Term, part: Term, order: tuple[Dim, ...], why: str) -> Term:
         """Stores `part` by an earlier kernel and loads it instead."""
+        return _replace_from_above(term, {part: self.stored(part, order, why)})
+
+    def stored(self, part: Term, order: tuple[Dim, ...], why: str) -> Term:
+        """The load of what an earlier kernel stores."""
         if part not in self.parts:
             dims = (*(d for d in order if d in part.dims), *sorted(part.dims - set(order)))
             name = self.fresh_name()
@@ -190,7 +208,7 @@ class _Builder:
             self.notes.append(f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}")
             self.add(Store(part, target, dims))
             self.parts[part] = load(target, *(iota(d) for d in dims))
-        return _replace_from_above(term, {part: self.parts[part]})
+        return self.parts[part]
 
     def fresh_name(self) -> str:
         name = next(n for k in range(len(self.names) + 1) if (n := f"part{k}") not in self.names)
