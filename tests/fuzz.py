@@ -80,13 +80,15 @@ def compiled_ahead(program: Fuzzed, target: str) -> Outcome:
 def compared(got, eager, exact, hidden: bool, rounded: torch.dtype) -> Outcome:
     """Wrong if any result is further from float64 than eager's own error and a floor allow, or finite elsewhere.
 
+    rounded: the narrowest type that the program rounds to; in a float32 result only where eager's own error shows it.
     hidden: what eager makes NaN of a masked value that is not finite may be finite.
     """
     for mine, theirs, truth in zip(got, eager, exact, strict=True):
         floor = max(FLOOR[rounded], FLOOR[mine.dtype])
         if (rounded, mine.dtype) == (torch.float32, torch.float64):
             floor *= 20  # a rounding that the program asks for is dropped: of scores of a thousand, 6e-5
-        if difference := _difference(mine, theirs, truth.double(), hidden, floor):
+        least = FLOOR[mine.dtype] if mine.dtype == torch.float32 else floor
+        if difference := _difference(mine, theirs, truth.double(), hidden, floor, least):
             return Outcome("wrong", difference)
     found = report.reports()
     notes = [n for r in found for region in r.regions for n in region.notes if "failed" in n]
@@ -99,7 +101,7 @@ def compared(got, eager, exact, hidden: bool, rounded: torch.dtype) -> Outcome:
     return Outcome("refused", re.sub(r" at <fuzzed>:\d+", "", reasons[0])) if reasons else Outcome("nothing to do")
 
 
-def _difference(got, eager, exact, hidden: bool, floor: float) -> str:
+def _difference(got, eager, exact, hidden: bool, floor: float, least: float) -> str:
     if got.dtype != eager.dtype or got.shape != eager.shape or _strides(got) != _strides(eager):
         return f"{got.dtype}{list(got.shape)} {got.stride()}, eager {eager.dtype}{list(eager.shape)} {eager.stride()}"
     most = 0.99 * torch.finfo(got.dtype).max  # beyond it, rounding decides whether a value is infinite
@@ -112,6 +114,7 @@ def _difference(got, eager, exact, hidden: bool, floor: float) -> str:
         return ""
     error, own = ((x.double() - exact)[usable].abs().max().item() for x in (got, eager))
     size = max(1.0, exact[usable].abs().max().item())
+    floor = floor if own > least * size else least
     return "" if error <= 4 * own + floor * size else f"error {error:.3g}, eager's {own:.3g}, size {size:.3g}"
 
 

@@ -78,3 +78,10 @@ def test_near_the_largest_half_rounding_may_make_a_value_infinite(exact, wrong):
     truth = (torch.tensor([exact], dtype=torch.float64),)
     found = compared(half(torch.inf), half(exact), truth, False, torch.float16)
     assert (found.kind == "wrong") == wrong
+
+
+@pytest.mark.parametrize("own, wrong", [(1e-7, True), (2e-4, False)])
+def test_halves_excuse_a_float32_result_only_where_eager_rounds(own, wrong):
+    truth = torch.ones(3, dtype=torch.float64)
+    mine, theirs = ((torch.ones(3) + error,) for error in (9e-4, own))
+    assert (compared(mine, theirs, (truth,), False, torch.bfloat16).kind == "wrong") == wrong
