@@ -136,7 +136,8 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
             return None
         guarded = fits[0] if computed not in fits else computed
     left, right = (_operand(writer, dim, groups[k], guard if guard and k == guarded else None) for k in keys)
-    kind, left, right = _agree(writer, left, right, inside, exact)
+    alone = [groups[k][0] for k in keys if len(groups[k]) == 1]
+    kind, left, right = _agree(writer, left, right, inside, exact, any(_is_single(p) for p in alone))
     dims = (keys[0][0], keys[1][0])
     left = left.text if left.dims.index(dim) == 1 else f"tl.trans({left.text})"
     right = right.text if right.dims.index(dim) == 0 else f"tl.trans({right.text})"
@@ -160,18 +161,21 @@ def _operand(writer, dim: Dim, parts: list, guard: Value | None) -> Value:
     return value if value.text.isidentifier() else writer.assign("factor", value)
 
 
-def _agree(writer, left: Value, right: Value, inside, exact: bool) -> tuple[str, Value, Value]:
+def _is_single(part) -> bool:
+    return isinstance(part, Term) and part.op == "load" and part.dtype == "float32"
+
+
+def _agree(writer, left: Value, right: Value, inside, exact: bool, single: bool) -> tuple[str, Value, Value]:
     """Both operands in one type: a computed one follows a half one; two computed from halves only become halves.
 
-    exact: only what is half already is multiplied so.
+    exact: only what is half already is multiplied so. single: one operand is float32 in memory, as it stands.
     """
     if any(p.dtype == "float64" for p in inside):
         return "float64", *(Value(f"{v.text}.to(tl.float64)", v.dims, "float64") for v in (left, right))
     half = {v.dtype for v in (left, right) if v.dtype in HALVES}
     if not half:
         half = halves_below(inside)
-    loaded = any(p.op == "load" and p.dtype == "float32" for p in inside)
-    kind = half.pop() if len(half) == 1 and not loaded else "float32"
+    kind = half.pop() if len(half) == 1 and not single else "float32"
     rounds = kind in HALVES and {left.dtype, right.dtype} != {kind}
     kind = "float32" if exact and rounds else kind
     widen = kind == "bfloat16" and writer.facts.interpreted

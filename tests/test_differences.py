@@ -30,6 +30,7 @@ from onepass.lowering.build import build_plan
 from onepass.lowering.differences import by_difference, of_difference
 from onepass.lowering.gluon_bind import bind
 from onepass.lowering.tiled import run_tiled, tiled_results
+from onepass.lowering.triton_emit import Facts, emit
 from onepass.lowering.triton_launch import Launcher
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
@@ -119,6 +120,11 @@ def test_hopper_reads_the_values_as_a_diagonal(any_size):
     plan, _, _ = made(retention, 512, 512, 64, torch.bfloat16)
     (diagonal,) = bind(plan.kernels[-1]).diagonals
     assert diagonal.tensor.name == plan.kernels[0].output.name and diagonal.step == 1
+
+
+def test_what_is_stored_does_not_make_a_product_of_halves_one_of_single_precision(any_size):
+    plan, _, _ = made(retention, 40, 300, 16, torch.bfloat16)
+    assert "ieee" not in emit(plan.kernels[-1], plan, Facts(frozenset("ij"))).text
 
 
 def test_a_guard_of_the_difference_stays_one(any_size):
