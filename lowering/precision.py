@@ -2,7 +2,8 @@
 
 A product with a half-precision matrix rounds computed factors to its type, which makes it fast. That is of the size of
 the result's own rounding where the result is stored in half precision, and of the program's where that rounds the
-factors or their product itself; elsewhere it would be all the error there is. Decided once, by build.py, for emitters.
+factors or their product itself; elsewhere it would be all the error there is. A factor that is a sum which the program
+never had, as of products done in another order, was rounded nowhere. Decided once, by build.py, for emitters.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..egraph.term import Term
+from ..egraph.term import Term, reduces
 from .dims import sum_factors, two_sides
 from .plan import Kernel, Store
 from .triton_ops import HALVES
@@ -19,13 +20,20 @@ from .triton_ops import HALVES
 def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], asked: Sequence[Term]) -> tuple[Kernel, ...]:
     """The kernels with their `exact` reductions. asked[n]: what stores[n] computes, as the program has it."""
     pairs = zip(stores, asked, strict=True)
+    had = {n for term in asked for n in reduces(term)}
     shown = {s.output for s, term in pairs if s.output.dtype not in HALVES and any(map(has_computed, unrounded(term)))}
     found: list[Kernel] = []
     for kernel in reversed(kernels):
         nodes = {n for store in kernel.stores if store.output in shown for n in unrounded(store.term)}
         shown |= {n.attrs[0] for n in nodes if n.op == "load"}
-        found.append(replace(kernel, exact=frozenset(filter(has_computed, nodes))))
+        new = {n for store in kernel.stores for n in reduces(store.term) if _has_new_factor(n, had)}
+        found.append(replace(kernel, exact=frozenset(filter(has_computed, nodes | new))))
     return tuple(reversed(found))
+
+
+def _has_new_factor(node: Term, had: set[Term]) -> bool:
+    parts = sum_factors(node) if node.attrs[0] == "sum" else []
+    return any(p.op == "reduce" and p.attrs[0] == "sum" and p not in had for p in parts)
 
 
 def unrounded(term: Term) -> Iterator[Term]:
