@@ -201,7 +201,7 @@ def tile_lengths(program: KernelProgram, length: dict[Dim, int], budget: int) ->
 def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict:
     """The kernel's outputs by name."""
     program = _program(kernel)
-    device = next((tensors[t.name].device for t in kernel.inputs), torch.device("cpu"))
+    device = next((t.device for t in tensors.values()), torch.device("cpu"))  # a kernel may have no inputs of its own
     outputs = {store.output.name: _allocated(store.output, sizes, device) for store in kernel.stores}
     frame = Frame(program.axes, tensors, sizes, device)
     length = {d: resolve(d.size, sizes) for d in program.axes}

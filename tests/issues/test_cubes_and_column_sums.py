@@ -74,3 +74,13 @@ def test_and_they_compute_the_right_thing(function):
     result = run_triton(planned(function, inputs), dict(zip("qkv", inputs, strict=True)), {})
     exact = function(*(t.double() for t in inputs))
     torch.testing.assert_close(result.double(), exact, atol=1e-4, rtol=1e-4)
+
+
+def test_a_guarded_product_is_no_cube():
+    def causal(q, k, v):
+        i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        return torch.where(j <= i, torch.sigmoid(q @ k.mT), 0.0) @ v
+
+    captured = translate(program_of(causal, *(torch.empty(2, 4096, 64, dtype=torch.bfloat16) for _ in range(3))))
+    (kernel,) = optimize(captured.term, captured.output, captured.order).plan.kernels
+    assert default_for(kernel, "sm_90") != CUBES
