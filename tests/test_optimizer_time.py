@@ -52,4 +52,4 @@ def test_time_is_linear_in_distinct_regions():
     seconds(*several(1))
     few, many = seconds(*several(4)), seconds(*several(16))
     assert sum(len(r.regions) for r in report.reports()) == 1 + 4 + 16
-    assert many <= 1.5 * 4 * few
+    assert many <= 2 * 4 * few  # squares would take 4 * 4; other work on the machine disturbs either
