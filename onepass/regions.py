@@ -134,6 +134,18 @@ def _grown(draft: _Draft, s: Survey, taken: Nodes) -> Region:
     return replace(region, refusal=_unwanted(growth, region, s))
 
 
+def _first_reader(node: fx.Node, owned: Nodes) -> fx.Node:
+    """Back from a node outside to the call outside that reads a region's value: it is what is not understood."""
+    waiting, seen = [node], {node}
+    for n in waiting:
+        if any(m in owned for m in n.all_input_nodes):
+            return n
+        fresh = [m for m in n.all_input_nodes if m not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return node
+
+
 def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
     """Why the values that are used outside cannot be results of one kernel's region."""
     if len(growth.outputs) == 1 and not growth.wide and growth.circle is None:
@@ -145,7 +157,9 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
     reason = f"the result of {name_of(node)} is also used by {name_of(user) or user.op}{said}"
     refusal = Refusal(reason, where_of(node) or where_of(region.anchor), "used outside")
     if growth.circle is not None:
-        reason = f"{name_of(user) or user.op}{said} needs a result and gives an input"
+        reader = _first_reader(user, growth.owned)
+        said = f" at {where_of(reader)}" if where_of(reader) else ""
+        reason = f"{name_of(reader) or reader.op}{said} reads what the region computes and gives what it needs"
         return Refusal(reason, refusal.where, refusal.kind)
     if growth.wide and not any(s.kind[n] == "reduction" for n in growth.owned):
         said = f"{reason}: what is written anyway is not computed again to save reading it"
@@ -211,12 +225,13 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
 
 def _is_lookup(node: fx.Node, s: Survey) -> bool:
     """A smaller table read at places that can be made anew, as blocks drawn at random and biases by distance are."""
-    if name_of(node) != "getitem" or shape(node) is None or not _tensor_inputs(node):
+    tensor = lambda n: isinstance(n, fx.Node) and shape(n) is not None
+    if name_of(node) != "getitem" or not tensor(node) or not tensor(node.args[0]):
         return False
-    table, *places = _tensor_inputs(node)
-    kept = value_of_node(table).dim() - len(places) if node.args[0] is table else 0
-    plain = isinstance(node.args[1], tuple) and all(p == slice(None) for p in node.args[1][:kept])
-    if (kept and not plain) or not places or not _is_smaller(table, node):
+    table, index = node.args[:2]
+    index = index if isinstance(index, tuple) else (index,)
+    places = list(filter(tensor, index))
+    if len(places) + index.count(slice(None)) != len(index) or not places or not _is_smaller(table, node):
         return False
     return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in places)
 

@@ -60,7 +60,7 @@ def test_it_is_right(executor):
 
 def by_distance(q, k, v, bias):
     i, j = torch.arange(N, device=q.device)[:, None], torch.arange(N, device=q.device)
-    return torch.softmax(q @ k.mT + bias[:, j - i + N - 1] + bias[:, (j - i).clamp(-7, 7) + 7], -1) @ v
+    return torch.softmax(q @ k.mT + bias[:, j - i + N - 1] + bias.T[(j - i).clamp(-7, 7) + 7].permute(2, 0, 1), -1) @ v
 
 
 @pytest.mark.usefixtures("fresh")
