@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
+from ..egraph.cost import INNER
 from ..egraph.term import Dim, Term, reduces, subterms
 
 CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
 CONTRACTIBLE = ("mul", "load", "cast", "reduce", "scaled")  # what a product of matrices computes without a cube
-CONTRACTED = 1024  # a static dim up to this size is held whole where the alternative is a loop inside a loop
 
 
 def is_long(dim: Dim, held: int) -> bool:
@@ -51,12 +51,15 @@ def _of_cubes(found: list[Term]) -> set[Dim]:
 
 
 def _contracted_inside(found: list[Term], long: set[Dim]) -> set[Dim]:
-    """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on."""
+    """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on.
+
+    Held whole, as the search's cost takes them to be: the alternative is a loop inside a loop.
+    """
     inside = {
         r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
     }
     bad = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum"}
-    return {d for d in long - bad if isinstance(d.size, int) and d.size <= CONTRACTED}
+    return {d for d in long - bad if isinstance(d.size, int) and d.size <= INNER}
 
 
 def loop_reductions(terms: Sequence[Term], held: int) -> list[Term]:

@@ -77,9 +77,8 @@ def best(binding: Binding, sizes: tuple, overlays: tuple[Operand, ...] = ()) -> 
     nothing can run.
     """
     time = lambda c, interval=0: _seconds(binding, c, dict(sizes), interval)
-    room = lambda c: (
-        (c.send or c.stages == 2) and fits(binding, overlays, layout(c))
-    )  # sending pays more than a third tile
+    # Sending pays more than a third tile.
+    room = lambda c: (c.send or c.stages == 2) and fits(binding, overlays, layout(c))
     waiting = [(time(c), n, c, None) for n, c in enumerate(candidates()) if room(c)]
     waiting = [w for w in waiting if w[0] < inf]
     tried, refused = len(waiting), None

@@ -19,20 +19,17 @@ from .gluon_bind import Binding, Diagonal, Operand, bytes_of, chunks
 from .gluon_schedule import ROWS, Schedule
 from .gluon_step import Consumer
 from .gluon_walk import WalkWriter, loads
-from .gluon_write import GluonWriter, gluon
+from .gluon_write import HOPPER, PARTS, GluonWriter, gluon
 from .plan import Plan
 from .triton_emit import Argument, roots
 from .triton_ops import Value, helpers
 from .triton_term import Facts
 
-HEADER = """import triton.language as tl
+HEADER = f"""import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait)
-from onepass.lowering.gluon_parts import (
-    added, coarse_tangent, counted, diagonal_tile, give_turn, halves, item_at, items_here, logistic_curve,
-    multiplied, partial_sum, ramp, rescaled, rounded, row_max, row_sum, take_turn, tangent)
+from triton.experimental.gluon.language.nvidia.hopper import {", ".join(HOPPER)}
+from onepass.lowering.gluon_parts import {", ".join(PARTS)}
 
 
 """

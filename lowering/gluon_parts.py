@@ -116,19 +116,21 @@ def rounded(x, KIND: gl.constexpr):
 
 
 @gluon.jit
+def reciprocal(x):
+    """1 / x by one instruction."""
+    return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], gl.float32, True, 1)
+
+
+@gluon.jit
 def tangent(x):
     """tanh by one exp2 and one reciprocal; its error is absolute, some 1e-7, as a score's should be."""
-    e = gl.exp2(x * 2.8853900817779268)
-    inverse = gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + e], gl.float32, True, 1)
-    return 1.0 - 2.0 * inverse
+    return 1.0 - 2.0 * reciprocal(1.0 + gl.exp2(x * 2.8853900817779268))
 
 
 @gluon.jit
 def logistic_curve(x):
     """1 / (1 + exp(-x)) by one exp2 and one reciprocal: exact to some 2^-22 of itself, small results too."""
-    return gl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + gl.exp2(x * -1.4426950408889634)], gl.float32, True, 1
-    )
+    return reciprocal(1.0 + gl.exp2(x * -1.4426950408889634))
 
 
 @gluon.jit

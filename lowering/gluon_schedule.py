@@ -15,6 +15,7 @@ ROWS = 64  # of one consumer warpgroup: the height of a warpgroup's matrix produ
 MULTIPROCESSORS = 132  # of an H100 or H200
 REGISTERS = 65536  # of a multiprocessor
 MOST_REGISTERS = 240  # of a thread
+MOST_CONSUMERS = 4  # warpgroups of a program
 WARPGROUP = 128
 
 

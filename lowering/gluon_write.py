@@ -13,7 +13,7 @@ from ..egraph.affine import affine, bounds
 from ..egraph.ops import cast, iota
 from ..egraph.term import Dim, Term
 from .gluon_bind import Binding, Diagonal, Operand, Product
-from .gluon_schedule import ROWS
+from .gluon_schedule import MOST_CONSUMERS, ROWS
 from .plan import Kernel, NotPlannable
 from .precision import native
 from .triton_ops import Value, atom, is_integer, literal, type_name
@@ -21,12 +21,18 @@ from .triton_product import const_value, factors
 from .triton_term import Facts, Scope, TileWriter
 
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
-RESERVED = (
-    "gl gluon tma mbarrier warpgroup_mma warpgroup_mma_wait fence_async_shared W SCORE ROWS COLUMNS consumer producer "
-    "consumer0 consumer1 consumer2 added give_turn halves item_at multiplied partial_sum ramp rescaled rounded "
-    "row_max row_sum take_turn tangent coarse_tangent counted position count turn start slot phase t w high items "
-    "visits total tile entry at item following more last diagonal_tile items_here place logistic_curve"
+HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
+PARTS = (
+    "added coarse_tangent counted diagonal_tile give_turn halves item_at items_here logistic_curve multiplied "
+    "partial_sum ramp rescaled rounded row_max row_sum take_turn tangent"
 ).split()
+RESERVED = (
+    *HOPPER,
+    *PARTS,
+    *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),
+    *"visits total tile entry at item following more last place".split(),
+    *(f"consumer{w}" for w in range(MOST_CONSUMERS)),
+)
 
 
 def gluon(text: str) -> str:

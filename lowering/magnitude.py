@@ -6,7 +6,7 @@ taken as moderate, so it chooses between forms that are both right for moderate 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import exp, exp2, inf, isfinite, log2
 
 from ..egraph.term import Term, subterms
@@ -126,7 +126,8 @@ def _reduced(node: Term, added: bool, visit) -> Interval:
         return visit(body, added)
     if monoid in ("any", "all"):
         return 0.0, 1.0
-    return _around(SUM if monoid == "sum" and not any(_far(t) for t in _outside_reductions(body)) else UNKNOWN)
+    outside = subterms(body, lambda n: n.op == "reduce")
+    return _around(SUM if monoid == "sum" and not any(_far(t) for t in outside) else UNKNOWN)
 
 
 def _far(node: Term) -> bool:
@@ -134,10 +135,3 @@ def _far(node: Term) -> bool:
     if node.op == "const":
         return SUM < abs(node.attrs[0]) < inf
     return node.op == "pow" or (node.op == "mul" and node.args[0] is node.args[1])
-
-
-def _outside_reductions(node: Term) -> Iterator[Term]:
-    yield node
-    if node.op != "reduce":
-        for a in node.args:
-            yield from _outside_reductions(a)

@@ -56,8 +56,8 @@ def list_of_several(classes, lists, count, rows, groups, outer, step, TOGETHER: 
 
 
 def visit_lists(classes: torch.Tensor, together: int, by_rows: bool) -> torch.Tensor:
-    """Lists of the tiles to visit from int32 classes [..., (rows,) count], contiguous: `visits`, or for several tiles
-    of rows together `shared_visits`. Without rows one class holds for all of them."""
+    """Lists of the tiles to visit from int32 classes [..., (rows,) count], contiguous: as `list_of_one` says, or for
+    several tiles of rows together `shared_visits`. Without rows one class holds for all of them."""
     count, outer = classes.shape[-1], classes.shape[:-1]
     block = triton.next_power_of_2(count)
     if not together:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ..egraph.term import Dim, Tensor, Term, reduces, subterms
+from ..egraph.term import Dim, Tensor, subterms
 from .block_map import MapCache, Tiling, class_plan, pays
 from .compat import OPTIONS, architecture, interpreter_wanted, interprets, mixes_addresses, shared_memory
 from .dims import CONTRACTIBLE
@@ -247,16 +247,9 @@ def widest(kernel: Kernel) -> tuple[int, int]:
 def _has_cubes(kernel: Kernel) -> bool:
     """Whether something but a product is computed for three dims of a tile at once, as a difference is."""
     placed = set(kernel.grid)
-    guards = {guard for root in roots(kernel) for r in reduces(root) for guard in _guards(r.args[0])}
-    solid = (n for root in roots(kernel) for n in subterms(root) if n.op not in CONTRACTIBLE and n not in guards)
+    states = {r for loop in kernel.loops for state in loop.accumulators for r in state.reductions}  # made of the roots
+    solid = (n for root in roots(kernel) for n in subterms(root, states.__contains__) if n.op not in CONTRACTIBLE)
     return any(kernel.rows in n.dims and len(n.dims - placed) > 2 for n in solid)
-
-
-def _guards(body: Term) -> Iterator[Term]:
-    """The choices around the body of a sum, which are made of its factors and not of their product."""
-    while body.op == "where":
-        yield body
-        body = body.args[1]
 
 
 def default_for(kernel: Kernel, name: str) -> Config:

@@ -6,7 +6,7 @@ tile of rows. No node changes. `fuse` is called by replace.py with what finds a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -28,8 +28,8 @@ from .lowering.gluon_bind import bind
 from .lowering.plan import Kernel, NotPlannable, Plan
 from .products import with_products
 from .region_growth import axis_of
-from .region_walk import Nodes, Survey, shape
-from .regions import Region, objection, signature
+from .region_walk import Nodes, Survey, hinted, shape
+from .regions import Region, objection, signature, widened
 from .rules import NORMAL
 from .tails import tails
 
@@ -86,7 +86,7 @@ def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: 
     found = [(x, "" if inside(x) else _reason(x, region, s, known)) for x in loads(region, s, taken)]
     chosen = [load for load, reason in found if not reason]
     if chosen:
-        wide = widened(region, chosen, s)
+        wide = widened(region, (n for load in chosen for n in load.nodes), s)
         answer, failed = _attempt(wide, region, s, mode, make, sum(_seconds(x, _machine(region)) for x in chosen))
         region = region if answer is None else wide
         found = [(load, reason or failed) for load, reason in found]
@@ -216,14 +216,6 @@ def _count(node: fx.Node) -> int:
     return 1 << 62 if sizes is None else prod(n if isinstance(n, int) else NOMINAL for n in sizes)
 
 
-def widened(region: Region, chosen: Sequence[Load], s: Survey) -> Region:
-    """The region with the nodes of the loads as its own copies."""
-    nodes = {*region.nodes, *(n for load in chosen for n in load.nodes)}
-    ordered = sorted(nodes, key=s.place.__getitem__)
-    inputs = dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes)
-    return replace(region, nodes=tuple(ordered), inputs=tuple(inputs))
-
-
 # What pays ------------------------------------------------------------------------------------------------------------
 
 
@@ -271,7 +263,7 @@ def _repeats(region: Region) -> tuple[tuple[float, str], ...]:
     stores = [replace(r, term=normaliser.normal(r.term)) for r in translate(program).results]
     sizes, worst = hints(region), {entry.name: (1.0, "") for entry in program.inputs}
     tensors = [n for n in region.inputs if shape(n) is not None]
-    elements = {entry.name: _numbers(value_of_node(n)) for entry, n in zip(program.inputs, tensors, strict=True)}
+    elements = {entry.name: prod(hinted(value_of_node(n))) for entry, n in zip(program.inputs, tensors, strict=True)}
     for kernel in plan_stores(stores).kernels:
         for node in {t for store in kernel.stores for t in subterms(store.term)}:
             name = node.attrs[0].name if node.op == "load" else ""
@@ -323,13 +315,9 @@ def _volume(term: Term, sizes: dict[str, int]) -> float:
 def _elements(node: fx.Node) -> int:
     """Elements that a node reads or makes, whichever are more."""
     tensors = [n for n in (node, *node.all_input_nodes) if shape(n) is not None]
-    return max((_numbers(value_of_node(n)) for n in tensors), default=0)
-
-
-def _numbers(value: torch.Tensor) -> int:
-    return prod(n if isinstance(n, int) else n.node.hint if n.node.has_hint() else NOMINAL for n in value.shape)
+    return max((prod(hinted(value_of_node(n))) for n in tensors), default=0)
 
 
 def _bytes(node: fx.Node) -> int:
     value = value_of_node(node)
-    return _numbers(value) * value.element_size() if isinstance(value, torch.Tensor) else 0
+    return prod(hinted(value)) * value.element_size() if isinstance(value, torch.Tensor) else 0

@@ -7,21 +7,21 @@ the region, and its answer is kept where it is estimated to take less. No node c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from torch import fx
 
 from .capture import value_of_node, where_of
-from .egraph.cost import NOMINAL, Target, contracts, node_time
+from .egraph.cost import Target, contracts, node_time
 from .egraph.engine import EngineError
 from .egraph.term import subterms
 from .errors import OnepassError
 from .fused import Fused
 from .kinds import changes_in_place, name_of
 from .lowering.plan import NotPlannable, Plan
-from .region_walk import Nodes, Survey, shape
-from .regions import Region, objection
+from .region_walk import Nodes, Survey, hinted, shape
+from .regions import Region, objection, widened
 
 PRODUCTS = ("matmul", "bmm", "mm", "einsum", "linear", "__matmul__", "linalg_matmul")
 LARGER = 4  # times as many elements as the result: else nothing is saved by not making them
@@ -54,7 +54,7 @@ def with_products(
         return region, [f"{p}: outside: {UNSPLIT}" for p in found]
     said = []
     for chosen in dict.fromkeys([tuple(found), *((p,) for p in found)]) if found else ():
-        wide = _with(region, chosen, s)
+        wide = widened(region, (n for p in chosen for n in p.nodes), s)
         before, after, reason = _compared(region, wide, chosen, s, make)
         times = f"estimated time {after:.3g} for {before:.3g}"
         if not reason:
@@ -88,13 +88,6 @@ def _is_product(node: fx.Node, s: Survey) -> bool:
     return len(operands) == 2 and shape(node) is not None and not s.scope[node] and spelled
 
 
-def _with(region: Region, chosen: tuple[Product, ...], s: Survey) -> Region:
-    nodes = {*region.nodes, *(n for p in chosen for n in p.nodes)}
-    ordered = sorted(nodes, key=s.place.__getitem__)
-    inputs = dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes)
-    return replace(region, nodes=tuple(ordered), inputs=tuple(inputs))
-
-
 def _compared(region: Region, wide: Region, chosen, s: Survey, make) -> tuple[float, float, str]:
     """Estimated times without and with the products inside, and why they stay outside (empty if they do not)."""
     if (objected := objection(wide, s)) is not None:
@@ -121,21 +114,17 @@ def _work(node: fx.Node) -> float:
     """Multiplications of a product: elements of the result, times what is summed over."""
     operands = [n for n in node.all_input_nodes if shape(n) is not None]
     if name_of(node) != "einsum":
-        return _count(node) * _sizes(operands[0])[-1]
+        return _count(node) * hinted(value_of_node(operands[0]))[-1]
     subscripts, _, result = node.args[0].replace(" ", "").partition("->")
     summed = {
         letter: size
         for letters, n in zip(subscripts.split(","), operands, strict=True)
-        for letter, size in zip(reversed(letters), reversed(_sizes(n)), strict=False)  # dots stand in front
+        # Backwards, as dots stand in front.
+        for letter, size in zip(reversed(letters), reversed(hinted(value_of_node(n))), strict=False)
         if letter not in result
     }
     return _count(node) * prod(summed.values())
 
 
 def _count(node: fx.Node) -> int:
-    return prod(_sizes(node))
-
-
-def _sizes(node: fx.Node) -> list[int]:
-    sizes = value_of_node(node).shape
-    return [n if isinstance(n, int) else n.node.hint if n.node.has_hint() else NOMINAL for n in sizes]
+    return prod(hinted(value_of_node(node)))

@@ -5,13 +5,14 @@ Every node is seen once, after its inputs. No node changes. Called by regions.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
 from .capture import value_of_node
+from .egraph.cost import NOMINAL
 from .kinds import INTERIOR, changes_in_place, is_higher_order, kind_of, name_of
 
 Nodes = frozenset[fx.Node]
@@ -116,6 +117,29 @@ def shape(node: fx.Node) -> tuple | None:
     if not isinstance(value, torch.Tensor):
         return None
     return tuple(s if isinstance(s, int) else str(s.node.expr) for s in value.shape)
+
+
+def hinted(value: torch.Tensor) -> list[int]:
+    """The sizes; of a symbolic one what it was when the graph was made, or a nominal number."""
+    return [n if isinstance(n, int) else n.node.hint if n.node.has_hint() else NOMINAL for n in value.shape]
+
+
+def in_order(nodes: Collection[fx.Node], s: Survey) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
+    """The nodes as they stand in the graph, and what they read of others."""
+    ordered = tuple(sorted(nodes, key=s.place.__getitem__))
+    return ordered, tuple(dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes))
+
+
+def first_reader(node: fx.Node, owned: Nodes) -> fx.Node:
+    """Back from a node outside to the call outside that reads a region's value: it is what is not understood."""
+    waiting, seen = [node], {node}
+    for n in waiting:
+        if any(m in owned for m in n.all_input_nodes):
+            return n
+        fresh = [m for m in n.all_input_nodes if m not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return node
 
 
 def root(node: fx.Node, s: Survey) -> fx.Node:

@@ -19,7 +19,7 @@ from .errors import Refusal
 from .kinds import changes_in_place, is_aten, name_of
 from .program import Program
 from .region_growth import Growth, grow
-from .region_walk import Nodes, Survey, bodies, root, shape, survey
+from .region_walk import Nodes, Survey, bodies, first_reader, in_order, root, shape, survey
 
 
 @dataclass(frozen=True)
@@ -134,18 +134,6 @@ def _grown(draft: _Draft, s: Survey, taken: Nodes) -> Region:
     return replace(region, refusal=_unwanted(growth, region, s))
 
 
-def _first_reader(node: fx.Node, owned: Nodes) -> fx.Node:
-    """Back from a node outside to the call outside that reads a region's value: it is what is not understood."""
-    waiting, seen = [node], {node}
-    for n in waiting:
-        if any(m in owned for m in n.all_input_nodes):
-            return n
-        fresh = [m for m in n.all_input_nodes if m not in seen]
-        seen.update(fresh)
-        waiting += fresh
-    return node
-
-
 def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
     """Why the values that are used outside cannot be results of one kernel's region."""
     if len(growth.outputs) == 1 and not growth.wide and growth.circle is None:
@@ -157,7 +145,7 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
     reason = f"the result of {name_of(node)} is also used by {name_of(user) or user.op}{said}"
     refusal = Refusal(reason, where_of(node) or where_of(region.anchor), "used outside")
     if growth.circle is not None:
-        reader = _first_reader(user, growth.owned)
+        reader = first_reader(user, growth.owned)
         said = f" at {where_of(reader)}" if where_of(reader) else ""
         reason = f"{name_of(reader) or reader.op}{said} reads what the region computes and gives what it needs"
         return Refusal(reason, refusal.where, refusal.kind)
@@ -203,9 +191,13 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
         if _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
             nodes.add(node)
             waiting.extend(node.all_input_nodes)
-    ordered = sorted(nodes, key=s.place.__getitem__)
-    inputs = dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes)
-    return Region(tuple(ordered), tuple(inputs), outputs, anchor, frozenset(owned))
+    return Region(*in_order(nodes, s), outputs, anchor, frozenset(owned))
+
+
+def widened(region: Region, more: Iterable[fx.Node], s: Survey, **changes) -> Region:
+    """The region with more nodes as its own copies."""
+    nodes, inputs = in_order({*region.nodes, *more}, s)
+    return replace(region, nodes=nodes, inputs=inputs, **changes)
 
 
 def _is_cheap(node: fx.Node, s: Survey) -> bool:

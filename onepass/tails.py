@@ -7,7 +7,6 @@ Called by loads.py, which asks whether the longer region has as few kernels.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from torch import fx
 
@@ -15,7 +14,7 @@ from .capture import value_of_node
 from .kinds import changes_in_place, name_of
 from .lowering.build import HELD
 from .region_walk import Nodes, Survey, shape
-from .regions import Region
+from .regions import Region, widened
 
 MAPS = ("matmul", "bmm", "mm", "einsum", "__matmul__", "linalg_matmul")
 
@@ -53,9 +52,4 @@ def _keeps(node: fx.Node, user: fx.Node, s: Survey) -> bool:
 
 
 def _longer(region: Region, chain: list[fx.Node], s: Survey) -> Region:
-    nodes = {*region.nodes, *chain}
-    ordered = sorted(nodes, key=s.place.__getitem__)
-    inputs = dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes)
-    return replace(
-        region, nodes=tuple(ordered), inputs=tuple(inputs), outputs=(chain[-1],), owned=region.owned.union(chain)
-    )
+    return widened(region, chain, s, outputs=(chain[-1],), owned=region.owned.union(chain))
