@@ -53,6 +53,10 @@ TEMPLATES = {
 }
 INTEGER_TEMPLATES = {"floordiv": "floor_divide({0}, {1})", "mod": "floor_modulo({0}, {1})", "floor": "{0}"}
 INTEGER_TEMPLATES |= {"maximum": "tl.maximum({0}, {1})", "minimum": "tl.minimum({0}, {1})"}
+BY_BITS = {  # by a power of two: two's complement makes these the floor of negative numbers too
+    "floordiv": lambda x, n: f"{x} >> {n.bit_length() - 1}",
+    "mod": lambda x, n: f"{x} & {n - 1}",
+}
 FLOAT_TEMPLATES = {"floordiv": "tl.floor({0} / {1})", "mod": "{0} - tl.floor({0} / {1}) * {1}"}
 HELPERS = {  # small device functions that a kernel's text brings along when it calls them
     "log_of_one_plus": "u = 1.0 + {x}\n    return tl.where(u == 1.0, {x}, tl.log(u) * ({x} / (u - 1.0)))",
@@ -146,12 +150,18 @@ def operation(node: Term, texts: list[str]) -> str:
     if node.op == "pow":
         return _power(node, texts)
     template = TEMPLATES[node.op]
+    if is_integer(node.dtype) and node.op in BY_BITS and _power_of_two(node.args[1]):
+        return BY_BITS[node.op](texts[0], int(node.args[1].attrs[0]))
     if is_integer(node.dtype):
         plain = node.op in ("floordiv", "mod") and _never_negative(node)
         template = template if plain else INTEGER_TEMPLATES.get(node.op, template)
     elif node.op in FLOAT_TEMPLATES:
         template = FLOAT_TEMPLATES[node.op]
     return template.format(*texts)
+
+
+def _power_of_two(node: Term) -> bool:
+    return node.op == "const" and node.attrs[0] > 0 and int(node.attrs[0]).bit_count() == 1
 
 
 def _never_negative(node: Term) -> bool:
