@@ -81,6 +81,11 @@ def shared_memory(device: torch.device) -> int:
     return triton.compiler.compiler.max_shared_mem(device.index or 0)
 
 
+def multiprocessors(device: torch.device) -> int:
+    """How many run programs at a time; 0 on a CPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 0
+
+
 def mixes_addresses(ptx: str) -> bool:
     """Whether ptxas up to CUDA 12.8 would read the address of a matrix from a register that nothing sets.
 

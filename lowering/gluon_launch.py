@@ -77,7 +77,9 @@ class GluonLauncher(Launcher):
         return tuple([tensor.data_ptr() % 16 == 0 for tensor in values.values()])
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch | GluonLaunch:
-        binding = self.bindings[kernel.name]
+        binding = self.bindings.get(kernel.name)
+        if binding is None:  # one of the kernels that share out the loops of another
+            return super()._prepare(kernel, values, sizes, device)
         try:
             if isinstance(binding, str):
                 raise Refused(binding)

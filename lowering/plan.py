@@ -85,6 +85,7 @@ class Loop:
     guard: Term | None = None
     ranges: tuple[Range, ...] = (Range((), (), True),)
     map: BlockMap | None = None
+    part: Dim | None = None
 
     @property
     def uppers(self) -> tuple[Limit, ...]:

@@ -104,7 +104,14 @@ class LoopProgram:
         for r in self.loop.ranges:
             uppers, lowers = ([self._ends(x, outer, frame, rows) for x in side] for side in (r.uppers, r.lowers))
             found.append((tile_range(tile, length, uppers, lowers), r.exact))
-        return tile_classes(found)
+        return self._share(tile_classes(found), frame)
+
+    def _share(self, tiles: dict[int, bool], frame: Frame) -> dict[int, bool]:
+        """The tiles of one part of the loop: neighbours."""
+        if self.loop.part is None:
+            return tiles
+        number, share = frame.ranges[self.loop.part][0], -(-len(tiles) // resolve(self.loop.part.size, frame.sizes))
+        return dict(list(tiles.items())[number * share : (number + 1) * share])
 
     def _pass(self, outer: dict, frame: Frame, tile: int, tiles: dict, length: int, exact: bool) -> list[State]:
         loop = self.loop
@@ -186,6 +193,7 @@ def tile_lengths(program: KernelProgram, length: dict[Dim, int], budget: int) ->
     loops = [loop.dim for loop in kernel.loops]
     rows = [kernel.rows] if kernel.rows is not None else []
     tile.update({d: max(1, min(ROWS if d in rows else COLUMNS, length[d])) for d in (*rows, *loops)})
+    tile.update({loop.part: 1 for loop in kernel.loops if loop.part is not None})
     while program.widest(tile) > budget:
         cuttable = [d for d in kernel.grid if tile[d] > 1] or [d for d in (*loops, *rows) if tile[d] > 16]
         if not cuttable:

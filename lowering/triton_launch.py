@@ -19,9 +19,18 @@ import torch
 
 from ..egraph.term import Dim, Tensor, subterms
 from .block_map import MapCache, Tiling, class_plan, pays
-from .compat import OPTIONS, architecture, interpreter_wanted, interprets, mixes_addresses, shared_memory
+from .compat import (
+    OPTIONS,
+    architecture,
+    interpreter_wanted,
+    interprets,
+    mixes_addresses,
+    multiprocessors,
+    shared_memory,
+)
 from .dims import CONTRACTIBLE
 from .map_lists import visit_lists
+from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_term import Facts
@@ -83,6 +92,7 @@ class Launcher:
         self._sources: dict[tuple[str, Facts], Source] = {}
         self._prepared: dict[tuple, tuple[Launch, ...]] = {}
         self._maps = MapCache()
+        self.shared: dict[str, str] = {}  # by kernel, how its loops last were shared out over programs
 
     def __call__(self, tensors: dict[str, torch.Tensor], sizes=None, output=None) -> torch.Tensor:
         """The plan's first output."""
@@ -90,16 +100,16 @@ class Launcher:
 
     def results(self, tensors: dict[str, torch.Tensor], sizes=None, outputs=None) -> tuple[torch.Tensor, ...]:
         """The plan's outputs, in new tensors or in those given by name."""
-        sizes = sizes or {}
         values, device = self._inputs(tensors)
+        kernels, sizes = self._stages(sizes or {}, device)
         given = outputs or {}
-        for target in (store.output for kernel in self.plan.kernels for store in kernel.stores):
+        for target in (store.output for kernel in kernels for store in kernel.stores):
             kept = given.get(target.name)
             values[target.name] = _allocate(target, sizes, device) if kept is None else kept
         key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device, self.key(values))
         launches = self._prepared.get(key)
         if launches is None:
-            launches = self._prepared[key] = tuple(self._prepare(k, values, sizes, device) for k in self.plan.kernels)
+            launches = self._prepared[key] = tuple(self._prepare(k, values, sizes, device) for k in kernels)
         self._run_on(device, launches, values)
         return tuple(values[target.name] for target in self.plan.outputs)
 
@@ -109,12 +119,13 @@ class Launcher:
         strides: of outputs by name, contiguous where there are none. It gives a list of new tensors.
         """
         values, device = self._inputs(dict(zip(names, tensors, strict=True)))
+        kernels, sizes = self._stages(sizes, device)
         wanted, made = strides or {}, []
-        for target in (store.output for kernel in self.plan.kernels for store in kernel.stores):
+        for target in (store.output for kernel in kernels for store in kernel.stores):
             like = _allocate(target, sizes, torch.device("meta"))
             made.append((target.name, tuple(like.shape), wanted.get(target.name, like.stride()), like.dtype))
             values[target.name] = torch.empty_strided(*made[-1][1:3], dtype=like.dtype, device=device)
-        launches = tuple(self._prepare(k, values, sizes, device) for k in self.plan.kernels)
+        launches = tuple(self._prepare(k, values, sizes, device) for k in kernels)
         outputs = [target.name for target in self.plan.outputs]
 
         def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -156,7 +167,28 @@ class Launcher:
         rows = min(given.rows, _ceiling(_size(kernel.rows.size, sizes))) if kernel.rows else given.rows
         longest = max((_size(loop.dim.size, sizes) for loop in kernel.loops), default=given.loop)
         warps = given.warps if rows == given.rows else max(1, min(given.warps, 4))
-        return Config(rows, min(given.loop, _ceiling(longest)), warps, given.stages)
+        return Config(rows, min(given.loop, _ceiling(longest)), warps, given.stages, given.parts)
+
+    def _stages(self, sizes: dict, device: torch.device) -> tuple[list[Kernel], dict[str, int]]:
+        """The kernels that run at these sizes, those of too few programs in parts, and the sizes with their numbers."""
+        kernels, known = [], dict(sizes)
+        for kernel in self.plan.kernels:
+            found, count = self._parts(kernel, sizes, device)
+            kernels += [kernel] if found is None else [found.first, found.last]
+            self.shared.pop(kernel.name, None)
+            if found is not None:
+                known[found.part.size] = count
+                self.shared[kernel.name] = f"{found}; {count} parts"
+                self.configs |= {found.first.name: self.configs[n] for n in (kernel.name,) if n in self.configs}
+        return kernels, known
+
+    def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[Shared | None, int]:
+        """The kernel in parts and their number, where it has fewer programs than the device has room for."""
+        config = self.config(kernel, sizes, device)
+        tiles = max((-(-_size(loop.dim.size, sizes) // config.loop) for loop in kernel.loops), default=0)
+        count = config.parts or number(_programs(kernel, config, sizes), tiles, multiprocessors(device))
+        found = shared(kernel) if count > 1 else None
+        return found, count
 
     def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
         for launch in launches:
@@ -209,10 +241,14 @@ class Launcher:
         names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
-        rows = -(-_size(kernel.rows.size, sizes) // config.rows) if kernel.rows else 1
-        programs = rows * prod(_size(d.size, sizes) for d in kernel.grid)
+        programs = _programs(kernel, config, sizes)
         maps = tuple({map_name(kernel, loop): tiling for loop, tiling in tilings.items()}.items())
         return Launch(function, programs, names, tuple(integers), options, maps)
+
+
+def _programs(kernel: Kernel, config: Config, sizes: dict[str, int]) -> int:
+    rows = -(-_size(kernel.rows.size, sizes) // config.rows) if kernel.rows else 1
+    return rows * prod(_size(d.size, sizes) for d in kernel.grid)
 
 
 def _size(size: int | str, sizes: dict[str, int]) -> int:

@@ -84,8 +84,8 @@ class RangeWriter:
             first = f"tl.maximum({first}, {self._limit(limit, upper=False, strict=strict)})"
         return first
 
-    def _highest(self, limits: tuple[Limit, ...], strict: bool) -> str:
-        text = self.size
+    def _highest(self, limits: tuple[Limit, ...], strict: bool, text: str = "") -> str:
+        text = text or self.size
         for limit in limits:
             text = f"tl.minimum({text}, {self._limit(limit, upper=True, strict=strict)})"
         return text
@@ -98,6 +98,7 @@ class RangeWriter:
             begin = self._scalar("begin", f"{self._lowest(found.lowers, '0', strict=False)} // {block} * {block}")
         if found.uppers:
             end = self._scalar("end", self._highest(found.uppers, strict=False))
+        begin, end = self._share(begin, end, block)
         if self.loop.guard is not None and not found.exact:
             if not self.ragged:
                 return [Segment(begin, end, block, True, False)]
@@ -115,13 +116,23 @@ class RangeWriter:
             before = self._scalar("before", f"tl.minimum({full_begin}, {end})")
             segments.append(Segment(begin, before, block, True, ragged))
         if found.uppers or ragged:
-            text = self._highest(found.uppers, strict=True)
-            text = f"tl.maximum({text}, {full_begin})" if found.uppers or found.lowers else text
+            text = self._highest(found.uppers, strict=True, text=end if self.loop.part else "")
+            text = f"tl.maximum({text}, {full_begin})" if found.uppers or found.lowers or self.loop.part else text
             full_end = self._scalar("full_end", f"{atom(text)} // {block} * {block}")
         segments.append(Segment(full_begin, full_end, block, False, False))
         if found.uppers or ragged:
             segments.append(Segment(full_end, end, block, bool(found.uppers), ragged))
         return segments
+
+    def _share(self, begin: str, end: str, step: str) -> Piece:
+        """What of begin .. end, in steps, the program's part of the loop runs; all of it where there are no parts."""
+        part = self.loop.part
+        if part is None:
+            return begin, end
+        parts, steps = self.tiles.sizes[part], end if step == "1" else f"tl.cdiv(tl.maximum({end} - {begin}, 0), {step})"
+        share = self._scalar("share", f"tl.cdiv({steps}, {parts})" + ("" if step == "1" else f" * {step}"))
+        begin = self._scalar("begin", ("" if begin == "0" else f"{begin} + ") + f"{self.tiles.starts[part]} * {share}")
+        return begin, self._scalar("end", f"tl.maximum(tl.minimum({end}, {begin} + {share}), {begin})")
 
     # Several ranges: the loop's variable counts through pieces, in numbers of tiles
 
@@ -184,7 +195,8 @@ class RangeWriter:
                 moved = self._scalar("shift", f"{low} - {count}")
                 shift = f"tl.where({{n}} >= {count}, {moved}, {shift})"
             count = self._scalar(f"{name}_count", f"{count} + {high} - {low}" if position else f"{high} - {low}")
-        return Segment("0", count, "1", guarded, guarded and self.ragged, f"({{n}} + {shift}) * {self.block}")
+        low, high = self._share("0", count, "1")
+        return Segment(low, high, "1", guarded, guarded and self.ragged, f"({{n}} + {shift}) * {self.block}")
 
     # A block map: the loop's variable counts through its list
 

@@ -14,12 +14,13 @@ SHARED_MEMORY = {"sm_80": 166912, "sm_90": 232448, "sm_100": 232448, "gfx942": 6
 
 @dataclass(frozen=True)
 class Config:
-    """One kernel's launch: rows and loop are tile extents."""
+    """One kernel's launch: rows and loop are tile extents; parts of its loops, 0 for as many as fill the device."""
 
     rows: int = 128
     loop: int = 64
     warps: int = 4
     stages: int = 2
+    parts: int = 0
 
     def smaller(self) -> Iterator[Config]:
         """Configurations that need less and less shared memory: one stage, then tiles halved in turn."""

@@ -63,7 +63,15 @@ def tiled(found, tensors, call) -> Callable:
 def triton(found, tensors, call) -> Callable:
     from .lowering.triton_launch import launcher
 
-    return _bound(launcher(found.plan), found, tensors, call)
+    made = launcher(found.plan)
+    run = _bound(made, found, tensors, call)
+    _say_shared(found, made)
+    return run
+
+
+def _say_shared(found, made) -> None:
+    for name, how in made.shared.items():
+        report.note(found.key, f"{name}: {how}")
 
 
 def gluon(found, tensors, call) -> Callable:
@@ -74,10 +82,11 @@ def gluon(found, tensors, call) -> Callable:
     run = _bound(made, found, tensors, call)
     for name, reason in made.refusals.items():
         report.note(found.key, f"{name} runs as plain Triton: {reason}")
+    _say_shared(found, made)
     for name, choice in made.choices.items():
         report.note(found.key, f"{name} is scheduled: {choice}")
-    if made.refusals:
-        run.who = "gluon and triton" if len(made.refusals) < len(found.plan.kernels) else "triton"
+    if plain := {*made.refusals, *made.shared}:
+        run.who = "gluon and triton" if len(plain) < len(found.plan.kernels) else "triton"
     return run
 
 

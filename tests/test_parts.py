@@ -1,0 +1,162 @@
+"""Loops shared out over programs: partial states and their merge, by tiles and by Triton, against the float64 meaning."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from onepass.egraph.evaluate import evaluate
+from onepass.egraph.ops import (
+    cast,
+    const,
+    iota,
+    le,
+    load,
+    log,
+    logical_or,
+    mantissa,
+    max_over,
+    reduce,
+    rescaled_sum,
+    scale,
+    sum_over,
+    tanh,
+    where,
+)
+from onepass.egraph.term import Dim, Tensor
+from onepass.lowering.build import plan_stores
+from onepass.lowering.parts import THEOREMS, divided, number, numbers, shared
+from onepass.lowering.plan import Store
+from onepass.lowering.tiled import tiled_results
+from onepass.lowering.triton_launch import Launcher
+from onepass.lowering.tuning import Config
+
+from .test_triton import DEVICE, attention, inputs_of
+
+THEORY = Path(__file__).resolve().parent.parent / "proofs" / "theory"
+
+
+
+def agree(*captured, sizes=None, parts=3, tolerance=2e-5, **given):
+    """Runs the captured (term, output, order) in parts both ways, and compares every result with its meaning."""
+    plan, sizes = plan_stores([Store(*one) for one in captured]), sizes or {}
+    tensors = {**inputs_of(plan, sizes), **given}
+    arrays = {n: (x.double() if x.is_floating_point() else x).cpu().numpy() for n, x in tensors.items()}
+    launcher = Launcher(plan, Config(16, 16, 4, 1, parts))
+    runs = {
+        "tiled": tiled_results(divided(plan), tensors, {**sizes, **numbers(plan, parts)}),
+        "triton": launcher.results(tensors, sizes),
+    }
+    assert launcher.shared and all(how.endswith(f"; {parts} parts") for how in launcher.shared.values())
+    for n, (term, _, order) in enumerate(captured):
+        expected = evaluate(term, arrays, order, sizes)
+        for who, results in runs.items():
+            found = results[n].double().cpu().numpy()
+            np.testing.assert_allclose(found, expected, atol=tolerance, rtol=tolerance, err_msg=who)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7])
+@pytest.mark.parametrize("rows, columns", [(1, 64), (1, 97), (5, 131), (17, 50)])
+def test_attention(rows, columns, parts):
+    agree(attention(rows, columns), parts=parts)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_and_grouped_heads(dtype):
+    agree(attention(3, 97, heads=4, groups=2, dtype=dtype), tolerance=3e-2 if dtype == "bfloat16" else 4e-3)
+
+
+@pytest.mark.parametrize("window", [None, 0, 20])
+@pytest.mark.parametrize("rows", [64, 70])
+def test_limits_are_shared_out_tile_by_tile(rows, window):
+    agree(attention(rows, causal=True, window=window), parts=3)
+
+
+def test_a_row_whose_keys_are_masked_in_some_parts_or_in_all():
+    lengths = torch.tensor([50, 17, 1, 0], device=DEVICE)
+    agree(attention(2, 50, batch=4, lengths=True), parts=4, lengths=lengths)
+
+
+def test_symbolic_lengths():
+    captured = attention(symbolic=True)
+    for columns in (1, 2, 13, 48, 113):
+        agree(captured, sizes={"rows": 1, "columns": columns}, parts=4)
+
+
+def test_a_union_of_ranges():
+    kept = lambda i, j: logical_or(le(iota(j), const(20)), le(iota(i) + const(30), iota(j)))
+    b, i, j, e = Dim("b", 2), Dim("i", 33), Dim("j", 90), Dim("e", 16)
+    score = load(Tensor("s", "float32", (2, 33, 90)), iota(b), iota(i), iota(j))
+    score = where(kept(i, j), score, const(-math.inf))
+    state = lambda weight: mantissa(rescaled_sum(j, score, weight))
+    value = load(Tensor("v", "float32", (2, 90, 16)), iota(b), iota(j), iota(e))
+    agree((state(value) / state(const(1.0)), Tensor("out", "float32", (2, 33, 16)), (b, i, e)), parts=3)
+
+
+def of_scores(make, rows=3, columns=77, dtype="float32"):
+    """A result [2, rows] of scores [2, rows, columns]."""
+    b, i, j = Dim("b", 2), Dim("i", rows), Dim("j", columns)
+    score = load(Tensor("s", "float32", (2, rows, columns)), iota(b), iota(i), iota(j))
+    return lambda name: (make(score, j), Tensor(name, dtype, (2, rows)), (b, i))
+
+
+def test_a_log_sum_exp_and_a_maximum_beside_it():
+    state = lambda s, j: rescaled_sum(j, s, const(1.0))
+    of = lambda make, name: of_scores(make, columns=300)(name)
+    lse = of(lambda s, j: log(mantissa(state(s, j))) + scale(state(s, j)), "lse")
+    agree(lse, of(lambda s, j: scale(state(s, j)), "top"), parts=5)
+
+
+@pytest.mark.parametrize("monoid", ["sum", "max", "min", "prod"])
+def test_every_monoid(monoid):
+    agree(of_scores(lambda s, j: reduce(monoid, j, tanh(s) + const(0.5)), columns=300)("out"), parts=5)
+
+
+def test_truths():
+    for monoid in ("any", "all"):
+        agree(of_scores(lambda s, j, m=monoid: reduce(m, j, le(s, const(2.0))), columns=300, dtype="bool")("out"))
+
+
+def test_half_sums_stay_in_single_precision_between_the_kernels():
+    made = of_scores(lambda s, j: sum_over(j, cast(s, "bfloat16")), columns=300, dtype="bfloat16")("out")
+    plan = plan_stores([Store(*made)])
+    assert {s.output.dtype for s in shared(plan.kernels[0]).first.stores} == {"float32"}
+    agree(made, tolerance=3e-2)
+
+
+def test_two_states_of_two_gauges():
+    b, i, j, e = Dim("b", 2), Dim("i", 2), Dim("j", 90), Dim("e", 16)
+    value = load(Tensor("v", "float32", (2, 90, 16)), iota(b), iota(j), iota(e))
+    one, two = (load(Tensor(n, "float32", (2, 2, 90)), iota(b), iota(i), iota(j)) for n in "st")
+    state = lambda s, weight: mantissa(rescaled_sum(j, s, weight))
+    ratio = lambda s: state(s, value) / state(s, const(1.0))
+    agree((ratio(one) - const(0.2) * ratio(two), Tensor("out", "float32", (2, 2, 16)), (b, i, e)))
+
+
+def test_absent_and_infinite_scores():
+    made = attention(2, 60, change=lambda s: where(le(const(0.0), s), s, const(-math.inf)))
+    agree(made, parts=5)
+    hidden = torch.full((2, 3, 77), -math.inf, device=DEVICE)
+    hidden[0, 0, 70] = 3.0
+    agree(of_scores(lambda s, j: mantissa(rescaled_sum(j, s, const(1.0))))("out"), parts=4, s=hidden)
+
+
+def test_what_needs_a_finished_value_is_not_shared_out():
+    made = of_scores(lambda s, j: sum_over(j, tanh(s - max_over(j, s))), columns=300)("out")
+    assert all(shared(kernel) is None for kernel in plan_stores([Store(*made)]).kernels)
+
+
+def test_numbers_of_parts():
+    assert number(1024, 64, 132) == 1, "programs enough"
+    assert number(4, 1024, 132) == 66
+    assert number(4, 64, 132) == 32, "no part of one tile"
+    assert number(1, 1, 132) == 1 and number(8, 100, 0) == 1 and number(0, 0, 132) == 1
+
+
+@pytest.mark.parametrize("name", sorted({name for names in THEOREMS.values() for name in names}))
+def test_the_law_is_a_theorem(name):
+    file, theorem = name.split(".")
+    text = (THEORY / f"{file}.v").read_text()
+    assert f"Theorem {theorem} :" in text and "Admitted" not in text
