@@ -12,6 +12,7 @@ import math
 import re
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -78,7 +79,7 @@ def main() -> None:
         runs = {f"sdpa {name}": (sdpa(name, q, k, v, **grouped), None) for name in ("cudnn", "flash", "efficient")}
         for setting in chosen.settings:
             run, made = launcher(sizes, setting)
-            runs[setting] = (lambda run=run: run(q, k, v)), made
+            runs[setting] = partial(run, q, k, v), made
         for name, (call, made) in runs.items():
             try:
                 error = (call()[:1].float() - right).abs().max().item()

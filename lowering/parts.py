@@ -27,7 +27,7 @@ LEAST = 2  # tiles of a part: what a program costs beside them should not be fel
 
 @dataclass(frozen=True)
 class Shared:
-    """What runs instead of a kernel: `first` over the parts, whose number is the symbolic size of `part`, then `last`."""
+    """What runs instead of a kernel: `first`, over parts whose number is the symbolic size of `part`, then `last`."""
 
     first: Kernel
     last: Kernel
@@ -40,7 +40,7 @@ class Shared:
 
 
 def number(programs: int, tiles: int, places: int) -> int:
-    """How many parts fill a device of so many multiprocessors, each of at least LEAST tiles; 1 where none are needed."""
+    """How many parts fill a device of so many multiprocessors, each of LEAST tiles or more; 1 where none are needed."""
     return max(1, min(RESIDENT * places // max(programs, 1), tiles // LEAST)) if programs <= places else 1
 
 
@@ -107,7 +107,8 @@ def _as(kind: str, value: Term) -> Term:
 def _merge(kernel: Kernel, part: Dim, known: dict[Term, Term]) -> Kernel:
     """The kernel's results from the parts' states, for one row at a time: there are few."""
     stores = tuple(replace(store, term=substitute(store.term, known)) for store in kernel.stores)
-    merged = dict.fromkeys(t for store in stores for t in subterms(store.term) if t.op == "reduce" and t.attrs[1] == part)
+    nodes = dict.fromkeys(t for store in stores for t in subterms(store.term))
+    merged = [t for t in nodes if t.op == "reduce" and t.attrs[1] == part]
     by_gauge: dict[Term, list[Term]] = {}
     for r in merged:
         by_gauge.setdefault(r.args[0].args[0] if r.attrs[0] == "rescaled" else r, []).append(r)

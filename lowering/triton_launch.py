@@ -179,7 +179,8 @@ class Launcher:
             if found is not None:
                 known[found.part.size] = count
                 self.shared[kernel.name] = f"{found}; {count} parts"
-                self.configs |= {found.first.name: self.configs[n] for n in (kernel.name,) if n in self.configs}
+                if kernel.name in self.configs:
+                    self.configs[found.first.name] = self.configs[kernel.name]
         return kernels, known
 
     def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[Shared | None, int]:

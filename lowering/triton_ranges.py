@@ -129,8 +129,11 @@ class RangeWriter:
         part = self.loop.part
         if part is None:
             return begin, end
-        parts, steps = self.tiles.sizes[part], end if step == "1" else f"tl.cdiv(tl.maximum({end} - {begin}, 0), {step})"
-        share = self._scalar("share", f"tl.cdiv({steps}, {parts})" + ("" if step == "1" else f" * {step}"))
+        count = end if begin == "0" else f"tl.maximum({end} - {begin}, 0)"
+        share = f"tl.cdiv({count}, {self.tiles.sizes[part]})"
+        if step != "1":
+            share = f"tl.cdiv(tl.cdiv({count}, {step}), {self.tiles.sizes[part]}) * {step}"
+        share = self._scalar("share", share)
         begin = self._scalar("begin", ("" if begin == "0" else f"{begin} + ") + f"{self.tiles.starts[part]} * {share}")
         return begin, self._scalar("end", f"tl.maximum(tl.minimum({end}, {begin} + {share}), {begin})")
 

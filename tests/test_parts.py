@@ -1,4 +1,4 @@
-"""Loops shared out over programs: partial states and their merge, by tiles and by Triton, against the float64 meaning."""
+"""Loops shared out over programs: partial states and their merge, by tiles and by Triton, against float64."""
 
 import math
 from pathlib import Path
@@ -57,8 +57,7 @@ def agree(*captured, sizes=None, parts=3, tolerance=2e-5, **given):
             np.testing.assert_allclose(found, expected, atol=tolerance, rtol=tolerance, err_msg=who)
 
 
-@pytest.mark.parametrize("parts", [2, 3, 7])
-@pytest.mark.parametrize("rows, columns", [(1, 64), (1, 97), (5, 131), (17, 50)])
+@pytest.mark.parametrize("rows, columns, parts", [(1, 64, 2), (1, 97, 3), (5, 131, 4), (17, 50, 7)])
 def test_attention(rows, columns, parts):
     agree(attention(rows, columns), parts=parts)
 
@@ -68,10 +67,9 @@ def test_halves_and_grouped_heads(dtype):
     agree(attention(3, 97, heads=4, groups=2, dtype=dtype), tolerance=3e-2 if dtype == "bfloat16" else 4e-3)
 
 
-@pytest.mark.parametrize("window", [None, 0, 20])
-@pytest.mark.parametrize("rows", [64, 70])
+@pytest.mark.parametrize("rows, window", [(64, None), (70, None), (64, 20), (70, 0), (70, 20)])
 def test_limits_are_shared_out_tile_by_tile(rows, window):
-    agree(attention(rows, causal=True, window=window), parts=3)
+    agree(attention(rows, causal=True, window=window, heads=1), parts=3)
 
 
 def test_a_row_whose_keys_are_masked_in_some_parts_or_in_all():
@@ -81,7 +79,7 @@ def test_a_row_whose_keys_are_masked_in_some_parts_or_in_all():
 
 def test_symbolic_lengths():
     captured = attention(symbolic=True)
-    for columns in (1, 2, 13, 48, 113):
+    for columns in (1, 13, 48, 113):
         agree(captured, sizes={"rows": 1, "columns": columns}, parts=4)
 
 
