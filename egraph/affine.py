@@ -61,9 +61,9 @@ def to_term(form: Affine) -> Term:
 def bounds(x: Term, known: Mapping[Term, tuple[int | None, int | None]] | None = None):
     """Least and largest value of an integer term from its dims' sizes (None: unbounded); `known` bounds some atoms."""
     coefficients, constant = affine(x)
-    coefficients, largest = _beside_sizes(coefficients)
-    low: int | None = constant if largest == 0 else None
-    high: int | None = constant + largest
+    rest, largest = _beside_sizes(coefficients)
+    low: int | None = constant if rest == coefficients else None
+    coefficients, high = rest, constant + largest
     for atom, c in coefficients.items():
         ends = (known or {}).get(atom) or _atom_bounds(atom, known)
         a, b = ends if c > 0 else (ends[1], ends[0])
@@ -77,12 +77,26 @@ def _beside_sizes(coefficients: dict[Term, int]) -> tuple[dict[Term, int], int]:
     rest, largest = dict(coefficients), 0
     for atom, c in coefficients.items():
         if atom.op == "iota" and isinstance(atom.attrs[0].size, str) and c > 0:
-            size = make("size", (), (atom.attrs[0].size,))
-            if rest.get(size, 0) <= -c:
+            sizes, constant = linear_size(atom.attrs[0].size)
+            if all(n > 0 and rest.get(size, 0) <= -c * n for size, n in sizes.items()):
                 del rest[atom]
-                rest[size] += c
-                largest -= c
+                rest |= {size: rest[size] + c * n for size, n in sizes.items()}
+                largest += c * (constant - 1)
     return {a: c for a, c in rest.items() if c}, largest
+
+
+def linear_size(text: str) -> Affine:
+    """A symbolic size, affine where it is a sum of symbols and their multiples ("2*s0 + s1 + 1"), else one atom."""
+    form: Affine = ({}, 0)
+    for part in text.split(" + "):
+        times, _, name = part.rpartition("*")
+        if part.isdecimal():
+            form = form[0], form[1] + int(part)
+        elif name.isidentifier() and (not times or times.isdecimal()):
+            form = combine(form, ({make("size", (), (name,)): 1}, 0), int(times or 1))
+        else:
+            return {make("size", (), (text,)): 1}, 0
+    return form
 
 
 def _atom_bounds(atom: Term, known):

@@ -171,10 +171,10 @@ def _cuts(body: Term, dim: Dim) -> Iterator[Term]:
 
 def _inside(cut: Term, dim: Dim) -> bool:
     """A position that is a size, in front of which and from which on there is something."""
-    if dim in cut.dims or _size(cut) is None:
+    rest = simplify_index(term_of(dim.size) - cut)
+    if dim in cut.dims or _size(cut) is None or const(0) in (cut, rest):
         return False
-    low, _ = bounds(cut)
-    left, _ = bounds(term_of(dim.size) - cut)
+    (low, _), (left, _) = bounds(cut), bounds(rest)
     known = isinstance(dim.size, int)
     return low is not None and left is not None and (low > 0 and left > 0 if known else low >= 0 and left >= 0)
 

@@ -46,6 +46,8 @@ def _keeps(node: fx.Node, user: fx.Node, s: Survey) -> bool:
     if s.kind[user] in ("pointwise", "cast"):
         return new == old
     others = [n for n in user.all_input_nodes if n is not node and shape(n) is not None]
+    if not (old and new):
+        return False
     short = all(isinstance(sizes[-1], int) and sizes[-1] <= HELD for sizes in (old, new))
     same = new[:-1] == old[:-1] and len(others) == 1 and len(shape(others[0])) <= len(old)
     return name_of(user) in MAPS and s.kind[user] in ("contraction", "layer") and short and same

@@ -26,16 +26,19 @@ from onepass.backend import onepass_backend
 from onepass.lowering.compat import TARGETS
 from tests.fuzz_compile import failures
 from tests.fuzz_forms import random_form
+from tests.fuzz_layers import random_layer
 from tests.fuzz_programs import LARGE, SMALL, Extents, Fuzzed, random_program, shorter
 
 FLOOR = {torch.float64: 1e-11, torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 UNUSUAL = ("infinite value at the end", "a key is NaN", "a value is NaN", "near the end of half")
-LOUD = ("crash", "wrong", "failed executor")
+DRAWN = (random_program, random_form, random_layer, random_layer)
+LOUD = ("crash", "wrong", "failed executor", "recompiled")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kind`: fused, compiled, refused, nothing to do, eager fails too, wrong, crash, failed executor (yet right)."""
+    """`kind`: fused, compiled, refused, nothing to do, eager fails too; wrong, crash, failed executor (yet right),
+    recompiled (more often than without onepass)."""
 
     kind: str
     reason: str = ""
@@ -47,25 +50,73 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
     report.forget()
     if device in TARGETS:
         return compiled_ahead(program, device)
-    function, inputs = program.function(), lambda: [t.to(device) for t in program.tensors()]
+    options = {"inner": "eager", "executor": executor, "libraries": False}
+    mine = _Counted(program.function(), onepass_backend, program.dynamic, {"options": options})
+    outcome = _call(program, mine.run, device, False)
+    if program.later and outcome.kind not in (*LOUD, "eager fails too"):
+        outcome = _call(program, mine.run, device, True)
+    return outcome if outcome.kind in LOUD else _once(program, mine) or outcome
+
+
+def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
+    """Compares one call, at the program's sizes or its later ones."""
+    inputs = lambda: program.tensors(device, later)
     try:
-        eager = function(*inputs())
-        exact = function(*[t.double() if t.is_floating_point() else t for t in inputs()])
+        eager = _answers(program.function(), inputs())
+        doubles = [t.double() if t.is_floating_point() else t for t in inputs()]
+        exact = _answers(program.function(stable=True), doubles)
     except Exception as error:
-        return Outcome("eager fails too", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:80]}")
+        return Outcome("eager fails too", f"{type(error).__name__}: {_first_line(error)[:80]}")
     try:
-        options = {"inner": "eager", "executor": executor, "libraries": False}
-        run = torch.compile(function, backend=onepass_backend, options=options, dynamic=program.dynamic or None)
-        got = run(*inputs())
+        got = _answers(run, inputs())
         if device == "cuda":
             torch.cuda.synchronize()  # or a fault would be met by the next program
     except Exception as error:
-        return Outcome("crash", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}")
-    masked = "keep" in program.source or "masked_fill" in program.source
+        return Outcome("crash", f"{type(error).__name__}: {_first_line(error)[:200]}")
+    if len(got) != len(eager):
+        return Outcome("wrong", "what is written into the inputs")
+    masked = any(word in program.source for word in ("keep", "masked_fill", "sdpa", "is_causal", "hidden"))
     hidden = program.regime in UNUSUAL and masked  # absent: a law's assumption
     rounded = "float32" if "float32" in program.source or ".float()" in program.source else program.dtype
-    answers = (x if isinstance(x, tuple) else (x,) for x in (got, eager, exact))
-    return compared(*answers, hidden, getattr(torch, rounded))
+    return compared(got, eager, exact, hidden, getattr(torch, rounded), 8 if program.regime == "large" else 1)
+
+
+class _Counted:
+    """A compiled function that counts how often its backend was asked."""
+
+    def __init__(self, function, backend, dynamic: bool, how: dict):
+        self.graphs = 0
+
+        def counting(graph, inputs, **given):
+            self.graphs += 1
+            return backend(graph, inputs, **given)
+
+        self.run = torch.compile(function, backend=counting, dynamic=dynamic or None, **how)
+
+
+def _answers(function, tensors: list) -> tuple:
+    """The results, and the inputs as they are left where eager or its rival writes into them."""
+    before = [t.clone() for t in tensors]
+    found = function(*tensors)
+    same = lambda x, y: x.dtype == y.dtype and torch.equal(x.nan_to_num(), y.nan_to_num())
+    changed = {n: t for n, (t, old) in enumerate(zip(tensors, before, strict=True)) if not same(t, old)}
+    results = tuple(found) if isinstance(found, tuple | list) else (found,)
+    return tuple(r for r in results if r is not None) + tuple(changed.values())
+
+
+def _once(program: Fuzzed, mine: _Counted) -> Outcome | None:
+    """More compilations than without onepass are counted as an outcome of their own."""
+    if not program.later or mine.graphs == 1:
+        return None
+    torch._dynamo.reset()
+    plain = _Counted(program.function(), lambda graph, _: graph, program.dynamic, {})
+    for later in (False, True):
+        plain.run(*program.tensors(later=later))
+    return Outcome("recompiled", f"{mine.graphs} times, {plain.graphs} alone") if mine.graphs > plain.graphs else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def compiled_ahead(program: Fuzzed, target: str) -> Outcome:
@@ -73,21 +124,22 @@ def compiled_ahead(program: Fuzzed, target: str) -> Outcome:
     try:
         wrong = failures(program, target)
     except Exception as error:
-        return Outcome("crash", f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}")
+        return Outcome("crash", f"{type(error).__name__}: {_first_line(error)[:200]}")
     return Outcome("failed executor", wrong[0]) if wrong else Outcome("compiled")
 
 
-def compared(got, eager, exact, hidden: bool, rounded: torch.dtype) -> Outcome:
+def compared(got, eager, exact, hidden: bool, rounded: torch.dtype, times: float = 1) -> Outcome:
     """Wrong if any result is further from float64 than eager's own error and a floor allow, or finite elsewhere.
 
     rounded: the narrowest type that the program rounds to; in a float32 result only where eager's own error shows it.
-    hidden: what eager makes NaN of a masked value that is not finite may be finite.
+    hidden: what eager makes NaN of a masked value that is not finite may be finite. times: of the usual floor, where
+    scores are so large that one computed twice, in tiles of two shapes, differs by more.
     """
     for mine, theirs, truth in zip(got, eager, exact, strict=True):
-        floor = max(FLOOR[rounded], FLOOR[mine.dtype])
+        floor = times * max(FLOOR[rounded], FLOOR[mine.dtype])
         if (rounded, mine.dtype) == (torch.float32, torch.float64):
             floor *= 20  # a rounding that the program asks for is dropped: of scores of a thousand, 6e-5
-        least = FLOOR[mine.dtype] if mine.dtype == torch.float32 else floor
+        least = times * FLOOR[mine.dtype] if mine.dtype == torch.float32 else floor
         if difference := _difference(mine, theirs, truth.double(), hidden, floor, least):
             return Outcome("wrong", difference)
     found = report.reports()
@@ -135,8 +187,7 @@ def run(
     examples: dict[tuple[str, str], Fuzzed] = {}
     random = Random(start)
     for _ in range(count):
-        form = extents is SMALL and random.random() < 0.5
-        program = random_form(random) if form else random_program(random, extents)
+        program = random.choice(DRAWN)(random, extents)
         if time.monotonic() > end:
             break
         if now is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.fuzz_programs import DTYPES, LAYOUTS, REGIMES, Fuzzed, change, mask, normalise, values
+from tests.fuzz_programs import LAYOUTS, REGIMES, SMALL, Extents, Fuzzed, change, mask, normalise, values
 
 
 @dataclass
@@ -178,19 +178,20 @@ FORMS = (_joined_keys, _joined_scores, _sink, _rotated, _rows_of_sequences, _gro
          _letters, _broadcast, _chained, _several)  # fmt: skip
 
 
-def random_form(random: Random) -> Fuzzed:
+def random_form(random: Random, extents: Extents = SMALL) -> Fuzzed:
     """A program of one of the forms, with layouts of the inputs in memory, and in some with symbolic sizes."""
-    return form(lambda *options: random.choice(options), random.randint)
+    return form(lambda *options: random.choice(options), random.randint, extents)
 
 
-def form(pick: Callable, integer: Callable) -> Fuzzed:
+def form(pick: Callable, integer: Callable, extents: Extents = SMALL) -> Fuzzed:
     """Choices as in fuzz_programs.program."""
-    size = {"b": integer(1, 3), "h": integer(1, 3), "n": integer(1, 3), "i": integer(1, 24), "j": integer(1, 24)}
-    size |= {"d": pick(4, 5, 8), "e": pick(4, 8, 12), "l": integer(1, 9)}
+    size = {"b": integer(1, 3), "h": integer(1, 3), "n": integer(1, 3), "l": integer(1, 9)}
+    size |= {"i": integer(1, extents.longest), "j": integer(1, extents.longest)}
+    size |= {"d": pick(*extents.widths), "e": pick(*extents.widths)}
     size["j"] = size["i"] if pick(True, False) else size["j"]
     draft = Draft(pick, size)
     pick(*FORMS)(draft)
     inputs = {name: (kind, shape) for name, (kind, shape) in draft.inputs.items()}
     layouts = {name: layout for name in inputs if (layout := pick("", "", "", *LAYOUTS))}
-    dtype, regime = pick(*DTYPES), pick(*REGIMES[:1], *REGIMES[:1], *REGIMES)
+    dtype, regime = pick(*extents.dtypes), pick(*REGIMES[:1], *REGIMES[:1], *REGIMES)
     return Fuzzed(tuple(draft.lines), inputs, dtype, regime, integer(0, 999), layouts, pick(False, False, True))

@@ -12,12 +12,18 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import torch
+import torch._dynamo
 from hypothesis import strategies as st
 
 DTYPES = ("float32", "float32", "bfloat16", "float16", "float64")
 REGIMES = ("normal", "large", "ties", "zero", "an empty row", "infinite value at the end")
 REGIMES += ("a key is NaN", "a value is NaN", "near the end of half", "tiny")
 COORDINATES = ("i, j = (torch.arange(n, device=s.device) for n in s.shape[-2:])", "i = i[:, None]")
+# A row hidden by the least number of its type: -3.4e38 + log n is -3.4e38, so that its weights are all 1.
+STABLE = {
+    "torch.exp(s - torch.logsumexp(s, -1, keepdim=True))": "s.softmax(-1)",
+    "torch.exp(s - s.logsumexp(-1, keepdim=True))": "s.softmax(-1)",
+}
 FILLS = ("-math.inf", "-1e4", "torch.finfo(s.dtype).min")
 
 
@@ -38,7 +44,8 @@ LARGE = Extents(700, (64, 128, 96), ("bfloat16", "bfloat16", "float16"))  # what
 class Fuzzed:
     """`lines` are the body of f(q, k, v, extra tensors by name); shapes and kinds of all inputs by name.
 
-    layouts: how inputs lie in memory that are not contiguous; dynamic: compiled for symbolic sizes.
+    layouts: how inputs lie in memory that are not contiguous; dynamic: compiled for symbolic sizes; later: the shapes
+    of a second call, if there is one.
     """
 
     lines: tuple[str, ...]
@@ -48,27 +55,39 @@ class Fuzzed:
     seed: int
     layouts: dict[str, str] = field(default_factory=dict, hash=False)
     dynamic: bool = False
+    later: dict[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     @property
     def source(self) -> str:
         head = f"def f({', '.join(self.inputs)}):"
         return "\n".join([head, *(f"    {line}" for line in self.lines)])
 
-    def function(self):
-        space = {"torch": torch, "math": math, "F": torch.nn.functional}
-        exec(compile(self.source, "<fuzzed>", "exec"), space)
+    def function(self, stable: bool = False):
+        """As it is written, or (what results are compared with) without the spellings that rounding spoils."""
+        space, source = {"torch": torch, "math": math, "F": torch.nn.functional}, self.source
+        for spelling, other in STABLE.items() if stable else ():
+            source = source.replace(spelling, other)
+        exec(compile(source, "<fuzzed>", "exec"), space)
         return space["f"]
 
-    def tensors(self) -> list[torch.Tensor]:
+    def tensors(self, device: str = "cpu", later: bool = False) -> list[torch.Tensor]:
         """Random inputs of the regime, always the same for a record."""
         generator = torch.Generator().manual_seed(self.seed)
-        made = {name: _tensor(kind, shape, self.dtype, generator) for name, (kind, shape) in self.inputs.items()}
-        _REGIME[self.regime](made)
-        return [LAYOUTS[self.layouts[n]](t) if n in self.layouts else t for n, t in made.items()]
+        shapes = {name: shape for name, (_, shape) in self.inputs.items()} | (self.later if later else {})
+        made = {name: _tensor(kind, shapes[name], self.dtype, generator) for name, (kind, _) in self.inputs.items()}
+        floats = [t for t in made.values() if t.is_floating_point() and t.dim() > 1]
+        _REGIME[self.regime]({**made, **{name: made.get(name, floats[0]) for name in "qkv"}})
+        given = {name: t.to(device) for name, t in made.items()}
+        given = {name: LAYOUTS[self.layouts[name]](t) if name in self.layouts else t for name, t in given.items()}
+        for name, (kind, _) in self.inputs.items():
+            if kind == "weight":  # a module's parameters have known sizes
+                torch._dynamo.mark_static(given[name])
+        return list(given.values())
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{n}: {kind}{list(shape)}" for n, (kind, shape) in self.inputs.items())
         how = f"{self.layouts or ''}{', dynamic' if self.dynamic else ''}"
+        how += f", then {[list(shape) for shape in self.later.values()]}" if self.later else ""
         return f"{self.source}\n# {shapes}; {self.dtype}, {self.regime}, seed {self.seed} {how}"
 
 
@@ -77,6 +96,11 @@ def _tensor(kind: str, shape, dtype: str, generator) -> torch.Tensor:
         return torch.rand(*shape, generator=generator) < 0.7
     if kind == "ids":
         return torch.randint(0, 3, shape, generator=generator).sort(-1).values
+    if kind.startswith("<"):
+        return torch.randint(0, max(1, int(kind[1:])), shape, generator=generator)
+    if kind in ("int64", "int32", "uint8", "flags"):  # a mask as numbers; flags are of the program's dtype
+        kept = torch.rand(*shape, generator=generator) < 0.7
+        return kept.to(getattr(torch, dtype if kind == "flags" else kind))
     if kind == "positive":
         return (torch.rand(*shape, generator=generator) + 0.1).to(getattr(torch, dtype))
     return torch.randn(*shape, generator=generator).to(getattr(torch, dtype))
@@ -125,7 +149,9 @@ def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
     if program.dtype != "float32":
         yield replace(program, dtype="float32")
     if program.dynamic:
-        yield replace(program, dynamic=False)
+        yield replace(program, dynamic=False, later={})
+    if program.later:
+        yield replace(program, later={})
     for name in program.layouts:
         yield replace(program, layouts={n: how for n, how in program.layouts.items() if n != name})
     used = {name for name in program.inputs if any(name in line for line in program.lines)}

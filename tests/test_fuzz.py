@@ -1,5 +1,7 @@
 """A short run of the fuzzer, and that it can fail: a wrong executor, a crash and a failing executor are all seen."""
 
+from random import Random
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -7,7 +9,8 @@ from hypothesis import given as drawn
 
 from onepass import executors
 from tests.fuzz import LOUD, compared, judge, run, shrunk
-from tests.fuzz_programs import Fuzzed, programs
+from tests.fuzz_layers import forms, layer, sections
+from tests.fuzz_programs import SMALL, Fuzzed, programs
 
 PLAIN = Fuzzed(
     ("s = q @ k.mT", "s = s + bias", "s = s * 0.25", "p = s.softmax(-1)", "o = p @ v", "return o"),
@@ -22,8 +25,8 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def test_random_programs_are_right_or_left_alone():
-    outcomes, examples = run(25, 0, "auto", "cpu")
-    assert sum(outcomes.values()) == 25
+    outcomes, examples = run(20, 0, "auto", "cpu")
+    assert sum(outcomes.values()) == 20
     assert not [kind for kind, _ in outcomes if kind in LOUD], "\n\n".join(map(str, examples.values()))
     assert outcomes["fused", "tiled"] > 5
 
@@ -32,6 +35,42 @@ def test_random_programs_are_right_or_left_alone():
 @drawn(programs())
 def test_drawn_programs_are_right_or_left_alone(program):
     assert judge(program).kind not in LOUD, str(program)
+
+
+@pytest.mark.parametrize("form", forms())
+def test_every_spelling_of_a_form_is_python(form):
+    random = Random(form)
+    for _ in range(20):
+        picked = layer(lambda *options: form if form in options else random.choice(options), random.randint, SMALL)
+        assert picked.function() and len(picked.tensors()) == len(picked.inputs)
+
+
+def test_every_section_is_used():
+    used = {line[1:] for _, parts in sections().values() for part in parts for said in part for line in said}
+    assert set(sections()) <= used | set(forms())
+
+
+DYNAMIC = Fuzzed(PLAIN.lines, PLAIN.inputs, "float32", "normal", 0, {}, True, {"q": (2, 9, 8), "bias": (9, 9)})
+
+
+def test_a_second_call_is_compared_and_a_second_compilation_seen(monkeypatch):
+    assert judge(DYNAMIC).kind == "fused"
+    monkeypatch.setattr("tests.fuzz.onepass_backend", lambda graph, inputs, options=None: _only_for(graph, inputs))
+    assert judge(DYNAMIC).kind == "recompiled"
+
+
+def _only_for(graph, inputs):
+    for x in inputs:
+        int(x.shape[-2]) if isinstance(x, torch.Tensor) else int(x)  # a guard on every size
+    return graph
+
+
+def test_what_is_written_into_an_input_is_compared(monkeypatch):
+    written = Fuzzed(("q.mul_(0.5)", *PLAIN.lines), PLAIN.inputs, "float32", "normal", 0)
+    assert judge(written).kind == "fused"
+    without = lambda graph, inputs, options=None: lambda *given: graph(*[x.clone() for x in given])
+    monkeypatch.setattr("tests.fuzz.onepass_backend", without)
+    assert judge(written).kind == "wrong"
 
 
 def test_a_wrong_executor_is_found_and_its_program_shrunk(monkeypatch):
