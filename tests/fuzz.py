@@ -37,8 +37,8 @@ LOUD = ("crash", "wrong", "failed executor", "recompiled")
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kind`: fused, compiled, refused, nothing to do, eager fails too; wrong, crash, failed executor (yet right),
-    recompiled (more often than without onepass)."""
+    """`kind`: fused, compiled, refused, nothing to do, eager fails too, torch.compile fails too; wrong, crash,
+    failed executor (yet right), recompiled (more often than without onepass)."""
 
     kind: str
     reason: str = ""
@@ -55,7 +55,8 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
     outcome = _call(program, mine.run, device, False)
     if program.later and outcome.kind not in (*LOUD, "eager fails too"):
         outcome = _call(program, mine.run, device, True)
-    return outcome if outcome.kind in LOUD else _once(program, mine) or outcome
+    again = mine.graphs > 1 and outcome.kind not in (*LOUD, "eager fails too")
+    return _alone(program, mine, device, outcome) if again or outcome.kind == "crash" else outcome
 
 
 def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
@@ -104,15 +105,17 @@ def _answers(function, tensors: list) -> tuple:
     return tuple(r for r in results if r is not None) + tuple(changed.values())
 
 
-def _once(program: Fuzzed, mine: _Counted) -> Outcome | None:
-    """More compilations than without onepass are counted as an outcome of their own."""
-    if not program.later or mine.graphs == 1:
-        return None
+def _alone(program: Fuzzed, mine: _Counted, device: str, outcome: Outcome) -> Outcome:
+    """What torch.compile does without onepass: where that fails too it is no crash, and it may compile less often."""
     torch._dynamo.reset()
     plain = _Counted(program.function(), lambda graph, _: graph, program.dynamic, {})
-    for later in (False, True):
-        plain.run(*program.tensors(later=later))
-    return Outcome("recompiled", f"{mine.graphs} times, {plain.graphs} alone") if mine.graphs > plain.graphs else None
+    try:
+        for later in (False, True) if program.later else (False,):
+            plain.run(*program.tensors(device, later))
+    except Exception as error:
+        return Outcome("torch.compile fails too", _first_line(error)[:80])
+    more = mine.graphs > plain.graphs and outcome.kind != "crash"
+    return Outcome("recompiled", f"{mine.graphs} times, {plain.graphs} alone") if more else outcome
 
 
 def _first_line(error: Exception) -> str:
@@ -259,7 +262,7 @@ def main(arguments=None) -> int:
         kinds[kind] += number
     print(f"{sum(kinds.values())} programs, seeds {given_.seed}..{given_.seed + given_.jobs - 1}:", dict(kinds))
     for (kind, reason), number in outcomes.most_common():
-        if kind in ("fused", "refused", "eager fails too", *LOUD):
+        if kind in ("fused", "refused", "eager fails too", "torch.compile fails too", *LOUD):
             print(f"  {number:6d}  {kind}: {reason}")
     for _, examples in results:
         for (kind, reason), program in sorted(examples.items(), key=lambda item: LOUD.index(item[0][0]))[:6]:
