@@ -22,6 +22,8 @@ VIEW = (
     "narrow getitem repeat tile repeat_interleave split split_with_sizes chunk unbind contiguous clone detach alias "
     "lift_fresh lift_fresh_copy positive flip unfold getattr"
 )
+# Of these, what copies, always or where the layout asks for it.
+COPIES = "clone repeat tile repeat_interleave contiguous reshape reshape_as flatten flip lift_fresh_copy".split()
 POINTWISE = (
     "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor reciprocal square pow mul multiply "
     "div divide true_divide truediv add sub subtract rsub radd rmul maximum minimum remainder mod floordiv "
@@ -94,6 +96,13 @@ def changes_in_place(node: fx.Node) -> bool:
     if node.op == "call_function" and name in _IN_PLACE_OPERATORS:
         return getattr(node.target, "__module__", "") in ("operator", "_operator")
     return name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_", "not_")
+
+
+def only_looks(node: fx.Node) -> bool:
+    """A view that surely shares its input's memory: what it gives is read later, with what was written meanwhile."""
+    index = node.args[1] if name_of(node) == "getitem" else ()
+    picks = isinstance(index, list) or (isinstance(index, tuple) and any(isinstance(n, list) for n in index))
+    return kind_of(node) == "view" and name_of(node) not in COPIES and not picks
 
 
 def kind_of(node: fx.Node) -> str:

@@ -16,7 +16,7 @@ from torch import fx
 
 from .capture import from_aten_graph, trace, value_of_node, where_of
 from .errors import Refusal
-from .kinds import changes_in_place, is_aten, name_of
+from .kinds import changes_in_place, is_aten, name_of, only_looks
 from .program import Program
 from .region_growth import Growth, grow
 from .region_walk import Nodes, Survey, bodies, first_reader, in_order, root, shape, survey
@@ -280,6 +280,8 @@ def _joined(regions: list[Region], s: Survey) -> list[Region]:
         if chained or len(growth.outputs) >= len(ends) or growth.wide or growth.circle is not None:
             continue
         whole = _completed(growth.owned, growth.outputs, second.anchor, s)
+        if objection(whole, s) is not None:
+            continue
         return _joined(sorted([*rest, whole], key=lambda r: s.place[r.output]), s)
     return regions
 
@@ -308,7 +310,7 @@ def _disturbance(region: Region, s: Survey) -> fx.Node | None:
 
 def _overwritten(reader: fx.Node, end: int, s: Survey) -> fx.Node | None:
     """A write, before the end, into memory that the node has read or made before it; a view reads nothing yet."""
-    if not s.in_place or s.kind[reader] == "view":
+    if not s.in_place or only_looks(reader):
         return None
     used = {root(n, s) for n in (reader, *reader.all_input_nodes)}
     for node in s.in_place:
