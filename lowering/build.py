@@ -25,6 +25,7 @@ from .dims import (
     state_dims,
     sum_factors,
 )
+from .groups import grouped
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 from .precision import with_exact
@@ -50,7 +51,9 @@ def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD, asked:
     inputs = tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
     outputs = tuple(store.output for store in stores)
     builder = _Builder(held, {t.name for t in (*inputs, *outputs)})
-    kernels = with_exact(builder.kernels(_prepared(stores)), stores, asked or [store.term for store in stores])
+    rows_of = lambda stores: builder.choose_rows(stores)[0]
+    prepared, asked = grouped(_prepared(stores), asked or [store.term for store in stores], rows_of, held)
+    kernels = with_exact(builder.kernels(prepared), prepared, asked)
     return Plan(kernels, inputs, outputs, tuple(derivation), tuple(builder.notes))
 
 

@@ -149,7 +149,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Plan:
-    """Kernels in launch order; a later one may load what an earlier one stores. `outputs` are the results, in order."""
+    """Kernels in launch order; a later one may load what an earlier one stores. `outputs` are the results, in order.
+
+    A store may write a result as a tensor of the same name in which one axis is two (groups.py).
+    """
 
     kernels: tuple[Kernel, ...]
     inputs: tuple[Tensor, ...]

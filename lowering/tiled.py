@@ -47,7 +47,7 @@ def tiled_results(plan: Plan, tensors: Mapping[str, torch.Tensor], sizes=None) -
     with torch.no_grad():
         for kernel in plan.kernels:
             values.update(_run_kernel(kernel, values, known))
-    return tuple(values[output.name] for output in plan.outputs)
+    return tuple(values[output.name].view([resolve(n, known) for n in output.shape]) for output in plan.outputs)
 
 
 def _sizes_of(plan: Plan, values: Mapping[str, torch.Tensor]) -> dict[str, int]:

@@ -103,13 +103,14 @@ class Launcher:
         values, device = self._inputs(tensors)
         kernels, sizes = self._stages(sizes or {}, device)
         given = outputs or {}
-        for target in (store.output for kernel in kernels for store in kernel.stores):
+        for target in self._targets(kernels):
             kept = given.get(target.name)
             values[target.name] = _allocate(target, sizes, device) if kept is None else kept
         key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device, self.key(values))
         launches = self._prepared.get(key)
         if launches is None:
-            launches = self._prepared[key] = tuple(self._prepare(k, values, sizes, device) for k in kernels)
+            seen = _as_stored(kernels, values, sizes)
+            launches = self._prepared[key] = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
         self._run_on(device, launches, values)
         return tuple(values[target.name] for target in self.plan.outputs)
 
@@ -121,11 +122,12 @@ class Launcher:
         values, device = self._inputs(dict(zip(names, tensors, strict=True)))
         kernels, sizes = self._stages(sizes, device)
         wanted, made = strides or {}, []
-        for target in (store.output for kernel in kernels for store in kernel.stores):
+        for target in self._targets(kernels):
             like = _allocate(target, sizes, torch.device("meta"))
             made.append((target.name, tuple(like.shape), wanted.get(target.name, like.stride()), like.dtype))
             values[target.name] = torch.empty_strided(*made[-1][1:3], dtype=like.dtype, device=device)
-        launches = tuple(self._prepare(k, values, sizes, device) for k in kernels)
+        seen = _as_stored(kernels, values, sizes)
+        launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
         outputs = [target.name for target in self.plan.outputs]
 
         def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -136,6 +138,11 @@ class Launcher:
             return [values[name] for name in outputs]
 
         return run
+
+    def _targets(self, kernels: Sequence[Kernel]) -> list[Tensor]:
+        """What the kernels write; results as the plan gives them."""
+        results = {target.name: target for target in self.plan.outputs}
+        return [results.get(s.output.name, s.output) for kernel in kernels for s in kernel.stores]
 
     def _inputs(self, tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.device]:
         missing = [name for name in self.names if name not in tensors]
@@ -267,6 +274,12 @@ def _ceiling(size: int) -> int:
 
 def _allocate(tensor: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
     return torch.empty([_size(s, sizes) for s in tensor.shape], dtype=getattr(torch, tensor.dtype), device=device)
+
+
+def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes: dict) -> dict[str, torch.Tensor]:
+    """The tensors with the axes that kernels store by: one of a result may be two."""
+    stored = [s.output for kernel in kernels for s in kernel.stores]
+    return {**values, **{t.name: values[t.name].view([_size(n, sizes) for n in t.shape]) for t in stored}}
 
 
 def widest(kernel: Kernel) -> tuple[int, int]:

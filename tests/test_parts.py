@@ -25,7 +25,7 @@ from onepass.egraph.ops import (
     tanh,
     where,
 )
-from onepass.egraph.term import Dim, Tensor
+from onepass.egraph.term import Dim, Tensor, subterms
 from onepass.lowering.build import plan_stores
 from onepass.lowering.parts import THEOREMS, divided, number, numbers, shared
 from onepass.lowering.plan import Store
@@ -158,3 +158,32 @@ def test_the_law_is_a_theorem(name):
     file, theorem = name.split(".")
     text = (THEORY / f"{file}.v").read_text()
     assert f"Theorem {theorem} :" in text and "Admitted" not in text
+
+
+def test_heads_that_share_keys_become_rows():
+    captured = attention(1, 70, heads=8, groups=4)
+    (kernel,) = plan_stores([Store(*captured)]).kernels
+    assert kernel.rows.size == 4 and Dim("h_group", 2) in kernel.grid
+    keys = next(t for t in subterms(kernel.result) if t.op == "load" and t.attrs[0].name == "k")
+    assert kernel.rows not in keys.dims
+    for parts in (2, 5):
+        agree(captured, parts=parts)
+    agree(attention(1, 70, heads=8, groups=8, bias=True))
+    agree(attention(3, 70, heads=8, groups=4, batch=2, causal=True))
+
+
+def test_many_rows_stay_rows():
+    (kernel,) = plan_stores([Store(*attention(40, 70, heads=8, groups=4))]).kernels
+    assert str(kernel.rows) == "i"
+
+
+def test_a_result_of_given_strides_is_written_by_groups():
+    captured = attention(1, 40, heads=8, groups=4, value_width=16)
+    plan = plan_stores([Store(*captured)])
+    tensors = inputs_of(plan, {})
+    names, given = list(tensors), list(tensors.values())
+    (expected,) = tiled_results(plan, tensors)
+    strides = (128, 16, 128, 1)  # [B, S, H, D] in memory
+    (found,) = Launcher(plan, Config(16, 16, 4, 1)).bind(names, given, {}, {"out": strides})(given)
+    assert found.stride() == strides
+    torch.testing.assert_close(found, expected)
