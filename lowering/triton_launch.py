@@ -28,13 +28,14 @@ from .compat import (
     multiprocessors,
     shared_memory,
 )
+from .cuts import FEW
 from .dims import CONTRACTIBLE
 from .map_lists import visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_term import Facts
-from .tuning import CUBES, Config, default_config
+from .tuning import CUBES, Config, default_config, of_few_rows
 
 INT32 = 2**31
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
@@ -170,8 +171,9 @@ class Launcher:
 
     def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> Config:
         """The given or default configuration, with tiles no larger than the data needs."""
-        given = self.configs.get(kernel.name) or default_for(kernel, architecture(device))
-        rows = min(given.rows, _ceiling(_size(kernel.rows.size, sizes))) if kernel.rows else given.rows
+        size = _size(kernel.rows.size, sizes) if kernel.rows else 0
+        given = self.configs.get(kernel.name) or default_for(kernel, architecture(device), bool(0 < size <= FEW))
+        rows = min(given.rows, _ceiling(size)) if kernel.rows else given.rows
         longest = max((_size(loop.dim.size, sizes) for loop in kernel.loops), default=given.loop)
         warps = given.warps if rows == given.rows else max(1, min(given.warps, 4))
         return Config(rows, min(given.loop, _ceiling(longest)), warps, given.stages, given.parts)
@@ -302,12 +304,13 @@ def _has_cubes(kernel: Kernel) -> bool:
     return any(kernel.rows in n.dims and len(n.dims - placed) > 2 for n in solid)
 
 
-def default_for(kernel: Kernel, name: str) -> Config:
-    """The default configuration; guards that compare 64-bit data along a wide loop tile need its registers."""
+def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
+    """The default configuration, for few rows another; guards that compare 64-bit data along a wide loop tile need its
+    registers."""
     width, size = widest(kernel)
     if _has_cubes(kernel):
         return CUBES
-    found = default_config(width, size, name)
+    found = of_few_rows(width, size) if few else default_config(width, size, name)
     nodes = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in nodes)
     return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found

@@ -82,6 +82,11 @@ def default_config(width: int, element_bytes: int, architecture: str = "") -> Co
     return Config(16, 16, 4, 1)
 
 
+def of_few_rows(width: int, element_bytes: int) -> Config:
+    """The default where rows are fewer than a tile has: reading the loop's tiles is all the work, 32 KiB at a time."""
+    return Config(16, max(16, min(128, 2**15 // (width * element_bytes))), 4, 2)
+
+
 def candidates(width: int) -> tuple[Config, ...]:
     """Configurations worth measuring for a held tile of this width."""
     texts = next((found for limit, found in CANDIDATES.items() if width <= limit), "32x32x4x2").split()
