@@ -1,8 +1,8 @@
 """Few queries against a long cache on one GPU: kernels of derived plans under several settings, and SDPA's by name.
 
-`decode.py SHAPE... [--settings 16x64x4x3x0 ...]`, a shape as b4h32g8k16384d128 (g queries share a key head); a setting
-is rows x loop x warps x stages x parts, 0 parts for as many as fill the device. Each is compared with float32; rates are
-bytes of keys and values over the median time of a captured call with a cold L2 cache.
+`decode.py b4h32g8k16384d128:16x64x4x3x0,...` where g queries share a key head; a setting is rows x loop x warps x stages
+x parts, 0 parts for as many as fill the device. Each is compared with float32; rates are bytes of keys and values over
+the median time of a captured call with a cold L2 cache.
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ def median_ms(call, flush: torch.Tensor, count: int = 20) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shapes", nargs="+")
-    parser.add_argument("--settings", nargs="*", default=["default"])
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     flush = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    for text in chosen.shapes:
+    for text, _, settings in (given.partition(":") for given in chosen.shapes):
         torch.manual_seed(0)
         sizes = shapes(text)
         q, k, v = (torch.randn(size, dtype=torch.bfloat16, device="cuda") for size in sizes)
@@ -91,7 +90,7 @@ def main() -> None:
         print(f"{text}: {moved / 2**20:.0f} MiB")
         grouped = {"enable_gqa": True} if sizes[0][1] > sizes[1][1] else {}
         runs = {f"sdpa {name}": (sdpa(name, q, k, v, **grouped), None) for name in ("cudnn", "flash", "efficient")}
-        for setting in chosen.settings:
+        for setting in ("default", *filter(None, settings.split(","))):
             run, made = launcher(sizes, setting)
             runs[setting] = partial(run, q, k, v), made
         for name, (call, made) in runs.items():

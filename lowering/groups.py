@@ -28,7 +28,8 @@ def grouped(
         return stores, list(asked)
     for dim, size in _candidates([s.term for s in stores], held):
         names = {d.name for t in (*(s.term for s in stores), *asked) for d in all_dims(t)}
-        group, place = (Dim(_fresh(f"{dim.name}_{n}", names), m) for n, m in (("group", dim.size // size), ("place", size)))
+        group = Dim(_fresh(f"{dim.name}_group", names), dim.size // size)
+        place = Dim(_fresh(f"{dim.name}_place", names), size)
         change = {iota(dim): iota(group) * const(size) + iota(place)}
         new = [_in_groups(store, dim, (group, place), change) for store in stores]
         if rows_of(new) == place and (rows is None or place.size > rows.size):
