@@ -1,6 +1,6 @@
 """Few queries against a long cache on one GPU: kernels of derived plans under several settings, and SDPA's by name.
 
-`decode.py b4h32g8k16384d128:16x64x4x3x0,...` where g queries share a key head; a setting is rows x loop x warps x stages
+`decode.py b4h32g8k16384d128:16x64x4x3x0,...`: g queries share a key head; a setting is rows x loop x warps x stages
 x parts, 0 parts for as many as fill the device. Each is compared with float32; rates are bytes of keys and values over
 the median time of a captured call with a cold L2 cache.
 """
