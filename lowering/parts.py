@@ -23,6 +23,7 @@ THEOREMS = {  # in proofs/theory: what makes the sharing out a law, for a monoid
 }
 RESIDENT = 2  # programs for each multiprocessor: while one waits for memory, the other computes
 LEAST = 2  # tiles of a part: what a program costs beside them should not be felt
+LONG = 16  # tiles of a loop that is worth one more kernel
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ class Shared:
 
 def number(programs: int, tiles: int, places: int) -> int:
     """How many parts fill a device of so many multiprocessors, each of LEAST tiles or more; 1 where none are needed."""
-    return max(1, min(RESIDENT * places // max(programs, 1), tiles // LEAST)) if programs <= places else 1
+    if programs > places or tiles < LONG:
+        return 1
+    return max(1, min(RESIDENT * places // max(programs, 1), tiles // LEAST))
 
 
 @lru_cache(maxsize=512)
@@ -78,9 +81,9 @@ def _kept(kernel: Kernel, part: Dim) -> tuple[tuple[Store, ...], dict[Term, Term
     known: dict[Term, Term] = {}
     places = (*kernel.grid, *([kernel.rows] if kernel.rows else []), part)
 
-    def stored(value: Term) -> Term:
+    def stored(value: Term, dims: frozenset[Dim]) -> Term:
         if value not in stores:
-            order = (*places, *(d for d in kernel.held if d in value.dims))
+            order = (*places, *(d for d in kernel.held if d in dims))
             kind = "float32" if value.dtype in ("float", *HALVES) else value.dtype  # as the states are
             name = f"{kernel.name}_state{len(stores)}"
             stores[value] = Store(value, Tensor(name, kind, tuple(d.size for d in order)), order)
@@ -90,12 +93,12 @@ def _kept(kernel: Kernel, part: Dim) -> tuple[tuple[Store, ...], dict[Term, Term
     for accumulator in (a for loop in kernel.loops for a in loop.accumulators):
         kind = accumulator.reductions[0].dtype.removeprefix(PAIR)
         if accumulator.gauge is None:
-            known |= {r: _as(kind, reduce(accumulator.monoid, part, stored(r))) for r in accumulator.reductions}
+            known |= {r: _as(kind, reduce(accumulator.monoid, part, stored(r, r.dims))) for r in accumulator.reductions}
             continue
         top = scale(accumulator.reductions[0])
         for r in accumulator.reductions:
             present = where(eq(top, const(-inf)), const(0.0), mantissa(r))
-            state = rescaled_sum(part, stored(top), stored(present))
+            state = rescaled_sum(part, stored(top, accumulator.gauge.dims), stored(present, r.dims))
             known |= {scale(r): _as(kind, scale(state)), mantissa(r): _as(kind, mantissa(state))}
     return tuple(stores.values()), known
 

@@ -19,6 +19,7 @@ import torch
 
 from ..egraph.term import Dim, Tensor, subterms
 from .block_map import MapCache, Tiling, class_plan, pays
+from .build import HELD
 from .compat import (
     OPTIONS,
     architecture,
@@ -287,12 +288,15 @@ def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes
 def widest(kernel: Kernel) -> tuple[int, int]:
     """(elements, bytes an element) of the widest held row that a tile keeps of a floating tensor."""
     placed: set[Dim | None] = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
-    width, size = 16, 2
+    loops = {loop.dim for loop in kernel.loops}
+    width, size, streamed = 16, 2, 2
     for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
         held = [d.size for d in node.dims - placed if isinstance(d.size, int)]
         dtype = getattr(torch, node.dtype)
         if dtype.is_floating_point and held:
             width, size = max(width, *held), max(size, dtype.itemsize)
+            streamed = max(streamed, dtype.itemsize if node.dims & loops else 2)
+    size = size if width <= HELD else streamed  # what rows have stays in shared memory, by halves
     return width, max(size, 4 if kernel.exact else 2)
 
 

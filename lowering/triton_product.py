@@ -137,13 +137,40 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
         guarded = fits[0] if computed not in fits else computed
     left, right = (_operand(writer, dim, groups[k], guard if guard and k == guarded else None) for k in keys)
     alone = [groups[k][0] for k in keys if len(groups[k]) == 1]
-    kind, left, right = _agree(writer, left, right, inside, exact, any(_is_single(p) for p in alone))
+    single = any(_is_single(p) for p in alone)
     dims = (keys[0][0], keys[1][0])
-    left = left.text if left.dims.index(dim) == 1 else f"tl.trans({left.text})"
-    right = right.text if right.dims.index(dim) == 0 else f"tl.trans({right.text})"
-    accumulate = f", {into.text}" if into is not None and into.dims == dims else ""
+    total = into.text if into is not None and into.dims == dims else ""
+    pairs = _halved(writer, left, right) if single and not exact else None
+    kind = "bfloat16" if pairs else ""
+    if pairs is None:
+        kind, left, right = _agree(writer, left, right, inside, exact, single)
+        pairs = [(left, right)]
     how = {"float32": ', input_precision="ieee"', "float64": ", out_dtype=tl.float64"}.get(kind, "")
-    return Value(f"tl.dot({left}, {right}{accumulate}{how})", dims)
+    for left, right in pairs:
+        left = left.text if left.dims.index(dim) == 1 else f"tl.trans({left.text})"
+        right = right.text if right.dims.index(dim) == 0 else f"tl.trans({right.text})"
+        total = f"tl.dot({left}, {right}{f', {total}' if total else ''}{how})"
+    return Value(total, dims)
+
+
+def _halved(writer, left: Value, right: Value) -> list[tuple[Value, Value]] | None:
+    """Two products instead of one of float32 with bfloat16: of the rest of a rounding, and of the rounded.
+
+    Together they have 16 bits, which is more than the other matrix; None for other types.
+    """
+    if {left.dtype, right.dtype} != {"float32", "bfloat16"}:
+        return None
+    whole, other = (left, right) if left.dtype == "float32" else (right, left)
+    high = writer.assign("high", _typed(writer, whole, "bfloat16", False))
+    rest = Value(f"({whole.text} - {high.text}.to(tl.float32))", whole.dims, "float32")
+    parts = [writer.assign("low", _typed(writer, rest, "bfloat16", False)), high]
+    other, *parts = (_widened(writer, v) for v in (other, *parts))
+    return [(p, other) if whole is left else (other, p) for p in parts]
+
+
+def _widened(writer, value: Value) -> Value:
+    """The interpreter multiplies bfloat16 as raw bits."""
+    return Value(f"{value.text}.to(tl.float32)", value.dims, value.dtype) if writer.facts.interpreted else value
 
 
 def _operand(writer, dim: Dim, parts: list, guard: Value | None) -> Value:

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..egraph.affine import affine
-from ..egraph.term import Dim, Tensor, Term, subterms
+from ..egraph.ops import iota, make
+from ..egraph.term import Dim, Tensor, Term, substitute, subterms
 from .plan import BlockMap, Kernel, NotPlannable
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
 from .triton_product import contract, operands
@@ -246,8 +247,16 @@ class TileWriter:
     # Loads and addresses
 
     def _load(self, node: Term) -> Value:
-        tensor = node.attrs[0]
+        """A tile in memory, read once by whatever names its held dims go."""
         dims = self.sort(node.dims)
+        held = [d for d in dims if d in self.held]
+        names = {iota(d): make("var", (), (f"held {dims.index(d)} of {d.size}", "int64")) for d in held}
+        key = (node.attrs[0], *(substitute(x, names) for x in node.args), *(self.held[d] for d in held))
+        found = self.once(key, dims, lambda: self._loaded(node, dims))
+        return Value(found.text, dims, found.dtype)
+
+    def _loaded(self, node: Term, dims: tuple[Dim, ...]) -> Value:
+        tensor = node.attrs[0]
         pointer = self.address(tensor, node.args, dims)
         mask = self.conjunction(*(self.padding(d) for d in dims), self.kept if self.loop in dims else None)
         guard = f", mask={self.align(mask, dims)}, other={'False' if tensor.dtype == 'bool' else '0'}" if mask else ""

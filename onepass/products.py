@@ -27,7 +27,6 @@ PRODUCTS = ("matmul", "bmm", "mm", "einsum", "linear", "__matmul__", "linalg_mat
 LARGER = 4  # times as many elements as the result: else nothing is saved by not making them
 GAIN = 0.7  # of the estimated time, at most, to be worth another form
 TARGET = Target()
-UNSPLIT = "with few rows a GPU would have few programs, as loops over keys are not split yet"
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,6 @@ def with_products(
 ) -> tuple[Region, list[str]]:
     """The region with the products that are cheaper inside, and what is to be said of all that were tried."""
     found = list(products(region, s, taken))
-    if mode == "auto" and value_of_node(region.output).device.type == "cuda":
-        return region, [f"{p}: outside: {UNSPLIT}" for p in found]
     said = []
     for chosen in dict.fromkeys([tuple(found), *((p,) for p in found)]) if found else ():
         wide = widened(region, (n for p in chosen for n in p.nodes), s)

@@ -1,6 +1,7 @@
 """Loops shared out over programs: partial states and their merge, by tiles and by Triton, against float64."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,14 @@ from onepass.lowering.build import plan_stores
 from onepass.lowering.parts import THEOREMS, divided, number, numbers, shared
 from onepass.lowering.plan import Store
 from onepass.lowering.tiled import tiled_results
+from onepass.lowering.triton_emit import emit
 from onepass.lowering.triton_launch import Launcher
+from onepass.lowering.triton_term import Facts
 from onepass.lowering.tuning import Config
 
 from .test_triton import DEVICE, attention, inputs_of
 
+SINGLE = Tensor("out", "float32", (2, 20, 16))
 THEORY = Path(__file__).resolve().parent.parent / "proofs" / "theory"
 
 
@@ -146,10 +150,44 @@ def test_what_needs_a_finished_value_is_not_shared_out():
     assert all(shared(kernel) is None for kernel in plan_stores([Store(*made)]).kernels)
 
 
+def latent_rows(rows=5, columns=40, width=32):
+    """Keys and values are one tensor in bfloat16, read for all rows; what the rows are is float32."""
+    b, i, j, d, e = Dim("b", 2), Dim("i", rows), Dim("j", columns), Dim("d", width), Dim("e", width)
+    row = load(Tensor("q", "float32", (2, rows, width)), iota(b), iota(i), iota(d))
+    c = lambda x: cast(load(Tensor("c", "bfloat16", (2, columns, width)), iota(b), iota(j), iota(x)), "float32")
+    state = lambda weight: mantissa(rescaled_sum(j, sum_over(d, c(d) * row), weight))
+    result = cast(state(c(e)) / state(const(1.0)), "bfloat16")
+    return result, Tensor("out", "bfloat16", (2, rows, width)), (b, i, e)
+
+
+def test_a_tile_by_two_names_is_read_once_and_float32_is_multiplied_by_halves():
+    captured = latent_rows()
+    plan = plan_stores([Store(*captured)])
+    text = emit(plan.kernels[0], plan, Facts(frozenset("j"))).text
+    loop = text[text.index("for j_start") :]
+    assert loop.count("tl.load(") == 1 and "ieee" not in text and loop.count("tl.dot(") == 3
+    agree(captured, tolerance=1e-2)
+
+
+def test_two_halves_have_sixteen_bits():
+    b, i, e, d = Dim("b", 2), Dim("i", 20), Dim("e", 16), Dim("d", 64)
+    x = load(Tensor("x", "float32", (2, 20, 64)), iota(b), iota(i), iota(d))
+    y = cast(load(Tensor("y", "bfloat16", (64, 16)), iota(d), iota(e)), "float32")
+    made = cast(sum_over(d, x * y), "bfloat16"), Tensor("out", "bfloat16", (2, 20, 16)), (b, i, e)
+    plan = plan_stores([Store(*made)])
+    whole = replace(plan, kernels=(replace(plan.kernels[0], stores=(Store(made[0].args[0], SINGLE, made[2]),)),))
+    whole = replace(whole, outputs=(SINGLE,))
+    tensors = inputs_of(plan, {})
+    found = Launcher(whole, Config(16, 16, 4, 1))(tensors)
+    exact = tensors["x"].double() @ tensors["y"].double()
+    assert (found - exact).abs().max() < 2**-14 * exact.abs().max()
+
+
 def test_numbers_of_parts():
     assert number(1024, 64, 132) == 1, "programs enough"
     assert number(4, 1024, 132) == 66
     assert number(4, 64, 132) == 32, "no part of one tile"
+    assert number(4, 15, 132) == 1, "short"
     assert number(1, 1, 132) == 1 and number(8, 100, 0) == 1 and number(0, 0, 132) == 1
 
 
