@@ -23,7 +23,7 @@ def test_every_contestant_computes_the_problem(case, monkeypatch):
     assert problem.flops > 0
     right = timing.expected(problem)
     ways = {name: way for name, way in problem.ways.items() if name != "fa3"}
-    if case.suite != "beyond":
+    if case.suite != "beyond" and case.variant != "latent_decode":
         assert problem.flops <= 6 * problem.elements * problem.arguments[0].shape[-1]
         assert {"flex", "flex_max"} <= set(ways) or {"flex_x2", "flex_x2_max"} <= set(ways)
     for name, build in {"plain": lambda: lambda: problem.plain(*problem.arguments), **ways}.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-SUITES = ("peers", "variants", "beyond", "flashlight")
+SUITES = ("peers", "variants", "beyond", "flashlight", "decode")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

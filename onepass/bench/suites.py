@@ -1,4 +1,4 @@
-"""The suites as lists of cases: full and causal; FlexAttention's variants; what is beyond it; Flashlight's two.
+"""The suites as lists of cases: full and causal; FlexAttention's variants; what is beyond it; Flashlight's two; decode.
 
 Called by run.py. What a case computes is in variants.py, beyond.py and problems.py.
 """
@@ -29,7 +29,8 @@ class Case:
 
 def cases(suite: str, scale: Scale) -> list[Case]:
     """The rows of a suite, in the order in which they are measured."""
-    return {"peers": _peers, "variants": _variants, "flashlight": _flashlight, "beyond": _beyond}[suite](scale)
+    known = {"peers": _peers, "variants": _variants, "flashlight": _flashlight, "beyond": _beyond, "decode": _decode}
+    return known[suite](scale)
 
 
 def _peers(scale: Scale) -> list[Case]:
@@ -69,18 +70,36 @@ def _beyond(scale: Scale) -> list[Case]:
     return [*found, _form("invariant_points", points(), Shape(batch, 12, scale.rows, 16))]
 
 
+def _decode(scale: Scale) -> list[Case]:
+    """One query a sequence against caches of the middle length, 4 and 16 times that: a key head for each head, for
+    eight of them, and a latent row for all. What would take more keys in all than 32 of the middle length is left out.
+    """
+    width, full, latent = scale.widths[-2:][0], variants(scale)["full"], of_heads(scale)["latent_decode"]
+    heads, found = 2 * scale.hidden // width, []
+    for batch, keys in ((b, n * scale.middle) for n in (1, 4, 16) for b in (1, 4, 32)):
+        step = Shape(batch, heads, 1, width, columns=keys)
+        if batch * keys <= 32 * scale.middle:
+            found.append(_peer("decode", "decode", full, step))
+            found.append(_form("latent_decode", latent, step, "decode"))
+        found.append(_peer("decode", "gqa8_decode", full, replace(step, group=min(8, heads))))
+    return found
+
+
 def _shape(scale: Scale, length: int, width: int) -> Shape:
     return Shape(max(1, scale.tokens // length), scale.hidden // width, length, width)
 
 
 def _case(suite: str, name: str, variant: Variant, shape: Shape) -> Case:
     columns = shape.length // variant.fewer_keys if variant.fewer_keys > 1 else 0
-    shape = replace(shape, group=min(variant.group, shape.heads), columns=columns)
+    return _peer(suite, name, variant, replace(shape, group=min(variant.group, shape.heads), columns=columns))
+
+
+def _peer(suite: str, name: str, variant: Variant, shape: Shape) -> Case:
     return Case(suite, name, str(shape), partial(problem, variant, shape))
 
 
-def _form(name: str, given: Form, shape: Shape) -> Case:
-    return Case("beyond", name, str(shape), partial(form, given, shape))
+def _form(name: str, given: Form, shape: Shape, suite: str = "beyond") -> Case:
+    return Case(suite, name, str(shape), partial(form, given, shape))
 
 
 def _differential(suite: str, shape: Shape) -> Case:
