@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf
+from math import inf, prod
 
 from ..egraph.ops import cast, const, eq, iota, load, mantissa, reduce, rescaled_sum, scale, where
 from ..egraph.term import PAIR, Dim, Tensor, Term, all_dims, substitute, subterms, tensors
@@ -23,6 +23,7 @@ THEOREMS = {  # in proofs/theory: what makes the sharing out a law, for a monoid
 }
 RESIDENT = 2  # programs for each multiprocessor: while one waits for memory, the other computes
 LEAST = 2  # tiles of a part: what a program costs beside them should not be felt
+MANY, ROWS = 256, 64  # multiprocessors of no device, and rows of a tile, for what is said before sizes are known
 LONG = 16  # tiles of a loop that is worth one more kernel
 
 
@@ -37,7 +38,7 @@ class Shared:
     def __str__(self) -> str:
         over = ", ".join(str(loop.dim) for loop in self.first.loops)
         monoids = dict.fromkeys(a.monoid for loop in self.last.loops for a in loop.accumulators)
-        return f"{over} shared out over programs, whose states {self.last.name} merges ({', '.join(monoids)})"
+        return f"{over} shared out over programs, whose states {self.last.name} merges by {', '.join(monoids)}"
 
 
 def number(programs: int, tiles: int, places: int) -> int:
@@ -45,6 +46,19 @@ def number(programs: int, tiles: int, places: int) -> int:
     if programs > places or tiles < LONG:
         return 1
     return max(1, min(RESIDENT * places // max(programs, 1), tiles // LEAST))
+
+
+def said(kernel: Kernel) -> str:
+    """How the kernel is shared out, for the report; empty where it has programs for a large device at any size."""
+    sizes = [d.size for d in kernel.grid] + ([-(-kernel.rows.size // ROWS)] if _is_known(kernel.rows) else [])
+    long = any(not _is_known(loop.dim) or loop.dim.size >= LONG * ROWS for loop in kernel.loops)
+    if not long or prod(n for n in sizes if isinstance(n, int)) > MANY or (found := shared(kernel)) is None:
+        return ""
+    return f"where programs are fewer than multiprocessors: {found}"
+
+
+def _is_known(dim: Dim | None) -> bool:
+    return dim is not None and isinstance(dim.size, int)
 
 
 @lru_cache(maxsize=512)

@@ -56,6 +56,7 @@ class KernelReport:
     """One launch: parallel dims, loops in order, where its source lies (empty: not emitted), its form on Hopper.
 
     masks: for each loop with a mask, the coordinates that are visited: ranges, a block map, or all, tested.
+    parts: how its loops are shared out over more programs, where sizes leave it few.
     """
 
     name: str
@@ -65,6 +66,7 @@ class KernelReport:
     source: str = ""
     form: str = ""
     masks: tuple[str, ...] = ()
+    parts: str = ""
 
 
 @dataclass(frozen=True)
@@ -268,6 +270,7 @@ def _region_lines(region: RegionReport):
         loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
         yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
         yield from (f"mask        {mask}" for mask in kernel.masks)
+        yield from (f"in parts    {line}" for line in filter(None, [kernel.parts]))
         yield from _labelled("on Hopper", kernel.form)
     yield from (f"around      {line}" for line in region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
