@@ -164,14 +164,16 @@ class Relaunch:
     Tensor maps are encoded again only for new addresses; the encoded ones keep no memory alive.
     """
 
-    def __init__(self, kernel, programs: int, windows: tuple[Window, ...]):
+    def __init__(self, kernel, programs: int, windows: tuple[Window, ...] = ()):
         self.kernel, self.programs, self.windows = kernel, programs, windows
+        driver = triton.runtime.driver.active
+        self.device, self.stream = driver.get_current_device(), driver.get_current_stream
         self.encoded: dict[tuple[int, ...], list] = {}
         self.plain, self.metadata = _without_maps(kernel)
 
     def __call__(self, bases: list[torch.Tensor], arguments: list) -> None:
-        driver, kernel = triton.runtime.driver.active, self.kernel
-        stream = driver.get_current_stream(driver.get_current_device())
+        """`arguments`: all but the maps, in the function's order; addresses for tensors, which the driver would ask."""
+        kernel, stream = self.kernel, self.stream(self.device)
         fixed = (kernel.packed_metadata, None, None, None)
         if self.plain is None:
             maps = self._based(bases)

@@ -7,7 +7,7 @@ pointers only makes new tensor maps. `refusals` says why a kernel has no Gluon f
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
@@ -51,12 +51,17 @@ class GluonLaunch:
     options: dict = field(default_factory=dict)
     again: Relaunch | None = None
 
+    @cached_property
+    def bare(self) -> list[str | int]:
+        """The arguments with an address for every tensor of its own."""
+        return [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in self.arguments]
+
     def run(self, values: dict[str, torch.Tensor]) -> None:
-        arguments = [values[a] if a.__class__ is str else a for a in self.arguments]
         bases = [values[name] for name, _ in self.windows]
         if self.again is not None:
-            self.again(bases, arguments)
+            self.again(bases, [values[a].data_ptr() if a.__class__ is str else a for a in self.bare])
             return
+        arguments = [values[a] if a.__class__ is str else a for a in self.arguments]
         described = [window.described(base) for (_, window), base in zip(self.windows, bases, strict=True)]
         kernel = self.function[(self.programs,)](*described, *arguments, **self.options)
         self.again = Relaunch(kernel, self.programs, tuple(window for _, window in self.windows))
@@ -72,9 +77,6 @@ class GluonLauncher(Launcher):
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
         self.refusals = {name: found for name, found in self.bindings.items() if isinstance(found, str)}
         self.choices: dict[str, Choice] = {}
-
-    def key(self, values: dict[str, torch.Tensor]) -> tuple:
-        return tuple([tensor.data_ptr() % 16 == 0 for tensor in values.values()])
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch | GluonLaunch:
         binding = self.bindings.get(kernel.name)

@@ -11,7 +11,7 @@ import linecache
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from math import prod
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from .block_map import MapCache, Tiling, class_plan, pays
 from .build import HELD
 from .compat import (
     OPTIONS,
+    Relaunch,
     architecture,
     interpreter_wanted,
     interprets,
@@ -63,7 +64,7 @@ def load(text: str, function: str, folder: str | None = None):
     return namespace[function]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Launch:
     """One kernel ready to run: integers and constants are filled in, tensors are looked up by name."""
 
@@ -73,15 +74,25 @@ class Launch:
     integers: tuple[int, ...]
     options: dict
     maps: tuple[tuple[str, Tiling], ...] = ()
+    again: Relaunch | None = None
 
     def compiled(self, values: dict[str, torch.Tensor]):
         """What the compiler makes of it, without a launch; block maps need not be there yet."""
         tensors = [values.get(n, torch.int32) for n in self.tensors]
         return self.function.warmup(*tensors, *self.integers, grid=(self.programs,), **self.options)
 
+    @cached_property
+    def rest(self) -> tuple[int, ...]:
+        """What follows the tensors in the function's order: integers, then constants."""
+        names = self.function.arg_names[len(self.tensors) + len(self.integers) :]
+        return (*self.integers, *(self.options[name] for name in names))
+
     def run(self, values: dict[str, torch.Tensor]) -> None:
-        if self.programs:
-            self.function[(self.programs,)](*[values[n] for n in self.tensors], *self.integers, **self.options)
+        if self.again is not None:
+            self.again((), [*[values[name].data_ptr() for name in self.tensors], *self.rest])
+        elif self.programs:
+            kernel = self.function[(self.programs,)](*[values[n] for n in self.tensors], *self.integers, **self.options)
+            self.again = None if interprets(self.function) else Relaunch(kernel, self.programs)
 
 
 class Launcher:
@@ -162,7 +173,7 @@ class Launcher:
 
     def key(self, values: dict[str, torch.Tensor]) -> object:
         """What else of the tensors a prepared launch depends on."""
-        return None
+        return tuple([tensor.data_ptr() % 16 == 0 for tensor in values.values()])
 
     def source(self, kernel: Kernel, facts: Facts) -> Source:
         """The kernel's text for these facts, emitted once."""

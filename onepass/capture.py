@@ -27,6 +27,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from .errors import Refusal
 from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Node, Program
+from .sizes import Size
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 _SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values
@@ -176,8 +177,12 @@ def _clean(name: str, used: set[str]) -> str:
     return next(n for n in (stem, *(f"{stem}_{k}" for k in range(1, len(used) + 2))) if n not in used)
 
 
-def _size(value):
-    return value if isinstance(value, int) else str(value.node.expr.replace(FloorDiv, _divided))
+def size_of(value: int | torch.SymInt) -> Size:
+    """A size as the graph has it now: a number, also where a guard has fixed a symbol, or the symbols' text."""
+    if isinstance(value, int):
+        return value
+    expression = value.node.expr.replace(FloorDiv, _divided)
+    return int(expression) if expression.is_Integer else str(expression)
 
 
 def _divided(a, b):
@@ -193,7 +198,7 @@ def _meta(value: torch.Tensor, where: str) -> Meta:
         raise Refusal("a tensor without elements", where, "empty")
     if value.layout != torch.strided or value.is_quantized:
         raise Refusal("only plain strided tensors are supported", where, "layout")
-    return Meta(_word(value.dtype), tuple(map(_size, value.shape)), value.device.type)
+    return Meta(_word(value.dtype), tuple(map(size_of, value.shape)), value.device.type)
 
 
 def _word(named) -> str:
@@ -202,7 +207,7 @@ def _word(named) -> str:
 
 def _input(node: fx.Node, name: str) -> Input:
     value = value_of_node(node)
-    return Input(name, _meta(value, where_of(node)), tuple(map(_size, value.stride())))
+    return Input(name, _meta(value, where_of(node)), tuple(map(size_of, value.stride())))
 
 
 def _call(node: fx.Node, taken: dict[fx.Node, str]) -> Node:
@@ -254,7 +259,7 @@ def _encode(value, taken: dict[fx.Node, str], where: str):
     if isinstance(value, tuple | list):
         return tuple(_encode(v, taken, where) for v in value)
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return Atom("size", str(value.node.expr))
+        return int(value) if value.node.expr.is_Integer else Atom("size", str(value.node.expr))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.device):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from .capture import value_of_node
+from .capture import size_of, value_of_node
 from .egraph.cost import NOMINAL
 from .kinds import INTERIOR, changes_in_place, is_higher_order, kind_of, name_of
 
@@ -116,7 +116,7 @@ def shape(node: fx.Node) -> tuple | None:
     value = value_of_node(node)
     if not isinstance(value, torch.Tensor):
         return None
-    return tuple(s if isinstance(s, int) else str(s.node.expr) for s in value.shape)
+    return tuple(map(size_of, value.shape))
 
 
 def hinted(value: torch.Tensor) -> list[int]:

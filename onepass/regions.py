@@ -14,7 +14,7 @@ from math import prod
 import torch
 from torch import fx
 
-from .capture import from_aten_graph, trace, value_of_node, where_of
+from .capture import from_aten_graph, size_of, trace, value_of_node, where_of
 from .errors import Refusal
 from .kinds import changes_in_place, is_aten, name_of, only_looks
 from .program import Program
@@ -390,4 +390,4 @@ def _kind(value):
 
 
 def _texts(sizes: Iterable) -> tuple[str, ...]:
-    return tuple(str(s) if isinstance(s, int) else str(s.node.expr) for s in sizes)
+    return tuple(str(size_of(s)) for s in sizes)

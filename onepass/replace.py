@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from . import fused, operator  # noqa: F401  (registers the operation)
-from .capture import value_of_node, where_of
+from .capture import size_of, value_of_node, where_of
 from .errors import ProgramError, Refusal
 from .fused import Fused
 from .in_place import make_functional
@@ -25,6 +25,7 @@ from .options import Options
 from .region_walk import survey
 from .regions import Region, find_regions, signature
 from .report import Refused, RegionReport, Report
+from .widths import fix_widths
 
 KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
 
 def _answer(region: Region, options: Options, known: dict) -> Fused:
     """What is known of a region with this signature; a refusal is remembered as well as a plan."""
+    fix_widths(region)
     name = signature(region)
     if name not in known:
         try:
@@ -121,7 +123,7 @@ def _merge(reports: dict[str, RegionReport], new: RegionReport, where: str) -> N
 
 
 def _strides(node: fx.Node) -> tuple[int | str, ...]:
-    return tuple(s if isinstance(s, int) else str(s.node.expr) for s in value_of_node(node).stride())
+    return tuple(map(size_of, value_of_node(node).stride()))
 
 
 # Surgery --------------------------------------------------------------------------------------------------------------

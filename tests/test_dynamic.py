@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from onepass import operator
 from onepass.backend import onepass_backend
 
 LENGTHS = (7, 2, 3, 5, 13, 16, 17, 31, 32, 33, 64, 65, 97, 101, 127, 128, 129, 191, 257, 1)
@@ -79,3 +80,35 @@ def test_one_compilation_serves_twenty_lengths(function):
     ours = compiled(function, backend, right)
     assert ours == [7, 1]
     assert ours == compiled(function, lambda graph, inputs: graph.forward, right)
+
+
+def attention_of(width: int, length: int):
+    generator = torch.Generator().manual_seed(length)
+    return [torch.randn(2, 4, length, width, generator=generator) for _ in range(3)]
+
+
+def plans():
+    return [known.found.plan for known in operator._RUNNERS.values()]
+
+
+def test_a_symbolic_width_is_one_kernel_and_no_matrix_of_scores():
+    operator.forget()
+    torch._dynamo.reset()
+    run = torch.compile(full, backend=onepass_backend, dynamic=True, options={"inner": "eager", "strict": True})
+    for length in (48, 31, 65):
+        inputs = attention_of(16, length)
+        torch.testing.assert_close(run(*inputs), full(*inputs), atol=1e-5, rtol=0)
+    [plan] = plans()
+    assert len(plan.kernels) == 1 and {d.size for d in plan.kernels[0].held} == {16}
+    inputs = attention_of(24, 48)
+    torch.testing.assert_close(run(*inputs), full(*inputs), atol=1e-5, rtol=0)
+
+
+def test_a_width_that_has_to_stay_dynamic_does():
+    torch._dynamo.reset()
+    run = torch.compile(full, backend=onepass_backend, options={"inner": "eager", "strict": True})
+    for width in (16, 24):
+        inputs = attention_of(width, 48)
+        for tensor in inputs:
+            torch._dynamo.mark_dynamic(tensor, 3)
+        torch.testing.assert_close(run(*inputs), full(*inputs), atol=1e-5, rtol=0)

@@ -127,3 +127,20 @@ def test_a_captured_graph_replays_on_new_data(executor):
             exact = _of_documents(q.double(), k.double(), v.double(), ids)
             own = (_of_documents(q, k, v, ids).double() - exact).abs().max()
             assert (result.double() - exact).abs().max() <= 2 * own + 4e-3
+
+
+@pytest.mark.parametrize("executor", ["triton", "gluon"])
+def test_later_calls_take_the_tensors_that_they_are_given(executor):
+    """A launch is repeated without a look: at other addresses, unaligned ones, for other lengths."""
+    torch._dynamo.reset()
+    function = _attention("causal")
+    options = {"strict": True, "inner": "eager", "executor": executor}
+    compiled = torch.compile(function, backend=onepass_backend, dynamic=True, options=options)
+    for turn, (length, shift) in enumerate([(256, 0), (256, 0), (256, 1), (320, 0), (256, 1), (320, 0), (257, 0)]):
+        torch.manual_seed(turn)
+        flat = [torch.randn(2 * 3 * length * 64 + 8, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        q, k, v = (x[shift : shift + 2 * 3 * length * 64].view(2, 3, length, 64) for x in flat)
+        with torch.no_grad():
+            ours, eager, exact = compiled(q, k, v), function(q, k, v), function(q.double(), k.double(), v.double())
+        own = (eager.double() - exact).abs().max()
+        assert (ours.double() - exact).abs().max() <= 2 * own + 4e-3
