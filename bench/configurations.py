@@ -1,8 +1,8 @@
 """Measures a table of kernel configurations on one GPU: every one is compiled apart, checked, then timed.
 
 Plans are derived and kernels compiled (and launched once) in worker processes, which end before anything is timed. Then
-one process launches from Triton's cache, compares with float32 attention, and times, in two rounds over each problem's
-kernels. Rows are written as they are known; a run with the same --out goes on where the last ended.
+one process launches from Triton's cache, compares with the attention in float32, and times, in two rounds over each
+problem's kernels. Rows are written as they are known; a run with the same --out goes on where the last ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import csv
 import math
 import os
 import pickle
-import random
 import statistics
 import sys
 import tempfile
@@ -25,13 +24,12 @@ from queue import SimpleQueue
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from settings import CAP, EXECUTORS, WINDOW, Problem, Setting, plain, problems
-
+from bench.settings import EXECUTORS, Problem, Setting, plain, problems, shapes, slices
 from onepass.trials import Outcome, Worker
 
 TOLERANCE = 2e-2  # largest accepted difference from float32 attention, for bf16 inputs of unit variance
 COMPILE_SECONDS, TIME_SECONDS = 40.0, 20.0
-COMPILING = 0.7  # of the time, at most, is for compilation
+COMPILING = 0.55  # of the time, at most, is for compilation
 ROUNDS = 2  # over a problem's kernels; what they differ by is the noise of a row
 KEY = ("variant", "batch", "heads", "length", "width", "executor", "rows", "loop", "warps", "stages", "order", "more")
 COLUMNS = (*KEY, "status", "ms", "noise", "tflops", "error", "registers", "spilled", "shared", "note", "machine")
@@ -54,19 +52,24 @@ class Task:
 # In the workers -------------------------------------------------------------------------------------------------------
 
 
-def derive(task: Task) -> str:
-    """Writes the problem's plan to the task's file."""
+def derive(task: Task) -> None:
+    """Writes the problem's plan to the task's file, if no other process has."""
     import torch
 
     from onepass.capture import program_of
+    from onepass.lowering.gluon_apart import apart
+    from onepass.lowering.gluon_launch import fits
     from onepass.pipeline import optimize
     from onepass.translate import translate
 
-    inputs = (torch.empty(task.problem.shape, dtype=torch.bfloat16) for _ in range(3))
-    captured = translate(program_of(plain(task.problem), *inputs))
-    plan = optimize(captured.term, captured.output, captured.order).plan
-    Path(task.plan).write_bytes(pickle.dumps(plan))
-    return f"{len(plan.kernels)} kernels"
+    path = Path(task.plan)
+    if not path.exists():
+        inputs = (torch.empty(shape, dtype=torch.bfloat16) for shape in shapes(task.problem).values())
+        captured = translate(program_of(plain(task.problem), *inputs))
+        plan = apart(optimize(captured.term, captured.output, captured.order).plan, fits)
+        own = path.with_suffix(f".{os.getpid()}")
+        own.write_bytes(pickle.dumps(plan))
+        own.rename(path)
 
 
 @cache
@@ -79,7 +82,8 @@ def inputs_of(problem: Problem) -> dict:
     import torch
 
     torch.manual_seed(0)
-    return {n: torch.randn(problem.shape, device="cuda", dtype=torch.bfloat16) for n in ("q", "k", "v")}
+    make = lambda shape: torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    return {name: make(shape) for name, shape in shapes(problem).items()}
 
 
 @cache
@@ -94,6 +98,7 @@ def compile_first(task: Task) -> dict:
     from onepass.lowering.compat import compiled_forms
     from onepass.lowering.triton_launch import load
 
+    derive(task)
     load.cache_clear()  # a function that an earlier task launched would report that task's forms too
     launcher = launcher_of.__wrapped__(task)
     with torch.no_grad():
@@ -121,29 +126,15 @@ def or_end(call):
 
 @cache
 def expected_of(problem: Problem) -> list:
-    """(batch, head, float32 attention) of the first and of the last head."""
-    import torch
-
-    tensors, found = inputs_of(problem), []
-    for b, h in ((0, 0), (problem.shape[0] - 1, problem.shape[1] - 1)):
-        q, k, v = (tensors[n][b, h].float() for n in ("q", "k", "v"))
-        rows = torch.cat([_some_rows(problem, q, k, v, s) for s in range(0, problem.length, 2048)])
-        found.append((b, h, rows))
-    return found
+    """(part of batch and heads, float32 attention of it)"""
+    return [(part, _exact(problem, *part)) for part in slices(problem)]
 
 
-def _some_rows(problem: Problem, q, k, v, start: int):
-    import torch
-
-    some = torch.arange(start, min(start + 2048, problem.length), device=q.device)
-    score = q[some] @ k.T / math.sqrt(problem.width)
-    if problem.variant == "softcap":
-        score = CAP * torch.tanh(score / CAP)
-    distance = some[:, None] - torch.arange(problem.length, device=q.device)
-    if problem.variant in ("causal", "window"):
-        keep = (distance >= 0) & (distance < (WINDOW if problem.variant == "window" else problem.length))
-        score = score.masked_fill(~keep, -math.inf)
-    return torch.softmax(score, -1) @ v
+def _exact(problem: Problem, batch: slice, heads: slice):
+    """Of so few heads that their scores fit in memory."""
+    tensors = inputs_of(problem)
+    part = lambda x: x[heads] if x.ndim == 3 else x[batch, heads]
+    return plain(problem)(*(part(x).float() for x in tensors.values()))
 
 
 def check_and_time(task: Task) -> dict:
@@ -154,7 +145,7 @@ def check_and_time(task: Task) -> dict:
         launcher, inputs = launcher_of(task), inputs_of(task.problem)
         result = or_end(lambda: launcher(inputs))
         expected = expected_of(task.problem)
-        error = max((result[b, h].float() - x).abs().max().item() for b, h, x in expected)
+        error = max((result[part].float() - x).abs().max().item() for part, x in expected)
         if not bool(torch.isfinite(result).all()) or not error <= TOLERANCE:
             return {"error": error}
         return {"error": error, "times": or_end(lambda: milliseconds(lambda: launcher(inputs)))}
@@ -197,7 +188,7 @@ def pretend_time(task: Task) -> dict:
 
 
 class Pool:
-    """`count` workers behind threads: each task goes to one that is free."""
+    """`count` workers behind threads: a list of tasks goes to one that is free."""
 
     def __init__(self, function, count: int, seconds: float):
         self.threads, self.free = ThreadPoolExecutor(count), SimpleQueue()
@@ -205,15 +196,15 @@ class Pool:
         for worker in self.workers:
             self.free.put(worker)
 
-    def run(self, task: Task) -> Outcome:
+    def run(self, tasks: list[Task]) -> list[Outcome]:
         worker = self.free.get()
         try:
-            return worker(task)
+            return [worker(task) for task in tasks]
         finally:
             self.free.put(worker)
 
-    def submit(self, task: Task):
-        return self.threads.submit(self.run, task)
+    def submit(self, tasks: list[Task]):
+        return self.threads.submit(self.run, tasks)
 
     def close(self) -> None:
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -262,41 +253,39 @@ def machine_name() -> str:
     return f"{device}; torch {torch.__version__}; triton {triton.__version__}"
 
 
-def tasks_of(options, folder: str) -> list[Task]:
-    """Executors in order; of each, a turn holds one setting of every problem: a table cut short is a fair sample."""
-    tasks = []
+def tasks_of(options, folder: str) -> list[list[Task]]:
+    """Executors in order; of each, a turn holds one setting of every variant and width: a table cut short is a fair
+    sample. A setting's tasks of all lengths are together: most of these share a kernel.
+    """
+    found = []
     for name in options.executors.split(","):
-        turns = []
+        alike: dict[tuple, list[Problem]] = {}
         for problem in (p for p in problems() if p.variant in options.variants.split(",")):
-            plan = str(Path(folder) / f"{problem.variant}_{problem.length}_{problem.width}.plan")
-            settings = EXECUTORS[name][0](problem)
-            if name == "triton":
-                random.Random(0).shuffle(settings)
-            turns += [(turn, Task(problem, setting, plan)) for turn, setting in enumerate(settings)]
-        tasks += [task for _, task in sorted(turns, key=lambda found: found[0])]
-    return tasks
+            alike.setdefault((problem.variant, problem.width), []).append(problem)
+        turns = []
+        for some in alike.values():
+            settings = EXECUTORS[name][0](some[0])
+            turns += [(turn, [_task(p, s, folder) for p in some]) for turn, s in enumerate(settings)]
+        found += [tasks for _, tasks in sorted(turns, key=lambda found: found[0])]
+    return found
 
 
-def derive_all(tasks: list[Task], function, workers: int) -> set[str]:
-    """The files of plans that could be derived."""
-    pool, wanted = Pool(function, workers, 120.0), {t.plan: Task(t.problem, None, t.plan) for t in tasks}
-    outcomes = {path: pool.submit(task) for path, task in wanted.items()}
-    found = {path: future.result() for path, future in outcomes.items()}
-    pool.close()
-    print(*(f"{Path(p).stem}: {o.status} {o.note}" for p, o in found.items() if o.status != "ok"), sep="\n", flush=True)
-    return {path for path, outcome in found.items() if outcome.status == "ok"}
+def _task(problem: Problem, setting: Setting, folder: str) -> Task:
+    return Task(problem, setting, str(Path(folder) / f"{problem.variant}_{problem.length}_{problem.width}.plan"))
 
 
-def compile_all(tasks: list[Task], function, options, ends: float) -> dict[Task, Outcome]:
+def compile_all(groups: list[list[Task]], function, options, ends: float) -> dict[Task, Outcome]:
     """What was compiled before the time was up; afterwards no process compiles any more."""
     pool, found = Pool(function, options.workers, COMPILE_SECONDS), {}
-    futures = [(task, pool.submit(task)) for task in tasks]
-    for task, future in futures:
+    futures = [(tasks, pool.submit(tasks)) for tasks in groups]
+    for _, future in futures:
         try:
-            found[task] = future.result(max(0.0, ends - time.monotonic()))
+            future.result(max(0.0, ends - time.monotonic()))
         except TimeoutError:
             break
-    found |= {task: future.result() for task, future in futures if future.done() and not future.cancelled()}
+    for tasks, future in futures:
+        if future.done() and not future.cancelled():
+            found |= zip(tasks, future.result())
     pool.close()
     return found
 
@@ -317,11 +306,11 @@ def time_all(compiled: dict[Task, Outcome], function, ends: float):
     timer.close()
 
 
-def measure_all(tasks: list[Task], options, writer, file, machine: str) -> int:
+def measure_all(groups: list[list[Task]], options, writer, file, machine: str) -> int:
     """Compiles on all processes, ends these, then times on one, so that nothing runs beside."""
     compiling, timing = (pretend_compile, pretend_time) if options.pretend else (compile_first, check_and_time)
     begins, count = time.monotonic(), 0
-    compiled = compile_all(tasks, compiling, options, begins + COMPILING * options.seconds)
+    compiled = compile_all(groups, compiling, options, begins + COMPILING * options.seconds)
     print(f"{len(compiled)} compiled in {time.monotonic() - begins:.0f} s", flush=True)
     for task, timed in time_all(compiled, timing, begins + options.seconds):
         writer.writerow(row(task, compiled[task], timed, machine))
@@ -335,22 +324,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", required=True, help="the CSV file; rows that it has are not measured again")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
     parser.add_argument("--seconds", type=float, default=330.0, help="stop after this time, with what there is")
-    parser.add_argument("--variants", default="full,causal,window,softcap")
+    parser.add_argument("--variants", default=",".join(dict.fromkeys(p.variant for p in problems())))
     parser.add_argument("--executors", default="gluon,triton", help="in this order")
-    parser.add_argument("--most", type=int, default=1 << 30, help="at most so many rows")
+    parser.add_argument("--most", type=int, default=1 << 30, help="at most so many settings")
     parser.add_argument("--pretend", action="store_true", help="no GPU: made-up times, to try the script")
     options = parser.parse_args(arguments)
     out, machine = Path(options.out), "pretended" if options.pretend else machine_name()
     with tempfile.TemporaryDirectory() as folder:
         done = done_already(out)
-        tasks = [t for t in tasks_of(options, folder) if t.key() not in done][: options.most]
-        print(f"{machine}: {len(tasks)} to measure, {len(done)} are there", flush=True)
-        derived = derive_all(tasks, str if options.pretend else derive, options.workers)
+        groups = [[t for t in tasks if t.key() not in done] for tasks in tasks_of(options, folder)]
+        groups = [tasks for tasks in groups if tasks][: options.most]
+        print(f"{machine}: {sum(map(len, groups))} to measure, {len(done)} are there", flush=True)
         with out.open("a", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             if not done:
                 writer.writeheader()
-            count = measure_all([t for t in tasks if t.plan in derived], options, writer, file, machine)
+            count = measure_all(groups, options, writer, file, machine)
     print(f"{count} rows written to {out}", flush=True)
 
 

@@ -15,17 +15,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.settings import CAP, WINDOW
-from onepass.egraph.ops import iota, le, logical_and, lt, sum_over, tanh, where
+from bench.settings import CAP, WINDOW, gluon_configuration
+from onepass.egraph.ops import cast, exp2, iota, le, logical_and, lt, sum_over, tanh, where
 from onepass.egraph.term import Dim, Tensor
 from onepass.lowering.build import build_plan
 from onepass.lowering.schedule.predict import Configuration, seconds
+from onepass.points import NAMES, point, space_of
 from onepass.space import Constraint, Parameter, Space
 from onepass.tuner import Trial
 from tests.attention_terms import loaded, one_pass, stored
 
 TABLE = Path(__file__).parent / "results" / "configurations_h200.csv"
-NAMES = ("executor", "rows", "columns", "warps", "stages", "queries", "turns", "late", "residents", "send")
 DEFECT = "n_regs"  # in the note of a row that failed because another row of its process had
 
 
@@ -57,31 +57,54 @@ def table(path: Path = TABLE) -> dict[Problem, dict[Configuration, dict]]:
 
 def configuration(row: dict) -> Configuration:
     numbers = (int(row[n]) for n in ("rows", "loop", "warps", "stages"))
-    executor = {"triton": "ptr"}.get(row["executor"], row["executor"])
-    words = [word.split("=") for word in row["more"].split()]
-    more = {word[0]: int(word[1]) for word in words if len(word) == 2}
-    if executor == "gluon":
-        more = {"send": 0, **more}
-    return Configuration(executor, *numbers, **more, turns=["turns"] in words, late=["late"] in words)
+    return gluon_configuration(*numbers, row["more"]) if row["executor"] == "gluon" else Configuration("ptr", *numbers)
 
 
 @cache
 def kernel_of(problem: Problem):
     """The kernel that the plan of this problem has, without the search for it."""
     lead = (Dim("b", problem.batch), Dim("h", problem.heads))
-    i, j = Dim("i", problem.length), Dim("j", problem.length)
-    d, e = Dim("d", problem.width), Dim("e", problem.width)
+    i, d = Dim("i", problem.length), Dim("d", problem.width)
+    term, order = FORMS.get(problem.variant, _attention)(problem, lead, i, d)
+    output = Tensor("out", "bfloat16", tuple(x.size for x in order))
+    return build_plan(stored(term, "bfloat16"), output, order).kernels[0]
+
+
+def _attention(problem: Problem, lead, i: Dim, d: Dim):
+    """(term, dims of the result)"""
+    j, e = Dim("j", problem.length), Dim("e", problem.width)
     tensor = lambda name, *dims: loaded(Tensor(name, "bfloat16", tuple(x.size for x in dims)), *dims)
     scores = sum_over(d, tensor("q", *lead, i, d) * tensor("k", *lead, j, d)) * problem.width**-0.5
-    if problem.variant == "softcap":
-        scores = tanh(scores / CAP) * CAP
-    if problem.variant in ("causal", "window"):
-        kept = le(iota(j), iota(i))
-        kept = logical_and(kept, lt(iota(i) - iota(j), WINDOW)) if problem.variant == "window" else kept
-        scores = where(kept, scores, -inf)
-    term = stored(one_pass(j, scores, tensor("v", *lead, j, e)), "bfloat16")
-    output = Tensor("out", "bfloat16", (problem.batch, problem.heads, problem.length, problem.width))
-    return build_plan(term, output, (*lead, i, e)).kernels[0]
+    scores = SCORES.get(problem.variant, lambda scores, *_: scores)(scores, lead[-1], i, j)
+    return one_pass(j, scores, tensor("v", *lead, j, e)), (*lead, i, e)
+
+
+def _difference(problem: Problem, lead, i: Dim, d: Dim):
+    """Two kinds of weights for the same values."""
+    b, h = lead[0], Dim("h", problem.heads // 2)
+    j, e = Dim("j", problem.length), Dim("e", 2 * problem.width)
+    make = lambda name, heads, n, w: Tensor(name, "bfloat16", (problem.batch, heads, n.size, w.size))
+    wide = lambda name, n, first: loaded(make(name, problem.heads, n, d), b, iota(h) + first, n, d)
+    scores = [sum_over(d, wide("q", i, at) * wide("k", j, at)) * problem.width**-0.5 for at in (0, h.size)]
+    values = loaded(make("v", h.size, j, e), b, h, j, e)
+    one, two = (one_pass(j, s, values) for s in scores)
+    return one - two * 0.2, (b, h, i, e)
+
+
+FORMS = {"difference": _difference}
+SCORES = {  # of scores, the dim of heads, rows and columns
+    "softcap": lambda scores, h, i, j: tanh(scores / CAP) * CAP,
+    "causal": lambda scores, h, i, j: where(le(iota(j), iota(i)), scores, -inf),
+    "window": lambda scores, h, i, j: where(
+        logical_and(le(iota(j), iota(i)), lt(iota(i) - iota(j), WINDOW)), scores, -inf
+    ),
+    "alibi": lambda scores, h, i, j: (
+        scores + exp2(-cast(iota(h) + 1, "float32")) * cast(iota(j) - iota(i), "float32")
+    ),
+    "bias": lambda scores, h, i, j: (
+        scores + loaded(Tensor("bias", "bfloat16", (h.size, i.size, j.size)), h, i, j)
+    ),
+}  # fmt: skip
 
 
 @cache
@@ -90,8 +113,15 @@ def predicted(problem: Problem, chosen: Configuration) -> float:
     return seconds(kernel_of(problem), chosen)
 
 
-def point(chosen: Configuration) -> tuple:
-    return tuple(getattr(chosen, name) for name in NAMES)
+def best(problem: Problem, count: int) -> list[Configuration]:
+    """The fastest warp-specialised kernels that were measured."""
+    found = [c for c, row in table().get(problem, {}).items() if row["ms"] and c.executor == "gluon"]
+    return sorted(found, key=lambda c: float(table()[problem][c]["ms"]))[:count]
+
+
+def possible(problem: Problem) -> Space:
+    """Every warp-specialised kernel that known rules allow."""
+    return space_of((kernel_of(problem),), {}, ("gluon",))
 
 
 def trials(problem: Problem, strict: bool = False) -> dict[tuple, Trial]:

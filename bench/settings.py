@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass, fields, replace
+from itertools import product, zip_longest
 
 TOKENS, HIDDEN, WINDOW, CAP = 16384, 2048, 1024, 30.0
-SAMPLED = 36  # schedules of warp-specialised kernels that each problem is measured with
+WIDTHS, LENGTHS = (64, 128, 256), (1024, 4096, 16384)
+OTHERS = {  # variants that are not measured at every width and length: (widths, lengths)
+    "window": (WIDTHS, (4096,)),
+    "softcap": (WIDTHS, (4096,)),
+    "alibi": ((64, 128), (4096,)),
+    "bias": ((64,), (4096,)),
+    "difference": ((64,), (1024,)),
+}
+MIXING = ("alibi", "bias", "difference")  # what these compute for one head depends on which it is, or on two
+SAMPLED = 8  # warp-specialised kernels of a variant and width that are drawn at random
+BEST = 3  # of those measured before, that are measured again
+ABSENT = {"send": 0}  # what a row means that does not say these: rows older than the knob
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class Problem:
         """Multiply-adds of the scores that are kept, in both products."""
         batch, heads, n, width = self.shape
         kept = {"causal": n * (n + 1) / 2, "window": sum(min(i + 1, WINDOW) for i in range(n))}.get(self.variant, n * n)
-        return 4.0 * batch * heads * kept * width
+        return 4.0 * batch * heads * kept * width * (1.5 if self.variant == "difference" else 1)
 
 
 @dataclass(frozen=True)
@@ -51,30 +62,71 @@ def triton_settings(problem: Problem) -> list[Setting]:
     wide = problem.variant in ("full", "causal")
     grid = product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4) if wide else (2, 3))
     settings = [Setting("triton", *s) for s in grid]
-    return settings + [Setting("triton", 256, loop, 8, stages) for loop in (32, 64) for stages in (2, 3)]
+    settings += [Setting("triton", 256, loop, 8, stages) for loop in (32, 64) for stages in (2, 3)]
+    random.Random(0).shuffle(settings)
+    return settings
 
 
 def problems() -> list[Problem]:
-    lengths = {"full": (1024, 4096, 16384), "causal": (1024, 4096, 16384), "window": (4096,), "softcap": (4096,)}
-    return [Problem(v, n, d) for v, all_of in lengths.items() for n in all_of for d in (64, 128, 256)]
+    known = {v: (WIDTHS, LENGTHS) for v in ("full", "causal")} | OTHERS
+    return [Problem(v, n, d) for v, (widths, lengths) in known.items() for n in lengths for d in widths]
+
+
+# What a user writes --------------------------------------------------------------------------------------------------
+
+
+def shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Of the tensors, by name; `difference` has two queries and keys for each value, which is twice as wide."""
+    batch, heads, n, width = problem.shape
+    found = {name: problem.shape for name in ("q", "k", "v")}
+    if problem.variant == "bias":
+        found["bias"] = (heads, n, n)
+    if problem.variant == "difference":
+        found["v"] = (batch, heads // 2, n, 2 * width)
+    return found
 
 
 def plain(problem: Problem):
     """The attention as a user writes it."""
     import torch
 
-    def attention(q, k, v):
+    def attended(q, k, v, bias=None):
         score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        rows, columns = (torch.arange(n, device=q.device) for n in score.shape[-2:])
         if problem.variant == "softcap":
             score = CAP * torch.tanh(score / CAP)
+        if problem.variant == "alibi":
+            slope = torch.exp2(-torch.arange(1, score.shape[-3] + 1, device=q.device).to(torch.float32))
+            score = score + (slope[:, None, None] * (columns - rows[:, None])).to(score.dtype)
+        if bias is not None:
+            score = score + bias
         if problem.variant in ("causal", "window"):
-            rows, columns = (torch.arange(n, device=q.device) for n in score.shape[-2:])
             keep = columns <= rows[:, None]
             keep = keep & (rows[:, None] - columns < WINDOW) if problem.variant == "window" else keep
             score = torch.where(keep, score, -math.inf)
         return torch.softmax(score, -1) @ v
 
-    return attention
+    def difference(q, k, v):
+        (one, two), (left, right) = q.chunk(2, 1), k.chunk(2, 1)
+        return attended(one, left, v) - 0.2 * attended(two, right, v)
+
+    def attention(q, k, v):
+        return attended(q, k, v)
+
+    def biased(q, k, v, bias):
+        return attended(q, k, v, bias)
+
+    return {"difference": difference, "bias": biased}.get(problem.variant, attention)
+
+
+def slices(problem: Problem) -> list[tuple[slice, slice]]:
+    """Parts of batch and heads that are compared with float32: single heads where no head depends on the others."""
+    batch, heads, *_ = problem.shape
+    ends = [(slice(0, 1), slice(0, 1)), (slice(batch - 1, batch), slice(heads - 1, heads))]
+    return [(b, slice(0, heads)) for b, _ in ends] if problem.variant in MIXING else ends
+
+
+# Executors -----------------------------------------------------------------------------------------------------------
 
 
 def triton_launcher(plan, setting: Setting):
@@ -89,71 +141,90 @@ def triton_launcher(plan, setting: Setting):
 
 
 def gluon_settings(problem: Problem) -> list[Setting]:
-    """Warp-specialised kernels: what is launched, what would be if nothing was measured, and a sample of others."""
-    from onepass.lowering.gluon_schedule import Schedule
+    """Warp-specialised kernels: for each length what is launched, the best of what was measured before, whatever
+    differs from what is launched in one setting, and a sample.
 
-    flags = [dict.fromkeys(names, True) for names in ((), ("turns",), ("late",), ("turns", "late"))]
-    shapes = product((1, 2, 3), (32, 64, 128), (1, 2, 3, 4), (1, 2), (1, 2, 3), flags)
-    every = [_sent(Schedule(*four, residents=n, **more), problem.width) for *four, n, more in shapes]
-    held = lambda s: (problem.width + s.tile) // 2 + s.tile // 4 + 16  # totals, scores, weights of a thread
-    fits = lambda s: held(s) <= min(s.registers[1], 240) and _bytes(s, problem.width) <= s.shared - 2048
-    sample = [s for s in every if fits(s) and s.terminates and (s.residents == 1 or s.consumers == 1)]
-    random.Random(problem.width).shuffle(sample)
-    sample.sort(key=lambda s: (s.depth < 2) + (s.tile < 64))  # most of the sample is what one would try
-    head, tail = sample[: SAMPLED * 2 // 3], sample[SAMPLED * 2 // 3 :]
-    random.Random(problem.width).shuffle(tail)
-    return [gluon_setting(s) for s in dict.fromkeys(_launched(problem) + head + tail)][:SAMPLED]
+    One list for all lengths of a variant and width: most of these share a kernel, which is compiled once.
+    """
+    from bench import measured
+    from onepass.lowering.schedule.predict import Configuration
+
+    lengths = [row_of(p) for p in problems() if (p.variant, p.width) == (problem.variant, problem.width)]
+    allowed = {p: measured.possible(p) for p in lengths}
+    first = [Configuration.of(launched(p)) for p in lengths]
+    first += [c for p in lengths for c in measured.best(p, BEST)]
+    near = [c for p in lengths for c in varied(launched(p)) if allowed[p].allows(measured.point(c))]
+    drawn = [c for p in lengths[:1] for c in sample(p, allowed[p])]
+    random.Random(problem.width).shuffle(near)
+    mixed = [c for pair in zip_longest(near, drawn) for c in pair if c is not None]
+    return [gluon_setting(c) for c in dict.fromkeys([*first, *mixed])]
 
 
-def _launched(problem: Problem) -> list:
+def row_of(problem: Problem):
+    """The problem as the table names it."""
     from bench.measured import Problem as Row
+
+    batch, heads, length, width = problem.shape
+    return Row(problem.variant, batch, heads, length, width)
+
+
+def launched(row):
+    """The schedule that a problem has by default."""
     from bench.measured import kernel_of
-    from onepass.lowering import gluon_choice
     from onepass.lowering.gluon_bind import bind
     from onepass.lowering.gluon_launch import fitting
 
-    batch, heads, length, width = problem.shape
-    binding = bind(kernel_of(Row(problem.variant, batch, heads, length, width)))
-    return [fitting(binding, {}), gluon_choice.choose(binding, {}, (), None).schedule]
+    binding = bind(kernel_of(row))
+    return fitting(binding, {}, binding.overlays)
 
 
-def _bytes(schedule, width: int) -> int:
-    from onepass.lowering.gluon_bind import staged
+def varied(schedule) -> list:
+    """Configurations of all schedules that differ in one setting that may be searched."""
+    from onepass.lowering.schedule.predict import Configuration
 
-    kept = schedule.consumers * 64 * (width * schedule.queries + (staged(width, schedule.send) if schedule.send else 0))
-    return 2 * (kept + 2 * width * schedule.tile * schedule.depth)
-
-
-def _sent(schedule, width: int):
-    """The schedule with results through shared memory, whole or by parts, where they fit beside the rest."""
-    found = (replace(schedule, send=send) for send in (256, 64, 0))
-    return next((s for s in found if _bytes(s, width) <= s.shared - 2048), schedule)
+    values = [(f.name, value) for f in fields(schedule) if f.metadata for value in f.metadata["values"]]
+    found = [replace(schedule, **{name: value}) for name, value in values]
+    return [Configuration.of(s) for s in dict.fromkeys(found) if s != schedule]
 
 
-def gluon_setting(schedule) -> Setting:
-    """The row of the table that stands for a schedule."""
-    more = f"queries={schedule.queries} residents={schedule.residents}"
-    more += "".join(f" {name}" for name in ("turns", "late") if getattr(schedule, name))
-    more += f" send={schedule.send}" if schedule.send else ""
-    shape = (64 * schedule.consumers, schedule.tile, 4 * schedule.consumers, schedule.depth)
-    return Setting("gluon", *shape, "table", more)
+def sample(row, space) -> list:
+    """At random, half of them of those that are predicted to be within a half of the best."""
+    from bench.measured import predicted
+    from onepass.points import configuration
+
+    points = [configuration(p) for p in space]
+    random.Random(row.width).shuffle(points)
+    times = {c: predicted(row, c) for c in points}
+    good = [c for c in points if times[c] < 1.5 * min(times.values())]
+    return [c for pair in zip(good[:SAMPLED], points[:SAMPLED]) for c in pair]
 
 
-def gluon_schedule(rows: int, tile: int, depth: int, more: str):
-    """The schedule that a row stands for."""
-    from onepass.lowering.gluon_schedule import Schedule
+def gluon_setting(c) -> Setting:
+    """The row of the table that stands for a configuration: `more` holds what no other column does, flags as words."""
+    from onepass.points import KNOWN
+
+    said = {name: getattr(c, name) for name in KNOWN}
+    numbers = " ".join(f"{name}={value}" for name, value in said.items() if not isinstance(value, bool))
+    flags = "".join(f" {name}" for name, value in said.items() if value is True)
+    return Setting("gluon", c.rows, c.columns, c.warps, c.stages, "table", numbers + flags)
+
+
+def gluon_configuration(rows: int, columns: int, warps: int, stages: int, more: str):
+    """The configuration that a row stands for."""
+    from onepass.lowering.schedule.predict import Configuration
 
     words = [word.split("=") for word in more.split()]
-    numbers = {word[0]: int(word[1]) for word in words if len(word) == 2}
-    flags = {name: [name] in words for name in ("turns", "late")}
-    return Schedule(rows // 64, tile, depth, **{"send": 0, **numbers}, **flags)
+    said = {word[0]: int(word[1]) if len(word) == 2 else True for word in words}
+    return Configuration("gluon", rows, columns, warps, stages, **(ABSENT | said))
 
 
 def gluon_launcher(plan, setting: Setting):
     """A callable on tensors by name that raises where Gluon would be replaced by Triton."""
     from onepass.lowering.gluon_launch import GluonLauncher
+    from onepass.lowering.schedule.predict import layout
 
-    schedule = gluon_schedule(setting.rows, setting.loop, setting.stages, setting.more)
+    shape = (setting.rows, setting.loop, setting.warps, setting.stages)
+    schedule = layout(gluon_configuration(*shape, setting.more))
     launcher = GluonLauncher(plan, schedules={kernel.name: schedule for kernel in plan.kernels})
 
     def call(tensors):

@@ -183,14 +183,14 @@ def prepare(
         skewed=bool(loop.limits) and order.skewed(own, block, schedule.consumers),
         vacant=idle,
         table=_uneven(lengths, schedule),
-        chained=_chains(binding, schedule, overlays)
+        chained=chains(binding, schedule, overlays)
         and not idle
         and order.chainable(own, block, schedule.consumers, schedule.depth),
     )
     return Prepared(shape, lengths, total, length)
 
 
-def _chains(binding: Binding, schedule: Schedule, overlays: tuple[Operand, ...]) -> bool:
+def chains(binding: Binding, schedule: Schedule, overlays: tuple[Operand, ...]) -> bool:
     return schedule.chained and schedule.queries > 1 and len(binding.steps) == 1 and not overlays
 
 

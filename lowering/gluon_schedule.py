@@ -6,7 +6,7 @@ forms, so they are guesses for others. Used by gluon_launch.py; a solver or a tu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 
 SHARED_MEMORY = 232448
 BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
@@ -19,28 +19,40 @@ MOST_CONSUMERS = 4  # warpgroups of a program
 WARPGROUP = 128
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """consumers: warpgroups of 64 rows; tile: columns of a loop tile; depth: tiles in flight in every ring;
-    queries: buffers of what a tile of rows loads; turns: warpgroups issue products in turn; late: the wait for the next
-    tile follows that for the last product; lazy: rescale only when a scale grows by more than 2^8; ordered: tiles of
-    rows go to programs by a table, where their lengths are known and differ; send: columns of results
-    that leave at a time by shared memory, 0 if they leave by pointers;
-    chained: an item's first scores are issued with the last products of the item before;
+def knob(*values):
+    """A setting's default and, with it, the values that a search tries."""
+    return field(default=values[0], metadata={"values": values})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knobs:
+    """Settings beside the tile, each with what a search tries: a new one is a field here, and every table, point and
+    space has it. turns: warpgroups issue products in turn; late: the wait for the next tile follows that for the last
+    product; lazy: rescale only when a scale grows by more than 2^8; ordered: tiles of rows go to programs by a table,
+    where their lengths are known and differ; send: columns of results that leave at a time by shared memory, 0 if they
+    leave by pointers; chained: an item's first scores are issued with the last products of the item before;
     residents: programs on a multiprocessor at a time, which hide each other's beginnings and ends of items.
     """
 
-    consumers: int = 2
-    tile: int = 128
-    depth: int = 2
-    queries: int = 1
-    turns: bool = False
-    late: bool = False
+    turns: bool = knob(False, True)
+    late: bool = knob(False, True)
     lazy: bool = True
     ordered: bool = True
-    send: int = 256
-    chained: bool = False
-    residents: int = 1
+    send: int = knob(256, 64, 0)
+    chained: bool = knob(False, True)
+    residents: int = knob(1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Schedule(Knobs):
+    """consumers: warpgroups of 64 rows; tile: columns of a loop tile; depth: tiles in flight in every ring;
+    queries: buffers of what a tile of rows loads.
+    """
+
+    consumers: int = knob(2, 1, 3, 4)
+    tile: int = knob(128, 64, 32)
+    depth: int = knob(2, 3, 4, 1)
+    queries: int = knob(1, 2)
 
     @property
     def registers(self) -> tuple[int, int, int]:
@@ -77,6 +89,7 @@ class Schedule:
         )
 
 
+KNOBS = tuple(f.name for f in fields(Knobs))
 ANY = 1 << 30
 
 

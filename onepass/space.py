@@ -90,6 +90,13 @@ class Space:
         values = {k: v for (group, _), leaf in zip(self.trees, leaves) for k, v in zip(group, leaf)}
         return tuple(values[k] for k in range(len(self.parameters)))
 
+    def allows(self, point: tuple) -> bool:
+        """Whether a point is one of the space's."""
+        known = dict(zip(self.names, point))
+        return all(v in p.values for p, v in zip(self.parameters, point)) and all(
+            c.holds(*(known[n] for n in c.names)) for c in self.constraints
+        )
+
     def draw(self, generator: np.random.Generator) -> tuple:
         """Uniform over all allowed points."""
         return self._joined([leaves[generator.integers(len(leaves))] for _, leaves in self.trees])

@@ -16,7 +16,7 @@ import numpy as np
 from ...egraph.evaluate import evaluate
 from ...egraph.term import subterms
 from ..gluon_bind import staged
-from ..gluon_schedule import BARRIERS, Schedule
+from ..gluon_schedule import BARRIERS, KNOBS, Knobs, Schedule
 from ..plan import Kernel, Loop
 from ..sizes import resolve
 from . import pipeline
@@ -66,9 +66,9 @@ WORKING_REGISTERS = 20  # of a thread, beside tiles: addresses, row states, what
 
 
 @dataclass(frozen=True)
-class Configuration:
+class Configuration(Knobs):
     """rows: of a block; columns: of a loop tile; warps: that compute; stages: tiles in flight of every load; queries:
-    row tiles in flight; turns, late, residents, send: of a Gluon schedule.
+    row tiles in flight; the knobs are of a Gluon schedule.
     """
 
     executor: str
@@ -77,10 +77,13 @@ class Configuration:
     warps: int
     stages: int
     queries: int = 1
-    turns: bool = False
-    late: bool = False
-    residents: int = 1
-    send: int = 256
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Configuration:
+        """A warp-specialised kernel's."""
+        rest = {name: getattr(schedule, name) for name in KNOBS}
+        rows, warps = PRODUCT_ROWS * schedule.consumers, 4 * schedule.consumers
+        return cls("gluon", rows, schedule.tile, warps, schedule.depth, schedule.queries, **rest)
 
     @property
     def warpgroups(self) -> int:
@@ -171,7 +174,7 @@ def _share(kernel: Kernel, loop: Loop, c: Configuration, sizes: dict, taken: int
 
 def layout(c: Configuration) -> Schedule:
     """The record of a warp-specialised kernel with these settings."""
-    return Schedule(c.warpgroups, c.columns, c.stages, c.queries, c.turns, c.late, send=c.send, residents=c.residents)
+    return Schedule(c.warpgroups, c.columns, c.stages, c.queries, **{name: getattr(c, name) for name in KNOBS})
 
 
 def _resident(problem: Problem, held: int, c: Configuration, machine: Machine) -> int:

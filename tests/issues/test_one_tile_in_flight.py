@@ -34,6 +34,5 @@ def test_a_schedule_cut_down_to_one_tile_waits_late_and_takes_no_turns(monkeypat
 @pytest.mark.parametrize("schedule", ENDLESS, ids=str)
 def test_a_tuner_knows_before_it_tries(schedule):
     kernel = plan_of("full", 64).kernels[0]
-    point = lambda s: Configuration("gluon", 64 * s.consumers, 64, 4 * s.consumers, s.depth, 1, s.turns, s.late)
-    assert seconds(kernel, point(schedule)) == float("inf")
-    assert seconds(kernel, point(schedule.lasting)) < float("inf")
+    assert seconds(kernel, Configuration.of(schedule)) == float("inf")
+    assert seconds(kernel, Configuration.of(schedule.lasting)) < float("inf")

@@ -1,0 +1,97 @@
+"""What can be tried for a plan's kernels: every setting by name, as a space whose constraints are what is known before.
+
+Values of a schedule's settings come from its own record, so a new one joins by being declared there. What the form, the
+shared memory and the registers of a thread refuse is never in the space; what only a run tells is the tuner's to learn.
+Used by autotune.py and by bench/.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache, lru_cache
+from math import inf
+
+from .lowering.gluon_bind import Binding, bind, sent, staged
+from .lowering.gluon_launch import chains
+from .lowering.gluon_schedule import KNOBS, Schedule
+from .lowering.plan import Kernel, NotPlannable
+from .lowering.schedule.predict import Configuration, seconds
+from .space import Constraint, Parameter, Space
+
+SEARCHED = {f.name: f.metadata["values"] for f in fields(Schedule) if f.metadata}
+KNOWN = {name: SEARCHED[name] for name in ("queries", *KNOBS) if name in SEARCHED}
+PLAIN = {"rows": (64, 128, 256), "columns": (32, 64, 128), "warps": (4, 8), "stages": (1, 2, 3, 4)}
+NAMES = ("executor", *PLAIN, *KNOWN)
+
+
+def configuration(point: tuple) -> Configuration:
+    return Configuration(**dict(zip(NAMES, point)))
+
+
+def point(c: Configuration) -> tuple:
+    return tuple(getattr(c, name) for name in NAMES)
+
+
+def predicted(kernels: tuple[Kernel, ...], c: Configuration, sizes: dict) -> float:
+    """Seconds of all kernels; 1 where nothing is predicted, infinite for what cannot run."""
+    try:
+        return sum(seconds(kernel, c, sizes) for kernel in kernels)
+    except NotPlannable:
+        return 1.0
+
+
+def space_of(kernels: tuple[Kernel, ...], sizes: dict, executors: tuple[str, ...] = ("ptr", "gluon")) -> Space:
+    """Everything that may be tried, with these executors."""
+    values = {"executor": executors, **{name: () for name in PLAIN}}
+    for executor in executors:
+        mine = PLAIN if executor == "ptr" else _columns_of_schedules()
+        values |= {name: tuple(dict.fromkeys((*values[name], *mine[name]))) for name in PLAIN}
+    values |= KNOWN if "gluon" in executors else {name: KNOWN[name][:1] for name in KNOWN}
+    parameters = tuple(Parameter(name, tuple(values[name])) for name in NAMES)
+    return Space(parameters, tuple(_constraints(kernels, sizes)))
+
+
+def _columns_of_schedules() -> dict[str, tuple]:
+    groups = sorted(SEARCHED["consumers"])
+    return {
+        "rows": tuple(64 * n for n in groups), "warps": tuple(4 * n for n in groups),
+        "columns": SEARCHED["tile"], "stages": SEARCHED["depth"],
+    }  # fmt: skip
+
+
+def _constraints(kernels: tuple[Kernel, ...], sizes: dict):
+    """Each over the fewest names, so that a branch of the tree ends early."""
+    bindings = [b for b in map(bind, kernels) if isinstance(b, Binding)]
+    yield Constraint(("executor", *PLAIN), _shaped)
+    for name, (usual, *_) in KNOWN.items():
+        yield Constraint(("executor", name), lambda executor, value, usual=usual: executor != "ptr" or value == usual)
+    ends = lambda executor, rows, stages, turns, late: (
+        executor == "ptr" or Schedule(rows // 64, 64, stages, turns=turns, late=late).terminates
+    )
+    yield Constraint(("executor", "rows", "stages", "turns", "late"), ends)
+    yield Constraint(("executor", "queries", "chained"), lambda executor, queries, chained: not chained or all(
+        chains(b, Schedule(queries=queries, chained=True), b.overlays) for b in bindings))  # fmt: skip
+    yield Constraint(("send",), lambda send: send in _distinct(tuple(bindings)))
+    held = ("executor", *PLAIN, "queries", "send", "residents", "turns", "late")
+    yield Constraint(held, lambda *some: _runs(kernels, tuple(sorted(sizes.items())), some))
+
+
+def _shaped(executor: str, rows: int, columns: int, warps: int, stages: int) -> bool:
+    if executor == "gluon":
+        return warps == rows // 16 and rows // 64 in SEARCHED["consumers"] and columns in SEARCHED["tile"]
+    return all(value in PLAIN[name] for name, value in zip(PLAIN, (rows, columns, warps, stages)))
+
+
+@cache
+def _distinct(bindings: tuple[Binding, ...]) -> tuple[int, ...]:
+    """Of the ways by which results leave, the first of those that are one and the same for what these store."""
+    extents = {o.inner.size for b in bindings for o in sent(b)}
+    found = {tuple(staged(e, send) for e in extents) if send else (): send for send in reversed(SEARCHED["send"])}
+    return tuple(found.values()) or SEARCHED["send"][:1]
+
+
+@lru_cache(maxsize=1 << 16)
+def _runs(kernels: tuple[Kernel, ...], sizes: tuple, some: tuple) -> bool:
+    executor, *shape, queries, send, residents, turns, late = some
+    c = Configuration(executor, *shape, queries, send=send, residents=residents, turns=turns, late=late)
+    return predicted(kernels, c, dict(sizes)) < inf
