@@ -2,7 +2,8 @@
 
 Plans are derived and kernels compiled (and launched once) in worker processes, which end before anything is timed. Then
 one process launches from Triton's cache, compares with the attention in float32, and times, in two rounds over each
-problem's kernels. Rows are written as they are known; a run with the same --out goes on where the last ended.
+problem's kernels and three more over the fastest. Rows are written as they are known; a run with the same --out goes
+on where the last ended, and measures what leads once more: of two rows of one kernel, the later counts.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from queue import SimpleQueue
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.settings import EXECUTORS, Problem, Setting, plain, problems, shapes, slices
+from bench.settings import EXECUTORS, SPILLED, Problem, Setting, leading, plain, problems, shapes, slices
 from onepass.trials import Outcome, Worker
 
 TOLERANCE = 2e-2  # largest accepted difference from float32 attention, for bf16 inputs of unit variance
 COMPILE_SECONDS, TIME_SECONDS = 40.0, 20.0
 COMPILING = 0.55  # of the time, at most, is for compilation
-ROUNDS = 2  # over a problem's kernels; what they differ by is the noise of a row
+ROUNDS, FINAL = 2, 3  # over a problem's kernels, and more over its fastest; what they differ by is the noise of a row
+FINALISTS = 5
 KEY = ("variant", "batch", "heads", "length", "width", "executor", "rows", "loop", "warps", "stages", "order", "more")
 COLUMNS = (*KEY, "status", "ms", "noise", "tflops", "error", "registers", "spilled", "shared", "note", "machine")
 
@@ -222,7 +224,7 @@ def verdict(compiled: Outcome, timed: list[Outcome]) -> tuple[str, str]:
     wrong = next((o.value["error"] for o in timed if "times" not in o.value), None)
     if wrong is not None:
         return "wrong", f"off by {wrong:.3g}"
-    return ("spill" if compiled.value["spilled"] else "ok"), ""
+    return ("spill" if compiled.value["spilled"] > SPILLED else "ok"), ""
 
 
 def row(task: Task, compiled: Outcome, timed: list[Outcome], machine: str) -> dict:
@@ -260,7 +262,7 @@ def tasks_of(options, folder: str) -> list[list[Task]]:
     found = []
     for name in options.executors.split(","):
         alike: dict[tuple, list[Problem]] = {}
-        for problem in (p for p in problems() if p.variant in options.variants.split(",")):
+        for problem in (p for variant in options.variants.split(",") for p in problems() if p.variant == variant):
             alike.setdefault((problem.variant, problem.width), []).append(problem)
         turns = []
         for some in alike.values():
@@ -295,15 +297,21 @@ def time_all(compiled: dict[Task, Outcome], function, ends: float):
     timer, problems = Worker(function, TIME_SECONDS), dict.fromkeys(task.problem for task in compiled)
     for problem in problems:
         rounds: dict[Task, list[Outcome]] = {t: [] for t in compiled if t.problem == problem}
-        for _ in range(ROUNDS):
-            for task, outcomes in rounds.items():
-                if compiled[task].status == "ok" and all(o.status == "ok" for o in outcomes):
-                    outcomes.append(timer(task))
+        running = [t for t in rounds if compiled[t].status == "ok"]
+        for turn in range(ROUNDS + FINAL):
+            if turn == ROUNDS:
+                running = sorted(running, key=lambda t: _fastest(rounds[t]))[:FINALISTS]
+            for task in (t for t in running if all(o.status == "ok" for o in rounds[t])):
+                rounds[task].append(timer(task))
         yield from rounds.items()
         if time.monotonic() > ends:
             print("out of time: run again with the same --out to go on", flush=True)
             break
     timer.close()
+
+
+def _fastest(outcomes: list[Outcome]) -> float:
+    return min((t for o in outcomes if o.status == "ok" for t in o.value.get("times", ())), default=math.inf)
 
 
 def measure_all(groups: list[list[Task]], options, writer, file, machine: str) -> int:
@@ -321,10 +329,10 @@ def measure_all(groups: list[list[Task]], options, writer, file, machine: str) -
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", required=True, help="the CSV file; rows that it has are not measured again")
+    parser.add_argument("--out", required=True, help="the CSV file; what it has, and does not lead, is left")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
     parser.add_argument("--seconds", type=float, default=330.0, help="stop after this time, with what there is")
-    parser.add_argument("--variants", default=",".join(dict.fromkeys(p.variant for p in problems())))
+    parser.add_argument("--variants", help="in this order", default=",".join(dict.fromkeys(p.variant for p in problems())))
     parser.add_argument("--executors", default="gluon,triton", help="in this order")
     parser.add_argument("--most", type=int, default=1 << 30, help="at most so many settings")
     parser.add_argument("--pretend", action="store_true", help="no GPU: made-up times, to try the script")
@@ -332,7 +340,8 @@ def main(arguments: list[str] | None = None) -> None:
     out, machine = Path(options.out), "pretended" if options.pretend else machine_name()
     with tempfile.TemporaryDirectory() as folder:
         done = done_already(out)
-        groups = [[t for t in tasks if t.key() not in done] for tasks in tasks_of(options, folder)]
+        wanted = lambda task: task.key() not in done or task.setting in leading(task.problem, task.setting.executor)
+        groups = [[t for t in tasks if wanted(t)] for tasks in tasks_of(options, folder)]
         groups = [tasks for tasks in groups if tasks][: options.most]
         print(f"{machine}: {sum(map(len, groups))} to measure, {len(done)} are there", flush=True)
         with out.open("a", newline="") as file:

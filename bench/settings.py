@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import product, zip_longest
 
 TOKENS, HIDDEN, WINDOW, CAP = 16384, 2048, 1024, 30.0
@@ -16,12 +17,13 @@ OTHERS = {  # variants that are not measured at every width and length: (widths,
     "window": (WIDTHS, (4096,)),
     "softcap": (WIDTHS, (4096,)),
     "alibi": ((64, 128), (4096,)),
-    "bias": ((64,), (4096,)),
+    "bias": ((64, 128), (4096,)),
     "difference": ((64,), (1024,)),
 }
 MIXING = ("alibi", "bias", "difference")  # what these compute for one head depends on which it is, or on two
 SAMPLED = 8  # warp-specialised kernels of a variant and width that are drawn at random
-BEST = 3  # of those measured before, that are measured again
+BEST = 4  # of those measured before, that are measured again
+SPILLED = 12  # words of a thread that may go through memory: numbers of an item, not of its loop
 ABSENT = {"send": 0}  # what a row means that does not say these: rows older than the knob
 
 
@@ -142,22 +144,40 @@ def triton_launcher(plan, setting: Setting):
 
 def gluon_settings(problem: Problem) -> list[Setting]:
     """Warp-specialised kernels: for each length what is launched, the best of what was measured before, whatever
-    differs from what is launched in one setting, and a sample.
+    differs from these two in one setting, and a sample.
 
     One list for all lengths of a variant and width: most of these share a kernel, which is compiled once.
     """
     from bench import measured
+
+    alike = [p for p in problems() if (p.variant, p.width) == (problem.variant, problem.width)]
+    first = [s for p in alike for s in leading(p, "gluon")]
+    near = [c for p in map(row_of, alike) for c in near_to(p, measured.possible(p))]
+    drawn = sample(row_of(problem), measured.possible(row_of(problem)))
+    random.Random(problem.width).shuffle(near)
+    mixed = [gluon_setting(c) for pair in zip_longest(near, drawn) for c in pair if c is not None]
+    return list(dict.fromkeys([*first, *mixed]))
+
+
+@cache
+def leading(problem: Problem, executor: str) -> tuple[Setting, ...]:
+    """What is launched by default and the fastest that were measured: who may be the best is measured in every run."""
+    from bench import measured
     from onepass.lowering.schedule.predict import Configuration
 
-    lengths = [row_of(p) for p in problems() if (p.variant, p.width) == (problem.variant, problem.width)]
-    allowed = {p: measured.possible(p) for p in lengths}
-    first = [Configuration.of(launched(p)) for p in lengths]
-    first += [c for p in lengths for c in measured.best(p, BEST)]
-    near = [c for p in lengths for c in varied(launched(p)) if allowed[p].allows(measured.point(c))]
-    drawn = [c for p in lengths[:1] for c in sample(p, allowed[p])]
-    random.Random(problem.width).shuffle(near)
-    mixed = [c for pair in zip_longest(near, drawn) for c in pair if c is not None]
-    return [gluon_setting(c) for c in dict.fromkeys([*first, *mixed])]
+    row = row_of(problem)
+    if executor != "gluon":
+        return ()
+    return tuple(gluon_setting(c) for c in (Configuration.of(launched(row)), *measured.best(row, BEST)))
+
+
+def near_to(row, space) -> list:
+    """Configurations that differ in one setting from what is launched, or from the fastest that was measured."""
+    from bench import measured
+    from onepass.lowering.schedule.predict import layout
+
+    schedules = [launched(row), *map(layout, measured.best(row, 1))]
+    return [c for s in schedules for c in varied(s) if space.allows(measured.point(c))]
 
 
 def row_of(problem: Problem):

@@ -73,7 +73,7 @@ def bound(name: str, plan):
 def main() -> None:
     store = solved.Kept.store = Store()
     solved.shipped_schedules = dict  # nothing ships while this runs
-    solved.WORK = solved.SHIPPED_WORK
+    solved.WORK, solved.ROOM = solved.SHIPPED_WORK, solved.SHIPPED_ROOM
     for some in (measured, variants, forms):
         for name, binding in some():
             choice = choose(binding, {}, binding.overlays, None)

@@ -118,6 +118,7 @@ def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
     return {
         "registers": number(r"Used (\d+) registers"),
         "spilled": number(r"(\d+) bytes spill (?:stores|loads)"),
+        "stack": number(r"(\d+) bytes stack frame"),
         "shared": compiled.metadata.shared,
     }
 

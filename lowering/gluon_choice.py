@@ -15,6 +15,7 @@ from math import inf, prod
 from .gluon_bind import Binding, Operand, accumulated, crowded, shared_bytes, width
 from .gluon_schedule import ANY, BARRIERS, MULTIPROCESSORS, ROWS, Row, Schedule, duration
 from .plan import NotPlannable
+from .schedule import solved as solving
 from .schedule.predict import Configuration, demand, layout, loop_seconds, problem_of
 from .schedule.solved import Solved, solved
 from .sizes import resolve
@@ -73,24 +74,27 @@ def from_row(row: Row, origin: str) -> Choice:
 def best(binding: Binding, sizes: tuple, overlays: tuple[Operand, ...] = ()) -> Choice | None:
     """The schedule predicted to be the fastest of those for which the solver finds one, or does not end.
 
-    Where it proves all to have none near their bounds, the first of them, which runs, only not as well: None only where
-    nothing can run.
+    Where it proves all to have none near their bounds, or has had its work, the first of them, which runs, only not as
+    well: None only where nothing can run.
     """
     time = lambda c, interval=0: _seconds(binding, c, dict(sizes), interval)
     # Sending pays more than a third tile.
     room = lambda c: (c.send or c.stages == 2) and fits(binding, overlays, layout(c))
     waiting = [(time(c), n, c, None) for n, c in enumerate(candidates()) if room(c)]
     waiting = [w for w in waiting if w[0] < inf]
-    tried, refused = len(waiting), None
+    tried, refused, room = len(waiting), None, solving.ROOM
     heapq.heapify(waiting)
     while waiting:
         _, n, c, found = heapq.heappop(waiting)
         if found is not None:
             return chosen(c, found, tried)
         found = solved(problem_of(binding.kernel, binding.loop, c), c.warpgroups, c.columns)
+        room -= found.size
         if found.knobs is None and found.status != "infeasible":
             return chosen(c, found, tried)
         refused = refused or (c, found)
+        if room < 0 and found.knobs is None:
+            break
         if found.knobs is not None and found.knobs.depth <= c.stages:
             c = replace(c, turns=found.knobs.turns)
             heapq.heappush(waiting, (time(c, found.interval * found.slot), n, c, found))
@@ -124,7 +128,7 @@ def chosen(c: Configuration, found: Solved, tried: int) -> Choice:
     origins = dict.fromkeys((f.name for f in fields(Schedule)), "default")
     origins |= dict.fromkeys(("consumers", "tile", "depth", "queries", "residents", "send"), predicted)
     if found.knobs is None:
-        origins |= dict.fromkeys(("consumers", "tile"), f"{predicted}, the solver says {found.status}")
+        origins |= dict.fromkeys(("consumers", "tile"), f"{predicted}, the solver says {found}")
         return Choice(layout(c), origins, found)
     origins |= dict.fromkeys(("consumers", "tile", "turns"), f"solved ({found})")
     origins["depth"] = f"{predicted}, {found.knobs.depth} by the solved schedule"

@@ -15,7 +15,7 @@ from .lowering.gluon_bind import Binding, bind, sent, staged
 from .lowering.gluon_launch import chains
 from .lowering.gluon_schedule import KNOBS, Schedule
 from .lowering.plan import Kernel, NotPlannable
-from .lowering.schedule.predict import Configuration, seconds
+from .lowering.schedule.predict import Configuration, demand, seconds
 from .space import Constraint, Parameter, Space
 
 SEARCHED = {f.name: f.metadata["values"] for f in fields(Schedule) if f.metadata}
@@ -94,4 +94,13 @@ def _distinct(bindings: tuple[Binding, ...]) -> tuple[int, ...]:
 def _runs(kernels: tuple[Kernel, ...], sizes: tuple, some: tuple) -> bool:
     executor, *shape, queries, send, residents, turns, late = some
     c = Configuration(executor, *shape, queries, send=send, residents=residents, turns=turns, late=late)
-    return predicted(kernels, c, dict(sizes)) < inf
+    return predicted(kernels, c, dict(sizes)) < inf and not spills(kernels, c)
+
+
+def spills(kernels: tuple[Kernel, ...], c: Configuration) -> bool:
+    """Whether a thread of a warp-specialised kernel surely lacks registers for what its loop holds."""
+    try:
+        lacking = [demand(kernel, loop, c).lacking for kernel in kernels for loop in kernel.loops]
+    except NotPlannable:
+        return False
+    return c.persistent and max(lacking, default=0) > 0

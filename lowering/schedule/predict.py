@@ -182,8 +182,9 @@ def _resident(problem: Problem, held: int, c: Configuration, machine: Machine) -
     shared = shared_bytes(problem, c)
     if c.persistent:
         found = layout(c)
-        widest = max((v.registers for v in problem.values if v.carried), default=0)
-        shared += 2 * c.rows * staged(2 * widest, c.send)
+        widest = max((v.registers for v in problem.values), default=0)
+        stored = max((v.registers for v in problem.values if v.carried), default=0)
+        shared += 2 * c.rows * staged(2 * stored, c.send)
         fits = shared <= found.shared - BARRIERS // found.residents
         runs = fits and widest + ADDRESSING <= found.registers[0] and found.terminates
         return c.residents if runs else 0

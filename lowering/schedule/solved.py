@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
+from math import inf
 from pathlib import Path
 
 from ...egraph.serial import digest
@@ -18,11 +19,15 @@ from .checker import complaints
 from .knobs import Knobs, knobs
 from .problem import Problem, Schedule
 from .rewrite import subtiled
-from .solver import solve
+from .solver import size, solve
 
 SHIPPED = Path(__file__).with_name("solved.json")
-WORK, INTERVALS = 1.5, 3  # deterministic units for one interval, about seconds; intervals from the bound upwards
-SHIPPED_WORK = 4.0  # what solved.json was made with
+INTERVALS = 3  # from the bound upwards
+WORK, ROOM = 0.05, 2400  # of a first use: deterministic units for one interval, about seconds; models' sizes together
+SHIPPED_WORK, SHIPPED_ROOM = 4.0, inf  # what solved.json was made with
+
+
+UNSOLVED = "unknown within the work of a first use"
 
 
 class Kept:
@@ -42,10 +47,11 @@ class Solved:
     slot: int
     knobs: Knobs | None
     shipped: bool
+    size: int = 0  # of all models that a solve would take which is not shipped
 
     def __str__(self) -> str:
         if self.knobs is None:
-            return self.status
+            return UNSOLVED if self.status == "unknown" and not self.shipped else self.status
         bound = f"= the bound of {self.unit}" if self.interval == self.bound else f"bound {self.bound} by {self.unit}"
         return f"{self.status}, a step in {self.interval} slots of {self.slot} clocks, {bound}"
 
@@ -60,7 +66,8 @@ def _solved(problem: str, consumers: int, columns: int) -> Solved:
     tiles = subtiled(Problem.from_json(problem), consumers)
     found, shipped = schedule_of(tiles, consumers)
     said = knobs(tiles, found, columns) if found.found else None
-    return Solved(found.status, found.interval, tiles.bound, tiles.bottleneck, tiles.slot, said, shipped)
+    taken = 0 if shipped else sum(size(tiles, interval, count) for interval, count, _ in found.tried)
+    return Solved(found.status, found.interval, tiles.bound, tiles.bottleneck, tiles.slot, said, shipped, taken)
 
 
 def anonymous(problem: Problem) -> Problem:
@@ -87,7 +94,7 @@ def schedule_of(tiles: Problem, consumers: int) -> tuple[Schedule, bool]:
         if found is not None and not (found.found and complaints(tiles, found)):
             return found, shipped
     try:
-        found = solve(tiles, INTERVALS, (consumers,), WORK)
+        found = solve(tiles, INTERVALS, (consumers,), WORK, ROOM)
     except SolverMissing:
         return Schedule("missing"), False
     if Kept.store is not None:

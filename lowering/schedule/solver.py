@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from math import inf
 
 from ...egraph.solver import cp_model, deterministic
 from .problem import PRODUCER, Operation, Problem, Schedule
@@ -15,23 +16,32 @@ from .problem import PRODUCER, Operation, Problem, Schedule
 WORK = 60.0  # deterministic units for one interval and number of warpgroups, about seconds
 
 
-def solve(problem: Problem, intervals: int = 8, consumers: tuple[int, ...] = (), work: float = WORK) -> Schedule:
+def solve(
+    problem: Problem, intervals: int = 8, consumers: tuple[int, ...] = (), work: float = WORK, room: float = inf
+) -> Schedule:
     """The best schedule, looking at `intervals` intervals from the problem's bound upwards.
 
     `consumers` restricts the numbers of consumer warpgroups. "infeasible": every pair of interval and warpgroups was
     proved to have no schedule of at most problem.stages iterations; "unknown": none was found, but not all are proved.
+    room: sizes of all models together; a model that has no place in it is not built, and what it would say is unknown.
     """
     counts = [n for n, budget in problem.registers if budget > 0 and (not consumers or n in consumers)]
     tried: list[tuple[int, int, str]] = []
     for interval in range(problem.bound, problem.bound + intervals):
         for count in counts:
-            found = _Model(problem, interval, count).solve(work)
+            room -= size(problem, interval, count)
+            found = _Model(problem, interval, count).solve(work) if room >= 0 else Schedule("unknown")
             tried.append((interval, count, found.status))
             if found.found:
                 surely = found.status == "optimal" and all(v == "infeasible" for _, _, v in tried[:-1])
                 return replace(found, status="optimal" if surely else "feasible", tried=tuple(tried))
     proved = all(verdict == "infeasible" for _, _, verdict in tried)
     return Schedule("infeasible" if tried and proved else "unknown", tried=tuple(tried))
+
+
+def size(problem: Problem, interval: int, consumers: int) -> int:
+    """About two thirds of a model's constraints: what takes time before any search is building and presolving these."""
+    return interval * consumers * len(problem.operations) ** 2
 
 
 class _Model:
