@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.measured import Problem, kernel_of, table
 from onepass.lowering.gluon_bind import bind
 from onepass.lowering.gluon_launch import fitting
-from onepass.lowering.gluon_schedule import Schedule
 from onepass.lowering.schedule.predict import Configuration
 from onepass.lowering.triton_launch import default_for
 
@@ -33,13 +32,8 @@ def default(executor: str, problem: Problem) -> Configuration | None:
     if executor == "ptr":
         found = default_for(kernel, "sm_90")
         return Configuration("ptr", found.rows, found.loop, found.warps, found.stages)
-    return configuration(fitting(bind(kernel), {}))
-
-
-def configuration(found: Schedule) -> Configuration:
-    """How the table names a schedule."""
-    shape = (64 * found.consumers, found.tile, 4 * found.consumers, found.depth)
-    return Configuration("gluon", *shape, found.queries, found.turns, found.late, found.residents, found.send)
+    binding = bind(kernel)
+    return Configuration.of(fitting(binding, {}, binding.overlays))
 
 
 def measured(executor: str, problem: Problem) -> dict[Configuration, float]:

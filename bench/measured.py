@@ -20,7 +20,7 @@ from onepass.egraph.ops import cast, exp2, iota, le, logical_and, lt, sum_over, 
 from onepass.egraph.term import Dim, Tensor
 from onepass.lowering.build import build_plan
 from onepass.lowering.schedule.predict import Configuration, seconds
-from onepass.points import NAMES, point, space_of
+from onepass.points import NAMES, needs, point, space_of
 from onepass.space import Constraint, Parameter, Space
 from onepass.tuner import Trial
 from tests.attention_terms import loaded, one_pass, stored
@@ -129,15 +129,21 @@ def trials(problem: Problem, strict: bool = False) -> dict[tuple, Trial]:
     found = {}
     for chosen, row in table()[problem].items():
         accepted = row["status"] == "ok" or (row["status"] == "spill" and not strict)
-        found[point(chosen)] = (
-            Trial(point(chosen), "ok", float(row["ms"])) if accepted else Trial(point(chosen), row["status"])
-        )
+        time = {"time": float(row["ms"])} if accepted else {}
+        found[point(chosen)] = Trial(point(chosen), "ok" if accepted else row["status"], **time)
     return found
 
 
-def space(problem: Problem) -> Space:
-    """The configurations in the table that known rules allow."""
-    here = {point(c) for c in table()[problem] if predicted(problem, c) < inf}
+@cache
+def needed(problem: Problem, chosen: Configuration) -> tuple[float, ...]:
+    """What is known of a configuration beside its time: registers of a thread, those that it lacks, shared memory."""
+    return needs((kernel_of(problem),), chosen)
+
+
+def space(problem: Problem, strict: bool = False) -> Space:
+    """The configurations in the table that known rules allow; with `strict`, those that would spill are not."""
+    allowed = lambda c: predicted(problem, c) < inf and not (strict and needed(problem, c)[1])
+    here = {point(c) for c in table()[problem] if allowed(c)}
     columns = [tuple(dict.fromkeys(column)) for column in zip(*sorted(here))]
     parameters = tuple(Parameter(name, column) for name, column in zip(NAMES, columns))
     return Space(parameters, (Constraint(NAMES, lambda *values: values in here),))

@@ -1,7 +1,8 @@
 """Replays tuners over the measured table: the best found after 10, 20 and 30 trials, against as many trials at random.
 
 `python bench/replay.py --out bench/results/replay_h200.csv` writes a row for each problem and reading of the table.
-Strict readings refuse kernels that spill; the others time them. tests/test_tuner.py holds some of the rows.
+Strict readings refuse kernels that spill, and know what registers would lack; the others time them. tests/test_tuner.py
+holds some of the rows.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from functools import cache
 from math import inf
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.measured import Problem, kernel_of, predicted, space, table, trials
-from onepass.lowering.schedule.predict import Configuration, problem_of, registers, shared_bytes
+from bench.measured import Problem, needed, predicted, space, table, trials
+from onepass.points import configuration
 from onepass.tuner import History, at_random, replayed, tune
 
 COUNTS = (10, 20, 30)
@@ -26,20 +26,11 @@ COLUMNS = ("problem", "strict", "points", "feasible", "best_ms")
 COLUMNS += tuple(f"{who}_{count}" for count in COUNTS for who in ("tuned", "random")) + ("infeasible",)
 
 
-@cache
-def known_of(problem: Problem, point: tuple) -> tuple[float, float]:
-    chosen = Configuration(*point)
-    kernel = kernel_of(problem)
-    found = problem_of(kernel, kernel.loops[0], chosen)
-    threads = registers(found)
-    return threads, shared_bytes(found, chosen)
-
-
 def histories(problem: Problem, strict: bool, seeds: int) -> tuple[list[History], list[History]]:
     """(tuned, one for each seed; random)"""
-    points, trial = space(problem), replayed(trials(problem, strict))
-    prior = lambda point: predicted(problem, Configuration(*point))
-    facts = lambda point: known_of(problem, point)
+    points, trial = space(problem, strict), replayed(trials(problem, strict))
+    prior = lambda point: predicted(problem, configuration(point))
+    facts = lambda point: needed(problem, configuration(point))
     tuned = [tune(points, trial, COUNTS[-1], prior, seed, facts) for seed in range(seeds)]
     return tuned, [at_random(points, trial, COUNTS[-1], seed) for seed in range(CHANCES)]
 
@@ -49,7 +40,7 @@ def row(problem: Problem, strict: bool, seeds: int) -> dict:
     tuned, drawn = histories(problem, strict, seeds)
     ends = trials(problem, strict)
     best = min(t.time for t in ends.values())
-    found = {"problem": str(problem), "strict": int(strict), "points": len(space(problem))}
+    found = {"problem": str(problem), "strict": int(strict), "points": len(space(problem, strict))}
     found |= {"feasible": sum(t.time < inf for t in ends.values()), "best_ms": best}
     for count in COUNTS:
         found[f"tuned_{count}"] = round(median(h.best_after(count) for h in tuned) / best, 4)

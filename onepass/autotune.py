@@ -12,23 +12,17 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as remembered
-from itertools import product
-from math import inf
 from pathlib import Path
 
 import torch
 
 from . import cache, executors, fused, operator, rivals
 from .agreement import mismatch
+from .points import NAMES, configuration, needs, predicted, space_of
 from .runner import call_of
-from .space import Constraint, Parameter, Space
 from .trials import Outcome
 from .tuner import History, Isolated, Trial, checked, tune
 
-NAMES = ("executor", "rows", "columns", "warps", "stages", "queries", "turns", "late")
-TRITON = product(("ptr",), (64, 128), (32, 64, 128), (4, 8), (1, 2, 3, 4), (1,), (False,), (False,))
-GLUON = product(("gluon",), (64, 128, 192), (64, 128), (4, 8, 12), (1, 2, 3, 4), (1, 2), (False, True), (False, True))
-POINTS = (*TRITON, *GLUON)
 SECONDS, ROUNDS = 120.0, 10  # of a trial; timed launches
 
 
@@ -53,45 +47,16 @@ class Asked:
         return rivals.size_class(self.tensors[0].device, self.call.sizes)
 
 
-def known_rules(plan, sizes: dict, gluon: bool) -> Callable[..., bool]:
-    """Whether a point may be tried: what the form allows, and what shared memory holds."""
-
-    def allowed(*point) -> bool:
-        executor, rows, _, warps, _, _, turns, _ = point
-        if executor == "gluon" and (not gluon or warps != rows // 16 or (turns and rows == 64)):
-            return False
-        return predicted(plan, sizes, point) < inf
-
-    return allowed
-
-
-def predicted(plan, sizes: dict, point: tuple) -> float:
-    """Seconds of all kernels; 1 where nothing is predicted, infinite for what cannot fit."""
-    from .lowering.plan import NotPlannable
-    from .lowering.schedule.predict import Configuration, seconds
-
-    try:
-        return sum(seconds(kernel, Configuration(*point), sizes) for kernel in plan.kernels)
-    except NotPlannable:
-        return 1.0
-
-
-def space_of(plan, sizes: dict, gluon: bool) -> Space:
-    allowed = known_rules(plan, sizes, gluon)
-    every = {p for p in POINTS if allowed(*p)}
-    columns = zip(NAMES, zip(*POINTS))
-    parameters = tuple(Parameter(name, tuple(dict.fromkeys(values))) for name, values in columns)
-    return Space(parameters, (Constraint(NAMES, lambda *point: point in every),))
-
-
 def tune_call(asked: Asked, trial: Callable[[tuple], Trial], budget: int, gluon: bool, seed: int = 0) -> History:
     """Tries settings for one call; the fastest right one is kept in the region's entry of the cache."""
-    plan, sizes = asked.found.plan, asked.call.sizes
-    prior = lambda point: predicted(plan, sizes, point)
-    history = tune(space_of(plan, sizes, gluon), trial, budget, prior, seed)
+    kernels, sizes = asked.found.plan.kernels, asked.call.sizes
+    space = space_of(kernels, sizes, ("ptr", "gluon") if gluon else ("ptr",))
+    prior = lambda point: predicted(kernels, configuration(point), sizes)
+    history = tune(space, trial, budget, prior, seed, lambda point: needs(kernels, configuration(point)))
     if history.best is not None:
         entry = cache.read(asked.found.key) or {}
-        cache.update(asked.found.key, tuned={**entry.get("tuned", {}), asked.size: list(history.best.point)})
+        settings = dict(zip(NAMES, history.best.point))
+        cache.update(asked.found.key, tuned={**entry.get("tuned", {}), asked.size: settings})
     return history
 
 
@@ -103,7 +68,7 @@ def attempt(task: tuple) -> Outcome:
     path, point = task
     asked, expected = _call_of(path)
     with torch.no_grad():
-        run = executors.tuned(point)(asked.found, asked.tensors, asked.call)
+        run = executors.tuned(dict(zip(NAMES, point)))(asked.found, asked.tensors, asked.call)
         pairs = lambda results: zip(results, expected, strict=True)
         agrees = lambda results: not any(mismatch(r, e, asked.tensors) for r, e in pairs(results))
         return checked(lambda _: run(asked.tensors), agrees, lambda _: _seconds(run, asked.tensors))(point)

@@ -6,7 +6,7 @@ a new executor is one row of EXECUTORS and its place in the chain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -90,25 +90,26 @@ def gluon(found, tensors, call) -> Callable:
     return run
 
 
-def tuned(point: Sequence) -> Callable:
-    """An executor of one setting: (executor, rows, columns, warps, stages, queries, turns, late)."""
+def tuned(settings: Mapping[str, object]) -> Callable:
+    """An executor of one configuration, its settings by name."""
     from .lowering.gluon_launch import GluonLauncher
-    from .lowering.gluon_schedule import ROWS, Schedule
+    from .lowering.schedule.predict import Configuration, layout
     from .lowering.triton_launch import Launcher
     from .lowering.tuning import Config
 
-    which, rows, columns, warps, stages, queries, turns, late = point
-
     def prepare(found, tensors, call) -> Callable:
-        if which == "gluon":
-            schedule = Schedule(rows // ROWS, columns, stages, queries, turns, late)
-            made = GluonLauncher(found.plan, schedules={kernel.name: schedule for kernel in found.plan.kernels})
+        try:
+            c = Configuration(**settings)
+        except TypeError as error:
+            raise NotTuned(f"kept by another version: {error}") from error
+        if c.persistent:
+            made = GluonLauncher(found.plan, schedules=dict.fromkeys((k.name for k in found.plan.kernels), layout(c)))
         else:
-            made = Launcher(found.plan, Config(rows, columns, warps, stages))
+            made = Launcher(found.plan, Config(c.rows, c.columns, c.warps, c.stages))
         run = _bound(made, found, tensors, call)
         if refused := getattr(made, "refusals", None):
             raise NotTuned("; ".join(refused.values()))
-        run.who = f"{'gluon' if which == 'gluon' else 'triton'}, tuned"
+        run.who = f"{'gluon' if c.persistent else 'triton'}, tuned"
         return run
 
     return prepare

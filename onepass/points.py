@@ -15,7 +15,7 @@ from .lowering.gluon_bind import Binding, bind, sent, staged
 from .lowering.gluon_launch import chains
 from .lowering.gluon_schedule import KNOBS, Schedule
 from .lowering.plan import Kernel, NotPlannable
-from .lowering.schedule.predict import Configuration, demand, seconds
+from .lowering.schedule.predict import Configuration, granted, problem_of, registers, seconds, shared_bytes
 from .space import Constraint, Parameter, Space
 
 SEARCHED = {f.name: f.metadata["values"] for f in fields(Schedule) if f.metadata}
@@ -38,6 +38,17 @@ def predicted(kernels: tuple[Kernel, ...], c: Configuration, sizes: dict) -> flo
         return sum(seconds(kernel, c, sizes) for kernel in kernels)
     except NotPlannable:
         return 1.0
+
+
+def needs(kernels: tuple[Kernel, ...], c: Configuration) -> tuple[float, ...]:
+    """Of the loop that needs most: registers of a thread, those that it has not, bytes of shared memory of a block."""
+    loops = [(kernel, loop) for kernel in kernels for loop in kernel.loops]
+    try:
+        held = max(registers(kernel, loop, c) for kernel, loop in loops)
+        shared = max(shared_bytes(problem_of(kernel, loop, c), c) for kernel, loop in loops)
+    except NotPlannable:
+        return 0.0, 0.0, 0.0
+    return held, max(0, held - granted(c)), shared
 
 
 def space_of(kernels: tuple[Kernel, ...], sizes: dict, executors: tuple[str, ...] = ("ptr", "gluon")) -> Space:
@@ -94,13 +105,9 @@ def _distinct(bindings: tuple[Binding, ...]) -> tuple[int, ...]:
 def _runs(kernels: tuple[Kernel, ...], sizes: tuple, some: tuple) -> bool:
     executor, *shape, queries, send, residents, turns, late = some
     c = Configuration(executor, *shape, queries, send=send, residents=residents, turns=turns, late=late)
-    return predicted(kernels, c, dict(sizes)) < inf and not spills(kernels, c)
+    return predicted(kernels, c, dict(sizes)) < inf and not (c.persistent and spills(kernels, c))
 
 
 def spills(kernels: tuple[Kernel, ...], c: Configuration) -> bool:
-    """Whether a thread of a warp-specialised kernel surely lacks registers for what its loop holds."""
-    try:
-        lacking = [demand(kernel, loop, c).lacking for kernel in kernels for loop in kernel.loops]
-    except NotPlannable:
-        return False
-    return c.persistent and max(lacking, default=0) > 0
+    """Whether a thread surely lacks registers for what its loop holds."""
+    return needs(kernels, c)[1] > 0

@@ -75,7 +75,7 @@ class Runner:
         entry = cache.read(found.key) or {}
         self.validated: set[str] = set(entry.get("validated", ()))
         self.choices: dict[str, tuple[str, float]] = _choices(entry.get("choices"))
-        self.tuned: dict[str, list] = dict(entry.get("tuned") or {})
+        self.tuned: dict[str, dict] = dict(entry.get("tuned") or {})
         self.seen: set[str] = set()
         self.undecided: Counter[str] = Counter()
         report.attach(found.report)
@@ -218,10 +218,11 @@ class Runner:
             return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
         said = executors.by_measurement(self.preference(device), self.found, call.sizes)
         order = {name: (who, executors.EXECUTORS[name]) for name, who in said.items()}
-        point = self.tuned.get(rivals.size_class(device, call.sizes)) if self.tuned else None
-        if point is None or self.found.options.executor != "auto" or device.type != "cuda":
+        settings = self.tuned.get(rivals.size_class(device, call.sizes)) if self.tuned else None
+        if settings is None or self.found.options.executor != "auto" or device.type != "cuda":
             return order
-        return {f"tuned {point}": (f"tuned {' '.join(map(str, point))}", executors.tuned(point)), **order}
+        said = f"tuned: {', '.join(f'{name} {value}' for name, value in sorted(settings.items()))}"
+        return {said: (said, executors.tuned(settings)), **order}
 
     def preference(self, device: torch.device) -> tuple[str, ...]:
         """Who runs the plan on this device, best first; worked out once."""

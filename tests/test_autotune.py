@@ -7,9 +7,13 @@ import torch
 
 from onepass import autotune, cache, executors, fused, operator, rivals
 from onepass.__main__ import UNFINISHED, main
+from onepass.lowering.build import build_plan
+from onepass.lowering.schedule.predict import Configuration, layout
+from onepass.points import KNOWN, NAMES, SEARCHED, configuration, point, predicted, space_of
 from onepass.runner import Runner
 from onepass.trials import Outcome
 from onepass.tuner import Trial
+from tests.attention_terms import attention as example
 
 pytest.importorskip("sklearn")
 
@@ -40,7 +44,7 @@ def fake(asked, failing=()):
     def trial(point):
         if point[0] in failing:
             return Trial(point, "wrong")
-        return Trial(point, "ok", autotune.predicted(asked.found.plan, asked.call.sizes, point))
+        return Trial(point, "ok", predicted(asked.found.plan.kernels, configuration(point), asked.call.sizes))
 
     return trial
 
@@ -53,23 +57,50 @@ def test_a_region_is_met_with_its_tensors(asked):
 
 
 def test_only_what_fits_is_in_the_space(asked):
-    plan, sizes = asked.found.plan, asked.call.sizes
-    both, plain = (autotune.space_of(plan, sizes, gluon) for gluon in (True, False))
+    kernels, sizes = asked.found.plan.kernels, asked.call.sizes
+    both, plain = (space_of(kernels, sizes, executors) for executors in (("ptr", "gluon"), ("ptr",)))
     assert {p[0] for p in both} == {"ptr", "gluon"} and {p[0] for p in plain} == {"ptr"}
     assert all(p[3] == p[1] // 16 for p in both if p[0] == "gluon")
-    assert all(autotune.predicted(plan, sizes, p) < inf for p in both)
+    assert all(predicted(kernels, configuration(p), sizes) < inf for p in both)
+
+
+@pytest.fixture(scope="module")
+def points():
+    """Of a warp-specialised kernel."""
+    case = example((1, 8), 4096, 4096, 64, dtype="bfloat16")
+    return set(space_of(build_plan(case.term, case.output, case.order).kernels, {}, ("gluon",)))
+
+
+def test_every_setting_that_a_schedule_declares_is_searched(points):
+    """Each by points that differ in it alone; the tile's own three by their values."""
+    for name in KNOWN:
+        at = NAMES.index(name)
+        seen = {}
+        for p in points:
+            seen.setdefault((*p[:at], *p[at + 1 :]), set()).add(p[at])
+        most = max(map(len, seen.values()))
+        assert most == (2 if name == "send" else len(KNOWN[name])), name  # 64 columns leave at once, or in parts of 64
+    for name, part in (("rows", "consumers"), ("columns", "tile"), ("stages", "depth")):
+        assert len({p[NAMES.index(name)] for p in points}) == len(SEARCHED[part]), name
+
+
+def test_kernels_that_are_alike_are_one_point(points):
+    found = [configuration(p) for p in points]
+    assert all(c.queries > 1 for c in found if c.chained), "without a second buffer nothing is read ahead"
+    assert {c.send for c in found} == {256, 0}
+    assert all(layout(c).terminates and Configuration.of(layout(c)) == c for c in found)
 
 
 def test_the_winner_is_kept_and_goes_first(asked, monkeypatch):
     history = autotune.tune_call(asked, fake(asked), 8, True)
-    best = list(history.best.point)
+    best = dict(zip(NAMES, history.best.point))
     assert history.best.time == min(t.time for t in history.trials) and len(history.trials) == 8
     assert cache.read(asked.found.key)["tuned"] == {asked.size: best}
     runner, device, size = Runner(fused.read(asked.text)), torch.device("cuda"), asked.size
     monkeypatch.setattr(rivals, "size_class", lambda *_: size)
     monkeypatch.setattr(executors, "preference", lambda *_: (*executors.KERNELS, "tiled"))
     first, (who, _) = next(iter(runner.order(device, asked.call).items()))
-    assert first == f"tuned {best}" and str(best[1]) in who
+    assert first == who and all(f"{name} {value}" in who for name, value in best.items())
     assert list(runner.order(torch.device("cpu"), asked.call)) == [*executors.KERNELS, "tiled"]
     monkeypatch.setattr(rivals, "size_class", lambda *_: "other sizes")
     assert list(runner.order(device, asked.call)) == [*executors.KERNELS, "tiled"]
@@ -83,7 +114,7 @@ def test_nothing_right_keeps_nothing(asked):
 def test_a_setting_that_no_longer_runs_is_left(asked, monkeypatch):
     """On this machine no kernel of Triton runs: the call is served by the next in the chain."""
     runner = Runner(fused.read(asked.text))
-    prepare = executors.tuned(("gluon", 128, 64, 8, 2, 1, False, False))
+    prepare = executors.tuned({"executor": "gluon", "rows": 128, "columns": 64, "warps": 8, "stages": 2})
     order = {"tuned": ("tuned", prepare), "tiled": ("tiled", executors.tiled)}
     monkeypatch.setattr(runner, "order", lambda *_: order)
     (result,) = runner(asked.tensors, asked.numbers)
@@ -99,7 +130,7 @@ def test_a_wrong_result_is_never_timed(asked, monkeypatch, tmp_path, wrong):
     monkeypatch.setattr(executors, "tuned", lambda point: lambda *_: run)
     path = str(tmp_path / "call.pt")
     torch.save({"text": asked.text, "tensors": asked.tensors, "numbers": asked.numbers}, path)
-    ended = autotune.attempt((path, autotune.POINTS[0]))
+    ended = autotune.attempt((path, point(Configuration("ptr", 64, 32, 4, 1))))
     assert ended == (Outcome("wrong") if wrong else Outcome("ok", 0.5)) and len(timed) == (not wrong)
 
 

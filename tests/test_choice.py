@@ -12,6 +12,7 @@ from onepass.lowering.gluon_choice import best, choose, fits
 from onepass.lowering.gluon_launch import choice_of, prepare, row_of
 from onepass.lowering.gluon_schedule import DEFAULTS, Schedule
 from onepass.lowering.schedule import solved as solving
+from onepass.lowering.schedule import solver
 from onepass.lowering.schedule.checker import complaints
 from onepass.lowering.schedule.predict import Configuration, problem_of
 from onepass.lowering.schedule.problem import Schedule as Solution
@@ -80,13 +81,35 @@ def test_without_a_solver_and_a_schedule_that_ships_the_settings_are_predicted(m
     best.cache_clear()
 
 
+@pytest.mark.parametrize("kind, size", [("bias", 128), ("softcap", 96), ("narrow", 192)])
+def test_a_first_use_builds_small_models_only(kind, size, monkeypatch):
+    """What has no place in the work of a first use stays unknown, and its settings are predicted."""
+    built = []
+    model = solver._Model
+    sized = lambda problem, interval, count: built.append(solver.size(problem, interval, count)) or model(
+        problem, interval, count
+    )
+    monkeypatch.setattr(solver, "_Model", sized)
+    monkeypatch.setattr(solving, "shipped_schedules", dict)
+    solving._solved.cache_clear()
+    best.cache_clear()
+    binding = binding_of(kind, size)
+    choice = best(binding, (), binding.overlays)
+    assert sum(built) <= 2 * solving.ROOM
+    if choice.solved.knobs is None and choice.solved.status == "unknown":
+        assert "the solver says unknown within the work of a first use" in str(choice)
+    assert fits(binding, binding.overlays, choice.schedule)
+    solving._solved.cache_clear()
+    best.cache_clear()
+
+
 def test_what_is_proved_impossible_is_not_chosen(monkeypatch):
     """Everything is infeasible for the solver but one warpgroup on 64 columns."""
     true = gluon_choice.solved
 
     def only(problem, consumers, columns):
         found = true(problem, consumers, columns)
-        return found if (consumers, columns) == (1, 64) else replace(found, status="infeasible", knobs=None)
+        return found if (consumers, columns) == (1, 64) else replace(found, status="infeasible", knobs=None, size=0)
 
     monkeypatch.setattr(gluon_choice, "solved", only)
     best.cache_clear()
@@ -133,6 +156,8 @@ def test_a_damaged_schedule_is_solved_again(monkeypatch):
     right, _ = solving.schedule_of(tiles, 2)
     wrong = replace(right, interval=right.interval - 1)
     monkeypatch.setattr(solving, "shipped_schedules", lambda: {solving.key_of(tiles, 2): wrong})
+    monkeypatch.setattr(solving, "WORK", solving.SHIPPED_WORK)
+    monkeypatch.setattr(solving, "ROOM", solving.SHIPPED_ROOM)
     found, ships = solving.schedule_of(tiles, 2)
     assert not ships and found == right
 

@@ -62,7 +62,9 @@ EXECUTORS = {
 PRODUCT_ROWS = 64  # of one warpgroup's product: fewer take as long
 THREAD_REGISTERS = 255
 ADDRESSING = 30  # registers that one product needs beside its accumulator
-WORKING_REGISTERS = 20  # of a thread, beside tiles: addresses, row states, what the compiler keeps
+WORKING_REGISTERS = 20  # of a thread of a warp-specialised kernel, beside tiles: row states, what the compiler keeps
+PLAIN_REGISTERS, GUARD_REGISTERS, SINGLE_REGISTERS = 28, 20, 20  # of others: always, under a guard, with one stage
+COPIED, ADDRESS_REGISTERS = 16, 2  # bytes that a thread copies at once, by an address of so many registers
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,26 @@ def shared_bytes(problem: Problem, c: Configuration) -> int:
     return problem.resident * c.warpgroups * c.queries + rings * c.stages
 
 
-def registers(problem: Problem) -> int:
-    """Registers of a thread: carried totals, and the largest tiles that live at once."""
+def registers(kernel: Kernel, loop: Loop, c: Configuration, machine: Machine = H200) -> int:
+    """Registers of a thread: carried totals, the largest tiles that live at once, and what goes with them.
+
+    Held to what the assembler says of every kernel of the measured table. Plain kernels make weights where scores were,
+    and hold addresses of what they copy.
+    """
+    problem = problem_of(kernel, loop, c, machine)
     carried = sum(v.registers for v in problem.values if v.carried)
-    return carried + sum(v.registers for v in problem.values if not v.carried) + WORKING_REGISTERS
+    others = [v.registers for v in problem.values if not v.carried]
+    if c.persistent:
+        return carried + sum(others) + WORKING_REGISTERS
+    copied = sum(o.bytes for o in problem.operations if o.streaming)
+    addresses = ceil(ADDRESS_REGISTERS * copied / COPIED / (32 * c.warps))
+    beside = PLAIN_REGISTERS + GUARD_REGISTERS * (loop.guard is not None) + SINGLE_REGISTERS * (c.stages == 1)
+    return carried + max(others, default=0) + addresses + beside
+
+
+def granted(c: Configuration) -> int:
+    """Registers that a thread may have."""
+    return layout(c).registers[1] if c.persistent else THREAD_REGISTERS
 
 
 @dataclass(frozen=True)
@@ -144,7 +162,7 @@ class Demand:
 def demand(kernel: Kernel, loop: Loop, c: Configuration, sizes=None, machine: Machine = H200) -> Demand:
     """Everything about a loop that a prediction needs."""
     problem, sizes = problem_of(kernel, loop, c, machine), sizes or {}
-    work, held = problem.work(), registers(problem)
+    work, held = problem.work(), registers(kernel, loop, c, machine)
     points = prod(resolve(d.size, sizes) for d in kernel.grid)
     taken = steps(kernel, loop, c, sizes)
     share = c.rows / c.warpgroups
@@ -155,7 +173,7 @@ def demand(kernel: Kernel, loop: Loop, c: Configuration, sizes=None, machine: Ma
         copy=work.get("copy", 0),
         weights=2 * share * c.columns if share < PRODUCT_ROWS else 0,
         rows=problem.resident * c.warpgroups,
-        lacking=max(0, held - (layout(c).registers[1] if c.persistent else THREAD_REGISTERS)),
+        lacking=max(0, held - granted(c)),
         resident=_resident(problem, held, c, machine),
         blocks=points * len(taken),
         steps=points * sum(taken),
