@@ -122,7 +122,7 @@ def test_a_solved_interval_is_part_of_the_prediction():
     """A tile whose best schedule takes much longer than the model thinks is not the fastest any more."""
     binding = binding_of("full", 128)
     first = best(binding, ()).schedule
-    slow = lambda c: gluon_choice._seconds(binding, c, {}, 1 << 14)
+    slow = lambda c: gluon_choice._seconds(binding, c, {}, 1 << 15)
     c = Configuration("gluon", 64 * first.consumers, first.tile, 4 * first.consumers, first.depth, first.queries)
     assert slow(c) > 3 * gluon_choice._seconds(binding, c, {}, 0)
 

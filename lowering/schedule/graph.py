@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from ...egraph.term import Dim, Term, subterms
+from .. import gluon_gauge as gauge
 from ..blocks import sides
 from ..plan import Accumulator, Kernel, Loop, NotPlannable
 from ..precision import native
@@ -30,10 +31,17 @@ class Tile:
 
 
 def loop_problem(
-    kernel: Kernel, loop: Loop, tile: Tile = Tile(), machine: Machine = H200, costs: dict[str, tuple] = COSTS
+    kernel: Kernel,
+    loop: Loop,
+    tile: Tile = Tile(),
+    machine: Machine = H200,
+    costs: dict[str, tuple] = COSTS,
+    split: bool = False,
 ) -> Problem:
-    """The problem of one warpgroup's tile. Raises NotPlannable for a held dim whose size is unknown."""
-    builder = _Builder(kernel, loop, tile, machine, costs)
+    """The problem of one warpgroup's tile. split: sums of coordinates in a gauge are numbers of rows and columns.
+    Raises NotPlannable for a held dim whose size is unknown.
+    """
+    builder = _Builder(kernel, loop, tile, machine, costs, split)
     for number, accumulator in enumerate(loop.accumulators):
         builder.accumulator(accumulator, str(number))
     return Problem(
@@ -59,8 +67,10 @@ class _Region:
 
 
 class _Builder:
-    def __init__(self, kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, costs: dict[str, tuple]):
-        self.kernel, self.loop, self.machine, self.costs = kernel, loop, machine, costs
+    def __init__(
+        self, kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, costs: dict[str, tuple], split: bool
+    ):
+        self.kernel, self.loop, self.machine, self.costs, self.split = kernel, loop, machine, costs, split
         self.extents = {**dict.fromkeys(kernel.grid, 1), kernel.rows: tile.rows, loop.dim: tile.columns}
         self.operations: dict[str, Operation] = {}
         self.edges: list[Edge] = []
@@ -210,8 +220,9 @@ class _Builder:
     def weight(self, record: Accumulator, number: str, checked: list[Term]) -> str:
         """Scores -> their largest so far -> weights: the part of a rescaled state that all its values share."""
         how, dims, count = weighing(record.gauge), record.gauge.dims, self.elements(record.gauge.dims)
-        found = self.region(how.raw, *checked)
-        found.fma += count * len(checked)
+        parts = gauge.split(record.gauge, self.kernel.rows, self.loop.dim) if self.split else None
+        found = self.region(*([how.raw] if parts is None else [term for _, term in parts.scores]), *checked)
+        found.fma += count * (len(checked) + (parts is not None and bool(parts.slopes)))
         sources = found.inputs
         if found.fma or found.special:
             name = self.pointwise(f"pointwise {number}", found.fma, found.special)

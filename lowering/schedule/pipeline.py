@@ -29,23 +29,23 @@ class Pipeline:
     launch: seconds.
     """
 
-    tensor: float = 1.215
-    fma: float = 2.98
-    alone: float = 1.6
-    issue: float = 1.87
-    step: float = 335
-    late: float = -14
-    crowd: float = 1.97
-    corner: float = 13.6
-    latency: float = 1046
-    fetch: float = 1.03
-    hold: float = 0.917
-    behind: float = 1.63
-    bytes: float = 0.079
-    unsent: float = 0.1037
-    masked: float = 0.903
-    spill: float = 790
-    launch: float = 9.7e-6
+    tensor: float = 1.262
+    fma: float = 2.77
+    alone: float = 2.46
+    issue: float = 8.5
+    step: float = 208
+    late: float = 17
+    crowd: float = 1.35
+    corner: float = 16.2
+    latency: float = 0.9
+    fetch: float = 1.49
+    hold: float = 1.52
+    behind: float = 0.311
+    bytes: float = 0.0014
+    unsent: float = 0.0953
+    masked: float = 0.885
+    spill: float = 89
+    launch: float = 1.77e-5
 
 
 def _corner(exponent: float, *bounds: float) -> float:

@@ -54,8 +54,8 @@ class Executor:
 
 EXECUTORS = {
     "ptr": Executor(
-        tensor=1.19, fma=0.95, two=0.29, more=0, latency=1170, single=2.7, fixed=2960, bytes=0.08, spill=82,
-        exchange=68, tail=1, launch=1e-5,
+        tensor=1.43, fma=0.767, two=0.376, more=0.224, latency=1025, single=1.95, fixed=2850, bytes=0.129, spill=66,
+        exchange=52, tail=1, launch=1e-5,
     ),
     "gluon": Pipeline(),
 }  # fmt: skip
@@ -104,7 +104,7 @@ def problem_of(kernel: Kernel, loop: Loop, c: Configuration, machine: Machine = 
 
 @lru_cache(maxsize=1024)
 def _problem(kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, persistent: bool) -> Problem:
-    return loop_problem(kernel, loop, tile, machine, costs_of(kernel) if persistent else COSTS)
+    return loop_problem(kernel, loop, tile, machine, costs_of(kernel) if persistent else COSTS, split=persistent)
 
 
 def costs_of(kernel: Kernel) -> dict[str, tuple[float, float]]:
