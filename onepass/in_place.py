@@ -34,6 +34,8 @@ def _rewritten(node: fx.Node, known: Survey) -> bool:
     if not _own_memory(target, known) or not _unseen(target, node, known) or not _same_kind(node, target, function):
         return False
     later = lambda user: user is not node and known.place[user] > known.place[node]
+    if node.target is operator.setitem:
+        node.meta = {**node.meta, **{key: target.meta[key] for key in ("example_value", "val") if key in target.meta}}
     node.target = function
     target.replace_all_uses_with(node, delete_user_cb=later)
     return True
@@ -49,7 +51,17 @@ def _functional(node: fx.Node):
     if is_aten(node):
         packet = getattr(torch.ops.aten, name_of(node).removesuffix("_"), None)
         return getattr(packet, node.target._overloadname, None) if kind_of(node) == "pointwise" else None
+    if node.target is operator.setitem:
+        return torch.masked_fill if _is_filling(*node.args) else None
     return _OPERATORS.get(node.target)
+
+
+def _is_filling(target, mask, value) -> bool:
+    """A number at every place of a mask of the tensor's own shape: t[mask] = number."""
+    known = [value_of_node(n) if isinstance(n, fx.Node) else None for n in (target, mask)]
+    if not all(isinstance(t, torch.Tensor) for t in known) or not isinstance(value, int | float):
+        return False
+    return known[1].dtype == torch.bool and known[0].dim() == known[1].dim()
 
 
 def _own_memory(target: fx.Node, known: Survey) -> bool:

@@ -45,7 +45,7 @@ class Fuzzed:
     """`lines` are the body of f(q, k, v, extra tensors by name); shapes and kinds of all inputs by name.
 
     layouts: how inputs lie in memory that are not contiguous; dynamic: compiled for symbolic sizes; later: the shapes
-    of a second call, if there is one.
+    of a second call, if there is one; axes that it leaves alone are then static.
     """
 
     lines: tuple[str, ...]
@@ -79,9 +79,9 @@ class Fuzzed:
         _REGIME[self.regime]({**made, **{name: made.get(name, floats[0]) for name in "qkv"}})
         given = {name: t.to(device) for name, t in made.items()}
         given = {name: LAYOUTS[self.layouts[name]](t) if name in self.layouts else t for name, t in given.items()}
-        for name, (kind, _) in self.inputs.items():
-            if kind == "weight":  # a module's parameters have known sizes
-                torch._dynamo.mark_static(given[name])
+        for name, shape in self.later.items():  # a layer's widths and its parameters have known sizes
+            for axis in (n for n, size in enumerate(shape) if size == self.inputs[name][1][n]):
+                torch._dynamo.mark_static(given[name], axis)
         return list(given.values())
 
     def __str__(self) -> str:
