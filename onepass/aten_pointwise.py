@@ -65,6 +65,8 @@ _BINARY = {"mul": "mul", "div": "div", "maximum": "maximum", "minimum": "minimum
 for _name, _op in _BINARY.items():
     _targets = [f"aten.{_name}.{o}" for o in (("default",) if _name.endswith("mum") else ("Tensor", "Scalar"))]
     handles(*_targets)(lambda call, op=_op: arithmetic(call, op))
+handles("aten.max.other")(lambda call: arithmetic(call, "maximum"))
+handles("aten.min.other")(lambda call: arithmetic(call, "minimum"))
 
 
 def arithmetic(call, op: str) -> Value:

@@ -71,10 +71,10 @@ def _own_memory(target: fx.Node, known: Survey) -> bool:
 
 def _unseen(target: fx.Node, node: fx.Node, known: Survey) -> bool:
     """No view of the target's memory from before the write is used after it."""
-    seen, stack = set(), [u for u in target.users if u is not node]
+    seen, stack = set(), [(u, target) for u in target.users if u is not node]
     while stack:
-        user = stack.pop()
-        if user in seen or known.place[user] > known.place[node]:
+        user, read = stack.pop()
+        if user in seen or known.place[user] > known.place[node] or _only_measured(read, user, known):
             continue  # what is made after the write reads the new value
         seen.add(user)
         if (
@@ -84,8 +84,14 @@ def _unseen(target: fx.Node, node: fx.Node, known: Survey) -> bool:
         ):
             if any(known.place[u] > known.place[node] for u in user.users) or node in user.users:
                 return False
-            stack.extend(user.users)
+            stack.extend((u, user) for u in user.users)
     return True
+
+
+def _only_measured(read: fx.Node, user: fx.Node, known: Survey) -> bool:
+    """A view of another tensor that takes no more than its shape or dtype from what is read, as expand_as does."""
+    first = user.args[0] if user.args else None
+    return known.kind[user] in ("view", "cast") and isinstance(first, fx.Node) and first is not read
 
 
 def _same_kind(node: fx.Node, target: fx.Node, function) -> bool:

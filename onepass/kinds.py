@@ -117,10 +117,14 @@ def kind_of(node: fx.Node) -> str:
         return "other"
     if name == "getitem" and node.target is operator.getitem and _has_nodes(node.args[1]):
         return "other"  # a gather
+    if name in ("max", "min") and _has_nodes([*node.args[1:2], node.kwargs.get("other")]):
+        return "pointwise"  # the larger of two tensors
     return kind
 
 
 def _has_nodes(value) -> bool:
     if isinstance(value, tuple | list):
         return any(map(_has_nodes, value))
-    return isinstance(value, fx.Node) and isinstance(value.meta.get("example_value"), torch.Tensor)
+    if not isinstance(value, fx.Node):
+        return False
+    return any(isinstance(value.meta.get(name), torch.Tensor) for name in ("val", "example_value"))
