@@ -11,6 +11,7 @@ from .term import Term, subterms
 
 _INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("·", 2), "div": ("/", 2), "floordiv": ("//", 2), "mod": ("%", 2)}
 _INFIX |= {"lt": ("<", 0), "le": ("≤", 0), "eq": ("=", 0), "and": ("∧", -1), "or": ("∨", -1), "pow": ("^", 3)}
+LONG = 2000  # characters of a line that still is written out
 _FOLDS = {"sum": "Σ", "prod": "Π", "rescaled": "⊕"}
 
 
@@ -58,10 +59,13 @@ def _text(node: Term, parts: list[tuple[str, int]]) -> tuple[str, int]:
 
 
 def show(root: Term) -> str:
-    """The whole term on one line."""
+    """The whole term on one line, with names for shared parts only where it would be long: it doubles with each."""
     done: dict[Term, tuple[str, int]] = {}
     for node in subterms(root):
         done[node] = _text(node, [done[a] for a in node.args])
+        if len(done[node][0]) > LONG:
+            *named, result = show_let(root).splitlines()
+            return " where ".join([result, *([", ".join(named)] if named else [])])
     return done[root][0]
 
 

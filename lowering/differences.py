@@ -61,16 +61,20 @@ def _largest(body: Term, rows: Dim, loop: Dim, known: frozenset[Dim]) -> Iterato
 
 def by_difference(node: Term, rows: Dim, loop: Dim) -> bool:
     """Whether both coordinates occur in sums alone in which their factors cancel."""
-    if not node.dims & {rows, loop}:
-        return True
-    if node.op in ("reduce", "iota"):
-        return False
-    if node.dtype != "int64":
-        return all(by_difference(a, rows, loop) for a in node.args)
-    coefficients, _ = affine(node)
-    balanced = coefficients.pop(iota(rows), 0) == -coefficients.pop(iota(loop), 0)
-    parts = node.args if node in coefficients else coefficients
-    return balanced and all(by_difference(a, rows, loop) for a in parts)
+    waiting, seen = [node], {node}
+    for inner in waiting:
+        if inner.op in ("reduce", "iota"):
+            return False
+        parts: Iterable[Term] = inner.args
+        if inner.dtype == "int64":
+            coefficients, _ = affine(inner)
+            if coefficients.pop(iota(rows), 0) != -coefficients.pop(iota(loop), 0):
+                return False
+            parts = inner.args if inner in coefficients else coefficients
+        fresh = [a for a in dict.fromkeys(parts) if a.dims & {rows, loop} and a not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return True
 
 
 def _work(part: Term, rows: Dim, loop: Dim) -> int:

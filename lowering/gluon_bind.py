@@ -84,7 +84,8 @@ class Diagonal:
 @dataclass(frozen=True)
 class Binding:
     """A kernel as the skeleton's parts. `wide` is the value dim, None if no state has a matrix; `overlays` are tensors
-    read along rows and loop, which can be copied as score tiles are (`across` is the rows, `inner` the loop).
+    read along rows and loop, which can be copied as score tiles are (`across` is the rows, `inner` the loop); `entries`
+    are read by what is stored alone, along rows and the value dim.
     """
 
     kernel: Kernel
@@ -93,6 +94,7 @@ class Binding:
     wide: Dim | None
     overlays: tuple[Operand, ...] = ()
     diagonals: tuple[Diagonal, ...] = ()
+    entries: tuple[Operand, ...] = ()
 
     @property
     def products(self) -> list[Product]:
@@ -149,7 +151,7 @@ def _bind(kernel: Kernel) -> Binding:
     bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values) if body is not None]
     loads = list(dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load"))
     diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)
-    return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals)
+    return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))
 
 
 def _diagonal(node: Term, rows: Dim, loop: Dim) -> Diagonal | None:
@@ -202,6 +204,18 @@ class _Matcher:
                     found.append(self.operand(node, self.rows, self.loop))
         return tuple(found)
 
+    def entries(self, kernel: Kernel) -> tuple[Operand, ...]:
+        """Half-precision loads over rows and the value dim, of what is stored, that a tensor map describes."""
+        states = {r for loop in kernel.loops for state in loop.accumulators for r in state.reductions}
+        nodes = [n for s in kernel.stores for n in subterms(s.term, states.__contains__) if n.op == "load"]
+        found = []
+        for node in dict.fromkeys(nodes):
+            plain = all(not index.dims & self.tile_dims or index.op == "iota" for index in node.args)
+            if self.wide is not None and node.dims >= {self.rows, self.wide} and node.dtype in HALVES and plain:
+                with suppress(NotPlannable):
+                    found.append(self.operand(node, self.rows, self.wide))
+        return tuple(found)
+
     def product(self, node: Term) -> Product:
         """A sum within a tile as a matrix product of rows and columns."""
         monoid, inner = node.attrs
@@ -217,6 +231,8 @@ class _Matcher:
 
     def value(self, body: Term) -> Value:
         """A state's value: at most one factor has the value dim, and that one is a stored matrix."""
+        if body.dims & self.inside:
+            raise NotPlannable(f"a state has dim {min(body.dims & self.inside)}, which is summed behind the loop")
         parts = factors(body)
         broad = [p for p in parts if self.wide in p.dims]
         rest = tuple(p for p in parts if p not in broad and const_value(p, 0) != 1)
@@ -271,6 +287,18 @@ def sent(binding: Binding) -> tuple[Operand, ...]:
             axes = tuple(d if d in (rows, wide) else None for d in store.order)
             found.append(Operand(load(store.output, *(iota(d) for d in store.order)), rows, wide, axes))
     return tuple(found)
+
+
+def entered(binding: Binding, exits: tuple[Operand, ...], send: int) -> tuple[tuple[Operand, Operand], ...]:
+    """Pairs of what is read along rows and value dim for a result, and that result, whose way out it can come in by."""
+    if not binding.wide or any(extent > send for _, extent in chunks(binding.wide.size)):
+        return ()
+    stores, found = {s.output: s.term for s in binding.kernel.stores}, {}
+    for exit in exits:
+        mine = [e for e in binding.entries if e.load in set(subterms(stores[exit.tensor])) and e not in found]
+        mine = [e for e in mine if e.tensor.dtype == exit.tensor.dtype and e.across_first == exit.across_first]
+        found |= {entry: exit for entry in mine[:1]}
+    return tuple(found.items())
 
 
 def staged(extent: int, send: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..egraph.affine import affine, to_term
 from ..egraph.ops import iota
@@ -42,7 +42,8 @@ class Shape:
     vacant: it may have no rows at all; table: a table orders the work;
     chained: as in the schedule, where the sizes allow it;
     overlays: tensors over rows and loop that are copied tile by tile; diagonals: tensors over their difference that
-    threads read once for all of their rows; sent: results that leave by shared memory;
+    threads read once for all of their rows; sent: results that leave by shared memory; entered: what is read for these
+    and comes in there;
     listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits.
     """
 
@@ -55,6 +56,7 @@ class Shape:
     overlays: tuple[Operand, ...] = ()
     diagonals: tuple[Diagonal, ...] = ()
     sent: tuple[Operand, ...] = ()
+    entered: tuple[tuple[Operand, Operand], ...] = ()
     listed: tuple[Dim, ...] | None = None
 
 
@@ -113,6 +115,7 @@ class _Emitter:
         order = [*binding.columns, *shape.overlays, *later]
         self.rings = [self._ring(o, schedule.tile) for o in order]
         self.exits = {o.tensor: self._ring(o, ROWS) for o in shape.sent}
+        self.entries = {exit.tensor: self._entry(entry, self.exits[exit.tensor]) for entry, exit in shape.entered}
 
     def writer(self) -> GluonWriter:
         """A writer for a new function; all share names and declared arguments."""
@@ -126,7 +129,8 @@ class _Emitter:
 
     def _declare(self) -> None:
         fresh, kernel = self.names.fresh, self.kernel
-        copied = {o.load for o in (*self.binding.row_operands, *self.binding.streams, *self.shape.overlays)}
+        entries = (entry for entry, _ in self.shape.entered)
+        copied = {o.load for o in (*self.binding.row_operands, *self.binding.streams, *self.shape.overlays, *entries)}
         nodes = {n for root in roots(kernel) for n in subterms(root)}
         bounds = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
         nodes |= {n for b in bounds for n in subterms(b)}
@@ -170,6 +174,13 @@ class _Emitter:
             return Ring(operand, tuple(buffers), tuple(maps), self.row_full, self.row_empty, total)
         return Ring(operand, tuple(buffers), tuple(maps), fresh(f"{name}_full"), fresh(f"{name}_empty"), total)
 
+    def _entry(self, operand: Operand, exit: Ring) -> Ring:
+        """Shared memory that a result leaves by, as what comes in there before."""
+        ring = self._ring(operand, ROWS)
+        boxes = [", ".join(map(str, self.maps[name].box)) for name in ring.maps]
+        buffers = tuple(f"{x}.index(W).reshape([{box}])" for x, box in zip(exit.buffers, boxes, strict=True))
+        return replace(ring, buffers=buffers, full=self.names.fresh(f"{operand.tensor.name}_full"), empty="")
+
     def _parts(self, operand: Operand) -> list[tuple[int, int]]:
         return [(0, self.schedule.tile)] if operand in self.shape.overlays else chunks(operand.inner.size)
 
@@ -189,7 +200,7 @@ class _Emitter:
 
     def _parameters(self) -> list[str]:
         rings = [n for r in (*self.row_rings, *self.rings) for n in (*r.buffers, r.full, r.empty)]
-        rings += [n for r in self.exits.values() for n in r.buffers]
+        rings += [n for r in self.exits.values() for n in r.buffers] + [r.full for r in self.entries.values()]
         return list(dict.fromkeys([*self._outside(), *rings]))
 
     def _outside(self) -> list[str]:
@@ -214,6 +225,7 @@ class _Emitter:
                     f"{buffer} = gl.allocate_shared_memory({name}.dtype, [{slots}] + {name}.block_shape, {name}.layout)"
                 )
         barriers = {self.row_full: (s.queries * s.consumers, 1), self.row_empty: (s.queries * s.consumers, 1)}
+        barriers |= {r.full: (s.consumers, 1) for r in self.entries.values()}
         barriers |= {r.full: (s.depth, 1) for r in self.rings} | {r.empty: (s.depth, s.consumers) for r in self.rings}
         for name, (slots, count) in barriers.items():
             lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
@@ -301,11 +313,19 @@ class _Emitter:
         lines += [line for ring in self.row_rings for line in self._copies(writer, ring, "place", "place")]
         return [f"for w in gl.static_range({s.consumers}):", *(f"    {line}" for line in lines)]
 
+    def _entering(self, writer: GluonWriter) -> list[str]:
+        """Copies what an item's results are made of to where they will leave, once those before have left."""
+        lines = ["tma.store_wait(0)"] if self.entries else []
+        for ring in self.entries.values():
+            lines += [f"mbarrier.expect({ring.full}.index(W), {ring.bytes})", *self._copies(writer, ring, "W", "")]
+        return lines
+
     def _copies(self, writer: GluonWriter, ring: Ring, slot: str, buffer_slot: str = "slot") -> list[str]:
+        """Copies one tile; without a slot the buffers are where it goes."""
         operand, lines = ring.operand, []
         for (start, _), buffer, name in zip(self._parts(operand), ring.buffers, ring.maps, strict=True):
             where = ", ".join(self._coordinate(writer, i, d, start) for i, d in zip(operand.load.args, operand.axes))
-            target = f"{ring.full}.index({slot}), {buffer}.index({buffer_slot})"
+            target = f"{ring.full}.index({slot}), {buffer}" + (f".index({buffer_slot})" if buffer_slot else "")
             lines.append(f"tma.async_copy_global_to_shared({name}, [{where}], {target})")
         return lines
 
@@ -328,11 +348,12 @@ class _Emitter:
         row = writer.assign("row", Value(f"{first} + W * {ROWS}"), writer.outer).text
         writer.starts[self.kernel.rows] = row
         walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", self.shape.vacant)
-        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits)
+        entering = self._entering(writer)
+        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits, self.entries)
         head = [f"if W == {s.consumers - 1}:", "    give_turn(0)"] if s.turns else []
         last = ["tma.store_wait(0)"] if self.exits else []
         if not self.shape.chained:
-            return [*head, *self._items(consumer.item(walk)), *last]
+            return [*head, *self._items(consumer.item(walk, entering)), *last]
         opening, body = consumer.chained(walk, self._take("position + 2"))
         head_item = f"following = item_at(0, items, {self.shape.table})"
         opening = [head_item, "more = high > 0", *self._take("1"), *opening]

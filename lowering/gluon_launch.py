@@ -18,7 +18,7 @@ from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_apart import apart
-from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, sent, width
+from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, entered, sent, width
 from .gluon_choice import Choice, choose
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ANY, DEFAULTS, MULTIPROCESSORS, ROWS, Row, Schedule, default_row
@@ -98,6 +98,8 @@ class GluonLauncher(Launcher):
             for found in (binding.overlays, sent(binding))
         )
         places = torch.cuda.get_device_properties(device).multi_processor_count
+        suited = tuple(o for o in binding.entries if _unsuited(o, values[o.tensor.name]) is None)
+        binding = replace(binding, entries=suited)
         schedule = self.schedules.get(kernel.name)
         if schedule is None:
             self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays, places)
@@ -158,7 +160,9 @@ def prepare(
     total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
     even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
     diagonals = tuple(d for d in diagonals if count % ROWS == 0 and str(loop.dim) in even and d.tensor.name not in wide)
-    shape = Shape(Facts(frozenset(even), wide), "some", False, overlays=overlays, diagonals=diagonals, sent=exits)
+    pairs = entered(binding, exits, schedule.send)
+    facts = Facts(frozenset(even), wide)
+    shape = Shape(facts, "some", False, overlays=overlays, diagonals=diagonals, sent=exits, entered=pairs)
     if loop.map is not None and pays(kernel, loop.map, ROWS, schedule.tile, sizes):
         known = tuple(sorted(sizes.items()))
         tiling = Tiling(loop.map, ROWS if loop.map.rows else 1, schedule.tile, known, schedule.consumers)
@@ -184,7 +188,7 @@ def prepare(
         vacant=idle,
         table=_uneven(lengths, schedule),
         chained=chains(binding, schedule, overlays)
-        and not idle
+        and not (idle or pairs)
         and order.chainable(own, block, schedule.consumers, schedule.depth),
     )
     return Prepared(shape, lengths, total, length)

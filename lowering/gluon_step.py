@@ -36,11 +36,11 @@ class Pending:
 class Consumer:
     """Writes the body of the loop over items."""
 
-    def __init__(self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings, exits):
+    def __init__(self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings, exits, entries):
         self.writer, self.binding, self.schedule, self.shape = writer, binding, schedule, shape
         self.rows, self.loop, self.listed = binding.kernel.rows, binding.loop, shape.listed is not None
         self.rings = {r.operand: r for r in rings}
-        self.row_rings, self.exits = {r.operand: r for r in row_rings}, exits
+        self.row_rings, self.exits, self.entries = {r.operand: r for r in row_rings}, exits, entries
         self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
         self.more, self.cuts = "", (0, 0)
         self.scores = name_products(writer, binding.products)
@@ -76,17 +76,19 @@ class Consumer:
 
     # One item
 
-    def item(self, walk: Walk) -> list[str]:
-        """The lines of one item."""
+    def item(self, walk: Walk, entering: list[str]) -> list[str]:
+        """The lines of one item; `entering` asks for what its results need, when its first tile is done."""
         s, self.partial = self.schedule, walk.partial
         prologue = [f"at = turn % {s.queries} * {s.consumers} + W"]
         prologue += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.queries} & 1)"]
         before, after = (self._skip(number) if number else [] for number in (walk.before, walk.after))
         first = self._tile(0, walk.at("0"), f"{walk.count} > 1")
         rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
-        body = [*prologue, *before, *first, f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
+        body = [*prologue, *before, *first, *entering]
+        body += [f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
         body += [f"count += {walk.count}", f"mbarrier.arrive({self.row_empty}.index(at))"]
-        body += self._drain() + after + StoreWriter(self.writer, self.binding, s.send, self.states, self.exits).lines()
+        store = StoreWriter(self.writer, self.binding, s.send, self.states, self.exits, self.entries)
+        body += self._drain() + after + store.lines()
         return [*self.writer.outer.lines, *body, "turn += 1"]
 
     def chained(self, walk: Walk, take: list[str]) -> tuple[list[str], list[str]]:
@@ -108,7 +110,7 @@ class Consumer:
         body += self._issue(pending, "last") + self._keep_place()
         body += ["turn += 1", "more = position + 1 < high", *take, *enter]
         body += self._finish(pending, "last", outstanding=len(self.binding.products))
-        body += StoreWriter(writer, self.binding, s.send, self.states, self.exits).lines() + wait
+        body += StoreWriter(writer, self.binding, s.send, self.states, self.exits, {}).lines() + wait
         return [*enter, *wait], body
 
     def _keep_place(self) -> list[str]:

@@ -31,11 +31,14 @@ class State:
 
 
 class StoreWriter:
-    """Writes the lines after an item's last product; `states` by step, as the steps filled them."""
+    """Writes the lines after an item's last product; `states` by step, as the steps filled them.
 
-    def __init__(self, writer: GluonWriter, binding: Binding, send: int, states, exits):
+    exits: shared memory by result; entries: what came in there for it, by result too.
+    """
+
+    def __init__(self, writer: GluonWriter, binding: Binding, send: int, states, exits, entries):
         self.writer, self.binding, self.rows = writer, binding, binding.kernel.rows
-        self.send, self.states, self.exits = send, states, exits
+        self.send, self.states, self.exits, self.entries = send, states, exits, entries
 
     def lines(self) -> list[str]:
         """Finished values, then what is stored, chunk by chunk of the value dim; what lacks that dim, once."""
@@ -43,11 +46,14 @@ class StoreWriter:
         before = len(writer.outer.lines)
         states = [state for states in self.states for state in states]
         whole = [self._finished(state) for state in states]
+        writer.outer.lines += [f"mbarrier.wait({r.full}.index(W), turn & 1)" for r in self.entries.values()]
         for number, (start, extent) in enumerate(chunks(wide.size) if wide else [(0, 0)]):
             writer.open_chunk(number, start, extent)
             writer.wide_scope.lines = writer.outer.lines
             for state, vectors in zip(states, whole, strict=True):
                 self._remember(state, vectors, number)
+            for output, entry in self.entries.items():
+                self._enter(entry, self.exits[output], number, extent)
             for store in writer.kernel.stores:
                 if store.output in self.exits:
                     writer.outer.lines += self._sent(store, number, start, extent)
@@ -107,6 +113,14 @@ class StoreWriter:
         for value, names in zip(state.values, state.parts, strict=True):
             lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
         return Value(state.peak, rows), vectors
+
+    def _enter(self, entry, exit, number: int, extent: int) -> None:
+        """Puts what came in where the writer looks for loads."""
+        writer, dims = self.writer, self.writer.sort((self.rows, self.binding.wide))
+        place = matrix_in(f"{exit.buffers[number]}.index(W)", exit.operand, ROWS, extent, transposed=False)
+        name, dtype = f"{entry.operand.tensor.name}_tile", entry.operand.tensor.dtype
+        value = writer.assign(name, Value(f"{place}.load({writer.layout(dims)})", dims, dtype), writer.outer)
+        writer.scope_of(dims).memo[entry.operand.load] = value
 
     def _remember(self, state: State, finished, number: int) -> None:
         """Puts the finished values where the writer looks for reductions."""

@@ -79,9 +79,12 @@ def _scaled(y: Term, alpha) -> Term:
 
 
 def _holds_least_half(x: Term) -> bool:
-    if x.op == "const":
-        return abs(x.attrs[0]) == LARGEST_HALF
-    return x.op in _CARRIES and any(map(_holds_least_half, x.args[-2:]))
+    carried, seen = [x], {x}
+    for t in carried:
+        fresh = [a for a in t.args[-2:] if a not in seen] if t.op in _CARRIES else []
+        seen.update(fresh)
+        carried += fresh
+    return any(t.op == "const" and abs(t.attrs[0]) == LARGEST_HALF for t in carried)
 
 
 def _summed(call, op: str, x: Term, y: Term) -> Term:
