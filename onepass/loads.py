@@ -135,7 +135,8 @@ def _loss(region: Region, answer: Fused, saved: float, make: Make) -> str:
     device = value_of_node(region.output).device
     hopper = device.type == "cuda" and _architecture(device) == SPECIAL_FORM
     options, plain = answer.options, make(region)
-    if options.libraries and options.executor == "auto" and plain.form is not None and answer.form is None:
+    rival = options.libraries and options.executor == "auto" and plain.form is not None and answer.form is None
+    if rival and not (hopper and _binds(answer.plan)):  # which is measured to be faster than torch's
         meta = plain.program.output_metas[0]
         if found := torch_forms.kernels(plain.form, device.type, meta.dtype):
             return f"{found[0].name} of torch's, which may be faster than any plan, takes the region without it"

@@ -92,7 +92,10 @@ def plain(kind: str):
         score = q @ k.mT / math.sqrt(q.shape[-1]) + one[:, :, None, None] + two[:, None]
         return torch.softmax(score, -1) @ v
 
-    others = {"difference": difference, "logarithm": both, "peak": both, "evoformer": evoformer}
+    def gate(q, k, v, one):
+        return torch.sigmoid(one) * attention(q, k, v)
+
+    others = {"gate": gate, "difference": difference, "logarithm": both, "peak": both, "evoformer": evoformer}
     return others.get(kind, attention)
 
 
@@ -108,6 +111,8 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
     found.append(make(batch, values[0], columns, values[1]))
     if kind == "bias":
         found.append(make(heads, rows, columns))
+    if kind == "gate":
+        found.append(make(batch, heads, rows, width))
     if kind in ("relative", "backwards"):
         found.append(make(heads, rows + columns - 1))
     if kind == "vector":
