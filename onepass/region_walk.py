@@ -125,9 +125,15 @@ def hinted(value: torch.Tensor) -> list[int]:
 
 
 def in_order(nodes: Collection[fx.Node], s: Survey) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
-    """The nodes as they stand in the graph, and what they read of others."""
+    """The nodes as they stand in the graph, and what they read of others: tensors, so no item of another's tuple."""
+    nodes = {n for n in nodes if not _is_item_of_another(n, nodes)}
     ordered = tuple(sorted(nodes, key=s.place.__getitem__))
     return ordered, tuple(dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes))
+
+
+def _is_item_of_another(node: fx.Node, nodes: Collection[fx.Node]) -> bool:
+    source = node.args[0] if name_of(node) == "getitem" else None
+    return isinstance(source, fx.Node) and source not in nodes and isinstance(value_of_node(source), tuple | list)
 
 
 def first_reader(node: fx.Node, owned: Nodes) -> fx.Node:
