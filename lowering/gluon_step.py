@@ -36,7 +36,9 @@ class Pending:
 class Consumer:
     """Writes the body of the loop over items."""
 
-    def __init__(self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings, exits, entries):
+    def __init__(
+        self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings, exits, entries
+    ):
         self.writer, self.binding, self.schedule, self.shape = writer, binding, schedule, shape
         self.rows, self.loop, self.listed = binding.kernel.rows, binding.loop, shape.listed is not None
         self.rings = {r.operand: r for r in rings}

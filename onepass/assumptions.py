@@ -49,7 +49,7 @@ def _may_mask(root: Term) -> bool:
 
 def _is_read(node: Term) -> bool:
     """The value is that of a tensor as it is, up to pointwise operations: no fold in between."""
-    return node.op == "load" or (node.op in THROUGH and any(map(_is_read, node.args)))
+    return any(inner.op == "load" for inner in subterms(node, lambda inner: inner.op not in THROUGH))
 
 
 WHERE = {"masked values are finite": _may_mask}  # an assumption that is not listed counts wherever its rule is used

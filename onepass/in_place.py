@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from .capture import value_of_node
-from .kinds import changes_in_place, is_aten, kind_of, name_of
+from .kinds import RESHAPING, changes_in_place, is_aten, kind_of, name_of
 from .region_walk import Survey, survey
 
 MAKES_NEW_MEMORY = ("contraction", "pointwise", "creation", "layer", "reduction")
@@ -22,8 +22,48 @@ _OPERATORS = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
 
 def make_functional(graph: fx.Graph) -> int:
     """How many operations were rewritten. What might be seen elsewhere, or would change a dtype or shape, stays."""
+    reshaped = _views_made(graph)
     known = survey(graph)
-    return sum(_rewritten(node, known) for node in known.in_place)
+    return reshaped + sum(_rewritten(node, known) for node in known.in_place)
+
+
+def _views_made(graph: fx.Graph) -> int:
+    """x.unsqueeze_(0) as x = x.unsqueeze(0). The graph knows one value for both, that of the end: each gets its own."""
+    groups: dict[int, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if isinstance(value_of_node(node), torch.Tensor):
+            groups.setdefault(id(value_of_node(node)), []).append(node)
+    return sum(_apart(first, rest) for first, *rest in groups.values() if rest)
+
+
+def _apart(first: fx.Node, rest: list[fx.Node]) -> int:
+    """How many calls that reshape what `first` gave have been rewritten: all, or none."""
+    if first.op not in ("call_function", "call_method") or not all(name_of(n) in RESHAPING for n in rest):
+        return 0
+    kept = [(n, n.op, n.target, n.args, dict(n.meta)) for n in (first, *rest)]
+    try:
+        latest = first
+        first.meta["example_value"] = _made(first)
+        for node in rest:
+            node.op, node.target, node.args = "call_method", name_of(node).removesuffix("_"), (latest, *node.args[1:])
+            node.meta["example_value"] = _made(node)
+            latest = node
+    except Exception:  # whatever a meta computation may raise: regions that meet these are refused
+        for node, op, target, args, meta in kept:
+            node.op, node.target, node.args, node.meta = op, target, args, meta
+        return 0
+    place = {n: k for k, n in enumerate(first.graph.nodes)}
+    for old, new in zip((first, *rest), rest, strict=False):
+        old.replace_all_uses_with(new, delete_user_cb=lambda user, new=new: place[user] > place[new])
+    return len(rest)
+
+
+def _made(node: fx.Node) -> torch.Tensor:
+    """What the node gives for the values of its arguments."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), value_of_node)
+    with torch.no_grad():
+        call = getattr(args[0], node.target) if node.op == "call_method" else node.target
+        return call(*(args[1:] if node.op == "call_method" else args), **kwargs)
 
 
 def _rewritten(node: fx.Node, known: Survey) -> bool:

@@ -43,6 +43,7 @@ LAYER = (
     "linear addmm addmv addbmm _scaled_mm _grouped_mm bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
     "conv_transpose3d conv_tbc _convolution convolution embedding embedding_bag lstm gru rnn_tanh rnn_relu"
 )
+RESHAPING = ("unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_")  # change the tensor itself
 # Borders between contractions; in front of a region's inputs a kernel can compute them.
 NORMS = ("normalize", "rms_norm", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm")
 KINDS = {

@@ -16,7 +16,7 @@ from torch import fx
 
 from .capture import from_aten_graph, size_of, trace, value_of_node, where_of
 from .errors import Refusal
-from .kinds import changes_in_place, is_aten, name_of, only_looks
+from .kinds import RESHAPING, changes_in_place, is_aten, name_of, only_looks
 from .program import Program
 from .region_growth import Growth, grow
 from .region_walk import Nodes, Survey, bodies, first_reader, in_order, root, shape, survey
@@ -295,11 +295,18 @@ def objection(region: Region, s: Survey) -> Refusal | None:
     scope = next((s.scope[n] for n in region.nodes if s.scope[n]), "")
     if scope:
         reason = f"the region is under {scope}: what the graph says of its values is not what runs"
+        reason += "; autocast around the whole call is captured" if scope == "autocast" else ""
         return Refusal(reason, where, scope.rpartition(" ")[2])
-    own = next((n for n in region.nodes if changes_in_place(n)), None) or _disturbance(region, s)
+    own = next((n for n in region.nodes if changes_in_place(n)), None) or _disturbance(region, s) or _moved(region, s)
     if own is not None:
         return Refusal(f"{name_of(own)} changes a tensor of the region in place", where_of(own) or where, "in-place")
     return None
+
+
+def _moved(region: Region, s: Survey) -> fx.Node | None:
+    """An operation that gives a tensor of the region another shape in place: the graph has one shape for both."""
+    known = {id(value_of_node(n)) for n in (*region.inputs, *region.nodes)}
+    return next((n for n in s.in_place if name_of(n) in RESHAPING and id(value_of_node(n)) in known), None)
 
 
 def _disturbance(region: Region, s: Survey) -> fx.Node | None:

@@ -1,4 +1,4 @@
-"""A region whose mask came from an item of a tuple that no region makes (meshgrid) read the whole tuple, and crashed."""
+"""A region whose mask came from an item of a tuple that no region makes (meshgrid) read all of it, and crashed."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""torch.max of two tensors, which some decoders clamp their masked scores with, was taken for a reduction and refused."""
+"""torch.max of two tensors, which decoders clamp masked scores with, was taken for a reduction and refused."""
 
 import torch
 
