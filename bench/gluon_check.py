@@ -32,7 +32,7 @@ NAMES = {"q": 0, "k": 1, "v": 2, "more": 3, "one": 3, "two": 4}
 LAST = [time.monotonic(), "start"]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
 KINDS += "logarithm peak evoformer prefix longformer dilated slanted".split()
-KINDS += ["relative", "backwards", "gate"]
+KINDS += ["relative", "backwards", "gate", "boolean", "blocks", "joined"]
 
 
 def watchdog(limit: float = 60.0) -> None:
@@ -127,7 +127,7 @@ def newest(q, k, v, causal: bool) -> dict:
 
 def fraction(kind: str, length: int) -> float:
     """The share of scores that the mask keeps, as peers count it."""
-    known = {"causal": 0.5, "window": 256 / length, "documents": 1 / 12}
+    known = {"causal": 0.5, "window": 256 / length, "documents": 1 / 12, "blocks": 0.1}
     if kind in known or kind not in CHANGES:
         return known.get(kind, 1.0)
     return CHANGES[kind](torch.zeros(1, length, length, device="cuda")).isfinite().float().mean().item()

@@ -62,11 +62,15 @@ class Tiling:
     def blocks(self, dim: Dim, tile: int) -> Dim:
         return Dim(f"{dim.name} block", -(-self.length(dim) // tile))
 
-    def place(self, dim: Dim, tile: int) -> tuple[Term, Dim]:
+    def at(self, dim: Dim, tile: int, within: Term) -> Term:
         """The coordinate by block and place in it. Past the end the last one is repeated: any and all stay the same."""
+        at = iota(self.blocks(dim, tile)) * const(tile) + within
+        return at if self.length(dim) % tile == 0 else minimum(at, const(self.length(dim) - 1))
+
+    def place(self, dim: Dim, tile: int) -> tuple[Term, Dim]:
+        """The coordinate, and the dim of places in a block."""
         within = Dim(f"{dim.name} in block", tile)
-        at = iota(self.blocks(dim, tile)) * const(tile) + iota(within)
-        return at if self.length(dim) % tile == 0 else minimum(at, const(self.length(dim) - 1)), within
+        return self.at(dim, tile, iota(within)), within
 
 
 def pays(kernel: Kernel, record: BlockMap, row_tile: int, tile: int, sizes: Mapping[str, int]) -> bool:
@@ -98,7 +102,7 @@ def class_plan(tiling: Tiling) -> Plan:
         order.append(tiling.blocks(rows, tiling.row_tile))
         inside.append(within_rows)
     order.append(block)
-    kept = cast(_replaced(record.guard, places, dict(tiling.sizes)), "int32")
+    kept = cast(replaced(record.guard, places, dict(tiling.sizes)), "int32")
     for dim in inside:
         kept = reduce("sum", dim, kept)
     one = lambda n: cast(const(n), "int32")
@@ -110,7 +114,9 @@ def class_plan(tiling: Tiling) -> Plan:
     return build_plan(classes, output, tuple(order), held=max(tile, tiling.row_tile))
 
 
-def _replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int]) -> Term:
+def replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int]) -> Term:
+    """The guard at other coordinates, with numbers for its sizes."""
+
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         if node.op == "size":
             return const(resolve(node.attrs[0], sizes))

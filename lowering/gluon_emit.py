@@ -20,6 +20,7 @@ from .gluon_schedule import ROWS, Schedule
 from .gluon_step import Consumer
 from .gluon_walk import WalkWriter, loads
 from .gluon_write import HOPPER, PARTS, GluonWriter, gluon
+from .guard_bits import Packed
 from .plan import Plan
 from .triton_emit import Argument, roots
 from .triton_ops import Value, helpers
@@ -44,7 +45,8 @@ class Shape:
     overlays: tensors over rows and loop that are copied tile by tile; diagonals: tensors over their difference that
     threads read once for all of their rows; sent: results that leave by shared memory; entered: what is read for these
     and comes in there;
-    listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits.
+    listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits;
+    packed: the guard's part that is kept as bits.
     """
 
     facts: Facts = Facts()  # noqa: RUF009
@@ -58,6 +60,7 @@ class Shape:
     sent: tuple[Operand, ...] = ()
     entered: tuple[tuple[Operand, Operand], ...] = ()
     listed: tuple[Dim, ...] | None = None
+    packed: Packed | None = None
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ class Map:
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a kernel and how to call it: first the maps, then the arguments, the table of work
-    and the lists of tiles."""
+    """The text of a kernel and how to call it: first the maps, then the arguments, the table of work,
+    the lists of tiles and the words of the guard's bits, where it has them."""
 
     text: str
     function: str
@@ -95,7 +98,7 @@ class Ring:
 
 def emit(binding: Binding, plan: Plan, schedule: Schedule, shape: Shape) -> Source:
     """The kernel's Gluon source. Raises NotPlannable for what has no such form."""
-    return _Emitter(binding, schedule, shape).source(plan)
+    return _Emitter(binding if shape.packed is None else shape.packed.bound(binding), schedule, shape).source(plan)
 
 
 class _Emitter:
@@ -204,7 +207,8 @@ class _Emitter:
         return list(dict.fromkeys([*self._outside(), *rings]))
 
     def _outside(self) -> list[str]:
-        return [*self.maps, *(a.name for a in self.arguments), "items", "visits", "total"]
+        words = ["words"] if self.shape.packed else []
+        return [*self.maps, *(a.name for a in self.arguments), "items", "visits", *words, "total"]
 
     def _function(self, name: str, first: list[str], body: list[str]) -> tuple[str, list[str]]:
         """A device function that takes what its body mentions, and the names of that."""
@@ -265,6 +269,7 @@ class _Emitter:
         facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
         facts += [f"Schedule: {self.schedule}; guard on tiles: {self.shape.masked}"]
         facts += [f"Guard over {self.loop.dim}: {show(self.loop.guard)}"] if self.loop.guard is not None else []
+        facts += [f"As bits: {show(self.shape.packed.record.guard)}"] if self.shape.packed else []
         facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
         wrap = lambda text: textwrap.fill(text, 118, initial_indent="# ", subsequent_indent="#   ")
         return "\n".join(map(wrap, facts)) + "\n"
@@ -350,6 +355,7 @@ class _Emitter:
         walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", self.shape.vacant)
         entering = self._entering(writer)
         consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits, self.entries)
+        consumer.words = self.walks.words(writer, row, self.shape.packed.record) if self.shape.packed else ""
         head = [f"if W == {s.consumers - 1}:", "    give_turn(0)"] if s.turns else []
         last = ["tma.store_wait(0)"] if self.exits else []
         if not self.shape.chained:

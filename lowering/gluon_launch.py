@@ -22,6 +22,7 @@ from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, c
 from .gluon_choice import Choice, choose
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ANY, DEFAULTS, MULTIPROCESSORS, ROWS, Row, Schedule, default_row
+from .guard_bits import Packed, Words, packed, small
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
@@ -106,7 +107,10 @@ class GluonLauncher(Launcher):
             schedule = choice.schedule
         exits = exits if schedule.send else ()
         diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
-        prepared = prepare(binding, schedule, sizes, overlays, exits, wide_tensors(kernel, values, sizes), diagonals)
+        bits = packed(binding)
+        bits = bits if bits is not None and small(bits, values, sizes) else None
+        wide = wide_tensors(kernel, values, sizes)
+        prepared = prepare(binding, schedule, sizes, overlays, exits, wide, diagonals, bits)
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(places * schedule.residents, prepared.total)
@@ -115,6 +119,8 @@ class GluonLauncher(Launcher):
         name, maps = map_name(kernel, binding.loop), ()
         if prepared.tiling is not None:
             arguments, maps = (*arguments, name), ((name, prepared.tiling),)
+            if prepared.words is not None:
+                arguments, maps = (*arguments, f"{name} bits"), (*maps, (f"{name} bits", prepared.words))
         else:
             arguments = (*arguments, prepared.listed.to(device))
         return GluonLaunch(function, programs, windows, (*arguments, prepared.total), maps, options_of(schedule))
@@ -132,6 +138,7 @@ class GluonLauncher(Launcher):
 class Prepared:
     """What sizes say of a kernel: the facts for its text, how much work each tile of rows is where that is known,
     the number of items, the loop's length, and what lists of tiles come from: a map of blocks, or themselves.
+    words: what the guard's bits come from, where it has them.
     """
 
     shape: Shape
@@ -140,6 +147,7 @@ class Prepared:
     length: int
     tiling: Tiling | None = None
     listed: torch.Tensor = NOTHING
+    words: Words | None = None
 
 
 def prepare(
@@ -150,8 +158,12 @@ def prepare(
     exits: tuple[Operand, ...] = (),
     wide: frozenset[str] = frozenset(),
     diagonals: tuple[Diagonal, ...] = (),
+    bits: Packed | None = None,
 ) -> Prepared:
-    """Everything about a call that does not need a device. Raises Refused."""
+    """Everything about a call that does not need a device. Raises Refused.
+
+    bits: the guard's part that may be kept as bits, which it is where a map of blocks pays.
+    """
     if not schedule.terminates:
         raise Refused(f"warpgroups would wait for ever with {schedule}")
     kernel, loop = binding.kernel, binding.loop
@@ -166,7 +178,9 @@ def prepare(
     if loop.map is not None and pays(kernel, loop.map, ROWS, schedule.tile, sizes):
         known = tuple(sorted(sizes.items()))
         tiling = Tiling(loop.map, ROWS if loop.map.rows else 1, schedule.tile, known, schedule.consumers)
-        return Prepared(replace(shape, listed=(*loop.map.dims, *loop.map.rows)), None, total, length, tiling)
+        words = bits and Words(bits.record, ROWS, schedule.tile, known)
+        shape = replace(shape, listed=(*loop.map.dims, *loop.map.rows), packed=bits)
+        return Prepared(shape, None, total, length, tiling, words=words)
     if len(loop.ranges) != 1:
         classes = order.classes(binding, sizes, ROWS, schedule.tile)
         if classes is None:

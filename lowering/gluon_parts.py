@@ -173,6 +173,45 @@ def diagonal_tile(pointers, STEP: gl.constexpr):
     return gl.inline_asm_elementwise(TEXT, _apart(COUNT, COUNT), [pointers], gl.float32, False, COUNT)
 
 
+def _select(n: int) -> tuple[str, str]:
+    """PTX: register k of n where bit k of a word is set, else what is absent. The word is given n times over."""
+    text = "{ .reg .pred p; .reg .b32 t;\n"
+    for k in range(n):
+        text += f"and.b32 t, ${2 * n}, {1 << k:#x}; setp.ne.b32 p, t, 0; selp.f32 ${k}, ${n + k}, ABSENT, p;\n"
+    return text + "}", ",".join(["=&f"] * n + ["f"] * n + ["r"] * n)
+
+
+SELECT, SELECT_CONSTRAINTS = map(gl.constexpr, _select(32))
+
+
+@gluon.constexpr_function
+def _for_absent(text, absent):
+    return text.replace("ABSENT", "0f00000000" if absent == 0 else "0fFF800000")
+
+
+@gluon.jit
+def thread_words(words, place, TILE: gl.constexpr):
+    """A thread's bits of the place-th tile, [128, TILE / 64] as guard_bits.py has them."""
+    COUNT: gl.constexpr = TILE // 64
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, COUNT], [32, 1], [4, 1], [1, 0])
+    thread = gl.arange(0, 128, gl.SliceLayout(1, LAYOUT)) * COUNT
+    number = gl.arange(0, COUNT, gl.SliceLayout(0, LAYOUT))
+    return gl.load(words + place * (128 * COUNT) + (thread[:, None] + number[None, :]))
+
+
+@gluon.jit
+def kept(score, words, ABSENT: gl.constexpr):
+    """The scores whose bits are set, ABSENT for the others: 0 or -inf."""
+    COUNT: gl.constexpr = words.shape[1]
+    every = words.reshape([4, 8, 4, COUNT])
+    for _ in gl.static_range(5):
+        every = gl.join(every, every)
+    every = every.permute((0, 4, 1, 3, 5, 6, 7, 2, 8)).reshape([64, 64 * COUNT])
+    every = gl.convert_layout(every, score.type.layout)
+    TEXT: gl.constexpr = _for_absent(SELECT, ABSENT)
+    return gl.inline_asm_elementwise(TEXT, SELECT_CONSTRAINTS, [score, every], gl.float32, True, 32)
+
+
 @gluon.jit
 def halves(x):
     """A tile in the layout of an accumulator as its left and its right columns; no register moves."""

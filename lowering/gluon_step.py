@@ -44,7 +44,7 @@ class Consumer:
         self.rings = {r.operand: r for r in rings}
         self.row_rings, self.exits, self.entries = {r.operand: r for r in row_rings}, exits, entries
         self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
-        self.more, self.cuts = "", (0, 0)
+        self.more, self.words, self.cuts = "", "", (0, 0)
         self.scores = name_products(writer, binding.products)
         self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.matrices = binding.matrices
@@ -152,6 +152,7 @@ class Consumer:
         writer.open(self.loop.dim, start, ragged=number == 0 or self.listed)
         lines = writer.inner.lines
         lines += [*find, f"{start} = tile * {self.schedule.tile}"]
+        lines += [f"bits = thread_words({self.words}, tile, {self.schedule.tile})"] if self.words else []
         self._fetch(number)
         if number == 0:
             lines += self._arrive_at(0, count, "more" if self.more else None)
@@ -355,24 +356,32 @@ class Consumer:
 
     def _masked(self, value: Value, absent: str, number: int) -> str:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
-        writer, masked, guard = self.writer, self.shape.masked, self.loop.guard
+        writer, masked = self.writer, self.shape.masked
         value = value if value.text.isidentifier() else writer.assign("found", value)
-        padding = writer.padding(self.loop.dim) if number == 0 else None
-        guarded = guard is not None and (masked in ("some", "all") or (number == 0 and masked == "first"))
+        padding = writer.padding(self.loop.dim) if number == 0 and not self.words else None
+        guarded = self.loop.guard is not None or self.words
+        guarded = guarded and (masked in ("some", "all") or (number == 0 and masked == "first"))
         if not guarded:
             return writer.assign("found", writer.where(padding, value, absent)).text if padding else value.text
         if number == 0 or masked == "all":
-            present = writer.conjunction(writer.value(guard), padding)
-            return writer.assign("found", writer.where(present, value, absent)).text
+            return writer.assign("found", self._present(value, absent, padding)).text
         name = writer.assign("found", value).text
         around = writer.inner
         writer.inner = Scope(memo=dict(around.memo))
-        present = writer.conjunction(writer.value(guard), writer.padding(self.loop.dim) if self.listed else None)
-        text = writer.where(present, Value(name, value.dims, value.dtype), absent).text
+        padding = writer.padding(self.loop.dim) if self.listed and not self.words else None
+        text = self._present(Value(name, value.dims, value.dtype), absent, padding).text
         branch, writer.inner = [*writer.inner.lines, f"{name} = {text}"], around
         around.lines.append(f"if {self.partial}:")
         around.lines += [f"    {line}" for line in branch]
         return name
+
+    def _present(self, value: Value, absent: str, padding: Value | None) -> Value:
+        """The value where the guard holds: by the bits, which also say where the loop ends, and by what they lack."""
+        if self.words:
+            value = Value(f"kept({value.text}, bits, {absent})", value.dims, value.dtype)
+        guard = self.writer.value(self.loop.guard) if self.loop.guard is not None else None
+        present = self.writer.conjunction(guard, padding)
+        return value if present is None else self.writer.where(present, value, absent)
 
 
 def _registers(load: Term) -> int:

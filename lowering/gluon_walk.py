@@ -14,7 +14,8 @@ from ..egraph.term import Dim, Term, substitute, subterms
 from .gluon_bind import Binding
 from .gluon_schedule import ROWS, Schedule
 from .gluon_write import GluonWriter
-from .plan import Limit
+from .guard_bits import WORD
+from .plan import BlockMap, Limit
 from .triton_ops import Value
 
 
@@ -121,6 +122,16 @@ class WalkWriter:
         assign = lambda hint, text: writer.assign(hint, Value(text), writer.outer).text
         mine = assign("list_here", f"visits + gl.cast({place}, gl.int64) * {width}")
         return mine, assign("every", f"gl.load({mine})")
+
+    def words(self, writer: GluonWriter, row: str, record: BlockMap) -> str:
+        """The name of where a warpgroup's words begin. Rows that do not exist have those of the last tile."""
+        count = lambda dim, tile: f"gl.cdiv({self.sizes[dim]}, {tile})"
+        (rows,), place = record.rows, "0"
+        for dim in record.dims:
+            place = f"({place} * {self.sizes[dim]} + {writer.starts[dim]})"
+        place = f"({place} * {count(rows, ROWS)} + gl.minimum({row} // {ROWS}, {count(rows, ROWS)} - 1))"
+        step = f"{count(self.loop.dim, self.schedule.tile)} * {self.schedule.tile * ROWS // WORD}"
+        return writer.assign("words_here", Value(f"words + gl.cast({place}, gl.int64) * ({step})"), writer.outer).text
 
     # Ranges
 

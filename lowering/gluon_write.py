@@ -23,14 +23,14 @@ from .triton_term import Facts, Scope, TileWriter
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
 PARTS = (
-    "added coarse_tangent counted diagonal_tile give_turn halves item_at items_here logistic_curve multiplied "
-    "partial_sum ramp rescaled rounded row_max row_sum take_turn tangent"
+    "added coarse_tangent counted diagonal_tile give_turn halves item_at items_here kept logistic_curve multiplied "
+    "partial_sum ramp rescaled rounded row_max row_sum take_turn tangent thread_words"
 ).split()
 RESERVED = (
     *HOPPER,
     *PARTS,
     *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),
-    *"visits total tile entry at item following more last place".split(),
+    *"visits words total tile entry bits at item following more last place".split(),
     *(f"consumer{w}" for w in range(MOST_CONSUMERS)),
 )
 

@@ -32,6 +32,7 @@ from .compat import (
 )
 from .cuts import FEW
 from .dims import CONTRACTIBLE
+from .guard_bits import Words, word_plan
 from .map_lists import visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
@@ -349,7 +350,16 @@ def _classifier(tiling: Tiling) -> tuple[Launcher, dict[str, int]]:
     return Launcher(plan, Config(max(1, CLASSED // (tiling.row_tile * tiling.tile)), 16, 4, 1)), dict(tiling.sizes)
 
 
+@lru_cache(maxsize=128)
+def _packer(words: Words) -> Launcher:
+    """What finds the words of a guard's bits, a tile in each program."""
+    plan = word_plan(words)
+    return Launcher(plan, Config(plan.kernels[0].rows.size, 16, 4, 1))
+
+
 def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The list of tiles to visit, from the guard's tensors."""
+    """The list of tiles to visit, or the words of a guard's bits, from the guard's tensors."""
+    if isinstance(tiling, Words):
+        return _packer(tiling)(values, dict(tiling.sizes))
     classifier, sizes = _classifier(tiling)
     return visit_lists(classifier(values, sizes), tiling.together, bool(tiling.record.rows))

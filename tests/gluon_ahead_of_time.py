@@ -15,6 +15,7 @@ from onepass.lowering.gluon_apart import apart
 from onepass.lowering.gluon_bind import bind, sent
 from onepass.lowering.gluon_emit import emit
 from onepass.lowering.gluon_launch import fits, fitting, options_of, prepare
+from onepass.lowering.guard_bits import packed
 from onepass.lowering.triton_launch import load
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
@@ -76,6 +77,10 @@ def plain(kind: str):
             score = score + more[0][:, ahead if kind == "relative" else score.shape[-1] + score.shape[-2] - 2 - ahead]
         if kind == "documents":
             score = torch.where(more[0][:, None] == more[0], score, -math.inf)
+        if kind in ("boolean", "blocks", "joined"):
+            score = score.masked_fill(~more[0], -math.inf)
+        if kind == "joined":
+            score = torch.where(more[1][:, None, :, None] == more[1][:, None, None], score, -math.inf)
         return torch.softmax(CHANGES.get(kind, CHANGES["full"])(score), -1) @ v
 
     def difference(q, k, v):
@@ -119,6 +124,13 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
         found.append(make(batch, 1, 1, columns))
     if kind == "documents":
         found.append((torch.arange(columns) * 12 // columns).to(torch.int32))
+    if kind in ("boolean", "blocks", "joined"):
+        side, part = (128, 0.1) if kind == "blocks" else (1, 0.5)
+        drawn = (torch.rand(-(-rows // side), -(-columns // side)) < part).repeat_interleave(side, 0)
+        places = torch.arange(rows)[:, None], torch.arange(columns)
+        found.append(drawn.repeat_interleave(side, 1)[:rows, :columns] | (places[0] == places[1]))
+    if kind == "joined":
+        found.append((torch.arange(max(rows, columns)) * torch.tensor([[3], [7]]) // columns).to(torch.int32))
     return found
 
 
@@ -136,7 +148,9 @@ def source_of(plan, schedule=None, number: int = -1):
         raise ValueError(binding)
     schedule = schedule or fitting(binding, {}, binding.overlays)
     exits = sent(binding) if schedule.send else ()
-    shape = prepare(binding, schedule, {}, binding.overlays, exits, diagonals=binding.diagonals).shape
+    shape = prepare(
+        binding, schedule, {}, binding.overlays, exits, diagonals=binding.diagonals, bits=packed(binding)
+    ).shape
     return binding, schedule, emit(binding, plan, schedule, shape)
 
 
@@ -145,8 +159,9 @@ def compiled(plan, schedule=None, number: int = -1):
     kernel = binding.kernel
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     types, constants, divisible = contiguous(source.arguments, tensors)
+    divisible = (*divisible, *({"visits", "words"} & set(load(source.text, source.function).arg_names)))
     types |= {m.name: tensor_map_type(m.box, tensors[m.tensor].dtype) for m in source.maps}
-    types |= {"items": "*i32", "visits": "*i32", "total": "i32"}
+    types |= {"items": "*i32", "visits": "*i32", "words": "*i32", "total": "i32"}
     function = load(source.text, source.function)
     found = compile_ahead(function, types, constants, divisible, "sm_90", options_of(schedule))
     return schedule, source, found

@@ -31,12 +31,12 @@ from tests.gluon_ahead_of_time import plain, plan_of, source_of
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
 KINDS += "logarithm peak evoformer prefix longformer dilated slanted".split()
-KINDS += ["relative", "backwards", "gate"]
+KINDS += ["relative", "backwards", "gate", "boolean", "joined"]
 WIDTHS = (64, 80, 96, 128, 192, 256)
 COMPILED = [["full", 64], ["gated", 64], ["causal", 128], ["window", 128], ["softcap", 128]]
 COMPILED += [["alibi", 64], ["groups", 128], ["difference", 64], ["bias", 128], ["causal", 256], ["full", 96]]
 COMPILED += [["longformer", 64], ["documents", 64], ["slanted", 128], ["relative", 64], ["difference", 128]]
-COMPILED += [["gate", 64], ["gate", 128]]
+COMPILED += [["gate", 64], ["gate", 128], ["boolean", 64]]
 MOST_SPILLED = 96  # bytes: a few registers of an item's first instructions, none in the loop
 
 
