@@ -132,6 +132,9 @@ def _bind(kernel: Kernel) -> Binding:
     if kernel.rows is None:
         raise NotPlannable("it has no rows")
     (loop,) = kernel.loops
+    if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
+        kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
+        raise NotPlannable(f"its tensors are {kinds}; the form multiplies half precision")
     if loop.guard is not None and reduces(loop.guard):
         raise NotPlannable("the guard of its loop holds a reduction")
     apart = {kernel.rows, *kernel.held}

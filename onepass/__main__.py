@@ -35,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
         if name == "explain":
             command.add_argument("target", metavar="FILE:FUNC", help="its inputs come from example_inputs() beside it")
             command.add_argument("--json", action="store_true", help="print JSON")
+            text = "an option of the backend, as fuse_loads=always or executor=triton; may be given again"
+            command.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=text)
             command.add_argument("--html", metavar="PATH", help="also write a page")
             command.add_argument("--certificate", metavar="PATH", help="also write what `verify` checks")
         if name == "verify":
@@ -62,16 +64,20 @@ def _demo(chosen) -> int:
 
 
 def _explain(chosen) -> int:
+    from .errors import OptionError
+    from .options import Options
     from .report import explain
     from .target import GUESSED_SHAPE, HINT, TargetError, said, target
 
     try:
+        options = dict(map(_named_option, chosen.option))
+        Options.read(options)
         asked = target(chosen.target)
-    except TargetError as error:
+    except (TargetError, OptionError) as error:
         print(f"onepass explain: {error}", file=sys.stderr)
         return UNFINISHED
     try:
-        report = explain(asked.function, *asked.inputs, **asked.keywords)
+        report = explain(asked.function, *asked.inputs, options=options, **asked.keywords)
     except Exception as error:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
         print(f"onepass explain: {chosen.target} fails: {said(error, path)}", file=sys.stderr)
@@ -86,6 +92,16 @@ def _explain(chosen) -> int:
         print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return UNFINISHED
     return 1 if report.failures else 0
+
+
+def _named_option(text: str) -> tuple[str, object]:
+    """NAME=VALUE as an option of the backend; true and false are truth values. Raises OptionError."""
+    from .errors import OptionError
+
+    name, given, value = text.partition("=")
+    if not given:
+        raise OptionError(f"{text!r} is not NAME=VALUE")
+    return name, {"true": True, "false": False}.get(value.lower(), value)
 
 
 def _write(report, chosen) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 from .egraph.certificate import Derivation, Step
+from .egraph.cost import contracts
 from .egraph.rule import Rule
-from .egraph.term import FLOATS, Term, subterms
+from .egraph.term import FLOATS, Term, reduces, subterms
 
 THROUGH = ("neg", "mul", "div", "cast", "where", "add", "sub")  # what an infinite bias goes through
 
@@ -38,12 +39,11 @@ def _meets(assumption: str, steps: Iterable[Step]) -> bool:
 
 
 def _may_mask(root: Term) -> bool:
-    """A choice, a literal -∞, or a tensor that is added to a score and may hold one."""
-    return any(
-        node.op == "where"
-        or (node.op == "const" and node.attrs[0] == -inf)
-        or (node.op in ("add", "sub") and node.dtype in FLOATS and any(map(_is_read, node.args)))
-        for node in subterms(root)
+    """A choice, a literal -∞, or a tensor that is added to a score and may hold one; to a factor of scores, none is."""
+    bound = {r.attrs[1] for r in reduces(root)}
+    within = subterms(root, lambda node: node.op == "reduce" and contracts(node.args[0]) and node.dims & bound)
+    return any(node.op == "where" or (node.op == "const" and node.attrs[0] == -inf) for node in subterms(root)) or any(
+        node.op in ("add", "sub") and node.dtype in FLOATS and any(map(_is_read, node.args)) for node in within
     )
 
 

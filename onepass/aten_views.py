@@ -270,6 +270,13 @@ def index_select(call):
     return moved(call, source, move)
 
 
+@handles("aten.embedding.default")
+def embedding(call):
+    table, positions = call["weight"], call["indices"]
+    rank = len(positions.shape)
+    return moved(call, table, lambda index: (positions.at(index[:rank]), *index[rank:]))
+
+
 @handles("aten.index.Tensor")
 def index_tensor(call):
     """x[..., positions, ...] with neighbouring integer index tensors: a gather is an index term."""

@@ -113,7 +113,8 @@ def make(program: Program, options: Options, strides=(), hints=None) -> Fused:
     with _LOCK:
         found = _BY_KEY.get(key)
         if found is not None:
-            again = replace(found.report, cache="known in this process, no search", places=_places(program))
+            said = f"known in this process, no search{_whose_names(program, found.names)}"
+            again = replace(found.report, cache=said, places=_places(program))
             found = replace(found, program=program, report=again)
         else:
             found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
@@ -223,7 +224,8 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
             Store(from_json(term), tensor_from_json(output), tuple(dim_from_json(d) for d in order))
             for term, output, order in body["results"]
         ]
-        report = replace(RegionReport.from_data(body["report"]), cache="found on disk, no search")
+        said = f"found on disk, no search{_whose_names(program, body['names'])}"
+        report = replace(RegionReport.from_data(body["report"]), cache=said)
         asked = translate(canonical(program, body["names"])).results
         plan = plan_stores(stores, tuple(body["fired"]), asked=[result.term for result in asked])
         for result, store, written in zip(asked, stores, report.certificates, strict=True):
@@ -233,6 +235,11 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
     except (OnepassError, TermError, KeyError, TypeError, ValueError) as error:
         log.warning("onepass: cache entry %s cannot be used: %s", key, error)
         return None
+
+
+def _whose_names(program: Program, names: Sequence[str]) -> str:
+    own = [entry.name for entry in program.inputs]
+    return "" if own == list(names) else "; tensors have the names of the equal region that was searched"
 
 
 def _form(results) -> Form | None:
@@ -256,6 +263,7 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
         backward=BACKWARD,
         proof="\n\n".join(derivation.explained(laws) for derivation in found.derivations),
         certificates=tuple(certificate(derivation, options.rules) for derivation in found.derivations),
+        between=found.plan.notes,
         notes=tuple(_unused(rule.name, found) for rule in options.rules if rule.name not in found.fired),
     )
 

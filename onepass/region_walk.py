@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import fx
 
 from .capture import size_of, value_of_node
 from .egraph.cost import NOMINAL
-from .kinds import INTERIOR, changes_in_place, is_higher_order, kind_of, name_of
+from .kinds import INTERIOR, changes_in_place, is_aten, is_higher_order, kind_of, name_of
 
 Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
@@ -182,6 +183,37 @@ def _is_outer(node: fx.Node, s: Survey) -> bool:
         else:
             waiting += inputs
     return larger
+
+
+def is_lookup(node: fx.Node, s: Survey) -> bool:
+    """A smaller table read at places that can be made anew, as blocks drawn at random and biases by distance are."""
+    tensor = lambda n: isinstance(n, fx.Node) and shape(n) is not None
+    table, index = _table_and_index(node)
+    if not tensor(node) or not tensor(table):
+        return False
+    places = list(filter(tensor, index))
+    if len(places) + index.count(slice(None)) != len(index) or not places or not _is_smaller(table, node):
+        return False
+    return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in places)
+
+
+def _table_and_index(node: fx.Node) -> tuple:
+    """What is read and the index into it, of table[index] and of an embedding that leaves its table as it is."""
+    if name_of(node) == "getitem":
+        table, index = node.args[:2]
+        return table, index if isinstance(index, tuple) else (index,)
+    if name_of(node) != "embedding" or node.kwargs.get("max_norm", (*node.args, None, None, None, None)[3]) is not None:
+        return None, ()
+    first, second = (*node.args, *(node.kwargs.get(name) for name in ("input", "weight", "indices")))[:2]
+    return (first, (second,)) if is_aten(node) else (second, (first,))
+
+
+def _is_smaller(table: fx.Node, node: fx.Node) -> bool:
+    """Whether a table has fewer elements than what is read from it; of unknown sizes, fewer axes say so."""
+    known = [prod(sizes) if all(isinstance(n, int) for n in sizes) else None for sizes in map(shape, (table, node))]
+    if None in known:
+        return len(shape(table)) < len(shape(node))
+    return known[0] < known[1]
 
 
 def _is_parameter(node: fx.Node) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import prod
 
 import torch
 from torch import fx
@@ -19,7 +18,7 @@ from .errors import Refusal
 from .kinds import RESHAPING, changes_in_place, is_aten, name_of, only_looks
 from .program import Program
 from .region_growth import Growth, grow
-from .region_walk import Nodes, Survey, bodies, first_reader, in_order, root, shape, survey
+from .region_walk import Nodes, Survey, bodies, first_reader, in_order, is_lookup, root, shape, survey
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,9 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
     users = (u for n in (growth.outputs if growth.circle else (node,)) for u in n.users if u not in growth.owned)
     user = growth.circle or next(users, node)
     said = f" at {where_of(user)}" if where_of(user) else ""
-    reason = f"the result of {name_of(node)} is also used by {name_of(user) or user.op}{said}"
+    also = "returned" if user.op == "output" else f"used by {name_of(user) or user.op}{said}"
+    made = root(node, s)  # a cast or a view tells nobody what it is of
+    reason = f"the result of {name_of(made if name_of(made) else node)} is also {also}"
     refusal = Refusal(reason, where_of(node) or where_of(region.anchor), "used outside")
     if growth.circle is not None:
         reader = first_reader(user, growth.owned)
@@ -150,7 +151,8 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
         reason = f"{name_of(reader) or reader.op}{said} reads what the region computes and gives what it needs"
         return Refusal(reason, refusal.where, refusal.kind)
     if growth.wide and not any(s.kind[n] == "reduction" for n in growth.owned):
-        said = f"{reason}: what is written anyway is not computed again to save reading it"
+        said = f"{reason}: without a softmax or another reduction, what is written anyway is not computed again to save"
+        said += " reading it"
         return Refusal(said, refusal.where, refusal.kind)
     floating = all(value_of_node(n).is_floating_point() for n in region.outputs)
     return None if floating and not _moves_writes(region, s) else refusal
@@ -203,8 +205,8 @@ def widened(region: Region, more: Iterable[fx.Node], s: Survey, **changes) -> Re
 def _is_cheap(node: fx.Node, s: Survey) -> bool:
     """May be computed again inside of the region: views, casts, multiples by a number, masks."""
     kind = s.kind[node]
-    if kind == "other":
-        return _is_lookup(node, s)
+    if kind == "other" or name_of(node) == "embedding":
+        return is_lookup(node, s)
     if kind in ("contraction", "attention", "reduction", "layer") or changes_in_place(node):
         return False
     if kind == "join":
@@ -213,27 +215,6 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
         return kind == "creation" or _is_tensor_or_parts(node)
     scalar_multiple = name_of(node) in ("mul", "div", "truediv", "neg") and len(_tensor_inputs(node)) == 1
     return s.free[node] or _is_predicate(node, s) or (scalar_multiple and shape(node) == shape(_tensor_inputs(node)[0]))
-
-
-def _is_lookup(node: fx.Node, s: Survey) -> bool:
-    """A smaller table read at places that can be made anew, as blocks drawn at random and biases by distance are."""
-    tensor = lambda n: isinstance(n, fx.Node) and shape(n) is not None
-    if name_of(node) != "getitem" or not tensor(node) or not tensor(node.args[0]):
-        return False
-    table, index = node.args[:2]
-    index = index if isinstance(index, tuple) else (index,)
-    places = list(filter(tensor, index))
-    if len(places) + index.count(slice(None)) != len(index) or not places or not _is_smaller(table, node):
-        return False
-    return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in places)
-
-
-def _is_smaller(table: fx.Node, node: fx.Node) -> bool:
-    """Whether a table has fewer elements than what is read from it; of unknown sizes, fewer axes say so."""
-    known = [prod(sizes) if all(isinstance(n, int) for n in sizes) else None for sizes in map(shape, (table, node))]
-    if None in known:
-        return len(shape(table)) < len(shape(node))
-    return known[0] < known[1]
 
 
 def _is_predicate(node: fx.Node, s: Survey) -> bool:

@@ -75,6 +75,7 @@ class RegionReport:
 
     proof: the derivations as readable mathematics; certificates: the same as data, for `python -m onepass verify`.
     around: what stands in front of the inputs and behind the result, and whether the kernels compute it.
+    between: what kernels store for each other, and which masks are classed by a map, with the reason.
     executor is what was asked for; ran: who ran last in this process, empty if nobody did.
     """
 
@@ -96,6 +97,7 @@ class RegionReport:
     certificates: tuple[dict, ...] = ()
     ran: str = ""
     around: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.proof))
@@ -272,6 +274,7 @@ def _region_lines(region: RegionReport):
         yield from (f"mask        {mask}" for mask in kernel.masks)
         yield from (f"in parts    {line}" for line in filter(None, [kernel.parts]))
         yield from _labelled("on Hopper", kernel.form)
+    yield from (f"between     {line}" for line in region.between)
     yield from (f"around      {line}" for line in region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {region.executor}" + (f": {region.ran}" if region.ran else "")

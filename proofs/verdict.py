@@ -41,5 +41,6 @@ class Verdict:
 
     def __str__(self) -> str:
         under = f", assuming {'; '.join(self.assumptions)}" if self.assumptions else ""
-        head = f"{self.rule} is {self.status} ({self.method}, {1000 * self.seconds:.0f} ms){under}"
+        how = "" if self.method == "none" else f"{self.method}, "
+        head = f"{self.rule} is {self.status} ({how}{1000 * self.seconds:.0f} ms){under}"
         return "\n".join(filter(None, [head, self.reason, str(self.counterexample or "")]))

@@ -26,25 +26,25 @@ from tests.models import (
 )
 
 _DECODER = {"vocab_size": VOCABULARY, **TOKENS}
-_BOTH_SIDES = {"d_model": 64, "max_position_embeddings": 64, "decoder_start_token_id": 1, **SPEECH, **_DECODER}
+BOTH_SIDES = {"d_model": 64, "max_position_embeddings": 64, "decoder_start_token_id": 1, **SPEECH, **_DECODER}
 _EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
 _MANY_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 8, **_DECODER}
-_TEXT = {**BERT, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
-_CONVOLUTIONS = {"conv_dim": (16, 16), "conv_stride": (4, 2), "conv_kernel": (8, 4), "num_feat_extract_layers": 2}
-_WAVE = {**BERT, **_CONVOLUTIONS, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4}
+TEXT = {**BERT, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+CONVOLUTIONS = {"conv_dim": (16, 16), "conv_stride": (4, 2), "conv_kernel": (8, 4), "num_feat_extract_layers": 2}
+WAVE = {**BERT, **CONVOLUTIONS, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4}
 _SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
 
 
-def _encoder(name: str, model: str, config: str, attentions: int = 2, **sizes) -> Model:
+def encoder(name: str, model: str, config: str, attentions: int = 2, **sizes) -> Model:
     return Model(name, maker(model, config, **{**BERT, **sizes}), padded(), attentions)
 
 
-def _both(name: str, model: str, config: str, **sizes) -> Model:
-    return Model(name, maker(model, config, **{**_BOTH_SIDES, **sizes}), encoded, 6)
+def both(name: str, model: str, config: str, **sizes) -> Model:
+    return Model(name, maker(model, config, **{**BOTH_SIDES, **sizes}), encoded, 6)
 
 
-def _pictures(name: str, model: str, config: str, attentions: int = 2, **sizes) -> Model:
+def pictures(name: str, model: str, config: str, attentions: int = 2, **sizes) -> Model:
     return Model(name, maker(model, config, **{**PATCHES, **sizes}), image, attentions)
 
 
@@ -52,11 +52,11 @@ def _two_towers():
     return {"input_ids": tokens(), **image()}
 
 
-def _wave():
+def wave():
     return {"input_values": torch.randn(2, 400)}
 
 
-def _audio():
+def audio():
     return {"input_features": torch.randn(2, 40, 16)}
 
 
@@ -68,25 +68,25 @@ def _bytes():
     return {"inputs": torch.randn(2, 30, 24)}
 
 
-def _picture_64():
+def picture_64():
     return {"pixel_values": torch.randn(1, 3, 64, 64)}
 
 
-_TOWERS = {"text_config": _TEXT, "vision_config": PATCHES}
+_TOWERS = {"text_config": TEXT, "vision_config": PATCHES}
 MORE = (
-    _encoder("RoBERTa", "RobertaModel", "RobertaConfig", max_position_embeddings=64),
-    _encoder("XLM-R", "XLMRobertaModel", "XLMRobertaConfig", max_position_embeddings=64),
-    _encoder("ELECTRA", "ElectraModel", "ElectraConfig", embedding_size=32),
-    _encoder("ALBERT", "AlbertModel", "AlbertConfig", embedding_size=32),
-    _encoder("CamemBERT", "CamembertModel", "CamembertConfig", max_position_embeddings=64),
-    _encoder("ModernBERT", "ModernBertModel", "ModernBertConfig", local_attention=8, pad_token_id=0),
-    _encoder("ESM", "EsmModel", "EsmConfig", position_embedding_type="rotary", pad_token_id=0, mask_token_id=1),
-    _encoder("RoFormer", "RoFormerModel", "RoFormerConfig"),
-    _encoder("MPNet", "MPNetModel", "MPNetConfig"),
-    _encoder("ConvBERT", "ConvBertModel", "ConvBertConfig", embedding_size=64),
-    _encoder("FNet", "FNetModel", "FNetConfig", 0, tpu_short_seq_length=19),
-    _encoder("YOSO", "YosoModel", "YosoConfig", use_expectation=True),
-    _encoder("DeBERTa", "DebertaModel", "DebertaConfig", relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    encoder("RoBERTa", "RobertaModel", "RobertaConfig", max_position_embeddings=64),
+    encoder("XLM-R", "XLMRobertaModel", "XLMRobertaConfig", max_position_embeddings=64),
+    encoder("ELECTRA", "ElectraModel", "ElectraConfig", embedding_size=32),
+    encoder("ALBERT", "AlbertModel", "AlbertConfig", embedding_size=32),
+    encoder("CamemBERT", "CamembertModel", "CamembertConfig", max_position_embeddings=64),
+    encoder("ModernBERT", "ModernBertModel", "ModernBertConfig", local_attention=8, pad_token_id=0),
+    encoder("ESM", "EsmModel", "EsmConfig", position_embedding_type="rotary", pad_token_id=0, mask_token_id=1),
+    encoder("RoFormer", "RoFormerModel", "RoFormerConfig"),
+    encoder("MPNet", "MPNetModel", "MPNetConfig"),
+    encoder("ConvBERT", "ConvBertModel", "ConvBertConfig", embedding_size=64),
+    encoder("FNet", "FNetModel", "FNetConfig", 0, tpu_short_seq_length=19),
+    encoder("YOSO", "YosoModel", "YosoConfig", use_expectation=True),
+    encoder("DeBERTa", "DebertaModel", "DebertaConfig", relative_attention=True, pos_att_type=["c2p", "p2c"]),
     Model(
         "DistilBERT",
         maker("DistilBertModel", "DistilBertConfig", dim=64, n_layers=2, n_heads=4, hidden_dim=128, vocab_size=97),
@@ -97,14 +97,14 @@ MORE = (
         maker("XLNetModel", "XLNetConfig", d_model=64, n_layer=2, n_head=4, d_inner=128, vocab_size=VOCABULARY),
         padded(use_mems=False),
     ),
-    _both("BART", "BartModel", "BartConfig"),
-    _both("mBART", "MBartModel", "MBartConfig"),
-    _both("Pegasus", "PegasusModel", "PegasusConfig"),
-    _both("Marian", "MarianModel", "MarianConfig"),
-    _both("M2M-100", "M2M100Model", "M2M100Config"),
-    _both("Blenderbot", "BlenderbotModel", "BlenderbotConfig"),
-    _both("BigBird-Pegasus", "BigBirdPegasusModel", "BigBirdPegasusConfig", attention_type="original_full"),
-    _both("LED", "LEDModel", "LEDConfig", attention_window=8),
+    both("BART", "BartModel", "BartConfig"),
+    both("mBART", "MBartModel", "MBartConfig"),
+    both("Pegasus", "PegasusModel", "PegasusConfig"),
+    both("Marian", "MarianModel", "MarianConfig"),
+    both("M2M-100", "M2M100Model", "M2M100Config"),
+    both("Blenderbot", "BlenderbotModel", "BlenderbotConfig"),
+    both("BigBird-Pegasus", "BigBirdPegasusModel", "BigBirdPegasusConfig", attention_type="original_full"),
+    both("LED", "LEDModel", "LEDConfig", attention_window=8),
     Model("mT5", maker("MT5Model", "MT5Config", **T5, **TOKENS), encoded, 6),
     Model("UMT5", maker("UMT5Model", "UMT5Config", **T5, **TOKENS), encoded, 6),
     Model("T5, gated", maker("T5Model", "T5Config", **T5, **TOKENS, feed_forward_proj="gated-gelu"), encoded, 6),
@@ -159,37 +159,37 @@ MORE = (
     ),
     Model("CLIP", maker("CLIPModel", "CLIPConfig", projection_dim=32, **_TOWERS), _two_towers, 4),
     Model("SigLIP", maker("SiglipModel", "SiglipConfig", **_TOWERS), _two_towers, 5),
-    _pictures("DINOv2", "Dinov2Model", "Dinov2Config"),
-    _pictures("DeiT", "DeiTModel", "DeiTConfig"),
-    _pictures("BEiT", "BeitModel", "BeitConfig", use_relative_position_bias=True),
-    _pictures("ViT-MAE", "ViTMAEModel", "ViTMAEConfig", mask_ratio=0.0),
-    _pictures("Data2Vec, images", "Data2VecVisionModel", "Data2VecVisionConfig", use_relative_position_bias=True),
-    _pictures("I-JEPA", "IJepaModel", "IJepaConfig"),
+    pictures("DINOv2", "Dinov2Model", "Dinov2Config"),
+    pictures("DeiT", "DeiTModel", "DeiTConfig"),
+    pictures("BEiT", "BeitModel", "BeitConfig", use_relative_position_bias=True),
+    pictures("ViT-MAE", "ViTMAEModel", "ViTMAEConfig", mask_ratio=0.0),
+    pictures("Data2Vec, images", "Data2VecVisionModel", "Data2VecVisionConfig", use_relative_position_bias=True),
+    pictures("I-JEPA", "IJepaModel", "IJepaConfig"),
     Model("Swin", maker("SwinModel", "SwinConfig", **_SWIN), image, 4),
     Model("Swin v2", maker("Swinv2Model", "Swinv2Config", **_SWIN), image, 4),
-    Model("Wav2Vec2", maker("Wav2Vec2Model", "Wav2Vec2Config", **_WAVE), _wave),
-    Model("HuBERT", maker("HubertModel", "HubertConfig", **_WAVE), _wave),
-    Model("WavLM", maker("WavLMModel", "WavLMConfig", **_WAVE), _wave),
+    Model("Wav2Vec2", maker("Wav2Vec2Model", "Wav2Vec2Config", **WAVE), wave),
+    Model("HuBERT", maker("HubertModel", "HubertConfig", **WAVE), wave),
+    Model("WavLM", maker("WavLMModel", "WavLMConfig", **WAVE), wave),
     Model(
         "SAM, images",
         maker("SamVisionModel", "SamVisionConfig", hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
               mlp_dim=64, image_size=64, patch_size=8, window_size=4, global_attn_indexes=[1], output_channels=16),
-        _picture_64,
+        picture_64,
     ),
     Model(
         "Longformer",
-        maker("LongformerModel", "LongformerConfig", **_TEXT | {"max_position_embeddings": 96}, attention_window=8),
+        maker("LongformerModel", "LongformerConfig", **TEXT | {"max_position_embeddings": 96}, attention_window=8),
         _long,
     ),
     Model(
         "Nystromformer",
-        maker("NystromformerModel", "NystromformerConfig", **_TEXT, num_landmarks=8, segment_means_seq_len=64),
+        maker("NystromformerModel", "NystromformerConfig", **TEXT, num_landmarks=8, segment_means_seq_len=64),
         lambda: {"input_ids": tokens(length=64)},
         6,
     ),
     Model(
         "BigBird",
-        maker("BigBirdModel", "BigBirdConfig", **_TEXT, attention_type="original_full"),
+        maker("BigBirdModel", "BigBirdConfig", **TEXT, attention_type="original_full"),
         _long,
     ),
     Model(

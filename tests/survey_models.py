@@ -19,6 +19,7 @@ import onepass
 from onepass import report
 from tests.models import MODELS, Model
 from tests.models_more import MORE
+from tests.models_wide import WIDE
 from tests.own_models import LAYERS, OWN
 from tests.test_models import answers, as_near
 
@@ -81,7 +82,7 @@ def main(names: list[str]) -> int:
     if not names:
         print(HEAD, end="", flush=True)
     lines = []
-    for model in (*MODELS, *OWN, LAYERS, *MORE):
+    for model in (*MODELS, *OWN, LAYERS, *MORE, *WIDE):
         if not names or model.name in names:
             lines.append(line(model))
             print(lines[-1], flush=True)

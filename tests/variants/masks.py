@@ -206,7 +206,7 @@ VARIANTS = [
     Variant("ALiBi, slopes given", alibi_given_slopes, with_(lambda: torch.rand(2))),
     Variant("softcap", softcap, with_()),
     Variant("relative bias", relative_bias, with_(lambda: torch.randn(65, 2))),
-    Variant("T5 bias", t5_bias, with_(lambda: torch.randn(32, 2)), outside=("embedding",)),
+    Variant("T5 bias", t5_bias, with_(lambda: torch.randn(32, 2))),
     Variant("Graphormer", graphormer, with_(lambda: torch.randint(0, 8, (1, 300, 300)), lambda: torch.randn(8, 2))),
     Variant("NATTEN", neighbourhood, with_()),
     Variant("NATTEN in 2-D", neighbourhood_2d, with_()),
