@@ -1,8 +1,9 @@
 """Few queries against a long cache on one GPU: kernels of derived plans under several settings, and SDPA's by name.
 
-`decode.py b4h32g8k16384d128:16x64x4x3x0,...`: g queries share a key head; a setting is rows x loop x warps x stages
-x parts, 0 parts for as many as fill the device. Each is compared with float32; rates are bytes of keys and values over
-the median time of a captured call with a cold L2 cache.
+`decode.py b4h32g8k16384d128:16x64x4x3x0,...`: g queries share a key head; with l512 behind it all share rows of that
+width, from which keys and values are raised. A setting is rows x loop x warps x stages x parts, 0 parts for as many as
+fill the device. Each is compared with float32; rates are bytes of what is kept over the median time of a captured call
+with a cold L2 cache.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
+from onepass.bench.beyond import latent
 from onepass.bench.problems import repeated, sdpa
 from onepass.capture import program_of
 from onepass.lowering.triton_launch import Launcher
@@ -36,19 +38,36 @@ def plain(q, k, v):
     return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), dim=-1) @ v
 
 
-def shapes(text: str) -> list[tuple[int, ...]]:
-    """Of queries, and of keys and values."""
-    b, h, g, k, d = map(int, re.fullmatch(r"b(\d+)h(\d+)g(\d+)k(\d+)d(\d+)", text).groups())
-    return [(b, h, 1, d), *[(b, h // g, k, d)] * 2]
+FORM = re.compile(r"b(\d+)h(\d+)g(\d+)k(\d+)d(\d+)(?:l(\d+))?")
 
 
-def launcher(sizes, setting: str):
-    """A call of the derived plan, and what is said of it."""
-    inputs = [torch.empty(size, dtype=torch.bfloat16, device="cpu") for size in sizes]
-    region = translate(program_of(plain, *inputs))
+def problem(text: str):
+    """The function, its arguments and their names in a plan; with a latent width l, keys are raised from such rows."""
+    b, h, g, k, d, width = (int(n or 0) for n in FORM.fullmatch(text).groups())
+    sizes = [(b, h, 1, d), (b, k, width), *[(h, width, d)] * 2] if width else [(b, h, 1, d), *[(b, h // g, k, d)] * 2]
+    names = ("q", "c", "up_keys", "up_values") if width else ("q", "k", "v")
+    scales = [math.sqrt(width) if name.startswith("up") else 1.0 for name in names]
+    inputs = [torch.randn(size, dtype=torch.bfloat16, device="cuda") / x for size, x in zip(sizes, scales, strict=True)]
+    return (latent if width else plain), inputs, names
+
+
+def launcher(function, inputs, names, setting: str):
+    """A call of the derived plan, and what is said of it; the setting is for the kernel with the longest loop."""
+    region = translate(program_of(function, *(torch.empty(x.shape, dtype=x.dtype) for x in inputs)))
     plan = optimize(region.term, region.output, region.order).plan
-    made = Launcher(plan, Config(*map(int, setting.split("x"))) if setting != "default" else None)
-    return lambda *tensors: made(dict(zip("qkv", tensors))), made
+    longest = max(plan.kernels, key=lambda kernel: max((loop.dim.size for loop in kernel.loops), default=0))
+    configs = {} if setting == "default" else {longest.name: Config(*map(int, setting.split("x")))}
+    made = Launcher(plan, configs)
+    return partial(made, dict(zip(names, inputs, strict=True))), made
+
+
+def kernels_of(call) -> str:
+    """Every kernel of a call and its time in µs, the cache as it is."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        for _ in range(5):
+            call()
+        torch.cuda.synchronize()
+    return ", ".join(f"{e.key[:28]} {e.device_time:.1f}" for e in found.key_averages())
 
 
 def captured(call):
@@ -76,34 +95,34 @@ def median_ms(call, flush: torch.Tensor, count: int = 20) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shapes", nargs="+")
+    parser.add_argument("problems", nargs="+")
+    parser.add_argument("--kernels", action="store_true", help="also the time of each kernel")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     flush = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    for text, _, settings in (given.partition(":") for given in chosen.shapes):
+    for text, _, settings in (given.partition(":") for given in chosen.problems):
         torch.manual_seed(0)
-        sizes = shapes(text)
-        q, k, v = (torch.randn(size, dtype=torch.bfloat16, device="cuda") for size in sizes)
-        first = [repeated(x[:1].float(), q.shape[1] // x.shape[1]) for x in (q, k, v)]
-        right = plain(*first)
-        moved = 2 * k.numel() * k.element_size()
-        print(f"{text}: {moved / 2**20:.0f} MiB")
-        grouped = {"enable_gqa": True} if sizes[0][1] > sizes[1][1] else {}
-        runs = {f"sdpa {name}": (sdpa(name, q, k, v, **grouped), None) for name in ("cudnn", "flash", "efficient")}
+        function, inputs, names = problem(text)
+        first = [x.float() if name.startswith("up") else x[:1].float() for name, x in zip(names, inputs, strict=True)]
+        right = function(*first)
+        cache = sum(2 * x.numel() for name, x in zip(names, inputs, strict=True) if name in "ckv")
+        print(f"{text}: {cache / 2**20:.0f} MiB")
+        grouped = {"enable_gqa": True} if function is plain and inputs[0].shape[1] > inputs[1].shape[1] else {}
+        runs = {f"sdpa {n}": (sdpa(n, *inputs, **grouped), None) for n in ("cudnn", "flash") if function is plain}
         for setting in ("default", *filter(None, settings.split(","))):
-            run, made = launcher(sizes, setting)
-            runs[setting] = partial(run, q, k, v), made
+            runs[setting] = launcher(function, inputs, names, setting)
         for name, (call, made) in runs.items():
             try:
                 replay, result = captured(call)
                 ms = median_ms(replay, flush)
                 error = (result[:1].float() - right).abs().max().item()
             except Exception as failure:
-                print(f"  {name:24} {type(failure).__name__} {' '.join(str(failure).split())[:90]}")
+                print(f"  {name:16} {type(failure).__name__} {' '.join(str(failure).split())[:90]}")
                 continue
             note = "" if error < TOLERANCE else f"  WRONG {error:.2g}"
             how = "; ".join(x.rsplit("; ")[-1] for x in made.shared.values()) if made else ""
-            print(f"  {name:24} {ms:8.4f} ms {moved / ms / 1e6:7.0f} GB/s{note}  {how}", flush=True)
+            how += f" ({kernels_of(call)})" if chosen.kernels else ""
+            print(f"  {name:16} {ms:8.4f} ms {cache / ms / 1e6:7.0f} GB/s{note}  {how}", flush=True)
 
 
 if __name__ == "__main__":
