@@ -3,7 +3,7 @@
 `decode.py b4h32g8k16384d128:16x64x4x3x0,...`: g queries share a key head; with l512 behind it all share rows of that
 width, from which keys and values are raised. A setting is rows x loop x warps x stages x parts, 0 parts for as many as
 fill the device. Each is compared with float32; rates are bytes of what is kept over the median time of a captured call
-with a cold L2 cache.
+with a cold L2 cache, and last comes what a call that is not captured costs the host.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import math
 import re
 import statistics
 import sys
+import time
 import warnings
-from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -58,7 +58,8 @@ def launcher(function, inputs, names, setting: str):
     longest = max(plan.kernels, key=lambda kernel: max((loop.dim.size for loop in kernel.loops), default=0))
     configs = {} if setting == "default" else {longest.name: Config(*map(int, setting.split("x")))}
     made = Launcher(plan, configs)
-    return partial(made, dict(zip(names, inputs, strict=True))), made
+    run = made.bind(names, inputs, {})
+    return lambda: run(inputs)[0], made
 
 
 def kernels_of(call) -> str:
@@ -93,6 +94,18 @@ def median_ms(call, flush: torch.Tensor, count: int = 20) -> float:
     return statistics.median(start.elapsed_time(end) for start, end in pairs)
 
 
+def host_us(call, count: int = 300) -> float:
+    """What a call costs the host, while the device is behind."""
+    call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    taken = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return taken / count * 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("problems", nargs="+")
@@ -122,7 +135,8 @@ def main() -> None:
             note = "" if error < TOLERANCE else f"  WRONG {error:.2g}"
             how = "; ".join(x.rsplit("; ")[-1] for x in made.shared.values()) if made else ""
             how += f" ({kernels_of(call)})" if chosen.kernels else ""
-            print(f"  {name:16} {ms:8.4f} ms {cache / ms / 1e6:7.0f} GB/s{note}  {how}", flush=True)
+            rate, host = cache / ms / 1e6, host_us(call)
+            print(f"  {name:16} {ms:8.4f} ms {rate:7.0f} GB/s {host:5.0f} us{note}  {how}", flush=True)
 
 
 if __name__ == "__main__":
