@@ -34,6 +34,7 @@ NOTHING = torch.zeros(1, dtype=torch.int32)
 WASTE = 0.05  # of all rows, that warpgroups compute in vain
 UNKNOWN = 512  # columns that a tile of rows is taken to run where a map in memory says which
 ROOMY, LONG = 128, 2048  # columns of accumulators beside wide tiles; loops that are worth a kernel for each state
+SLOWER = 0.66  # the rate of plain Triton's kernels over this form's
 
 
 class Refused(Exception):
@@ -78,6 +79,11 @@ class GluonLauncher(Launcher):
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
         self.refusals = {name: found for name, found in self.bindings.items() if isinstance(found, str)}
         self.choices: dict[str, Choice] = {}
+
+    def enough(self, kernel: Kernel, sizes: dict) -> float:
+        """In parts a kernel is plain Triton, which is slower by a third."""
+        bound = not isinstance(self.bindings[kernel.name], str) and resolve(kernel.rows.size, sizes) >= ROWS
+        return SLOWER * super().enough(kernel, sizes) if bound else super().enough(kernel, sizes)
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch | GluonLaunch:
         binding = self.bindings.get(kernel.name)

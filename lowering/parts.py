@@ -41,9 +41,12 @@ class Shared:
         return f"{over} shared out over programs, whose states {self.last.name} merges by {', '.join(monoids)}"
 
 
-def number(programs: int, tiles: int, places: int) -> int:
-    """How many parts fill a device of so many multiprocessors, each of LEAST tiles or more; 1 where none are needed."""
-    if programs > places or tiles < LONG:
+def number(programs: int, tiles: int, places: int, enough: float = 1.0) -> int:
+    """How many parts fill a device of so many multiprocessors, each of LEAST tiles or more; 1 where none are needed.
+
+    enough: the part of all multiprocessors that programs may leave the others idle for.
+    """
+    if programs > enough * places or tiles < LONG:
         return 1
     return max(1, min(RESIDENT * places // max(programs, 1), tiles // LEAST))
 
@@ -89,11 +92,12 @@ def _dims(kernel: Kernel) -> list[Dim]:
 def _kept(kernel: Kernel, part: Dim) -> tuple[tuple[Store, ...], dict[Term, Term]]:
     """What the parts store, and what becomes of each finished value: the same monoid's reduction along the part.
 
-    A mantissa of nothing has no number; it is stored as 0 beside its scale of -inf, which says that it is absent.
+    A mantissa of nothing has no number; it is stored as 0 beside its scale of -inf, which says that it is absent. The
+    part is the first axis: no stride depends on how many there are.
     """
     stores: dict[Term, Store] = {}
     known: dict[Term, Term] = {}
-    places = (*kernel.grid, *([kernel.rows] if kernel.rows else []), part)
+    places = (part, *kernel.grid, *([kernel.rows] if kernel.rows else []))
 
     def stored(value: Term, dims: frozenset[Dim]) -> Term:
         if value not in stores:

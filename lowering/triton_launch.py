@@ -203,15 +203,22 @@ class Launcher:
                 self.shared[kernel.name] = f"{found}; {count} parts"
                 if kernel.name in self.configs:
                     self.configs[found.first.name] = self.configs[kernel.name]
+                self.configs.setdefault(found.last.name, replace(of_few_rows(*widest(found.last)), stages=1))
         return kernels, known
 
     def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[Shared | None, int]:
         """The kernel in parts and their number, where it has fewer programs than the device has room for."""
         config = self.config(kernel, sizes, device)
         tiles = max((-(-_size(loop.dim.size, sizes) // config.loop) for loop in kernel.loops), default=0)
-        count = config.parts or number(_programs(kernel, config, sizes), tiles, multiprocessors(device))
+        programs, enough = _programs(kernel, config, sizes), self.enough(kernel, sizes)
+        count = config.parts or number(programs, tiles, multiprocessors(device), enough)
         found = shared(kernel) if count > 1 else None
         return found, count
+
+    def enough(self, kernel: Kernel, sizes: dict) -> float:
+        """The part of a device that the kernel's programs may fill and not be shared out over more."""
+        few = kernel.rows is None or _size(kernel.rows.size, sizes) <= FEW
+        return 1.0 if few else 0.5  # with many rows programs compute more than they read
 
     def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
         for launch in launches:
