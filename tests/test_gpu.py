@@ -144,3 +144,46 @@ def test_later_calls_take_the_tensors_that_they_are_given(executor):
             ours, eager, exact = compiled(q, k, v), function(q, k, v), function(q.double(), k.double(), v.double())
         own = (eager.double() - exact).abs().max()
         assert (ours.double() - exact).abs().max() <= 2 * own + 4e-3
+
+
+def _step(q, k, v, lengths):
+    """Queries of few places against a cache of which each sequence has filled a part; groups of heads share keys."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    kept = torch.arange(k.shape[2], device=k.device) < lengths[:, None, None, None]
+    score = torch.where(kept, (q @ k.mT / math.sqrt(q.shape[-1])).float(), -math.inf)
+    return torch.softmax(score, -1).to(v.dtype) @ v
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("rows, group, width, columns", [(1, 1, 64, 4099), (1, 4, 128, 5000), (3, 8, 80, 2500)])
+def test_few_rows_against_a_long_cache(rows, group, width, columns, dtype):
+    torch.manual_seed(6)
+    q = torch.randn(3, 8, rows, width, device="cuda", dtype=dtype)
+    k, v = (torch.randn(3, 8 // group, columns, width, device="cuda", dtype=dtype) for _ in range(2))
+    lengths = torch.tensor([columns, 17, columns // 2 + 1], device="cuda")
+    torch._dynamo.reset()
+    options = {"strict": True, "inner": "eager", "executor": "triton", "libraries": False}
+    compiled = torch.compile(_step, backend=onepass_backend, dynamic=False, options=options)
+    with torch.no_grad():
+        exact, eager = _step(*(x.double() for x in (q, k, v)), lengths), _step(q, k, v, lengths)
+        for _ in range(3):  # compared, launched anew, launched again
+            assert (compiled(q, k, v, lengths) - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = compiled(q, k, v, lengths)
+        lengths.copy_(torch.tensor([1, columns, 300], device="cuda"))
+        graph.replay()
+        exact, eager = _step(*(x.double() for x in (q, k, v)), lengths), _step(q, k, v, lengths)
+        assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
+
+
+def test_latent_rows_are_not_raised_for_one_query():
+    torch.manual_seed(7)
+    sizes = ((2, 8, 1, 64), (2, 3000, 512), (8, 512, 64), (8, 512, 64))
+    inputs = [torch.randn(s, device="cuda", dtype=torch.bfloat16) / (22 if s[0] == 8 else 1) for s in sizes]
+
+    def latent(q, c, up_keys, up_values):
+        k, v = (torch.einsum("bjc,hcd->bhjd", c, up) for up in (up_keys, up_values))
+        return torch.softmax(q @ k.mT / 8, -1) @ v
+
+    _agrees(latent, inputs)
