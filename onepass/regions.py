@@ -70,7 +70,7 @@ def find_regions(graph: fx.Graph) -> list[Region]:
             _draft(sink, s, with_reduction, drafts)
     claimed = frozenset().union(*(draft.owned for draft in drafts))
     regions = [_grown(draft, s, claimed - draft.owned) for draft in drafts]
-    regions = _joined(sorted(regions, key=lambda r: s.place[r.output]), s)
+    regions = _joined(sorted(filter(None, regions), key=lambda r: s.place[r.output]), s)
     regions = [replace(r, refusal=objection(r, s) or r.refusal) for r in regions]
     regions += [_interrupted(sink, s) for sink in sinks if sink not in claimed and _interruption(sink, s)]
     regions += [r for call in s.order for body in bodies(call) for r in _called(call, body)]
@@ -118,9 +118,14 @@ def _between(sink: fx.Node, operands: list[fx.Node], s: Survey) -> set[fx.Node]:
     return owned
 
 
-def _grown(draft: _Draft, s: Survey, taken: Nodes) -> Region:
-    """The draft with what meets behind it, the cheap nodes in front, and the casts and splits of axes behind."""
+def _grown(draft: _Draft, s: Survey, taken: Nodes) -> Region | None:
+    """The draft with what meets behind it, the cheap nodes in front, and the casts and splits of axes behind.
+
+    None where nobody uses what it computes.
+    """
     growth = grow(draft.owned, draft.ends, s, taken)
+    if not growth.outputs:
+        return None
     main = next((n for n in draft.ends if n in growth.outputs), growth.outputs[-1])
     chain, output = [], main
     for node in _views_behind(main, s):

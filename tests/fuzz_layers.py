@@ -66,7 +66,8 @@ def layer(pick: Callable, integer: Callable, extents: Extents = SMALL) -> Fuzzed
         size[pick("b", "i", "j", "i", "j")] = pick(0, 1, 1)
     text = "\n".join(spelled(pick, name)).replace("SIZE_h", str(size["h"])).replace("NEED", pick("True", "False"))
     given = sections()[name][0].replace("MASK", pick(*MASK_KINDS))
-    layouts = {n: layout for n, _ in _inputs(given, size).items() if (layout := pick("", "", "", *LAYOUTS))}
+    axes = {n: shape for n, (_, shape) in _inputs(given, size).items()}
+    layouts = {n: layout for n in axes if axes[n] and (layout := pick("", "", "", *LAYOUTS))}
     later = {}
     if dynamic := pick(False, False, True):
         other = size | {x: size[x] + integer(1, 9) for x in "bijl" if size[x] > 1}
