@@ -28,8 +28,9 @@ from .lowering.gluon_bind import bind
 from .lowering.plan import Kernel, NotPlannable, Plan
 from .products import with_products
 from .region_growth import axis_of
+from .region_signature import signature
 from .region_walk import Nodes, Survey, hinted, shape
-from .regions import Region, objection, signature, widened
+from .regions import Region, objection, widened
 from .rules import NORMAL
 from .tails import tails
 

@@ -22,8 +22,9 @@ from .loads import Reads, fuse, hints
 from .lowering.plan import NotPlannable
 from .opened import open_calls
 from .options import Options
+from .region_signature import signature
 from .region_walk import survey
-from .regions import Region, find_regions, signature
+from .regions import Region, find_regions
 from .report import Refused, RegionReport, Report
 from .widths import fix_widths
 

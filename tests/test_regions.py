@@ -18,7 +18,8 @@ from onepass.egraph.normal import canonical_names, normalise
 from onepass.egraph.term import subterms
 from onepass.errors import Refusal
 from onepass.kinds import KINDS
-from onepass.regions import find_regions, region_module, signature
+from onepass.region_signature import signature
+from onepass.regions import find_regions, region_module
 from onepass.translate import translate
 from tests import spellings
 
