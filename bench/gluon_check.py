@@ -1,8 +1,9 @@
 """Gluon kernels of derived plans on a Hopper GPU: values against float32 first, then medians timed in turns with cuDNN.
 
-Arguments: `check` (small shapes of every variant), `time` (full and causal, D 64/128/256), `variants` (all at 4096),
-`host`. With `warm` beside these nothing is timed: kernels are compiled, by several processes at once if need be. A
-watchdog ends the process when a kernel hangs. Rates are TFLOP/s; cuDNN and FA3 run where they have the form.
+Arguments: `check` (small shapes of every variant), `hostile` (the same with NaN, infinities and large numbers), `time`
+(full and causal, D 64/128/256), `variants` (all at 4096), `host`. With `warm` beside these nothing is timed: kernels
+are compiled, by several processes at once if need be. A watchdog ends the process when a kernel hangs. Rates are
+TFLOP/s; cuDNN and FA3 run where they have the form.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ NAMES = {"q": 0, "k": 1, "v": 2, "more": 3, "one": 3, "two": 4}
 LAST = [time.monotonic(), "start"]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
 KINDS += "logarithm peak evoformer prefix longformer dilated slanted".split()
-KINDS += ["relative", "backwards", "gate", "boolean", "blocks", "joined"]
+KINDS += ["relative", "backwards", "gate", "boolean", "blocks", "joined", "sigmoid"]
 
 
 def watchdog(limit: float = 60.0) -> None:
@@ -73,28 +74,37 @@ def compared(results, kind, inputs) -> tuple[float, float]:
     return max(map(gap, results, exact)), max(map(gap, own, exact))
 
 
-def check(kinds, widths, shapes, dtype="bfloat16") -> None:
-    for kind in kinds:
-        for width in widths:
-            for rows, columns in shapes if kind != "documents" else [(n, n) for n, _ in shapes]:
-                label = f"{kind:10} D {width:3} {rows}x{columns} {dtype}"
-                alive(label)
-                try:
-                    plan, inputs, values = case(kind, width, dtype, rows=rows, columns=columns)
-                    launcher = GluonLauncher(plan)
-                    first = launcher.results(values)
-                    torch.cuda.synchronize()
-                    again = [launcher.results(values) for _ in range(3)]
-                    same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for r in again for a, b in zip(r, first))
-                    ours, own = compared(first, kind, inputs)
-                    verdict = "ok" if ours <= 2 * own + 2e-3 and same else "WRONG"
-                    refused = " ".join(launcher.refusals.values())
-                    print(
-                        f"{verdict:5} {label} {ours:.1e} eager {own:.1e} {'' if same else 'UNSTABLE'} {refused}",
-                        flush=True,
-                    )
-                except Exception as error:
-                    print(f"ERROR {label} {type(error).__name__}: {str(error)[:300]}", flush=True)
+def spoil(q, k, *_) -> None:
+    """Rows of NaN, of infinities and of large numbers, and a key that makes some scores infinite of either sign."""
+    q[0, 0, 3], q[0, 0, 9], q[0, 2] = math.nan, math.inf, 100 * q[0, 2]
+    q[0, 1, 5], k[0, 1, 7, 0], k[0, 3, 40:90] = -math.inf, math.inf, -1e4
+
+
+def check(kinds, widths, shapes, dtype="bfloat16", changes=(), hostile=False) -> None:
+    shapes = [(kind, width, *shape, change) for kind in kinds for width in widths for shape in shapes for change in
+              ("", *changes)]  # fmt: skip
+    for kind, width, rows, columns, change in shapes:
+        columns = rows if kind == "documents" else columns
+        label = f"{kind:10} D {width:3} {rows}x{columns} {dtype} {change}"
+        alive(label)
+        try:
+            plan, inputs, values = case(kind, width, dtype, rows=rows, columns=columns)
+            if hostile:
+                spoil(*inputs)
+            launcher = alternatives(plan, [change])[change] if change else GluonLauncher(plan)
+            first = launcher.results(values)
+            torch.cuda.synchronize()
+            again = [launcher.results(values) for _ in range(3)]
+            same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for r in again for a, b in zip(r, first))
+            ours, own = compared(first, kind, inputs)
+            verdict = "ok" if ours <= 2 * own + 2e-3 and same else "WRONG"
+            refused = " ".join(launcher.refusals.values())
+            print(
+                f"{verdict:5} {label} {ours:.1e} eager {own:.1e} {'' if same else 'UNSTABLE'} {refused}",
+                flush=True,
+            )
+        except Exception as error:
+            print(f"ERROR {label} {type(error).__name__}: {str(error)[:300]}", flush=True)
 
 
 def in_turns(calls: dict, rounds: int, inner: int = 10) -> dict[str, float]:
@@ -212,8 +222,11 @@ def main() -> None:
     watchdog()
     torch.set_grad_enabled(False)
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    shapes = [(1024, 1024), (300, 517), (1000, 200)]
     if "check" in options.what:
-        check(kinds, widths, [(1024, 1024), (300, 517), (1000, 200)])
+        check(kinds, widths, shapes, changes=options.change)
+    if "hostile" in options.what:
+        check(kinds, widths, shapes[:2], changes=options.change, hostile=True)
     rounds = 0 if "warm" in options.what else None
     if "time" in options.what:
         for width in widths:

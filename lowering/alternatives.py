@@ -1,7 +1,7 @@
-"""Other ways to compute the same state: when to rescale its totals, and exp2 without the special-function unit.
+"""Other ways to compute the same state: when to rescale its totals, exp2 and 1 / x without the special-function unit.
 
-A row names the theorem that makes it legal, or its error. Nothing is chosen here: the solver's problems and the tuner
-weigh the rows, the emitters write one. Rates and coefficients are data; a test computes the coefficients again.
+A row names the theorem that makes it legal, or its error. Nothing is chosen here: gluon_special.py writes the rows,
+schedules say for how many elements. A test computes coefficients and errors again.
 """
 
 from __future__ import annotations
@@ -30,40 +30,35 @@ RESCALINGS = (
 
 
 @dataclass(frozen=True)
-class Polynomial:
-    """2^x on [-1/2, 1/2] as Σ coefficients[n] x^n; `error` bounds its relative error there, without rounding.
+class Exponential:
+    """2^x by multiply-adds: x + offset is a float between 512 and 1024, whose last `fraction` bits are x's fraction F
+    and whose bits before these are its integer. 2^F = 1 + F + Σ coefficients[n] F^(n + 1), which is exact at 0: the sum
+    is added to the bits of 1 + F. `error` bounds the relative error, with all roundings, for x from -126 to 126.
 
-    2^y for any y: x is y less its nearest integer, which is added to the exponent's bits. Costs one multiply-add for
-    each degree, two to split y, one to add the exponent; the special-function unit has none.
+    instructions: beyond the one multiply-add and one special function that 2^(s · c - shift) takes in any case; limit:
+    one more, where x may lie below -127.
     """
 
+    offset: float
+    fraction: int
     coefficients: tuple[float, ...]
     error: float
-
-    @property
-    def degree(self) -> int:
-        return len(self.coefficients) - 1
-
-    @property
-    def instructions(self) -> int:
-        return self.degree + 3
+    instructions: int = 7
+    limit: int = 1
 
 
-# By degree: the least relative error of all polynomials of that degree.
-EXP2 = {
-    3: Polynomial((0.9999280735404955, 0.6932609854573362, 0.24261112219433054, 0.05517166907486375), 7.49e-05),
-    4: Polynomial(
-        (0.9999992614457144, 0.6931218147367708, 0.2402474482794417, 0.05591786031930335, 0.00957010190807398), 2.6e-06
-    ),
-    5: Polynomial(
-        (
-            1.0000000716546822,
-            0.6931469670647327,
-            0.24022119723848925,
-            0.05550713273544091,
-            0.009675541334196121,
-            0.0013276471978923515,
-        ),
-        7.5e-08,
-    ),
-}
+@dataclass(frozen=True)
+class Reciprocal:
+    """1 / (1 + 2^x) by multiply-adds, for x up to `most`: bits `guess` less those of d are a first y, then with
+    r = 1 - d y it is y (1 + r + r^2). `error` bounds the relative error; instructions: beyond the special function.
+    """
+
+    guess: int
+    most: float
+    error: float
+    instructions: int = 5
+
+
+# Errors are a twentieth and a fifteenth of a bfloat16's rounding.
+EXP2 = Exponential(767.0, 14, (-0.3048832135885988, 0.2276449912116235, 0.07706704198819922), 1.1e-4)
+RECIPROCAL = Reciprocal(0x7EF31000, 125.0, 1.4e-4)

@@ -340,6 +340,12 @@ def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:
     return any(_fills(a, dim, dims, known) for a in node.args)
 
 
+def spares(binding: Binding) -> bool:
+    """Whether special functions may be off by a small part of a half's rounding: all that is seen is rounded to one."""
+    stored = {s.output.dtype for s in binding.kernel.stores}
+    return stored <= set(HALVES) and {o.tensor.dtype for o in (*binding.row_operands, *binding.streams)} <= set(HALVES)
+
+
 def width(binding: Binding) -> int:
     """The widest operand's columns."""
     return max(sum(e for _, e in chunks(o.inner.size)) for o in (*binding.row_operands, *binding.streams))

@@ -19,7 +19,7 @@ from .gluon_bind import Binding, Diagonal, Operand, bytes_of, chunks
 from .gluon_schedule import ROWS, Schedule
 from .gluon_step import Consumer
 from .gluon_walk import WalkWriter, loads
-from .gluon_write import HOPPER, PARTS, GluonWriter, gluon
+from .gluon_write import HOPPER, PARTS, SPECIAL, GluonWriter, gluon
 from .guard_bits import Packed
 from .plan import Plan
 from .triton_emit import Argument, roots
@@ -31,6 +31,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import {", ".join(HOPPER)}
 from onepass.lowering.gluon_parts import {", ".join(PARTS)}
+from onepass.lowering.gluon_special import {", ".join(SPECIAL)}
 
 
 """
@@ -122,7 +123,8 @@ class _Emitter:
 
     def writer(self) -> GluonWriter:
         """A writer for a new function; all share names and declared arguments."""
-        writer = GluonWriter(self.kernel, self.binding, self.shape.facts, self.schedule.tile, roots(self.kernel))
+        s, facts = self.schedule, self.shape.facts
+        writer = GluonWriter(self.kernel, self.binding, facts, s.tile, roots(self.kernel), s.spared)
         if hasattr(self, "names"):
             writer.names, writer.pointers = self.names, self.pointers
             writer.sizes, writer.scalars = self.sizes, dict(self.scalars)

@@ -17,6 +17,7 @@ REGISTERS = 65536  # of a multiprocessor
 MOST_REGISTERS = 240  # of a thread
 MOST_CONSUMERS = 4  # warpgroups of a program
 WARPGROUP = 128
+EIGHTH = 8  # special functions are spared in eighths
 
 
 def knob(*values):
@@ -31,7 +32,8 @@ class Knobs:
     product; lazy: rescale only when a scale grows by more than 2^8; ordered: tiles of rows go to programs by a table,
     where their lengths are known and differ; send: columns of results that leave at a time by shared memory, 0 if they
     leave by pointers; chained: an item's first scores are issued with the last products of the item before;
-    residents: programs on a multiprocessor at a time, which hide each other's beginnings and ends of items.
+    residents: programs on a multiprocessor at a time, which hide each other's beginnings and ends of items;
+    spared: of eight special functions that can be done by multiply-adds (gluon_special.py), so many are.
     """
 
     turns: bool = knob(False, True)
@@ -41,6 +43,7 @@ class Knobs:
     send: int = knob(256, 64, 0)
     chained: bool = knob(False, True)
     residents: int = knob(1, 2, 3)
+    spared: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Schedule(Knobs):
     def __str__(self) -> str:
         flags = [n for n in ("turns", "late", "lazy", "ordered", "chained") if getattr(self, n)]
         flags += [f"send {self.send}"] if self.send else []
+        flags += [f"spared {self.spared}"] if self.spared else []
         return (
             f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} residents {self.residents} "
             + " ".join(flags)

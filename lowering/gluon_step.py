@@ -45,6 +45,7 @@ class Consumer:
         self.row_rings, self.exits, self.entries = {r.operand: r for r in row_rings}, exits, entries
         self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
         self.more, self.words, self.cuts = "", "", (0, 0)
+        self.whole = shape.masked == "none" and str(self.loop.dim) in shape.facts.even  # no element is ever absent
         self.scores = name_products(writer, binding.products)
         self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.matrices = binding.matrices
@@ -316,6 +317,12 @@ class Consumer:
         found, how, lift = in_base_two(writer, how, self.rows, self.loop.dim, self.kept)
         score = self._masked(writer.spread(found, (self.rows, self.loop.dim)), 'float("-inf")', number)
         lines, fresh = writer.inner.lines, writer.names.fresh
+        if state.fixed is not None and not lift:
+            weight, shift = fresh("weight"), repr(state.fixed)
+            lines += [] if number else [f"{scale} = gl.full([{ROWS}], {shift}, gl.float32, ROWS)"]
+            text = f"bounded_weights({score}, {shift}, {how.factor}, {writer.spared}, {not self.whole})"
+            lines.append(f"{weight} = {text}")
+            return weight, None
         top = fresh("top")
         lines.append(f"{top} = {how.scale(f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
         if state.peak:

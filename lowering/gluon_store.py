@@ -11,7 +11,7 @@ from .gluon_schedule import ROWS
 from .gluon_write import GluonWriter, matrix_in
 from .plan import Accumulator, Store
 from .triton_ops import Value, type_name
-from .weighing import any_scale
+from .weighing import any_scale, fixed_scale
 
 
 class State:
@@ -24,6 +24,7 @@ class State:
         self.scale = fresh(f"{record.name}_scale") if rescaled else ""
         exact = rescaled and not all(any_scale(store.term, record.reductions) for store in writer.kernel.stores)
         self.peak = fresh(f"{record.name}_peak") if exact else ""  # a lazy scale lags behind it
+        self.fixed = fixed_scale(writer.kernel, record) if rescaled else None
         self.parts: list[tuple[str, ...]] = []
         for value in values:
             count = len(chunks(value.matrix.inner.size)) if value.matrix else 1

@@ -7,18 +7,20 @@ a vector is a slice of the first, converted where it meets the second. Used by g
 from __future__ import annotations
 
 import re
-from math import prod
+from math import isfinite, prod
 
 from ..egraph.affine import affine, bounds
 from ..egraph.ops import cast, iota
 from ..egraph.term import Dim, Term
-from .gluon_bind import Binding, Diagonal, Operand, Product
+from .gluon_bind import Binding, Diagonal, Operand, Product, spares
+from .gluon_gauge import addends
 from .gluon_schedule import MOST_CONSUMERS, ROWS
 from .plan import Kernel, NotPlannable
 from .precision import native
 from .triton_ops import Value, atom, is_integer, literal, type_name
-from .triton_product import const_value, factors
+from .triton_product import const_value, factors, scale_split
 from .triton_term import Facts, Scope, TileWriter
+from .weighing import LOG2_E
 
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
@@ -26,9 +28,11 @@ PARTS = (
     "added coarse_tangent counted diagonal_tile give_turn halves item_at items_here kept logistic_curve multiplied "
     "partial_sum ramp rescaled rounded row_max row_sum take_turn tangent thread_words"
 ).split()
+SPECIAL = ("bounded_weights", "logistic_of")
 RESERVED = (
     *HOPPER,
     *PARTS,
+    *SPECIAL,
     *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),
     *"visits words total tile entry bits at item following more last place".split(),
     *(f"consumer{w}" for w in range(MOST_CONSUMERS)),
@@ -43,10 +47,13 @@ def gluon(text: str) -> str:
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
-    def __init__(self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term]):
+    def __init__(
+        self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term], spared: int = 0
+    ):
         super().__init__(kernel, facts, roots)
         self.names.taken.update(RESERVED)
         self.binding, self.wide = binding, binding.wide
+        self.spared = spared if spares(binding) else 0
         self.blocks = {kernel.rows: str(ROWS), binding.loop.dim: str(tile)}
         self.scores: dict[tuple, str] = {}
         self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
@@ -179,12 +186,20 @@ class GluonWriter(TileWriter):
             name = "coarse_tangent" if kinds == {"bfloat16"} else "tangent"
             return Value(f"{name}({args[0].text})", args[0].dims)
         if node.op == "sigmoid" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
-            return Value(f"logistic_curve({args[0].text})", args[0].dims)
+            return self._logistic(node.args[0], args[0])
         if node.op == "div" and self.wide in args[0].dims and self.wide not in args[1].dims:
             inverse = self.assign("inverse", Value(f"1.0 / {self.align(args[1], args[1].dims)}", args[1].dims))
             dims = self.union(args[0], inverse)
             return Value(f"{self.align(args[0], dims)} * {self.align(inverse, dims)}", dims)
         return super()._pointwise(node, args)
+
+    def _logistic(self, inside: Term, value: Value) -> Value:
+        if not self.spared:
+            return Value(f"logistic_curve({value.text})", value.dims)
+        term, scale, shift = multiple(inside)
+        value = self.spread(self.value(term), value.dims)
+        numbers = f"{-scale * LOG2_E!r}, {-shift * LOG2_E!r}, {self.spared}"
+        return Value(f"logistic_of({value.text}, {numbers})", value.dims)
 
     def _reduce(self, node: Term) -> Value:
         """A product of the skeleton by its name, times the constant that was inside the sum."""
@@ -195,6 +210,22 @@ class GluonWriter(TileWriter):
         constant = prod(float(const_value(p, 1.0)) for p in parts)
         text = name if constant == 1.0 else f"{name} * {literal(constant)}"
         return Value(text, (self.kernel.rows, self.binding.loop.dim))
+
+
+def multiple(node: Term) -> tuple[Term, float, float]:
+    """(term, scale, shift), of which the node is term · scale + shift."""
+    scaled, shift = [], 0.0
+    for constant, term in addends(node):
+        value = const_value(term, None)
+        if value is None or not isfinite(value):
+            scaled.append((constant, term))
+        else:
+            shift += constant * float(value)
+    if len(scaled) != 1:
+        return node, 1.0, 0.0
+    ((constant, term),) = scaled
+    raw, factor = scale_split(term)
+    return raw, constant * factor, shift
 
 
 def _small(node: Term) -> bool:

@@ -37,8 +37,9 @@ from .map_lists import visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
 from .triton_emit import Source, emit, map_name, reach, roots
+from .triton_product import multiplies_parts
 from .triton_term import Facts
-from .tuning import CUBES, Config, default_config, of_few_rows
+from .tuning import CUBES, PARTS, Config, default_config, of_few_rows
 
 INT32 = 2**31
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
@@ -333,6 +334,8 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     width, size = widest(kernel)
     if _has_cubes(kernel):
         return CUBES
+    if size == 4 and multiplies_parts(kernel):
+        return PARTS if width <= 64 else replace(PARTS, warps=8)
     found = of_few_rows(width, size) if few else default_config(width, size, name)
     nodes = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in nodes)

@@ -14,6 +14,8 @@ from .plan import Kernel
 from .precision import native
 from .triton_ops import HALVES, Value, is_integer, literal, type_name
 
+NARROW = 128  # columns of a matrix that is multiplied in parts
+
 
 def const_value(node, otherwise):
     """The number of a literal."""
@@ -140,7 +142,8 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
     single = any(_is_single(p) for p in alone)
     dims = (keys[0][0], keys[1][0])
     total = into.text if into is not None and into.dims == dims else ""
-    pairs = _halved(writer, left, right) if single and not exact else None
+    halves = not halves_below(inside).isdisjoint(HALVES)
+    pairs = _halved(writer, left, right, halves) if single and not exact else None
     kind = "bfloat16" if pairs else ""
     if pairs is None:
         kind, left, right = _agree(writer, left, right, inside, exact, single)
@@ -153,19 +156,40 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
     return Value(total, dims)
 
 
-def _halved(writer, left: Value, right: Value) -> list[tuple[Value, Value]] | None:
-    """Two products instead of one of float32 with bfloat16: of the rest of a rounding, and of the rounded.
+def _halved(writer, left: Value, right: Value, halves: bool) -> list[tuple[Value, Value]] | None:
+    """Products of bfloat16 instead of one of float32: of the rests of a rounding, and of the rounded.
 
-    Together they have 16 bits, which is more than the other matrix; None for other types.
+    With bfloat16 on one side they have 16 bits, which is more than that matrix; as many with float32 on both, where
+    one is made of halves and the result is only stored in one. None for other types.
     """
-    if {left.dtype, right.dtype} != {"float32", "bfloat16"}:
+    kinds = {left.dtype, right.dtype}
+    if kinds != {"float32", "bfloat16"} and not (kinds == {"float32"} and halves and multiplies_parts(writer.kernel)):
         return None
-    whole, other = (left, right) if left.dtype == "float32" else (right, left)
-    high = writer.assign("high", _typed(writer, whole, "bfloat16", False))
-    rest = Value(f"({whole.text} - {high.text}.to(tl.float32))", whole.dims, "float32")
-    parts = [writer.assign("low", _typed(writer, rest, "bfloat16", False)), high]
-    other, *parts = (_widened(writer, v) for v in (other, *parts))
-    return [(p, other) if whole is left else (other, p) for p in parts]
+    (one, rest_one, finite_one), (two, rest_two, finite_two) = (_parts(writer, v) for v in (left, right))
+    found = [(rest_one, finite_two)] if rest_one else []
+    found += [(finite_one, rest_two)] if rest_two else []
+    return [tuple(_widened(writer, v) for v in pair) for pair in [*found, (one, two)]]
+
+
+def multiplies_parts(kernel: Kernel) -> bool:
+    """Whether float32 matrices are multiplied in parts: what a product gives is only stored in half precision, no loop
+    goes on with it, and registers hold three of a matrix.
+    """
+    narrow = all(isinstance(d.size, int) and d.size <= NARROW for d in kernel.held)
+    return narrow and not kernel.loops and all(s.output.dtype in HALVES for s in kernel.stores)
+
+
+def _parts(writer, value: Value) -> tuple[Value, Value | None, Value]:
+    """(the value in bfloat16, the rest of this rounding, what may meet the other side's rest). An infinity has no rest,
+    and computed ones meet none: 0 times infinity is NaN.
+    """
+    if value.dtype == "bfloat16":
+        return value, None, value
+    high = writer.assign("high", _typed(writer, value, "bfloat16", False))
+    known = f"tl.abs({high.text}) < float(\"inf\")"
+    rest = Value(f"tl.where({known}, {value.text} - {high.text}.to(tl.float32), 0.0)", value.dims, "float32")
+    finite = writer.assign("finite", Value(f"tl.where({known}, {high.text}, 0.0)", value.dims, "bfloat16"))
+    return high, writer.assign("low", _typed(writer, rest, "bfloat16", False)), finite
 
 
 def _widened(writer, value: Value) -> Value:

@@ -68,6 +68,7 @@ DEFAULTS = (
     Row("", 8, 1 << 30, Config(16, 16, 4, 1)),
 )
 CUBES = Config(16, 16, 8, 1)  # for tiles of three dims, rows by loop by held: 128 float32 of 128 columns a thread
+PARTS = Config(64, 16, 4, 1)  # without a loop, where a held matrix of up to 64 columns is multiplied in parts
 CANDIDATES = {  # by width: (rows, loop, warps, stages) that a tuner tries
     64: "128x64x4x3 128x64x8x3 128x64x8x2 64x64x4x3 128x128x8x2 128x128x8x3 128x32x4x4 256x64x8x3 128x64x4x4",
     128: "128x128x8x3 128x128x8x2 128x64x8x3 128x64x4x3 64x64x4x3 128x64x8x2 64x128x4x2 128x32x4x4",

@@ -11,12 +11,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..egraph.term import Term, subterms
-from .magnitude import magnitude
-from .plan import Kernel
+from .magnitude import magnitude, proved
+from .plan import Accumulator, Kernel
 from .triton_ops import literal
 from .triton_product import scale_split
 
 LOG2_E = 1.4426950408889634
+LEAST = 115.0  # halvings of 1 that leave a normal number in float32 and in bfloat16, with some to spare
 MODERATE = 2.0**22  # scores up to this size have shifts that are rounded by at most a quarter
 
 
@@ -63,6 +64,18 @@ def weighing(gauge: Term, apart: bool = False) -> Weighing:
     if apart or magnitude(gauge) > MODERATE:
         return Weighing(gauge, gauge, 1.0, True)
     return Weighing(gauge, *scale_split(gauge), False)
+
+
+def fixed_scale(kernel: Kernel, record: Accumulator) -> float | None:
+    """A scale in base 2 for a whole loop, that no score exceeds while every weight is a normal number: no maximum is
+    needed. None if scores are not proved to be within such bounds, if weights are rounded to a type of less range, or
+    if more is asked for than ratios.
+    """
+    floating = {t.dtype for t in kernel.inputs if "float" in t.dtype}
+    low, high = proved(record.gauge)
+    if floating != {"bfloat16"} or (high - low) * LOG2_E > LEAST or record.gauge in read_again(kernel):
+        return None
+    return high * LOG2_E if all(any_scale(s.term, record.reductions) for s in kernel.stores) else None
 
 
 def read_again(kernel: Kernel) -> frozenset[Term]:

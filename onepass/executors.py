@@ -92,6 +92,8 @@ def gluon(found, tensors, call) -> Callable:
 
 def tuned(settings: Mapping[str, object]) -> Callable:
     """An executor of one configuration, its settings by name."""
+    from .lowering.gluon_bind import bind
+    from .lowering.gluon_choice import sparing
     from .lowering.gluon_launch import GluonLauncher
     from .lowering.schedule.predict import Configuration, layout
     from .lowering.triton_launch import Launcher
@@ -103,7 +105,8 @@ def tuned(settings: Mapping[str, object]) -> Callable:
         except TypeError as error:
             raise NotTuned(f"kept by another version: {error}") from error
         if c.persistent:
-            made = GluonLauncher(found.plan, schedules=dict.fromkeys((k.name for k in found.plan.kernels), layout(c)))
+            schedules = {k.name: sparing(bind(k), layout(c)) for k in found.plan.kernels}
+            made = GluonLauncher(found.plan, schedules=schedules)
         else:
             made = Launcher(found.plan, Config(c.rows, c.columns, c.warps, c.stages))
         run = _bound(made, found, tensors, call)

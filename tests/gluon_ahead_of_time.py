@@ -100,7 +100,11 @@ def plain(kind: str):
     def gate(q, k, v, one):
         return torch.sigmoid(one) * attention(q, k, v)
 
-    others = {"gate": gate, "difference": difference, "logarithm": both, "peak": both, "evoformer": evoformer}
+    def sigmoid(q, k, v):
+        return torch.sigmoid(q @ k.mT / math.sqrt(q.shape[-1]) - math.log(k.shape[-2])) @ v
+
+    others = {"gate": gate, "sigmoid": sigmoid, "difference": difference, "logarithm": both, "peak": both}
+    others |= {"evoformer": evoformer}
     return others.get(kind, attention)
 
 

@@ -1,11 +1,12 @@
-"""Alternatives keep what they state: each policy has a theorem, each polynomial is the best of its degree."""
+"""Alternatives keep what they state: each policy has a theorem, each text of instructions its error."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from onepass.lowering.alternatives import EXP2, RESCALINGS
+from onepass.lowering.alternatives import EXP2, RECIPROCAL, RESCALINGS
+from onepass.lowering.gluon_special import ORDER, TOGETHER, logistic_text, weights_text
 
 THEORY = Path(__file__).resolve().parent.parent / "proofs" / "theory"
 
@@ -31,31 +32,93 @@ def test_every_policy_gives_the_same_quotient(bound):
     assert total / weights == pytest.approx((exact * values).sum() / exact.sum(), rel=1e-9)
 
 
+# The text that kernels get, run line by line in single precision -----------------------------------------------------
+
+FLOAT, BITS = np.float32, np.uint32
+RUN = {
+    "mov.f32": lambda a: a,
+    "mov.b32": lambda a: a,
+    "neg.f32": lambda a: -a,
+    "add.f32": lambda a, b: a + b,
+    "fma.rn.f32": lambda a, b, c: FLOAT(a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)),
+    "max.f32": np.fmax,
+    "max.NaN.f32": np.maximum,
+    "min.NaN.f32": np.minimum,
+    "ex2.approx.ftz.f32": lambda a: np.exp2(a.astype(np.float64)).astype(FLOAT),
+    "rcp.approx.ftz.f32": lambda a: FLOAT(1) / a,
+    "lop3.b32": lambda a, b, c, _: a & b | c,
+    "shl.b32": lambda a, b: a << b,
+    "add.s32": lambda a, b: a + b,
+    "sub.s32": lambda a, b: a - b,
+}
+
+
+def run(text: str, numbers) -> list[np.ndarray]:
+    """The eight results of a text for eight registers, which all hold the same numbers."""
+    known = {f"${TOGETHER + k}": FLOAT(numbers).view(BITS) for k in range(TOGETHER)}
+    size = len(numbers)
+    for line in filter(None, (part.strip() for part in text.strip("{} \n").split(";"))):
+        name, _, rest = line.partition(" ")
+        if name == ".reg":
+            continue
+        into, *reads = (word.strip() for word in rest.split(","))
+        kind = FLOAT if name.endswith("f32") else BITS
+        number = lambda word, kind=kind: np.full(size, kind(float(word)) if kind is FLOAT else BITS(int(word, 0)))
+        values = [known[w].view(kind) if w in known else number(w) for w in reads]
+        with np.errstate(all="ignore"):
+            known[into] = RUN[name](*values).view(BITS)
+    return [known[f"${k}"].view(FLOAT) for k in range(TOGETHER)]
+
+
+@pytest.mark.parametrize("clamped", [True, False])
+@pytest.mark.parametrize("count", [0, 3, 8])
+def test_weights_by_multiply_adds_are_within_their_error(count, clamped):
+    score = np.linspace(-90, 1, 100001, dtype=FLOAT)
+    exact = np.exp2(score.astype(np.float64) * 1.25 - 1.5)
+    errors = [np.abs(w / exact - 1).max() for w in run(weights_text(1.25, 1.5, count, clamped), score)]
+    assert [k for k, e in enumerate(errors) if e > 1e-5] == sorted(ORDER[:count])
+    assert max(errors) <= EXP2.error
+
+
+def test_weights_of_absent_scores_are_zero_and_none_is_negative():
+    low = np.concatenate([[-np.inf, -3e38, -1e9, -200.0], np.linspace(-140, -120, 5001)]).astype(FLOAT)
+    for weight in run(weights_text(1.0, 0.0, 8, True), low):
+        assert (weight[:4] == 0).all() and (weight >= 0).all() and (weight <= 2.0**-119).all()
+
+
+@pytest.mark.parametrize("count", [0, 4, 8])
+def test_weights_tell_what_is_absent_and_what_is_no_number(count):
+    score = np.array([-np.inf, np.nan, -1.0, 0.0, 1.0], FLOAT)
+    for weight in run(weights_text(40.0, 40.0, count, True), score):
+        assert weight[0] == 0 and np.isnan(weight[1])
+        assert weight[2:] == pytest.approx([2.0**-80, 2.0**-40, 1.0], rel=2e-4)
+    assert all(np.isnan(w[0]) for w in run(weights_text(40.0, 40.0, count, False), score[1:2]))
+
+
+def test_the_stated_error_of_exponentials_is_not_far_from_the_least():
+    x = np.linspace(-1, 0, 100001, dtype=FLOAT)[:-1]
+    found = run(weights_text(1.0, 0.0, 1, True), x)[ORDER[0]]
+    assert 0.7 * EXP2.error < np.abs(found / np.exp2(x.astype(np.float64)) - 1).max() <= EXP2.error
+    assert best_error(len(EXP2.coefficients)) <= EXP2.error <= 1.4 * best_error(len(EXP2.coefficients))
+
+
 def best_error(degree: int) -> float:
-    """No polynomial of the degree has a smaller error: its least error on a few points (de la Vallée Poussin)."""
-    k = np.arange(degree + 2)
-    nodes = -0.5 * np.cos(np.pi * k / (degree + 1))
-    system = np.hstack([nodes[:, None] ** np.arange(degree + 1) * 2.0 ** -nodes[:, None], (-1.0) ** k[:, None]])
-    return abs(np.linalg.solve(system, np.ones(degree + 2))[-1])
+    """No polynomial of the degree that is exact at 0 has a smaller error on [0, 1]: its least one on a few points."""
+    k = np.arange(degree + 1)
+    nodes = 0.5 - 0.5 * np.cos(np.pi * (k + 0.8) / (degree + 0.8))
+    system = np.hstack([nodes[:, None] ** (k[1:]) * 2.0 ** -nodes[:, None], (-1.0) ** k[:, None]])
+    return abs(np.linalg.solve(system, 1 - 2.0**-nodes)[-1])
 
 
-@pytest.mark.parametrize("degree", EXP2)
-def test_a_polynomial_has_its_error_and_no_other_is_much_better(degree):
-    row = EXP2[degree]
-    assert row.degree == degree and row.instructions == degree + 3
-    x = np.linspace(-0.5, 0.5, 100001)
-    error = np.abs(np.polyval(row.coefficients[::-1], x) * 2.0**-x - 1).max()
-    assert 0.99 * row.error < error <= row.error
-    assert best_error(degree) <= row.error <= 1.05 * best_error(degree)
+@pytest.mark.parametrize("count", [0, 5, 8])
+def test_logistic_curves_by_multiply_adds_are_within_their_error_of_themselves(count):
+    x = np.linspace(-80, 80, 100001, dtype=FLOAT)
+    exact = 1 / (1 + np.exp2(-1.5 * x.astype(np.float64) + 2.0))
+    errors = [np.abs(y / exact - 1).max() for y in run(logistic_text(-1.5, 2.0, count), x)]
+    assert [k for k, e in enumerate(errors) if e > 3e-5] == sorted(ORDER[:count])
+    assert max(errors) <= RECIPROCAL.error and (count == 0 or max(errors) > 0.9 * RECIPROCAL.error)
 
 
-@pytest.mark.parametrize("degree", EXP2)
-def test_in_single_precision_rounding_adds_two_units(degree):
-    y = np.linspace(-126, 0, 200001, dtype=np.float32)
-    whole = np.rint(y)
-    x, power = y - whole, np.zeros_like(y)
-    for c in reversed(EXP2[degree].coefficients):
-        power = power * x + np.float32(c)
-    result = np.ldexp(power, whole.astype(np.int32))
-    error = np.abs(result.astype(np.float64) / np.exp2(y.astype(np.float64)) - 1).max()
-    assert error <= EXP2[degree].error + 2 * 2.0**-23
+def test_logistic_curves_far_out_and_of_nan():
+    for y in run(logistic_text(-1.0, 0.0, 8), np.array([-np.inf, -1e9, np.inf, 1e9, np.nan])):
+        assert (y[:2] < 1e-37).all() and (y[:2] >= 0).all() and np.abs(y[2:4] - 1).max() < 2e-4 and np.isnan(y[4])

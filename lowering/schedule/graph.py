@@ -11,11 +11,12 @@ from math import ceil, prod
 
 from ...egraph.term import Dim, Term, subterms
 from .. import gluon_gauge as gauge
+from ..alternatives import EXP2
 from ..blocks import sides
 from ..plan import Accumulator, Kernel, Loop, NotPlannable
 from ..precision import native
 from ..states import summand
-from ..weighing import weighing
+from ..weighing import fixed_scale, weighing
 from .machine import COSTS, H200, Machine
 from .problem import Edge, Operation, Problem, Value
 
@@ -37,11 +38,13 @@ def loop_problem(
     machine: Machine = H200,
     costs: dict[str, tuple] = COSTS,
     split: bool = False,
+    spared: float = 0.0,
 ) -> Problem:
-    """The problem of one warpgroup's tile. split: sums of coordinates in a gauge are numbers of rows and columns.
-    Raises NotPlannable for a held dim whose size is unknown.
+    """The problem of one warpgroup's tile. split: sums of coordinates in a gauge are numbers of rows and columns;
+    spared: the part of weights that are made by multiply-adds. Raises NotPlannable for a held dim whose size is
+    unknown.
     """
-    builder = _Builder(kernel, loop, tile, machine, costs, split)
+    builder = _Builder(kernel, loop, tile, machine, costs, split, spared)
     for number, accumulator in enumerate(loop.accumulators):
         builder.accumulator(accumulator, str(number))
     return Problem(
@@ -68,9 +71,10 @@ class _Region:
 
 class _Builder:
     def __init__(
-        self, kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, costs: dict[str, tuple], split: bool
+        self, kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, costs: dict, split: bool, spared: float
     ):
-        self.kernel, self.loop, self.machine, self.costs, self.split = kernel, loop, machine, costs, split
+        self.kernel, self.loop, self.machine, self.costs = kernel, loop, machine, costs
+        self.split, self.spared = split, spared
         self.extents = {**dict.fromkeys(kernel.grid, 1), kernel.rows: tile.rows, loop.dim: tile.columns}
         self.operations: dict[str, Operation] = {}
         self.edges: list[Edge] = []
@@ -229,7 +233,9 @@ class _Builder:
             self.feed(sources, name)
             sources = (name,)
         largest = self.pointwise(f"largest {number}", count)
-        weight = self.pointwise(f"weight {number}", count * (1 + how.apart), count)
+        part = self.spared if fixed_scale(self.kernel, record) is not None else 0.0
+        fma = 1 + how.apart + part * (EXP2.instructions + EXP2.limit * bool(checked))
+        weight = self.pointwise(f"weight {number}", count * fma, count * (1 - part))
         size = count * WIDE
         for name in sources:
             self.edge(name, largest, size)

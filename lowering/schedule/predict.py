@@ -15,8 +15,9 @@ import numpy as np
 
 from ...egraph.evaluate import evaluate
 from ...egraph.term import subterms
+from ..alternatives import RECIPROCAL
 from ..gluon_bind import staged
-from ..gluon_schedule import BARRIERS, KNOBS, Knobs, Schedule
+from ..gluon_schedule import BARRIERS, EIGHTH, KNOBS, Knobs, Schedule
 from ..plan import Kernel, Loop
 from ..sizes import resolve
 from . import pipeline
@@ -99,18 +100,22 @@ class Configuration(Knobs):
 
 def problem_of(kernel: Kernel, loop: Loop, c: Configuration, machine: Machine = H200) -> Problem:
     """The problem of one warpgroup's share of a block."""
-    return _problem(kernel, loop, Tile(max(16, c.rows // c.warpgroups), c.columns), machine, c.persistent)
+    return _problem(kernel, loop, Tile(max(16, c.rows // c.warpgroups), c.columns), machine, c.persistent, c.spared)
 
 
 @lru_cache(maxsize=1024)
-def _problem(kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, persistent: bool) -> Problem:
-    return loop_problem(kernel, loop, tile, machine, costs_of(kernel) if persistent else COSTS, split=persistent)
+def _problem(kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, persistent: bool, spared: int) -> Problem:
+    costs = costs_of(kernel, spared) if persistent else COSTS
+    return loop_problem(kernel, loop, tile, machine, costs, persistent, spared / EIGHTH)
 
 
-def costs_of(kernel: Kernel) -> dict[str, tuple[float, float]]:
-    """What operations of a warp-specialised kernel cost."""
+def costs_of(kernel: Kernel, spared: int = 0) -> dict[str, tuple[float, float]]:
+    """What operations of a warp-specialised kernel cost; spared: as in its schedule."""
     floating = {t.dtype for t in kernel.inputs if "float" in t.dtype}
-    return NARROW if floating == {"bfloat16"} else COSTS
+    costs = NARROW if floating == {"bfloat16"} else COSTS
+    fma, special = costs["sigmoid"]
+    part = spared / EIGHTH
+    return {**costs, "sigmoid": (fma + part * RECIPROCAL.instructions, special - part)} if spared else costs
 
 
 def shared_bytes(problem: Problem, c: Configuration) -> int:

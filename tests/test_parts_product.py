@@ -1,0 +1,64 @@
+"""A float32 sum that a kernel reads again is multiplied in bfloat16 parts: fast, and as good as float32 in a half."""
+
+import os
+
+import pytest
+import torch
+from torch.nn.functional import elu
+
+from onepass.capture import program_of
+from onepass.lowering.triton_emit import emit
+from onepass.lowering.triton_launch import Launcher
+from onepass.pipeline import optimize_all
+from onepass.translate import translate
+
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+
+
+def linear(q, k, v):
+    q, k = elu(q) + 1, elu(k) + 1
+    weight = q @ k.mT
+    return (weight @ v) / weight.sum(-1, keepdim=True)
+
+
+def planned(kind=torch.bfloat16, function=linear):
+    torch.manual_seed(0)
+    inputs = [torch.randn(1, 2, n, 32).to(kind) for n in (300, 517, 517)]
+    return optimize_all(translate(program_of(function, *inputs)).results).plan, inputs
+
+
+def last_text(plan) -> str:
+    return emit(plan.kernels[-1], plan).text
+
+
+def test_parts_take_the_place_of_float32_products():
+    plan, _ = planned()
+    assert "ieee" not in last_text(plan) and last_text(plan).count("tl.dot(") == 3
+
+
+def test_results_in_float32_keep_float32_products():
+    plan, _ = planned(function=lambda q, k, v: linear(q, k, v).float() * 1.5)
+    assert all(s.output.dtype == "float32" for s in plan.kernels[-1].stores)
+    plan, _ = planned(torch.float32)
+    assert "ieee" in last_text(plan)
+
+
+@interpreted
+@pytest.mark.parametrize("kind, steps", [(torch.bfloat16, 1.1), (torch.float16, 0.7)])
+def test_values_are_rounded_once(kind, steps):
+    """By the interpreter towards zero to bfloat16; values themselves are rounded for the first product."""
+    plan, inputs = planned(kind)
+    result = Launcher(plan)({t.name: x for t, x in zip(plan.inputs, inputs, strict=True)})
+    exact = linear(*(x.double() for x in inputs))
+    assert (result.double() - exact).abs().max() <= steps * torch.finfo(kind).eps * exact.abs().max()
+
+
+@interpreted
+def test_infinite_and_missing_values_stay_what_they_are():
+    plan, (q, k, v) = planned(function=lambda q, k, v: ((elu(q) + 1) @ (elu(k) + 1).mT) @ v)
+    v[0, 0, 5, 3], v[0, 0, 9, 4], q[0, 1, 7, 2] = torch.inf, torch.nan, torch.nan
+    inputs = {t.name: x for t, x in zip(plan.inputs, (q, k, v), strict=True)}
+    result, exact = Launcher(plan)(inputs), (elu(q.double()) + 1) @ ((elu(k.double()) + 1).mT @ v.double())
+    for test in (torch.isnan, torch.isposinf):
+        assert torch.equal(test(result), test(exact))
+    assert torch.isposinf(result).any()
