@@ -320,7 +320,8 @@ class Consumer:
         if state.fixed is not None and not lift:
             weight, shift = fresh("weight"), repr(state.fixed)
             lines += [] if number else [f"{scale} = gl.full([{ROWS}], {shift}, gl.float32, ROWS)"]
-            text = f"bounded_weights({score}, {shift}, {how.factor}, {writer.spared}, {not self.whole})"
+            clamped = not self.whole or bool(self.words)
+            text = f"bounded_weights({score}, {shift}, {how.factor}, {writer.spared}, {clamped})"
             lines.append(f"{weight} = {text}")
             return weight, None
         top = fresh("top")
