@@ -236,7 +236,7 @@ class _Builder:
         short = short if loops else short[-1:]  # without states, a product of two is enough
         held = _fitting(short, [store.order for store in stores], self.held)
         choices = (
-            [d for d in carried if d not in batch and d not in held],
+            [d for d in carried if d not in batch and d not in held and d.size != 1],
             [d for d in carried if d not in batch],
             [d for d in carried if d not in held],
         )

@@ -24,7 +24,7 @@ THEOREMS = {  # in proofs/theory: what makes the sharing out a law, for a monoid
 RESIDENT = 2  # programs for each multiprocessor: while one waits for memory, the other computes
 LEAST = 2  # tiles of a part: what a program costs beside them should not be felt
 MANY, ROWS = 256, 64  # multiprocessors of no device, and rows of a tile, for what is said before sizes are known
-LONG = 16  # tiles of a loop that is worth one more kernel
+LONG = 24  # tiles of a loop that is worth one more kernel
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ class Launcher:
         self._sources: dict[tuple[str, Facts], Source] = {}
         self._prepared: dict[tuple, tuple[Launch, ...]] = {}
         self._maps = MapCache()
+        self._whole: dict[str, Kernel] = {}  # what a kernel of parts is a part of
         self.shared: dict[str, str] = {}  # by kernel, how its loops last were shared out over programs
 
     def __call__(self, tensors: dict[str, torch.Tensor], sizes=None, output=None) -> torch.Tensor:
@@ -186,7 +187,8 @@ class Launcher:
     def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> Config:
         """The given or default configuration, with tiles no larger than the data needs."""
         size = _size(kernel.rows.size, sizes) if kernel.rows else 0
-        given = self.configs.get(kernel.name) or default_for(kernel, architecture(device), bool(0 < size <= FEW))
+        whole = self._whole.get(kernel.name, kernel)
+        given = self.configs.get(kernel.name) or default_for(whole, architecture(device), bool(0 < size <= FEW))
         rows = min(given.rows, _ceiling(size)) if kernel.rows else given.rows
         longest = max((_size(loop.dim.size, sizes) for loop in kernel.loops), default=given.loop)
         warps = given.warps if rows == given.rows else max(1, min(given.warps, 4))
@@ -202,6 +204,7 @@ class Launcher:
             if found is not None:
                 known[found.part.size] = count
                 self.shared[kernel.name] = f"{found}; {count} parts"
+                self._whole[found.first.name] = kernel
                 if kernel.name in self.configs:
                     self.configs[found.first.name] = self.configs[kernel.name]
                 self.configs.setdefault(found.last.name, replace(of_few_rows(*widest(found.last)), stages=1))

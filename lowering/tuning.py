@@ -86,7 +86,7 @@ def default_config(width: int, element_bytes: int, architecture: str = "") -> Co
 
 def of_few_rows(width: int, element_bytes: int) -> Config:
     """The default where rows are fewer than a tile has: reading the loop's tiles is all the work, 32 KiB at a time."""
-    fitting = 2**15 // (width * element_bytes)
+    fitting = 2**15 // (element_bytes << (width - 1).bit_length())
     return Config(16, max(16, min(128, fitting)), 4, 2 if fitting <= 128 else 3)
 
 
