@@ -20,6 +20,7 @@ from .fused import Fused
 from .in_place import make_functional
 from .loads import Reads, fuse, hints
 from .lowering.plan import NotPlannable
+from .named_sizes import name_sizes
 from .opened import open_calls
 from .options import Options
 from .region_signature import signature
@@ -44,6 +45,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
     try:
         kept = open_calls(graph)
         make_functional(graph)
+        name_sizes(graph)
         regions = [*find_regions(graph), *kept]
     except Exception as error:
         regions = []

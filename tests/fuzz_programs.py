@@ -103,7 +103,8 @@ def _tensor(kind: str, shape, dtype: str, generator) -> torch.Tensor:
         return kept.to(getattr(torch, dtype if kind == "flags" else kind))
     if kind == "positive":
         return (torch.rand(*shape, generator=generator) + 0.1).to(getattr(torch, dtype))
-    return torch.randn(shape, generator=generator).to(getattr(torch, "float32" if kind == "float32" else dtype))
+    drawn = torch.randn(shape, generator=generator) * (0.2 if kind == "small" else 1)
+    return drawn.to(getattr(torch, "float32" if kind == "float32" else dtype))
 
 
 _REGIME = {
