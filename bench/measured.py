@@ -74,7 +74,8 @@ def _attention(problem: Problem, lead, i: Dim, d: Dim):
     """(term, dims of the result)"""
     j, e = Dim("j", problem.length), Dim("e", problem.width)
     tensor = lambda name, *dims: loaded(Tensor(name, "bfloat16", tuple(x.size for x in dims)), *dims)
-    scores = sum_over(d, tensor("q", *lead, i, d) * tensor("k", *lead, j, d)) * problem.width**-0.5
+    scale = problem.width**-0.5 * FACTORS.get(problem.variant, 1.0)
+    scores = sum_over(d, tensor("q", *lead, i, d) * tensor("k", *lead, j, d)) * scale
     scores = SCORES.get(problem.variant, lambda scores, *_: scores)(scores, lead[-1], i, j)
     return one_pass(j, scores, tensor("v", *lead, j, e)), (*lead, i, e)
 
@@ -92,8 +93,9 @@ def _difference(problem: Problem, lead, i: Dim, d: Dim):
 
 
 FORMS = {"difference": _difference}
+FACTORS = {"softcap": 1 / CAP}  # of scores, beside their scale
 SCORES = {  # of scores, the dim of heads, rows and columns
-    "softcap": lambda scores, h, i, j: tanh(scores / CAP) * CAP,
+    "softcap": lambda scores, h, i, j: tanh(scores) * CAP,
     "causal": lambda scores, h, i, j: where(le(iota(j), iota(i)), scores, -inf),
     "window": lambda scores, h, i, j: where(
         logical_and(le(iota(j), iota(i)), lt(iota(i) - iota(j), WINDOW)), scores, -inf

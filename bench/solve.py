@@ -1,7 +1,8 @@
 """Solves the schedules that ship: of the measured problems, of the tests' variants that bind, and of common forms.
 
 `python bench/solve.py` writes lowering/schedule/solved.json anew, in some minutes: rerun it when the machine, the costs
-or the constants of predictions change. tests/test_choice.py solves some again.
+or the constants of predictions change; with `keep`, what is there and still asked for is not solved again.
+tests/test_choice.py solves some again.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ from tests.gluon_ahead_of_time import plan_of
 from tests.variants import every
 
 WIDTHS = {"full": (64, 80, 96, 128, 192, 256), "softcap": (64, 128, 256), "alibi": (64, 128, 256), "bias": (64, 128)}
-WIDTHS |= {"vector": (64, 128), "gated": (64,), "documents": (64, 128), "window": (80, 96)}
+WIDTHS |= {"vector": (64, 128), "gated": (64,), "documents": (64, 128), "window": (80, 96), "difference": (64,)}
 LENGTHS = (1024, 4096)
 
 
 class Store(dict):
-    """Keeps what is solved, in the order of solving."""
+    """Keeps what is solved or taken over from `before`, in the order of asking."""
+
+    def __init__(self, before: dict[str, dict]):
+        self.before = before
 
     def read(self, key: str) -> dict | None:
+        if key not in self and key in self.before:
+            self[key] = self.before[key]
         return self.get(key)
 
     def write(self, key: str, data: dict) -> None:
@@ -71,7 +77,8 @@ def bound(name: str, plan):
 
 
 def main() -> None:
-    store = solved.Kept.store = Store()
+    before = json.loads(solved.SHIPPED.read_text()) if "keep" in sys.argv else {}
+    store = solved.Kept.store = Store(before)
     solved.shipped_schedules = dict  # nothing ships while this runs
     solved.WORK, solved.ROOM = solved.SHIPPED_WORK, solved.SHIPPED_ROOM
     for some in (measured, variants, forms):

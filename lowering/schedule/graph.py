@@ -316,6 +316,12 @@ class _Builder:
         self.values.append(Value(f"total {name}", owner, ((owner, 1),), self.registers(total, WIDE), carried=True))
 
 
+def state_of(value: Value) -> str | None:
+    """The number of the state whose scores or weights these are; None for what belongs to no state."""
+    kind, *_, last = value.name.split()
+    return last.split(".")[0] if kind in ("scores", "narrowed") else None
+
+
 def _bytes(node: Term) -> int:
     return {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "int8": 1, "uint8": 1}.get(node.dtype, HALF)
 

@@ -21,7 +21,7 @@ from ..gluon_schedule import BARRIERS, EIGHTH, KNOBS, Knobs, Schedule
 from ..plan import Kernel, Loop
 from ..sizes import resolve
 from . import pipeline
-from .graph import Tile, loop_problem
+from .graph import Tile, loop_problem, state_of
 from .machine import COSTS, H200, NARROW, Machine
 from .pipeline import Pipeline
 from .problem import Problem
@@ -133,8 +133,13 @@ def registers(kernel: Kernel, loop: Loop, c: Configuration, machine: Machine = H
     problem = problem_of(kernel, loop, c, machine)
     carried = sum(v.registers for v in problem.values if v.carried)
     others = [v.registers for v in problem.values if not v.carried]
-    if c.persistent:
-        return carried + sum(others) + WORKING_REGISTERS
+    if c.persistent:  # states are updated one after the other
+        together: dict[str | None, int] = {}
+        for value in problem.values:
+            if not value.carried:
+                together[state_of(value)] = together.get(state_of(value), 0) + value.registers
+        every = together.pop(None, 0)
+        return carried + every + max(together.values(), default=0) + WORKING_REGISTERS
     copied = sum(o.bytes for o in problem.operations if o.streaming)
     addresses = ceil(ADDRESS_REGISTERS * copied / COPIED / (32 * c.warps))
     beside = PLAIN_REGISTERS + GUARD_REGISTERS * (loop.guard is not None) + SINGLE_REGISTERS * (c.stages == 1)
