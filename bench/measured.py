@@ -142,10 +142,17 @@ def needed(problem: Problem, chosen: Configuration) -> tuple[float, ...]:
     return needs((kernel_of(problem),), chosen)
 
 
+@cache
 def space(problem: Problem, strict: bool = False) -> Space:
     """The configurations in the table that known rules allow; with `strict`, those that would spill are not."""
     allowed = lambda c: predicted(problem, c) < inf and not (strict and needed(problem, c)[1])
     here = {point(c) for c in table()[problem] if allowed(c)}
     columns = [tuple(dict.fromkeys(column)) for column in zip(*sorted(here))]
     parameters = tuple(Parameter(name, column) for name, column in zip(NAMES, columns))
-    return Space(parameters, (Constraint(NAMES, lambda *values: values in here),))
+    return Space(parameters, tuple(_beginning(here, count + 1) for count in range(len(NAMES))))
+
+
+def _beginning(points: set[tuple], count: int) -> Constraint:
+    """That the first `count` settings are those of a point: a branch of the tree ends where no point goes on."""
+    known = {p[:count] for p in points}
+    return Constraint(NAMES[:count], lambda *values: values in known)

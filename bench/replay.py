@@ -1,6 +1,6 @@
 """Replays tuners over the measured table: the best found after 10, 20 and 30 trials, against as many trials at random.
 
-`python bench/replay.py --out bench/results/replay_h200.csv` writes a row for each problem and reading of the table.
+`python bench/replay.py` writes bench/results/replay_h200.csv, a row for each problem and reading of the table.
 Strict readings refuse kernels that spill, and know what registers would lack; the others time them. tests/test_tuner.py
 holds some of the rows.
 """
@@ -20,9 +20,10 @@ from bench.measured import Problem, needed, predicted, space, table, trials
 from onepass.points import configuration
 from onepass.tuner import History, at_random, replayed, tune
 
+OUT = Path(__file__).parent / "results" / "replay_h200.csv"
 COUNTS = (10, 20, 30)
 CHANCES = 200  # seeds of what is drawn at random: it costs nothing
-COLUMNS = ("problem", "strict", "points", "feasible", "best_ms")
+COLUMNS = ("problem", "strict", "seeds", "points", "feasible", "best_ms")
 COLUMNS += tuple(f"{who}_{count}" for count in COUNTS for who in ("tuned", "random")) + ("infeasible",)
 
 
@@ -40,7 +41,7 @@ def row(problem: Problem, strict: bool, seeds: int) -> dict:
     tuned, drawn = histories(problem, strict, seeds)
     ends = trials(problem, strict)
     best = min(t.time for t in ends.values())
-    found = {"problem": str(problem), "strict": int(strict), "points": len(space(problem, strict))}
+    found = {"problem": str(problem), "strict": int(strict), "seeds": seeds, "points": len(space(problem, strict))}
     found |= {"feasible": sum(t.time < inf for t in ends.values()), "best_ms": best}
     for count in COUNTS:
         found[f"tuned_{count}"] = round(median(h.best_after(count) for h in tuned) / best, 4)
@@ -50,7 +51,7 @@ def row(problem: Problem, strict: bool, seeds: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", default=str(OUT))
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
     with Path(options.out).open("w", newline="") as file:

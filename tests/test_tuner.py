@@ -1,5 +1,6 @@
 """Spaces hold what constraints allow, exactly; a tuner on replayed tables beats chance."""
 
+import csv
 from collections import Counter
 from itertools import permutations, product
 from math import inf
@@ -10,6 +11,7 @@ import pytest
 
 from bench.measured import needed, predicted, space, table, trials
 from bench.replay import COUNTS, histories
+from bench.replay import OUT as REPLAY
 from bench.settings import SPILLED
 from onepass.points import configuration
 from onepass.space import Constraint, Parameter, Space
@@ -87,6 +89,22 @@ def test_thirty_trials_are_enough(name):
         assert found < chance or found == chance == best, count
     assert median(h.best_after(30) for h in tuned) <= 1.05 * best
     assert all(len({t.point for t in h.trials}) == len(h.trials) == 30 for h in tuned)
+
+
+def test_every_problem_was_replayed_with_twenty_seeds():
+    """The committed replay is of this table, and medians hold what is asked of a tuner."""
+    with REPLAY.open(newline="") as file:
+        rows = {(row["problem"], int(row["strict"])): row for row in csv.DictReader(file)}
+    assert set(rows) == {(name, strict) for name in PROBLEMS for strict in (0, 1)}
+    for (name, strict), row in rows.items():
+        ends = trials(PROBLEMS[name], bool(strict)).values()
+        best = min(t.time for t in ends)
+        assert float(row["best_ms"]) == best and int(row["feasible"]) == sum(t.status == "ok" for t in ends), name
+        assert int(row["points"]) == len(space(PROBLEMS[name], bool(strict))) and int(row["seeds"]) >= 20, name
+        assert float(row["tuned_30"]) <= 1.05 and float(row["infeasible"]) < 0.15, row
+        for count in COUNTS:
+            tuned, drawn = float(row[f"tuned_{count}"]), float(row[f"random_{count}"])
+            assert tuned < drawn or tuned == drawn == 1.0, (row, count)
 
 
 @pytest.mark.parametrize("name", STRICT)
