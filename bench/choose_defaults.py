@@ -44,10 +44,18 @@ def measured(executor: str, problem: Problem) -> dict[Configuration, float]:
     return {c: float(r["ms"]) for c, r in rows if c.executor == executor and r["ms"]}
 
 
-def loss(executor: str, problem: Problem, chosen: Configuration | None) -> float | None:
-    """By which part a configuration is slower than the best of the table; None if it was not measured."""
-    times = measured(executor, problem)
-    return times[chosen] / min(times.values()) - 1 if chosen in times else None
+def loss(executor: str, problem: Problem, chosen: Configuration | None, noise: bool = False) -> float | None:
+    """By which part a configuration is slower than the best of the table; None if it was not measured.
+
+    noise: two times that differ by no more than the rounds of one of them do are no order: the loss is to the best of
+    those that are faster than that.
+    """
+    times, rows = measured(executor, problem), table()[problem]
+    if chosen not in times:
+        return None
+    spread = lambda c: float(rows[c]["noise"] or 0) if noise else 0.0
+    lost = {c: times[chosen] / time - 1 for c, time in times.items()}
+    return max((part for c, part in lost.items() if part > max(spread(c), spread(chosen))), default=0.0)
 
 
 def least_loss(executor: str, problems: list[Problem]) -> tuple[float, Configuration] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..egraph.affine import affine
 from ..egraph.ops import const, iota, load
 from ..egraph.term import Dim, Tensor, Term, reduces, subterms
-from .gluon_gauge import split
+from .gluon_gauge import Gauge, split
 from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, NotPlannable
 from .precision import native
@@ -322,13 +322,23 @@ def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = ()) -> bool:
     """
     loop, rows = binding.loop, binding.kernel.rows
     bodies = [f for step in binding.steps for _, values in step.states for v in values for f in v.factors]
-    for gauge in [a.gauge for step in binding.steps for a, _ in step.states if a.gauge is not None]:
-        parts = split(gauge, rows, loop.dim)
+    for gauge, parts in gauges(binding):
         bodies += [gauge] if parts is None else [term for _, term in parts.scores]
     if loop.guard is not None and not all(r.exact for r in loop.ranges):
         return True
     known = {diagonal.load for diagonal in diagonals}
     return any(_fills(body, loop.dim, {rows, loop.dim}, known) for body in bodies)
+
+
+def gauges(binding: Binding) -> list[tuple[Term, Gauge | None]]:
+    """Of every state that has one, and its parts where it has parts of its own for columns or rows."""
+    found = [a.gauge for step in binding.steps for a, _ in step.states if a.gauge is not None]
+    return [(gauge, split(gauge, binding.kernel.rows, binding.loop.dim)) for gauge in found]
+
+
+def sloped(binding: Binding) -> bool:
+    """Whether a gauge has sums of coordinates that are numbers of columns."""
+    return any(parts is not None and parts.slopes for _, parts in gauges(binding))
 
 
 def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:

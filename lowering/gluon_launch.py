@@ -18,7 +18,7 @@ from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import Relaunch, Window, architecture, gluon_missing
 from .gluon_apart import apart
-from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, entered, sent, width
+from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, entered, sent, sloped, width
 from .gluon_choice import Choice, choose
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ANY, DEFAULTS, MULTIPROCESSORS, ROWS, Row, Schedule, default_row
@@ -233,7 +233,8 @@ def row_of(binding: Binding, sizes: dict) -> Row | None:
     uneven = mapped or bool(loop.limits)
     even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
     full = crowded(binding, binding.diagonals if even else ())
-    return default_row(width(binding), accumulated(binding), length, run, uneven, full, bool(binding.overlays))
+    kinds = (uneven, full, bool(binding.overlays), sloped(binding))
+    return default_row(width(binding), accumulated(binding), length, run, *kinds)
 
 
 def slower(plan: Plan, sizes: dict) -> float:

@@ -102,7 +102,8 @@ class Row:
     """A default for kernels whose widest operand has up to `width` columns and whose accumulators together have
     up to `columns`, for loops up to `length` of which nine in ten tiles of rows run up to `run`. None is
     either: uneven, the lengths of the loop differ between tiles of rows; crowded, the code between the products
-    reads tensors or coordinates; copied, of these some tile by tile.
+    reads tensors or coordinates; copied, of these some tile by tile; sloped, a gauge has sums of coordinates that are
+    numbers of rows and columns.
     """
 
     width: int
@@ -113,6 +114,7 @@ class Row:
     schedule: Schedule
     run: int = ANY
     copied: bool | None = None
+    sloped: bool | None = None
     slower: float = 0.0  # by this part than plain Triton, each with its defaults, where that was measured
 
 
@@ -123,8 +125,11 @@ DEFAULTS = (
     Row(64, 64, ANY, None, True, Schedule(1, 64, 2, 1, residents=3), copied=True),
     Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 2, turns=True)),
     Row(64, 64, ANY, True, False, Schedule(4, 64, 4, 2, turns=True, chained=True)),
+    Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True, chained=True), sloped=True),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
     Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=500),
+    Row(128, 128, 1024, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),
+    Row(128, 128, ANY, True, False, Schedule(3, 64, 4, 1, late=True), run=1100),
     Row(128, 128, ANY, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),
     Row(128, 128, ANY, None, None, Schedule(2, 128, 2, 2, turns=True)),
     Row(128, 192, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
@@ -133,12 +138,12 @@ DEFAULTS = (
 
 
 def default_row(
-    width: int, columns: int, length: int, run: float, uneven: bool, crowded: bool, copied: bool = False
+    width: int, columns: int, length: int, run: float, uneven: bool, crowded: bool, copied=False, sloped=False
 ) -> Row | None:
     """The first default row that fits, None if accumulators need more registers than threads have."""
     for row in DEFAULTS:
         fits = width <= row.width and columns <= row.columns and length <= row.length and run <= row.run
-        known = ((row.uneven, uneven), (row.crowded, crowded), (row.copied, copied))
+        known = ((row.uneven, uneven), (row.crowded, crowded), (row.copied, copied), (row.sloped, sloped))
         if fits and all(wanted in (None, found) for wanted, found in known):
             return row
     return None

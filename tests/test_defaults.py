@@ -16,16 +16,18 @@ from onepass.options import Options
 PROBLEMS = list(table())
 
 
-def losses(executor: str) -> dict[str, float]:
-    found = {str(p): loss(executor, p, default(executor, p)) for p in PROBLEMS if measured(executor, p)}
+def losses(executor: str, noise: bool = False) -> dict[str, float]:
+    found = {str(p): loss(executor, p, default(executor, p), noise) for p in PROBLEMS if measured(executor, p)}
     return {name: lost for name, lost in found.items() if lost is not None}
 
 
 def test_gluon_defaults_are_within_three_percent():
-    found = losses("gluon")
+    """Beyond what rounds of one kernel differ by; where that is left out, of all problems but those named."""
+    found, plain = losses("gluon", noise=True), losses("gluon")
     assert set(found) == set(map(str, PROBLEMS)), "every problem's default is measured"
-    above = {name: round(lost, 2) for name, lost in found.items() if lost > 0.03}
-    assert set(above) == {"alibi D64 S4096", "full D64 S16384", "window D128 S4096"}, above
+    assert all(lost <= 0.03 for lost in found.values()), found
+    above = {name: round(lost, 2) for name, lost in plain.items() if lost > 0.03}
+    assert set(above) <= {"full D64 S16384"} and max(plain.values()) < 0.04, above
 
 
 def test_triton_defaults_are_within_three_percent():
