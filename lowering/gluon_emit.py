@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import dataclass, replace
 
 from ..egraph.affine import affine, to_term
-from ..egraph.ops import iota
+from ..egraph.ops import const, iota
 from ..egraph.show import show
 from ..egraph.term import Dim, Term, subterms
 from .gluon_bind import Binding, Diagonal, Operand, bytes_of, chunks
@@ -306,10 +306,23 @@ class _Emitter:
                 body += [f"    {x}" for x in self._copies(writer, ring, "slot", f"slot * {s.consumers} + w")]
             else:
                 body += self._copies(writer, ring, "slot")
+            if n == 0:
+                body += [f"asked_for({place})" for place in self._vectors(writer)]
             if n == 0 and s.queries == 1:  # the first columns need not wait until the rows before are done with
                 body += ["if t == 0:", *(f"    {line}" for line in rows)]
         lines += [f"for t in range(0, {walk.count}):", *(f"    {line}" for line in [*body, "count += 1"])]
         return self._items([*lines, "turn += 1"])
+
+    def _vectors(self, writer: GluonWriter) -> list[str]:
+        """Where a tile's part begins of what consumers read along the loop."""
+        found, along = [], iota(self.loop.dim)
+        for load in dict.fromkeys(n for root in roots(self.kernel) for n in subterms(root) if n.op == "load"):
+            tensor = load.attrs[0]
+            here = tensor in self.pointers and along in load.args
+            if here and load.dims <= {*self.kernel.grid, self.loop.dim}:
+                first = writer.address(tensor, tuple(const(0) if a is along else a for a in load.args), ())
+                found.append(f"{first} + start * {self.pointers[tensor][1][load.args.index(along)]}")
+        return found
 
     def _rows(self, writer: GluonWriter) -> list[str]:
         """Copies an item's rows, for each warpgroup once it has done with those before."""

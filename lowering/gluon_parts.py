@@ -116,6 +116,37 @@ def rounded(x, KIND: gl.constexpr):
 
 
 @gluon.jit
+def widened(x):
+    """bfloat16 as float32, two at a time by one operation each."""
+    return gl.inline_asm_elementwise(
+        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=r,=r,r", [x], gl.float32, True, 2
+    )
+
+
+@gluon.jit
+def unit_of(scale):
+    """What a natural number is worth in base 2, by rows: 1 for rows whose scale is so large that weights are 1 or 0.
+
+    With it a weight is one multiply-add of its score. The product of unit and scale is rounded, by up to 8 at 2^27, the
+    same for all weights of a row. Beyond, float32 numbers lie at least 16 apart, and differences alone are exact.
+    """
+    return gl.where(gl.abs(scale) > 134217728.0, 1.0, 1.4426950408889634)
+
+
+@gluon.jit
+def decay_of(before, scale):
+    """The factor for what was weighed relative to the scale before."""
+    unit, earlier = unit_of(scale), unit_of(before)
+    return gl.exp2(gl.where(unit == earlier, before * unit - scale * unit, (before - scale) * 1.4426950408889634))
+
+
+@gluon.jit
+def asked_for(pointer):
+    """Brings the memory that lies there to the L2, where somebody will read it soon."""
+    gl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [pointer], gl.int32, False, 1)
+
+
+@gluon.jit
 def reciprocal(x):
     """1 / x by one instruction."""
     return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], gl.float32, True, 1)

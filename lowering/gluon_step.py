@@ -165,7 +165,8 @@ class Consumer:
     def _fetch(self, number: int) -> None:
         """Asks for what lies along the loop before the products that it waits with; for guards only where needed."""
         writer, guard = self.writer, self.loop.guard
-        mine = lambda term: [n for n in subterms(term) if n.op == "load" and n.dims == {self.loop.dim}]
+        along = lambda n: n.dims - {*self.binding.kernel.grid} == {self.loop.dim}
+        mine = lambda term: [n for n in subterms(term) if n.op == "load" and along(n)]
         always = list(dict.fromkeys(n for body in self.bodies for n in mine(body)))
         branched = number and self.shape.masked == "some"
         tested = mine(guard) if guard is not None and (self.listed or not branched) else []
@@ -333,9 +334,15 @@ class Consumer:
         grown = lazily if self.schedule.lazy else f"gl.maximum({scale}, {top})"
         lines.append(f"{new} = {grown if number else top}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
-        lines += [f"{decay} = gl.exp2({how.decay(scale, shift)})"] if number else []
-        below = f"({shift} - {lift})" if lift else shift
-        lines.append(f"{weight} = gl.exp2({how.exponent(score, f'{below}[:, None]')})")
+        if how.apart and not state.peak and not writer.exactly(state.record.reductions):
+            unit = fresh("unit")
+            lines += [f"{decay} = decay_of({scale}, {shift})"] if number else []
+            lines.append(f"{unit} = unit_of({shift})")
+            lines.append(f"{weight} = gl.exp2({score} * {unit}[:, None] - ({shift} * {unit})[:, None])")
+        else:
+            lines += [f"{decay} = gl.exp2({how.decay(scale, shift)})"] if number else []
+            below = f"({shift} - {lift})" if lift else shift
+            lines.append(f"{weight} = gl.exp2({how.exponent(score, f'{below}[:, None]')})")
         lines.append(f"{scale} = {new}")
         return weight, decay if number else None
 

@@ -25,8 +25,9 @@ from .weighing import LOG2_E
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
 PARTS = (
-    "added coarse_tangent counted diagonal_tile give_turn halves item_at items_here kept logistic_curve multiplied "
-    "partial_sum ramp rescaled rounded row_max row_sum take_turn tangent thread_words"
+    "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
+    "logistic_curve multiplied partial_sum ramp rescaled rounded row_max row_sum take_turn tangent thread_words "
+    "unit_of widened"
 ).split()
 SPECIAL = ("bounded_weights", "logistic_of")
 RESERVED = (
@@ -179,6 +180,11 @@ class GluonWriter(TileWriter):
             value = self.once(("counted", place), place.dims, build)
             texts.append(self.align(value, dims) if factor == 1 else f"{self.align(value, dims)} * {float(factor)}")
         return Value(" + ".join([*texts, *([str(float(constant))] if constant else [])]), dims)
+
+    def _cast(self, value: Value, node: Term) -> Value:
+        if (value.dtype, node.dtype) == ("bfloat16", "float32") and self.binding.loop.dim in value.dims:
+            return Value(f"widened({value.text})", value.dims)
+        return super()._cast(value, node)
 
     def _pointwise(self, node: Term, args: list[Value]) -> Value:
         if node.op == "tanh" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:

@@ -327,7 +327,11 @@ class TileWriter:
 
     def weighing(self, gauge: Term, states: Iterable[Term]) -> Weighing:
         """How the states of a gauge are weighed; all that ask get one answer."""
-        return weighing(gauge, apart=any(gauge_of(state) in self.read_again for state in states))
+        return weighing(gauge, apart=self.exactly(states))
+
+    def exactly(self, states: Iterable[Term]) -> bool:
+        """Whether the scale of these states must be theirs to the bit."""
+        return any(gauge_of(state) in self.read_again for state in states)
 
     def weights(self, how: Weighing, dim: Dim, present: Value | None, before: Value | None = None):
         """(scale, shift, weights) of a tile of gauges; `before` is the scale so far."""

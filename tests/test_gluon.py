@@ -37,7 +37,7 @@ COMPILED = [["full", 64], ["gated", 64], ["causal", 128], ["window", 128], ["sof
 COMPILED += [["alibi", 64], ["groups", 128], ["difference", 64], ["bias", 128], ["causal", 256], ["full", 96]]
 COMPILED += [["longformer", 64], ["documents", 64], ["slanted", 128], ["relative", 64], ["difference", 128]]
 COMPILED += [["gate", 64], ["gate", 128], ["boolean", 64]]
-MOST_SPILLED = 96  # bytes: a few registers of an item's first instructions, none in the loop
+MOST_SPILLED = 128  # bytes: a few registers of items' first and last instructions, none in the loop
 
 
 @pytest.fixture(scope="module")
