@@ -118,6 +118,16 @@ def in_base_two(writer, how: Weighing, rows: Dim, loop: Dim, kept: bool) -> tupl
     return Value(" + ".join(summed), (rows, loop)), replace(how, natural=1.0, within=1.0), lift
 
 
+def weights(how: Weighing, exact: bool, score: str, scale: str, shift: str, lift: str) -> tuple[str, str]:
+    """(decay, weights): the factor for what was weighed relative to the scale before, and a tile's weights. Scores that
+    may be large take one multiply-add where nothing but ratios leave, so that their scale need not be exact."""
+    if how.apart and not exact:
+        unit = f"unit_of({shift})"
+        return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - ({shift} * {unit})[:, None])"
+    below = f"({shift} - {lift})" if lift else shift
+    return f"gl.exp2({how.decay(scale, shift)})", f"gl.exp2({how.exponent(score, f'{below}[:, None]')})"
+
+
 def _whole(writer, constant: float, term: Term) -> Value:
     raw, factor = scale_split(term)
     value = writer.value(raw)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..egraph.term import Term, subterms
 from .gluon_bind import Binding, Operand, Step, accumulated, chunks
-from .gluon_gauge import in_base_two
+from .gluon_gauge import in_base_two, weights
 from .gluon_schedule import ROWS, Schedule
 from .gluon_store import State, StoreWriter
 from .gluon_walk import Walk
@@ -334,15 +334,10 @@ class Consumer:
         grown = lazily if self.schedule.lazy else f"gl.maximum({scale}, {top})"
         lines.append(f"{new} = {grown if number else top}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
-        if how.apart and not state.peak and not writer.exactly(state.record.reductions):
-            unit = fresh("unit")
-            lines += [f"{decay} = decay_of({scale}, {shift})"] if number else []
-            lines.append(f"{unit} = unit_of({shift})")
-            lines.append(f"{weight} = gl.exp2({score} * {unit}[:, None] - ({shift} * {unit})[:, None])")
-        else:
-            lines += [f"{decay} = gl.exp2({how.decay(scale, shift)})"] if number else []
-            below = f"({shift} - {lift})" if lift else shift
-            lines.append(f"{weight} = gl.exp2({how.exponent(score, f'{below}[:, None]')})")
+        exact = bool(state.peak) or writer.exactly(state.record.reductions)
+        fallen, weighed = weights(how, exact, score, scale, shift, lift)
+        lines += [f"{decay} = {fallen}"] if number else []
+        lines.append(f"{weight} = {weighed}")
         lines.append(f"{scale} = {new}")
         return weight, decay if number else None
 
