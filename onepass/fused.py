@@ -29,6 +29,7 @@ from .errors import OnepassError, ProgramError
 from .given import unproved
 from .lowering.build import plan_stores
 from .lowering.gluon_bind import bind
+from .lowering.guard_bits import packed
 from .lowering.parts import said
 from .lowering.plan import NotPlannable, Plan, Store
 from .lowering.schedule.solved import Kept
@@ -324,6 +325,7 @@ def _kernel(kernel) -> KernelReport:
     loops = tuple(str(loop.dim) for loop in kernel.loops)
     found = bind(kernel)
     form = f"plain Triton: {found}" if isinstance(found, str) else "warp-specialised Gluon"
+    form += ", the mask's tensors as bits" if not isinstance(found, str) and packed(found) else ""
     grid, masks = tuple(map(str, kernel.grid)), tuple(filter(None, map(_mask, kernel.loops)))
     return KernelReport(kernel.name, grid, str(kernel.rows or ""), loops, form=form, masks=masks, parts=said(kernel))
 

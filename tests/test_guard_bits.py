@@ -138,3 +138,12 @@ def test_a_kernel_tests_bits_and_reads_no_mask(kind, beside):
 def test_few_tiles_are_tested_as_the_guard_stands():
     binding = bind(plan_of("boolean", 64, rows=256, columns=256).kernels[0])
     assert prepare(binding, Schedule(2, 64), {}, bits=packed(binding)).shape.packed is None
+
+
+def test_the_report_says_which_kernels_test_bits():
+    import onepass
+
+    q = torch.empty(1, 2, 64, 64, dtype=torch.bfloat16)
+    attention = lambda q, k, v, mask: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    assert "as bits" in str(onepass.explain(attention, q, q, q, torch.ones(64, 64, dtype=torch.bool)))
+    assert "as bits" not in str(onepass.explain(attention, q, q, q, torch.ones(64, 64, dtype=torch.bfloat16)))
