@@ -223,16 +223,22 @@ def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
 
 
 def row_of(binding: Binding, sizes: dict) -> Row | None:
-    """The default row of a kernel."""
+    """The default row of a kernel.
+
+    A map of a guard by row and column is taken to keep every tile: one warpgroup alone reads each anew, and where most
+    run, that is more than the L2 gives. Other maps are taken to keep few.
+    """
     kernel, loop = binding.kernel, binding.loop
     length, run = resolve(loop.dim.size, sizes), ANY
     mapped = loop.map is not None and pays(kernel, loop.map, ROWS, ROWS, sizes)
     classes = None if mapped or not loop.limits else order.classes(binding, sizes, ROWS, ROWS)
+    bits = packed(binding) if mapped else None
     if not binding.overlays and (mapped or classes is not None):
-        run = UNKNOWN if mapped else ROWS * np.quantile((classes != EMPTY).sum(1), 0.9)
+        unknown = UNKNOWN if bits is None else length
+        run = unknown if mapped else ROWS * np.quantile((classes != EMPTY).sum(1), 0.9)
     uneven = mapped or bool(loop.limits)
     even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
-    full = crowded(binding, binding.diagonals if even else ())
+    full = crowded(binding if bits is None else bits.bound(binding), binding.diagonals if even else ())
     kinds = (uneven, full, bool(binding.overlays), sloped(binding))
     return default_row(width(binding), accumulated(binding), length, run, *kinds)
 

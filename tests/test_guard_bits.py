@@ -16,7 +16,7 @@ from onepass.egraph.ops import iota, le, load, logical_and, logical_not, logical
 from onepass.egraph.term import Dim, Tensor, tensors
 from onepass.lowering.block_map import MapCache
 from onepass.lowering.gluon_bind import bind
-from onepass.lowering.gluon_launch import prepare
+from onepass.lowering.gluon_launch import fitting, prepare
 from onepass.lowering.gluon_schedule import ROWS, Schedule
 from onepass.lowering.guard_bits import Words, packed, small
 from onepass.lowering.plan import BlockMap
@@ -133,6 +133,13 @@ def test_a_kernel_tests_bits_and_reads_no_mask(kind, beside):
     prepared = prepare(binding, schedule, {}, bits=packed(binding))
     assert (prepared.words.tile, prepared.words.row_tile) == (schedule.tile, ROWS)
     assert prepare(binding, schedule, {}).words is None
+
+
+@pytest.mark.parametrize("kind,consumers", [("boolean", 4), ("documents", 1)])
+def test_warpgroups_share_tiles_where_a_mask_may_leave_all(kind, consumers):
+    """A warpgroup alone reads every tile anew: where all of them run that is more than the L2 gives."""
+    binding = bind(plan_of(kind, 64, rows=4096, columns=4096).kernels[0])
+    assert fitting(binding, {}).consumers == consumers
 
 
 def test_few_tiles_are_tested_as_the_guard_stands():
