@@ -1,5 +1,8 @@
 """What a form costs: first passes over data too big for the chip, then time by a roofline, then size.
 
+A form that saves passes by far more work than was written, as by doing a product once for each term of a sum, is worse
+than any that does not.
+
 A node's time is its volume (product of the sizes of its free dims, before a reduce drops one) over the rate of the unit
 that does it. Contractions, products whose factors do not share all dims, run on matrix units. Called by extract.py.
 """
@@ -8,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
-from .term import Dim, Term, reduces
+from .term import Dim, Term, reduces, subterms
 
 NOMINAL = 2048  # stands for a symbolic size, for ranking only
 ON_CHIP = 256  # a static dim up to this size is held whole in a tile and needs no pass of its own
+WORTH = 1.15  # times the work as written that a form with fewer passes may do
+LITTLE = 2**16  # work that is no time on any device
 INNER = 1024  # so is one up to this size that is summed in products alone, inside of what streams
 
 
@@ -75,6 +81,17 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
     if op == "reduce":
         return volume(operand_dims[0])
     return volume(dims) / (target.special if unit == "special" else 1.0)
+
+
+def work(roots: Sequence[Term], target: Target) -> float:
+    """Time of all that the roots compute; what they share counts once."""
+    nodes = dict.fromkeys(n for root in roots for n in subterms(root))
+    return sum(node_time(n, target, n.op == "reduce" and contracts(n.args[0])) for n in nodes)
+
+
+def worthwhile(given: Sequence[Term], target: Target) -> float:
+    """The most work that a form of the given terms may do to save passes."""
+    return max(LITTLE, WORTH * work(given, target)) if given else inf
 
 
 def _folds_away(term: Term) -> bool:

@@ -56,7 +56,7 @@ class Node:
 class EGraph:
     """What saturation left: classes of equal nodes, the class of each root, and how it went.
 
-    held: dims that no form of the roots needs to stream.
+    held: dims that no form of the roots needs to stream. given: the roots as they came.
     """
 
     classes: dict[str, list[Node]]
@@ -64,6 +64,7 @@ class EGraph:
     fired: tuple[str, ...]
     statistics: dict = field(default_factory=dict)
     held: frozenset[Dim] = frozenset()
+    given: tuple[Term, ...] = ()
 
     @property
     def root(self) -> str:
@@ -151,7 +152,7 @@ class _Session:
             "matches": dict(sorted(self.matches.items())),
         }
         classes, roots = self._read()
-        return EGraph(classes, roots, tuple(self.first), statistics, inner_dims(self.roots))
+        return EGraph(classes, roots, tuple(self.first), statistics, inner_dims(self.roots), self.roots)
 
     def _facts(self) -> str:
         """The terms, one binding per distinct subterm, arguments first."""

@@ -36,7 +36,7 @@ def extract_exactly(egraph: EGraph, target: Target | None = None, work: float = 
         return greedy, f"greedy: {missing}"
     if found is None:
         return greedy, f"greedy: the solver answers {status}"
-    return min(greedy, found, key=lambda term: measure(term, target, egraph.held)), status
+    return min(greedy, found, key=lambda term: measure(term, target, egraph.held, egraph.given)), status
 
 
 class _Model:

@@ -1,30 +1,37 @@
 """The cheapest form in an e-graph: greedy over DAGs, so that a shared subterm is paid once.
 
-Cost is compared in order: passes over the longest data, over anything, time, number of nodes. Deterministic. Called
-by search.py; the pass count of a single term is here too, because it is the same recurrence.
+Cost is compared in order: far more work than as written, passes over the longest data, over anything, time, number of
+nodes. Deterministic. Called by search.py; the pass count of a single term is here too, because it is the same
+recurrence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cost import Target, contracts, node_time, streamed
+from .cost import Target, contracts, node_time, streamed, worthwhile
 from .engine import EGraph, Node, leafy
 from .term import Dim, Term, subterms
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The best node of a class so far: reduction depth per dim, cost of every class it needs, the term it builds."""
+    """The best node of a class so far: reduction depth per dim, cost of every class it needs, the term it builds.
+
+    excessive: it takes more time than any saved pass is worth.
+    """
 
     depths: dict[Dim, int]
     costs: dict[str, float]
     term: Term
     contracted: bool
+    excessive: bool
 
     @property
     def key(self):
-        return deepest(self.depths), max(self.depths.values(), default=0), sum(self.costs.values()), len(self.costs)
+        passes = deepest(self.depths), max(self.depths.values(), default=0)
+        return self.excessive, *passes, sum(self.costs.values()), len(self.costs)
 
 
 def extract(egraph: EGraph, target: Target | None = None) -> Term:
@@ -41,6 +48,7 @@ def extract_all(egraph: EGraph, target: Target | None = None) -> tuple[Term, ...
 def choices(egraph: EGraph, target: Target) -> dict[str, Choice]:
     """The cheapest choice of every class that has one."""
     best: dict[str, Choice] = {}
+    allowed = worthwhile(egraph.given, target)
     users: dict[str, set[str]] = {}
     for name, nodes in egraph.classes.items():
         for node in nodes:
@@ -50,23 +58,25 @@ def choices(egraph: EGraph, target: Target) -> dict[str, Choice]:
     while waiting:
         name = next(iter(waiting))
         del waiting[name]
-        if _improve(name, egraph, best, target):
+        if _improve(name, egraph, best, target, allowed):
             waiting.update(dict.fromkeys(sorted(users.get(name, ()))))
     return best
 
 
-def _improve(name: str, egraph: EGraph, best: dict[str, Choice], target: Target) -> bool:
+def _improve(name: str, egraph: EGraph, best: dict[str, Choice], target: Target, allowed: float) -> bool:
     """Takes the cheapest node whose arguments have a choice; True if that is better than before."""
     improved = False
     for node in egraph.classes[name]:
-        choice = _choose(name, node, egraph, best, target)
+        choice = _choose(name, node, egraph, best, target, allowed)
         if choice is not None and (name not in best or choice.key < best[name].key):
             best[name] = choice
             improved = True
     return improved
 
 
-def _choose(name: str, node: Node, egraph: EGraph, best: dict[str, Choice], target: Target) -> Choice | None:
+def _choose(
+    name: str, node: Node, egraph: EGraph, best: dict[str, Choice], target: Target, allowed: float
+) -> Choice | None:
     chosen = [best.get(a) for a in node.args]
     if any(c is None or name in c.costs for c in chosen):
         return None
@@ -78,7 +88,7 @@ def _choose(name: str, node: Node, egraph: EGraph, best: dict[str, Choice], targ
         costs.update(c.costs)
     costs[name] = time
     depths = _depths(node.op, node.attrs, [c.depths for c in chosen], egraph.held)
-    return Choice(depths, costs, term, contracts(term))
+    return Choice(depths, costs, term, contracts(term), sum(costs.values()) > allowed)
 
 
 def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]], held=frozenset()) -> dict[Dim, int]:
@@ -100,14 +110,17 @@ def passes(root: Term, held=frozenset()) -> int:
     return deepest(done[root])
 
 
-def measure(root: Term, target: Target, held=frozenset()) -> tuple:
-    """What is compared, of a whole term: passes over long data, over anything, time, number of nodes."""
+def measure(root: Term, target: Target, held=frozenset(), given: Sequence[Term] = ()) -> tuple:
+    """What is compared, of a whole term: passes over long data, over anything, time, number of nodes.
+
+    In front, whether it takes more time than any saved pass is worth, compared with the terms as given.
+    """
     done: dict[Term, dict[Dim, int]] = {}
     time = 0.0
     for node in subterms(root, leafy):
         done[node] = {} if leafy(node) else _depths(node.op, node.attrs, [done[a] for a in node.args], held)
         time += node_time(node, target, node.op == "reduce" and contracts(node.args[0]))
-    return deepest(done[root]), max(done[root].values(), default=0), time, len(done)
+    return time > worthwhile(given, target), deepest(done[root]), max(done[root].values(), default=0), time, len(done)
 
 
 def deepest(depths: dict[Dim, int]) -> int:

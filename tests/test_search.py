@@ -131,3 +131,15 @@ def test_egglog_itself_still_works_after_a_search():
     script += "g.check(egglog.i64(2) > egglog.i64(1)); print('ok')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "ok\n", done.stderr
+
+
+@pytest.mark.parametrize("heads, left", [(2, 1), (8, 2), (32, 2)])
+def test_no_pass_is_saved_by_far_more_work_than_was_written(heads, left):
+    """Weights mixed over g, then multiplied by values for each f: a state for every pair would need one pass."""
+    i, j, e, f, g = Dim("i", 4096), Dim("j", 4096), Dim("e", 64), Dim("f", heads), Dim("g", heads)
+    tensor = lambda name, *dims: load(Tensor(name, "float32", tuple(d.size for d in dims)), *map(iota, dims))
+    score = tensor("s", g, i, j)
+    weight = exp(score - max_over(j, score))
+    mixed = sum_over(g, tensor("w", f, g) * (weight / sum_over(j, weight)))
+    found = search(normalise(sum_over(j, mixed * tensor("v", f, j, e)), NORMAL), PHASES)
+    assert (found.passes_before, found.passes_after) == (3, left)
