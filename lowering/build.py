@@ -21,16 +21,19 @@ from .dims import (
     loop_dims,
     loop_reductions,
     private_dims,
+    repeated_dims,
     size_key,
     state_dims,
     sum_factors,
 )
+from .divisors import beside_their_dims
 from .groups import grouped
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 from .precision import with_exact
 
 HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
+TOGETHER = 2048  # those that a row of a tile may hold where, on the grid, products would be done again
 
 
 def build_plan(term: Term, output: Tensor, order: tuple[Dim, ...], derivation=(), held: int = HELD) -> Plan:
@@ -60,7 +63,8 @@ def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD, asked:
 def _prepared(stores: Sequence[Store]) -> list[Store]:
     """The stores with one name for one dim and one state for what two of them need alike."""
     order = tuple(dict.fromkeys(d for store in stores for d in store.order))
-    terms = _reuse_scales(_with_fresh_bound_dims([unshadowed(store.term) for store in stores], order))
+    terms = [beside_their_dims(unshadowed(store.term)) for store in stores]
+    terms = _reuse_scales(_with_fresh_bound_dims(terms, order))
     return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
 
 
@@ -170,6 +174,8 @@ class _Builder:
     def kernel(self, stores: tuple[Store, ...], name: str) -> Kernel:
         terms = [store.term for store in stores]
         rows, held, grid = self.shape(stores)
+        if again := [d.name for d in grid if d.size != 1 and d in repeated_dims(terms, self.held)]:
+            raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
         loops = tuple(self.mapped(loop, rows, grid) for loop in _loops(terms, rows, held, self.held))
         contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {loop.dim for loop in loops})
         inputs = tuple(dict.fromkeys(t for term in terms for t in tensors(term)))
@@ -235,6 +241,9 @@ class _Builder:
         short = [d for d in order if d in private and d not in free and not is_long(d, most) and d.size != 1]
         short = short if loops else short[-1:]  # without states, a product of two is enough
         held = _fitting(short, [store.order for store in stores], self.held)
+        again = [d for d in order if d in repeated_dims(terms, self.held) and not is_long(d, self.held) and d.size != 1]
+        if prod(d.size for d in {*again, *held}) <= TOGETHER:
+            held = [d for d in order if d in again or d in held]
         choices = (
             [d for d in carried if d not in batch and d not in held and d.size != 1],
             [d for d in carried if d not in batch],

@@ -61,7 +61,10 @@ def nested(term: Term, held: int, kept: tuple[Dim, ...]) -> Term | None:
         inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
         if inside and not _maps_values(term, outer, inside, held, kept):
             found.append((all(r.attrs[0] == "sum" for r in inside), outer))
-    return _smallest_around(min(found, key=lambda pair: pair[0])[1].args[0], set(loops)) if found else None
+    if not found:
+        return None
+    outer = min(found, key=lambda pair: pair[0])[1]
+    return _smallest_around(outer.args[0], set(loops), {r.attrs[1] for r in loops} - {outer.attrs[1]})
 
 
 def sharing(term: Term, part: Term, held: int) -> list[Term]:
@@ -114,16 +117,17 @@ def _reaches(root: Term, node: Term) -> bool:
     return any(t is node for t in subterms(root))
 
 
-def _smallest_around(body: Term, inside: set[Term]) -> Term:
-    """Down from the body while one operand holds the loops, or each that does has fewer dims; never into a state.
+def _smallest_around(body: Term, inside: set[Term], streamed: set[Dim]) -> Term:
+    """Down from the body while one operand holds the loops, or one that does has fewer dims; never into a state.
 
-    Of several operands the first is stored first: together they may have the dims of no value that was written.
+    Of several operands the smallest is stored first: together they may have the dims of no value that was written. What
+    has a streamed dim is as large as rows times columns: it is computed again, from states.
     """
     while body not in inside and body.op not in ("scale", "mantissa"):
         holders = [a for a in dict.fromkeys(body.args) if any(t in inside for t in subterms(a))]
-        if len(holders) != 1 and not all(a.dims < body.dims for a in holders):
+        if len(holders) != 1 and not any(a.dims < body.dims for a in holders) and not body.dims & streamed:
             break
-        body = holders[0]
+        body = min(holders, key=lambda a: (len(a.dims & streamed), len(a.dims)))
     if body.dtype.startswith("pair"):
         raise NotPlannable("a state inside a reduction of a dim that it depends on cannot be stored as a pair")
     return body

@@ -112,6 +112,21 @@ def batch_dims(terms: Iterable[Term]) -> set[Dim]:
     return found
 
 
+def repeated_dims(terms: Sequence[Term], held: int) -> set[Dim]:
+    """Dims for each place of which a loop would do a product again that lacks them, though another one has them.
+
+    As where products of matrices are summed over their batch: on the grid every sum would need all the products.
+    """
+    found: set[Dim] = set()
+    for loop in loop_reductions(terms, held):
+        inner = [r for r in reduces(loop.args[0]) if r.attrs[0] == "sum" and loop.attrs[1] in r.dims]
+        batch = batch_dims(inner)
+        for r in inner:
+            if any(batch & {other.attrs[1]} and r in subterms(other.args[0]) for other in inner if other is not r):
+                found |= (loop.dims | loop.args[0].dims) - r.dims
+    return found
+
+
 def state_dims(terms: Iterable[Term]) -> set[Dim]:
     """Dims of gauges, of guards under reductions, and of the bodies of reductions other than sums."""
     found: set[Dim] = set()

@@ -20,7 +20,7 @@ from .triton_ops import HALVES
 def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], asked: Sequence[Term]) -> tuple[Kernel, ...]:
     """The kernels with their `exact` reductions. asked[n]: what stores[n] computes, as the program has it."""
     pairs = zip(stores, asked, strict=True)
-    had = {n for term in asked for n in reduces(term)}
+    had = {_signature(n) for term in asked for n in reduces(term)}
     shown = {s.output for s, term in pairs if s.output.dtype not in HALVES and any(map(has_computed, unrounded(term)))}
     found: list[Kernel] = []
     for kernel in reversed(kernels):
@@ -31,9 +31,16 @@ def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], asked: Sequen
     return tuple(reversed(found))
 
 
-def _has_new_factor(node: Term, had: set[Term]) -> bool:
+def _has_new_factor(node: Term, had: set[tuple]) -> bool:
     parts = sum_factors(node) if node.attrs[0] == "sum" else []
-    return any(p.op == "reduce" and p.attrs[0] == "sum" and p not in had for p in parts)
+    return any(p.op == "reduce" and p.attrs[0] == "sum" and _signature(p) not in had for p in parts)
+
+
+def _signature(node: Term) -> tuple:
+    """A sum by the sizes of its dims and the tensors it multiplies: the same in every form that sums in one order."""
+    parts = [native(part) or part for part in sum_factors(node)]
+    tensors = frozenset(part.attrs[0].name for part in parts if part.op == "load")
+    return node.attrs[0], str(node.attrs[1].size), tuple(sorted(str(d.size) for d in node.dims)), tensors
 
 
 def unrounded(term: Term) -> Iterator[Term]:

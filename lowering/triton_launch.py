@@ -36,10 +36,11 @@ from .guard_bits import Words, word_plan
 from .map_lists import visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
+from .triton_cubes import leading
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_product import multiplies_parts
 from .triton_term import Facts
-from .tuning import CUBES, PARTS, Config, default_config, of_few_rows
+from .tuning import CUBES, PARTS, Config, cube_config, default_config, of_few_rows
 
 INT32 = 2**31
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
@@ -308,6 +309,11 @@ def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes
     return {**values, **{t.name: values[t.name].view([_size(n, sizes) for n in t.shape]) for t in stored}}
 
 
+def _power(dim: Dim) -> int:
+    """The places that a held dim has in a tile."""
+    return 1 << (dim.size - 1).bit_length()
+
+
 def widest(kernel: Kernel) -> tuple[int, int]:
     """(elements, bytes an element) of the widest held row that a tile keeps of a floating tensor."""
     placed: set[Dim | None] = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
@@ -335,6 +341,11 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     """The default configuration, for few rows another; guards that compare 64-bit data along a wide loop tile need its
     registers."""
     width, size = widest(kernel)
+    if (lead := leading(kernel, {n for root in roots(kernel) for n in subterms(root)})) and kernel.loops:
+        extent = lambda dims: prod(_power(d) for d in dims)
+        apart = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
+        states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
+        return cube_config(max(map(_power, lead)), max(extent(r.dims - apart) for r in states), width)
     if _has_cubes(kernel):
         return CUBES
     if size == 4 and multiplies_parts(kernel):

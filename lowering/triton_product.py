@@ -12,6 +12,7 @@ from ..egraph.ops import make
 from ..egraph.term import Dim, Term, subterms
 from .plan import Kernel
 from .precision import native
+from .triton_cubes import batched, merged, mixed, require_halves
 from .triton_ops import HALVES, Value, is_integer, literal, type_name
 
 NARROW = 128  # columns of a matrix that is multiplied in parts
@@ -126,9 +127,9 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
     for part in [*inside, *([weight] if weight else [])]:
         key = tuple(d for d in writer.sort(part.dims) if d != dim)
         groups.setdefault(key, []).append(part)
-    vectors = groups.pop((), [])
+    vectors, groups = groups.pop((), []), merged(groups)
     keys = sorted(groups, key=lambda k: [writer.tile_dims.index(d) for d in k])
-    if len(keys) != 2 or any(len(k) != 1 for k in keys) or any(is_integer(p.dtype) for g in groups.values() for p in g):
+    if len(keys) != 2 or any(is_integer(p.dtype) for g in groups.values() for p in g) or not _fits(*keys):
         return None
     computed = next((k for k in keys if len(groups[k]) > 1 or native(groups[k][0]) is None), keys[1])
     groups[computed] = groups[computed] + vectors
@@ -140,20 +141,43 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
     left, right = (_operand(writer, dim, groups[k], guard if guard and k == guarded else None) for k in keys)
     alone = [groups[k][0] for k in keys if len(groups[k]) == 1]
     single = any(_is_single(p) for p in alone)
-    dims = (keys[0][0], keys[1][0])
-    total = into.text if into is not None and into.dims == dims else ""
     halves = not halves_below(inside).isdisjoint(HALVES)
     pairs = _halved(writer, left, right, halves) if single and not exact else None
     kind = "bfloat16" if pairs else ""
     if pairs is None:
         kind, left, right = _agree(writer, left, right, inside, exact, single)
         pairs = [(left, right)]
+    if len({*left.dims, *right.dims}) > 3:
+        require_halves("float32" if len(pairs) > 1 else kind)
     how = {"float32": ', input_precision="ieee"', "float64": ", out_dtype=tl.float64"}.get(kind, "")
     for left, right in pairs:
-        left = left.text if left.dims.index(dim) == 1 else f"tl.trans({left.text})"
-        right = right.text if right.dims.index(dim) == 0 else f"tl.trans({right.text})"
-        total = f"tl.dot({left}, {right}{f', {total}' if total else ''}{how})"
-    return Value(total, dims)
+        into = _dot(writer, dim, left, right, into, how)
+        if into is None:
+            return None
+    return into
+
+
+def _fits(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
+    """Two matrices, two with a batch, or a matrix and a tile of three dims."""
+    shared = {*left} & {*right}
+    sizes = sorted(len({*k} - shared) for k in (left, right))
+    return (sizes == [1, 1] and len(shared) < 2) or (sizes == [1, 2] and not shared)
+
+
+def _dot(writer, dim: Dim, left: Value, right: Value, into: Value | None, how: str) -> Value | None:
+    """The product, with `into` added where it has the same dims."""
+    dims = writer.sort({*left.dims, *right.dims} - {dim})
+    shared = [d for d in dims if d in left.dims and d in right.dims]
+    added = f", {into.text}" if into is not None and into.dims == dims else ""
+    if shared:
+        return batched(left, right, dim, shared[0], dims, added + how)
+    if len(dims) == 3:
+        matrix, tile = sorted((left, right), key=lambda v: len(v.dims))
+        result = mixed(writer, matrix, tile, dim, dims, how)
+        return result and (Value(f"{into.text} + {result.text}", dims) if added else result)
+    left = left.text if left.dims.index(dim) == 1 else f"tl.trans({left.text})"
+    right = right.text if right.dims.index(dim) == 0 else f"tl.trans({right.text})"
+    return Value(f"tl.dot({left}, {right}{added}{how})", dims)
 
 
 def _halved(writer, left: Value, right: Value, halves: bool) -> list[tuple[Value, Value]] | None:

@@ -14,6 +14,7 @@ from ..egraph.affine import affine
 from ..egraph.ops import iota, make
 from ..egraph.term import Dim, Tensor, Term, substitute, subterms
 from .plan import BlockMap, Kernel, NotPlannable
+from .triton_cubes import LEAST, leading
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
 from .triton_product import contract, operands
 from .weighing import Weighing, gauge_of, read_again, weighing
@@ -48,10 +49,13 @@ class TileWriter:
         self.kept: Value | None = None  # of the loop's elements, those that may be read
         nodes = {node for root in roots for node in subterms(root)}
         self.uses = Counter(a for node in nodes for a in node.args)
-        self.held = {d: max(16, 1 << (self._static(d) - 1).bit_length()) for d in _held(kernel, nodes)}
+        self.lead = leading(kernel, nodes)
+        least = {d: 1 if d in self.lead else LEAST for d in _held(kernel, nodes)}
+        self.held = {d: max(n, 1 << (self._static(d) - 1).bit_length()) for d, n in least.items()}
         self.held |= self.alike(operands(kernel, nodes))
         self.rows = (kernel.rows,) if kernel.rows else ()
-        self.tile_dims = (*self.rows, *dict.fromkeys(loop.dim for loop in kernel.loops), *self.held)
+        columns = dict.fromkeys(loop.dim for loop in kernel.loops)
+        self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.held if d not in self.lead))
         self.blocks = {d: kernel.row_tile for d in self.rows} | {loop.dim: loop.tile for loop in kernel.loops}
         self.starts: dict[Dim, str] = {}
         self.sizes: dict[Dim, str] = {}
@@ -72,6 +76,7 @@ class TileWriter:
         ptxas of CUDA 12.8 loses half of the address of a matrix that lies where one of another pattern was.
         """
         last = {d for n in loads for d in n.args[-1].dims if n.dtype in HALVES and d in self.held}
+        last -= {*self.lead}
         widest = min(PATTERN, max((self.held[d] for d in last), default=0))
         return {d: max(self.held[d], widest) for d in last}
 

@@ -69,6 +69,8 @@ DEFAULTS = (
 )
 CUBES = Config(16, 16, 8, 1)  # for tiles of three dims, rows by loop by held: 128 float32 of 128 columns a thread
 PARTS = Config(64, 16, 4, 1)  # without a loop, where a held matrix of up to 64 columns is multiplied in parts
+CARRIED, WIDE = 128, 64  # float32 that a thread keeps of accumulators, and of a tile of three dims without them
+KEPT = 65536  # elements of a tensor that a tile of rows keeps in shared memory
 CANDIDATES = {  # by width: (rows, loop, warps, stages) that a tuner tries
     64: "128x64x4x3 128x64x8x3 128x64x8x2 64x64x4x3 128x128x8x2 128x128x8x3 128x32x4x4 256x64x8x3 128x64x4x4",
     128: "128x128x8x3 128x128x8x2 128x64x8x3 128x64x4x3 64x64x4x3 128x64x8x2 64x128x4x2 128x32x4x4",
@@ -88,6 +90,14 @@ def of_few_rows(width: int, element_bytes: int) -> Config:
     """The default where rows are fewer than a tile has: reading the loop's tiles is all the work, 32 KiB at a time."""
     fitting = 2**15 // (element_bytes << (width - 1).bit_length())
     return Config(16, max(16, min(128, fitting)), 4, 2 if fitting <= 128 else 3)
+
+
+def cube_config(lead: int, carried: int, width: int) -> Config:
+    """For tiles of three dims: places of the leading one, elements of accumulators for each row, and of a held row."""
+    warps = 8 if CARRIED * 128 < 16 * carried or (carried <= lead and lead >= 8) else 4
+    loop = 32 if carried <= lead < 16 else 16
+    rows = CARRIED * 32 * warps // carried if carried > lead else WIDE * 32 * warps // (lead * loop)
+    return Config(max(16, min(128, rows, KEPT // (lead * width))), loop, warps, 2)
 
 
 def candidates(width: int) -> tuple[Config, ...]:

@@ -60,7 +60,10 @@ CHANGES = {
 
 
 def plan_of(kind: str, width: int, dtype: str):
-    """The plan derived from plain PyTorch for batch 4, 16 heads (keys: 4 in "groups"), length 4096."""
+    """The plan derived from plain PyTorch for batch 4, 16 heads (keys: 4 in "groups"), length 4096.
+
+    Scores and weights mixed over heads are two kernels: "states" and "mixed".
+    """
 
     def attention(q, k, v):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
@@ -70,20 +73,25 @@ def plan_of(kind: str, width: int, dtype: str):
         same = ids[:, None, :, None] == ids[:, None, None, :]
         return torch.softmax(_masked(q @ k.mT / math.sqrt(width), same), -1) @ v
 
+    def mixture(q, k, v, before, after):
+        score = torch.einsum("hg,bgij->bhij", before, q @ k.mT / math.sqrt(width))
+        return torch.einsum("hg,bgij->bhij", after, torch.softmax(score, -1)) @ v
+
     heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
     inputs = [torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads]
-    program = attention if kind != "documents" else documents
+    program = {"documents": documents, "states": mixture, "mixed": mixture}.get(kind, attention)
     inputs += [torch.zeros(4, 4096, dtype=torch.int64)] if kind == "documents" else []
+    inputs += [torch.empty(16, 16, dtype=inputs[0].dtype)] * 2 if program is mixture else []
     captured = translate(program_of(program, *inputs))
     return optimize(captured.term, captured.output, captured.order).plan
 
 
 def compiled(target: str, kind: str, width: int, dtype: str):
     plan = plan_of(kind, width, dtype)
-    (kernel,) = plan.kernels
+    kernel = plan.kernels[-1 if kind == "mixed" else 0]
     config = default_for(kernel, target)
     mapped = frozenset(map_name(kernel, loop) for loop in kernel.loops if loop.map)
-    source = emit(kernel, plan, Facts(frozenset("ij"), mapped=mapped))
+    source = emit(kernel, plan, Facts(frozenset(["i", "j", "j_0"]), mapped=mapped))
     constants = {name: getattr(config, role) for name, role in source.tiles}
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}

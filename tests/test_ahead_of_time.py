@@ -22,6 +22,8 @@ CASES += [("sm_90", kind, width, "bfloat16") for kind in ("prefix", "globals", "
 CASES += [("sm_90", "window", 128, "bfloat16")]
 CASES += [("sm_90", kind, width, "float32") for width in (64, 128) for kind in ("full", "causal")]
 CASES += [("sm_90", "causal", 64, "float16")]
+CASES += [("sm_90", kind, 64, "bfloat16") for kind in ("states", "mixed")]
+SPILLED = {"mixed": 256}  # bytes, where accumulators take half of the registers; none elsewhere
 
 
 @pytest.fixture(scope="module")
@@ -48,5 +50,5 @@ def test_compiles(case, results):
     assert "error" not in said, said
     assert said["shared"] <= SHARED_MEMORY[case[0]]
     if case[0] == "sm_90":
-        assert said["spilled"] == 0, said
-        assert said["wgmma"] > 0 or case[3] == "float32", said
+        assert said["spilled"] <= SPILLED.get(case[1], 0), said
+        assert said["wgmma"] > 0 or case[1] == "mixed" or case[3] == "float32", said

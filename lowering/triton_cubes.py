@@ -1,0 +1,112 @@
+"""Products that make a tile of three dims: matrices for each place of a batch, and a matrix that mixes such tiles.
+
+A held dim that rows and columns have beside them leads in every tile, so that a mixture over it is a product of two
+matrices, the second with all rows and columns as its columns. Used by triton_term.py and triton_product.py.
+"""
+
+from __future__ import annotations
+
+from ..egraph.cost import contracts
+from ..egraph.term import Dim, Term
+from .plan import Kernel, NotPlannable
+from .triton_ops import HALVES, Value
+
+LEAST = 16  # of every dim of a product of matrices
+
+
+def leading(kernel: Kernel, nodes) -> tuple[Dim, ...]:
+    """The held dims of what is summed in a product for rows and columns at once."""
+    columns = {loop.dim for loop in kernel.loops}
+    placed = {*kernel.grid, kernel.rows, *columns}
+    products = [n for n in nodes if _is_product(n) and n.attrs[1] not in columns]
+    found = {d for n in products if kernel.rows in n.dims and columns & n.dims for d in n.dims - placed}
+    return tuple(sorted(found))
+
+
+def _is_product(node: Term) -> bool:
+    return node.op == "reduce" and node.attrs[0] == "sum" and contracts(node.args[0])
+
+
+def merged(groups: dict[tuple[Dim, ...], list]) -> dict[tuple[Dim, ...], list]:
+    """Factors by their dims, those whose dims are some of one other's beside that one: it stays one matrix."""
+    found: dict[tuple[Dim, ...], list] = {}
+    for key, parts in groups.items():
+        around = [k for k in groups if {*key} < {*k}]
+        found.setdefault(around[0] if len(around) == 1 and key else key, []).extend(parts)
+    return found
+
+
+def require_halves(kind: str) -> None:
+    """Raises NotPlannable for types without a matrix unit: tiles of three dims would take too many registers."""
+    if kind not in HALVES:
+        raise NotPlannable(f"a product of {kind} with a batch inside of a tile is left to torch")
+
+
+def batched(left: Value, right: Value, dim: Dim, batch: Dim, dims: tuple[Dim, ...], rest: str) -> Value | None:
+    """Σ_dim left · right for each place of the batch; None if the result's dims do not have that order."""
+    sides = [next(d for d in v.dims if d not in (dim, batch)) for v in (left, right)]
+    if dims != (batch, *sides):
+        return None
+    texts = [_ordered(left, (batch, sides[0], dim)), _ordered(right, (batch, dim, sides[1]))]
+    return Value(f"tl.dot({', '.join(texts)}{rest})", dims)
+
+
+def mixed(writer, matrix: Value, tile: Value, dim: Dim, dims: tuple[Dim, ...], rest: str) -> Value | None:
+    """Σ_dim matrix · tile, over the leading dim of a tile; None if it does not lead there, or not in the result.
+
+    What is folded along columns next is multiplied from the right, with rows and columns as its rows.
+    """
+    (made,) = (d for d in matrix.dims if d != dim)
+    if tile.dims[0] != dim or dims != (made, *tile.dims[1:]):
+        return None
+    parts = max(1, LEAST // min(int(writer.extent(d)) for d in (made, dim)))
+    summed = str(int(writer.extent(dim)) * parts)
+    rows, columns = map(writer.extent, tile.dims[1:])
+    few = f"{columns} // {parts}" if parts > 1 else columns
+    if _folds(writer.kernel):
+        small = _diagonal(writer, matrix, (dim, made), parts)
+        left = _reshaped(_in_parts(writer, tile, parts, (2, 3, 1, 0)), [f"{rows} * {few}", summed])
+        text = _reshaped(f"tl.dot({left}, {small}{rest})", [rows, few, str(parts), writer.extent(made)])
+        text = f"tl.trans({text}, 3, 0, 2, 1)"
+    else:
+        small = _diagonal(writer, matrix, (made, dim), parts)
+        right = _reshaped(_in_parts(writer, tile, parts, (0, 1, 2, 3)), [summed, f"{rows} * {few}"])
+        text = _reshaped(f"tl.dot({small}, {right}{rest})", [writer.extent(made), str(parts), rows, few])
+        text = f"tl.trans({text}, 0, 2, 1, 3)"
+    return Value(f"tl.reshape({text}, {writer.shape(dims)})", dims)
+
+
+def _folds(kernel: Kernel) -> bool:
+    return any(state.gauge is not None for loop in kernel.loops for state in loop.accumulators)
+
+
+def _reshaped(text: str, shape) -> str:
+    return f"tl.reshape({text}, [{', '.join(shape)}])"
+
+
+def _in_parts(writer, tile: Value, parts: int, order: tuple[int, ...]) -> str:
+    """The tile with its columns in parts: by (its first dim, part, row, column of a part), in the order asked for."""
+    first, rows, columns = map(writer.extent, tile.dims)
+    cut = _reshaped(tile.text, [first, rows, str(parts), f"{columns} // {parts}"])
+    return f"tl.trans({cut}, {', '.join(str((0, 2, 1, 3)[k]) for k in order)})"
+
+
+def _diagonal(writer, matrix: Value, dims: tuple[Dim, Dim], parts: int) -> str:
+    """The matrix for each part of the columns, repeated along a diagonal, written before the loop.
+
+    A product of matrices takes no fewer places of a dim. Parts of columns, as not a number then stays in its row.
+    """
+    text = _ordered(matrix, dims)
+    if parts == 1:
+        return text
+    at, whole = f"tl.arange(0, {parts})", [int(writer.extent(d)) * parts for d in dims]
+    same = f"({at}[:, None] == {at}[None, :])"
+    order = ("[None, :, None, :]", "[:, None, :, None]")[:: -1 if _folds(writer.kernel) else 1]
+    chosen = f"tl.where({same}{order[0]}, {text}{order[1]}, 0.0)"
+    build = lambda: writer.assign("diagonal", Value(f"tl.reshape({chosen}, {whole})", matrix.dims, matrix.dtype))
+    return writer.once(("diagonal", text), matrix.dims, build).text
+
+
+def _ordered(value: Value, dims: tuple[Dim, ...]) -> str:
+    order = tuple(value.dims.index(d) for d in dims)
+    return value.text if order == tuple(range(len(dims))) else f"tl.trans({value.text}, {', '.join(map(str, order))})"
