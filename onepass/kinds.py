@@ -61,7 +61,8 @@ KINDS = {
     }.items()
     for name in names.split()
 }
-INTERIOR = ("reduction", "view", "pointwise", "cast", "join", "creation")
+# A mixture is a contraction or layer that only sums over a batch of what comes from another one: region_walk.py tells.
+INTERIOR = ("reduction", "view", "pointwise", "cast", "join", "creation", "mixture")
 _TRANSPOSES = ("mT", "T", "mH", "H")
 _IN_PLACE_OPERATORS = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor setitem".split()
 

@@ -211,7 +211,7 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
     kind = s.kind[node]
     if kind == "other" or name_of(node) == "embedding":
         return is_lookup(node, s)
-    if kind in ("contraction", "attention", "reduction", "layer") or changes_in_place(node):
+    if kind in ("contraction", "attention", "reduction", "layer", "mixture") or changes_in_place(node):
         return False
     if kind == "join":
         return not all(_is_one_wide(n, node) for n in _tensor_inputs(node))

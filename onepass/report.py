@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections import Counter, OrderedDict
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -287,7 +288,8 @@ def _region_lines(region: RegionReport):
 
 def _in_loops(region: RegionReport) -> str:
     """How many loops the passes are, where that is another number: what a tile holds whole is read once, in none."""
-    loops = max(Counter(name for kernel in region.kernels for name in kernel.loops).values(), default=0)
+    names = (re.sub(r"_\d+$", "", name) for kernel in region.kernels for name in kernel.loops)  # j_0 is j bound again
+    loops = max(Counter(names).values(), default=0)
     if not region.kernels or loops == region.passes[1]:
         return ""
     many = f"{loops or 'no'} loop{'' if loops == 1 else 's'}"

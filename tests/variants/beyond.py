@@ -175,6 +175,12 @@ def talking_heads(q, k, v, before, after):
     return torch.einsum("hg,bgij->bhij", after, scores.softmax(-1)) @ v
 
 
+def talking_heads_by_linear(q, k, v, before, after):
+    """As with layers of weights: heads last, as many places as rows times columns."""
+    mix = lambda x, weight: F.linear(x.permute(0, 2, 3, 1), weight).permute(0, 3, 1, 2)
+    return mix(mix(scores_of(q, k), before).softmax(-1), after) @ v
+
+
 def differential(q, k, v, weight):
     (q1, q2), (k1, k2) = q.chunk(2, 1), k.chunk(2, 1)
     return (scores_of(q1, k1).softmax(-1) - weight * scores_of(q2, k2).softmax(-1)) @ v
@@ -276,7 +282,15 @@ VARIANTS = [
     Variant("MLA", latent, _latent, outside=("einsum", "einsum")),
     Variant("MLA, absorbed", latent_absorbed, _latent, outside=("einsum",)),
     Variant("MLA, one query", latent, _latent_step, kernels=3),
-    Variant("talking heads", talking_heads, _with((2, 2), (2, 2)), kernels=2, outside=("matmul", "matmul")),
+    Variant(
+        "talking heads",
+        talking_heads,
+        _with((8, 8), (8, 8), count=8),
+        kernels=2,
+        passes=2,
+        spellings=(talking_heads_by_linear,),
+    ),
+    Variant("talking heads, two", talking_heads, _with((2, 2), (2, 2)), kernels=2),
     Variant(
         "differential",
         differential,
