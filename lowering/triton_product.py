@@ -129,7 +129,7 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
         groups.setdefault(key, []).append(part)
     vectors, groups = groups.pop((), []), merged(groups)
     keys = sorted(groups, key=lambda k: [writer.tile_dims.index(d) for d in k])
-    if len(keys) != 2 or any(is_integer(p.dtype) for g in groups.values() for p in g) or not _fits(*keys):
+    if len(keys) != 2 or any(is_integer(p.dtype) for g in groups.values() for p in g) or not _fits(writer, *keys):
         return None
     computed = next((k for k in keys if len(groups[k]) > 1 or native(groups[k][0]) is None), keys[1])
     groups[computed] = groups[computed] + vectors
@@ -157,8 +157,10 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
     return into
 
 
-def _fits(left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
-    """Two matrices, two with a batch, or a matrix and a tile of three dims."""
+def _fits(writer, left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
+    """Two matrices; where a dim leads in tiles of three, also two with a batch, or a matrix and such a tile."""
+    if not writer.lead:
+        return len(left) == len(right) == 1
     shared = {*left} & {*right}
     sizes = sorted(len({*k} - shared) for k in (left, right))
     return (sizes == [1, 1] and len(shared) < 2) or (sizes == [1, 2] and not shared)
