@@ -134,7 +134,7 @@ def _loss(region: Region, answer: Fused, saved: float, make: Make) -> str:
     """Why the region's own plan is the better one; empty if it is not."""
     kernels = answer.plan.kernels
     device = value_of_node(region.output).device
-    hopper = device.type == "cuda" and _architecture(device) == SPECIAL_FORM
+    hopper = _has_special_form(device)
     options, plain = answer.options, make(region)
     rival = options.libraries and options.executor == "auto" and plain.form is not None and answer.form is None
     if rival and not (hopper and _binds(answer.plan)):  # which is measured to be faster than torch's
@@ -162,9 +162,11 @@ def _terms(plan: Plan) -> list[Term]:
     return [store.term for kernel in plan.kernels for store in kernel.stores]
 
 
-def _architecture(device: torch.device) -> str:
+def _has_special_form(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
     major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}"
+    return f"sm_{major}{minor}" == SPECIAL_FORM
 
 
 # What could be computed while loading ---------------------------------------------------------------------------------

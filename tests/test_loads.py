@@ -209,6 +209,19 @@ def test_a_form_of_torchs_own_is_not_lost(libraries):
     assert any("computed in the kernel" in line for line in region.around) != libraries
 
 
+@pytest.mark.parametrize("width, inside", [(64, True), (300, False)])
+def test_on_hopper_a_gate_is_worth_more_than_a_form_of_torchs_own(monkeypatch, width, inside):
+    """Where the kernel has the form there, which it has up to 256 columns."""
+    monkeypatch.setattr(loads, "_has_special_form", lambda device: True)
+
+    def gated(q, k, v, gate):
+        return torch.sigmoid(gate) * (torch.softmax(q @ k.mT / 4, -1) @ v)
+
+    inputs = [torch.randn(1, 2, 128, width, dtype=torch.bfloat16) for _ in range(4)]
+    (region,) = onepass.explain(gated, *inputs, options={"libraries": True}).regions
+    assert any("behind the result" in line and "computed in the kernel" in line for line in region.around) == inside
+
+
 def test_the_pass_carries_the_mode():
     made = pickle.loads(pickle.dumps(onepass.GraphPass(fuse_loads="never")))
     assert made.options.fuse_loads == "never" and made.uuid() != onepass.GraphPass().uuid()
