@@ -13,7 +13,7 @@ from torch import fx
 
 from .capture import value_of_node
 from .kinds import RESHAPING, changes_in_place, is_aten, kind_of, name_of
-from .region_walk import Survey, survey
+from .region_walk import Survey, shape, survey
 
 MAKES_NEW_MEMORY = ("contraction", "pointwise", "creation", "layer", "reduction")
 MAY_RETURN_ITS_INPUT = ("dropout", "clone", "contiguous")
@@ -105,8 +105,16 @@ def _is_filling(target, mask, value) -> bool:
 
 
 def _own_memory(target: fx.Node, known: Survey) -> bool:
+    """What the graph made, or a view of it, if nobody else reads what is looked at."""
+    while known.kind[target] == "view" and not changes_in_place(target) and _looks_alone(target):
+        target = target.args[0]
     made = target.op in ("call_function", "call_method") and known.kind[target] in MAKES_NEW_MEMORY
     return made and not changes_in_place(target) and name_of(target) not in MAY_RETURN_ITS_INPUT
+
+
+def _looks_alone(view: fx.Node) -> bool:
+    looked_at = view.args[0] if view.args else None
+    return isinstance(looked_at, fx.Node) and len(looked_at.users) == 1 and shape(looked_at) is not None
 
 
 def _unseen(target: fx.Node, node: fx.Node, known: Survey) -> bool:
