@@ -314,10 +314,8 @@ def _overwritten(reader: fx.Node, end: int, s: Survey) -> fx.Node | None:
 
 
 def _interruption(sink: fx.Node, s: Survey) -> fx.Node | None:
-    """The unknown operation between a contraction and the sink, if a reduction is on that way or there are batches."""
-    batched = len(shape(sink) or ()) > 2
-    ways = (s.broken[n] for n in sink.all_input_nodes)
-    return next((found for plain, reduced in ways if (found := reduced or (plain if batched else None))), None)
+    """The unknown operation between a contraction and the sink, if a reduction is on that way too."""
+    return next((s.broken[n][1] for n in sink.all_input_nodes if s.broken[n][1]), None)
 
 
 def _interrupted(sink: fx.Node, s: Survey) -> Region:
