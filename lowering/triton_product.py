@@ -10,7 +10,7 @@ from math import isfinite, prod
 
 from ..egraph.ops import make
 from ..egraph.term import Dim, Term, subterms
-from .plan import Kernel
+from .plan import Kernel, NotPlannable
 from .precision import native
 from .triton_cubes import batched, merged, mixed, require_halves
 from .triton_ops import HALVES, Value, is_integer, literal, type_name
@@ -111,6 +111,8 @@ def contract(writer, node: Term, body: Term, weight: Value | None = None, into=N
 def _summed_product(writer, dim: Dim, inside, weight: Value | None, guard: Value | None) -> Value:
     values = [writer.value(p) for p in inside] + ([weight] if weight else [])
     dims = writer.union(*values)
+    if writer.lead and len(dims) > 3:
+        raise NotPlannable(f"a sum of products over {len(dims)} dims of a tile at once is left to torch")
     values = [writer.hoisted(v, dims) for v in values[: len(inside)]] + values[len(inside) :]
     text = " * ".join(f"{writer.align(v, dims)}{'.to(tl.float32)' if v.dtype in HALVES else ''}" for v in values)
     product = writer.spread(Value(text or "1.0", dims), (dim,))

@@ -72,5 +72,8 @@ def test_no_kernel_for_single_precision_or_for_what_no_tile_holds():
     for kernel in plan.kernels:
         with pytest.raises(NotPlannable, match="left to torch"):
             emit(kernel, plan)
+    plan, _ = planned(lambda *tensors: mixed(*tensors), inputs_for(2))  # one pass: a state for every pair of heads
+    with pytest.raises(NotPlannable, match="dims of a tile at once"):
+        emit(plan.kernels[0], plan)
     with pytest.raises(NotPlannable, match="done again for each"):
         planned(lambda *tensors: mixed(*tensors), inputs_for(32, width=128))
