@@ -123,7 +123,7 @@ def weights(how: Weighing, exact: bool, score: str, scale: str, shift: str, lift
     may be large take one multiply-add where nothing but ratios leave, so that their scale need not be exact."""
     if how.apart and not exact:
         unit = f"unit_of({shift})"
-        return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - ({shift} * {unit})[:, None])"
+        return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - level_of({shift})[:, None])"
     below = f"({shift} - {lift})" if lift else shift
     return f"gl.exp2({how.decay(scale, shift)})", f"gl.exp2({how.exponent(score, f'{below}[:, None]')})"
 

@@ -134,10 +134,16 @@ def unit_of(scale):
 
 
 @gluon.jit
+def level_of(scale):
+    """A scale in base 2, rounded once: no multiply-add takes the product in, so that equal scales have equal levels."""
+    return gl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [scale, unit_of(scale)], gl.float32, True, 1)
+
+
+@gluon.jit
 def decay_of(before, scale):
-    """The factor for what was weighed relative to the scale before."""
-    unit, earlier = unit_of(scale), unit_of(before)
-    return gl.exp2(gl.where(unit == earlier, before * unit - scale * unit, (before - scale) * 1.4426950408889634))
+    """The factor for what was weighed relative to the scale before; 1 exactly where the scale stays."""
+    far = (before - scale) * 1.4426950408889634
+    return gl.exp2(gl.where(unit_of(scale) == unit_of(before), level_of(before) - level_of(scale), far))
 
 
 @gluon.jit

@@ -26,8 +26,8 @@ EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding ad
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
 PARTS = (
     "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
-    "logistic_curve multiplied partial_sum ramp rescaled rounded row_max row_sum take_turn tangent thread_words "
-    "unit_of widened"
+    "level_of logistic_curve multiplied partial_sum ramp rescaled rounded row_max row_sum take_turn tangent "
+    "thread_words unit_of widened"
 ).split()
 SPECIAL = ("bounded_weights", "logistic_of")
 RESERVED = (

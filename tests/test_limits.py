@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from onepass.egraph.evaluate import evaluate
 from onepass.egraph.ops import const, eq, iota, le, load, logical_and, logical_not, logical_or, lt, sum_over, where
-from onepass.egraph.term import Dim, Tensor
+from onepass.egraph.term import Dim, Tensor, subterms
 from onepass.lowering import tiled
 from onepass.lowering.build import build_plan
 from onepass.lowering.limits import ends, ranges, tile_classes, tile_range
@@ -106,6 +106,7 @@ def test_the_tiled_executor_adds_what_is_kept_once(drawn, tile, row_tile):
 @settings(max_examples=25)
 @given(guarded(40, 90))
 def test_the_kernel_adds_what_is_kept_once(drawn):
+    assume(all(n.dims for n in subterms(drawn[3]) if n.dtype == "bool"))  # the interpreter knows no constant masks
     plan, inputs, expected = sums(*drawn)
     assert torch.equal(run_triton(plan, inputs, config=Config(16, 16, 4, 1)).cpu(), expected)
 
