@@ -121,13 +121,15 @@ def _smallest_around(body: Term, inside: set[Term], streamed: set[Dim]) -> Term:
     """Down from the body while one operand holds the loops, or one that does has fewer dims; never into a state.
 
     Of several operands the smallest is stored first: together they may have the dims of no value that was written. What
-    has a streamed dim is as large as rows times columns: it is computed again, from states.
+    has a streamed dim is as large as rows times columns: it is computed again, from states. What reads nothing, as a
+    count does, is not worth a kernel.
     """
     while body not in inside and body.op not in ("scale", "mantissa"):
         holders = [a for a in dict.fromkeys(body.args) if any(t in inside for t in subterms(a))]
-        if len(holders) != 1 and not any(a.dims < body.dims for a in holders) and not body.dims & streamed:
+        reading = [a for a in holders if tensors(a)] or holders
+        if len(holders) != 1 and not any(a.dims < body.dims for a in reading) and not body.dims & streamed:
             break
-        body = min(holders, key=lambda a: (len(a.dims & streamed), len(a.dims)))
+        body = min(reading, key=lambda a: (len(a.dims & streamed), len(a.dims)))
     if body.dtype.startswith("pair"):
         raise NotPlannable("a state inside a reduction of a dim that it depends on cannot be stored as a pair")
     return body
