@@ -14,10 +14,11 @@ from torch import fx
 
 from .capture import from_aten_graph, trace, value_of_node, where_of
 from .errors import Refusal
-from .kinds import RESHAPING, changes_in_place, is_aten, name_of, only_looks
+from .kinds import RESHAPING, changes_in_place, is_aten, name_of
 from .program import Program
 from .region_growth import Growth, grow
 from .region_walk import Nodes, Survey, bodies, first_reader, in_order, is_lookup, root, shape, survey
+from .standing import obstacle, overwriting
 
 
 @dataclass(frozen=True)
@@ -159,17 +160,8 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
         said += " reading it"
         return Refusal(said, refusal.where, refusal.kind)
     floating = all(value_of_node(n).is_floating_point() for n in region.outputs)
-    return None if floating and not _moves_writes(region, s) else refusal
-
-
-def _moves_writes(region: Region, s: Survey) -> bool:
-    """The region's call would stand before an in-place operation that one of its inputs comes after."""
-    inside = set(region.nodes)
-    users = [s.place[u] for n in region.outputs for u in n.users if u not in inside]
-    first = min((*users, s.place[region.output]))
-    last = max((s.place[n] for n in (*region.inputs, *region.nodes)), default=first)
-    shared = len({root(n, s) for n in region.outputs}) < len(region.outputs)
-    return any(first <= s.place[n] <= last for n in s.in_place) or (shared and bool(s.in_place))
+    shared = len({root(n, s) for n in region.outputs}) < len(region.outputs)  # a write into one would be in both
+    return None if floating and not (shared and s.in_place) else refusal
 
 
 def _views_behind(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
@@ -192,7 +184,7 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
     end = max(map(s.place.get, outputs))
     while waiting:
         node = waiting.pop()
-        if node in nodes or _overwritten(node, end, s) is not None:  # of the latter the value is an input
+        if node in nodes or any(overwriting(node, end, s)):  # of the latter the value is an input
             continue
         if _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
             nodes.add(node)
@@ -282,9 +274,13 @@ def objection(region: Region, s: Survey) -> Refusal | None:
         reason = f"the region is under {scope}: what the graph says of its values is not what runs"
         reason += "; autocast around the whole call is captured" if scope == "autocast" else ""
         return Refusal(reason, where, scope.rpartition(" ")[2])
-    own = next((n for n in region.nodes if changes_in_place(n)), None) or _disturbance(region, s) or _moved(region, s)
+    own = next((n for n in region.nodes if changes_in_place(n)), None) or _moved(region, s)
     if own is not None:
         return Refusal(f"{name_of(own)} changes a tensor of the region in place", where_of(own) or where, "in-place")
+    write = obstacle(region, s)
+    if write is not None:
+        reason = f"the region reads what {name_of(write)} changes in place, and also what is there only behind it"
+        return Refusal(reason, where_of(write) or where, "in-place")
     return None
 
 
@@ -292,25 +288,6 @@ def _moved(region: Region, s: Survey) -> fx.Node | None:
     """An operation that gives a tensor of the region another shape in place: the graph has one shape for both."""
     known = {id(value_of_node(n)) for n in (*region.inputs, *region.nodes)}
     return next((n for n in s.in_place if name_of(n) in RESHAPING and id(value_of_node(n)) in known), None)
-
-
-def _disturbance(region: Region, s: Survey) -> fx.Node | None:
-    """A write, before the region's end, into memory that the region has read or made before it."""
-    end = max(map(s.place.get, region.outputs))
-    return next(filter(None, (_overwritten(reader, end, s) for reader in region.nodes)), None)
-
-
-def _overwritten(reader: fx.Node, end: int, s: Survey) -> fx.Node | None:
-    """A write, before the end, into memory that the node has read or made before it; a view reads nothing yet."""
-    if not s.in_place or only_looks(reader):
-        return None
-    used = {root(n, s) for n in (reader, *reader.all_input_nodes)}
-    for node in s.in_place:
-        written = node.kwargs.get("out", node.args[0] if node.args else None)
-        between = s.place[reader] < s.place[node] <= end
-        if between and isinstance(written, fx.Node) and root(written, s) in used:
-            return node
-    return None
 
 
 def _interruption(sink: fx.Node, s: Survey) -> fx.Node | None:

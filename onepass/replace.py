@@ -27,6 +27,7 @@ from .region_signature import signature
 from .region_walk import survey
 from .regions import Region, find_regions
 from .report import Refused, RegionReport, Report
+from .standing import first_user, late, write_behind
 from .widths import fix_widths
 
 KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
@@ -76,7 +77,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
     for number in range(len(regions)):
         attempt(number, lambda region, number=number: answered(number, region))
     for number in () if dry else sorted(answers, reverse=True):  # last first: a region may read an earlier one's output
-        attempt(number, lambda region, found=answers[number]: insert(graph, region, found))
+        attempt(number, lambda region, found=answers[number]: insert(graph, region, found, write_behind(region, s)))
     for number, answer in sorted(answers.items()):
         if answer.key not in reports and sources:
             answer = fused.with_sources(answer)
@@ -132,15 +133,15 @@ def _strides(node: fx.Node) -> tuple[int | str, ...]:
 # Surgery --------------------------------------------------------------------------------------------------------------
 
 
-def insert(graph: fx.Graph, region, answer: Fused) -> Fused:
-    """Puts the call where the first result is used and makes everyone use its results.
+def insert(graph: fx.Graph, region, answer: Fused, behind: fx.Node | None = None) -> Fused:
+    """Puts the call where the first result is used, or in front of a write that changes what it reads.
 
     Inputs that come later move up: a region where that would change something was refused. Only the region's own nodes
     are erased: fx would take an in-place operation whose result is unused for dead code.
     """
     tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
     sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
-    place = _place(graph, region)
+    place = _place(graph, region, (*region.inputs, *sizes), behind)
     with graph.inserting_before(place):
         call = graph.call_function(torch.ops.onepass.region.default, (tensors, answer.text, sizes))
         results = [graph.call_function(operator_module.getitem, (call, k)) for k in range(len(region.outputs))]
@@ -157,19 +158,11 @@ def insert(graph: fx.Graph, region, answer: Fused) -> Fused:
     return answer
 
 
-def _place(graph: fx.Graph, region) -> fx.Node:
-    """The first user outside, in front of which all inputs are moved; the output where every input comes before it."""
+def _place(graph: fx.Graph, region, needed, behind: fx.Node | None) -> fx.Node:
+    """The first user outside, or the write that has to come behind: in front of it all that is needed is moved."""
     place = {node: k for k, node in enumerate(graph.nodes)}
-    inside = set(region.nodes)
-    users = [u for old in region.outputs for u in old.users if u not in inside]
-    first = min((*users, region.output), key=place.__getitem__)
-    late, waiting = set(), list(region.inputs)
-    while waiting:
-        node = waiting.pop()
-        if place[node] > place[first] and node not in late:
-            late.add(node)
-            waiting.extend(node.all_input_nodes)
-    for node in sorted(late, key=place.__getitem__):
+    first = behind or first_user(region, place)
+    for node in late(needed, first, place):
         first.prepend(node)
     return first
 

@@ -1,6 +1,7 @@
 """Decoding with a cache that is written in place: attention over it is fused, the writes stay where they stand.
 
-One graph serves every position. A region that would read what is written later stays as it is, and says so.
+One graph serves every position. A region that reads before a write and what
+is written behind it stays as it is, and says so.
 """
 
 import math
@@ -71,6 +72,12 @@ def scores_of_the_old_cache(q, k, v, keys, values, place):
     return scores.softmax(-1) @ values + keys.sum()
 
 
+def weights_of_the_old_cache(q, k, v, keys, values, place):
+    weights = (q @ keys.mT).softmax(-1)
+    copied(q, k, v, keys, values, place)
+    return weights @ values
+
+
 def decoded(step, heads, more, run):
     """The results of a few steps, and the caches behind them."""
     torch.manual_seed(0)
@@ -94,7 +101,8 @@ def decoded(step, heads, more, run):
         (written_again_later, 1),
         (two_layers, 2),
         (counted, 1),
-        (scores_of_the_old_cache, 0),
+        (scores_of_the_old_cache, 1),
+        (weights_of_the_old_cache, 0),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )

@@ -1,0 +1,92 @@
+"""Where a region's call may stand among a graph's writes in place: it reads all at once what the region read in turn.
+
+A place is right if no write lies between it and any node of the region that reads what is written; what comes later and
+is needed moves up to it. No node changes. Called by regions.py, and by replace.py, which puts the call there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx
+
+from .capture import value_of_node
+from .kinds import changes_in_place, only_looks
+from .region_walk import Survey, root
+
+if TYPE_CHECKING:
+    from .regions import Region
+
+
+def obstacle(region: Region, s: Survey) -> fx.Node | None:
+    """A write that lies between what the region reads wherever its call would stand; None if a place is right."""
+    if not s.in_place:
+        return None
+    writes = list(_between(region, s, s.place[first_user(region, s.place)]))
+    return writes[0] if writes and _early(region, s, writes) is None else None
+
+
+def write_behind(region: Region, s: Survey) -> fx.Node | None:
+    """The write in front of which the call has to stand; None where it may stand at its first user, or nowhere."""
+    if not s.in_place:
+        return None
+    writes = list(_between(region, s, s.place[first_user(region, s.place)]))
+    return _early(region, s, writes) if writes else None
+
+
+def first_user(region: Region, place: dict[fx.Node, int]) -> fx.Node:
+    """The first that uses a result outside; the main result where that comes before."""
+    inside = set(region.nodes)
+    users = [u for old in region.outputs for u in old.users if u not in inside]
+    return min((*users, region.output), key=place.__getitem__)
+
+
+def late(needed: Iterable[fx.Node], first: fx.Node, place: dict[fx.Node, int]) -> list[fx.Node]:
+    """What comes behind a place of what is needed there, in order: it has to move up."""
+    found, waiting = set(), list(needed)
+    while waiting:
+        node = waiting.pop()
+        if place[node] > place[first] and node not in found:
+            found.add(node)
+            waiting.extend(node.all_input_nodes)
+    return sorted(found, key=place.__getitem__)
+
+
+def _early(region: Region, s: Survey, writes: list[fx.Node]) -> fx.Node | None:
+    first = min(writes, key=s.place.__getitem__)
+    return first if next(_between(region, s, s.place[first]), None) is None else None
+
+
+def _between(region: Region, s: Survey, place: int) -> Iterator[fx.Node]:
+    """The writes between the place and the readers of what they write; what would move up and writes itself."""
+    moving = late(region.inputs, s.order[place], s.place)
+    yield from (node for node in moving if changes_in_place(node))
+    for reader in (*region.nodes, *moving):
+        yield from overwriting(reader, place, s)
+
+
+def overwriting(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
+    """Writes between the node and in front of a place into memory that it reads or makes; a view reads nothing yet."""
+    low, high = sorted((place, s.place[reader]))
+    between = [n for n in s.in_place if low <= s.place[n] < high and n is not reader]
+    if between and not only_looks(reader):
+        used = set().union(*(_memory(n, s) for n in (reader, *reader.all_input_nodes)))
+        yield from (n for n in between if not used.isdisjoint(_memory(_written(n), s)))
+
+
+def _written(node: fx.Node) -> fx.Node | None:
+    """The tensor that an operation in place writes into."""
+    written = node.kwargs.get("out", node.args[0] if node.args else None)
+    return written if isinstance(written, fx.Node) else None
+
+
+def _memory(node: fx.Node | None, s: Survey) -> set:
+    """Equal members of two nodes' sets: they may share memory, as a cache and a view of it that are both inputs do."""
+    if node is None:
+        return set()
+    value = value_of_node(node)
+    values = value if isinstance(value, tuple | list) else (value,)
+    strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
+    return {root(node, s), *(t.untyped_storage()._cdata for t in strided)}
