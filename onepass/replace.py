@@ -65,6 +65,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
 
     s = survey(graph)
     reads: Reads = {}
+    behind: dict[int, fx.Node | None] = {}
     claimed = {node for region in regions for node in region.owned}
 
     def answered(number: int, region: Region) -> Fused:
@@ -72,12 +73,13 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
         make = lambda r: _answer(r, options, known)
         regions[number], found = fuse(region, s, taken, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
+        behind[number] = write_behind(regions[number], s)
         return found
 
     for number in range(len(regions)):
         attempt(number, lambda region, number=number: answered(number, region))
     for number in () if dry else sorted(answers, reverse=True):  # last first: a region may read an earlier one's output
-        attempt(number, lambda region, found=answers[number]: insert(graph, region, found, write_behind(region, s)))
+        attempt(number, lambda region, n=number, found=answers[number]: insert(graph, region, found, behind[n]))
     for number, answer in sorted(answers.items()):
         if answer.key not in reports and sources:
             answer = fused.with_sources(answer)
