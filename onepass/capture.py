@@ -179,10 +179,16 @@ def _clean(name: str, used: set[str]) -> str:
 
 def size_of(value: int | torch.SymInt) -> Size:
     """A size as the graph has it now: a number, also where a guard has fixed a symbol, or the symbols' text."""
+    found = expression(value)
+    return found if isinstance(found, int) else str(found)
+
+
+def expression(value: int | torch.SymInt) -> int | sympy.Expr:
+    """The same as a number or a formula of symbols."""
     if isinstance(value, int):
         return value
-    expression = value.node.expr.replace(FloorDiv, _divided)
-    return int(expression) if expression.is_Integer else str(expression)
+    found = value.node.expr.replace(FloorDiv, _divided)
+    return int(found) if found.is_Integer else found
 
 
 def _divided(a, b):

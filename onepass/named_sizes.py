@@ -1,4 +1,4 @@
-"""x.size() as the sizes themselves: numbers, and the graph's inputs that hold a symbol.
+"""x.size(), and one size of a value, as the sizes themselves: numbers, and the graph's inputs that hold a symbol.
 
 A size says nothing of values, but a call that reads the scores and gives what the scores meet later would tear a region
 apart. Invariant: the graph computes what it did. Called by replace.py before regions are looked for.
@@ -9,27 +9,35 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from .capture import value_of_node
+from .capture import size_of, value_of_node
 
 
 def name_sizes(graph: fx.Graph) -> int:
     """How many calls were replaced; one whose sizes no input holds stays."""
     inputs = {n: value_of_node(n) for n in graph.find_nodes(op="placeholder")}
-    held = {str(value.node.expr): n for n, value in inputs.items() if _is_symbol(value)}
+    held = {size_of(value): n for n, value in inputs.items() if _is_symbol(value)}
+    named = lambda size: size if isinstance(size, int) else held.get(size)
     replaced = 0
     for node in graph.find_nodes(op="call_method", target="size"):
         source = value_of_node(node.args[0])
         if len(node.args) > 1 or node.kwargs or not isinstance(source, torch.Tensor):
             continue
-        sizes = tuple(held.get(str(n.node.expr)) if _is_symbol(n) else int(n) for n in source.shape)
-        if None in sizes:
-            continue
-        named = lambda n, old=node, new=sizes: new if n is old else n
-        for user in list(node.users):
-            user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), named)
-        graph.erase_node(node)
-        replaced += 1
+        replaced += _replaced(node, tuple(named(size_of(n)) for n in source.shape))
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
+        value = value_of_node(node)
+        replaced += isinstance(value, int | torch.SymInt) and _replaced(node, named(size_of(value)))
     return replaced
+
+
+def _replaced(node: fx.Node, by) -> bool:
+    """Whether every user reads the sizes instead of the call."""
+    if by is None or (isinstance(by, tuple) and None in by):
+        return False
+    named = lambda n: by if n is node else n
+    for user in list(node.users):
+        user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), named)
+    node.graph.erase_node(node)
+    return True
 
 
 def _is_symbol(value) -> bool:

@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import fx
 
+from . import axes
 from .capture import size_of, value_of_node
 from .egraph.cost import NOMINAL
 from .kinds import INTERIOR, changes_in_place, is_aten, is_higher_order, kind_of, name_of
@@ -26,7 +27,8 @@ WHOLE: Broken = (None, None)
 class Survey:
     """One walk over the graph: kinds, positions, which contractions a value comes from, plainly or by a reduction.
 
-    `broken` holds, for the same two ways, the first unknown operation on a way from a contraction.
+    `broken` holds, for the same two ways, the first unknown operation on a way from a contraction; `axes` what the axes
+    of such a value are made of, `mixed` the sizes that a mixture sums over or makes.
     """
 
     order: list[fx.Node]
@@ -38,18 +40,20 @@ class Survey:
     in_place: list[fx.Node]
     scope: dict[fx.Node, str]
     broken: dict[fx.Node, Broken]
+    axes: dict[fx.Node, axes.Axes | None]
+    mixed: dict[fx.Node, tuple[int | torch.SymInt, ...]]
 
 
 def survey(graph: fx.Graph) -> Survey:
     """What is known of every node of the graph."""
-    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, [], {}, {})
+    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, [], {}, {}, {}, {})
     open_scopes: list[str] = []
     for position, node in enumerate(s.order):
         kind = kind_of(node)
         if kind == "contraction" and _is_projection(node, s):
             kind = "layer"
-        if kind in ("contraction", "layer") and _is_mixture(node, s):
-            kind = "mixture"
+        mixed = axes.mixture(node, s.axes) if kind in ("contraction", "layer") else None
+        kind = "mixture" if mixed else kind
         if kind == "reduction" and name_of(node) == "sum" and _is_outer(node.all_input_nodes[0], s):
             kind = "contraction"
         _enter_or_leave(name_of(node), open_scopes)
@@ -61,6 +65,12 @@ def survey(graph: fx.Graph) -> Survey:
             plain, reduced = NOTHING, plain | reduced
         s.plain[node] = frozenset((node,)) if kind == "contraction" else plain
         s.reduced[node] = reduced
+        if mixed is not None:
+            s.axes[node], s.mixed[node] = mixed.axes, mixed.sizes
+        elif kind == "contraction":
+            s.axes[node] = axes.made(node)
+        elif plain or reduced:
+            s.axes[node] = axes.carried(node, s.axes)
         s.free[node] = _is_free(node, kind, s)
         s.broken[node] = _broken(node, kind, s)
         if changes_in_place(node):
@@ -170,34 +180,6 @@ def _is_projection(node: fx.Node, s: Survey) -> bool:
         return False
     merged = s.kind[left] == "view" and len(shape(left.all_input_nodes[0]) or ()) > 2
     return len(shape(left)) > 2 or merged
-
-
-def _is_mixture(node: fx.Node, s: Survey) -> bool:
-    """A sum over another axis than the last two of what comes from a contraction, with weights that lack those two."""
-    operands = [n for n in node.all_input_nodes if shape(n) is not None]
-    made = [bool(s.plain[n] or s.reduced[n]) for n in operands[:2]]
-    if sum(made) != 1:
-        return False
-    source = operands[made.index(True)]
-    if name_of(node) == "linear":
-        return source is node.args[0] and _last_axis_was_batch(source, s)
-    if name_of(node) != "einsum" or len(operands) != 2 or not isinstance(node.args[0], str):
-        return False
-    subscripts, arrow, result = node.args[0].replace(" ", "").partition("->")
-    letters = subscripts.split(",")
-    if not arrow or "." in subscripts or len(letters) != 2 or len(result) != len(letters[made.index(True)]):
-        return False
-    own, others = letters[made.index(True)], letters[made.index(False)]
-    pair = own[-2:]
-    return len(own) > 2 and result[-2:] == pair and not {*pair} & {*others} and bool({*own} - {*result})
-
-
-def _last_axis_was_batch(source: fx.Node, s: Survey) -> bool:
-    """A permutation whose last axis is none of the last two of what is permuted."""
-    if name_of(source) != "permute" or not (s.plain[source] or s.reduced[source]):
-        return False
-    axes = source.args[1] if isinstance(source.args[1], tuple | list) else source.args[1:]
-    return isinstance(axes[-1], int) and len(axes) > 2 and axes[-1] % len(axes) < len(axes) - 2
 
 
 def _is_outer(node: fx.Node, s: Survey) -> bool:

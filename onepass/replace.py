@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator as operator_module
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -70,7 +71,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
 
     def answered(number: int, region: Region) -> Fused:
         taken = frozenset(claimed - region.owned)
-        make = lambda r: _answer(r, options, known)
+        make = lambda r: _answer(r, s.mixed, options, known)
         regions[number], found = fuse(region, s, taken, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
         behind[number] = write_behind(regions[number], s)
@@ -89,9 +90,9 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
     return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
 
 
-def _answer(region: Region, options: Options, known: dict) -> Fused:
+def _answer(region: Region, mixed: Mapping, options: Options, known: dict) -> Fused:
     """What is known of a region with this signature; a refusal is remembered as well as a plan."""
-    fix_widths(region)
+    fix_widths(region, mixed)
     name = signature(region)
     if name not in known:
         try:

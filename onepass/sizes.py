@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import mul
 
 from .egraph.ops import cast, const, make, sqrt
 from .egraph.term import Term
@@ -113,10 +115,13 @@ def term_of(text: Size | float, real: str = "float32") -> Term:
     if not isinstance(text, str):
         return const(text)
     quotient = lambda a, b: _as_float(a, real) / _as_float(b, real)
-    power = lambda a, b: make("pow", (_as_float(a, real), _as_float(b, real)))
+    whole = lambda n: n.op == "const" and n.attrs[0] in range(1, 9)
+    float_power = lambda a, b: make("pow", (_as_float(a, real), _as_float(b, real)))
+    power = lambda a, b: reduce(mul, [a] * b.attrs[0]) if whole(b) else float_power(a, b)
     table = _TERMS | {
         **dict.fromkeys((ast.Div, "FloatTrueDiv", "IntTrueDiv"), quotient),
-        **dict.fromkeys((ast.Pow, "FloatPow"), power),
+        ast.Pow: power,
+        "FloatPow": float_power,
         "ToFloat": lambda a: _as_float(a, real),
         "sqrt": lambda a: sqrt(_as_float(a, real)),
     }
@@ -138,6 +143,8 @@ def product(factors) -> tuple[int, tuple[str, ...]]:
 def _factors(node) -> list[Size]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return _factors(node.left) + _factors(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant):
+        return _factors(node.left) * node.right.value  # several views of rows and columns make one axis: n**2
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return [node.value]
     return [ast.unparse(node)]

@@ -1,14 +1,16 @@
-"""Widths of rows that Dynamo left symbolic become numbers, under a guard of the graph's own.
+"""Widths of rows, and numbers of heads that are mixed, which Dynamo left symbolic become numbers, under guards.
 
-A kernel holds a width whole in a tile, so it is made for one; lengths, batch and heads stay symbolic. Nothing that the
-user marked as dynamic is fixed: that would raise. Called by replace.py before a region is traced.
+A kernel holds them whole in a tile, so it is made for them; lengths, batch and other heads stay symbolic. Nothing that
+the user marked as dynamic is fixed: that would raise. Called by replace.py before a region is traced.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import fx
 
 from .capture import value_of_node
 from .regions import Region
@@ -16,8 +18,11 @@ from .regions import Region
 WIDEST = 512  # what is longer is no width of a tile
 
 
-def fix_widths(region: Region) -> None:
-    """Puts a guard on every symbol that is the last axis of the region's matrices and stands nowhere else in them."""
+def fix_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymInt]]) -> None:
+    """Puts a guard on every symbol that is the last axis of the region's matrices and stands nowhere else in them.
+
+    And on what the region's mixtures sum over or make: `mixed` says it.
+    """
     axes: dict[str, set[bool]] = defaultdict(set)
     known: dict[str, torch.SymInt] = {}
     for node in region.inputs:
@@ -26,9 +31,11 @@ def fix_widths(region: Region) -> None:
             if isinstance(size, torch.SymInt):
                 known[str(size.node.expr)] = size
                 axes[str(size.node.expr)].add(axis == value.dim() - 1 > 0)
-    for text, last in axes.items():
-        size = known[text]
-        if last == {True} and size.node.has_hint() and 1 < size.node.hint <= WIDEST and not _marked(size):
+    summed = [size for node in region.nodes for size in mixed.get(node, ())]
+    for size in (*(known[text] for text, last in axes.items() if last == {True}), *summed):
+        if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
+            continue
+        if 1 < size.node.hint <= WIDEST and not _marked(size):
             int(size)  # which guards it
 
 
