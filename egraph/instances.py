@@ -65,11 +65,13 @@ class Instance:
     binding: dict[str, object]
 
     def __str__(self) -> str:
-        lines = []
-        for name, value in sorted(self.binding.items()):
-            lines.append(f"{name} = {value.size}" if isinstance(value, Dim) else f"{name} = {value}")
-        lines += [f"{name} = {array.tolist()}" for name, array in sorted(self.arrays.items())]
-        return "\n".join(lines)
+        shown = dict(self.binding)
+        heads = {name: name for name in self.arrays}
+        for name, value in self.binding.items():  # a variable that is a tensor of its name is said with its elements
+            if isinstance(value, Term) and value.op == "load" and value.attrs[0].name == name in heads:
+                heads[name] = str(shown.pop(name))
+        lines = [f"{n} = {v.size if isinstance(v, Dim) else v}" for n, v in sorted(shown.items())]
+        return "\n".join([*lines, *(f"{heads[name]} = {a.tolist()}" for name, a in sorted(self.arrays.items()))])
 
 
 def drawn_instance(rule: Rule | PatternRule, choose: Callable, array: Callable) -> Instance | None:

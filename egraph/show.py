@@ -37,7 +37,8 @@ def _text(node: Term, parts: list[tuple[str, int]]) -> tuple[str, int]:
         case "iota" | "var" | "size":
             return str(node.attrs[0]), 9
         case "load":
-            return f"{node.attrs[0].name}[{', '.join(text for text, _ in parts)}]", 9
+            name = node.attrs[0].name
+            return f"{name}[{', '.join(text for text, _ in parts)}]" if parts else name, 9
         case "reduce":
             monoid, dim = node.attrs
             return f"{_FOLDS.get(monoid, monoid)}_{dim} {held(0, 2)}", 1

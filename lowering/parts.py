@@ -24,6 +24,7 @@ THEOREMS = {  # in proofs/theory: what makes the sharing out a law, for a monoid
 RESIDENT = 2  # programs for each multiprocessor: while one waits for memory, the other computes
 LEAST = 2  # tiles of a part: what a program costs beside them should not be felt
 MANY, ROWS = 256, 64  # multiprocessors of no device, and rows of a tile, for what is said before sizes are known
+PLURAL = {"rescaled": "rescaled sums", "sum": "sums", "prod": "products", "max": "maxima", "min": "minima"}
 LONG = 24  # tiles of a loop that is worth one more kernel
 
 
@@ -38,7 +39,8 @@ class Shared:
     def __str__(self) -> str:
         over = ", ".join(str(loop.dim) for loop in self.first.loops)
         monoids = dict.fromkeys(a.monoid for loop in self.last.loops for a in loop.accumulators)
-        return f"{over} shared out over programs, whose states {self.last.name} merges by {', '.join(monoids)}"
+        kinds = " and ".join(PLURAL.get(monoid, monoid) for monoid in monoids)
+        return f"{over} shared out over programs, whose states, {kinds}, {self.last.name} merges"
 
 
 def number(programs: int, tiles: int, places: int, enough: float = 1.0) -> int:

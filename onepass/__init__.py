@@ -15,7 +15,7 @@ _HOME = {  # public name: the module that holds it; a module that is public itse
     "Rule": "egraph",
     "check": "given",
     "errors": "errors",
-    "explain": "report",
+    "explain": "explained",
     "independent": "egraph",
     "onepass_backend": "backend",
     "positive": "egraph",

@@ -65,8 +65,8 @@ def _demo(chosen) -> int:
 
 def _explain(chosen) -> int:
     from .errors import OptionError
+    from .explained import explain
     from .options import Options
-    from .report import explain
     from .target import GUESSED_SHAPE, HINT, TargetError, said, target
 
     try:

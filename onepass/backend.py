@@ -7,10 +7,12 @@ in here leaves the graph as it was, unless strict. Nothing of the process is con
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import torch
 from torch import fx
 
+from .breaks import break_after
 from .options import Options
 from .report import Report, record
 
@@ -33,7 +35,8 @@ def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False) -> R
     report = rewrite(gm.graph, options, dry=dry, sources=dry)
     if report.regions and not dry:
         gm.recompile()
-    return report
+    ends = break_after(gm)
+    return report if ends is None else replace(report, breaks=(ends,))
 
 
 def _inductor(gm, example_inputs, options: Options, mode):

@@ -36,12 +36,21 @@ _INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_inductor|_high
 
 
 def where_of(node: fx.Node) -> str:
-    """The user's file:line of a node, or '' where none is known."""
+    """The user's file:line of a node; of a module of torch's that no line of a user's calls, where its forward is."""
     trace = node.meta.get("stack_trace") or ""
     frames = _FRAME.findall(trace)
     outside = [f for f in frames if not _INSIDE_TORCH.search(f[0])]
     file, line = (outside or frames or [("", "")])[-1]
-    return f"{file}:{line}" if file else ""
+    return f"{file}:{line}" if file else _forward_of(node)
+
+
+def _forward_of(node: fx.Node) -> str:
+    """The file:line of the innermost module's forward: Dynamo notes no lines of torch's own modules."""
+    for _, module in reversed((node.meta.get("nn_module_stack") or {}).values()):
+        code = getattr(getattr(module, "forward", None), "__code__", None)
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+    return ""
 
 
 def value_of_node(node: fx.Node):

@@ -16,7 +16,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from torch import nn
 
 from . import measure
-from .report import RegionReport, explain, reports
+from .explained import explain
+from .report import RegionReport, reports
 
 CONTEXT, WIDTH, HEADS = 512, 256, 4
 MEASURED_HEADS, MEASURED_DIM = 8, 64

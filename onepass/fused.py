@@ -260,6 +260,8 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
         kernels=tuple(_kernel(k) for k in found.plan.kernels),
         statistics=dict(found.statistics),
         executor=options.executor,
+        libraries=options.libraries,
+        device=program.inputs[0].meta.device if program.inputs else "cpu",
         cache="searched now",
         backward=BACKWARD,
         proof="\n\n".join(derivation.explained(laws) for derivation in found.derivations),

@@ -19,6 +19,7 @@ from .program import Program
 from .region_growth import Growth, grow
 from .region_walk import Nodes, Survey, bodies, first_reader, in_order, is_lookup, root, shape, survey
 from .standing import obstacle, overwriting
+from .unfused import unfused
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def find_regions(graph: fx.Graph) -> list[Region]:
     regions = [_grown(draft, s, claimed - draft.owned) for draft in drafts]
     regions = _joined(sorted(filter(None, regions), key=lambda r: s.place[r.output]), s)
     regions = [replace(r, refusal=objection(r, s) or r.refusal) for r in regions]
-    regions += [_interrupted(sink, s) for sink in sinks if sink not in claimed and _interruption(sink, s)]
+    alone = [sink for sink in sinks if sink not in claimed]
+    regions += [_interrupted(sink, s) for sink in alone if _interruption(sink, s)]
+    regions += [refused_at(sink, why) for sink in alone if (why := unfused(sink, s))]
     regions += [r for call in s.order for body in bodies(call) for r in _called(call, body)]
     return sorted(regions, key=lambda r: s.place[r.output])
 

@@ -116,10 +116,10 @@ def test_the_report_says_the_form_and_why_not():
 
     q = torch.empty(1, 2, 64, 64, dtype=torch.bfloat16)
     said = str(onepass.explain(plain("full"), q, q, q))
-    assert "on Hopper   warp-specialised Gluon" in said
+    assert "elsewhere   on a Hopper GPU, warp-specialised Gluon" in said
     q = q.float()
     said = str(onepass.explain(plain("full"), q, q, q))
-    assert "on Hopper   plain Triton" in said and "half precision" in said
+    assert "elsewhere   on a Hopper GPU, plain Triton" in said and "half precision" in said
 
 
 def test_a_kernel_with_an_offset_that_no_tensor_map_describes_does_not_bind():

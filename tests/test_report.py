@@ -11,7 +11,7 @@ import torch
 
 import onepass
 from onepass import __main__ as command
-from onepass import report
+from onepass import report, report_text
 from onepass.backend import onepass_backend
 from onepass.report import RegionReport, Report
 from onepass.runner import ExecutorError
@@ -128,7 +128,7 @@ def test_a_report_comes_back_from_json():
 
 def test_html_escapes():
     page = Report(failures=("<script>alert(1)</script>",))
-    assert "<script>" not in report._page(page)
+    assert "<script>" not in report_text.page(page)
 
 
 def test_an_unknown_option_of_explain_is_refused():

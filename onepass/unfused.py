@@ -1,0 +1,63 @@
+"""Why a product that reads what a reduction made is in no region: what the reduction reads is no product's result.
+
+Says what that is and where it stands: an input, a layer, an operation without terms. Nothing is decided here. Called by
+regions.py for products that no region owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+import torch
+from torch import fx
+
+from .capture import value_of_node, where_of
+from .errors import Refusal
+from .kinds import INTERIOR, name_of
+from .region_walk import Survey, hinted, shape
+
+GIVEN = ("placeholder", "get_attr")
+PAIR = "a region is two products with the reduction between them"
+
+
+def unfused(sink: fx.Node, s: Survey) -> Refusal | None:
+    """Why the reduction in front of the sink is not fused with it; None if there is none, or a product before it."""
+    operands = [n for n in sink.all_input_nodes if shape(n) is not None]
+    if any(s.reduced[n] or s.broken[n][1] for n in operands):
+        return None
+    reduction = next((n for n in _behind(operands, s) if s.kind[n] == "reduction"), None)
+    if reduction is None:
+        return None
+    borders = [n for n in _behind(reduction.all_input_nodes, s) if s.kind[n] not in (*INTERIOR, "creation")]
+    tensors = [n for n in borders if shape(n) is not None]
+    if not tensors:
+        return None
+    source = max(tensors, key=lambda n: (prod(hinted(value_of_node(n))), n.op not in GIVEN))
+    reason = f"what {name_of(reduction)} reduces {_origin(source, s)}"
+    return Refusal(reason, where_of(reduction) or where_of(sink), "no product before")
+
+
+def _behind(nodes: Iterable[fx.Node], s: Survey) -> Iterable[fx.Node]:
+    """The nodes and what they are made from, nearest first, as far as nodes between products go."""
+    waiting, seen = list(nodes), set()
+    for node in waiting:
+        if node not in seen:
+            seen.add(node)
+            yield node
+            if s.kind[node] in INTERIOR:
+                waiting += node.all_input_nodes
+
+
+def _origin(source: fx.Node, s: Survey) -> str:
+    place = f" at {where_of(source)}" if where_of(source) else ""
+    if source.op in GIVEN:
+        called = source.name.removeprefix("l_").strip("_")
+        kind = "a parameter" if isinstance(value_of_node(source), torch.nn.Parameter) else "an input of this graph"
+        return f"is {called}, {kind}, and no product's result: {PAIR}"
+    if s.kind[source] == "layer":
+        return f"comes from {name_of(source)}{place}, a product with weights: layers are left to torch, and {PAIR}"
+    if s.kind[source] == "attention":
+        return f"comes from {name_of(source)}{place}, which is a region of its own"
+    called = name_of(source) or str(source.target)
+    return f"comes from {called}{place}, which onepass has no terms for: {PAIR}"

@@ -1,0 +1,155 @@
+"""What a reader of a report is told where nothing is fused: the true reason, with file and line."""
+
+import sys
+
+import pytest
+import torch
+
+import onepass
+from onepass.report import Refused
+
+pytestmark = pytest.mark.usefixtures("fresh")
+X = torch.randn(2, 20, 16)
+
+
+def line(function, offset: int = 0) -> str:
+    return f"{__file__}:{function.__code__.co_firstlineno + offset}"
+
+
+def weighted(scores, v):
+    return torch.softmax(scores, -1) @ v
+
+
+def projected(x, w):
+    wide = torch.nn.functional.linear(x, w)
+    return torch.softmax(wide, -1) @ x
+
+
+def added(q, k, v, w):
+    scores = torch.nn.functional.linear(torch.tanh(q[:, :, None] + k[:, None]), w)
+    weights = torch.softmax(scores[..., 0], -1)
+    return weights @ v
+
+
+def spread(x, v):
+    scores = torch.cumsum(x, -1)
+    return torch.softmax(scores, -1) @ v
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "said", "offset"),
+    [
+        (weighted, [(2, 20, 20), (2, 20, 16)], "is scores, an input of this graph", 1),
+        (projected, [(2, 16, 16), (16, 16)], "comes from linear at {0}, a product with weights", 2),
+        (added, [(2, 20, 16)] * 3 + [(1, 16)], "comes from linear at {0}, a product with weights", 2),
+        (spread, [(2, 20, 20), (2, 20, 16)], "comes from cumsum at {0}, which onepass has no terms for", 2),
+    ],
+)
+def test_what_a_reduction_reads_is_named_where_it_is_no_product(function, shapes, said, offset):
+    found = onepass.explain(function, *map(torch.randn, shapes))
+    (refused,) = found.refusals
+    assert said.format(line(function, 1)) in refused.reason and refused.where == line(function, offset)
+    assert "nothing to fuse" not in str(found) and refused.reason in str(found)
+
+
+def test_a_product_in_front_is_not_denied():
+    def attend(q, k, v):
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    found = onepass.explain(attend, X, X, X)
+    assert len(found.regions) == 1 and found.refusals == () and found.breaks == ()
+
+
+def interrupted(q, k, v):
+    scores = q @ k.mT
+    torch._dynamo.graph_break()
+    return torch.softmax(scores, -1) @ v
+
+
+def branching(q, k, v):
+    scores = q @ k.mT
+    if scores.max() > 3:
+        scores = scores / 2
+    return torch.softmax(scores, -1) @ v
+
+
+@pytest.mark.parametrize(
+    ("function", "said"), [(interrupted, "torch._dynamo.graph_break()"), (branching, "a branch on a tensor's value")]
+)
+def test_a_graph_break_is_named_with_its_line_and_reason(function, said):
+    found = onepass.explain(function, X, X, X)
+    (ends,) = found.breaks
+    assert found.graphs == 2 and said in ends.reason and ends.where == line(function, 2)
+    assert f"graph break: {ends.where}" in str(found) and "breaks" in found.json()
+    assert [r.kind for r in found.refusals] == ["no product before"]
+
+
+def looping(q, k, v):
+    for _ in range(2):
+        scores = q @ k.mT
+        torch._dynamo.graph_break()
+        v = torch.softmax(scores, -1) @ v
+    return v
+
+
+def test_a_function_that_is_not_captured_says_why():
+    found = onepass.explain(looping, X, X, X)
+    if found.graphs:
+        pytest.skip("this release of Dynamo captures graphs of a loop that breaks")
+    assert found.graphs == 0 and "the function runs as Python" in str(found)
+    assert found.breaks[0].where == line(looping) and "graph_break" in found.breaks[0].reason
+
+
+def test_no_break_is_invented_for_a_function_without_tensors():
+    found = onepass.explain(lambda x: 3, X)
+    assert found.breaks == () and "no graph was captured" in str(found)
+
+
+def test_the_compiled_function_reports_its_breaks_too():
+    torch.compile(interrupted, backend=onepass.onepass_backend, options={"inner": "eager"})(X, X, X)
+    places = [b for report in onepass.reports() for b in report.breaks]
+    assert places and all(isinstance(b, Refused) and b.where == line(interrupted, 2) for b in places)
+
+
+def test_a_module_of_torch_has_a_place():
+    attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    (region,) = onepass.explain(attention, X, X, X).regions
+    forward = torch.nn.MultiheadAttention.forward.__code__
+    assert region.places == (f"{forward.co_filename}:{forward.co_firstlineno}",)
+    assert forward.co_filename == sys.modules[torch.nn.MultiheadAttention.__module__].__file__
+
+
+def attend(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "torch operations, tile by tile, or its original calls where they are faster (executor 'auto', from"),
+        ({"libraries": False}, "torch operations, tile by tile (executor 'auto', from its first call)"),
+        ({"executor": "tiled"}, "tiled: torch operations, tile by tile\n"),
+        ({"executor": "triton"}, "Triton kernels under Triton's interpreter (TRITON_INTERPRET=1), else torch oper"),
+    ],
+)
+def test_who_will_run_a_region_on_a_cpu(options, said):
+    text = str(onepass.explain(attend, X, X, X, options=options))
+    assert f"runs by     {said}" in text
+    assert "on Hopper  " not in text and "elsewhere   on a Hopper GPU, plain Triton: its tensors are float32" in text
+
+
+def test_who_ran_a_region():
+    torch.compile(attend, backend=onepass.onepass_backend, options={"inner": "eager", "libraries": False})(X, X, X)
+    (report,) = onepass.reports()
+    assert "runs by     tiled: torch operations, tile by tile (executor 'auto')" in str(report)
+
+
+def test_a_counterexample_says_each_variable_once():
+    @onepass.rule
+    def scaled_shift(x, c):
+        """x / c = x · c"""
+        return x / c, x * c
+
+    text = str(onepass.check(scaled_shift))
+    assert "[]" not in text and "left side:  x / c =" in text
+    assert text.count("\nc = ") == 1 and text.count("\nx = ") == 1
