@@ -17,7 +17,8 @@ def test_what_a_call_takes_for_a_while_is_seen(mib):
         held = torch.ones(mib * KNOWN // 4)
         return x.clone() * held.sum()
 
-    found = measure.extra_memory(call, [torch.ones(KNOWN)])
+    # Other threads of the process may take memory at the same time: it adds, and seldom three times.
+    found = min(measure.extra_memory(call, [torch.ones(KNOWN)]) for _ in range(3))
     assert abs(found - mib * KNOWN - 4 * KNOWN) < 0.3 * KNOWN  # the clone's own memory beside the result's
 
 
