@@ -79,6 +79,9 @@ def rule(
     """
     if function is None:
         return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust, device=device)
+    if getattr(function, "__name__", "<lambda>") == "<lambda>":
+        what = f"a lambda ({_where(function)})" if hasattr(function, "__code__") else repr(function)
+        raise RuleError(f"{what} cannot be a rule: write a function with a name, and the law as its docstring")
     name, line = function.__name__, _where(function)
     variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
     patterns = {v: variable(v, kind) for v, kind in variables.items()}

@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 
 UNFINISHED = 2
+FUNC = "a function or a module (an instance) of the file; its inputs come from example_inputs() beside it"
+UNNAMED = """not found by name: its entry point comes with an installed package (`pip install -e .` in a checkout);
+          without one write `import onepass` and backend=onepass.onepass_backend"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
         if name == "explain":
-            command.add_argument("target", metavar="FILE:FUNC", help="its inputs come from example_inputs() beside it")
+            command.add_argument("target", metavar="FILE:FUNC", help=FUNC)
             command.add_argument("--json", action="store_true", help="print JSON")
             text = "an option of the backend, as fuse_loads=always or executor=triton; may be given again"
             command.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=text)
@@ -46,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
             add_options(command)
         if name == "tune":
-            command.add_argument("target", metavar="FILE:FUNC", help="its inputs come from example_inputs() beside it")
+            command.add_argument("target", metavar="FILE:FUNC", help=FUNC)
             command.add_argument("--trials", type=int, default=30, help="settings to try for each region (30)")
         if name == "rules":
             command.add_argument("--installed", action="store_true", help="also those of other packages, checked")
@@ -67,7 +70,7 @@ def _explain(chosen) -> int:
     from .errors import OptionError
     from .explained import explain
     from .options import Options
-    from .target import GUESSED_SHAPE, HINT, TargetError, said, target
+    from .target import TargetError, said, target
 
     try:
         options = dict(map(_named_option, chosen.option))
@@ -76,14 +79,12 @@ def _explain(chosen) -> int:
     except (TargetError, OptionError) as error:
         print(f"onepass explain: {error}", file=sys.stderr)
         return UNFINISHED
+    _say_assumed("explain", asked)
     try:
         report = explain(asked.function, *asked.inputs, options=options, **asked.keywords)
     except Exception as error:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
         print(f"onepass explain: {chosen.target} fails: {said(error, path)}", file=sys.stderr)
-        if asked.guessed:
-            shapes = f"{len(asked.inputs)} tensors of shape {GUESSED_SHAPE}"
-            print(f"its inputs were guessed ({shapes}): {HINT}", file=sys.stderr)
         return UNFINISHED
     print(report.json() if chosen.json else report)
     try:
@@ -92,6 +93,14 @@ def _explain(chosen) -> int:
         print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return UNFINISHED
     return 1 if report.failures else 0
+
+
+def _say_assumed(command: str, asked) -> None:
+    """Which inputs were guessed: whoever did not choose them wants to know what a report is about."""
+    from .target import HINT
+
+    if asked.guessed:
+        print(f"onepass {command}: assumed {asked.guessed}; to give others, {HINT}", file=sys.stderr)
 
 
 def _named_option(text: str) -> tuple[str, object]:
@@ -127,6 +136,7 @@ def _tune(chosen) -> int:
     except TargetError as error:
         print(f"onepass tune: {error}", file=sys.stderr)
         return UNFINISHED
+    _say_assumed("tune", asked)
     from .autotune import tune_function
 
     move = lambda x: x.cuda() if isinstance(x, torch.Tensor) else x
@@ -226,7 +236,8 @@ def _machine() -> None:
 
     gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     print(f"gpu       {', '.join(gpus) or 'none: fused forms run tile by tile as torch operations'}")
-    print(f"backend   {'onepass' if 'onepass' in torch._dynamo.list_backends() else 'entry point not installed'}")
+    named = "onepass" in torch._dynamo.list_backends()
+    print(f"backend   {'onepass, found by name' if named else UNNAMED}")
 
 
 def _prove(chosen) -> int:

@@ -7,25 +7,59 @@ in here leaves the graph as it was, unless strict. Nothing of the process is con
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 
 from .breaks import break_after
+from .errors import OptionError
 from .options import Options
 from .report import Report, record
 
 log = logging.getLogger(__name__)
 
 
-def onepass_backend(gm: fx.GraphModule, example_inputs, *, options=None, mode=None):
-    """What Dynamo calls with each graph; `options` and `mode` are torch.compile's. Raises OptionError for bad ones."""
-    chosen = Options.read(options)
-    record(rewrite_module(gm, chosen))
-    if chosen.inner == "eager":
-        return gm.forward
-    return _inductor(gm, example_inputs, chosen, mode)
+def onepass_backend(gm: fx.GraphModule | None = None, example_inputs=None, *, options=None, mode=None):
+    """What Dynamo calls with each graph; `options` and `mode` are torch.compile's.
+
+    Without a graph it gives a backend that has these options: bad ones raise where they are written, and not inside of
+    the first call. Raises OptionError, RuleRefuted, RuleUnproved.
+    """
+    backend = Backend(Options.read(options), _known(mode))
+    return backend if gm is None else backend(gm, example_inputs)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend with its options. Raises OptionError for options that contradict each other, or come twice."""
+
+    options: Options
+    mode: str | None = None
+    __name__ = "onepass"  # what Dynamo calls it in its messages
+
+    def __post_init__(self):
+        if self.mode and self.options.inner != "inductor":
+            raise OptionError(f"mode is Inductor's, and inner={self.options.inner!r} leaves Inductor out")
+
+    def __call__(self, gm: fx.GraphModule, example_inputs, **given):
+        if given:
+            raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
+        record(rewrite_module(gm, self.options))
+        if self.options.inner == "eager":
+            return gm.forward
+        return _inductor(gm, example_inputs, self.options, self.mode)
+
+
+def _known(mode: str | None) -> str | None:
+    """A mode of Inductor's; None for its default. Raises OptionError for another word."""
+    if mode in (None, "default"):
+        return None
+    try:
+        torch._inductor.list_mode_options(mode)
+    except RuntimeError as error:
+        raise OptionError(str(error)) from error
+    return mode
 
 
 def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False) -> Report:
@@ -43,7 +77,7 @@ def _inductor(gm, example_inputs, options: Options, mode):
     from torch._inductor.compile_fx import compile_fx
 
     patches = dict(options.inner_options)
-    if mode and mode != "default":
+    if mode:
         patches = {**torch._inductor.list_mode_options(mode), **patches}
     return compile_fx(gm, example_inputs, config_patches=patches or None)
 

@@ -73,6 +73,9 @@ def verify(path) -> tuple[Checked, ...]:
     Raises CertificateFileError for what is no certificate, CertificateError for the first step that is no instance of
     its rule, OSError for a file that cannot be read.
     """
+    if Path(path).suffix == ".py":
+        instead = f"`explain {path}:FUNC --certificate PATH` writes one; a rule is checked by onepass.check(rule)"
+        raise CertificateFileError(f"{path} is Python, and no certificate: {instead}")
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         if data["onepass certificate"] != FORMAT:

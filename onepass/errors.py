@@ -14,6 +14,10 @@ class OptionError(OnepassError, ValueError):
     """An option that onepass does not have, or a value that it does not take."""
 
 
+class InputError(OnepassError, TypeError):
+    """A call of explain whose function is no function, or does not take the inputs that were given."""
+
+
 class RuleRefuted(OptionError):
     """A rule that was given and is no law. An error of the call that gave it, not of the model."""
 
@@ -50,3 +54,15 @@ class Refusal(OnepassError):
 
     def __reduce__(self):
         return Refusal, (self.reason, self.where, self.kind)
+
+
+def no_rule(value) -> str:
+    """What a user gave where a rule is asked for, with its place, and what to write instead."""
+    code = getattr(value, "__code__", None)
+    if code is None:
+        return f"{value!r}, which is no rule: decorate a law with @onepass.rule"
+    where = f"{code.co_filename}:{code.co_firstlineno}"
+    if code.co_name == "<lambda>":
+        instead = "write a function under @onepass.rule, with a name, and the law as its docstring"
+        return f"a lambda ({where}), which is no rule: {instead}"
+    return f"the function {code.co_name} ({where}), which is no rule: decorate it with @onepass.rule"

@@ -17,7 +17,7 @@ from .egraph import ledger
 from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 from .egraph.serial import digest, rule_to_json
-from .errors import RuleRefuted, RuleUnproved
+from .errors import RuleRefuted, RuleUnproved, no_rule
 from .rules import ALL
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
@@ -47,7 +47,7 @@ def check(rule: Rule | PatternRule):
     if isinstance(rule, Rule):
         return decided(rule)
     if not isinstance(rule, PatternRule):
-        raise TypeError(f"{rule!r} is no rule: decorate a law with @onepass.rule")
+        raise TypeError(f"check was given {no_rule(rule)}")
     if rule.rules is None:
         return Verdict(rule.name, UNKNOWN, "none", 0.0, None, UNREADABLE)
     return replace(_worst([decided(each) for each in rule.rules]), rule=rule.name)

@@ -14,7 +14,7 @@ from .egraph.ground import readable
 from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 from .egraph.serial import digest, rule_from_json, rule_to_json, statement
-from .errors import OptionError
+from .errors import OptionError, no_rule
 from .given import admit
 from .installed import INSTALLED, installed
 from .rules import ALL
@@ -52,6 +52,7 @@ class Options:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name} is one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        _refuse_unread(self.inner, self.inner_options)
 
     @classmethod
     def read(cls, given: Mapping | None) -> Options:
@@ -59,11 +60,14 @@ class Options:
 
         Raises OptionError naming what it does not know, RuleRefuted or RuleUnproved for a rule.
         """
+        if given is not None and not isinstance(given, Mapping):
+            raise OptionError(f"options is a dict of names and values, not {given!r}")
         given = dict(given or {})
         known = set(cls.__dataclass_fields__)
         unknown = sorted(set(given) - known)
         if unknown:
-            raise OptionError(f"onepass has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
+            place = f"; write 'inner_options': {{{unknown[0]!r}: ...}}" if unknown[0] in _inductors() else ""
+            raise OptionError(f"onepass has no option {unknown[0]!r}{place}; it has {', '.join(sorted(known))}")
         read = cls(**given)
         admit(read.rules)
         return read
@@ -85,6 +89,25 @@ class Options:
         return digest([rules, self.strict, self.executor, self.libraries, self.fuse_loads, self.inner, inner])
 
 
+def _inductors() -> set[str]:
+    import torch._inductor
+
+    return set(torch._inductor.list_options())
+
+
+def _refuse_unread(inner: str, options) -> None:
+    """Raises OptionError for options of Inductor that nobody would read, or that Inductor does not have."""
+    if not isinstance(options, Mapping):
+        raise OptionError(f"inner_options is a dict of Inductor's options, not {options!r}")
+    if not options:
+        return
+    if inner != "inductor":
+        raise OptionError(f"inner_options are Inductor's, and inner={inner!r} leaves Inductor out: none would be read")
+    unknown = sorted(map(str, set(options) - _inductors()))
+    if unknown:
+        raise OptionError(f"inner_options holds {unknown[0]!r}, which Inductor does not have")
+
+
 def _rules(given) -> tuple[Rule | PatternRule, ...]:
     """The rules of a list. Raises OptionError that says what was given instead, and where it was written."""
     if isinstance(given, Rule | PatternRule):
@@ -92,7 +115,8 @@ def _rules(given) -> tuple[Rule | PatternRule, ...]:
     if isinstance(given, str) and given == INSTALLED:
         given = [INSTALLED]
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise OptionError(f"rules is a list of rules, or {INSTALLED!r}, not {given!r}")
+        what = no_rule(given) if callable(given) else repr(given)
+        raise OptionError(f"rules is a list of rules, or {INSTALLED!r}, not {what}")
     rules: list[Rule | PatternRule] = []
     for rule in given:
         if isinstance(rule, Rule | PatternRule):
@@ -100,9 +124,7 @@ def _rules(given) -> tuple[Rule | PatternRule, ...]:
         elif rule == INSTALLED:
             rules += [r for shipped in installed().values() for r in shipped]
         else:
-            code = getattr(rule, "__code__", None)
-            where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-            raise OptionError(f"rules holds {rule!r}{where}, which is no rule: decorate a law with @onepass.rule")
+            raise OptionError(f"rules holds {no_rule(rule)}")
     return tuple(rules)
 
 

@@ -26,32 +26,39 @@ class TargetError(OnepassError, ValueError):
 
 @dataclass(frozen=True)
 class Target:
-    """What `explain` is called with. `guessed` inputs may not be what the function takes."""
+    """What `explain` is called with. `guessed` says which inputs were assumed; empty where the file gives them."""
 
     function: object
     inputs: tuple = ()
     keywords: Mapping[str, object] = field(default_factory=dict)
-    guessed: bool = False
+    guessed: str = ""
 
 
 def target(text: str) -> Target:
     """Reads FILE:FUNC. Raises TargetError."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
-        raise TargetError(f"{text!r} is not FILE:FUNC")
+        raise TargetError(f"{text!r} is not FILE:FUNC, a file and the name of a function or a module in it")
     path = Path(file).resolve()
     if not path.is_file():
         raise TargetError(f"there is no file {file}")
     module = _module(path, file)
     function = getattr(module, name, None)
     if function is None:
-        known = sorted(n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == path.stem)
+        known = sorted(n for n, v in vars(module).items() if _can_be_explained(v, path.stem))
         raise TargetError(f"{file} has no function {name}" + (f"; it has {', '.join(known)}" if known else ""))
     if inspect.isclass(function):
         raise TargetError(f"{name} of {file} is a class: write `model = {name}(...)` there, and explain {file}:model")
     if not callable(function):
         raise TargetError(f"{name} of {file} cannot be called: it is {type(function).__name__}")
     return _with_inputs(function, name, module, file)
+
+
+def _can_be_explained(value, home: str) -> bool:
+    """A function of the file, or a module that it made."""
+    from torch.nn import Module
+
+    return isinstance(value, Module) or (callable(value) and getattr(value, "__module__", "") == home)
 
 
 def _module(path: Path, file: str):
@@ -103,4 +110,7 @@ def _guess(function, name: str, file: str) -> Target:
         names = ", ".join(p.name for p in needed)
         raise TargetError(f"{name} of {file} takes {names}, and only {MOST_GUESSED} tensors are guessed: {HINT}")
     generator = torch.Generator().manual_seed(0)
-    return Target(function, tuple(torch.randn(GUESSED_SHAPE, generator=generator) for _ in needed), guessed=True)
+    inputs = tuple(torch.randn(GUESSED_SHAPE, generator=generator) for _ in needed)
+    kind = "a float32 tensor" if len(inputs) == 1 else "float32 tensors"
+    guessed = f"{', '.join(p.name for p in needed)}: {kind} of shape {GUESSED_SHAPE}" if inputs else ""
+    return Target(function, inputs, guessed=guessed)

@@ -265,7 +265,7 @@ def test_a_name_of_a_shipped_law_is_taken():
 
 def test_check_is_public_and_takes_rules_only():
     assert onepass.check(shift_unguarded).status == "refuted"
-    with pytest.raises(TypeError, match="is no rule: decorate a law"):
+    with pytest.raises(TypeError, match="is no rule: decorate it with"):
         onepass.check(_plain_law)
 
 

@@ -213,7 +213,7 @@ def explained(tmp_path, capsys, text: str, name: str) -> tuple[int, str]:
         ("def f(q, k, v, mask):\n    return q\n", "takes q, k, v, mask, and only 3 tensors are guessed"),
         ("def f(q, *, scale):\n    return q\n", "takes q, scale, and only 3"),
         ("def f(q):\n    return q\ndef example_inputs():\n    return 1 / 0\n", "line 4: ZeroDivisionError"),
-        ("def f(q):\n    return q @ q\n", "inputs were guessed (1 tensors of shape (1, 4, 128, 64))"),
+        ("def f(q):\n    return q @ q\n", "assumed q: a float32 tensor of shape (1, 4, 128, 64); to give others"),
         ("def f(q):\n    raise ValueError('no')\ndef example_inputs():\n    return (1,)\n", "line 2: ValueError: no"),
         ("def g():\n    pass\n", "has no function f; it has g"),
     ],
