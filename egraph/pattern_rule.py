@@ -17,7 +17,7 @@ from .pattern import CONSTRUCTS, parts
 from .pattern_match import matches
 from .pattern_meaning import free_variables
 from .pattern_readings import Reading, filled, readings
-from .rule import Rule, RuleError, variables_of
+from .rule import LAMBDA, UNSAID, Rule, RuleError, variables_of
 from .term import Term, TermError, subterms
 
 MOST_READINGS = 128  # a pattern of more readings is matched itself, on the terms of a region
@@ -219,7 +219,7 @@ def _ill_bound(r: PatternRule) -> Iterator[str]:
 
 def _ill_sided(r: PatternRule) -> Iterator[str]:
     if not r.law:
-        yield "the docstring must state the law in one line"
+        yield UNSAID[r.name == LAMBDA]
     if not r.rights:
         yield "there is no right side"
     if any(node.op == "var" for node in _roots(r.left)):

@@ -17,6 +17,8 @@ from .term import AttributeVariable, Dim, Term, TermError, subterms
 
 EXACTNESS = ("bitwise", "reassociates")
 WRITTEN = "a body is written with the rule's parameters, + - * / ** % // and the functions of onepass.egraph.ops"
+LAMBDA = "<lambda>"
+UNSAID = ("the docstring must state the law in one line", "a lambda has no docstring to state the law in: write a def")
 
 
 class RuleError(TermError):
@@ -79,11 +81,16 @@ def rule(
     """
     if function is None:
         return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust, device=device)
-    if getattr(function, "__name__", "<lambda>") == "<lambda>":
-        what = f"a lambda ({_where(function)})" if hasattr(function, "__code__") else repr(function)
-        raise RuleError(f"{what} cannot be a rule: write a function with a name, and the law as its docstring")
+    if not hasattr(function, "__code__"):
+        raise RuleError(f"{function!r} cannot be a rule: write a function with a name, and the law as its docstring")
     name, line = function.__name__, _where(function)
-    variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
+    try:
+        for word, flag in (("both", both), ("trust", trust)):
+            if not isinstance(flag, bool):
+                raise TermError(f"{word} is True or False, not {flag!r}")
+        variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
+    except TermError as error:
+        raise RuleError(f"rule {name} ({line}): {error}") from error
     patterns = {v: variable(v, kind) for v, kind in variables.items()}
     try:
         left, *rights = _sides(function(**patterns))
@@ -138,8 +145,17 @@ def _where(function: Callable) -> str:
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
-    kind = parameter.annotation
-    return "" if kind is inspect.Parameter.empty else str(kind).strip("\"'")
+    """What the parameter says of its variable. Raises TermError for what no pattern variable can have."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise TermError(f"parameter {parameter} stands for several: each pattern variable is a parameter of its own")
+    if parameter.default is not parameter.empty:
+        raise TermError(f"parameter {parameter.name} has a default: a pattern variable is whatever it matches")
+    given = parameter.annotation
+    kind = "" if given is parameter.empty else str(given).strip("\"'")
+    if not all(word.isidentifier() for word in kind.split()):
+        ways = 'dims as "i j", or "constant", "index", "predicate", "dim", "dtype", "monoid", "operator"'
+        raise TermError(f"the annotation of {parameter.name} is {kind!r}; it names {ways}")
+    return kind
 
 
 def variables_of(x) -> set[str]:
@@ -163,7 +179,7 @@ def refuse_bad(r: Rule) -> None:
     if r.left is r.right:
         refuse("both sides are the same term")
     if not r.law:
-        refuse("the docstring must state the law in one line")
+        refuse(UNSAID[r.name == LAMBDA])
     for unused in sorted(declared - left - right):
         refuse(f"variable {unused!r} is declared and never used")
     for unbound in sorted(right - left):

@@ -21,6 +21,8 @@ Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
 Broken = tuple[fx.Node | None, fx.Node | None]
 WHOLE: Broken = (None, None)
+# Unknown operations that reduce say so in their names: gumbel_softmax, a user's softmax, argmax, cumsum.
+REDUCING = ("softm", "argm", "cum")
 
 
 @dataclass
@@ -103,8 +105,8 @@ def _broken(node: fx.Node, kind: str, s: Survey) -> Broken:
     inside = {kind_of(n) for body in bodies(node) for n in body.nodes}
     if inside & {"contraction", "attention", "layer"}:
         return WHOLE
-    # Unknown variants of softmax (softmin, gumbel_softmax, a user's operation) say so in their names.
-    reduces = kind == "reduction" or "reduction" in inside or (kind == "other" and "softm" in name_of(node))
+    named = kind == "other" and any(part in name_of(node) for part in REDUCING)
+    reduces = kind == "reduction" or "reduction" in inside or named
     return (None, reduced or plain) if reduces else (plain, reduced)
 
 

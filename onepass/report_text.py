@@ -33,6 +33,7 @@ def report_lines(report: Report):
     elif not (report.regions or report.refusals or report.failures):
         many = "the graph" if report.graphs == 1 else "any graph"
         yield f"no two products with a reduction between them were found in {many}: there is nothing to fuse"
+        yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch)"
 
 
 def region_lines(region: RegionReport):

@@ -156,6 +156,9 @@ def _copy(torch, value):
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
+READABLE = 64  # elements of an array that is printed whole
+
+
 def _outputs(torch, result) -> list[np.ndarray]:
     """Every tensor of a result, in order, as arrays."""
     flat = torch.utils._pytree.tree_leaves(result)
@@ -169,8 +172,19 @@ def _outputs_differ(left: Sequence[np.ndarray], right: Sequence[np.ndarray], rto
         if a.shape != b.shape:
             return f"output {number} has shape {a.shape} against {b.shape}"
         if not np.allclose(a, b, rtol=rtol, atol=rtol * _magnitude(a, b), equal_nan=True):
-            return f"output {number} is\n{a.tolist()} against\n{b.tolist()}"
+            return f"output {number} {_how(a, b)}"
     return ""
+
+
+def _how(a: np.ndarray, b: np.ndarray) -> str:
+    """Two arrays that differ: whole if they can be read, else the place where they differ most."""
+    if a.size <= READABLE:
+        return f"is\n{a.tolist()} against\n{b.tolist()}"
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(a - b) if a.dtype != bool else (a != b)
+    apart = np.where(np.isnan(apart) & (np.isnan(a) != np.isnan(b)), np.inf, np.nan_to_num(apart, nan=0.0))
+    place = tuple(map(int, np.unravel_index(apart.argmax(), a.shape)))
+    return f"of shape {a.shape} differs most at {place}: {a[place]} against {b[place]}"
 
 
 def _magnitude(a: np.ndarray, b: np.ndarray) -> float:
@@ -180,8 +194,11 @@ def _magnitude(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _shown(value) -> str:
-    shape = tuple(getattr(value, "shape", ()))
-    return f"shape {shape} = {value.tolist()}" if hasattr(value, "tolist") else repr(value)
+    if not hasattr(value, "tolist"):
+        return repr(value)
+    values = np.asarray(value.tolist())
+    whole = f" = {value.tolist()}" if values.size <= READABLE else f", {values.min()} to {values.max()}"
+    return f"shape {tuple(value.shape)}{whole}"
 
 
 def _name(function: Callable) -> str:

@@ -26,16 +26,26 @@ def unfused(sink: fx.Node, s: Survey) -> Refusal | None:
     operands = [n for n in sink.all_input_nodes if shape(n) is not None]
     if any(s.reduced[n] or s.broken[n][1] for n in operands):
         return None
-    reduction = next((n for n in _behind(operands, s) if s.kind[n] == "reduction"), None)
+    reduction = next(filter(None, (_reduction(n, s) for n in operands)), None)
     if reduction is None:
         return None
     borders = [n for n in _behind(reduction.all_input_nodes, s) if s.kind[n] not in (*INTERIOR, "creation")]
     tensors = [n for n in borders if shape(n) is not None]
     if not tensors:
         return None
-    source = max(tensors, key=lambda n: (prod(hinted(value_of_node(n))), n.op not in GIVEN))
+    source = max(tensors, key=lambda n: (_elements(n), n.op not in GIVEN))
     reason = f"what {name_of(reduction)} reduces {_origin(source, s)}"
     return Refusal(reason, where_of(reduction) or where_of(sink), "no product before")
+
+
+def _reduction(operand: fx.Node, s: Survey) -> fx.Node | None:
+    """The last reduction before the operand; None where what is reduced is gone: a sum of keys is no weights."""
+    found = next((n for n in _behind([operand], s) if s.kind[n] == "reduction"), None)
+    return None if found is None or _elements(found.all_input_nodes[0]) > _elements(operand) else found
+
+
+def _elements(node: fx.Node) -> int:
+    return prod(hinted(value_of_node(node)))
 
 
 def _behind(nodes: Iterable[fx.Node], s: Survey) -> Iterable[fx.Node]:

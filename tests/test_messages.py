@@ -52,6 +52,41 @@ def test_what_a_reduction_reads_is_named_where_it_is_no_product(function, shapes
     assert "nothing to fuse" not in str(found) and refused.reason in str(found)
 
 
+def summed(q, k, v):
+    q, k = torch.relu(q), torch.relu(k)
+    return (q @ (k.mT @ v)) / (q @ k.sum(-2)[..., None])
+
+
+def mixed(x, first, second):
+    return torch.softmax(x @ first, -1) @ second
+
+
+def test_a_sum_without_weights_is_no_refusal():
+    found = onepass.explain(summed, X, X, X)
+    assert len(found.regions) == 1 and found.refusals == ()
+
+
+def test_layers_are_said_to_be_layers():
+    said = str(onepass.explain(mixed, X, torch.randn(16, 8), torch.randn(8, 16)))
+    assert "nothing to fuse" in said and "one matrix for a whole batch, is a layer" in said
+
+
+def picked(q, k, v):
+    places = (q @ k.mT).argmax(-1)
+    return torch.nn.functional.one_hot(places, k.shape[-2]).to(v.dtype) @ v
+
+
+def added_up(q, k, v):
+    sums = torch.cumsum(torch.einsum("bsd,bse->bsde", k, v), 1)
+    return torch.einsum("bsd,bsde->bse", q, sums)
+
+
+@pytest.mark.parametrize(("function", "name"), [(picked, "argmax"), (added_up, "cumsum")])
+def test_an_unknown_reduction_between_products_is_named(function, name):
+    (refused,) = onepass.explain(function, X, X, X).refusals
+    assert refused.reason.startswith(f"{name} stands between two contractions") and refused.where == line(function, 1)
+
+
 def test_a_product_in_front_is_not_denied():
     def attend(q, k, v):
         return torch.softmax(q @ k.mT, -1) @ v

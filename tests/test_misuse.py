@@ -67,11 +67,8 @@ def test_options_of_inductor_reach_it():
         seen.append(graph)
 
     backend = onepass.onepass_backend(options={"inner_options": {"post_grad_custom_pre_pass": looked}})
-    torch._inductor.config.force_disable_caches = True
-    try:
+    with torch._inductor.config.patch(force_disable_caches=True):
         torch.compile(attend, backend=backend)(X, X, X)
-    finally:
-        torch._inductor.config.force_disable_caches = False
     assert seen
 
 
@@ -121,19 +118,56 @@ def test_explain_takes_whatever_the_function_takes():
 # Rules ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [lambda s: (s + 0.0, s), 3, functools.partial(attend, X)])
-def test_what_is_no_function_with_a_name_is_no_rule(given):
+@pytest.mark.parametrize("given", [3, "law", functools.partial(attend, X)])
+def test_what_is_no_function_is_no_rule(given):
     with pytest.raises(onepass.egraph.RuleError, match="cannot be a rule: write a function with a name, and the law"):
         onepass.rule(given)
 
 
 def test_a_lambda_is_named_by_its_place():
     law = lambda s: (s + 0.0, s)
-    place = f"a lambda ({__file__}:{law.__code__.co_firstlineno})"
-    for call in (lambda: onepass.rule(law), lambda: onepass.check(law), lambda: onepass.GraphPass([law])):
+    place = f"({__file__}:{law.__code__.co_firstlineno})"
+    for call in (lambda: onepass.check(law), lambda: onepass.GraphPass([law]), lambda: onepass.rule(law)):
         with pytest.raises((TypeError, OptionError)) as raised:
             call()
-        assert place in str(raised.value) and "0x" not in str(raised.value)
+        assert place in str(raised.value) and "lambda" in str(raised.value) and "0x" not in str(raised.value)
+
+
+def several(*xs):
+    """x + y = y + x"""
+    return xs[0] + xs[1], xs[1] + xs[0]
+
+
+def defaulted(a, c=2.0):
+    """a · c / c = a"""
+    return a * c / c, a
+
+
+def annotated(a: torch.Tensor):
+    """a + 0 = a"""
+    return a + 0.0, a
+
+
+def plain(a):
+    """a + 0 = a"""
+    return a + 0.0, a
+
+
+@pytest.mark.parametrize(
+    ("function", "keywords", "said"),
+    [
+        (several, {}, "parameter *xs stands for several"),
+        (defaulted, {}, "parameter c has a default: a pattern variable is whatever it matches"),
+        (annotated, {}, "the annotation of a is \"<class 'torch.Tensor'>\"; it names dims"),
+        (plain, {"trust": "no"}, "trust is True or False, not 'no'"),
+        (plain, {"both": 1}, "both is True or False, not 1"),
+    ],
+)
+def test_a_rule_says_what_its_parameters_may_be(function, keywords, said):
+    with pytest.raises(onepass.egraph.RuleError) as raised:
+        onepass.rule(function, **keywords)
+    place = f"rule {function.__name__} ({__file__}:{function.__code__.co_firstlineno}): "
+    assert str(raised.value).startswith(place + said)
 
 
 # The command line ------------------------------------------------------------

@@ -243,3 +243,16 @@ def test_testing_is_public():
 
     assert onepass.testing is testing
     assert np.isfinite(testing.RTOL)
+
+
+def test_large_results_are_told_by_the_place_where_they_differ_most():
+    given, other = torch.zeros(10, 20), torch.zeros(10, 20)
+    other[3, 4], other[5, 6] = 1.0, -7.0
+    with pytest.raises(AssertionError) as raised:
+        assert_equivalent(lambda x: x, lambda x: other, inputs=(given,))
+    said = str(raised.value)
+    assert "output 0 of shape (10, 20) differs most at (5, 6): 0.0 against -7.0" in said
+    assert "argument 0: shape (10, 20), 0.0 to 0.0" in said and len(said) < 300
+    other[0, 0] = float("nan")
+    with pytest.raises(AssertionError, match=r"most at \(0, 0\): 0.0 against nan"):
+        assert_equivalent(lambda x: x, lambda x: other, inputs=(given,))
