@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .cost import Target, contracts, node_time, streamed, worthwhile
 from .engine import EGraph, Node, leafy
-from .term import Dim, Term, subterms
+from .term import Dim, Tensor, Term, reduces, subterms
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,30 @@ def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]], held=frozenset()
 
 
 def passes(root: Term, held=frozenset()) -> int:
-    """Passes over the longest data: a reduction that needs another's finished value over the same dim opens one."""
+    """Passes over the longest data: a reduction that needs another's finished value over the same dim opens one.
+
+    So does a result with an element for each one that was reduced, as weights are: it reads all of them again.
+    """
     done: dict[Term, dict[Dim, int]] = {}
     for node in subterms(root):
         done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args], held)
-    return deepest(done[root])
+    depths, axes = dict(done[root]), _axes(root)
+    for node in reduces(root):
+        over = node.attrs[1]
+        for dim in root.dims - node.dims if over not in held and not contracts(node.args[0]) else ():
+            if axes.get(dim, set()) & axes.get(over, set()):
+                depths[dim] = max(depths.get(dim, 0), done[node][over] + 1)
+    return deepest(depths)
+
+
+def _axes(root: Term) -> dict[Dim, set[tuple[Tensor, int]]]:
+    """The axes of tensors that each dim is an index of: two dims with one in common read the same data."""
+    found: dict[Dim, set[tuple[Tensor, int]]] = {}
+    for node in subterms(root):
+        for axis, index in enumerate(node.args if node.op == "load" else ()):
+            for dim in index.dims:
+                found.setdefault(dim, set()).add((node.attrs[0], axis))
+    return found
 
 
 def measure(root: Term, target: Target, held=frozenset(), given: Sequence[Term] = ()) -> tuple:

@@ -71,6 +71,8 @@ def _in_loops(region: RegionReport) -> str:
     if not region.kernels or loops == region.passes[1]:
         return ""
     many = f"{loops or 'no'} loop{'' if loops == 1 else 's'}"
+    if loops and any(not kernel.loops for kernel in region.kernels) and loops + 1 == region.passes[1]:
+        return f", in {many} and a kernel without one"
     return f", in {many}" + (": what is passed over fits in a tile" if loops < region.passes[1] else "")
 
 

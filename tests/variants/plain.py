@@ -154,7 +154,7 @@ VARIANTS = [
     ),
     Variant("log-sum-exp beside the output", with_logsumexp, _SELF, spellings=(with_logsumexp_by_hand,)),
     Variant("largest score beside the output", with_largest, _SELF),
-    Variant("weights beside the output", with_weights, _SELF, kernels=2),
-    Variant("mean weights beside the output", with_mean_weights, _SELF, kernels=2, outside=("mean",)),
+    Variant("weights beside the output", with_weights, _SELF, kernels=2, passes=2),
+    Variant("mean weights beside the output", with_mean_weights, _SELF, kernels=2, passes=2, outside=("mean",)),
     Variant("two values under one softmax", two_values, _SELF),
 ]

@@ -1,0 +1,64 @@
+"""Weights that are a result too were said to take one pass: they wait for the sum, and then read all keys again.
+
+Weights of no sum of their own (sigmoid's) stay as written, with the reason.
+"""
+
+import pytest
+import torch
+from torch.nn import functional
+
+import onepass
+from onepass.backend import onepass_backend
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def softmax_weights(q, k, v):
+    weights = torch.softmax(q @ k.mT, -1)
+    return weights @ v, weights
+
+
+def relu_weights(q, k, v):
+    weights = functional.relu(q @ k.mT)
+    weights = weights / (weights.sum(-1, keepdim=True) + 1e-6)
+    return weights @ v, weights
+
+
+def linear_weights(q, k, v):
+    scores = functional.relu(q) @ functional.relu(k).mT
+    weights = scores / (scores.sum(-1, keepdim=True) + 1e-6)
+    return weights @ v, weights
+
+
+def scores_beside(q, k, v):
+    scores = q @ k.mT
+    return scores.softmax(-1) @ v, scores
+
+
+def sigmoid_weights(q, k, v):
+    weights = torch.sigmoid(q @ k.mT)
+    return weights @ v, weights
+
+
+PASSES = {softmax_weights: (3, 2), relu_weights: (2, 2), linear_weights: (2, 2), scores_beside: (3, 1)}
+
+
+@pytest.mark.parametrize("function", PASSES)
+def test_a_row_of_weights_is_another_pass(function):
+    report = onepass.explain(function, *(torch.randn(2, 300, 16) for _ in range(3)))
+    assert report.passes == PASSES[function]
+    assert ("in 1 loop and a kernel without one" in str(report)) == (report.passes[1] == 2)
+
+
+def test_sigmoid_weights_stay_and_why():
+    report = onepass.explain(sigmoid_weights, *(torch.randn(2, 300, 16) for _ in range(3)))
+    (refusal,) = report.refusals
+    assert not report.regions and "sigmoid is also returned" in refusal.reason
+
+
+@pytest.mark.parametrize("function", [*PASSES, sigmoid_weights])
+def test_weights_and_sums_are_right(function):
+    inputs = [torch.randn(2, n, 16) for n in (40, 300, 300)]
+    run = torch.compile(function, backend=onepass_backend, options={"strict": True, "inner": "eager"})
+    exact = function(*(x.double() for x in inputs))
+    torch.testing.assert_close(run(*inputs), exact, check_dtype=False, atol=2e-5, rtol=1e-4)
