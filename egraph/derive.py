@@ -1,24 +1,25 @@
-"""A small e-graph over Terms that remembers why: finds a derivation from one term to another by given rules.
+"""Finds a derivation from one term to another by given rules: a chain of whole terms, each an instance of one rule.
 
-Nodes are terms themselves, so a proof is a path of terms: each edge is an instance of a rule, or congruence, which
-explains itself through the arguments. The pipeline calls `derive` with the rules that fired in the large engine.
+Where that finds none soon, what both ends have in another shape deep inside (products regrouped) is made alike first,
+everywhere at once: a chain that goes to each place in turn is as long as the terms are when written out. The pipeline
+calls `derive` with the rules that fired in the large engine.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from .certificate import BACKWARD, FORWARD, Derivation, Step, binding_text, replace_at
-from .match import holds, instantiate, match, match_attribute
+from .match import holds, instantiate, match
 from .normal import Normaliser
-from .rule import Rule, variables_of
+from .proof_graph import ProofGraph, Readings
+from .rule import Rule
 from .term import Term, TermError, substitute, subterms
 
-ALTERNATIVES = 8  # members of a class tried per variable before a guard counts as unknown
+FEW = 50  # terms looked at to see that two are equal by rules at the root
+LONG = 1000  # steps of a chain that goes to each place in turn
 
 
 @dataclass(frozen=True)
@@ -30,29 +31,78 @@ class Limits:
     seconds: float = 5.0
 
 
-@dataclass(frozen=True)
-class Edge:
-    """Why a term equals its neighbour in the proof forest: an instance of a rule, or congruence (rule None)."""
-
-    to: int
-    rule: Rule | None
-    forward: bool = True
-
-
 def derive(start: Term, goal: Term, rules: Sequence[Rule], limits: Limits | None = None) -> Derivation | None:
     """A chain of rule instances from start to goal, or None where the rules do not find one within the limits."""
     limits = limits or Limits()
+    readings = [reading for r in rules for reading in ((r, True), (r, False))[: 1 + r.both]]
+    plain = _derived(start, goal, readings, replace(limits, terms=limits.terms // 10))
+    if plain is not None:
+        return plain
+    alike = _made_alike(start, goal, readings, limits)
+    further = _derived(alike.goal, goal, readings, limits)
+    return _derived(start, goal, readings, limits) if further is None else alike.then(further)
+
+
+def _derived(start: Term, goal: Term, readings: Readings, limits: Limits) -> Derivation | None:
     deadline = perf_counter() + limits.seconds
     graph = ProofGraph()
     ends = graph.add(start), graph.add(goal)
-    readings = [reading for r in rules for reading in ((r, True), (r, False))[: 1 + r.both]]
     graph.rebuild()
+    # What both ends have is left alone first: laws of sums and products would make it grow, for nothing.
+    settled = {graph.number[term] for term in set(subterms(start)).intersection(subterms(goal))}
     for _ in range(limits.rounds):
         if graph.same(*ends):
             break
-        if not graph.round(readings, ends, limits.terms, deadline) or perf_counter() > deadline:
+        learnt = graph.round(readings, ends, limits.terms, deadline, {graph.find(node) for node in settled})
+        if perf_counter() > deadline or len(graph.terms) > limits.terms or not (learnt or settled):
             break
-    return Derivation(start, goal, _steps(graph, start, goal)) if graph.same(*ends) else None
+        settled = settled if learnt else set()
+    if not graph.same(*ends) or _many_steps(graph, *ends, {}) > LONG:
+        return None
+    return Derivation(start, goal, _steps(graph, start, goal))
+
+
+def _made_alike(start: Term, goal: Term, readings: Readings, limits: Limits) -> Derivation:
+    """From the start to the same with the goal's subterms in place of equal ones, as far as short chains lead there.
+
+    From the outside in: an inner term then is one for all places that need it, also for those that a step has made.
+    """
+    deadline = perf_counter() + limits.seconds
+    graph = ProofGraph()
+    graph.add(start), graph.add(goal)
+    graph.rebuild()
+    graph.join(readings, deadline)
+    kept = dict.fromkeys(subterms(goal))
+    wanted = {graph.find(graph.number[term]): term for term in kept}
+    current, steps, seen, chain = start, [], set(kept), [None]
+    while chain and perf_counter() < deadline:
+        classes, chain = graph.classes(current), []
+        fresh = [term for term in classes if term not in seen and classes[term] in wanted]
+        while fresh and not chain:
+            seen.add(fresh[-1])
+            chain = _short_chain(fresh[-1], wanted[classes[fresh.pop()]], readings, graph, classes, kept)
+        for step in chain:
+            after = substitute(current, {step.before: step.after})
+            place = path_to(current, step.before)
+            steps.append(replace(step, position=place, before=current, after=after, everywhere=True))
+            current = after
+    return Derivation(start, current, tuple(steps))
+
+
+def _short_chain(start: Term, goal: Term, readings: Readings, graph: ProofGraph, classes: dict, kept) -> list[Step]:
+    """Few steps that rewrite the whole term into one with the goal's operation on what equals the goal's arguments."""
+    wanted = graph.key(graph.number[goal])
+    found: dict[Term, list[Step]] = {start: []}
+    waiting = [start]
+    for term in waiting:
+        if graph.key_of(term, classes) == wanted:
+            return found[term]
+        for rule, onward in readings if term not in kept else ():  # a kept term stays wherever it is
+            new = instance(rule, onward, term)
+            if new is not None and new not in found and len(found) < FEW:
+                found[new] = [*found[term], _step(rule, onward, (), term, new, new)]
+                waiting.append(new)
+    return []
 
 
 def replay(start: Term, normaliser: Normaliser) -> Derivation:
@@ -71,6 +121,31 @@ def replay(start: Term, normaliser: Normaliser) -> Derivation:
             old, current = new, after
 
 
+def path_to(root: Term, term: Term) -> tuple[int, ...]:
+    """The path of argument numbers to one of the places of a subterm."""
+    above: dict[Term, tuple[Term, int]] = {}
+    for node in subterms(root):
+        for number, argument in enumerate(node.args):
+            above.setdefault(argument, (node, number))
+    path: list[int] = []
+    while term is not root:
+        term, number = above[term]
+        path.append(number)
+    return tuple(reversed(path))
+
+
+def instance(rule: Rule, onward: bool, term: Term) -> Term | None:
+    """What the rule, read from left to right or back, makes of a whole term; None where it says nothing of it."""
+    left, right = (rule.left, rule.right) if onward else (rule.right, rule.left)
+    binding = match(left, term)
+    if binding is None or not all(holds(guard, binding) for guard in rule.guards):
+        return None
+    try:
+        return instantiate(right, binding)
+    except TermError:
+        return None
+
+
 def _next_change(root: Term, normaliser: Normaliser, settled: set[Term]) -> tuple[Term, tuple[int, ...]] | None:
     """The first subterm, arguments first, that the normaliser changed, with a path to it; the others are settled."""
     stack: list[tuple[Term, tuple[int, ...]]] = [(root, ())]
@@ -87,193 +162,15 @@ def _next_change(root: Term, normaliser: Normaliser, settled: set[Term]) -> tupl
     return None
 
 
-class ProofGraph:
-    """Union-find with congruence over numbered terms; every union is an edge of a forest that keeps its reason."""
-
-    def __init__(self):
-        self.terms: list[Term] = []
-        self.arguments: list[tuple[int, ...]] = []
-        self.leader: list[int] = []
-        self.edge: list[Edge | None] = []
-        self.number: dict[Term, int] = {}
-        self.members: dict[int, list[int]] = {}
-        self.users: dict[int, list[int]] = {}
-        self.canonical: dict[tuple, int] = {}
-        self.pending: list[int] = []
-        self.by_op: dict[str, list[int]] = defaultdict(list)
-        self.applied: set[tuple] = set()
-
-    def find(self, node: int) -> int:
-        leader = self.leader
-        while leader[node] != node:
-            leader[node] = leader[leader[node]]
-            node = leader[node]
-        return node
-
-    def same(self, a: int, b: int) -> bool:
-        return self.find(a) == self.find(b)
-
-    def key(self, node: int) -> tuple:
-        """Equal for two nodes that congruence makes equal; a leaf is interned already and equals only itself."""
-        if not self.arguments[node]:
-            return (node,)
-        term = self.terms[node]
-        return term.op, term.attrs, tuple(self.find(a) for a in self.arguments[node])
-
-    def add(self, root: Term) -> int:
-        """The number of a term, which joins the class of any term that congruence makes equal."""
-        for term in subterms(root) if root not in self.number else ():
-            if term not in self.number:
-                self._add_node(term)
-        return self.number[root]
-
-    def _add_node(self, term: Term) -> None:
-        node = self.number[term] = len(self.terms)
-        self.terms.append(term)
-        self.arguments.append(tuple(self.number[a] for a in term.args))
-        self.leader.append(node)
-        self.edge.append(None)
-        self.members[node], self.users[node] = [node], []
-        self.by_op[term.op].append(node)
-        for argument in self.arguments[node]:
-            self.users[self.find(argument)].append(node)
-        self._meet(node)
-
-    def _meet(self, node: int) -> None:
-        other = self.canonical.setdefault(self.key(node), node)
-        if not self.same(node, other):
-            self.union(node, other, None)
-
-    def union(self, left: int, right: int, rule: Rule | None) -> bool:
-        """Records left = right by an instance of the rule, or by congruence; False if it was known."""
-        small, large = self.find(left), self.find(right)
-        if small == large:
-            return False
-        forward = True
-        if len(self.members[small]) + len(self.users[small]) > len(self.members[large]) + len(self.users[large]):
-            small, large, left, right, forward = large, small, right, left, False
-        self._hang(left, Edge(right, rule, forward))
-        self.leader[small] = large
-        self.members[large] += self.members.pop(small)
-        moved = self.users.pop(small)
-        self.users[large] += moved
-        self.pending += moved
-        return True
-
-    def _hang(self, node: int, edge: Edge | None) -> None:
-        """Makes the node the root of its tree, reversing the path above it, and hangs it below the edge's end."""
-        while edge is not None:
-            above, self.edge[node] = self.edge[node], edge
-            if above is None:
-                return
-            node, edge = above.to, Edge(node, above.rule, not above.forward)
-
-    def rebuild(self) -> None:
-        """Restores congruence after unions."""
-        while self.pending:
-            moved, self.pending = dict.fromkeys(self.pending), []
-            for node in moved:
-                self._meet(node)
-
-    def round(self, readings, ends: tuple[int, int], most_terms: int, deadline: float) -> bool:
-        """Matches every rule against the graph as it stands, then applies; False when nothing new was learnt."""
-        found = [(rule, binding) for rule, onward in readings for binding in self._matches(rule, onward, deadline)]
-        learnt = False
-        for rule, binding in found:
-            learnt |= self._apply(rule, binding)
-            if self.same(*ends) or len(self.terms) > most_terms or perf_counter() > deadline:
-                break
-        self.rebuild()
-        return learnt and len(self.terms) <= most_terms
-
-    def _apply(self, rule: Rule, binding: dict) -> bool:
-        try:
-            left, right = instantiate(rule.left, binding), instantiate(rule.right, binding)
-        except TermError:  # a representative of another dtype: this instance means nothing
-            return False
-        if match(rule.left, left) is None:
-            return False
-        known = len(self.terms)
-        return self.union(self.add(left), self.add(right), rule) or len(self.terms) > known
-
-    def _matches(self, rule: Rule, onward: bool, deadline: float) -> Iterator[dict]:
-        pattern = rule.left if onward else rule.right
-        guarded = sorted(set().union(*(variables_of(o) for g in rule.guards for o in g.operands)))
-        for node in list(self.by_op[pattern.op]):
-            if self.canonical[self.key(node)] != node:
-                continue  # a congruent copy has the same matches
-            for found in self._match_node(pattern, node, {}):
-                key = (rule.name, onward, *((n, self.find(v) if isinstance(v, int) else v) for n, v in found.items()))
-                if key in self.applied:
-                    continue
-                binding = self._guarded_binding(rule, found, guarded)
-                if binding is not None:
-                    self.applied.add(key)
-                    yield binding
-            if perf_counter() > deadline:
-                return
-
-    def _match_node(self, pattern: Term, node: int, found: dict) -> Iterator[dict]:
-        """Bindings under which this very node, up to its arguments' classes, is an instance of the pattern."""
-        term = self.terms[node]
-        if term.op != pattern.op or len(term.args) != len(pattern.args):
-            return
-        for a, b in zip(pattern.attrs, term.attrs):
-            found = match_attribute(a, b, found)
-            if found is None:
-                return
-        options = [found]
-        for part, argument in zip(pattern.args, self.arguments[node]):
-            options = [more for option in options for more in self._match_class(part, argument, option)]
-        yield from options
-
-    def _match_class(self, pattern: Term, node: int, found: dict) -> Iterator[dict]:
-        if pattern.op == "var":
-            name, dtype = pattern.attrs
-            if name in found:
-                if self.same(found[name], node):
-                    yield found
-            elif dtype == "any" or dtype == self.terms[node].dtype:
-                yield {**found, name: node}
-            return
-        seen = set()
-        for member in [node, *self.members[self.find(node)]]:
-            if self.terms[member].op == pattern.op:
-                key = self.key(member)
-                if key not in seen:
-                    seen.add(key)
-                    yield from self._match_node(pattern, member, found)
-
-    def _guarded_binding(self, rule: Rule, found: dict, guarded: list[str]) -> dict | None:
-        """The binding with terms for class members: those that matched, or others for which every guard holds."""
-        plain = {n: self.terms[v] if isinstance(v, int) else v for n, v in found.items()}
-        if all(holds(g, plain) for g in rule.guards):
-            return plain
-        names = [n for n in guarded if isinstance(found.get(n), int)]
-        for choice in itertools.product(*(self._alternatives(found[n]) for n in names)):
-            other = {**plain, **dict(zip(names, choice))}
-            if all(holds(g, other) for g in rule.guards):
-                return other
-        return None
-
-    def _alternatives(self, node: int) -> list[Term]:
-        """Members of a class that could satisfy a guard, those with fewest dims first (dims are what guards ask)."""
-        members = (self.terms[m] for m in self.members[self.find(node)])
-        return sorted(members, key=lambda t: (t.op != "const", len(t.dims)))[:ALTERNATIVES]
-
-    def explain(self, a: int, b: int) -> Iterator[tuple[int, int, Edge]]:
-        """The edges of the forest from a to b, in order, each turned the way it is walked."""
-        above = [a]
-        while self.edge[above[-1]] is not None:
-            above.append(self.edge[above[-1]].to)
-        meeting, down = {n: k for k, n in enumerate(above)}, []
-        while b not in meeting:
-            edge = self.edge[b]
-            down.append((edge.to, b, Edge(b, edge.rule, not edge.forward)))
-            b = edge.to
-        for node in above[: meeting[b]]:
-            yield node, self.edge[node].to, self.edge[node]
-        yield from reversed(down)
+def _many_steps(graph: ProofGraph, a: int, b: int, cache: dict[tuple[int, int], int]) -> int:
+    """How many rewrites _local_steps would list."""
+    if (a, b) not in cache:
+        count = 0
+        for before, after, edge in graph.explain(a, b):
+            inner = zip(graph.arguments[before], graph.arguments[after]) if edge.rule is None else ()
+            count += (edge.rule is not None) + sum(_many_steps(graph, p, q, cache) for p, q in inner if p != q)
+        cache[a, b] = count
+    return cache[a, b]
 
 
 def _local_steps(graph: ProofGraph, a: int, b: int, cache: dict) -> list[tuple[tuple[int, ...], Rule, bool, Term]]:
