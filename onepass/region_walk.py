@@ -21,6 +21,7 @@ Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
 Broken = tuple[fx.Node | None, fx.Node | None]
 WHOLE: Broken = (None, None)
+PICKS = ("getitem", "select")
 # Unknown operations that reduce say so in their names: gumbel_softmax, a user's softmax, argmax, cumsum.
 REDUCING = ("softm", "argm", "cum")
 
@@ -180,8 +181,12 @@ def _is_projection(node: fx.Node, s: Survey) -> bool:
     left, right = operands
     if len(shape(right)) > 2:
         return False
-    merged = s.kind[left] == "view" and len(shape(left.all_input_nodes[0]) or ()) > 2
-    return len(shape(left)) > 2 or merged
+    return len(shape(left)) > 2 or (s.kind[left] == "view" and _merges(left))
+
+
+def _merges(view: fx.Node) -> bool:
+    """Whether a view is of a whole batch of rows: one matrix picked from a tensor of several is no batch."""
+    return name_of(view) not in PICKS and len(shape(view.all_input_nodes[0]) or ()) > 2
 
 
 def _is_outer(node: fx.Node, s: Survey) -> bool:

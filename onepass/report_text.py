@@ -32,7 +32,8 @@ def report_lines(report: Report):
         yield "\nno graph was captured: the function runs as Python, and there is nothing to fuse"
     elif not (report.regions or report.refusals or report.failures):
         many = "the graph" if report.graphs == 1 else "any graph"
-        yield f"no two products with a reduction between them were found in {many}: there is nothing to fuse"
+        said = "no two products with a reduction that is known (a softmax, a sum, a maximum) between them were found"
+        yield f"{said} in {many}: there is nothing to fuse"
         yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch)"
 
 

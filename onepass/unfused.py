@@ -14,10 +14,11 @@ from torch import fx
 
 from .capture import value_of_node, where_of
 from .errors import Refusal
-from .kinds import INTERIOR, name_of
+from .kinds import INTERIOR, LAYER, name_of
 from .region_walk import Survey, hinted, shape
 
 GIVEN = ("placeholder", "get_attr")
+ONE_MATRIX = "a product of a batch of rows with one matrix, which is taken for a layer"
 PAIR = "a region is two products with the reduction between them"
 
 
@@ -66,7 +67,9 @@ def _origin(source: fx.Node, s: Survey) -> str:
         kind = "a parameter" if isinstance(value_of_node(source), torch.nn.Parameter) else "an input of this graph"
         return f"is {called}, {kind}, and no product's result: {PAIR}"
     if s.kind[source] == "layer":
-        return f"comes from {name_of(source)}{place}, a product with weights: layers are left to torch, and {PAIR}"
+        weights = any(isinstance(value_of_node(n), torch.nn.Parameter) for n in source.all_input_nodes)
+        what = "a product with weights" if weights or name_of(source) in LAYER.split() else ONE_MATRIX
+        return f"comes from {name_of(source)}{place}, {what}: layers are left to torch, and {PAIR}"
     if s.kind[source] == "attention":
         return f"comes from {name_of(source)}{place}, which is a region of its own"
     called = name_of(source) or str(source.target)
