@@ -248,6 +248,21 @@ def flip(call):
     return moved(call, source, move)
 
 
+@handles("aten.roll.default")
+def roll(call):
+    source, dims = call["self"], [call["self"].axis(d) for d in call.get("dims") or []]
+    if len(dims) != len(call["shifts"]) or len(set(dims)) != len(dims):
+        raise call.refuse("a roll of the elements in memory, or twice of one axis, is not supported", "shape")
+
+    def move(index):
+        index = list(index)
+        for axis, shift in zip(dims, call["shifts"], strict=True):
+            index[axis] = mod(apply("sub", index[axis], term_of(shift)), term_of(source.shape[axis]))
+        return tuple(index)
+
+    return moved(call, source, move)
+
+
 @handles("aten.unfold.default")
 def unfold(call):
     source = call["self"]

@@ -66,7 +66,7 @@ def carried(node: fx.Node, known: dict[fx.Node, Axes | None]) -> Axes | None:
     if name in ("permute", *SWAPPING, *TRANSPOSED):
         order = _order(node, sources[0])
         return None if order is None else tuple(axes[k] for k in order)
-    if name in IN_ORDER:
+    if name in IN_ORDER or (name == "getitem" and len(axes) != len(sizes)):
         return regrouped(axes, sizes)
     if name in EXPANDING:
         axes = ((),) * (len(sizes) - len(axes)) + axes
@@ -99,6 +99,22 @@ def mixture(node: fx.Node, known: dict[fx.Node, Axes | None]) -> Mixture | None:
     shapes = dict(zip(letters[side], value_of_node(operands[side]).shape, strict=True))
     shapes |= dict(zip(result, value_of_node(node).shape, strict=True))
     return Mixture(axes, tuple(shapes[letter] for letter in (*summed, *new)))
+
+
+def totalled(node: fx.Node, known: dict[fx.Node, Axes | None]) -> Mixture | None:
+    """The same, where the products are made first and summed over one axis."""
+    source = node.all_input_nodes[0] if name_of(node) == "sum" else None
+    given = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    axes, dims = known.get(source), [*given] if isinstance(given, tuple | list) else [given]
+    if axes is None or not all(isinstance(d, int) for d in dims):
+        return None
+    summed = {d % len(axes) for d in dims}
+    rest = [axis for k, axis in enumerate(axes) if k not in summed]
+    if any(a.place for k in summed for a in axes[k]) or sum(a.place for axis in rest for a in axis) < 2:
+        return None
+    kept = [() if k in summed else axis for k, axis in enumerate(axes)]
+    sizes = tuple(value_of_node(source).shape[k] for k in sorted(summed))
+    return Mixture(tuple(kept if len(_sizes(node)) == len(axes) else rest), sizes)
 
 
 def regrouped(axes: Axes, sizes: Sequence[Size]) -> Axes | None:

@@ -57,8 +57,9 @@ def survey(graph: fx.Graph) -> Survey:
             kind = "layer"
         mixed = axes.mixture(node, s.axes) if kind in ("contraction", "layer") else None
         kind = "mixture" if mixed else kind
-        if kind == "reduction" and name_of(node) == "sum" and _is_outer(node.all_input_nodes[0], s):
-            kind = "contraction"
+        if kind == "reduction" and name_of(node) == "sum":
+            mixed = axes.totalled(node, s.axes)
+            kind = "contraction" if mixed is None and _is_outer(node.all_input_nodes[0], s) else kind
         _enter_or_leave(name_of(node), open_scopes)
         s.place[node], s.kind[node], s.scope[node] = position, kind, open_scopes[-1] if open_scopes else ""
         inputs = node.all_input_nodes

@@ -16,12 +16,13 @@ import warnings
 import torch
 
 import onepass
-from onepass import report
+from onepass import operator, report
 from tests.models import MODELS, Model
 from tests.models_more import MORE
 from tests.models_wide import WIDE
 from tests.own_models import LAYERS, OWN
 from tests.test_models import answers, as_near
+from tests.waste import wasted_since_forgotten
 
 HEAD = """# Models
 
@@ -39,6 +40,7 @@ def line(model: Model) -> str:
     """One row of the table."""
     torch._dynamo.reset()
     report.forget()
+    operator.forget()
     torch.manual_seed(0)
     try:
         built, inputs = model.build(), model.inputs()
@@ -55,6 +57,7 @@ def line(model: Model) -> str:
     broken = [f"{len(graphs)} graphs"] if len(graphs) > 1 else []
     reasons = dict.fromkeys(re.sub(r" at [^ ]+:\d+", "", x.reason) for r in found for x in r.refusals)
     failures = [f for r in found for f in r.failures] + [n for r in found for x in r.regions for n in x.notes]
+    failures += wasted_since_forgotten()
     right = "yes" if as_near(fused, eager, exact) else "WRONG"
     return f"| {model} | {count} of {model.attentions} | {right} | {'; '.join([*broken, *reasons, *failures])} |"
 

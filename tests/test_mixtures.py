@@ -51,7 +51,15 @@ class RowsFirst(ByEinsum):
         return torch.einsum("bijh,bhje->bhie", torch.softmax(score, -2) @ after, v)
 
 
-FORMS = (ByEinsum, ByLinear, RowsFirst)
+class ByBroadcasting(ByEinsum):
+    """Every product of a mixture is made, then summed."""
+
+    def forward(self, q, k, v, before, after):
+        mix = lambda matrix, x: (matrix[:, :, None, None] * x[:, None]).sum(2)
+        return mix(after, mix(before, q @ k.mT / math.sqrt(WIDTH)).softmax(-1)) @ v
+
+
+FORMS = (ByEinsum, ByLinear, RowsFirst, ByBroadcasting)
 
 
 def inputs_of(form, length, keys=None):
@@ -114,6 +122,20 @@ def test_another_number_of_heads_is_compiled_for_itself():
     for heads in (4, 6):
         own = [torch.randn(2, heads, 9, WIDTH) for _ in range(3)] + [torch.randn(heads, heads) for _ in range(2)]
         torch.testing.assert_close(run(*own), ByEinsum()(*own), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shift", [3, 23, -40])
+def test_what_is_rolled_comes_round(shift):
+    """Along heads and keys, and by more than there are."""
+
+    def function(q, k, v):
+        return torch.softmax(torch.roll(q @ k.mT, (1, shift), (1, -1)), -1) @ v
+
+    run = torch.compile(function, backend=by_backend, dynamic=True)
+    for length in (9, 40):
+        tensors = [torch.randn(2, 3, length, WIDTH) for _ in range(3)]
+        torch.testing.assert_close(run(*tensors), function(*tensors), atol=1e-5, rtol=1e-5)
+    assert [len(plan.kernels) for plan in plans()] == [1]
 
 
 @pytest.mark.parametrize("mixes", [True, False])

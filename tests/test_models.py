@@ -7,6 +7,7 @@ import onepass
 from onepass.backend import onepass_backend
 from tests.models import MODELS
 from tests.own_models import OWN
+from tests.waste import wasted_since_forgotten
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -14,8 +15,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path, monkeypatch):
-    from onepass import report
+    from onepass import operator, report
 
+    operator.forget()
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -78,4 +80,4 @@ def test_every_attention_is_fused_and_nothing_else_is_disturbed(record):
     assert [f for report in reports for f in report.failures] == []
     assert [n for report in reports for region in report.regions for n in region.notes] == []
     assert all(undisturbed(before, after) for before, after in graphs)
-    assert as_near(fused, eager, exact)
+    assert as_near(fused, eager, exact) and not wasted_since_forgotten()
