@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from .breaks import break_after
-from .errors import OptionError
+from .errors import InputError, OptionError
 from .options import Options
 from .report import Report, record
 
@@ -24,8 +24,12 @@ def onepass_backend(gm: fx.GraphModule | None = None, example_inputs=None, *, op
     """What Dynamo calls with each graph; `options` and `mode` are torch.compile's.
 
     Without a graph it gives a backend that has these options: bad ones raise where they are written, and not inside of
-    the first call. Raises OptionError, RuleRefuted, RuleUnproved.
+    the first call. Raises OptionError, RuleRefuted, RuleUnproved; InputError for what is no graph of Dynamo's.
     """
+    if gm is not None and not isinstance(gm, fx.GraphModule):
+        given = getattr(gm, "__name__", type(gm).__name__)
+        meant = f"torch.compile({given}, backend=onepass.onepass_backend)"
+        raise InputError(f"onepass_backend is what torch.compile calls: {meant}")
     backend = Backend(Options.read(options), _known(mode))
     return backend if gm is None else backend(gm, example_inputs)
 

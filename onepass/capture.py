@@ -111,7 +111,8 @@ def program_of(function: Callable, *inputs: torch.Tensor) -> Program:
 
 
 def _under_autocast(values) -> bool:
-    return any(torch.is_autocast_enabled(d) for d in {x.device.type for x in values if isinstance(x, torch.Tensor)})
+    kinds = {x.device.type for x in values if isinstance(x, torch.Tensor)}
+    return any(torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) for kind in kinds)
 
 
 def _input_names(region, count: int) -> list[str] | None:

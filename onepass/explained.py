@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .errors import InputError
+from .errors import InputError, OptionError
 from .report import Report
 
 
@@ -28,8 +28,7 @@ def explain(function, *inputs, rules=(), options=None, **keywords) -> Report:
     from .breaks import breaks_of, counted
     from .options import Options
 
-    given = options if options is not None and not isinstance(options, Mapping) else {"rules": rules, **(options or {})}
-    recorder = Recorder(Options.read(given))
+    recorder = Recorder(Options.read(_both(rules, options)))
     function = getattr(function, "_orig_mod", getattr(function, "_torchdynamo_orig_callable", function))
     refuse_call(function, inputs, keywords)
     limits = {n: 1 << 20 for n in ("recompile_limit", "accumulated_recompile_limit") if hasattr(config, n)}
@@ -37,6 +36,17 @@ def explain(function, *inputs, rules=(), options=None, **keywords) -> Report:
         torch.compile(function, backend=recorder)(*inputs, **keywords)
     report = merged(recorder.reports)
     return replace(report, breaks=breaks_of(function, report.graphs, report.breaks, reasons))
+
+
+def _both(rules, options):
+    """The options with the rules that were given beside them. Raises OptionError where rules are given twice."""
+    if options is None:
+        return {"rules": rules}
+    if not isinstance(options, Mapping) or (isinstance(rules, tuple) and not rules):
+        return options
+    if "rules" in options:
+        raise OptionError("rules are given twice: as rules=..., and among the options")
+    return {**options, "rules": rules}
 
 
 def refuse_call(function, inputs, keywords) -> None:

@@ -91,6 +91,8 @@ def _runner(region: RegionReport) -> str:
     if region.ran:
         name = region.ran if region.ran not in WHO else f"{region.ran}: {WHO[region.ran]}"
         return name if region.ran == asked else f"{name} (executor {asked!r})"
+    if region.device == "meta":
+        return f"nobody: tensors on meta hold no numbers (executor {asked!r})"
     if asked == "tiled":
         return f"tiled: {WHO['tiled']}"
     if asked == "auto":

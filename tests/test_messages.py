@@ -173,6 +173,13 @@ def test_who_will_run_a_region_on_a_cpu(options, said):
     assert "on Hopper  " not in text and "elsewhere   on a Hopper GPU, plain Triton: its tensors are float32" in text
 
 
+def test_tensors_without_memory_are_explained():
+    large = torch.empty(4, 16, 65536, 64, dtype=torch.bfloat16, device="meta")
+    found = onepass.explain(attend, large, large, large)
+    assert found.failures == () and found.passes == (3, 1) and found.bytes[0] > 2**40
+    assert "runs by     nobody: tensors on meta" in str(found)
+
+
 def test_who_ran_a_region():
     torch.compile(attend, backend=onepass.onepass_backend, options={"inner": "eager", "libraries": False})(X, X, X)
     (report,) = onepass.reports()

@@ -72,6 +72,17 @@ def test_options_of_inductor_reach_it():
     assert seen
 
 
+def test_rules_that_are_given_twice_are_refused():
+    with pytest.raises(OptionError, match="rules are given twice"):
+        onepass.explain(attend, X, X, X, rules=[3], options={"rules": []})
+
+
+@pytest.mark.parametrize("given", [attend, torch.nn.Linear(2, 2)])
+def test_the_backend_is_not_called_with_a_model(given):
+    with pytest.raises(InputError, match=r"torch.compile\((attend|Linear), backend=onepass.onepass_backend\)"):
+        onepass.onepass_backend(given)
+
+
 # explain ------------------------------------------------------------
 
 
