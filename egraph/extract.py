@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .cost import Target, contracts, node_time, streamed, worthwhile
 from .engine import EGraph, Node, leafy
-from .term import Dim, Tensor, Term, reduces, subterms
+from .term import Dim, Tensor, Term, subterms
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,10 @@ def passes(root: Term, held=frozenset()) -> int:
     for node in subterms(root):
         done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args], held)
     depths, axes = dict(done[root]), _axes(root)
-    for node in reduces(root):
+    inner = lambda term: term.op == "reduce" and not contracts(term.args[0])  # what is in there is read there
+    for node in (term for term in subterms(root, inner) if inner(term) and term.attrs[1] not in held):
         over = node.attrs[1]
-        for dim in root.dims - node.dims if over not in held and not contracts(node.args[0]) else ():
+        for dim in root.dims - node.dims:
             if axes.get(dim, set()) & axes.get(over, set()):
                 depths[dim] = max(depths.get(dim, 0), done[node][over] + 1)
     return deepest(depths)

@@ -10,7 +10,7 @@ from .egraph.affine import bounds
 from .egraph.index import floordiv, mod
 from .egraph.ops import const
 from .egraph.term import Term
-from .sizes import Size, product, term_of
+from .sizes import Size, of_whole_blocks, product, term_of
 from .values import INTEGERS, Call, Value, apply, choose, convert, handles, kind_of, same_size, spread, stored_literal
 
 
@@ -93,7 +93,7 @@ Groups = list[tuple[list[int], list[int]]]
 def grouped(old: tuple[Size, ...], new: tuple[Size, ...]) -> Groups | None:
     """Pairs of runs of axes (old, new) with equal products, as short as can be; None if the sizes do not match."""
     cuts_old, cuts_new = _prefixes(old), _prefixes(new)
-    if product(old) != product(new):
+    if of_whole_blocks(product(old)) != of_whole_blocks(product(new)):
         return None
     groups: Groups = []
     start_old = start_new = 0
@@ -108,7 +108,7 @@ def grouped(old: tuple[Size, ...], new: tuple[Size, ...]) -> Groups | None:
 
 
 def _prefixes(shape) -> list:
-    return [product(shape[: k + 1]) for k in range(len(shape))]
+    return [of_whole_blocks(product(shape[: k + 1])) for k in range(len(shape))]
 
 
 def _regrouped(index, groups: Groups, old, new) -> tuple[Term, ...]:

@@ -10,7 +10,7 @@ import keyword
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 from .errors import Refusal
 from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Node, Program
@@ -197,12 +197,18 @@ def expression(value: int | torch.SymInt) -> int | sympy.Expr:
     """The same as a number or a formula of symbols."""
     if isinstance(value, int):
         return value
-    found = value.node.expr.replace(FloorDiv, _divided)
+    whole = value.node.shape_env.divisible
+    found = value.node.expr.replace(FloorDiv, lambda a, b: _divided(a, b, whole))
+    for quotient in found.atoms(FloorDiv):
+        if Mod(*quotient.args) in whole:
+            found = found.subs(quotient.args[1] * quotient, quotient.args[0])
     return int(found) if found.is_Integer else found
 
 
-def _divided(a, b):
-    """a // b where it is known without numbers, as in s**2 // s: no size is zero."""
+def _divided(a, b, whole: Collection[sympy.Expr]):
+    """a // b where it is known without numbers, as in s**2 // s: no size is zero. whole: what is known to be zero."""
+    if isinstance(b, FloorDiv) and b.args[0] == a and Mod(*b.args) in whole:
+        return b.args[1]
     quotient = sympy.cancel(a / b)
     return quotient if quotient.is_polynomial() and quotient.is_integer else FloorDiv(a, b)
 

@@ -29,7 +29,7 @@ from .region_walk import survey
 from .regions import Region, find_regions
 from .report import Refused, RegionReport, Report
 from .standing import first_user, late, write_behind
-from .widths import fix_widths
+from .widths import fill_blocks, fix_widths
 
 KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
         kept = open_calls(graph)
         make_functional(graph)
         name_sizes(graph)
+        fill_blocks(graph)
         regions = [*find_regions(graph), *kept]
     except Exception as error:
         regions = []
@@ -79,8 +80,9 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
 
     for number in range(len(regions)):
         attempt(number, lambda region, number=number: answered(number, region))
-    for number in () if dry else sorted(answers, reverse=True):  # last first: a region may read an earlier one's output
-        attempt(number, lambda region, n=number, found=answers[number]: insert(graph, region, found, behind[n]))
+    given: dict[fx.Node, fx.Node] = {}
+    for number in () if dry else sorted(answers, reverse=True):
+        attempt(number, lambda region, n=number, found=answers[number]: insert(graph, region, found, behind[n], given))
     for number, answer in sorted(answers.items()):
         if answer.key not in reports and sources:
             answer = fused.with_sources(answer)
@@ -136,12 +138,15 @@ def _strides(node: fx.Node) -> tuple[int | str, ...]:
 # Surgery --------------------------------------------------------------------------------------------------------------
 
 
-def insert(graph: fx.Graph, region, answer: Fused, behind: fx.Node | None = None) -> Fused:
+def insert(graph: fx.Graph, region, answer: Fused, behind: fx.Node | None, given: dict[fx.Node, fx.Node]) -> Fused:
     """Puts the call where the first result is used, or in front of a write that changes what it reads.
+
+    `given` has what other regions' calls give for their outputs, which may be inputs here, and gets this one's.
 
     Inputs that come later move up: a region where that would change something was refused. Only the region's own nodes
     are erased: fx would take an in-place operation whose result is unused for dead code.
     """
+    region = replace(region, inputs=tuple(given.get(n, n) for n in region.inputs))
     tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
     sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
     place = _place(graph, region, (*region.inputs, *sizes), behind)
@@ -155,6 +160,7 @@ def insert(graph: fx.Graph, region, answer: Fused, behind: fx.Node | None = None
     for old, result in zip(region.outputs, results, strict=True):
         result.meta = {name: old.meta[name] for name in KEPT_META if name in old.meta}
         old.replace_all_uses_with(result)
+        given[old] = result
     for node in reversed(region.nodes):
         if not node.users:
             graph.erase_node(node)

@@ -140,6 +140,20 @@ def product(factors) -> tuple[int, tuple[str, ...]]:
     return number, tuple(sorted(others))
 
 
+def of_whole_blocks(key: tuple[int, tuple[str, ...]]) -> tuple[int, tuple[str, ...]]:
+    """A product's key with n · (x // n) as x: in a view of x the blocks of n have all of x's elements."""
+    number, others = key
+    found: list[Size] = []
+    for text in others:
+        match _parse(text):
+            case ast.BinOp(left=whole, op=ast.FloorDiv(), right=ast.Constant(value=int(n))) if number % n == 0:
+                number //= n
+                found += _factors(whole)
+            case _:
+                found.append(text)
+    return product([number, *found])
+
+
 def _factors(node) -> list[Size]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return _factors(node.left) + _factors(node.right)

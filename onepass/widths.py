@@ -1,7 +1,8 @@
 """Widths of rows, and numbers of heads that are mixed, which Dynamo left symbolic become numbers, under guards.
 
-A kernel holds them whole in a tile, so it is made for them; lengths, batch and other heads stay symbolic. Nothing that
-the user marked as dynamic is fixed: that would raise. Called by replace.py before a region is traced.
+A kernel holds them whole in a tile, so it is made for them; lengths, batch and other heads stay symbolic, but one that
+is cut in blocks gets a guard that they fill it. Nothing that the user marked as dynamic is fixed: that would raise.
+Called by replace.py before regions are looked for, and before one is traced.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import sympy
 import torch
 from torch import fx
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 from .capture import value_of_node
 from .regions import Region
@@ -37,6 +40,20 @@ def fix_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymI
             continue
         if 1 < size.node.hint <= WIDEST and not _marked(size):
             int(size)  # which guards it
+
+
+def fill_blocks(graph: fx.Graph) -> None:
+    """Puts a guard on each length that c divides where a shape has s // (s // c): torch's word for blocks of c."""
+    seen = set()
+    for node in graph.nodes:
+        for size in getattr(value_of_node(node), "shape", ()):
+            if not isinstance(size, torch.SymInt) or size.node.expr in seen:
+                continue
+            seen.add(size.node.expr)
+            for quotient in size.node.expr.atoms(FloorDiv):
+                a, b = quotient.args
+                if isinstance(b, FloorDiv) and b.args[0] == a and b.args[1].is_Integer:
+                    size.node.shape_env.evaluate_expr(sympy.Eq(Mod(*b.args), 0))
 
 
 def _marked(size: torch.SymInt) -> bool:
