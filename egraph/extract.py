@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cost import Target, contracts, node_time, streamed, worthwhile
+from .cost import Target, contracts, length, node_time, streamed, worthwhile
 from .engine import EGraph, Node, leafy
-from .term import Dim, Tensor, Term, subterms
+from .term import Dim, Tensor, Term, reduces, subterms
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,11 @@ def passes(root: Term, held=frozenset()) -> int:
     for node in subterms(root):
         done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args], held)
     depths, axes = dict(done[root]), _axes(root)
-    inner = lambda term: term.op == "reduce" and not contracts(term.args[0])  # what is in there is read there
-    for node in (term for term in subterms(root, inner) if inner(term) and term.attrs[1] not in held):
+    found = [node for node in reduces(root) if node.attrs[1] not in held]
+    longest = max((length(node.attrs[1]) for node in found), default=0)  # widths are read with their rows
+    for node in found:
         over = node.attrs[1]
-        for dim in root.dims - node.dims:
+        for dim in root.dims - node.dims if length(over) == longest and not contracts(node.args[0]) else ():
             if axes.get(dim, set()) & axes.get(over, set()):
                 depths[dim] = max(depths.get(dim, 0), done[node][over] + 1)
     return deepest(depths)
