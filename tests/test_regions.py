@@ -315,7 +315,7 @@ def changed_mask(q, k, v):
 def changed_input(q, k, v):
     scores = q @ k.mT
     k.mul_(2.0)
-    return torch.softmax(scores, -1) @ v + k.sum()
+    return torch.softmax(scores, -1) @ k  # as it was, and as it is
 
 
 def added_in_place(q, k, v):
