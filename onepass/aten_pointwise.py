@@ -392,3 +392,7 @@ def softplus(call):
     return pointwise(call, function, call["self"])
 
 
+@handles("aten.log_sigmoid.default")
+def log_sigmoid(call):
+    near = lambda x: apply("log1p", apply("exp", -abs(x)))
+    return pointwise(call, lambda x: apply("minimum", x, const(0.0)) - near(x), call["self"])

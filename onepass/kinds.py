@@ -29,7 +29,7 @@ POINTWISE = (
     "div divide true_divide truediv add sub subtract rsub radd rmul maximum minimum remainder mod floordiv "
     "floor_divide le lt ge gt eq ne less less_equal greater greater_equal not_equal invert bitwise_not logical_not "
     "and_ or_ logical_and logical_or logical_xor bitwise_and bitwise_or __and__ __or__ where masked_fill dropout "
-    "clamp clip clamp_min clamp_max relu silu gelu elu leaky_relu softplus tril triu absolute "
+    "clamp clip clamp_min clamp_max relu silu gelu elu leaky_relu softplus log_sigmoid tril triu absolute "
     "nan_to_num isnan isfinite isinf logaddexp "
     "__eq__ __ne__ __lt__ __le__ __gt__ __ge__"  # what some releases of Dynamo make of a comparison of two tensors
 )

@@ -153,16 +153,21 @@ def _is_item_of_another(node: fx.Node, nodes: Collection[fx.Node]) -> bool:
     return isinstance(source, fx.Node) and source not in nodes and isinstance(value_of_node(source), tuple | list)
 
 
-def first_reader(node: fx.Node, owned: Nodes) -> fx.Node:
-    """Back from a node outside to the call outside that reads a region's value: it is what is not understood."""
+def first_stranger(node: fx.Node, owned: Nodes, s: Survey) -> fx.Node:
+    """Back from a node outside to the call that is not understood, of those that make it of a region's values.
+
+    Where all are, the first of them.
+    """
     waiting, seen = [node], {node}
     for n in waiting:
-        if any(m in owned for m in n.all_input_nodes):
-            return n
-        fresh = [m for m in n.all_input_nodes if m not in seen]
+        fresh = [m for m in n.all_input_nodes if m not in seen and m not in owned]
         seen.update(fresh)
         waiting += fresh
-    return node
+    readers: dict[fx.Node, None] = {}
+    for n in sorted(waiting, key=s.place.__getitem__):
+        if any(m in owned or m in readers for m in n.all_input_nodes):
+            readers[n] = None
+    return next((n for n in readers if s.kind[n] not in INTERIOR), next(iter(readers), node))
 
 
 def root(node: fx.Node, s: Survey) -> fx.Node:

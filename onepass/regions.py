@@ -17,7 +17,7 @@ from .errors import Refusal
 from .kinds import RESHAPING, changes_in_place, is_aten, name_of
 from .program import Program
 from .region_growth import Growth, grow
-from .region_walk import Nodes, Survey, bodies, first_reader, in_order, is_lookup, root, shape, survey
+from .region_walk import Nodes, Survey, bodies, first_stranger, in_order, is_lookup, root, shape, survey
 from .standing import obstacle, overwriting
 from .unfused import unfused
 
@@ -154,7 +154,7 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
     reason = f"the result of {name_of(made if name_of(made) else node)} is also {also}"
     refusal = Refusal(reason, where_of(node) or where_of(region.anchor), "used outside")
     if growth.circle is not None:
-        reader = first_reader(user, growth.owned)
+        reader = first_stranger(user, growth.owned, s)
         said = f" at {where_of(reader)}" if where_of(reader) else ""
         reason = f"{name_of(reader) or reader.op}{said} reads what the region computes and gives what it needs"
         return Refusal(reason, refusal.where, refusal.kind)

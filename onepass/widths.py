@@ -8,7 +8,8 @@ Called by replace.py before regions are looked for, and before one is traced.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 import sympy
 import torch
@@ -16,6 +17,7 @@ from torch import fx
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from .capture import value_of_node
+from .kinds import kind_of
 from .regions import Region
 
 WIDEST = 512  # what is longer is no width of a tile
@@ -34,12 +36,28 @@ def fix_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymI
             if isinstance(size, torch.SymInt):
                 known[str(size.node.expr)] = size
                 axes[str(size.node.expr)].add(axis == value.dim() - 1 > 0)
+    for met in _met(region.nodes):
+        symbols = {str(symbol) for size in met.values() for symbol in size.node.expr.free_symbols}
+        if any(False in axes[symbol] for symbol in symbols):  # as long as (a part of) a length is
+            for text in met:
+                axes[text].add(False)
     summed = [size for node in region.nodes for size in mixed.get(node, ())]
     for size in (*(known[text] for text, last in axes.items() if last == {True}), *summed):
         if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
             continue
         if 1 < size.node.hint <= WIDEST and not _marked(size):
             int(size)  # which guards it
+
+
+def _met(nodes: Iterable[fx.Node]) -> Iterator[dict[str, torch.SymInt]]:
+    """Sizes of one axis that pointwise operations show to be equal: a mask's own symbol, and s // 2 of the scores."""
+    for node in nodes:
+        values = [value_of_node(n) for n in node.all_input_nodes] if kind_of(node) == "pointwise" else []
+        shapes = [reversed(value.shape) for value in values if isinstance(value, torch.Tensor)]
+        for sizes in zip_longest(*shapes):
+            met = {str(n.node.expr): n for n in sizes if isinstance(n, torch.SymInt) and not n.node.expr.is_Integer}
+            if len(met) > 1:
+                yield met
 
 
 def fill_blocks(graph: fx.Graph) -> None:
