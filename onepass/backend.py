@@ -7,6 +7,7 @@ in here leaves the graph as it was, unless strict. Nothing of the process is con
 from __future__ import annotations
 
 import logging
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,8 +15,10 @@ from torch import fx
 
 from .breaks import break_after
 from .errors import InputError, OptionError
+from .kinds import changes_in_place
 from .options import Options
 from .report import Report, record
+from .standing import Pairs
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +52,13 @@ class Backend:
     def __call__(self, gm: fx.GraphModule, example_inputs, **given):
         if given:
             raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
-        record(rewrite_module(gm, self.options))
-        if self.options.inner == "eager":
-            return gm.forward
-        return _inductor(gm, example_inputs, self.options, self.mode)
+        inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+        original = fx.GraphModule(gm, deepcopy(gm.graph)) if any(map(changes_in_place, gm.graph.nodes)) else None
+        apart: Pairs = set()
+        record(rewrite_module(gm, self.options, apart=apart))
+        run = gm.forward if self.options.inner == "eager" else _inductor(gm, example_inputs, self.options, self.mode)
+        places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in apart]
+        return _unless_shared(run, original.forward, places) if places else run
 
 
 def _known(mode: str | None) -> str | None:
@@ -66,11 +72,22 @@ def _known(mode: str | None) -> str | None:
     return mode
 
 
-def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False) -> Report:
+def _unless_shared(run, original, places: list[tuple[int, int]]):
+    """Runs the original where arguments at two places share memory, of which one is written and the other read."""
+    memory = lambda x: x.untyped_storage().data_ptr()
+
+    def call(*args):
+        shared = any(memory(args[one]) == memory(args[other]) for one, other in places)
+        return original(*args) if shared else run(*args)
+
+    return call
+
+
+def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False, apart: Pairs | None = None) -> Report:
     """Replaces the regions of a Dynamo graph in place and recompiles it. Raises only if strict."""
     from .replace import rewrite
 
-    report = rewrite(gm.graph, options, dry=dry, sources=dry)
+    report = rewrite(gm.graph, options, dry=dry, sources=dry, apart=set() if dry else apart)
     if report.regions and not dry:
         gm.recompile()
     ends = break_after(gm)

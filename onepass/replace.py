@@ -28,17 +28,20 @@ from .region_signature import signature
 from .region_walk import survey
 from .regions import Region, find_regions
 from .report import Refused, RegionReport, Report
-from .standing import first_user, late, write_behind
+from .standing import Pairs, first_user, kept_apart, late, write_behind
 from .widths import fill_blocks, fix_widths
 
 KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
 log = logging.getLogger(__name__)
 
 
-def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool = False) -> Report:
+def rewrite(
+    graph: fx.Graph, options: Options, dry: bool = False, sources: bool = False, apart: Pairs | None = None
+) -> Report:
     """Replaces what can be replaced and says what was done. Raises only if strict.
 
-    `dry` replaces nothing; `sources` writes the kernels' source to files for reading.
+    `dry` replaces nothing; `sources` writes the kernels' source to files for reading; `apart` takes the inputs that the
+    caller sees to that they share no memory. Without it, regions that need that stay as they are.
     """
     known: dict[str, Fused | Exception] = {}
     reports: dict[str, RegionReport] = {}
@@ -76,6 +79,7 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
         regions[number], found = fuse(region, s, taken, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
         behind[number] = write_behind(regions[number], s)
+        _require_apart(kept_apart(regions[number], s, behind[number]), regions[number], apart)
         return found
 
     for number in range(len(regions)):
@@ -90,6 +94,15 @@ def rewrite(graph: fx.Graph, options: Options, dry: bool = False, sources: bool 
     if reports and not dry:
         graph.lint()
     return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
+
+
+def _require_apart(pairs: Pairs, region: Region, apart: Pairs | None) -> None:
+    if pairs and apart is None:
+        (written, read), *_ = sorted(pairs, key=str)
+        reason = f"{written.name} is written between what the region reads of {read.name}, and may be its memory"
+        raise Refusal(reason, where_of(region.anchor), "in-place")
+    if pairs:
+        apart |= pairs
 
 
 def _answer(region: Region, mixed: Mapping, options: Options, known: dict) -> Fused:

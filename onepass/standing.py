@@ -14,10 +14,12 @@ from torch import fx
 
 from .capture import value_of_node
 from .kinds import changes_in_place, only_looks
-from .region_walk import Survey, root
+from .region_walk import Survey, root, shape
 
 if TYPE_CHECKING:
     from .regions import Region
+
+Pairs = set[tuple[fx.Node, fx.Node]]
 
 
 def obstacle(region: Region, s: Survey) -> fx.Node | None:
@@ -69,11 +71,32 @@ def _between(region: Region, s: Survey, place: int) -> Iterator[fx.Node]:
 
 def overwriting(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
     """Writes between the node and in front of a place into memory that it reads or makes; a view reads nothing yet."""
-    low, high = sorted((place, s.place[reader]))
-    between = [n for n in s.in_place if low <= s.place[n] < high and n is not reader]
-    if between and not only_looks(reader):
+    between = list(_crossed(reader, place, s))
+    if between:
         used = set().union(*(_memory(n, s) for n in (reader, *reader.all_input_nodes)))
         yield from (n for n in between if not used.isdisjoint(_memory(_written(n), s)))
+
+
+def _crossed(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
+    low, high = sorted((place, s.place[reader]))
+    if not only_looks(reader):
+        yield from (n for n in s.in_place if low <= s.place[n] < high and n is not reader)
+
+
+def kept_apart(region: Region, s: Survey, behind: fx.Node | None) -> Pairs:
+    """Pairs of the graph's inputs that must not share memory: one is written between where the other is read and the
+    call. They did not when the graph was traced, but the next call may give a view of one as the other.
+    """
+    place = s.place[behind or first_user(region, s.place)] if s.in_place else 0
+    moving = late(region.inputs, s.order[place], s.place) if s.in_place else ()
+    found = set()
+    for reader in (*region.nodes, *moving) if s.in_place else ():
+        for write in _crossed(reader, place, s):
+            written = _written(write)
+            into = written and root(written, s)
+            read = {root(n, s) for n in reader.all_input_nodes} - {into}
+            found |= {(into, n) for n in read if into and {into.op, n.op} == {"placeholder"} and shape(n) is not None}
+    return found
 
 
 def _written(node: fx.Node) -> fx.Node | None:
