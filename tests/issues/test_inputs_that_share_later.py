@@ -1,7 +1,7 @@
 """Two inputs with memory of their own when a graph was traced shared it in a later call, and one was written between.
 
-Scores were read after the write then, where eager reads them before: nothing compiles anew for that. Such graphs look at
-each call and run as they were written where the two share; a pass, which cannot look, leaves the region.
+Scores were read after the write then, where eager reads them before: nothing compiles anew for that. Graphs look at
+each call now and run as written where the two share; a pass, which cannot look, leaves the region.
 """
 
 import pytest
