@@ -26,7 +26,7 @@ WIDEST = 512  # what is longer is no width of a tile
 def fix_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymInt]]) -> None:
     """Puts a guard on every symbol that is the last axis of the region's matrices and stands nowhere else in them.
 
-    And on what the region's mixtures sum over or make: `mixed` says it.
+    Not on the places of a table; and on what the region's mixtures sum over or make: `mixed` says it.
     """
     axes: dict[str, set[bool]] = defaultdict(set)
     known: dict[str, torch.SymInt] = {}
@@ -41,6 +41,8 @@ def fix_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymI
         if any(False in axes[symbol] for symbol in symbols):  # as long as (a part of) a length is
             for text in met:
                 axes[text].add(False)
+    for text in _looked_up(region.nodes):
+        axes[text].add(False)
     summed = [size for node in region.nodes for size in mixed.get(node, ())]
     for size in (*(known[text] for text, last in axes.items() if last == {True}), *summed):
         if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
@@ -58,6 +60,15 @@ def _met(nodes: Iterable[fx.Node]) -> Iterator[dict[str, torch.SymInt]]:
             met = {str(n.node.expr): n for n in sizes if isinstance(n, torch.SymInt) and not n.node.expr.is_Integer}
             if len(met) > 1:
                 yield met
+
+
+def _looked_up(nodes: Iterable[fx.Node]) -> Iterator[str]:
+    """Sizes that are gone behind what is neither view nor product: places of a table that are looked up."""
+    for node in nodes:
+        if kind_of(node) == "other" and isinstance(value_of_node(node), torch.Tensor):
+            left = set(map(str, value_of_node(node).shape))
+            shapes = [getattr(value_of_node(n), "shape", ()) for n in node.all_input_nodes]
+            yield from (str(size) for shape in shapes for size in shape if str(size) not in left)
 
 
 def fill_blocks(graph: fx.Graph) -> None:
