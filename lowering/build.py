@@ -16,6 +16,7 @@ from .cuts import FEW, in_the_way, nested, sharing, unshadowed, without
 from .differences import Difference, of_difference
 from .dims import (
     batch_dims,
+    columns_of,
     every_reduction,
     is_long,
     loop_dims,
@@ -177,10 +178,14 @@ class _Builder:
         if again := [d.name for d in grid if d.size != 1 and d in repeated_dims(terms, self.held)]:
             raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
         loops = tuple(self.mapped(loop, rows, grid) for loop in _loops(terms, rows, held, self.held))
+        columns = columns_of(terms, rows, grid, FEW) if rows and not loops else ()
+        if columns:
+            rows, *columns = (d for d in stores[0].order if d in (rows, *columns))
         contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {loop.dim for loop in loops})
         inputs = tuple(dict.fromkeys(t for term in terms for t in tensors(term)))
         row_tile = f"{rows.name}_tile" if rows else ""
-        return Kernel(name, grid, rows, row_tile, (*contracted, *held), loops, stores, inputs)
+        grid = tuple(d for d in grid if d not in (rows, *columns))
+        return Kernel(name, grid, rows, row_tile, (*contracted, *held), loops, stores, inputs, columns=tuple(columns))
 
     def mapped(self, loop: Loop, rows: Dim | None, grid: tuple[Dim, ...]) -> Loop:
         """The loop with a block map, if its guard reads data that is there before the plan runs."""

@@ -85,6 +85,18 @@ def sum_factors(r: Term) -> list[Term]:
     return factors(body)
 
 
+def columns_of(terms: Sequence[Term], rows: Dim, grid: Sequence[Dim], least: int) -> tuple[Dim, ...]:
+    """A dim of the grid that a product has on its other side than rows: by tiles of both it is one of matrices."""
+    for r in every_reduction(terms):
+        sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
+        mine = frozenset().union(*(side for side in sides if rows in side))
+        others = frozenset().union(*(side for side in sides if rows not in side)) - mine
+        found = [d for d in grid if d in others and min(size_key(d), size_key(rows)) >= (False, least)]
+        if mine and found:
+            return tuple(found[-1:])
+    return ()
+
+
 def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[int]]:
     """Divides factors, given by their dims, into the two of a product to be summed; the second is empty if one is all.
 

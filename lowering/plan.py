@@ -118,6 +118,7 @@ class Store:
 class Kernel:
     """One launch. Every store's order has the grid and the rows; held dims that it lacks, its term lacks too.
 
+    columns: without loops, a dim that programs take tiles of beside those of rows, for products of both.
     exact: the sums of products whose computed factors must not be rounded to half precision (precision.py).
     """
 
@@ -130,6 +131,7 @@ class Kernel:
     stores: tuple[Store, ...]
     inputs: tuple[Tensor, ...]
     exact: frozenset[Term] = frozenset()
+    columns: tuple[Dim, ...] = ()
 
     @property
     def result(self) -> Term:

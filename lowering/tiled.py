@@ -167,7 +167,8 @@ class KernelProgram:
             self.loops.append(LoopProgram(loop, frozenset(finished)))
             finished.update(r for a in loop.accumulators for r in a.reductions)
         self.result = Block([store.term for store in kernel.stores], finished.__contains__)
-        first = (*kernel.grid, *([kernel.rows] if kernel.rows else []), *(loop.dim for loop in kernel.loops))
+        rows = [kernel.rows] if kernel.rows else []
+        first = (*kernel.grid, *kernel.columns, *rows, *(loop.dim for loop in kernel.loops))
         terms = [b for p in self.loops for a in p.loop.accumulators for b in _bodies(a)]
         terms += [store.term for store in kernel.stores]
         orders = [d for store in kernel.stores for d in store.order]
@@ -191,14 +192,14 @@ def tile_lengths(program: KernelProgram, length: dict[Dim, int], budget: int) ->
     """Tiles of the grid (a batch), rows and loops whose temporaries fit the budget: the grid is split first."""
     kernel, tile = program.kernel, dict(length)
     loops = [loop.dim for loop in kernel.loops]
-    rows = [kernel.rows] if kernel.rows is not None else []
+    rows, grid = [kernel.rows] if kernel.rows is not None else [], (*kernel.grid, *kernel.columns)
     tile.update({d: max(1, min(ROWS if d in rows else COLUMNS, length[d])) for d in (*rows, *loops)})
     tile.update({loop.part: 1 for loop in kernel.loops if loop.part is not None})
     while program.widest(tile) > budget:
-        cuttable = [d for d in kernel.grid if tile[d] > 1] or [d for d in (*loops, *rows) if tile[d] > 16]
+        cuttable = [d for d in grid if tile[d] > 1] or [d for d in (*loops, *rows) if tile[d] > 16]
         if not cuttable:
             break
-        largest = cuttable[0] if cuttable[0] in kernel.grid else max(cuttable, key=tile.__getitem__)
+        largest = cuttable[0] if cuttable[0] in grid else max(cuttable, key=tile.__getitem__)
         tile[largest] = -(-tile[largest] // 2)
     for d in (*loops, *rows):
         while tile[d] < length[d] and program.widest({**tile, d: 2 * tile[d]}) <= budget // 4:
@@ -216,7 +217,7 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     tile = tile_lengths(program, length, BUDGET if device.type == "cpu" else OTHER_BUDGET)
     loops = {loop.dim for loop in kernel.loops}
     frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in loops})
-    tiled = [*kernel.grid, *([kernel.rows] if kernel.rows is not None else [])]
+    tiled = [*kernel.grid, *kernel.columns, *([kernel.rows] if kernel.rows is not None else [])]
     for ranges in points(*(_tiles(length[d], tile[d]) for d in tiled)):
         frame.ranges.update(zip(tiled, ranges))
         _run_tile(program, frame, tile, outputs)

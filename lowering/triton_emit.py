@@ -136,7 +136,7 @@ class _Emitter:
             self._loop(loop)
         for store in self.kernel.stores:
             self._store(store)
-        roles = tuple((name, "rows" if d in self.tiles.rows else "loop") for d, name in self.blocks.items())
+        roles = tuple((name, "rows" if d == self.kernel.rows else "loop") for d, name in self.blocks.items())
         tiles = tuple(dict.fromkeys(roles))
         unspecialised = [a.name for a in self.arguments if a.size is not None]
         parameters = [a.name for a in self.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]
@@ -147,7 +147,8 @@ class _Emitter:
 
     def _header(self, plan: Plan) -> str:
         kernel = self.kernel
-        where = f"{', '.join(map(str, kernel.grid)) or 'nothing'}; rows {kernel.rows}; loops "
+        rows = " and ".join(map(str, self.tiles.rows)) or "None"
+        where = f"{', '.join(map(str, kernel.grid)) or 'nothing'}; rows {rows}; loops "
         where += ", ".join(str(loop.dim) for loop in kernel.loops) or "none"
         stored = [(s.output.name, ", ".join(map(str, s.order)), show(s.term)) for s in kernel.stores]
         facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
@@ -162,12 +163,12 @@ class _Emitter:
         tiles, kernel, fresh = self.tiles, self.kernel, self.tiles.names.fresh
         rest = fresh("program")
         self.lines.append(f"{rest} = tl.program_id(0)")
-        if kernel.rows:
-            count, start, block = fresh(f"{kernel.rows}_tiles"), fresh(f"{kernel.rows}_start"), self.blocks[kernel.rows]
-            self.lines.append(f"{count} = tl.cdiv({tiles.sizes[kernel.rows]}, {block})")
+        for dim in tiles.rows:
+            count, start, block = fresh(f"{dim}_tiles"), fresh(f"{dim}_start"), self.blocks[dim]
+            self.lines.append(f"{count} = tl.cdiv({tiles.sizes[dim]}, {block})")
             tile = f"({count} - 1 - {rest} % {count})" if self._heavy_last() else f"({rest} % {count})"
             self.lines += [f"{start} = {tile} * {block}", f"{rest} = {rest} // {count}"]
-            tiles.starts[kernel.rows] = start
+            tiles.starts[dim] = start
         for position, dim in enumerate(reversed(kernel.grid)):
             name = fresh(str(dim))
             last = position == len(kernel.grid) - 1

@@ -191,7 +191,8 @@ class Launcher:
         whole = self._whole.get(kernel.name, kernel)
         given = self.configs.get(kernel.name) or default_for(whole, architecture(device), bool(0 < size <= FEW))
         rows = min(given.rows, _ceiling(size)) if kernel.rows else given.rows
-        longest = max((_size(loop.dim.size, sizes) for loop in kernel.loops), default=given.loop)
+        streamed = (*kernel.columns, *(loop.dim for loop in kernel.loops))
+        longest = max((_size(d.size, sizes) for d in streamed), default=given.loop)
         warps = given.warps if rows == given.rows else max(1, min(given.warps, 4))
         return Config(rows, min(given.loop, _ceiling(longest)), warps, given.stages, given.parts)
 
@@ -258,7 +259,8 @@ class Launcher:
         raise LaunchError(f"{kernel.name} needs {needed} bytes of shared memory with tiles {config}")
 
     def _launch(self, kernel: Kernel, config: Config, values: dict, sizes: dict, device: torch.device) -> Launch:
-        tiles = {d: config.rows for d in (kernel.rows,) if d} | {loop.dim: config.loop for loop in kernel.loops}
+        tiles = {d: config.rows for d in (kernel.rows,) if d} | dict.fromkeys(kernel.columns, config.loop)
+        tiles |= {loop.dim: config.loop for loop in kernel.loops}
         even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
         extent = max(config.rows, config.loop, 256)
         reached = reach(kernel).items()
@@ -283,7 +285,8 @@ class Launcher:
 
 def _programs(kernel: Kernel, config: Config, sizes: dict[str, int]) -> int:
     rows = -(-_size(kernel.rows.size, sizes) // config.rows) if kernel.rows else 1
-    return rows * prod(_size(d.size, sizes) for d in kernel.grid)
+    columns = prod(-(-_size(d.size, sizes) // config.loop) for d in kernel.columns)
+    return rows * columns * prod(_size(d.size, sizes) for d in kernel.grid)
 
 
 def _size(size: int | str, sizes: dict[str, int]) -> int:
@@ -316,7 +319,7 @@ def _power(dim: Dim) -> int:
 
 def widest(kernel: Kernel) -> tuple[int, int]:
     """(elements, bytes an element) of the widest held row that a tile keeps of a floating tensor."""
-    placed: set[Dim | None] = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
+    placed: set[Dim | None] = {*kernel.grid, kernel.rows, *kernel.columns, *(loop.dim for loop in kernel.loops)}
     loops = {loop.dim for loop in kernel.loops}
     width, size, streamed = 16, 2, 2
     for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:

@@ -329,7 +329,8 @@ def _kernel(kernel) -> KernelReport:
     form = f"plain Triton: {found}" if isinstance(found, str) else "warp-specialised Gluon"
     form += ", the mask's tensors as bits" if not isinstance(found, str) and packed(found) else ""
     grid, masks = tuple(map(str, kernel.grid)), tuple(filter(None, map(_mask, kernel.loops)))
-    return KernelReport(kernel.name, grid, str(kernel.rows or ""), loops, form=form, masks=masks, parts=said(kernel))
+    rows = " and ".join(map(str, filter(None, (kernel.rows, *kernel.columns))))
+    return KernelReport(kernel.name, grid, rows, loops, form=form, masks=masks, parts=said(kernel))
 
 
 def _mask(loop) -> str:

@@ -281,11 +281,11 @@ def _again(node: Term, kernel: Kernel, sizes: dict[str, int], elements: int) -> 
     """In how many programs of the kernel one element is read, a tile of rows being one program."""
     spread = prod(_size(d, sizes) for d in {*node.dims, *kernel.grid}) / elements
     times, said = max(spread, 1.0), [f"each of {spread:g} points of the grid"] if spread > 1 else []
-    rows = kernel.rows
-    if rows is not None and rows not in node.dims:
-        tiles = -(-_size(rows, sizes) // ROWS)
-        text = str(tiles) if isinstance(rows.size, int) else f"ceil({rows.size}/{ROWS})"
-        said, times = [f"each of the {text} tiles of {ROWS} rows", *said], times * tiles
+    for dim in filter(None, (kernel.rows, *kernel.columns)):
+        if dim not in node.dims:
+            tiles, what = -(-_size(dim, sizes) // ROWS), "rows" if dim == kernel.rows else "columns"
+            text = str(tiles) if isinstance(dim.size, int) else f"ceil({dim.size}/{ROWS})"
+            said, times = [f"each of the {text} tiles of {ROWS} {what}", *said], times * tiles
     return times, " and ".join(said)
 
 

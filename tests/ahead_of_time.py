@@ -14,7 +14,7 @@ from onepass.egraph.term import Tensor
 from onepass.lowering.compat import compile_ahead, contiguous, resources
 from onepass.lowering.triton_emit import Facts, emit, map_name
 from onepass.lowering.triton_launch import default_for, load
-from onepass.pipeline import optimize
+from onepass.pipeline import optimize_all
 from onepass.translate import translate
 
 
@@ -62,7 +62,7 @@ CHANGES = {
 def plan_of(kind: str, width: int, dtype: str):
     """The plan derived from plain PyTorch for batch 4, 16 heads (keys: 4 in "groups"), length 4096.
 
-    Scores and weights mixed over heads are two kernels: "states" and "mixed".
+    Scores and weights mixed over heads are two kernels: "states" and "mixed"; "weights" are stored by a second one.
     """
 
     def attention(q, k, v):
@@ -77,21 +77,25 @@ def plan_of(kind: str, width: int, dtype: str):
         score = torch.einsum("hg,bgij->bhij", before, q @ k.mT / math.sqrt(width))
         return torch.einsum("hg,bgij->bhij", after, torch.softmax(score, -1)) @ v
 
+    def weights(q, k, v):
+        found = torch.softmax(q @ k.mT / math.sqrt(width), -1)
+        return found @ v, found
+
     heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
     inputs = [torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads]
-    program = {"documents": documents, "states": mixture, "mixed": mixture}.get(kind, attention)
+    program = {"documents": documents, "weights": weights, "states": mixture, "mixed": mixture}.get(kind, attention)
     inputs += [torch.zeros(4, 4096, dtype=torch.int64)] if kind == "documents" else []
     inputs += [torch.empty(16, 16, dtype=inputs[0].dtype)] * 2 if program is mixture else []
     captured = translate(program_of(program, *inputs))
-    return optimize(captured.term, captured.output, captured.order).plan
+    return optimize_all(captured.results).plan
 
 
 def compiled(target: str, kind: str, width: int, dtype: str):
     plan = plan_of(kind, width, dtype)
-    kernel = plan.kernels[-1 if kind == "mixed" else 0]
+    kernel = plan.kernels[-1 if kind in ("mixed", "weights") else 0]
     config = default_for(kernel, target)
     mapped = frozenset(map_name(kernel, loop) for loop in kernel.loops if loop.map)
-    source = emit(kernel, plan, Facts(frozenset(["i", "j", "j_0"]), mapped=mapped))
+    source = emit(kernel, plan, Facts(frozenset(["i", "j", "j_0", "c"]), mapped=mapped))
     constants = {name: getattr(config, role) for name, role in source.tiles}
     tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
     tensors |= {map_name(kernel, x): Tensor("map", "int32") for x in kernel.loops}

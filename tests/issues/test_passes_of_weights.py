@@ -45,7 +45,7 @@ PASSES = {softmax_weights: (3, 2), relu_weights: (2, 2), linear_weights: (2, 2),
 
 @pytest.mark.parametrize("function", PASSES)
 def test_a_row_of_weights_is_another_pass(function):
-    report = onepass.explain(function, *(torch.randn(2, 300, 16) for _ in range(3)))
+    report = onepass.explain(function, *(torch.randn(2, 600, 16) for _ in range(3)))
     assert report.passes == PASSES[function]
     assert ("in 1 loop and a kernel without one" in str(report)) == (report.passes[1] == 2)
 
