@@ -140,7 +140,9 @@ def regrouped(axes: Axes, sizes: Sequence[Size]) -> Axes | None:
 
 
 def _quotient(a: Size, b: Size) -> Size | None:
-    """a / b where that is whole for every value of the symbols."""
+    """a / b where that is whole for every value of the symbols; None where nothing is to be divided by."""
+    if b == 0:
+        return None
     if isinstance(a, int) and isinstance(b, int):
         return None if a % b else a // b
     found = sympy.cancel(sympy.sympify(a) / b)

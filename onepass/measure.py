@@ -94,7 +94,7 @@ def _seconds(function, arguments) -> float:
 def extra_memory(function, arguments) -> int:
     """Peak bytes that one call adds, its result left out; compilation and the choice of who runs come before.
 
-    On a CPU it is read from the pages of the process, to a few tenths of a MiB.
+    On a CPU it is read from the pages of the process: to a few tenths of a MiB, or to the 2 MiB of a huge page.
     """
     for _ in range(SETTLED):
         function(*arguments)

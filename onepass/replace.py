@@ -52,10 +52,10 @@ def rewrite(
         make_functional(graph)
         name_sizes(graph)
         fill_blocks(graph)
-        regions = [*find_regions(graph), *kept]
+        regions, s = [*find_regions(graph), *kept], survey(graph)
     except Exception as error:
-        regions = []
         _failed(error, "", options, failures)
+        return Report(failures=tuple(failures))
     answers: dict[int, Fused] = {}
 
     def attempt(number: int, act) -> None:
@@ -68,7 +68,6 @@ def rewrite(
             else:
                 _failed(error, where_of(regions[number].anchor), options, failures)
 
-    s = survey(graph)
     reads: Reads = {}
     behind: dict[int, fx.Node | None] = {}
     claimed = {node for region in regions for node in region.owned}
