@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import operator as operator_module
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -17,6 +18,7 @@ from torch import fx
 from . import fused, operator  # noqa: F401  (registers the operation)
 from .capture import size_of, value_of_node, where_of
 from .errors import ProgramError, Refusal
+from .floats import settle_floats
 from .fused import Fused
 from .in_place import make_functional
 from .loads import Reads, fuse, hints
@@ -35,6 +37,15 @@ KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", 
 log = logging.getLogger(__name__)
 
 
+@contextmanager
+def _unseen():
+    """What is traced is nothing that a caller saves for a backward pass: a checkpoint around the call counts that."""
+    same = lambda x: x
+    with torch.autograd.graph.saved_tensors_hooks(same, same):
+        yield
+
+
+@_unseen()
 def rewrite(
     graph: fx.Graph, options: Options, dry: bool = False, sources: bool = False, apart: Pairs | None = None
 ) -> Report:
@@ -50,6 +61,7 @@ def rewrite(
     try:
         kept = open_calls(graph)
         make_functional(graph)
+        settle_floats(graph)
         name_sizes(graph)
         fill_blocks(graph)
         regions, s = [*find_regions(graph), *kept], survey(graph)
