@@ -228,7 +228,7 @@ def ran(key: str, who: str) -> None:
 
 
 def reports() -> tuple[Report, ...]:
-    """The newest reports of this process, oldest first, up to 256; programs out of a compiler's cache are in one last."""
+    """The newest 256 reports of this process, oldest first; programs out of a compiler's cache are in one last."""
     kept = [replace(r, regions=tuple(_with_notes(x) for x in r.regions)) for r in _REPORTS.values()]
     seen = {region.key for report in kept for region in report.regions}
     cached = tuple(region for key, region in _ATTACHED.items() if key not in seen)
