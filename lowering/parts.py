@@ -101,12 +101,12 @@ def _kept(kernel: Kernel, part: Dim) -> tuple[tuple[Store, ...], dict[Term, Term
     known: dict[Term, Term] = {}
     places = (part, *kernel.grid, *([kernel.rows] if kernel.rows else []))
     double = any(t.dtype == "float64" for store in kernel.stores for t in subterms(store.term))
+    count = "float64" if double else "float32"  # a literal's sum takes the type of what it meets
 
     def stored(value: Term, dims: frozenset[Dim]) -> Term:
         if value not in stores:
             order = (*places, *(d for d in kernel.held if d in dims))
-            kind = "float32" if value.dtype in ("float", *HALVES) else value.dtype  # as the states are
-            kind = "float64" if double and value.dtype == "float" else kind  # a count takes the type of what it meets
+            kind = "float32" if value.dtype in HALVES else count if value.dtype == "float" else value.dtype
             name = f"{kernel.name}_state{len(stores)}"
             stores[value] = Store(value, Tensor(name, kind, tuple(d.size for d in order)), order)
         found = stores[value]

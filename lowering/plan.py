@@ -134,6 +134,11 @@ class Kernel:
     columns: tuple[Dim, ...] = ()
 
     @property
+    def tiled(self) -> tuple[Dim, ...]:
+        """The rows and columns, tiles of which are a program's."""
+        return (self.rows, *self.columns) if self.rows is not None else ()
+
+    @property
     def result(self) -> Term:
         """What the first store writes."""
         return self.stores[0].term

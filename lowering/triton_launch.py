@@ -319,7 +319,7 @@ def _power(dim: Dim) -> int:
 
 def widest(kernel: Kernel) -> tuple[int, int]:
     """(elements, bytes an element) of the widest held row that a tile keeps of a floating tensor."""
-    placed: set[Dim | None] = {*kernel.grid, kernel.rows, *kernel.columns, *(loop.dim for loop in kernel.loops)}
+    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
     loops = {loop.dim for loop in kernel.loops}
     width, size, streamed = 16, 2, 2
     for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:

@@ -53,7 +53,7 @@ class TileWriter:
         least = {d: 1 if d in self.lead else LEAST for d in _held(kernel, nodes)}
         self.held = {d: max(n, 1 << (self._static(d) - 1).bit_length()) for d, n in least.items()}
         self.held |= self.alike(operands(kernel, nodes))
-        self.rows = (kernel.rows, *kernel.columns) if kernel.rows else ()
+        self.rows = kernel.tiled
         columns = dict.fromkeys(loop.dim for loop in kernel.loops)
         self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.held if d not in self.lead))
         self.blocks = {kernel.rows: kernel.row_tile} if kernel.rows else {}
@@ -382,6 +382,6 @@ class TileWriter:
 
 def _held(kernel: Kernel, nodes) -> list[Dim]:
     """Dims that are whole in a tile: the plan's, and any other that a reduction within a tile binds."""
-    placed = {*kernel.grid, kernel.rows, *kernel.columns, *(loop.dim for loop in kernel.loops)}
+    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
     bound = {n.attrs[1] for n in nodes if n.op == "reduce"}
     return list(dict.fromkeys([*kernel.held, *sorted(bound - placed - set(kernel.held))]))

@@ -53,12 +53,12 @@ class Backend:
         if given:
             raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
-        original = fx.GraphModule(gm, deepcopy(gm.graph)) if any(map(changes_in_place, gm.graph.nodes)) else None
+        written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
         apart: Pairs = set()
         record(rewrite_module(gm, self.options, apart=apart))
         run = gm.forward if self.options.inner == "eager" else _inductor(gm, example_inputs, self.options, self.mode)
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in apart]
-        return _unless_shared(run, original.forward, places) if places else run
+        return _unless_shared(run, fx.GraphModule(gm, written).forward, places) if places else run
 
 
 def _known(mode: str | None) -> str | None:

@@ -12,6 +12,7 @@ from torch import fx
 
 from .capture import value_of_node
 from .kinds import name_of
+from .named_sizes import read_instead
 
 ARITHMETIC = ("mul", "multiply", "div", "divide", "true_divide", "truediv", "add", "sub", "subtract")
 
@@ -23,9 +24,9 @@ def settle_floats(graph: fx.Graph) -> None:
             continue
         source = node.all_input_nodes[0] if node.target == "item" else None
         if source is None and not node.all_input_nodes and node.op == "call_function":
-            _replace(node, float(value_of_node(node)))  # made of numbers alone, by now
+            read_instead(node, float(value_of_node(node)))  # made of numbers alone, by now
         elif source is not None and _is_attribute(source):
-            _replace(node, float(value_of_node(node)))  # which guards it
+            read_instead(node, float(value_of_node(node)))  # which guards it
         elif source is not None:
             _keep_tensor(graph, node, source)
 
@@ -33,13 +34,6 @@ def settle_floats(graph: fx.Graph) -> None:
 def _is_attribute(node: fx.Node) -> bool:
     source = getattr(node.meta.get("grapharg"), "source", None)
     return node.op == "placeholder" and type(source).__name__ == "AttrSource"
-
-
-def _replace(node: fx.Node, number: float) -> None:
-    for user in list(node.users):
-        named = lambda n: number if n is node else n
-        user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), named)
-    node.graph.erase_node(node)
 
 
 def tensor_of(number, device: torch.device) -> torch.Tensor:

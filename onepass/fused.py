@@ -329,7 +329,7 @@ def _kernel(kernel) -> KernelReport:
     form = f"plain Triton: {found}" if isinstance(found, str) else "warp-specialised Gluon"
     form += ", the mask's tensors as bits" if not isinstance(found, str) and packed(found) else ""
     grid, masks = tuple(map(str, kernel.grid)), tuple(filter(None, map(_mask, kernel.loops)))
-    rows = " and ".join(map(str, filter(None, (kernel.rows, *kernel.columns))))
+    rows = " and ".join(map(str, kernel.tiled))
     return KernelReport(kernel.name, grid, rows, loops, form=form, masks=masks, parts=said(kernel))
 
 

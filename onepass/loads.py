@@ -281,7 +281,7 @@ def _again(node: Term, kernel: Kernel, sizes: dict[str, int], elements: int) -> 
     """In how many programs of the kernel one element is read, a tile of rows being one program."""
     spread = prod(_size(d, sizes) for d in {*node.dims, *kernel.grid}) / elements
     times, said = max(spread, 1.0), [f"each of {spread:g} points of the grid"] if spread > 1 else []
-    for dim in filter(None, (kernel.rows, *kernel.columns)):
+    for dim in kernel.tiled:
         if dim not in node.dims:
             tiles, what = -(-_size(dim, sizes) // ROWS), "rows" if dim == kernel.rows else "columns"
             text = str(tiles) if isinstance(dim.size, int) else f"ceil({dim.size}/{ROWS})"

@@ -33,11 +33,16 @@ def _replaced(node: fx.Node, by) -> bool:
     """Whether every user reads the sizes instead of the call."""
     if by is None or (isinstance(by, tuple) and None in by):
         return False
+    read_instead(node, by)
+    return True
+
+
+def read_instead(node: fx.Node, by) -> None:
+    """Every user reads `by`, which may be a number, and the node is gone."""
     named = lambda n: by if n is node else n
     for user in list(node.users):
         user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), named)
     node.graph.erase_node(node)
-    return True
 
 
 def _is_symbol(value) -> bool:

@@ -24,17 +24,13 @@ Pairs = set[tuple[fx.Node, fx.Node]]
 
 def obstacle(region: Region, s: Survey) -> fx.Node | None:
     """A write that lies between what the region reads wherever its call would stand; None if a place is right."""
-    if not s.in_place:
-        return None
-    writes = list(_between(region, s, s.place[first_user(region, s.place)]))
+    writes = _in_the_way(region, s)
     return writes[0] if writes and _early(region, s, writes) is None else None
 
 
 def write_behind(region: Region, s: Survey) -> fx.Node | None:
     """The write in front of which the call has to stand; None where it may stand at its first user, or nowhere."""
-    if not s.in_place:
-        return None
-    writes = list(_between(region, s, s.place[first_user(region, s.place)]))
+    writes = _in_the_way(region, s)
     return _early(region, s, writes) if writes else None
 
 
@@ -56,6 +52,11 @@ def late(needed: Iterable[fx.Node], first: fx.Node, place: dict[fx.Node, int]) -
     return sorted(found, key=place.__getitem__)
 
 
+def _in_the_way(region: Region, s: Survey) -> list[fx.Node]:
+    """The writes that forbid the place of the first user."""
+    return list(_between(region, s, s.place[first_user(region, s.place)])) if s.in_place else []
+
+
 def _early(region: Region, s: Survey, writes: list[fx.Node]) -> fx.Node | None:
     first = min(writes, key=s.place.__getitem__)
     return first if next(_between(region, s, s.place[first]), None) is None else None
@@ -63,10 +64,14 @@ def _early(region: Region, s: Survey, writes: list[fx.Node]) -> fx.Node | None:
 
 def _between(region: Region, s: Survey, place: int) -> Iterator[fx.Node]:
     """The writes between the place and the readers of what they write; what would move up and writes itself."""
-    moving = late(region.inputs, s.order[place], s.place)
+    moving = _moving(region, s, place)
     yield from (node for node in moving if changes_in_place(node))
     for reader in (*region.nodes, *moving):
         yield from overwriting(reader, place, s)
+
+
+def _moving(region: Region, s: Survey, place: int) -> list[fx.Node]:
+    return late(region.inputs, s.order[place], s.place)
 
 
 def overwriting(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
@@ -87,10 +92,11 @@ def kept_apart(region: Region, s: Survey, behind: fx.Node | None) -> Pairs:
     """Pairs of the graph's inputs that must not share memory: one is written between where the other is read and the
     call. They did not when the graph was traced, but the next call may give a view of one as the other.
     """
-    place = s.place[behind or first_user(region, s.place)] if s.in_place else 0
-    moving = late(region.inputs, s.order[place], s.place) if s.in_place else ()
-    found = set()
-    for reader in (*region.nodes, *moving) if s.in_place else ():
+    found: Pairs = set()
+    if not s.in_place:
+        return found
+    place = s.place[behind or first_user(region, s.place)]
+    for reader in (*region.nodes, *_moving(region, s, place)):
         for write in _crossed(reader, place, s):
             written = _written(write)
             into = written and root(written, s)

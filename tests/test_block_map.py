@@ -137,16 +137,21 @@ def masked(draw, name, i, j):
     return load(Tensor(name, "bool", shape), *index), value
 
 
+def guard_with_masks(draw, i, j, g, most):
+    """A random guard joined with one or more masks, and the tensors of these by name."""
+    guard, tensors = draw(guards(i, j, g, depth=2)), {}
+    for join in draw(st.lists(st.sampled_from([logical_and, logical_or]), min_size=1, max_size=most)):
+        name = f"mask{len(tensors)}"
+        part, tensors[name] = masked(draw, name, i, j)
+        guard = join(guard, draw(st.sampled_from([part, logical_not(part)])))
+    return guard, tensors
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_classes_of_random_guards_with_broadcast_masks(data):
     i, j, g = Dim("i", data.draw(st.integers(1, 40))), Dim("j", data.draw(st.integers(1, 50))), Dim("g", 2)
-    guard, tensors = data.draw(guards(i, j, g, depth=2)), {}
-    for join in data.draw(st.lists(st.sampled_from([logical_and, logical_or]), min_size=1, max_size=3)):
-        name = f"mask{len(tensors)}"
-        part, value = masked(data.draw, name, i, j)
-        part = data.draw(st.sampled_from([part, logical_not(part)]))
-        guard, tensors = join(guard, part), {**tensors, name: value}
+    guard, tensors = guard_with_masks(data.draw, i, j, g, most=3)
     record = BlockMap(guard, j, (g,) if g in guard.dims else (), (i,) if i in guard.dims else ())
     tiling = Tiling(record, 16 if record.rows else 1, 8, ())
     arrays = {n: t.numpy() for n, t in tensors.items()}

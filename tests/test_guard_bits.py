@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import iota, le, load, logical_and, logical_not, logical_or
+from onepass.egraph.ops import iota, le, load, logical_and, logical_or
 from onepass.egraph.term import Dim, Tensor, tensors
 from onepass.lowering.block_map import MapCache
 from onepass.lowering.gluon_bind import bind
@@ -22,8 +22,7 @@ from onepass.lowering.guard_bits import Words, packed, small
 from onepass.lowering.plan import BlockMap
 from onepass.lowering.triton_launch import build_map
 from tests.gluon_ahead_of_time import plan_of, source_of
-from tests.predicates import guards
-from tests.test_block_map import DEVICE, dense, dense_by_head, documents, masked, random_blocks
+from tests.test_block_map import DEVICE, dense, dense_by_head, documents, guard_with_masks, random_blocks
 from tests.test_block_map import data as tensors_of
 
 READ = (dense, dense_by_head, random_blocks)
@@ -60,12 +59,7 @@ def test_words_are_what_brute_force_finds(guard, rows, columns, tile, seed):
 @given(st.data())
 def test_words_of_random_guards_with_broadcast_masks(data):
     i, j, g = Dim("i", data.draw(st.integers(1, 90))), Dim("j", data.draw(st.integers(1, 140))), Dim("g", 2)
-    guard, given_tensors = data.draw(guards(i, j, g, depth=2)), {}
-    for join in data.draw(st.lists(st.sampled_from([logical_and, logical_or]), min_size=1, max_size=2)):
-        name = f"mask{len(given_tensors)}"
-        part, value = masked(data.draw, name, i, j)
-        guard = join(guard, data.draw(st.sampled_from([part, logical_not(part)])))
-        given_tensors[name] = value
+    guard, given_tensors = guard_with_masks(data.draw, i, j, g, most=2)
     record = BlockMap(guard, j, (g,) if g in guard.dims else (), (i,))
     arrays = {n: t.numpy() for n, t in given_tensors.items()}
     kept = torch.from_numpy(evaluate(guard, arrays, (*record.dims, i, j)).astype(bool))

@@ -33,7 +33,7 @@ def _idle_parts(kernel: Kernel, plan: Plan) -> Iterator[str]:
 def _again(kernel: Kernel) -> Iterator[str]:
     """A loop inside of a loop, or one that is run for every place of a dim that nothing of it has."""
     streamed, done = {loop.dim for loop in kernel.loops}, set()
-    places = [d for d in (*kernel.grid, *kernel.columns, kernel.rows) if d is not None and d.size != 1]
+    places = [d for d in (*kernel.grid, *kernel.tiled) if d.size != 1]
     for loop in kernel.loops:
         needed = {t for body in _bodies(loop) for t in reduces(body)} - done
         inside = [r for r in needed if r.attrs[1] in streamed and r not in done]

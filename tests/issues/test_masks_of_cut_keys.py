@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
+from tests.one_graph import serves_all
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -23,17 +23,8 @@ def biased(q, k, v, mask):
 
 @pytest.mark.parametrize("function", [halves, biased])
 def test_one_graph_serves_all_lengths(function):
-    graphs = []
+    def call(rows, keys):
+        tensors = torch.randn(2, rows, 16), torch.randn(2, keys, 16), torch.randn(2, keys, 12)
+        return *tensors, torch.rand(rows, keys // 2) > 0.2
 
-    def backend(module, example_inputs):
-        graphs.append(module)
-        return onepass_backend(module, example_inputs, options={"strict": True, "inner": "eager"})
-
-    run = torch.compile(function, backend=backend, dynamic=True)
-    for rows, keys in ((7, 20), (7, 10), (11, 44)):
-        inputs = [torch.randn(2, rows, 16), torch.randn(2, keys, 16), torch.randn(2, keys, 12)]
-        mask = torch.rand(rows, keys // 2) > 0.2
-        exact = function(*(x.double() for x in inputs), mask)
-        torch.testing.assert_close(run(*inputs, mask), exact, check_dtype=False, atol=1e-5, rtol=1e-4)
-    assert len(graphs) == 1
-    assert any("onepass" in str(node.target) for node in graphs[0].graph.nodes)
+    serves_all(function, (call(*sizes) for sizes in ((7, 20), (7, 10), (11, 44))))
