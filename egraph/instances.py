@@ -20,7 +20,7 @@ from .ops import MONOIDS, const, iota, le, load, scaled
 from .pattern_readings import Reading, readings
 from .pattern_rule import MOST_READINGS, PatternRule
 from .rule import Rule, variables_of
-from .term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError, subterms
+from .term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError, all_dims, subterms
 
 PLAIN = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.75, 0.1, -0.3, 3.7)
 PROFILES = {  # what the elements of one tensor are drawn from; the first of each is where shrinking goes
@@ -36,22 +36,7 @@ FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, inf, -in
 INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
 SIZES = (1, 2, 2, 3, 3)
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
-
-
-@dataclass(frozen=True)
-class Restriction:
-    """What an assumption keeps out of samples: -∞ (everywhere, or outside exponents), literals that are no sizes."""
-
-    scores_finite: bool = False
-    values_finite: bool = False
-    literals_positive: bool = False
-
-
-ASSUMPTIONS = {  # the named assumptions of rules; one that is not listed restricts nothing
-    "scores are finite": Restriction(scores_finite=True, values_finite=True),
-    "masked values are finite": Restriction(values_finite=True),
-    "sizes are positive": Restriction(literals_positive=True),
-}
+FURTHER = "none of the rule's own: a law holds along every other dim, too"
 
 
 @dataclass(frozen=True)
@@ -64,6 +49,13 @@ class Instance:
     arrays: dict[str, np.ndarray]
     binding: dict[str, object]
 
+    @property
+    def further(self) -> tuple[Dim, ...]:
+        """The dims that no variable of the rule stands for: laws hold pointwise along every other dim, too."""
+        named = [v for v in self.binding.values() if isinstance(v, Dim)]
+        sides = [side for side in (self.left, self.right) if isinstance(side, Term)]
+        return tuple(d for d in dict.fromkeys(d for side in sides for d in all_dims(side)) if d not in named)
+
     def __str__(self) -> str:
         shown = dict(self.binding)
         heads = {name: name for name in self.arrays}
@@ -71,7 +63,8 @@ class Instance:
             if isinstance(value, Term) and value.op == "load" and value.attrs[0].name == name in heads:
                 heads[name] = str(shown.pop(name))
         lines = [f"{n} = {v.size if isinstance(v, Dim) else v}" for n, v in sorted(shown.items())]
-        return "\n".join([*lines, *(f"{heads[name]} = {a.tolist()}" for name, a in sorted(self.arrays.items()))])
+        lines += [f"{heads[name]} = {a.tolist()}" for name, a in sorted(self.arrays.items())]
+        return "\n".join([*lines, *(f"dim {d.name} = {d.size}, {FURTHER}" for d in self.further)])
 
 
 def drawn_instance(rule: Rule | PatternRule, choose: Callable, array: Callable) -> Instance | None:
@@ -136,7 +129,7 @@ class Sampler:
     def __init__(self, rule: Rule, choose: Callable, array: Callable):
         self.rule, self.choose, self.array = rule, choose, array
         self.arrays: dict[str, np.ndarray] = {}
-        self.restriction = ASSUMPTIONS.get(rule.exact, Restriction())
+        self.restriction = rule.restriction
         self.scores = variables_under_exponents(rule.left)
         self.pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
         self.implied = _implied_dtypes(rule.left)
@@ -162,7 +155,8 @@ class Sampler:
             self.bound[name] = Dim(name.removeprefix("dim "), self.choose(SIZES))
         if len(names) > 1 and self.choose([False] * 7 + [True]):
             self.bound[names[1]] = self.bound[names[0]]  # two variables may stand for one dim
-        self.batch = Dim("r", self.choose((1, 2)))  # laws hold pointwise in every dim they do not mention
+        other = max((n.removeprefix("dim ") for n in names if n.startswith("dim r")), default="") + "r"
+        self.batch = Dim(other, self.choose((1, 2)))  # laws hold pointwise in every dim they do not mention
 
     def _guards(self, kind: str, name: str) -> list[Guard]:
         about = (self.pattern.get(name), AttributeVariable(name))

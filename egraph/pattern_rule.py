@@ -17,7 +17,7 @@ from .pattern import CONSTRUCTS, parts
 from .pattern_match import matches
 from .pattern_meaning import free_variables
 from .pattern_readings import Reading, filled, readings
-from .rule import LAMBDA, UNSAID, Rule, RuleError, variables_of
+from .rule import EXACTNESS, LAMBDA, UNSAID, Rule, RuleError, unknown_exactness, variables_of
 from .term import Term, TermError, subterms
 
 MOST_READINGS = 128  # a pattern of more readings is matched itself, on the terms of a region
@@ -74,7 +74,7 @@ class PatternRule:
     @property
     def assumption(self) -> str | None:
         """The named assumption under which the law holds, if it is more than reassociation."""
-        return None if self.exact in ("bitwise", "reassociates") else self.exact
+        return None if self.exact in EXACTNESS else self.exact
 
     @property
     def has_code(self) -> bool:
@@ -174,7 +174,7 @@ def _right_text(right: Term | Callable) -> str:
 
 
 def _refuse_bad(r: PatternRule) -> None:
-    for why in (*_ill_formed(r.left), *_ill_bound(r), *_ill_sided(r)):
+    for why in (*unknown_exactness(r.exact), *_ill_formed(r.left), *_ill_bound(r), *_ill_sided(r)):
         raise RuleError(f"rule {r.name} ({r.source}): {why}")
 
 

@@ -7,7 +7,7 @@ test, obligation and catalogue all consume this same record; nothing about a rul
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .guard import Guard
@@ -16,6 +16,24 @@ from .pattern import is_plain, variable
 from .term import AttributeVariable, Dim, Term, TermError, subterms
 
 EXACTNESS = ("bitwise", "reassociates")
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """What an assumption keeps out of values: -∞ (everywhere, or outside exponents), literals that are no sizes."""
+
+    scores_finite: bool = False
+    values_finite: bool = False
+    literals_positive: bool = False
+
+
+ASSUMPTIONS = {  # every one that a law may name; the last two are about bits, which proofs over the reals do not see
+    "scores are finite": Restriction(scores_finite=True, values_finite=True),
+    "masked values are finite": Restriction(values_finite=True),
+    "sizes are positive": Restriction(literals_positive=True),
+    "excess precision": Restriction(),
+    "a zero has no sign": Restriction(),
+}
 WRITTEN = "a body is written with the rule's parameters, + - * / ** % // and the functions of onepass.egraph.ops"
 LAMBDA = "<lambda>"
 UNSAID = ("the docstring must state the law in one line", "a lambda has no docstring to state the law in: write a def")
@@ -30,7 +48,7 @@ class Rule:
     """A law `left = right` for all values of its variables for which every guard holds.
 
     variables: name -> dims that the law claims it for, as the signature wrote them. exact: "bitwise", "reassociates",
-    or the sentence of an assumption. both: also used from right to left.
+    or an assumption of ASSUMPTIONS. both: also used from right to left.
     """
 
     name: str
@@ -59,6 +77,11 @@ class Rule:
         """The named assumption under which the law holds, if it is more than reassociation."""
         return None if self.exact in EXACTNESS else self.exact
 
+    @property
+    def restriction(self) -> Restriction:
+        """What that assumption keeps out of the variables' values."""
+        return ASSUMPTIONS.get(self.exact, Restriction())
+
 
 def rule(
     function: Callable | None = None,
@@ -71,12 +94,13 @@ def rule(
 ):
     """Makes a Rule of a function whose parameters are pattern variables and whose body returns the two sides.
 
+    The variables range over the real numbers and -∞ (an absent score), as far as the assumption of `exact` lets them.
     With more than that (a left side with constructs of pattern.py, several right sides, code for one, a device) it
     makes a PatternRule.
 
     Annotations name the dims a variable is claimed for ("j", "i j", "" for none), or say "constant" for a literal,
     "index" for an integer term, "dtype" or "monoid" for an attribute, "operator" for an operation. `when` gets the same
-    variables and returns a guard or a tuple of guards.
+    variables and returns a guard or a tuple of guards. `exact` is a name of EXACTNESS or ASSUMPTIONS.
     Raises RuleError naming the rule, the variable and the line.
     """
     if function is None:
@@ -168,6 +192,13 @@ def variables_of(x) -> set[str]:
     return {x.name} if isinstance(x, AttributeVariable) else set()
 
 
+def unknown_exactness(exact) -> Iterator[str]:
+    """What is wrong with `exact`, if anything: an assumption that nothing knows would be met by nobody."""
+    known = (*EXACTNESS, *ASSUMPTIONS)
+    if exact not in known:
+        yield f"exact is one of {', '.join(map(repr, known))}, not {exact!r}"
+
+
 def refuse_bad(r: Rule) -> None:
     """Raises RuleError for a record that cannot be a law; `rule` and every reader of records call it."""
 
@@ -176,6 +207,8 @@ def refuse_bad(r: Rule) -> None:
 
     left, right = variables_of(r.left), variables_of(r.right)
     declared = {v for v, _ in r.variables}
+    for why in unknown_exactness(r.exact):
+        refuse(why)
     if r.left is r.right:
         refuse("both sides are the same term")
     if not r.law:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from ..egraph.guard import Guard
-from ..egraph.instances import ASSUMPTIONS, Restriction, variables_under_exponents
+from ..egraph.instances import variables_under_exponents
 from ..egraph.ops import MONOIDS, const, le, lt, make
-from ..egraph.rule import Rule, RuleError, refuse_bad
+from ..egraph.rule import Restriction, Rule, RuleError, refuse_bad
 from ..egraph.term import AttributeVariable, Dim, Term, TermError, all_dims, rebuild, reduces, rename_dims, subterms
 from . import dtypes, index
 from .cells import Facts, compare
@@ -70,7 +70,6 @@ class Attempt:
 
 def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
     """A proof for every case of the rule's monoids and dims, in every direction that the rule is used in."""
-    declared = ASSUMPTIONS.get(rule.exact, Restriction())
     methods: dict[str, None] = {}
     assumptions: dict[str, None] = {}
     try:
@@ -78,7 +77,7 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
             if ill_typed := dtypes.complaint(case):
                 return Attempt(False, why=ill_typed)
             needs_both = case.exact != "reassociates"
-            found = sides_agree(case, declared, needs_both, deadline, solver)
+            found = sides_agree(case, rule.restriction, needs_both, deadline, solver)
             if not found.forward or (needs_both and not found.backward):
                 return Attempt(False, why=found.why or "the sides agree in one direction only")
             parts = [found]

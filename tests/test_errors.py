@@ -1,13 +1,15 @@
 """What a user reads who writes a wrong rule: each message names the rule, its line, and what is wrong with it."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
 
-from onepass.egraph import Dim, RuleError, TermError, independent, positive, rule
+from onepass.egraph import Dim, RuleError, TermError, either, independent, positive, rule
 from onepass.egraph.guard import GUARDS, Guard
 from onepass.egraph.ops import cast, const, exp, logical_not, max_over, reduce, sum_over, var, where
+from onepass.egraph.rule import ASSUMPTIONS, EXACTNESS, refuse_bad
 from onepass.options import OptionError, Options
 from onepass.passes import GraphPass
 
@@ -191,6 +193,27 @@ def test_an_unknown_guard():
 @pytest.mark.parametrize("guard", [None, True, lambda c: True], ids=["None", "True", "a function"])
 def test_a_guard_that_is_no_guard(guard):
     assert "no Guard" in refused(harmless, when=lambda c: guard)
+
+
+EXACT = "exact is one of 'bitwise', 'reassociates', 'scores are finite', 'masked values are finite', "
+
+
+@pytest.mark.parametrize("given", ["on a good day", "Bitwise", "", None, True, ["bitwise"]])
+def test_an_assumption_that_nobody_knows(given):
+    def alternatives(a, b):
+        """a + -b = -b + a = a - b"""
+        return either(a + -b, -b + a), a - b
+
+    for law in (harmless, alternatives):
+        said = refused(law, exact=given)
+        assert EXACT in said and said.endswith(f"not {given!r}")
+    with pytest.raises(RuleError, match="exact is one of"):
+        refuse_bad(replace(rule(harmless), exact=given))
+
+
+@pytest.mark.parametrize("known", [*EXACTNESS, *ASSUMPTIONS])
+def test_an_assumption_that_is_known(known):
+    assert rule(harmless, exact=known).assumption == (None if known in EXACTNESS else known)
 
 
 @pytest.mark.parametrize("kind", ["", "j", "constant", "index", "predicate", "index constant", "i j"])

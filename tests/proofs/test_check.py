@@ -1,6 +1,7 @@
 """Verdicts: wrong rules are refuted with numbers, shipped rules are proved, nothing is proved for want of an answer."""
 
 import sys
+from random import Random
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from onepass import rules
 from onepass.egraph import constant, float_dtype, independent, positive, rule
 from onepass.egraph.classes import OPERATION_OF
 from onepass.egraph.evaluate import evaluate
+from onepass.egraph.instances import FURTHER, random_instance
 from onepass.egraph.mutation import mutants
 from onepass.egraph.ops import (
     MONOIDS,
@@ -42,6 +44,31 @@ def test_a_wrong_rule_is_refuted_with_shapes_values_and_both_sides():
     assert set(found.shapes) == {"j"} and {"s", "c"} <= set(found.values)
     assert found.left != found.right
     assert "left side:" in str(verdict) and "right side:" in str(verdict)
+
+
+@rule
+def exponential_of_a_sum(s, c):
+    """exp(s + c) = exp(s) + exp(c)"""
+    return exp(s + c), exp(s) + exp(c)
+
+
+@rule
+def factor_out_of_sum_unguarded(s: "r", c):
+    """Σ_r s · c = (Σ_r s) · c"""
+    return sum_over("r", s * c), sum_over("r", s) * c
+
+
+@pytest.mark.parametrize(("law", "name"), [(exponential_of_a_sum, "r"), (factor_out_of_sum_unguarded, "rr")])
+def test_a_dim_that_the_rule_does_not_name_is_said_to_be_none_of_its_own(law, name):
+    drawn = [instance for seed in range(50) if (instance := random_instance(law, Random(seed)))]
+    for instance in drawn:
+        assert {dim.name for dim in instance.further} <= {name}
+        assert (FURTHER in str(instance)) == bool(instance.further)
+    assert any(instance.further for instance in drawn)
+
+
+def test_a_counterexample_needs_no_dim_that_the_rule_does_not_name_if_one_is_found_without():
+    assert FURTHER not in str(check(factor_out_of_sum_unguarded).counterexample)
 
 
 @pytest.mark.parametrize("law", rules.ALL, ids=lambda law: law.name)
