@@ -123,13 +123,13 @@ def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
     }
 
 
-# Gluon: its names for Hopper changed after 3.6, so that text for one release does not compile on another
+# Gluon, whose names and launches may change with every release
 
 
 def gluon_missing() -> str | None:
     """Why Gluon kernels for Hopper cannot be compiled here; None if they can."""
-    release = ".".join(triton.__version__.split(".")[:2])
-    return None if release == "3.6" else f"Gluon kernels are written for Triton 3.6; this is {triton.__version__}"
+    release = tuple(map(int, triton.__version__.split(".")[:2]))
+    return None if (3, 6) <= release <= (3, 9) else f"Gluon kernels need Triton 3.6 to 3.9; this is {triton.__version__}"
 
 
 def _map_layout(box: tuple[int, ...], dtype: str):

@@ -19,7 +19,7 @@ from .gluon_bind import Binding, Diagonal, Operand, bytes_of, chunks
 from .gluon_schedule import ROWS, Schedule
 from .gluon_step import Consumer
 from .gluon_walk import WalkWriter, loads
-from .gluon_write import HOPPER, PARTS, SPECIAL, GluonWriter, gluon
+from .gluon_write import HOPPER, NAMES, PARTS, SPECIAL, GluonWriter, gluon
 from .guard_bits import Packed
 from .plan import Plan
 from .triton_emit import Argument, roots
@@ -30,6 +30,7 @@ HEADER = f"""import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import {", ".join(HOPPER)}
+from onepass.lowering.gluon_names import {", ".join(NAMES)}
 from onepass.lowering.gluon_parts import {", ".join(PARTS)}
 from onepass.lowering.gluon_special import {", ".join(SPECIAL)}
 
@@ -346,7 +347,7 @@ class _Emitter:
         for (start, _), buffer, name in zip(self._parts(operand), ring.buffers, ring.maps, strict=True):
             where = ", ".join(self._coordinate(writer, i, d, start) for i, d in zip(operand.load.args, operand.axes))
             target = f"{ring.full}.index({slot}), {buffer}" + (f".index({buffer_slot})" if buffer_slot else "")
-            lines.append(f"tma.async_copy_global_to_shared({name}, [{where}], {target})")
+            lines.append(f"copy_in({name}, [{where}], {target})")
         return lines
 
     def _coordinate(self, writer: GluonWriter, index: Term, dim: Dim | None, start: int) -> str:

@@ -78,7 +78,7 @@ class StoreWriter:
             lines += ["tma.store_wait(0)"] if number == n == 0 else ["tma.store_wait(1)"] if n > 1 else []
             lines.append(f"{matrix_in(target, exit.operand, ROWS, width, transposed=False)}.store({part})")
             lines.append("fence_async_shared()")
-            lines.append(f"tma.async_copy_shared_to_global({exit.maps[number]}, [{where}], {target})")
+            lines.append(f"copy_out({exit.maps[number]}, [{where}], {target})")
         return lines
 
     def _parted(self, value: str, count: int) -> tuple[list[str], list[str]]:

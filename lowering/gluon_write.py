@@ -24,6 +24,7 @@ from .weighing import LOG2_E
 
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
+NAMES = ("copy_in", "copy_out")
 PARTS = (
     "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
     "level_of logistic_curve multiplied partial_sum ramp rescaled rounded row_max row_sum take_turn tangent "
@@ -32,6 +33,7 @@ PARTS = (
 SPECIAL = ("bounded_weights", "logistic_of")
 RESERVED = (
     *HOPPER,
+    *NAMES,
     *PARTS,
     *SPECIAL,
     *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),

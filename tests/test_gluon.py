@@ -102,7 +102,7 @@ def test_any_schedule_gives_a_text(kind, change, consumers, plans):
     _, _, source = source_of(plans(kind), schedule)
     ast.parse(source.text)
     assert source.text.count("def consumer") == consumers + 1
-    assert ("async_copy_shared_to_global" in source.text) == ("send" not in change)
+    assert ("copy_out(" in source.text) == ("send" not in change)
     assert ("rescaled(" in source.text.split("import", 5)[-1].split(")", 1)[1]) == ("lazy" not in change)
 
 
@@ -250,7 +250,7 @@ def test_a_tile_of_rows_with_idle_warpgroups_is_less_work(rows, live, plans):
 def test_results_too_wide_for_shared_memory_leave_in_parts(plans):
     _, schedule, source = source_of(plans("full", 256, 1024))
     assert schedule.send == 64
-    assert source.text.count("async_copy_shared_to_global(") == 4 and "tma.store_wait(1)" in source.text
+    assert source.text.count("copy_out(") == 4 and "tma.store_wait(1)" in source.text
     assert "tma.store_wait(1)" not in source_of(plans("full", 128))[2].text
 
 
