@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+RELEASE = tuple(map(int, triton.__version__.split(".")[:2]))
 TYPE_NAMES = {
     "bool": "i1", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
@@ -111,7 +112,8 @@ def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(compiled.asm["ptx"])
-        command = [ptxas, f"-arch={architecture}", "-v", path, "-o", Path(folder) / "kernel.cubin"]
+        flags = ["--regAllocOptLevel=2"] if RELEASE >= (3, 7) else []  # as Triton itself calls it
+        command = [ptxas, f"-arch={architecture}", "-v", *flags, path, "-o", Path(folder) / "kernel.cubin"]
         said = subprocess.run(command, check=True, capture_output=True, text=True)
     text = said.stdout + said.stderr
     number = lambda pattern: sum(map(int, re.findall(pattern, text)))
@@ -128,8 +130,8 @@ def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
 
 def gluon_missing() -> str | None:
     """Why Gluon kernels for Hopper cannot be compiled here; None if they can."""
-    release = tuple(map(int, triton.__version__.split(".")[:2]))
-    return None if (3, 6) <= release <= (3, 9) else f"Gluon kernels need Triton 3.6 to 3.9; this is {triton.__version__}"
+    suited = (3, 6) <= RELEASE <= (3, 9)
+    return None if suited else f"Gluon kernels are written for Triton 3.6 to 3.9; this is {triton.__version__}"
 
 
 def _map_layout(box: tuple[int, ...], dtype: str):
@@ -146,10 +148,11 @@ def tensor_map_type(box: tuple[int, ...], dtype: str) -> str:
 class Window:
     """A tensor map's tensor, the shape that it covers (what lies beyond reads as zero) and the box copied at once."""
 
-    __slots__ = ("base", "box", "padding", "shape", "strides")
+    __slots__ = ("base", "box", "padding", "round_f32_to_tf32", "shape", "strides")
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]):
-        self.base, self.shape, self.strides, self.box, self.padding = None, shape, strides, box, "zero"
+        self.base, self.shape, self.strides, self.box = None, shape, strides, box
+        self.padding, self.round_f32_to_tf32 = "zero", False  # as Triton's own descriptors have them
 
     def described(self, tensor: torch.Tensor):
         """The argument of a first launch, checked by Triton."""
@@ -175,9 +178,8 @@ class Relaunch:
     def __call__(self, bases: list[torch.Tensor], arguments: list) -> None:
         """`arguments`: all but the maps, in the function's order; addresses for tensors, which the driver would ask."""
         kernel, stream = self.kernel, self.stream(self.device)
-        fixed = (kernel.packed_metadata, None, None, None)
         if self.plain is None:
-            maps = self._based(bases)
+            fixed, maps = (kernel.packed_metadata, None, None, None), self._based(bases)
             kernel.run(self.programs, 1, 1, stream, kernel.function, *fixed, *maps, *arguments)
             self._based([None] * len(bases))
             return
@@ -185,7 +187,7 @@ class Relaunch:
         maps = self.encoded.get(where)
         if maps is None:
             maps = self._encode(bases, where)
-        self.plain(self.programs, 1, 1, stream, kernel.function, False, False, None, None, *fixed, *maps, *arguments)
+        self.plain(self.programs, stream, [*maps, *arguments])
 
     def _based(self, bases: list) -> tuple[Window, ...]:
         for window, base in zip(self.windows, bases, strict=True):
@@ -193,24 +195,36 @@ class Relaunch:
         return self.windows
 
     def _encode(self, bases: list[torch.Tensor], where: tuple[int, ...]) -> list:
-        from triton.backends.nvidia.driver import make_tensordesc_arg
+        from triton.backends.nvidia.driver import make_tensordesc_arg as encode
 
         if len(self.encoded) >= 64:
             self.encoded.clear()
+        unused = [None] * (encode.__code__.co_argcount - 2)  # one since 3.8
         pairs = zip(self._based(bases), self.metadata, strict=True)
-        found = self.encoded[where] = [part for window, meta in pairs for part in make_tensordesc_arg(window, meta)]
+        found = self.encoded[where] = [part for window, meta in pairs for part in encode(window, meta, *unused)]
         self._based([None] * len(bases))
         return found
 
 
 def _without_maps(kernel):
-    """(launch that takes encoded tensor maps, metadata of the maps); (None, None) where this Triton hides them."""
+    """(a launch of encoded tensor maps, metadata of the maps); (None, None) where this Triton hides them."""
     run = kernel.run
     inner = getattr(run, "launch", None)
     names = getattr(getattr(inner, "__code__", None), "co_freevars", ())
     held = dict(zip(names, (cell.cell_contents for cell in inner.__closure__ or ()))) if names else {}
     special = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
     special = special or getattr(run, "launch_cooperative_grid", True) or getattr(run, "launch_pdl", True)
+    special = special or getattr(run, "gsan_enabled", False)
     if special or "launcher" not in held or not held.get("tensordesc_meta"):
         return None, None
-    return held["launcher"], held["tensordesc_meta"]
+    return _bare(kernel, held["launcher"]), held["tensordesc_meta"]
+
+
+def _bare(kernel, launch):
+    """launch(programs, stream, arguments): no hooks, no scratch memory, no cooperation of programs."""
+    function, fixed = kernel.function, (kernel.packed_metadata, None, None, None)
+    if not hasattr(kernel.run, "kernel_signature"):  # Triton 3.6 makes a launcher for every signature
+        fixed = (None, None, *fixed)
+        return lambda programs, stream, given: launch(programs, 1, 1, stream, function, False, False, *fixed, *given)
+    fixed = (*fixed, None, None, kernel.run.arg_annotations, kernel.run.kernel_signature)
+    return lambda programs, stream, given: launch(programs, 1, 1, stream, function, False, False, *fixed, given)

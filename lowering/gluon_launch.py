@@ -16,7 +16,7 @@ import torch
 from ..egraph.affine import affine
 from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
-from .compat import Relaunch, Window, architecture, gluon_missing
+from .compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
 from .gluon_apart import apart
 from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, entered, sent, sloped, width
 from .gluon_choice import Choice, choose
@@ -261,7 +261,7 @@ def fits(binding: Binding) -> bool:
 
 def options_of(schedule: Schedule) -> dict:
     """What Triton is told; alone on its multiprocessor, a program may have all registers."""
-    return {"num_warps": 4} | ({"maxnreg": schedule.registers[0]} if schedule.residents > 1 else {})
+    return {"num_warps": 4, **OPTIONS} | ({"maxnreg": schedule.registers[0]} if schedule.residents > 1 else {})
 
 
 def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Schedule:

@@ -1,7 +1,7 @@
 """Device functions that emitted Gluon kernels call: folds that need no shuffle, rescaling behind a branch, turns.
 
-Written for Triton 3.6's Gluon and accumulator layouts of warpgroup matrix products, where four neighbouring lanes share
-a row. Imported by the text of a kernel only; nothing else may, since other releases of Triton lack the names.
+Written for accumulator layouts of warpgroup matrix products, where four neighbouring lanes share a row. Imported by the
+text of a kernel only; nothing else may, since Gluon is no part of some releases of Triton.
 """
 
 from triton.experimental import gluon

@@ -28,7 +28,7 @@ def decay_of(before, scale):
 def test_a_scale_is_rounded_before_anything_is_taken_from_it():
     text = source_of(plan_of("bias", 64))[2].text
     assert "level_of(shift" in text and "decay_of(" in text
-    parts = Path(plan.__file__).parent / "gluon_parts.py"  # which only Triton 3.6 can import
+    parts = Path(plan.__file__).parent / "gluon_parts.py"
     assert "mul.rn.f32 $0, $1, $2;" in parts.read_text(encoding="utf-8")
 
 
