@@ -32,12 +32,15 @@ class Growth:
 
 
 def grow(owned: Iterable[fx.Node], ends: Iterable[fx.Node], s: Survey, taken: Nodes) -> Growth:
-    """The smallest reach with the fewest wide outputs, then the fewest outputs; `ends` sum over the wide axis."""
+    """The smallest reach with the fewest wide outputs, the fewest outputs, and the least to do behind wide ones.
+
+    `ends` sum over the wide axis.
+    """
     scan = _Scan(set(owned), set(ends), s)
     best, kept = scan.price(), 0
     first, last = min(map(s.place.get, owned)), max(map(s.place.get, owned))
     for node in s.order[first:]:
-        if s.place[node] > last and (best == (0, 1) or s.place[node] > last + REACH):
+        if s.place[node] > last and (best[:2] == (0, 1) or s.place[node] > last + REACH):
             break
         if scan.visit(node, taken) and (price := scan.price()) < best:
             best, kept = price, len(scan.added)
@@ -95,9 +98,12 @@ class _Scan:
         own = {axis_of(n) for n in self.inside if self.s.kind[n] == "reduction"} | {-1}
         return axis_of(node) in own - {None}
 
-    def price(self) -> tuple[int, int]:
+    def price(self) -> tuple[int, int, int]:
+        """Fewer is better; of as many wide outputs, those with less to do outside, where they are read once more."""
         used = _used_outside(self.inside)
-        return len(used & self.wide), len(used)
+        wide = used & self.wide
+        done = [n for n in self.wide if self.s.kind[n] in ("pointwise", "reduction")] if wide else []
+        return len(wide), len(used), -len(done)
 
 
 def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import fx
@@ -17,7 +18,7 @@ from .errors import Refusal
 from .kinds import RESHAPING, changes_in_place, is_aten, name_of
 from .program import Program
 from .region_growth import Growth, grow
-from .region_walk import Nodes, Survey, bodies, first_stranger, in_order, is_lookup, root, shape, survey
+from .region_walk import Nodes, Survey, bodies, first_stranger, hinted, in_order, is_lookup, root, shape, survey
 from .standing import obstacle, overwriting
 from .unfused import unfused
 
@@ -158,13 +159,26 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
         said = f" at {where_of(reader)}" if where_of(reader) else ""
         reason = f"{name_of(reader) or reader.op}{said} reads what the region computes and gives what it needs"
         return Refusal(reason, refusal.where, refusal.kind)
-    if growth.wide and not any(s.kind[n] == "reduction" for n in growth.owned):
-        said = f"{reason}: without a softmax or another reduction, what is written anyway is not computed again to save"
-        said += " reading it"
+    if growth.wide and not _worth_twice(growth, s):
+        said = f"{reason}: written it is anyway, and to compute it again would save no more than to read it costs"
         return Refusal(said, refusal.where, refusal.kind)
     floating = all(value_of_node(n).is_floating_point() for n in region.outputs)
     shared = len({root(n, s) for n in region.outputs}) < len(region.outputs)  # a write into one would be in both
     return None if floating and not (shared and s.in_place) else refusal
+
+
+def _worth_twice(growth: Growth, s: Survey) -> bool:
+    """Whether a kernel of both products, beside one that writes what is between, saves more than it reads again.
+
+    With a reduction between, it does; else calls on the way read and write all of it, and operands should be smaller.
+    """
+    if any(s.kind[n] == "reduction" for n in growth.owned):
+        return True
+    sizes = {shape(n) for n in growth.wide}
+    calls = [n for n in growth.owned if s.kind[n] == "pointwise" and shape(n) in sizes and not _is_scalar_multiple(n)]
+    operands = {i for n in growth.wide for product in s.plain[n] for i in _tensor_inputs(product)}
+    elements = lambda nodes: sum(prod(hinted(value_of_node(n))) for n in nodes)
+    return bool(calls) and elements(operands) <= elements(growth.wide)
 
 
 def _views_behind(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
@@ -212,8 +226,12 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
         return not all(_is_one_wide(n, node) for n in _tensor_inputs(node))
     if kind in ("view", "cast", "creation"):
         return kind == "creation" or _is_tensor_or_parts(node)
-    scalar_multiple = name_of(node) in ("mul", "div", "truediv", "neg") and len(_tensor_inputs(node)) == 1
-    return s.free[node] or _is_predicate(node, s) or (scalar_multiple and shape(node) == shape(_tensor_inputs(node)[0]))
+    return s.free[node] or _is_predicate(node, s) or _is_scalar_multiple(node)
+
+
+def _is_scalar_multiple(node: fx.Node) -> bool:
+    tensors = _tensor_inputs(node) if name_of(node) in ("mul", "div", "truediv", "neg") else []
+    return len(tensors) == 1 and shape(node) == shape(tensors[0])
 
 
 def _is_predicate(node: fx.Node, s: Survey) -> bool:

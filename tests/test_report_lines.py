@@ -20,7 +20,7 @@ def attend(q, k, v):
 
 
 def weighed(q, k, v):
-    weight = torch.relu(q @ k.mT).double().float()
+    weight = (q @ k.mT * 0.5).double().float()
     return weight @ v, weight
 
 
@@ -44,7 +44,7 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_a_result_that_is_returned_is_called_so_and_by_what_made_it():
     (refused,) = onepass.explain(weighed, *tensors()).refusals
-    assert refused.reason.startswith("the result of relu is also returned: without a softmax")
+    assert refused.reason.startswith("the result of mul is also returned: written it is anyway")
 
 
 def test_autocast_inside_points_to_autocast_around():

@@ -1,6 +1,6 @@
 """Weights that are a result too were said to take one pass: they wait for the sum, and then read all keys again.
 
-Weights of no sum of their own (sigmoid's) stay as written, with the reason.
+Weights of no sum of their own (sigmoid's) need no other pass: they wait for nothing.
 """
 
 import pytest
@@ -40,7 +40,8 @@ def sigmoid_weights(q, k, v):
     return weights @ v, weights
 
 
-PASSES = {softmax_weights: (3, 2), relu_weights: (2, 2), linear_weights: (2, 2), scores_beside: (3, 1)}
+PASSES = {softmax_weights: (3, 2), relu_weights: (2, 2), linear_weights: (2, 2)}
+PASSES |= {scores_beside: (3, 1), sigmoid_weights: (1, 1)}
 
 
 @pytest.mark.parametrize("function", PASSES)
@@ -50,13 +51,7 @@ def test_a_row_of_weights_is_another_pass(function):
     assert ("in 1 loop and a kernel without one" in str(report)) == (report.passes[1] == 2)
 
 
-def test_sigmoid_weights_stay_and_why():
-    report = onepass.explain(sigmoid_weights, *(torch.randn(2, 300, 16) for _ in range(3)))
-    (refusal,) = report.refusals
-    assert not report.regions and "sigmoid is also returned" in refusal.reason
-
-
-@pytest.mark.parametrize("function", [*PASSES, sigmoid_weights])
+@pytest.mark.parametrize("function", PASSES)
 def test_weights_and_sums_are_right(function):
     inputs = [torch.randn(2, n, 16) for n in (40, 300, 300)]
     run = torch.compile(function, backend=onepass_backend, options={"strict": True, "inner": "eager"})
