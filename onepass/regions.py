@@ -312,8 +312,9 @@ def _moved(region: Region, s: Survey) -> fx.Node | None:
 
 
 def _interruption(sink: fx.Node, s: Survey) -> fx.Node | None:
-    """The unknown operation between a contraction and the sink, if a reduction is on that way too."""
-    return next((s.broken[n][1] for n in sink.all_input_nodes if s.broken[n][1]), None)
+    """The unknown operation between a contraction and the sink: on a way with a reduction first, else on any."""
+    found = [way for reduced in (True, False) for n in sink.all_input_nodes if (way := s.broken[n][reduced])]
+    return next(iter(found), None)
 
 
 def _interrupted(sink: fx.Node, s: Survey) -> Region:

@@ -18,6 +18,7 @@ EVERY = (REAL, NEG, POS, UNDEFINED)
 INFINITE = (POS, NEG)
 COMPARISONS = ("lt", "le", "eq")
 LN2 = of_atom("exp of", "ln 2")  # a positive constant, as exponentials are
+TWO = number(2)
 
 
 class Undecided(Exception):
@@ -113,6 +114,8 @@ def _scaled_exponential(a, o):
 def _logarithm(a, o):
     if a in INFINITE:
         return a if a == POS else UNDEFINED
+    if a.key == TWO.key:
+        return LN2
     sign = o.sign(a)
     return UNDEFINED if sign < 0 else NEG if sign == 0 else of_atom("log", a.key)
 

@@ -4,7 +4,7 @@ Shifting every exponent leaves a quotient of exponentials alone; whether it is a
 """
 
 from ..egraph import independent, rule
-from ..egraph.ops import const, exp, finite, max_over, sum_over
+from ..egraph.ops import const, exp, exp2, finite, log, max_over, sum_over
 
 
 @rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
@@ -19,6 +19,20 @@ def exponential_of_sum(a, b):
     return exp(a + b), exp(a) * exp(b)
 
 
+# Of differences alone: elsewhere a power of two, as a slope by head, would lose bits and win nothing.
+@rule
+def power_of_two_below_maximum(s: "j"):
+    """exp2(s - max_j s) = exp(t - max_j t) for t = s · log 2"""
+    scaled = s * log(const(2.0))
+    return exp2(s - max_over("j", s)), exp(scaled - max_over("j", scaled))
+
+
+@rule
+def power_of_two_of_difference(a, b):
+    """exp2(a - b) = exp(a · log 2 - b · log 2)"""
+    return exp2(a - b), exp(a * log(const(2.0)) - b * log(const(2.0)))
+
+
 @rule
 def finite_quotient_of_exponential(s: "j", z):
     """finite(exp(s - max_j s) / z) = finite(max_j s) ∧ finite(1 / z)"""
@@ -26,6 +40,6 @@ def finite_quotient_of_exponential(s: "j", z):
     return finite(exp(s - largest) / z), finite(largest) & finite(const(1.0) / z)
 
 
-NORMAL = (finite_quotient_of_exponential,)
+NORMAL = (power_of_two_below_maximum, power_of_two_of_difference, finite_quotient_of_exponential)
 # Both hold over the reals and overflow in floating point: they are for derivations that restore a shift, and for users.
 OPTIONAL = (quotient_of_shifted_exponentials, exponential_of_sum)

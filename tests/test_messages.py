@@ -81,8 +81,21 @@ def added_up(q, k, v):
     return torch.einsum("bsd,bsde->bse", q, sums)
 
 
-@pytest.mark.parametrize(("function", "name"), [(picked, "argmax"), (added_up, "cumsum")])
-def test_an_unknown_reduction_between_products_is_named(function, name):
+def scaled_rows(q, k, v):
+    weights = torch.nn.functional.normalize(torch.exp(q @ k.mT), p=1.0, dim=-1)
+    return weights @ v
+
+
+def gated(q, k, v):
+    weights = torch.nn.functional.hardsigmoid(q @ k.mT)
+    return weights @ v
+
+
+UNKNOWN = [(picked, "argmax"), (added_up, "cumsum"), (scaled_rows, "normalize"), (gated, "hardsigmoid")]
+
+
+@pytest.mark.parametrize(("function", "name"), UNKNOWN)
+def test_an_unknown_operation_between_products_is_named(function, name):
     (refused,) = onepass.explain(function, X, X, X).refusals
     assert refused.reason.startswith(f"{name} stands between two contractions") and refused.where == line(function, 1)
 

@@ -98,6 +98,6 @@ def test_what_is_read_at_less_cost_stays_and_why(function, width):
 def test_they_are_right(function, kind):
     given = inputs(kind)
     plan = optimize_all(translate(program_of(function, *given)).results).plan
-    found = Launcher(plan).results(dict(zip((t.name for t in plan.inputs), given, strict=True)))
+    found = Launcher(plan).results(dict(zip("qkv", given, strict=True)))
     for result, exact in zip(found, function(*(x.double() for x in given)), strict=True):
         assert (result.double() - exact).abs().max() <= 2.5 * torch.finfo(kind).eps * exact.abs().max() + 2e-5
