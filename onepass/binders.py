@@ -99,7 +99,7 @@ def _outermost_first(terms: list[Term]) -> list[Dim]:
             if node.op == "reduce":
                 dim = node.attrs[1]
                 depth[dim] = min(depth.get(dim, level[node]), level[node])
-    return sorted(depth, key=lambda d: (depth[d], d.name))
+    return sorted(depth, key=depth.__getitem__)
 
 
 def _captures(terms: list[Term], gone: Dim, kept: Dim) -> bool:
