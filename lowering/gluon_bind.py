@@ -10,10 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..egraph.affine import affine
-from ..egraph.ops import const, iota, load
+from ..egraph.ops import iota, load
 from ..egraph.term import Dim, Tensor, Term, reduces, subterms
 from .gluon_gauge import Gauge, split
-from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, NotPlannable
 from .precision import native
 from .triton_ops import HALVES
@@ -137,9 +136,6 @@ def _bind(kernel: Kernel) -> Binding:
         raise NotPlannable(f"its tensors are {kinds}; the form multiplies half precision")
     if loop.guard is not None and reduces(loop.guard):
         raise NotPlannable("the guard of its loop holds a reduction")
-    apart = {kernel.rows, *kernel.held}
-    if any(loop.dim in c.dims and not c.dims & apart for c in conjuncts(loop.guard or const(True))):
-        raise NotPlannable(f"elements of {loop.dim} that no row keeps must not be read, and copies read them")
     stored = dict.fromkeys(d for store in kernel.stores for d in store.order)
     inside = set(kernel.held) - set(stored)
     wide = [d for d in stored if d not in kernel.grid and d != kernel.rows]

@@ -234,7 +234,7 @@ def row_of(binding: Binding, sizes: dict) -> Row | None:
     classes = None if mapped or not loop.limits else order.classes(binding, sizes, ROWS, ROWS)
     bits = packed(binding) if mapped else None
     if not binding.overlays and (mapped or classes is not None):
-        unknown = UNKNOWN if bits is None else length
+        unknown = UNKNOWN if bits is None and loop.map.rows else length
         run = unknown if mapped else ROWS * np.quantile((classes != EMPTY).sum(1), 0.9)
     uneven = mapped or bool(loop.limits)
     even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0

@@ -79,6 +79,8 @@ def plain(kind: str):
             score = torch.where(more[0][:, None] == more[0], score, -math.inf)
         if kind in ("boolean", "blocks", "joined"):
             score = score.masked_fill(~more[0], -math.inf)
+        if kind == "padding":
+            score = score.masked_fill(~more[0][:, None, None], -math.inf)
         if kind == "joined":
             score = torch.where(more[1][:, None, :, None] == more[1][:, None, None], score, -math.inf)
         return torch.softmax(CHANGES.get(kind, CHANGES["full"])(score), -1) @ v
@@ -133,6 +135,9 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
         drawn = (torch.rand(-(-rows // side), -(-columns // side)) < part).repeat_interleave(side, 0)
         places = torch.arange(rows)[:, None], torch.arange(columns)
         found.append(drawn.repeat_interleave(side, 1)[:rows, :columns] | (places[0] == places[1]))
+    if kind == "padding":
+        lengths = columns - torch.arange(batch) * (columns // (2 * batch))
+        found.append(torch.arange(columns) < lengths[:, None])
     if kind == "joined":
         found.append((torch.arange(max(rows, columns)) * torch.tensor([[3], [7]]) // columns).to(torch.int32))
     return found
