@@ -310,17 +310,17 @@ def accumulated(binding: Binding) -> int:
     return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
 
 
-def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = ()) -> bool:
+def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = (), masked: bool = True) -> bool:
     """Whether the code between the products has coordinates or tensors over rows and loop: those take registers.
 
     Sums of coordinates that a gauge adds are numbers of rows and columns, not of scores; diagonals are read by one
-    address.
+    address. masked: the guard counts, where limits of the loop do not say all of it.
     """
     loop, rows = binding.loop, binding.kernel.rows
     bodies = [f for step in binding.steps for _, values in step.states for v in values for f in v.factors]
     for gauge, parts in gauges(binding):
         bodies += [gauge] if parts is None else [term for _, term in parts.scores]
-    if loop.guard is not None and not all(r.exact for r in loop.ranges):
+    if masked and loop.guard is not None and not all(r.exact for r in loop.ranges):
         return True
     known = {diagonal.load for diagonal in diagonals}
     return any(_fills(body, loop.dim, {rows, loop.dim}, known) for body in bodies)

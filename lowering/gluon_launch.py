@@ -226,19 +226,22 @@ def row_of(binding: Binding, sizes: dict) -> Row | None:
     """The default row of a kernel.
 
     A map of a guard by row and column is taken to keep every tile: one warpgroup alone reads each anew, and where most
-    run, that is more than the L2 gives. Other maps are taken to keep few.
+    run, that is more than the L2 gives. So is one by column alone, in whose kept tiles nothing but the last is partial.
+    Other maps are taken to keep few.
     """
     kernel, loop = binding.kernel, binding.loop
     length, run = resolve(loop.dim.size, sizes), ANY
     mapped = loop.map is not None and pays(kernel, loop.map, ROWS, ROWS, sizes)
     classes = None if mapped or not loop.limits else order.classes(binding, sizes, ROWS, ROWS)
     bits = packed(binding) if mapped else None
+    padded = mapped and not loop.map.rows and not loop.limits
     if not binding.overlays and (mapped or classes is not None):
-        unknown = UNKNOWN if bits is None and loop.map.rows else length
+        unknown = length if padded or bits is not None else UNKNOWN
         run = unknown if mapped else ROWS * np.quantile((classes != EMPTY).sum(1), 0.9)
-    uneven = mapped or bool(loop.limits)
+    uneven = (mapped and not padded) or bool(loop.limits)
     even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
-    full = crowded(binding if bits is None else bits.bound(binding), binding.diagonals if even else ())
+    diagonals = binding.diagonals if even else ()
+    full = crowded(binding if bits is None else bits.bound(binding), diagonals, masked=not padded)
     kinds = (uneven, full, bool(binding.overlays), sloped(binding))
     return default_row(width(binding), accumulated(binding), length, run, *kinds)
 

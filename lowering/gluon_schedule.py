@@ -33,7 +33,9 @@ class Knobs:
     where their lengths are known and differ; send: columns of results that leave at a time by shared memory, 0 if they
     leave by pointers; chained: an item's first scores are issued with the last products of the item before;
     residents: programs on a multiprocessor at a time, which hide each other's beginnings and ends of items;
-    spared: of eight special functions that can be done by multiply-adds (gluon_special.py), so many are.
+    spared: of eight special functions that can be done by multiply-adds (gluon_special.py), so many are;
+    deferred: copied tiles over rows and loop are read once scores are there, not while these are computed, which takes
+    registers.
     """
 
     turns: bool = knob(False, True)
@@ -44,6 +46,7 @@ class Knobs:
     chained: bool = knob(False, True)
     residents: int = knob(1, 2, 3)
     spared: int = 0
+    deferred: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Schedule(Knobs):
         return (SHARED_MEMORY + RESERVED) // self.residents - RESERVED
 
     def __str__(self) -> str:
-        flags = [n for n in ("turns", "late", "lazy", "ordered", "chained") if getattr(self, n)]
+        flags = [n for n in ("turns", "late", "lazy", "ordered", "chained", "deferred") if getattr(self, n)]
         flags += [f"send {self.send}"] if self.send else []
         flags += [f"spared {self.spared}"] if self.spared else []
         return (
@@ -121,14 +124,16 @@ class Row:
 # First match wins.
 DEFAULTS = (
     Row(64, 64, ANY, True, None, Schedule(1, 64, 3, 2, residents=3), run=700),
-    Row(64, 64, 512, None, True, Schedule(2, 64, 2, 2, residents=2), copied=True),
-    Row(64, 64, ANY, None, True, Schedule(1, 64, 2, 1, residents=3), copied=True),
+    Row(64, 64, 512, None, True, Schedule(4, 64, 2, 2, turns=True, lazy=False, deferred=True), copied=True),
+    Row(64, 64, ANY, None, True, Schedule(4, 64, 2, 2, deferred=True), copied=True),
     Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 2, turns=True)),
     Row(64, 64, ANY, True, False, Schedule(4, 64, 4, 2, turns=True, chained=True)),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True, chained=True), sloped=True),
     Row(64, 64, 256, False, False, Schedule(4, 64, 4, 2)),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
-    Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=500),
+    Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=512),
+    Row(128, 128, 512, None, True, Schedule(2, 64, 2, 2, deferred=True), copied=True),
+    Row(128, 128, ANY, None, True, Schedule(3, 64, 2, 1, deferred=True), copied=True),
     Row(128, 128, 1024, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),
     Row(128, 128, ANY, True, False, Schedule(3, 64, 4, 1, late=True), run=1100),
     Row(128, 128, ANY, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),

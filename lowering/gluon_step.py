@@ -199,11 +199,12 @@ class Consumer:
         names = [self.scores[p] for p in step.products]
         outstanding = sum(len(p.accumulators) for p in earlier)
         issued_at = len(lines)
-        if n == 0:
-            lines += self._overlays(count)
-            for diagonal in self.shape.diagonals:
-                self.writer.read_diagonal(diagonal)
+        overlays = self._overlays(count) if n == 0 else []
+        lines += [] if self.schedule.deferred else overlays
+        for diagonal in self.shape.diagonals if n == 0 else ():
+            self.writer.read_diagonal(diagonal)
         lines.append(wait_for(outstanding, names))
+        lines += overlays if self.schedule.deferred else []
         lines += self._release_overlays(count) if n == 0 else []
         more_items = "" if number else self.more
         lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)}{more_items})" for o in self.releases[n]]
@@ -216,7 +217,7 @@ class Consumer:
         lines += late
 
     def _overlays(self, count: str) -> list[str]:
-        """Takes this warpgroup's part of tiles over rows and loop into registers, while the score products run."""
+        """Takes this warpgroup's part of tiles over rows and loop into registers."""
         lines, tile, number = [], self.schedule.tile, self.schedule.consumers
         for operand in self.shape.overlays:
             ring, name = self.rings[operand], self.writer.names.fresh(f"{operand.tensor.name}_tile")
