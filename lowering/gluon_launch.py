@@ -22,7 +22,7 @@ from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, c
 from .gluon_choice import Choice, choose
 from .gluon_emit import Map, Shape, Source, emit
 from .gluon_schedule import ANY, DEFAULTS, MULTIPROCESSORS, ROWS, Row, Schedule, default_row
-from .guard_bits import Packed, Words, packed, small
+from .guard_bits import Packed, Words, fine, packed, small
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
@@ -227,13 +227,14 @@ def row_of(binding: Binding, sizes: dict) -> Row | None:
 
     A map of a guard by row and column is taken to keep every tile: one warpgroup alone reads each anew, and where most
     run, that is more than the L2 gives. So is one by column alone, in whose kept tiles nothing but the last is partial.
-    Other maps are taken to keep few.
+    Other maps, by ids or by a table of blocks, are taken to keep few.
     """
     kernel, loop = binding.kernel, binding.loop
     length, run = resolve(loop.dim.size, sizes), ANY
     mapped = loop.map is not None and pays(kernel, loop.map, ROWS, ROWS, sizes)
     classes = None if mapped or not loop.limits else order.classes(binding, sizes, ROWS, ROWS)
     bits = packed(binding) if mapped else None
+    bits = bits if bits and fine(bits, sizes) else None
     padded = mapped and not loop.map.rows and not loop.limits
     if not binding.overlays and (mapped or classes is not None):
         unknown = length if padded or bits is not None else UNKNOWN

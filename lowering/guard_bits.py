@@ -22,6 +22,7 @@ from .gluon_bind import Binding
 from .gluon_schedule import ROWS, WARPGROUP
 from .limits import conjunction, conjuncts
 from .plan import BlockMap, Plan
+from .sizes import resolve
 
 WORD = 32  # bits: the scores of one thread in 64 columns
 
@@ -74,6 +75,12 @@ def small(packed: Packed, values: Mapping[str, torch.Tensor], sizes: Mapping[str
     """Whether some input takes more memory than the bits: not where a view repeats a small one."""
     held = max(values[t.name].untyped_storage().nbytes() for t in packed.sources)
     return bits_of(packed, sizes) <= 8 * held
+
+
+def fine(packed: Packed, sizes: Mapping[str, int]) -> bool:
+    """The same by shapes alone: whether some input has an element for each few scores, not for a block of them."""
+    elements = max(prod(resolve(size, sizes) for size in t.shape) for t in packed.sources)
+    return bits_of(packed, sizes) <= 8 * elements
 
 
 @lru_cache(maxsize=128)
