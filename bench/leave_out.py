@@ -1,7 +1,7 @@
 """Where a Hopper kernel's time goes: each stage of its text left out in turn, timed beside the whole.
 
-`python bench/leave_out.py full:128:4096 evoformer:64:256`: kind, head dim and length; `warm` compiles only. What is left
-computes nothing of use, it only runs. A stage is a list of substitutions on the emitted text, so that a kernel without
+`python bench/leave_out.py full:128:4096 evoformer:64:256`: kind, head dim and length; `warm` compiles only. What is
+left computes nothing of use, it only runs. A stage is a list of substitutions on the emitted text, so that a kernel without
 the stage is compiled by the same path. Run on a GPU by hand; the results are in bench/results.
 """
 
@@ -29,7 +29,7 @@ STAGES = {
         (r"added\((\w+), \w+, (\w+)\)", r"\1 + partial_sum(\2)"),
     ],
     "sums": [(r"^ *(\w+) = added\(\1, .*$", "")],
-    "stores": [(r"^ *(tma\.store_wait|tma\.async_copy_shared_to_global|\w+_tiles\.index.*\.store\().*$", "")],
+    "copies of results": [(r"^ *tma\.async_copy_shared_to_global.*$", "")],
     "fences of copied tiles": [(r"^ *fence_async_shared\(\)\n( *mbarrier\.arrive)", r"\1")],
     "vectors": [(r"(\w+_tile\w*) = gl\.load\(.*$", r"\1 = gl.full([64], 0.0, gl.bfloat16, COLUMNS)")],
     "sums with copied tiles": [(r" \+ widened\(two_tile\w*\)(?!\[)", "")],
@@ -37,22 +37,18 @@ STAGES = {
         (r"^ *(\w+) = warpgroup_mma\(packed.*$", ""),
         (r"warpgroup_mma_wait\(1", "warpgroup_mma_wait(0"),
     ],
-    "division of sizes": [("SIZES", "")],
+    "coordinates of items": [(r"quotient\((\w+), \w+, \w+\)", r"\1 * 0")],
 }
 
 
-def without(stage: str, sizes: dict):
+def without(stage: str):
     """`emit` whose text lacks the stage."""
 
     def emit(*arguments):
         source = EMIT(*arguments)
         text = source.text
         for pattern, new in STAGES[stage]:
-            if pattern == "SIZES":
-                for name, size in sizes.items():
-                    text = re.sub(rf"(% |// |gl\.cdiv\(){name}_size\b", rf"\g<1>{size}", text)
-            else:
-                text = re.sub(pattern, new, text, flags=re.MULTILINE)
+            text = re.sub(pattern, new, text, flags=re.MULTILINE)
         if stage != "all" and text == source.text:
             raise LookupError(stage)
         return source.__class__(text, source.function, source.maps, source.arguments)
@@ -60,19 +56,13 @@ def without(stage: str, sizes: dict):
     return emit
 
 
-def sizes_of(plan) -> dict[str, int]:
-    dims = [d for k in plan.kernels for d in (*k.grid, k.rows, *(loop.dim for loop in k.loops))]
-    return {d.name: d.size for d in dims}
-
-
 def launchers(kind: str, width: int, length: int) -> dict:
     sizes = HEADS.get(kind, dict(batch=4, heads=32 if width == 64 else 16))
     plan, _, values = case(kind, width, rows=length, columns=length, **sizes)
-    known = sizes_of(plan)
     found = {}
     for stage in STAGES:
         alive(f"{kind} {stage}")
-        gluon_launch.emit = without(stage, known)
+        gluon_launch.emit = without(stage)
         launcher = gluon_launch.GluonLauncher(plan)
         try:
             launcher.results(values)
@@ -99,7 +89,8 @@ def main(cases: list[str]) -> None:
         times = in_turns(calls, 2, 8)
         for stage, time in times.items():
             less = 1 - time / times["all"]
-            print(f"{kind} D{width} S{length}  {time:.4f} ms  {f'{less:+.1%} without {stage}' if stage != 'all' else ''}")
+            said = f"{less:+.1%} without {stage}" if stage != "all" else ""
+            print(f"{kind} D{width} S{length}  {time:.4f} ms  {said}")
         print(flush=True)
 
 

@@ -88,7 +88,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Ring:
-    """Shared memory of one operand: names of its buffers (one a chunk) and barriers; `bytes` of one slot."""
+    """Shared memory of one operand: names of its buffers (one a chunk) and barriers; `bytes` of one slot.
+
+    Tiles over rows and loop are handed back with the first columns, which saves each warpgroup a barrier a tile.
+    """
 
     operand: Operand
     buffers: tuple[str, ...]
@@ -112,13 +115,15 @@ class _Emitter:
         self.arguments: list[Argument] = []
         self.maps: dict[str, Map] = {}
         self._declare()
-        self.walks = WalkWriter(binding, schedule, self.sizes, shape.listed)
         fresh = self.names.fresh
+        self.walks = WalkWriter(binding, schedule, self.sizes, shape.listed, fresh)
+        self.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
         self.row_full, self.row_empty = fresh("rows_full"), fresh("rows_empty")
         self.row_rings = [self._ring(o, ROWS) for o in binding.row_operands]
         later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
-        order = [*binding.columns, *shape.overlays, *later]
-        self.rings = [self._ring(o, schedule.tile) for o in order]
+        columns = [self._ring(o, schedule.tile) for o in binding.columns]
+        overlays = [replace(self._ring(o, ROWS), empty=columns[0].empty) for o in shape.overlays]
+        self.rings = [*columns, *overlays, *(self._ring(o, schedule.tile) for o in later)]
         self.exits = {o.tensor: self._ring(o, ROWS) for o in shape.sent}
         self.entries = {exit.tensor: self._entry(entry, self.exits[exit.tensor]) for entry, exit in shape.entered}
 
@@ -165,7 +170,6 @@ class _Emitter:
         overlay = operand in self.shape.overlays
         for _, extent in self._parts(operand):
             extent = min(extent, self.schedule.send) if operand in self.shape.sent else extent
-            across = ROWS if overlay else across
             sizes = {operand.across: across, operand.inner: extent}
             box = tuple(sizes.get(d, 1) for d in operand.axes)
             known = next((m for m in self.maps.values() if (m.operand, m.box) == (operand, box)), None)
@@ -300,9 +304,10 @@ class _Emitter:
         body = [*walk.at("t"), f"start = tile * {s.tile}", f"slot = count % {s.depth}"]
         body += [f"phase = (count // {s.depth} & 1) ^ 1"]
         for n, ring in enumerate(self.rings):
-            body += [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
+            shared = ring.operand in self.shape.overlays
+            body += [] if shared else [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
             body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})"]
-            if ring.operand in self.shape.overlays:
+            if shared:
                 body += [f"for w in gl.static_range({s.consumers}):"]
                 body += [f"    {x}" for x in self._copies(writer, ring, "slot", f"slot * {s.consumers} + w")]
             else:

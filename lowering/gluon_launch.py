@@ -17,6 +17,7 @@ from ..egraph.affine import affine
 from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
+from .division import division
 from .gluon_apart import apart
 from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, entered, sent, sloped, width
 from .gluon_choice import Choice, choose
@@ -336,7 +337,8 @@ def _arguments(source: Source, values: dict, sizes: dict) -> list[str | int]:
     found: list[str | int] = []
     for argument in source.arguments:
         if argument.size is not None:
-            found.append(resolve(argument.size, sizes))
+            size = resolve(argument.size, sizes)
+            found.append(division(-(-size // argument.step))[argument.part] if argument.part else size)
         elif argument.axis is not None:
             found.append(values[argument.tensor].stride(argument.axis))
         else:

@@ -271,6 +271,12 @@ def give_turn(W):
 
 
 @gluon.jit
+def quotient(number, multiplier, shift):
+    """number // divisor (division.py)."""
+    return (number.to(gl.int64) * multiplier >> shift).to(gl.int32)
+
+
+@gluon.jit
 def items_here(items, total, TABLE: gl.constexpr):
     """How many work items this program has: the table says it in its first row, or every so many are its own."""
     program = gl.program_id(0)

@@ -131,11 +131,8 @@ class Consumer:
         lines = []
         for _ in range(len(self.binding.steps) if self.schedule.turns else 0):
             lines += ["take_turn(W)", f"give_turn((W + 1) % {self.schedule.consumers})"]
-        for ring in self.rings.values():
-            lines += [
-                f"mbarrier.wait({self._at(ring.full)}, {self._phase()})",
-                f"mbarrier.arrive({self._at(ring.empty)})",
-            ]
+        lines += [f"mbarrier.wait({self._at(ring.full)}, {self._phase()})" for ring in self.rings.values()]
+        lines += [f"mbarrier.arrive({self._at(e)})" for e in dict.fromkeys(r.empty for r in self.rings.values())]
         return [f"for t in range(0, {number}):", *(f"    {line}" for line in [*lines, "count += 1"])]
 
     def _at(self, name: str, count: str = "count") -> str:
@@ -205,7 +202,7 @@ class Consumer:
             self.writer.read_diagonal(diagonal)
         lines.append(wait_for(outstanding, names))
         lines += overlays if self.schedule.deferred else []
-        lines += self._release_overlays(count) if n == 0 else []
+        lines += ["fence_async_shared()"] if overlays else []
         more_items = "" if number else self.more
         lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)}{more_items})" for o in self.releases[n]]
         self.cuts = (issued_at, len(lines)) if not number else self.cuts
@@ -217,7 +214,11 @@ class Consumer:
         lines += late
 
     def _overlays(self, count: str) -> list[str]:
-        """Takes this warpgroup's part of tiles over rows and loop into registers."""
+        """Takes this warpgroup's part of tiles over rows and loop into registers.
+
+        Before they are handed back there must be a fence, or a load may still be under way when the copy of the next
+        tile lands: a barrier orders loads among threads, but not with the copies of another proxy.
+        """
         lines, tile, number = [], self.schedule.tile, self.schedule.consumers
         for operand in self.shape.overlays:
             ring, name = self.rings[operand], self.writer.names.fresh(f"{operand.tensor.name}_tile")
@@ -228,12 +229,6 @@ class Consumer:
             value = Value(name, (self.rows, self.loop.dim), operand.tensor.dtype)
             self.writer.inner.memo[operand.load] = value
         return lines
-
-    def _release_overlays(self, count: str) -> list[str]:
-        """Hands overlays back. Without the fence a load may still be under way when the copy of the next tile lands:
-        a barrier orders loads among threads, but not with the copies of another proxy."""
-        empty = [self._at(self.rings[operand].empty, count) for operand in self.shape.overlays]
-        return ["fence_async_shared()", *(f"mbarrier.arrive({name})" for name in empty)] if empty else []
 
     def _score(self, product, count: str) -> list[str]:
         """score = rows · columns, a product a chunk of the summed dim."""

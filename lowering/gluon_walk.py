@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..egraph.ops import iota, make
 from ..egraph.term import Dim, Term, substitute, subterms
+from .division import Divisor
 from .gluon_bind import Binding
 from .gluon_schedule import ROWS, Schedule
 from .gluon_write import GluonWriter
@@ -38,22 +39,29 @@ class Walk:
 class WalkWriter:
     """Writes items and their tiles into a function; `listed` are the dims that the lists are over, None for ranges."""
 
-    def __init__(self, binding: Binding, schedule: Schedule, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None):
+    def __init__(
+        self, binding: Binding, schedule: Schedule, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
+    ):
         self.kernel, self.loop, self.schedule = binding.kernel, binding.loop, schedule
         self.sizes, self.listed, self.block = sizes, listed, ROWS * schedule.consumers
+        first, *inner = self.kernel.grid or (None,)
+        steps = {self.kernel.rows: self.block} | dict.fromkeys(reversed(inner), 1) if first else {}
+        part = lambda dim, name: fresh(f"{dim}_{name}")
+        self.divisors = [Divisor(d, n, part(d, "multiplier"), part(d, "shift")) for d, n in steps.items()]
 
     def item(self, writer: GluonWriter, item: str) -> str:
         """Writes an item's coordinates; the name of its first row."""
         lines, fresh, kernel = writer.outer.lines, writer.names.fresh, self.kernel
-        rest, first = fresh("item"), fresh("first_row")
-        lines.append(f"{rest} = {item}")
-        count = f"gl.cdiv({self.sizes[kernel.rows]}, {self.block})"
-        lines += [f"{first} = {rest} % {count} * {self.block}", f"{rest} = {rest} // {count}"]
-        for position, dim in enumerate(reversed(kernel.grid)):
-            last, name = position == len(kernel.grid) - 1, fresh(str(dim))
-            lines.append(f"{name} = {rest}" if last else f"{name} = {rest} % {self.sizes[dim]}")
-            lines += [] if last else [f"{rest} = {rest} // {self.sizes[dim]}"]
-            writer.starts[dim] = name
+        rest, places = item, {}
+        for divisor in self.divisors:
+            dim, whole = divisor.dim, fresh("item")
+            places[dim] = fresh(str(dim))
+            count = self.sizes[dim] if divisor.step == 1 else f"gl.cdiv({self.sizes[dim]}, {divisor.step})"
+            lines += [f"{whole} = {divisor.quotient(rest)}", f"{places[dim]} = {rest} - {whole} * {count}"]
+            rest = whole
+        first = fresh("first_row")
+        lines.append(f"{first} = {places.pop(kernel.rows, rest)} * {self.block}")
+        writer.starts |= places | dict.fromkeys(kernel.grid[:1], rest)
         return first
 
     def of_program(self, writer: GluonWriter, first: str) -> Walk:

@@ -27,7 +27,7 @@ HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_m
 NAMES = ("copy_in", "copy_out")
 PARTS = (
     "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
-    "level_of logistic_curve multiplied partial_sum ramp rescaled rounded row_max row_sum take_turn tangent "
+    "level_of logistic_curve multiplied partial_sum quotient ramp rescaled rounded row_max row_sum take_turn tangent "
     "thread_words unit_of widened"
 ).split()
 SPECIAL = ("bounded_weights", "logistic_of")

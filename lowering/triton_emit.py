@@ -26,12 +26,17 @@ IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 
 @dataclass(frozen=True)
 class Argument:
-    """One run-time argument: a tensor's pointer, one of its strides (axis), or an integer size (number or symbol)."""
+    """One run-time argument: a tensor's pointer, one of its strides (axis), or an integer size (number or symbol).
+
+    part: "multiplier" or "shift" of a division by the size, in tiles of `step` (division.py).
+    """
 
     name: str
     tensor: str = ""
     axis: int | None = None
     size: int | str | None = None
+    step: int = 1
+    part: str = ""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ from .rules import NORMAL
 from .tails import tails
 
 ROWS = 128  # of a tile, for estimates
-FORM = 0.15  # of a kernel's time, which a plan that loses its form on Hopper is measured to lose
+FORM = 0.25  # of a kernel's time, which a plan that loses its form on Hopper is measured to lose: 0.17 to 0.36
+REDUCED = 16  # pointwise operations: what reducing an element over a tile's threads costs in a loop, as measured
 SPECIAL_FORM = "sm_90"
 Make = Callable[[Region], Fused]
 Reads = dict[str, "tuple[tuple[float, str], ...] | Exception"]  # by a region's signature: _repeats of each input
@@ -238,7 +239,8 @@ def _reason(load: Load, region: Region, s: Survey, known: Reads) -> str:
         return str(known[name])
     times, said = known[name][region.inputs.index(load.source)]
     machine = _machine(region)
-    work = sum(_elements(n) for n in load.nodes if s.kind[n] not in ("view", "cast")) / machine.pointwise
+    cost = lambda n: REDUCED if s.kind[n] == "reduction" or name_of(n) in NORMS else 1
+    work = sum(cost(n) * _elements(n) for n in load.nodes if s.kind[n] not in ("view", "cast")) / machine.pointwise
     if times > 1 and times * work > max(work, _seconds(load, machine)):
         return f"it would be computed again for {said}"
     return ""
