@@ -36,6 +36,7 @@ from .guard_bits import Words, word_plan
 from .map_lists import visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
+from .sizes import UnknownSize, resolve
 from .triton_cubes import leading
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_product import multiplies_parts
@@ -290,11 +291,10 @@ def _programs(kernel: Kernel, config: Config, sizes: dict[str, int]) -> int:
 
 
 def _size(size: int | str, sizes: dict[str, int]) -> int:
-    if isinstance(size, int):
-        return size
-    if size not in sizes:
-        raise LaunchError(f"no value was given for the size {size!r}")
-    return sizes[size]
+    try:
+        return resolve(size, sizes)
+    except UnknownSize as error:
+        raise LaunchError(str(error)) from error
 
 
 def _ceiling(size: int) -> int:
