@@ -1,8 +1,8 @@
 """Where a Hopper kernel's time goes: each stage of its text left out in turn, timed beside the whole.
 
 `python bench/leave_out.py full:128:4096 evoformer:64:256`: kind, head dim and length; `warm` compiles only. What is
-left computes nothing of use, it only runs. A stage is a list of substitutions on the emitted text, so that a kernel without
-the stage is compiled by the same path. Run on a GPU by hand; the results are in bench/results.
+left computes nothing of use, it only runs. A stage is a list of substitutions on the emitted text, so that a kernel
+without the stage is compiled by the same path. Run on a GPU by hand; the results are in bench/results.
 """
 
 from __future__ import annotations

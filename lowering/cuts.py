@@ -138,9 +138,11 @@ def _smallest_around(body: Term, inside: set[Term], streamed: set[Dim]) -> Term:
 def without(term: Term, rows: Dim, held: int) -> Term | None:
     """A subterm that has loops and does not depend on the rows, as large as can be; one inside another comes first.
 
-    What reads nothing, as a count does, is not worth a kernel.
+    A long sum that a tile holds whole counts as a loop: for every tile of rows it would be done again. What reads
+    nothing, as a count does, is not worth a kernel.
     """
-    holding = {r for r in loop_reductions([term], held) if tensors(r)}
+    loops = set(loop_reductions([term], held))
+    holding = {r for r in every_reduction([term]) if tensors(r) and (r in loops or is_long(r.attrs[1], held))}
     for t in subterms(term):  # arguments come first
         if any(a in holding for a in t.args):
             holding.add(t)
