@@ -18,6 +18,7 @@ from .term import Dim, Term, reduces, subterms
 NOMINAL = 2048  # stands for a symbolic size, for ranking only
 ON_CHIP = 256  # a static dim up to this size is held whole in a tile and needs no pass of its own
 WORTH = 1.15  # times the work as written that a form with fewer passes may do
+ROUNDED = 2.0  # times as long as matrix units take for a product with what could be outside of the sum
 LITTLE = 2**16  # work that is no time on any device
 INNER = 1024  # so is one up to this size that is summed in products alone, inside of what streams
 
@@ -76,11 +77,22 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
     ):
         return volume(dims) / target.matrix
     if op == "reduce" and contracted:
-        product = volume(operand_dims[0]) / target.matrix
+        product = volume(operand_dims[0]) / target.matrix * (ROUNDED if _scaled_inside(term) else 1)
         return product if term.attrs[0] == "sum" else product + volume(term.args[0].args[0].dims) / target.special
     if op == "reduce":
         return volume(operand_dims[0])
     return volume(dims) / (target.special if unit == "special" else 1.0)
+
+
+def _scaled_inside(r: Term) -> bool:
+    """Whether a factor of the summed product lacks the summed dim: that product's factors are then no stored tensors,
+    which matrix units multiply more slowly, or round once more."""
+    waiting, lacks = [r.args[0]], False
+    while waiting:
+        factor = waiting.pop()
+        waiting += factor.args if factor.op == "mul" else ()
+        lacks |= factor.op not in ("mul", "const") and r.attrs[1] not in factor.dims
+    return lacks
 
 
 def work(roots: Sequence[Term], target: Target) -> float:

@@ -15,7 +15,7 @@ from torch import fx
 
 from .capture import from_aten_graph, trace, value_of_node, where_of
 from .errors import Refusal
-from .kinds import RESHAPING, changes_in_place, is_aten, name_of
+from .kinds import ORDINARY, RESHAPING, changes_in_place, is_aten, name_of
 from .program import Program
 from .region_growth import Growth, grow
 from .region_walk import Nodes, Survey, bodies, first_stranger, hinted, in_order, is_lookup, root, shape, survey
@@ -312,9 +312,11 @@ def _moved(region: Region, s: Survey) -> fx.Node | None:
 
 
 def _interruption(sink: fx.Node, s: Survey) -> fx.Node | None:
-    """The unknown operation between a contraction and the sink: on a way with a reduction first, else on any."""
-    found = [way for reduced in (True, False) for n in sink.all_input_nodes if (way := s.broken[n][reduced])]
-    return next(iter(found), None)
+    """The unknown operation between a contraction and the sink: on a way with a reduction first, else on any, where
+    it is none that stands between the layers of other networks too.
+    """
+    reduced, plain = ([s.broken[n][kind] for n in sink.all_input_nodes] for kind in (True, False))
+    return next((n for n in [*reduced, *plain] if n and (n in reduced or name_of(n) not in ORDINARY)), None)
 
 
 def _interrupted(sink: fx.Node, s: Survey) -> Region:
