@@ -105,7 +105,10 @@ def mixes_addresses(ptx: str) -> bool:
 
 
 def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
-    """Registers, spilled bytes and shared memory of a kernel for NVIDIA, read off `ptxas -v` and the metadata."""
+    """Registers, spilled bytes and shared memory of a kernel for NVIDIA, read off `ptxas -v` and the metadata.
+
+    serialised: 1 where ptxas makes each matrix product of a warpgroup wait for the one before.
+    """
     from triton.backends.nvidia.compiler import get_ptxas  # the one that understands this release's PTX
 
     ptxas = get_ptxas(90).path
@@ -122,6 +125,7 @@ def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
         "spilled": number(r"(\d+) bytes spill (?:stores|loads)"),
         "stack": number(r"(\d+) bytes stack frame"),
         "shared": compiled.metadata.shared,
+        "serialised": int("(C7512)" in text),
     }
 
 

@@ -36,7 +36,6 @@ from .tails import tails
 
 ROWS = 128  # of a tile, for estimates
 FORM = 0.25  # of a kernel's time, which a plan that loses its form on Hopper is measured to lose: 0.17 to 0.36
-REDUCED = 16  # pointwise operations: what reducing an element over a tile's threads costs in a loop, as measured
 SPECIAL_FORM = "sm_90"
 Make = Callable[[Region], Fused]
 Reads = dict[str, "tuple[tuple[float, str], ...] | Exception"]  # by a region's signature: _repeats of each input
@@ -44,15 +43,19 @@ Reads = dict[str, "tuple[tuple[float, str], ...] | Exception"]  # by a region's 
 
 @dataclass(frozen=True)
 class Machine:
-    """Rates for estimates: bytes and pointwise operations a second, matrix operations a second, seconds of a launch."""
+    """Rates for estimates: bytes and pointwise operations a second, matrix operations a second, seconds of a launch.
+
+    reduced: pointwise operations that reducing an element in a tile takes: over threads, 16 as measured.
+    """
 
     memory: float
     pointwise: float
     matrix: float
     launch: float
+    reduced: float = 1.0
 
 
-MACHINES = {"cuda": Machine(4e12, 3e13, 5e14, 2e-6), "cpu": Machine(2e10, 4e9, 1e11, 5e-6)}
+MACHINES = {"cuda": Machine(4e12, 3e13, 5e14, 2e-6, 16.0), "cpu": Machine(2e10, 4e9, 1e11, 5e-6)}
 
 
 @dataclass(frozen=True)
@@ -239,7 +242,7 @@ def _reason(load: Load, region: Region, s: Survey, known: Reads) -> str:
         return str(known[name])
     times, said = known[name][region.inputs.index(load.source)]
     machine = _machine(region)
-    cost = lambda n: REDUCED if s.kind[n] == "reduction" or name_of(n) in NORMS else 1
+    cost = lambda n: machine.reduced if s.kind[n] == "reduction" or name_of(n) in NORMS else 1
     work = sum(cost(n) * _elements(n) for n in load.nodes if s.kind[n] not in ("view", "cast")) / machine.pointwise
     if times > 1 and times * work > max(work, _seconds(load, machine)):
         return f"it would be computed again for {said}"

@@ -4,7 +4,7 @@ Shifting every exponent leaves a quotient of exponentials alone; whether it is a
 """
 
 from ..egraph import independent, rule
-from ..egraph.ops import const, exp, exp2, finite, log, max_over, sum_over
+from ..egraph.ops import const, exp, exp2, finite, log, max_over, maximum, sum_over
 
 
 @rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
@@ -19,7 +19,7 @@ def exponential_of_sum(a, b):
     return exp(a + b), exp(a) * exp(b)
 
 
-# Of differences alone: elsewhere a power of two, as a slope by head, would lose bits and win nothing.
+# Below a maximum alone: elsewhere a power of two, as a slope by head, would lose bits and win nothing.
 @rule
 def power_of_two_below_maximum(s: "j"):
     """exp2(s - max_j s) = exp(t - max_j t) for t = s · log 2"""
@@ -28,9 +28,11 @@ def power_of_two_below_maximum(s: "j"):
 
 
 @rule
-def power_of_two_of_difference(a, b):
-    """exp2(a - b) = exp(a · log 2 - b · log 2)"""
-    return exp2(a - b), exp(a * log(const(2.0)) - b * log(const(2.0)))
+def power_of_two_below_larger(s: "j", c):
+    """exp2(s - max(max_j s, c)) = exp(t - max(max_j t, c · log 2)) for t = s · log 2"""
+    scaled = s * log(const(2.0))
+    bound = maximum(max_over("j", scaled), c * log(const(2.0)))
+    return exp2(s - maximum(max_over("j", s), c)), exp(scaled - bound)
 
 
 @rule
@@ -40,6 +42,6 @@ def finite_quotient_of_exponential(s: "j", z):
     return finite(exp(s - largest) / z), finite(largest) & finite(const(1.0) / z)
 
 
-NORMAL = (power_of_two_below_maximum, power_of_two_of_difference, finite_quotient_of_exponential)
+NORMAL = (power_of_two_below_maximum, power_of_two_below_larger, finite_quotient_of_exponential)
 # Both hold over the reals and overflow in floating point: they are for derivations that restore a shift, and for users.
 OPTIONAL = (quotient_of_shifted_exponentials, exponential_of_sum)

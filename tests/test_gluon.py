@@ -37,7 +37,7 @@ MEASURED = (3, 6)  # the release of Triton that schedules were chosen with
 COMPILED = [["full", 64], ["gated", 64], ["causal", 128], ["window", 128], ["softcap", 128]]
 COMPILED += [["alibi", 64], ["groups", 128], ["difference", 64], ["bias", 128], ["causal", 256], ["full", 96]]
 COMPILED += [["longformer", 64], ["documents", 64], ["slanted", 128], ["relative", 64], ["difference", 128]]
-COMPILED += [["gate", 64], ["gate", 128], ["boolean", 64]]
+COMPILED += [["gate", 64], ["gate", 128], ["boolean", 64], ["evoformer", 64]]
 # The other releases compile the same text; half a minute is enough for them.
 COMPILED = COMPILED if RELEASE == MEASURED else [["causal", 128], ["longformer", 64], ["gate", 128], ["difference", 64]]
 MOST_SPILLED = 128  # bytes: a few registers of items' first and last instructions, none in the loop
@@ -278,4 +278,4 @@ def test_compiles_without_spills_into_shared_memory(case, compiled):
     said = compiled[tuple(case)]
     assert "error" not in said, said
     assert said["shared"] <= SHARED_MEMORY and said["wgmma"] > 0
-    assert said["spilled"] <= MOST_SPILLED, said
+    assert said["spilled"] <= MOST_SPILLED and not said["serialised"], said

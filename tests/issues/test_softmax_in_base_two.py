@@ -50,6 +50,11 @@ def sloped(q, k, v):
     return torch.softmax(q @ k.mT * slopes, -1) @ v
 
 
+def sloped_from_five(q, k, v):
+    slopes = 2.0 ** (-5 - torch.arange(q.shape[0]).to(q.dtype))[:, None, None]
+    return torch.softmax(q @ k.mT * slopes, -1) @ v
+
+
 BASE_TWO = (by_exp2, by_power, causal, with_sink)
 
 
@@ -69,8 +74,9 @@ def test_one_pass_by_one_state(function):
     assert len(folded) == 1 and "exp2" not in {n.op for state in states for n in subterms(state)}
 
 
-def test_other_powers_of_two_keep_their_bits():
-    found, _ = found_of(sloped)
+@pytest.mark.parametrize("function", [sloped, sloped_from_five])
+def test_other_powers_of_two_keep_their_bits(function):
+    found, _ = found_of(function)
     assert "exp2" in {n.op for n in subterms(found.term)} and not {r for r in found.fired if r.startswith("power")}
 
 
