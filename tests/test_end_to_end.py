@@ -104,7 +104,8 @@ def test_triton_agrees_with_tiled_and_with_eager(spelling, **case):
     named = dict(zip("qkv", inputs, strict=True))
     result, oracle = run_triton(plan, named, {}), run_tiled(plan, named, {})
     assert torch.equal(result.isnan(), oracle.isnan())
-    floor = 4 * DTYPES[result.dtype] * max(1.0, oracle.nan_to_num().abs().max().item())
+    times = 40 if case["regime"] == "large logits" else 4  # these round by more, in each executor otherwise
+    floor = times * DTYPES[result.dtype] * max(1.0, oracle.nan_to_num().abs().max().item())
     assert (result.double() - oracle.double()).nan_to_num().abs().max().item() <= floor
     assert_as_near_as_eager(result, spelling, inputs)
 
