@@ -15,7 +15,8 @@ BITS = 30  # of the largest number that is divided
 
 
 def division(divisor: int) -> dict[str, int]:
-    """The multiplier, below 2^31, and the shift of a divisor."""
+    """The multiplier, below 2^31, and the shift of a divisor; for none, as a dim without elements has, those of 1."""
+    divisor = max(1, divisor)
     shift = BITS + (divisor - 1).bit_length()
     return {"multiplier": -(-(1 << shift) // divisor), "shift": shift}
 

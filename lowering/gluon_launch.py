@@ -17,7 +17,7 @@ from ..egraph.affine import affine
 from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
-from .division import division
+from .division import BITS, division
 from .gluon_apart import apart
 from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, entered, sent, sloped, width
 from .gluon_choice import Choice, choose
@@ -177,6 +177,8 @@ def prepare(
     height = ROWS * schedule.consumers
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
     total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
+    if total >= 1 << BITS:
+        raise Refused(f"{total} tiles of rows are more than items are numbered for")
     even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
     diagonals = tuple(d for d in diagonals if count % ROWS == 0 and str(loop.dim) in even and d.tensor.name not in wide)
     pairs = entered(binding, exits, schedule.send)
