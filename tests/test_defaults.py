@@ -1,17 +1,23 @@
 """Shipped defaults lose little to the best of the measured table, and the executor that is faster goes first."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench.choose_defaults import default, loss, measured
 from bench.measured import Problem, kernel_of, table
 from onepass import executors
+from onepass.capture import program_of
 from onepass.lowering import gluon_schedule
-from onepass.lowering.gluon_launch import slower
+from onepass.lowering.gluon_bind import bind
+from onepass.lowering.gluon_launch import row_of, slower
 from onepass.lowering.plan import Plan
 from onepass.options import Options
+from onepass.pipeline import optimize_all
+from onepass.translate import translate
 
 PROBLEMS = list(table())
 
@@ -64,3 +70,31 @@ def test_only_auto_is_reordered(monkeypatch):
     found = SimpleNamespace(options=Options(), plan=plan_of(problem))
     assert "faster than gluon" in executors.by_measurement(executors.KERNELS, found, {})["triton"]
     assert list(executors.by_measurement(("triton", "tiled"), found, {})) == ["triton", "tiled"]
+
+
+def by_blocks(q, k, v, kept):
+    i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+    return torch.softmax((q @ k.mT).masked_fill(~kept[i // 64, j // 64], -math.inf), -1) @ v
+
+
+def by_element(q, k, v, kept):
+    return torch.softmax((q @ k.mT).masked_fill(~kept, -math.inf), -1) @ v
+
+
+def padded(q, k, v, kept):
+    return torch.softmax((q @ k.mT).masked_fill(~kept[:, None, None], -math.inf), -1) @ v
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize(
+    "function, shape, few",
+    [(by_blocks, (32, 32), True), (by_element, (2048, 2048), False), (padded, (4, 2048), False)],
+)
+def test_what_masks_in_memory_are_taken_to_keep(function, shape, few, width):
+    """A table of blocks few tiles, in tiles no larger than these; a mask by element or of keys alone, all."""
+    inputs = [torch.empty(4, 32, 2048, width, dtype=torch.bfloat16) for _ in range(3)]
+    program = program_of(function, *inputs, torch.ones(shape, dtype=torch.bool))
+    (kernel,) = optimize_all(translate(program).results).plan.kernels
+    row = row_of(bind(kernel), {})
+    assert (row.run < gluon_schedule.ANY) == few == (row.schedule.consumers == 1)
+    assert row.uneven is not True or function is not padded

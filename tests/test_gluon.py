@@ -260,6 +260,15 @@ def test_results_too_wide_for_shared_memory_leave_in_parts(plans):
 # What the compiler says
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+def test_copied_tiles_are_read_before_or_behind_the_score_product(deferred, plans):
+    plan = plans("bias")
+    schedule = replace(source_of(plan)[1], deferred=deferred)
+    lines = source_of(plan, schedule)[2].text.splitlines()
+    (load, *_), (wait, *_) = ([n for n, x in enumerate(lines) if text in x] for text in (".load(SCORE)", "mma_wait("))
+    assert (load > wait) == deferred
+
+
 @pytest.fixture(scope="module")
 def compiled():
     if gluon_missing():
