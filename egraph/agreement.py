@@ -67,10 +67,12 @@ def _parts(value) -> tuple[np.ndarray, ...]:
 
 
 def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray:
-    """Where the right side is not what the law promises."""
+    """Where the right side is not what the law promises. Equal bits are those of a zero's sign too."""
     left, right = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(left, right))
     with np.errstate(invalid="ignore"):
         same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= slack)
+    if rule.exact == "bitwise":
+        same &= (left != 0) | (np.signbit(left) == np.signbit(right))
     promised = ~np.isnan(left)
     if rule.both:
         promised |= np.isfinite(right)

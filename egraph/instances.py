@@ -27,7 +27,7 @@ PROFILES = {  # what the elements of one tensor are drawn from; the first of eac
     "plain": PLAIN,
     "large": tuple(50 * x for x in PLAIN),
     "ties": (1.0, 2.0),
-    "zeros": (0.0,),
+    "zeros": (0.0, -0.0),
     "tiny": (1e-30, -1e-30, 3e-31),
 }
 ABSENT = "one absent"  # a plain tensor with one -∞: a masked score
