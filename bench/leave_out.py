@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -29,10 +30,10 @@ STAGES = {
         (r"added\((\w+), \w+, (\w+)\)", r"\1 + partial_sum(\2)"),
     ],
     "sums": [(r"^ *(\w+) = added\(\1, .*$", "")],
-    "copies of results": [(r"^ *tma\.async_copy_shared_to_global.*$", "")],
+    "copies of results": [(r"^ *copy_out\(.*$", "")],
     "fences of copied tiles": [(r"^ *fence_async_shared\(\)\n( *mbarrier\.arrive)", r"\1")],
     "vectors": [(r"(\w+_tile\w*) = gl\.load\(.*$", r"\1 = gl.full([64], 0.0, gl.bfloat16, COLUMNS)")],
-    "sums with copied tiles": [(r" \+ widened\(two_tile\w*\)(?!\[)", "")],
+    "sums with copied tiles": [(r" \+ widened\(\w+_tile\w*\)(?!\[)", "")],
     "value products": [
         (r"^ *(\w+) = warpgroup_mma\(packed.*$", ""),
         (r"warpgroup_mma_wait\(1", "warpgroup_mma_wait(0"),
@@ -51,7 +52,7 @@ def without(stage: str):
             text = re.sub(pattern, new, text, flags=re.MULTILINE)
         if stage != "all" and text == source.text:
             raise LookupError(stage)
-        return source.__class__(text, source.function, source.maps, source.arguments)
+        return replace(source, text=text)
 
     return emit
 
@@ -72,7 +73,7 @@ def launchers(kind: str, width: int, length: int) -> dict:
         except Exception as error:
             print(kind, width, stage, type(error).__name__, str(error)[-120:], flush=True)
             continue
-        if getattr(launcher, "refusals", None):
+        if launcher.refusals:
             print(kind, width, stage, launcher.refusals)
             continue
         found[stage] = lambda launcher=launcher: launcher(values)

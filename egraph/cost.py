@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from .term import Dim, Term, reduces, subterms
+from .term import Dim, Term, factors, reduces, subterms
 
 NOMINAL = 2048  # stands for a symbolic size, for ranking only
 ON_CHIP = 256  # a static dim up to this size is held whole in a tile and needs no pass of its own
@@ -87,12 +87,7 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
 def _scaled_inside(r: Term) -> bool:
     """Whether a factor of the summed product lacks the summed dim: that product's factors are then no stored tensors,
     which matrix units multiply more slowly, or round once more."""
-    waiting, lacks = [r.args[0]], False
-    while waiting:
-        factor = waiting.pop()
-        waiting += factor.args if factor.op == "mul" else ()
-        lacks |= factor.op not in ("mul", "const") and r.attrs[1] not in factor.dims
-    return lacks
+    return any(f.op != "const" and r.attrs[1] not in f.dims for f in factors(r.args[0]))
 
 
 def work(roots: Sequence[Term], target: Target) -> float:

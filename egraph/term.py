@@ -204,6 +204,13 @@ def reduces(root: Term) -> list[Term]:
     return [t for t in subterms(root) if t.op == "reduce"]
 
 
+def factors(product: Term) -> list[Term]:
+    """The factors of a product of products."""
+    if product.op != "mul":
+        return [product]
+    return [f for a in product.args for f in factors(a)]
+
+
 def all_dims(root: Term) -> list[Dim]:
     """Every dim that occurs, free or bound, in order of first occurrence."""
     return list(dict.fromkeys(a for t in subterms(root) for a in t.attrs if isinstance(a, Dim)))

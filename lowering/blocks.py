@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from ..egraph.ops import make
-from ..egraph.term import Dim, Term, subterms
+from ..egraph.term import Dim, Term, factors, subterms
 from . import tile_ops
-from .dims import factors, two_sides
+from .dims import two_sides
 from .tile_ops import Frame
 
 _BORROWED = ("load", "iota", "const", "size", "cast", "scale", "scaled")  # their values may share memory with another's

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from ..egraph.cost import INNER
-from ..egraph.term import Dim, Term, reduces, subterms
+from ..egraph.term import Dim, Term, factors, reduces, subterms
 
 CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
 CONTRACTIBLE = ("mul", "load", "cast", "reduce", "scaled")  # what a product of matrices computes without a cube
@@ -66,13 +66,6 @@ def loop_reductions(terms: Sequence[Term], held: int) -> list[Term]:
     """Reductions that need a loop, inner ones first."""
     dims = loop_dims(terms, held)
     return [r for r in every_reduction(terms) if r.attrs[1] in dims]
-
-
-def factors(product: Term) -> list[Term]:
-    """The factors of a product of products."""
-    if product.op != "mul":
-        return [product]
-    return [f for a in product.args for f in factors(a)]
 
 
 def sum_factors(r: Term) -> list[Term]:

@@ -12,9 +12,9 @@ from math import inf
 import torch
 
 from ..egraph.ops import MONOIDS
-from ..egraph.term import PAIR, Dim, Term
+from ..egraph.term import PAIR, Dim, Term, factors
 from .blocks import product
-from .dims import factors, two_sides
+from .dims import two_sides
 from .plan import Accumulator
 from .tile_ops import HALVES, JOINS, Frame, contract, contract_present, fold, full
 
