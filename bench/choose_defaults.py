@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.measured import Problem, kernel_of, table
 from onepass.lowering.gluon_bind import bind
-from onepass.lowering.gluon_launch import fitting
+from onepass.lowering.gluon_launch import fitting, row_of
 from onepass.lowering.schedule.predict import Configuration
 from onepass.lowering.triton_launch import default_for
 
@@ -34,8 +33,11 @@ def default(executor: str, problem: Problem) -> Configuration | None:
         found = default_for(kernel, "sm_90")
         return Configuration("ptr", found.rows, found.loop, found.warps, found.stages)
     binding = bind(kernel)
-    found = Configuration.of(fitting(binding, {}, binding.overlays))
-    return replace(found, spared=0)  # the table is from before special functions could be spared
+    found = fitting(binding, {}, binding.overlays)
+    found = (
+        row_of(binding, {}).schedule if found.spared else found
+    )  # the table is from before functions could be spared
+    return Configuration.of(found)
 
 
 def measured(executor: str, problem: Problem) -> dict[Configuration, float]:

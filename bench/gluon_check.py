@@ -33,7 +33,7 @@ NAMES = {"q": 0, "k": 1, "v": 2, "more": 3, "one": 3, "two": 4}
 LAST = [time.monotonic(), "start"]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
 KINDS += "logarithm peak evoformer prefix longformer dilated slanted".split()
-KINDS += ["relative", "backwards", "gate", "boolean", "blocks", "joined", "sigmoid"]
+KINDS += ["relative", "backwards", "gate", "boolean", "blocks", "joined", "sigmoid", "capped"]
 
 
 def watchdog(limit: float = 60.0) -> None:

@@ -1,4 +1,4 @@
-"""Other ways to compute the same state: when to rescale its totals, exp2 and 1 / x without the special-function unit.
+"""Other ways to compute the same state: when to rescale its totals, exp2, 1 / x, tanh without special functions.
 
 A row names the theorem that makes it legal, or its error. Nothing is chosen here: gluon_special.py writes the rows,
 schedules say for how many elements. A test computes coefficients and errors again.
@@ -59,6 +59,21 @@ class Reciprocal:
     instructions: int = 5
 
 
+@dataclass(frozen=True)
+class Near:
+    """A polynomial in place of a special function where arguments are as small as most are: for x up to `reach`,
+    x Σ coefficients[n] x^(n · step). `error` bounds the relative error, without roundings.
+    """
+
+    coefficients: tuple[float, ...]
+    step: int
+    reach: float
+    error: float
+
+
 # Errors are a twentieth and a fifteenth of a bfloat16's rounding.
 EXP2 = Exponential(767.0, 14, (-0.3048832135885988, 0.2276449912116235, 0.07706704198819922), 1.1e-4)
 RECIPROCAL = Reciprocal(0x7EF31000, 125.0, 1.4e-4)
+# tanh(x), off by twice as much as the unit's own, a quarter of a bfloat16's rounding; x / (1 + x), by a fortieth.
+TANGENT = Near((0.999063246, -0.302778846), 2, 0.5, 9.4e-4)
+SMALL = Near((0.999948983, -0.992602403, 0.835875542), 1, 0.125, 5.2e-5)

@@ -13,7 +13,19 @@ from functools import lru_cache
 from math import inf, prod
 
 from .gluon_bind import Binding, Operand, accumulated, crowded, shared_bytes, spares, width
-from .gluon_schedule import ANY, BARRIERS, EIGHTH, MULTIPROCESSORS, ROWS, Row, Schedule, duration
+from .gluon_schedule import (
+    ANY,
+    BARRIERS,
+    EIGHTH,
+    MOST_CONSUMERS,
+    MULTIPROCESSORS,
+    ROWS,
+    WARPGROUP,
+    Row,
+    Schedule,
+    duration,
+)
+from .near import branches
 from .plan import NotPlannable
 from .schedule import solved as solving
 from .schedule.machine import H200
@@ -25,6 +37,7 @@ CONSUMERS, COLUMNS, DEEPEST = (1, 2, 3), (64, 128), 4
 SHARED = "cut down to shared memory"
 LENGTH = "cut down to the lengths"
 ISSUED = 100  # instructions of a step for products, barriers and addresses
+CODE, BRANCHED = 2048, 16  # instructions in the cache; of a loop by a thread's scores, with two forms of a function
 GAIN, TIE = 1.08, 1.01  # what is worth a change; what is as good
 CUTS = ({}, {"send": 64}, {"send": 0}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1})  # in this order
 
@@ -70,8 +83,14 @@ def holds(row: Row, binding: Binding) -> bool:
 
 
 def spare(choice: Choice, binding: Binding) -> Choice:
-    """The choice with special functions spared where that is worth it."""
-    return changed(choice, "predicted from the units' work", spared=sparing(binding, choice.schedule).spared)
+    """The choice with special functions spared where that is worth it, in code that the instruction cache holds."""
+    choice = changed(choice, "predicted from the units' work", spared=sparing(binding, choice.schedule).spared)
+    schedule, kernel = choice.schedule, binding.kernel
+    scores = schedule.consumers * schedule.tile * ROWS // WARPGROUP
+    if not schedule.spared or scores * BRANCHED <= CODE or not branches(kernel, binding.loop):
+        return choice
+    consumers = MOST_CONSUMERS if width(binding) <= ROWS else schedule.consumers
+    return changed(choice, "for the instruction cache", consumers=consumers, tile=64)
 
 
 def sparing(binding: Binding | str, schedule: Schedule) -> Schedule:

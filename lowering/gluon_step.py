@@ -310,10 +310,14 @@ class Consumer:
     def _weigh(self, state: State, number: int) -> tuple[str, str | None]:
         """Scale and weights of a rescaled state, as weighing.py has them."""
         writer, scale = self.writer, state.scale
+        lines, fresh = writer.inner.lines, writer.names.fresh
         how = writer.weighing(state.record.gauge, state.record.reductions)
+        near = writer.capped(how.raw, how.factor, state.fixed) if state.fixed is not None else None
+        if near is not None:
+            lines += [] if number else [f"{scale} = gl.full([{ROWS}], {state.fixed!r}, gl.float32, ROWS)"]
+            return self._masked(near, "0.0", number), None
         found, how, lift = in_base_two(writer, how, self.rows, self.loop.dim, self.kept)
         score = self._masked(writer.spread(found, (self.rows, self.loop.dim)), 'float("-inf")', number)
-        lines, fresh = writer.inner.lines, writer.names.fresh
         if state.fixed is not None and not lift:
             weight, shift = fresh("weight"), repr(state.fixed)
             lines += [] if number else [f"{scale} = gl.full([{ROWS}], {shift}, gl.float32, ROWS)"]

@@ -7,21 +7,22 @@ a vector is a slice of the first, converted where it meets the second. Used by g
 from __future__ import annotations
 
 import re
-from math import isfinite, prod
+from math import prod
 
 from ..egraph.affine import affine, bounds
 from ..egraph.ops import cast, iota
 from ..egraph.term import Dim, Term
 from .gluon_bind import Binding, Diagonal, Operand, Product, spares
-from .gluon_gauge import addends
-from .gluon_schedule import MOST_CONSUMERS, ROWS
+from .gluon_schedule import MOST_CONSUMERS, ROWS, WARPGROUP
+from .near import capped, multiple, small
 from .plan import Kernel, NotPlannable
 from .precision import native
 from .triton_ops import Value, atom, is_integer, literal, type_name
-from .triton_product import const_value, factors, scale_split
+from .triton_product import const_value, factors
 from .triton_term import Facts, Scope, TileWriter
 from .weighing import LOG2_E
 
+TOGETHER = 32  # registers of a thread that branch together between two forms of a special function
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
 NAMES = ("copy_in", "copy_out")
@@ -30,7 +31,7 @@ PARTS = (
     "level_of logistic_curve multiplied partial_sum quotient ramp rescaled rounded row_max row_sum take_turn tangent "
     "thread_words unit_of widened"
 ).split()
-SPECIAL = ("bounded_weights", "logistic_of")
+SPECIAL = ("bounded_weights", "capped_weights", "logistic_of", "small_logistic_of")
 RESERVED = (
     *HOPPER,
     *NAMES,
@@ -57,6 +58,7 @@ class GluonWriter(TileWriter):
         self.names.taken.update(RESERVED)
         self.binding, self.wide = binding, binding.wide
         self.spared = spared if spares(binding) else 0
+        self.together = min(TOGETHER, tile * ROWS // WARPGROUP)
         self.blocks = {kernel.rows: str(ROWS), binding.loop.dim: str(tile)}
         self.scores: dict[tuple, str] = {}
         self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
@@ -207,7 +209,19 @@ class GluonWriter(TileWriter):
         term, scale, shift = multiple(inside)
         value = self.spread(self.value(term), value.dims)
         numbers = f"{-scale * LOG2_E!r}, {-shift * LOG2_E!r}, {self.spared}"
+        if small(inside):
+            return Value(f"small_logistic_of({value.text}, {numbers}, {self.together})", value.dims)
         return Value(f"logistic_of({value.text}, {numbers})", value.dims)
+
+    def capped(self, raw: Term, factor: str, shift: float) -> Value | None:
+        """2^(raw · factor - shift) where the raw score is tanh of a multiple and special functions are spared."""
+        found = capped(raw) if self.spared else None
+        if found is None:
+            return None
+        term, scale = found
+        value = self.spread(self.value(term), self.sort(raw.dims))
+        numbers = f"{scale!r}, {shift!r}, {factor}, {self.spared}, {self.together}"
+        return self.assign("weight", Value(f"capped_weights({value.text}, {numbers})", value.dims))
 
     def _reduce(self, node: Term) -> Value:
         """A product of the skeleton by its name, times the constant that was inside the sum."""
@@ -218,22 +232,6 @@ class GluonWriter(TileWriter):
         constant = prod(float(const_value(p, 1.0)) for p in parts)
         text = name if constant == 1.0 else f"{name} * {literal(constant)}"
         return Value(text, (self.kernel.rows, self.binding.loop.dim))
-
-
-def multiple(node: Term) -> tuple[Term, float, float]:
-    """(term, scale, shift), of which the node is term · scale + shift."""
-    scaled, shift = [], 0.0
-    for constant, term in addends(node):
-        value = const_value(term, None)
-        if value is None or not isfinite(value):
-            scaled.append((constant, term))
-        else:
-            shift += constant * float(value)
-    if len(scaled) != 1:
-        return node, 1.0, 0.0
-    ((constant, term),) = scaled
-    raw, factor = scale_split(term)
-    return raw, constant * factor, shift
 
 
 def _small(node: Term) -> bool:

@@ -58,6 +58,7 @@ CHANGES = {
     "alibi": _alibi,
     "slanted": _slanted,
     "softcap": lambda score: 30 * torch.tanh(score / 30),
+    "capped": lambda score: _keep(20 * torch.tanh(score / 2), lambda i, j: (j <= i) & (i - j < 200)),
     "gated": lambda score: score * torch.sigmoid(score),
     "groups": lambda score: score,
 }
