@@ -84,6 +84,9 @@ class Step:
         self.mine: list[bool] = [False] * len(self.args)
 
     def value(self, args: list, frame: Frame):
+        return frame.settled(self._computed(args, frame), self.node)
+
+    def _computed(self, args: list, frame: Frame):
         node = self.node
         match self.kind:
             case "const":
@@ -101,7 +104,7 @@ class Step:
                 return tile_ops.contract(*args, node.attrs[1], frame)
             case "fold":
                 return tile_ops.fold(node.attrs[0], args[0], node.attrs[1], frame)
-        return frame.settled(tile_ops.apply(self.kind, args, self.mine), node)
+        return tile_ops.apply(self.kind, args, self.mine)
 
 
 _CONSTANTS = {

@@ -30,7 +30,7 @@ class Frame:
     ranges: dict[Dim, tuple[int, int]] = field(default_factory=dict)
 
     def settled(self, value, node: Term):
-        """A tile made of weak numbers only, as where(p, 0, -1e9), in the type that the tensors are computed in."""
+        """A tile made of weak numbers only, as where(p, 0, -1e9) or Σ_j 1, in the type that tensors are computed in."""
         if node.dtype != "float" or value.dim() == 0 or value.dtype != torch.float64:
             return value
         return value.to(self.real)
