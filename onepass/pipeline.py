@@ -23,6 +23,7 @@ from .egraph.term import Dim, Tensor, Term
 from .lowering.build import plan_stores
 from .lowering.plan import NotPlannable, Plan, Store
 from .rules import ALL, NORMAL, PHASES
+from .told import simplifying
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def optimize_all(
     """
     given = resolve([result.term for result in results], rules)
     directed, searched = divide(given.rules)
-    normaliser = Normaliser((*NORMAL, *directed))
+    laws = simplifying([result.term for result in results])
+    normaliser = Normaliser((*laws, *directed))
     captured = tuple(normaliser.normal(result.term) for result in results)
     found = search(captured, with_rules(PHASES if phases is None else phases, searched), limits, target)
     started = time.perf_counter()
@@ -80,6 +82,7 @@ def optimize_all(
     fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
     statistics |= {"declined": given.declined} if given.declined else {}
+    statistics |= {} if laws is NORMAL else {"added masks": "kept as data, as NaN is told from numbers"}
     stores = [replace(r, term=t) for r, t in zip(results, found.terms, strict=True)]
     plan = plan_stores(stores, fired, asked=[r.term for r in results])
     passes = found.passes_before, found.passes_after
@@ -91,7 +94,7 @@ def resolve(terms: Sequence[Term], rules: Sequence[Rule | PatternRule], device: 
     if all(isinstance(r, Rule) or readable(r) for r in rules):
         return ground(rules, (), device)
     directed, _ = divide([r for r in rules if isinstance(r, Rule)])
-    normaliser = Normaliser((*NORMAL, *directed))
+    normaliser = Normaliser((*simplifying(terms), *directed))
     return ground(rules, [normaliser.normal(term) for term in terms], device)
 
 

@@ -157,6 +157,7 @@ def or_false(p: "predicate"):
     return p | const(False), p
 
 
+ADDED = (mask_added_right, mask_added_left, bias_added_to_masked, masked_added_to_bias)
 NORMAL = (
     choice_of_equals,
     choice_of_true,
@@ -170,10 +171,7 @@ NORMAL = (
     and_true,
     false_or,
     or_false,
-    mask_added_right,
-    mask_added_left,
-    bias_added_to_masked,
-    masked_added_to_bias,
+    *ADDED,
     hidden_first_score,
     hidden_first_term,
     masked_scaled,
