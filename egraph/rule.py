@@ -91,6 +91,7 @@ def rule(
     exact="reassociates",
     trust=False,
     device: str | None = None,
+    **other,
 ):
     """Makes a Rule of a function whose parameters are pattern variables and whose body returns the two sides.
 
@@ -104,11 +105,14 @@ def rule(
     Raises RuleError naming the rule, the variable and the line.
     """
     if function is None:
-        return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust, device=device)
+        return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust, device=device, **other)
     if not hasattr(function, "__code__"):
         raise RuleError(f"{function!r} cannot be a rule: write a function with a name, and the law as its docstring")
     name, line = function.__name__, _where(function)
     try:
+        for word in other:
+            known = [p.name for p in inspect.signature(rule).parameters.values() if p.kind == p.KEYWORD_ONLY]
+            raise TermError(f"a rule has no keyword {word!r}; it has {', '.join(known)}")
         for word, flag in (("both", both), ("trust", trust)):
             if not isinstance(flag, bool):
                 raise TermError(f"{word} is True or False, not {flag!r}")

@@ -172,6 +172,7 @@ def plain(a):
         (annotated, {}, "the annotation of a is \"<class 'torch.Tensor'>\"; it names dims"),
         (plain, {"trust": "no"}, "trust is True or False, not 'no'"),
         (plain, {"both": 1}, "both is True or False, not 1"),
+        (plain, {"exakt": "bitwise"}, "a rule has no keyword 'exakt'; it has when, both, exact, trust, device"),
     ],
 )
 def test_a_rule_says_what_its_parameters_may_be(function, keywords, said):
@@ -179,6 +180,8 @@ def test_a_rule_says_what_its_parameters_may_be(function, keywords, said):
         onepass.rule(function, **keywords)
     place = f"rule {function.__name__} ({__file__}:{function.__code__.co_firstlineno}): "
     assert str(raised.value).startswith(place + said)
+    with pytest.raises(onepass.egraph.RuleError, match="^rule " + function.__name__):
+        onepass.rule(**keywords)(function)
 
 
 # The command line ------------------------------------------------------------
