@@ -352,7 +352,7 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     if _has_cubes(kernel):
         return CUBES
     if size == 4 and multiplies_parts(kernel):
-        return PARTS if width <= 64 else replace(PARTS, warps=8)
+        return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
     found = of_few_rows(width, size) if few else default_config(width, size, name)
     nodes = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in nodes)
