@@ -191,13 +191,20 @@ def choose(condition: Term, yes: Term, no: Term) -> Term:
 
 def convert(x: Term, dtype: str) -> Term:
     """x as a term of the dtype; literals and weak terms adapt without a cast."""
-    if x.dtype == dtype or (x.dtype == "float" and dtype in FLOATING and not is_literal(x)):
+    if x.dtype == dtype:
         return x
     if is_literal(x):
         value = x.attrs[0]
-        return const(value != 0) if dtype == "bool" else literal(value, dtype)
+        return const(value != 0) if dtype == "bool" else literal(_infinite_beyond(value, dtype), dtype)
     found = distribute(lambda branch: convert(branch, dtype), x)
-    return cast(x, dtype) if found is None else found
+    weak = x.dtype == "float" and dtype in FLOATING
+    return found or (x if weak else cast(x, dtype))
+
+
+def _infinite_beyond(value: float, dtype: str) -> float:
+    """The number, or the infinity that it is in a floating type whose range it leaves; no other rounding."""
+    stored = torch.tensor(value, dtype=torch.float64).to(getattr(torch, dtype)) if dtype in FLOATING else None
+    return stored.item() if stored is not None and stored.isinf() else value
 
 
 def element(value: Value, index: Index, dtype: str | None = None) -> Term:
