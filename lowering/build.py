@@ -17,6 +17,7 @@ from .differences import Difference, of_difference
 from .dims import (
     batch_dims,
     columns_of,
+    cube_work,
     every_reduction,
     is_long,
     loop_dims,
@@ -164,7 +165,8 @@ class _Builder:
         rows, _, grid = self.shape(whole)
         alone = [self.shape(stores) for stores in (group, (store,))]
         needed = {*(d for d in grid if d.size != 1), *([rows] if rows else [])}
-        return all(a[0] == rows for a in alone) and all(needed <= {*s.order} for s in whole)
+        alike = all(a[0] == rows for a in alone) or not _gauges(group).isdisjoint(_gauges((store,)))
+        return alike and all(needed <= {*s.order} for s in whole)
 
     def shape(self, stores: Sequence[Store]) -> tuple[Dim | None, tuple[Dim, ...], tuple[Dim, ...]]:
         """Rows, held output dims and grid of a kernel with these stores."""
@@ -233,7 +235,8 @@ class _Builder:
         """The dim that is tiled and the output dims that are held whole; the others are the grid.
 
         All loops depend on the rows, so that none is repeated per tile of rows; or, where a long dim is one that no
-        loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a product.
+        loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a product,
+        or of the least work if all are of some.
         """
         terms, order = [s.term for s in stores], tuple(dict.fromkeys(d for s in stores for d in s.order))
         found = loop_reductions(terms, self.held)
@@ -254,11 +257,11 @@ class _Builder:
             [d for d in carried if d not in batch],
             [d for d in carried if d not in held],
         )
-        rows = max(
-            next(filter(None, choices), []),
-            key=lambda d: (d in state, d not in beside, size_key(d), order.index(d)),
-            default=None,
-        )
+        known = lambda d: (d in state, d not in beside, size_key(d), order.index(d))
+        rows = max(next(filter(None, choices), []), key=known, default=None)
+        if rows in batch:
+            apart = {*carried, *(r.attrs[1] for r in loops)}
+            rows = min(choices[2] or carried, key=lambda d: cube_work(terms, d, apart, FEW))
         return rows, tuple(d for d in held if d != rows)
 
 
@@ -300,6 +303,10 @@ def _reuse_scales(terms: list[Term]) -> list[Term]:
     mapping |= {scale(r): states[r.attrs[1], r.args[0].args[0]] for r in rescaled}
     mapping = {term: same for term, same in mapping.items() if same is not None and same is not term}
     return [substitute(term, mapping) for term in terms]
+
+
+def _gauges(stores: Sequence[Store]) -> set[Term]:
+    return {r.args[0].args[0] for r in every_reduction(s.term for s in stores) if _is_rescaled(r)}
 
 
 def _is_rescaled(r: Term) -> bool:

@@ -117,6 +117,20 @@ def batch_dims(terms: Iterable[Term]) -> set[Dim]:
     return found
 
 
+def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> float:
+    """What products that are no products of matrices take for each row and column of a tile, as rows are a batch of
+    them: the elements of their other dims, which are neither loops nor on the grid, and the part of a tile of at
+    least so many rows that would be empty.
+    """
+    work, size = 0, lambda d: d.size if isinstance(d.size, int) else CUBE
+    for r in (r for r in every_reduction(terms) if r.attrs[0] in ("sum", "rescaled")):
+        dims = [f.dims for f in sum_factors(r)]
+        left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
+        if rows in left & right and not right <= left:
+            work += prod(size(d) for d in (left | right) - {rows} - apart)
+    return work * max(1.0, least / size(rows))
+
+
 def repeated_dims(terms: Sequence[Term], held: int) -> set[Dim]:
     """Dims for each place of which a loop would do a product again that lacks them, though another one has them.
 

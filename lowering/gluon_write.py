@@ -64,7 +64,7 @@ class GluonWriter(TileWriter):
         self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
         self.wide_scope = Scope()
 
-    def alike(self, loads: list[Term]) -> dict[Dim, int]:
+    def alike(self, loads: list[Term], multiplied: set[Dim]) -> dict[Dim, int]:
         """No two matrices share memory here."""
         return {}
 

@@ -7,7 +7,8 @@ matrices, the second with all rows and columns as its columns. Used by triton_te
 from __future__ import annotations
 
 from ..egraph.cost import contracts
-from ..egraph.term import Dim, Term
+from ..egraph.term import Dim, Term, factors
+from .dims import sum_factors
 from .plan import Kernel, NotPlannable
 from .triton_ops import HALVES, Value
 
@@ -25,6 +26,21 @@ def leading(kernel: Kernel, nodes) -> tuple[Dim, ...]:
 
 def _is_product(node: Term) -> bool:
     return node.op == "reduce" and node.attrs[0] == "sum" and contracts(node.args[0])
+
+
+def dims_of_matrices(kernel: Kernel, nodes) -> set[Dim]:
+    """Dims of sums that can be products of two matrices in a tile; other dims may be as short there as they are."""
+    sums = [(n.attrs[1], [p.dims for p in sum_factors(n)]) for n in nodes if n.op == "reduce"]
+    for dim, state in ((loop.dim, state) for loop in kernel.loops for state in loop.accumulators):
+        weight = [state.gauge.dims] if state.gauge is not None else []
+        sums += [(dim, [*weight, *(p.dims for p in factors(value))]) for value in state.values]
+    found: set[Dim] = set()
+    for dim, parts in sums:
+        groups = merged({tuple(sorted(p - {dim, *kernel.grid})): [] for p in parts if dim in p})
+        sides = [key for key in groups if key]
+        if len(sides) == 2 and all(len(key) == 1 for key in sides):
+            found |= {dim, *sides[0], *sides[1]}
+    return found
 
 
 def merged(groups: dict[tuple[Dim, ...], list]) -> dict[tuple[Dim, ...], list]:

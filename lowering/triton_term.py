@@ -14,7 +14,7 @@ from ..egraph.affine import affine
 from ..egraph.ops import iota, make
 from ..egraph.term import Dim, Tensor, Term, substitute, subterms
 from .plan import BlockMap, Kernel, NotPlannable
-from .triton_cubes import LEAST, leading
+from .triton_cubes import LEAST, dims_of_matrices, leading
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
 from .triton_product import contract, operands
 from .weighing import Weighing, gauge_of, read_again, weighing
@@ -50,9 +50,10 @@ class TileWriter:
         nodes = {node for root in roots for node in subterms(root)}
         self.uses = Counter(a for node in nodes for a in node.args)
         self.lead = leading(kernel, nodes)
-        least = {d: 1 if d in self.lead else LEAST for d in _held(kernel, nodes)}
-        self.held = {d: max(n, 1 << (self._static(d) - 1).bit_length()) for d, n in least.items()}
-        self.held |= self.alike(operands(kernel, nodes))
+        held = _held(kernel, nodes)
+        multiplied = dims_of_matrices(kernel, nodes) if not self.lead else {*held} - {*self.lead}
+        self.held = {d: max(LEAST * (d in multiplied), 1 << (self._static(d) - 1).bit_length()) for d in held}
+        self.held |= self.alike(operands(kernel, nodes), multiplied)
         self.rows = kernel.tiled
         columns = dict.fromkeys(loop.dim for loop in kernel.loops)
         self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.held if d not in self.lead))
@@ -71,13 +72,14 @@ class TileWriter:
             raise NotPlannable(f"dim {dim} is held in a tile but its size {dim.size} is not known")
         return dim.size
 
-    def alike(self, loads: list[Term]) -> dict[Dim, int]:
-        """Extents of the last dims of matrices, none narrower than the shared memory's widest pattern that one has.
+    def alike(self, loads: list[Term], multiplied: set[Dim]) -> dict[Dim, int]:
+        """Extents of the last dims of matrices that are multiplied, none narrower than the shared memory's widest
+        pattern that one has.
 
         ptxas of CUDA 12.8 loses half of the address of a matrix that lies where one of another pattern was.
         """
         last = {d for n in loads for d in n.args[-1].dims if n.dtype in HALVES and d in self.held}
-        last -= {*self.lead}
+        last = (last - {*self.lead}) & multiplied
         widest = min(PATTERN, max((self.held[d] for d in last), default=0))
         return {d: max(self.held[d], widest) for d in last}
 
