@@ -77,6 +77,12 @@ def compiled_forms(function) -> list[dict[str, int]]:
     return [{"registers": k.n_regs, "spilled": k.n_spills, "shared": k.metadata.shared} for k in kernels]
 
 
+def spilled(kernel) -> int:
+    """Registers of a thread that a compiled kernel keeps in memory; it is loaded, as by a launch."""
+    kernel._init_handles()
+    return kernel.n_spills
+
+
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may use."""
     return triton.compiler.compiler.max_shared_mem(device.index or 0)

@@ -29,6 +29,7 @@ from .compat import (
     mixes_addresses,
     multiprocessors,
     shared_memory,
+    spilled,
 )
 from .cuts import FEW
 from .dims import CONTRACTIBLE
@@ -41,7 +42,7 @@ from .triton_cubes import leading
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_product import multiplies_parts
 from .triton_term import Facts
-from .tuning import CUBES, PARTS, Config, cube_config, default_config, of_few_rows
+from .tuning import CUBES, PARTS, SPILLED, Config, cube_config, default_config, of_few_rows
 
 INT32 = 2**31
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
@@ -244,19 +245,25 @@ class Launcher:
         }
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch:
-        """The launch of the configuration; a default one with too little shared memory to run becomes smaller."""
-        first = self.config(kernel, sizes, device)
-        for config in (first, *(first.smaller() if kernel.name not in self.configs else ())):
+        """The launch of the configuration; a default one becomes smaller while shared memory or registers are too few.
+
+        Registers that a step keeps in memory by the hundred make a kernel slower than the calls that it stands for.
+        """
+        first, given = self.config(kernel, sizes, device), kernel.name in self.configs
+        for config in (first, *(() if given else first.smaller())):
             launch = self._launch(kernel, config, values, sizes, device)
             if device.type != "cuda" or interprets(launch.function) or not launch.programs:
                 return launch
             with torch.cuda.device(device):
                 compiled = launch.compiled(values)
+                fits = (needed := compiled.metadata.shared) <= shared_memory(device)
+                found = spilled(compiled) if fits else 0
             if mixes_addresses(compiled.asm.get("ptx", "")):
                 raise LaunchError(f"{kernel.name}: ptxas up to CUDA 12.8 mixes up two matrices in shared memory")
-            if compiled.metadata.shared <= shared_memory(device):
+            if fits and (given or found <= SPILLED):
                 return launch
-        needed = compiled.metadata.shared
+        if found:
+            raise LaunchError(f"{kernel.name} keeps {found} registers of a thread in memory with tiles {config}")
         raise LaunchError(f"{kernel.name} needs {needed} bytes of shared memory with tiles {config}")
 
     def _launch(self, kernel: Kernel, config: Config, values: dict, sizes: dict, device: torch.device) -> Launch:
