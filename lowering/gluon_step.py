@@ -312,15 +312,16 @@ class Consumer:
         writer, scale = self.writer, state.scale
         lines, fresh = writer.inner.lines, writer.names.fresh
         how = writer.weighing(state.record.gauge, state.record.reductions)
+        fixed = [] if number else [f"{scale} = gl.full([{ROWS}], {state.fixed!r}, gl.float32, ROWS)"]
         near = writer.capped(how.raw, how.factor, state.fixed) if state.fixed is not None else None
         if near is not None:
-            lines += [] if number else [f"{scale} = gl.full([{ROWS}], {state.fixed!r}, gl.float32, ROWS)"]
+            lines += fixed
             return self._masked(near, "0.0", number), None
         found, how, lift = in_base_two(writer, how, self.rows, self.loop.dim, self.kept)
         score = self._masked(writer.spread(found, (self.rows, self.loop.dim)), 'float("-inf")', number)
         if state.fixed is not None and not lift:
             weight, shift = fresh("weight"), repr(state.fixed)
-            lines += [] if number else [f"{scale} = gl.full([{ROWS}], {shift}, gl.float32, ROWS)"]
+            lines += fixed
             clamped = not self.whole or bool(self.words)
             text = f"bounded_weights({score}, {shift}, {how.factor}, {writer.spared}, {clamped})"
             lines.append(f"{weight} = {text}")

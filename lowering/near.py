@@ -36,8 +36,10 @@ def multiple(node: Term) -> tuple[Term, float, float]:
 
 def capped(raw: Term) -> tuple[Term, float] | None:
     """(term, scale) of a score that is tanh(term · scale)."""
-    term, scale, shift = multiple(raw.args[0]) if raw.op == "tanh" else (raw, 1.0, 1.0)
-    return (term, scale) if shift == 0 else None
+    if raw.op != "tanh":
+        return None
+    term, scale, shift = multiple(raw.args[0])
+    return None if shift else (term, scale)
 
 
 def small(inside: Term) -> bool:
