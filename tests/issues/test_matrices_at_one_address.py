@@ -82,6 +82,7 @@ class Pretended(Launcher):
 def gpu(monkeypatch):
     """As if there were one, with shared memory for tiles of 1024 elements."""
     monkeypatch.setattr(triton_launch, "shared_memory", lambda device: 1024 * 100)
+    monkeypatch.setattr(triton_launch, "spilled", lambda kernel: 0)
     monkeypatch.setattr(triton_launch, "interprets", lambda function: False)
     monkeypatch.setattr(triton_launch, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.device("meta"))
