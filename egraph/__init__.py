@@ -23,6 +23,7 @@ from .guard import (
     positive,
     rank,
     size_at_most,
+    within,
 )
 from .pattern import also, either, exists, given, recursive
 from .pattern_rule import PatternRule, decline
@@ -63,4 +64,5 @@ __all__ = [
     "recursive",
     "rule",
     "size_at_most",
+    "within",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .ops import MONOIDS, OPS
+from .ops import MONOIDS, OPS, infinite_beyond
 from .term import Dim, Term, TermError, all_dims, subterms
 
 
@@ -91,4 +91,4 @@ def _spread(value, axis, size, rank):
 def _cast(value, dtype):
     if dtype == "bool":
         return value.astype(bool)
-    return np.trunc(value).astype(np.int64) if str(dtype).startswith("int") else value.astype(np.float64)
+    return np.trunc(value).astype(np.int64) if str(dtype).startswith("int") else infinite_beyond(value, dtype)

@@ -11,8 +11,8 @@ from math import isfinite
 
 from .affine import bounds
 from .classes import CLASSES, OPERATION_OF
-from .ops import term
-from .term import AttributeVariable, Dim, Term, TermError
+from .ops import term, within_range
+from .term import FLOATS, AttributeVariable, Dim, Term, TermError
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ def _in_range(x: Term, size: Term) -> bool:
     return limit is not None and low is not None and high is not None and 0 <= low and high < limit
 
 
+def _within(x: Term, dtype: str) -> bool:
+    return x.op == "const" and dtype in FLOATS and bool(within_range(float(x.attrs[0]), dtype))
+
+
 GUARDS = {
     "independent": GuardRow(
         "{0} does not depend on {1}",
@@ -82,6 +86,7 @@ GUARDS = {
     "float_dtype": GuardRow(
         "{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None
     ),
+    "within": GuardRow("{0} is within the range of {1}", _within, None),
     "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
     "size_at_most": GuardRow("|{0}| ≤ {1}", lambda d, most: isinstance(d.size, int) and d.size <= most, None),
     "divisible": GuardRow("{1} divides |{0}|", lambda d, n: isinstance(d.size, int) and d.size % n == 0, None),
@@ -139,6 +144,11 @@ def has_dtype(x: Term, dtype) -> Guard:
 def float_dtype(dtype) -> Guard:
     """An AttributeVariable stands for a floating dtype."""
     return Guard("float_dtype", (dtype,))
+
+
+def within(x: Term, dtype) -> Guard:
+    """x is a literal that the floating dtype (a name or an AttributeVariable) has room for: no cast makes it ±∞."""
+    return Guard("within", (x, dtype))
 
 
 def rank(x: Term, least: int, most: int) -> Guard:

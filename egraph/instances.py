@@ -32,7 +32,7 @@ PROFILES = {  # what the elements of one tensor are drawn from; the first of eac
 }
 ABSENT = "one absent"  # a plain tensor with one -∞: a masked score
 LONGEST = 24  # values drawn for one tensor
-FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, inf, -inf)
+FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf)
 INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
 SIZES = (1, 2, 2, 3, 3)
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")

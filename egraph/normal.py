@@ -15,7 +15,7 @@ import numpy as np
 from .affine import affine, compare, split_multiple, to_term
 from .certificate import FOLDING, INDICES
 from .match import rewrite
-from .ops import OPS, const, make
+from .ops import OPS, const, infinite_beyond, make, within_range
 from .rule import Rule
 from .term import FLOATS, Dim, Term, TermError, all_dims, rename_dims
 
@@ -105,17 +105,23 @@ def _arrange(node: Term) -> Term:
 
 
 def _fold(node: Term) -> Term | None:
-    """A pointwise operation on literals is a literal; a small integer is one of every floating dtype."""
+    """A pointwise operation on literals is a literal; some casts of literals are."""
     if node.op == "cast" and node.args[0].op == "const":
-        (value,) = node.args[0].attrs
-        exact = node.attrs[0] in FLOATS and isinstance(value, int) and abs(value) <= EXACT_IN_EVERY_DTYPE
-        return const(float(value)) if exact else None
+        return _fold_cast(*node.args[0].attrs, node.attrs[0])
     meaning = OPS[node.op].meaning
     if meaning is None or not node.args or any(a.op != "const" for a in node.args) or node.op == "scaled":
         return None
     with np.errstate(all="ignore"):
         value = meaning(*(np.asarray(a.attrs[0]) for a in node.args))
     return const(np.asarray(value).item())
+
+
+def _fold_cast(value: bool | int | float, dtype: str) -> Term | None:
+    """A small integer is a number of every floating dtype, and what is beyond the range of one is ±∞ there."""
+    if dtype not in FLOATS:
+        return None
+    small = isinstance(value, int) and abs(value) <= EXACT_IN_EVERY_DTYPE
+    return const(infinite_beyond(value, dtype).item()) if small or not within_range(value, dtype) else None
 
 
 def _index_form(node: Term) -> Term | None:

@@ -1,7 +1,7 @@
 """The operations: one row each, with arity, dtype rule and meaning in float64 (the only specification).
 
 Cost, capture and emission are separate tables keyed by these names; a test checks that each is total. Meanings take
-numpy arrays that broadcast over the named dims; float casts mean nothing over the reals. Used by every layer.
+numpy arrays that broadcast over the named dims; of a float cast only the overflow is modelled. Used by every layer.
 """
 
 from __future__ import annotations
@@ -107,6 +107,24 @@ _ROWS = (
     Op("mantissa", 1, "unpair", _mantissa),
 )
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+
+
+OVERFLOW = {  # the least magnitude that rounds to ∞: half a unit of the last place beyond the largest number
+    "float16": (2 - 2.0**-11) * 2.0**15,
+    "bfloat16": (2 - 2.0**-8) * 2.0**127,
+    "float32": (2 - 2.0**-24) * 2.0**127,
+}
+
+
+def within_range(value, dtype: str):
+    """Whether a number, or each of an array, is finite in the dtype if it is finite; NaN is."""
+    return ~(np.abs(value) >= OVERFLOW.get(dtype, inf)) | np.isinf(value)
+
+
+def infinite_beyond(value, dtype: str) -> np.ndarray:
+    """Numbers in float64 as a cast to the floating dtype leaves them: ±∞ beyond its range, and no other rounding."""
+    value = np.asarray(value, np.float64)
+    return np.where(within_range(value, dtype), value, np.copysign(inf, value))
 
 
 def _join(dtypes) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from .egraph.index import negate, simplify_node
-from .egraph.ops import OPS, cast, const, make
+from .egraph.ops import OPS, cast, const, infinite_beyond, make
 from .egraph.term import Dim, Term
 from .errors import Refusal
 from .program import GETITEM, Atom, Meta, Node, operation
@@ -126,10 +126,10 @@ def spread(value: Value, index: Index, shape: Sequence[Size]) -> Index:
 
 
 def literal(x: float, dtype: str) -> Term:
-    """A Python scalar as it enters arithmetic in the dtype."""
+    """A Python scalar as it enters arithmetic in the dtype, infinite beyond its range."""
     if dtype == "bool":
         return const(bool(x))
-    return const(int(x)) if dtype == "int64" else const(float(x))
+    return const(int(x)) if dtype == "int64" else const(infinite_beyond(x, dtype).item())
 
 
 def stored_literal(x: float, dtype: str) -> Term:
@@ -195,16 +195,10 @@ def convert(x: Term, dtype: str) -> Term:
         return x
     if is_literal(x):
         value = x.attrs[0]
-        return const(value != 0) if dtype == "bool" else literal(_infinite_beyond(value, dtype), dtype)
+        return const(value != 0) if dtype == "bool" else literal(value, dtype)
     found = distribute(lambda branch: convert(branch, dtype), x)
     weak = x.dtype == "float" and dtype in FLOATING
     return found or (x if weak else cast(x, dtype))
-
-
-def _infinite_beyond(value: float, dtype: str) -> float:
-    """The number, or the infinity that it is in a floating type whose range it leaves; no other rounding."""
-    stored = torch.tensor(value, dtype=torch.float64).to(getattr(torch, dtype)) if dtype in FLOATING else None
-    return stored.item() if stored is not None and stored.isinf() else value
 
 
 def element(value: Value, index: Index, dtype: str | None = None) -> Term:

@@ -249,6 +249,12 @@ def cast_forgotten(x, a: "dtype", b: "dtype"):
     return cast(cast(x, b), a), x
 
 
+@rule(when=lambda c, a: (constant(c), has_dtype(c, "float"), float_dtype(a)), exact="excess precision")
+def cast_of_any_literal(c: "constant", a: "dtype"):
+    """a(c) = c for every literal c. Tempts: literals are weak. Wrong: 1e9 is beyond float16, and ∞ there."""
+    return cast(c, a), c
+
+
 @rule(when=lambda a: float_dtype(a), exact="bitwise")
 def cast_of_sum(s: "j", a: "dtype"):
     """a(Σ_j s) = Σ_j a(s), bit for bit. Tempts: true of maxima. Wrong: rounding is monotone, not additive."""

@@ -57,7 +57,8 @@ class Facts:
     real_casts: frozenset = frozenset()  # dtypes, or their variables, for which a cast changes no real
     assumed: tuple[Term, ...] = ()  # conditions that hold
     casts_round: bool = False  # a cast to those is any increasing function that keeps ±∞, instead
-    own_casts: frozenset = frozenset()  # (variable, dtype): the variable already has the dtype
+    own_casts: frozenset = frozenset()  # (variable, dtype): it has the dtype, or is a literal within its range
+    literals: frozenset = frozenset()  # variables for literals: a cast may make them infinite
 
 
 class _Path:
@@ -256,12 +257,12 @@ class Evaluator:
         return of_atom("integer" if dtype == "int64" else "var", name) if kind == REAL else kind
 
     def _cast(self, node: Term, value):
-        """Over the reals a float dtype changes nothing, or rounds; any other dtype is an unknown function."""
+        """Over the reals a float dtype changes nothing, or rounds; of literals, and to others, an unknown function."""
         dtype, operand = node.attrs[0], node.args[0]
         known = dtype in FLOATS or dtype in self.path.facts.real_casts
         if (operand, dtype) in self.path.facts.own_casts:
             return value
-        if known and not isinstance(value, bool):
+        if known and not isinstance(value, bool) and operand not in self.path.facts.literals:
             rounds = self.path.facts.casts_round and isinstance(value, Quotient)
             return of_atom("rounded", str(dtype), *value.key) if rounds else value
         if operand.op == "cast" and operand.attrs[0] == dtype:

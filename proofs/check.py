@@ -137,8 +137,7 @@ def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: floa
     facts = facts_of(rule, restriction)
     if reduces(rule.left) or reduces(rule.right):
         still = frozenset(g.operands for g in rule.guards if g.kind == "independent")
-        literal = frozenset(g.operands[0] for g in rule.guards if g.kind in ("constant", "positive", "nonzero"))
-        return Reductions(facts, still, literal, deadline).prove(rule.left, rule.right, both)
+        return Reductions(facts, still, facts.literals, deadline).prove(rule.left, rule.right, both)
     found = compare(rule.left, rule.right, facts, deadline)
     if solver and not found.forward:
         equal, why = index.equal(rule.left, rule.right, rule.guards, restriction.literals_positive)
@@ -174,8 +173,9 @@ def facts_of(rule: Rule, restriction: Restriction) -> Facts:
 
     ranges = [c for g in about.get("in_range", ()) for c in (le(const(0), g.operands[0]), lt(*g.operands))]
     real_casts = frozenset(g.operands[0] for g in about.get("float_dtype", ()))
-    own_casts = frozenset(g.operands for g in about.get("has_dtype", ()))
-    return Facts(kinds, signs, real_casts, tuple(ranges), rule.exact == "bitwise", own_casts)
+    own_casts = frozenset(g.operands for g in (*about.get("has_dtype", ()), *about.get("within", ())))
+    literal = frozenset(g.operands[0] for g in rule.guards if g.kind in dtypes.LITERAL)
+    return Facts(kinds, signs, real_casts, tuple(ranges), rule.exact == "bitwise", own_casts, literal)
 
 
 def _variables(side: Term) -> list[Term]:

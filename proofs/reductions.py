@@ -77,7 +77,7 @@ class Reductions:
         kinds = facts.kinds
         self.facts = Facts(
             lambda name: EVERY if name.startswith("element ") else self.atoms.get(name) or kinds(name),
-            facts.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts,
+            facts.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts, literals,
         )  # fmt: skip
         self.cases = 0
         self.not_empty = False  # whether some maximum was taken for a real

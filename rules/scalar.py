@@ -3,7 +3,7 @@
 All are used from left to right by the normaliser; none changes which reductions there are.
 """
 
-from ..egraph import constant, float_dtype, has_dtype, nonzero, not_constant, rule
+from ..egraph import constant, float_dtype, has_dtype, nonzero, not_constant, rule, within
 from ..egraph.ops import cast, maximum, where
 
 
@@ -73,9 +73,9 @@ def cast_of_choice(p: "predicate", x, y, a: "dtype"):
     return cast(where(p, x, y), a), where(p, cast(x, a), cast(y, a))
 
 
-@rule(when=lambda c, a: (constant(c), has_dtype(c, "float"), float_dtype(a)), exact="excess precision")
+@rule(when=lambda c, a: (constant(c), has_dtype(c, "float"), within(c, a)), exact="excess precision")
 def cast_of_constant(c: "constant", a: "dtype"):
-    """a(c) = c: floating literals are weak, they take the dtype of what they meet"""
+    """a(c) = c for c within the range of a: floating literals are weak, they take the dtype of what they meet"""
     return cast(c, a), c
 
 
