@@ -34,10 +34,8 @@ def default(executor: str, problem: Problem) -> Configuration | None:
         return Configuration("ptr", found.rows, found.loop, found.warps, found.stages)
     binding = bind(kernel)
     found = fitting(binding, {}, binding.overlays)
-    found = (
-        row_of(binding, {}).schedule if found.spared else found
-    )  # the table is from before functions could be spared
-    return Configuration.of(found)
+    # The table is from before special functions could be spared.
+    return Configuration.of(row_of(binding, {}).schedule if found.spared else found)
 
 
 def measured(executor: str, problem: Problem) -> dict[Configuration, float]:

@@ -1,8 +1,9 @@
 """Where a Hopper kernel's time goes: each stage of its text left out in turn, timed beside the whole.
 
-`python bench/leave_out.py full:128:4096 evoformer:64:256`: kind, head dim and length; `warm` compiles only. What is
-left computes nothing of use, it only runs. A stage is a list of substitutions on the emitted text, so that a kernel
-without the stage is compiled by the same path. Run on a GPU by hand; the results are in bench/results.
+`python bench/leave_out.py full:128:4096 evoformer:64:256:64`: kind, head dim, length and, if not the default, heads;
+`warm` compiles only. What is left computes nothing of use, it only runs. A stage is a list of substitutions on the
+emitted text, so that a kernel without the stage is compiled by the same path; each tensor that the producer loads is a
+stage of its own. Run on a GPU by hand; the results are in bench/results.
 """
 
 from __future__ import annotations
@@ -40,30 +41,46 @@ STAGES = {
     ],
     "coordinates of items": [(r"quotient\((\w+), \w+, \w+\)", r"\1 * 0")],
 }
+LOADED = re.compile(r"copy_in\((\w+)_map, .*\], (\w+)\.index")
 
 
-def without(stage: str):
-    """`emit` whose text lacks the stage."""
+def loads(tensor: str, barrier: str) -> list[tuple[str, str]]:
+    """Neither the copies of a tensor's tiles nor the waits for them."""
+    return [
+        (rf"^( *)copy_in\({tensor}_map.*$", r"\1pass"),
+        (rf"^( *)mbarrier\.(wait|expect)\({barrier}\..*$", r"\1pass"),
+    ]
+
+
+def without(stage: str, texts: list[str]):
+    """`emit` whose text lacks the stage; `texts` receives it."""
 
     def emit(*arguments):
         source = EMIT(*arguments)
         text = source.text
-        for pattern, new in STAGES[stage]:
+        for pattern, new in stages(text)[stage]:
             text = re.sub(pattern, new, text, flags=re.MULTILINE)
         if stage != "all" and text == source.text:
             raise LookupError(stage)
+        texts.append(text)
         return replace(source, text=text)
 
     return emit
 
 
-def launchers(kind: str, width: int, length: int) -> dict:
+def stages(text: str) -> dict:
+    return STAGES | {f"loads of {tensor}": loads(tensor, barrier) for tensor, barrier in LOADED.findall(text)}
+
+
+def launchers(kind: str, width: int, length: int, heads: int | None = None) -> dict:
     sizes = HEADS.get(kind, dict(batch=4, heads=32 if width == 64 else 16))
+    sizes |= {"heads": heads} if heads else {}
     plan, _, values = case(kind, width, rows=length, columns=length, **sizes)
-    found = {}
-    for stage in STAGES:
+    found, texts, waiting = {}, [], ["all"]
+    while waiting:
+        stage = waiting.pop(0)
         alive(f"{kind} {stage}")
-        gluon_launch.emit = without(stage)
+        gluon_launch.emit = without(stage, texts)
         launcher = gluon_launch.GluonLauncher(plan)
         try:
             launcher.results(values)
@@ -76,6 +93,7 @@ def launchers(kind: str, width: int, length: int) -> dict:
         if launcher.refusals:
             print(kind, width, stage, launcher.refusals)
             continue
+        waiting += [other for other in stages(texts[0]) if other != "all"] if stage == "all" else []
         found[stage] = lambda launcher=launcher: launcher(values)
     return found
 
@@ -83,8 +101,8 @@ def launchers(kind: str, width: int, length: int) -> dict:
 def main(cases: list[str]) -> None:
     watchdog(110.0)
     for text in cases:
-        kind, width, length = text.split(":")
-        calls = launchers(kind, int(width), int(length))
+        kind, width, length, *heads = text.split(":")
+        calls = launchers(kind, int(width), int(length), *map(int, heads))
         if "warm" in sys.argv or "all" not in calls:
             continue
         times = in_turns(calls, 2, 8)

@@ -5,7 +5,7 @@ Pure functions over terms, without sizes of a run. build.py chooses a kernel's s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ..egraph.cost import INNER
@@ -106,14 +106,20 @@ def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[
     return left, [k for k in range(len(dims)) if k not in left]
 
 
+def _products(terms: Iterable[Term]) -> Iterator[tuple[Dim, frozenset[Dim], frozenset[Dim]]]:
+    """Of every sum: its dim, and the dims of the two sides of its product."""
+    for r in (r for r in every_reduction(terms) if r.attrs[0] in ("sum", "rescaled")):
+        dims = [f.dims for f in sum_factors(r)]
+        left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
+        yield r.attrs[1], left, right
+
+
 def batch_dims(terms: Iterable[Term]) -> set[Dim]:
     """Free dims of a sum that both sides of its product have: a matrix product would repeat over them."""
     found: set[Dim] = set()
-    for r in every_reduction(terms):
-        dims = [f.dims for f in sum_factors(r)] if r.attrs[0] in ("sum", "rescaled") else []
-        left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
+    for summed, left, right in _products(terms):
         if not right <= left and not left <= right:
-            found |= (left & right) - {r.attrs[1]}
+            found |= (left & right) - {summed}
     return found
 
 
@@ -123,9 +129,7 @@ def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> 
     least so many rows that would be empty.
     """
     work, size = 0, lambda d: d.size if isinstance(d.size, int) else CUBE
-    for r in (r for r in every_reduction(terms) if r.attrs[0] in ("sum", "rescaled")):
-        dims = [f.dims for f in sum_factors(r)]
-        left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
+    for _, left, right in _products(terms):
         if rows in left & right and not right <= left:
             work += prod(size(d) for d in (left | right) - {rows} - apart)
     return work * max(1.0, least / size(rows))

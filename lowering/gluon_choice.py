@@ -89,8 +89,9 @@ def spare(choice: Choice, binding: Binding) -> Choice:
     scores = schedule.consumers * schedule.tile * ROWS // WARPGROUP
     if not schedule.spared or scores * BRANCHED <= CODE or not branches(kernel, binding.loop):
         return choice
-    consumers = MOST_CONSUMERS if width(binding) <= ROWS else schedule.consumers
-    return changed(choice, "for the instruction cache", consumers=consumers, tile=64)
+    narrow = COLUMNS[0]
+    consumers = MOST_CONSUMERS if width(binding) <= narrow else schedule.consumers
+    return changed(choice, "for the instruction cache", consumers=consumers, tile=narrow)
 
 
 def sparing(binding: Binding | str, schedule: Schedule) -> Schedule:

@@ -67,9 +67,11 @@ def logistic_text(scale: float, shift: float, count: int) -> str:
 
 
 @gluon.constexpr_function
-def branched(arguments: str, test: str, near: str, far: str) -> str:
-    """PTX that goes one of two ways, together with its warp."""
-    text = f"{WORDS}{arguments}{test} vote.sync.any.pred far, far, 0xffffffff; @far bra.uni FAR;\n"
+def branched(registers: list[tuple[str, str, str]], test: str, begin: str = "") -> str:
+    """PTX that goes one of two ways, together with its warp: of each register how its argument comes to be and joins
+    what is tested, and the near way and the far way."""
+    arguments, near, far = map("".join, zip(*registers))
+    text = f"{WORDS}{begin}{arguments}{test} vote.sync.any.pred far, far, 0xffffffff; @far bra.uni FAR;\n"
     return f"{text}{near}bra.uni DONE;\nFAR: {far}DONE: }}"
 
 
@@ -92,15 +94,16 @@ def capped_text(scale: float, factor: float, shift: float, count: int, size: int
     arguments are taken in the unit that makes this their reach."""
     unit = TANGENT.reach / 2
     last = polynomial(TANGENT, unit, factor * unit)
-    arguments, near, far = "", "", ""
+    registers = []
     for k in range(size):
         x = f"${k}"
-        arguments += f"mul.f32 {x}, ${size + k}, {scale / unit!r}; mov.b32 v, {x}; or.b32 u, u, v;\n"
-        near += f"mul.f32 t, {x}, {x};\n{horner('p', 't', last)}"
+        argument = f"mul.f32 {x}, ${size + k}, {scale / unit!r}; mov.b32 v, {x}; or.b32 u, u, v;\n"
+        near = f"mul.f32 t, {x}, {x};\n{horner('p', 't', last)}"
         near += f"fma.rn.f32 p, {x}, p, {-shift!r}; ex2.approx.ftz.f32 {x}, p;\n"
-        far += f"mul.f32 {x}, {x}, {unit!r}; tanh.approx.f32 {x}, {x};\n"
+        far = f"mul.f32 {x}, {x}, {unit!r}; tanh.approx.f32 {x}, {x};\n"
         far += raised(x, x, factor, shift, k % TOGETHER in ORDER[:count], clamped=False)
-    return branched(arguments, "and.b32 u, u, 0x40000000; setp.ne.s32 far, u, 0;", near, far)
+        registers.append((argument, near, far))
+    return branched(registers, "and.b32 u, u, 0x40000000; setp.ne.s32 far, u, 0;")
 
 
 @gluon.constexpr_function
@@ -108,13 +111,14 @@ def small_logistic_text(scale: float, shift: float, count: int, size: int) -> st
     """PTX of 1 / (1 + 2^(x · scale + shift)): $size.. x. With e = 2^-(x · scale + shift) it is e / (1 + e); the sign of
     an exponent says whether e is within reach."""
     last = polynomial(SMALL, SMALL.reach, SMALL.reach)
-    arguments, near, far = "mov.b32 u, -1;\n", "", ""
+    registers = []
     for k in range(size):
         y = f"${k}"
-        arguments += f"fma.rn.f32 {y}, ${size + k}, {-scale!r}, {LIMIT - shift!r}; mov.b32 v, {y}; and.b32 u, u, v;\n"
-        near += f"ex2.approx.ftz.f32 t, {y};\n{horner('p', 't', last)}mul.f32 {y}, p, t;\n"
-        far += f"sub.f32 t, {LIMIT!r}, {y};\n{curve(y, k % TOGETHER in ORDER[:count])}"
-    return branched(arguments, "setp.ge.s32 far, u, 0;", near, far)
+        argument = f"fma.rn.f32 {y}, ${size + k}, {-scale!r}, {LIMIT - shift!r}; mov.b32 v, {y}; and.b32 u, u, v;\n"
+        near = f"ex2.approx.ftz.f32 t, {y};\n{horner('p', 't', last)}mul.f32 {y}, p, t;\n"
+        far = f"sub.f32 t, {LIMIT!r}, {y};\n{curve(y, k % TOGETHER in ORDER[:count])}"
+        registers.append((argument, near, far))
+    return branched(registers, "setp.ge.s32 far, u, 0;", "mov.b32 u, -1;\n")
 
 
 @gluon.constexpr_function

@@ -22,7 +22,7 @@ from .triton_product import const_value, factors
 from .triton_term import Facts, Scope, TileWriter
 from .weighing import LOG2_E
 
-TOGETHER = 32  # registers of a thread that branch together between two forms of a special function
+BRANCH = 32  # registers of a thread that branch together between two forms of a special function
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
 HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
 NAMES = ("copy_in", "copy_out")
@@ -51,14 +51,12 @@ def gluon(text: str) -> str:
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
-    def __init__(
-        self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term], spared: int = 0
-    ):
+    def __init__(self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term], spared: int = 0):
         super().__init__(kernel, facts, roots)
         self.names.taken.update(RESERVED)
         self.binding, self.wide = binding, binding.wide
         self.spared = spared if spares(binding) else 0
-        self.together = min(TOGETHER, tile * ROWS // WARPGROUP)
+        self.together = min(BRANCH, tile * ROWS // WARPGROUP)
         self.blocks = {kernel.rows: str(ROWS), binding.loop.dim: str(tile)}
         self.scores: dict[tuple, str] = {}
         self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent

@@ -6,19 +6,18 @@ of the kind is refused before it is launched; a kernel that needs too much share
 """
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from onepass.capture import program_of
-from onepass.lowering import triton_launch
 from onepass.lowering.compat import mixes_addresses
 from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher, LaunchError, run_triton
+from onepass.lowering.triton_launch import LaunchError, run_triton
 from onepass.lowering.tuning import Config
 from onepass.pipeline import optimize
 from onepass.translate import translate
+from tests.pretended import Pretended, prepared, pretend
 
 DESCRIPTORS = """
 .version {version}
@@ -65,31 +64,9 @@ def test_two_patterns_of_one_base_are_seen(version, base, second, mixed):
     assert mixes_addresses(DESCRIPTORS.format(version=version, first=WIDE, base=base, second=second)) == mixed
 
 
-class Pretended(Launcher):
-    """A launcher whose kernels need what a table says."""
-
-    def __init__(self, plan, config=None, ptx=""):
-        super().__init__(plan, config)
-        self.tried, self.ptx = [], ptx
-
-    def _launch(self, kernel, config, values, sizes, device):
-        self.tried.append(config)
-        needs = SimpleNamespace(asm={"ptx": self.ptx}, metadata=SimpleNamespace(shared=config.loop * config.rows * 100))
-        return SimpleNamespace(function=None, programs=1, compiled=lambda values: needs)
-
-
 @pytest.fixture
 def gpu(monkeypatch):
-    """As if there were one, with shared memory for tiles of 1024 elements."""
-    monkeypatch.setattr(triton_launch, "shared_memory", lambda device: 1024 * 100)
-    monkeypatch.setattr(triton_launch, "spilled", lambda kernel: 0)
-    monkeypatch.setattr(triton_launch, "interprets", lambda function: False)
-    monkeypatch.setattr(triton_launch, "architecture", lambda device: "sm_90")
-    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.device("meta"))
-
-
-def prepared(launcher):
-    return launcher._prepare(launcher.plan.kernels[0], {}, {}, torch.device("cuda", 0))
+    pretend(monkeypatch)
 
 
 def test_default_tiles_shrink_until_they_fit(gpu):
