@@ -1,11 +1,14 @@
-"""How long onepass itself takes, in CPU seconds: for the largest variants, and for more and more distinct regions."""
+"""How long onepass itself takes, in CPU seconds: for the largest variants, and for more and more distinct regions.
+
+Of several attempts, each with empty caches, the least counts: what else a machine does only adds to a time.
+"""
 
 from time import process_time
 
 import pytest
 import torch
 
-from onepass import report
+from onepass import operator, report
 from onepass.backend import rewrite_module
 from onepass.options import Options
 from tests.variants import every
@@ -14,8 +17,27 @@ LARGEST = ("invariant points", "Evoformer, rows", "MLA, absorbed", "differential
 pytestmark = pytest.mark.usefixtures("fresh")
 
 
-def seconds(function, inputs) -> float:
-    """CPU time of the rewriting of the function's graph, without Dynamo; once before for what is loaded lazily."""
+ATTEMPTS = 3
+
+
+@pytest.fixture
+def seconds(tmp_path, monkeypatch):
+    """The least CPU time of the rewriting of a function's graph, without Dynamo; what is loaded lazily is loaded."""
+
+    def least(function, inputs) -> float:
+        taken = []
+        for attempt in range(ATTEMPTS):
+            monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / f"{function.__name__} {len(inputs)} {attempt}"))
+            torch._dynamo.reset()
+            operator.forget()
+            taken.append(once(function, inputs))
+        return min(taken)
+
+    once(*several(1))
+    return least
+
+
+def once(function, inputs) -> float:
     taken = []
 
     def backend(graph, _):
@@ -41,15 +63,13 @@ def several(count):
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_the_largest_variants_take_a_second_at_most(name):
-    seconds(*several(1))
+def test_the_largest_variants_take_a_second_at_most(name, seconds):
     (variant,) = (v for v in every() if v.name == name)
     assert seconds(variant.function, variant.inputs()) <= 1.0
     assert report.reports()[-1].regions
 
 
-def test_time_is_linear_in_distinct_regions():
-    seconds(*several(1))
+def test_time_is_linear_in_distinct_regions(seconds):
     few, many = seconds(*several(4)), seconds(*several(16))
-    assert sum(len(r.regions) for r in report.reports()) == 1 + 4 + 16
+    assert sum(len(r.regions) for r in report.reports()) == 1 + ATTEMPTS * (4 + 16)
     assert many <= 2 * 4 * few  # squares would take 4 * 4; other work on the machine disturbs either
