@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from ..egraph.ops import MONOIDS, const, iota, load, make, scale, where
-from ..egraph.term import Dim, Tensor, Term, all_dims, reduces, rename_dims, substitute, subterms, tensors
-from .cuts import FEW, in_the_way, nested, sharing, unshadowed, without
+from ..egraph.ops import MONOIDS, const, iota, load, where
+from ..egraph.term import Dim, Tensor, Term, reduces, substitute, subterms, tensors
+from .columns import joined
+from .cuts import FEW, between_batches, in_the_way, nested, sharing, without
 from .differences import Difference, of_difference
 from .dims import (
     batch_dims,
@@ -22,17 +23,18 @@ from .dims import (
     is_long,
     loop_dims,
     loop_reductions,
+    paired_dims,
     private_dims,
     repeated_dims,
     size_key,
     state_dims,
     sum_factors,
 )
-from .divisors import beside_their_dims
 from .groups import grouped
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 from .precision import with_exact
+from .prepared import is_rescaled, prepared, replace_from_above
 
 HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
 TOGETHER = 2048  # those that a row of a tile may hold where, on the grid, products would be done again
@@ -56,18 +58,11 @@ def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD, asked:
     inputs = tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
     outputs = tuple(store.output for store in stores)
     builder = _Builder(held, {t.name for t in (*inputs, *outputs)})
-    rows_of = lambda stores: builder.choose_rows(stores)[0]
-    prepared, asked = grouped(_prepared(stores), asked or [store.term for store in stores], rows_of, held)
-    kernels = with_exact(builder.kernels(prepared), prepared, asked)
+    rows_of, held_of = (lambda stores, n=n: builder.choose_rows(stores)[n] for n in range(2))
+    asked = asked or [store.term for store in stores]
+    stores, asked = joined(*grouped(prepared(stores), asked, rows_of, held), held_of, held)
+    kernels = with_exact(builder.kernels(stores), stores, asked)
     return Plan(kernels, inputs, outputs, tuple(derivation), tuple(builder.notes))
-
-
-def _prepared(stores: Sequence[Store]) -> list[Store]:
-    """The stores with one name for one dim and one state for what two of them need alike."""
-    order = tuple(dict.fromkeys(d for store in stores for d in store.order))
-    terms = [beside_their_dims(unshadowed(store.term)) for store in stores]
-    terms = _reuse_scales(_with_fresh_bound_dims(terms, order))
-    return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
 
 
 def _refuse(term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:
@@ -83,37 +78,6 @@ def _refuse(term: Term, output: Tensor, order: tuple[Dim, ...]) -> None:
         raise NotPlannable("the result is a pair of scale and mantissa; only its parts can be stored")
 
 
-def _with_fresh_bound_dims(terms: list[Term], order: tuple[Dim, ...]) -> list[Term]:
-    """A dim that is both an output axis and bound by a reduction is renamed where it is bound."""
-    used = {d.name for d in (*order, *(d for term in terms for d in all_dims(term)))}
-    for dim in order:
-        if any(r.attrs[1] == dim for r in every_reduction(terms)):
-            name = next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used)
-            used.add(name)
-            terms = [_rename_bound(term, dim, Dim(name, dim.size)) for term in terms]
-    return terms
-
-
-def _rename_bound(term: Term, dim: Dim, fresh: Dim) -> Term:
-    mapping = {r: rename_dims(r, {dim: fresh}) for r in reduces(term) if r.attrs[1] == dim}
-    return _replace_from_above(term, mapping)
-
-
-def _replace_from_above(term: Term, mapping: dict[Term, Term]) -> Term:
-    """Like substitute, but what lies under a replaced term is not looked at."""
-    done: dict[Term, Term] = {}
-
-    def visit(node: Term) -> Term:
-        if node not in done:
-            args = tuple(map(visit, node.args)) if node not in mapping else ()
-            done[node] = (
-                mapping[node] if node in mapping else node if args == node.args else make(node.op, args, node.attrs)
-            )
-        return done[node]
-
-    return visit(term)
-
-
 class _Builder:
     """Cuts what no single kernel can do: a cut subterm becomes a store of an earlier kernel, and a load of it."""
 
@@ -125,7 +89,7 @@ class _Builder:
 
     def kernels(self, stores: Sequence[Store]) -> tuple[Kernel, ...]:
         """In launch order: stores that wait for equally many others may share one."""
-        for store in stores:
+        for store in self.apart(stores):
             self.add(store)
         groups: list[list[Store]] = []
         for store in sorted(self.level, key=self.level.__getitem__):
@@ -133,6 +97,16 @@ class _Builder:
             group = next(met, None)
             groups.append([store]) if group is None else group.append(store)
         return tuple(self.kernel(tuple(group), f"kernel{n}") for n, group in enumerate(groups))
+
+    def apart(self, stores: Sequence[Store]) -> list[Store]:
+        """The stores with loads for scores that stand between products of different batches, in whichever they are."""
+        found: dict[Term, Term] = {}
+        for store in stores:
+            rows, _ = self.choose_rows([store])
+            while part := between_batches(store.term, rows, self.held):
+                found[part] = self.stored(part, store.order, "is in products for each of two dims")
+                store = replace(store, term=replace_from_above(store.term, found))
+        return [replace(store, term=replace_from_above(store.term, found)) for store in stores] if found else [*stores]
 
     def add(self, store: Store) -> None:
         """Adds the store after those that it needs. Its level: how many others, one after another, come before it."""
@@ -149,7 +123,7 @@ class _Builder:
             term = self.cut(term, loose, order, f"is the same for all {rows}")
         while found := self.of_difference(replace(store, term=term)):
             values = self.stored(found.values, order, f"is a function of {found.dim} = {found.index} alone")
-            term = _replace_from_above(term, {found.part: substitute(values, {iota(found.dim): found.index})})
+            term = replace_from_above(term, {found.part: substitute(values, {iota(found.dim): found.index})})
         needed = {*tensors(term)}
         before = [level for other, level in self.level.items() if other.output in needed]
         self.level[replace(store, term=term)] = 1 + max(before, default=-1)
@@ -164,9 +138,16 @@ class _Builder:
         whole = (*group, store)
         rows, _, grid = self.shape(whole)
         alone = [self.shape(stores) for stores in (group, (store,))]
+        gauges = _gauges(group) & _gauges((store,))
+        if all(g.op == "load" for g in gauges) and self.batched(whole) and not self.batched((store,)):
+            return False  # what they share is only to be read
         needed = {*(d for d in grid if d.size != 1), *([rows] if rows else [])}
-        alike = all(a[0] == rows for a in alone) or not _gauges(group).isdisjoint(_gauges((store,)))
+        alike = all(a[0] == rows for a in alone) or bool(gauges)
         return alike and all(needed <= {*s.order} for s in whole)
+
+    def batched(self, stores: Sequence[Store]) -> bool:
+        """Whether the rows are a batch of some product: in a tile of them it is none of matrices."""
+        return self.choose_rows(stores)[0] in batch_dims(s.term for s in stores)
 
     def shape(self, stores: Sequence[Store]) -> tuple[Dim | None, tuple[Dim, ...], tuple[Dim, ...]]:
         """Rows, held output dims and grid of a kernel with these stores."""
@@ -212,7 +193,7 @@ class _Builder:
 
     def cut(self, term: Term, part: Term, order: tuple[Dim, ...], why: str) -> Term:
         """Stores `part` by an earlier kernel and loads it instead."""
-        return _replace_from_above(term, {part: self.stored(part, order, why)})
+        return replace_from_above(term, {part: self.stored(part, order, why)})
 
     def stored(self, part: Term, order: tuple[Dim, ...], why: str) -> Term:
         """The load of what an earlier kernel stores."""
@@ -247,7 +228,8 @@ class _Builder:
         beside = _beside(loops)
         most = 2 * self.held if loops else self.held
         short = [d for d in order if d in private and d not in free and not is_long(d, most) and d.size != 1]
-        short = short if loops else short[-1:]  # without states, a product of two is enough
+        if not loops:  # without states, a product of two is enough
+            short = [d for d in short if d not in paired_dims(terms)][-1:]
         held = _fitting(short, [store.order for store in stores], self.held)
         again = [d for d in order if d in repeated_dims(terms, self.held) and not is_long(d, self.held) and d.size != 1]
         if prod(d.size for d in {*again, *held}) <= TOGETHER:
@@ -290,27 +272,8 @@ def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list
     return fitting
 
 
-def _reuse_scales(terms: list[Term]) -> list[Term]:
-    """max_j G, and every scale with the gauge G, as the scale of one state with G: that of the fewest dims.
-
-    So that no dim of the values alone (a column of the result) seems to be one that the state depends on; and of those
-    the one that waits for the fewest others.
-    """
-    found = every_reduction(terms)
-    rescaled = sorted(filter(_is_rescaled, found), key=lambda r: (-len(r.dims), -len(reduces(r))))
-    states = {(r.attrs[1], r.args[0].args[0]): scale(r) for r in rescaled}
-    mapping = {r: states.get((r.attrs[1], r.args[0])) for r in found if r.attrs[0] == "max"}
-    mapping |= {scale(r): states[r.attrs[1], r.args[0].args[0]] for r in rescaled}
-    mapping = {term: same for term, same in mapping.items() if same is not None and same is not term}
-    return [substitute(term, mapping) for term in terms]
-
-
 def _gauges(stores: Sequence[Store]) -> set[Term]:
-    return {r.args[0].args[0] for r in every_reduction(s.term for s in stores) if _is_rescaled(r)}
-
-
-def _is_rescaled(r: Term) -> bool:
-    return r.attrs[0] == "rescaled" and r.args[0].op == "scaled"
+    return {r.args[0].args[0] for r in every_reduction(s.term for s in stores) if is_rescaled(r)}
 
 
 def _loops(terms: list[Term], rows: Dim | None, held_dims: tuple[Dim, ...], held: int) -> tuple[Loop, ...]:

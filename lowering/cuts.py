@@ -5,14 +5,17 @@ Pure functions over terms; each gives the next part to cut off, or nothing. Call
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from math import prod
 
 from ..egraph.cost import contracts
 from ..egraph.ops import iota, load, make, reduce
 from ..egraph.term import Dim, Tensor, Term, all_dims, rebuild, reduces, substitute, subterms, tensors
-from .dims import batch_dims, every_reduction, is_long, loop_reductions, size_key, state_dims
+from .dims import batch_dims, batch_of, every_reduction, is_long, loop_reductions, size_key, state_dims
 from .plan import NotPlannable
 
+SIZES = {"float64": 8, "float32": 4, "int64": 8, "int32": 4, "bfloat16": 2, "float16": 2}  # bytes of an element
 FEW = 16  # rows that a tile of a matrix product has at least
 
 
@@ -91,6 +94,32 @@ def in_the_way(term: Term, rows_of: Callable[[Term], Dim | None], held: int) -> 
                 if other is not None and size_key(other) > size_key(rows):
                     return r
     return None
+
+
+def between_batches(term: Term, rows: Dim | None, held: int) -> Term | None:
+    """Scores of a loop that are products for each place of one dim, while its values are products for each of another.
+
+    Whichever of the two the rows are, something is no product of matrices. Scores that are stored are read by kernels
+    with rows of their own; that is for scores that take no more memory than something that the loop reads anyway.
+    """
+    if rows not in batch_dims([term]):
+        return None
+    for r in loop_reductions([term], held):
+        gauge = r.args[0].args[0] if r.args[0].op == "scaled" else None
+        if gauge is None or gauge.op == "load":
+            continue
+        outer, inner = batch_of(r), batch_dims([gauge])
+        if outer - inner and inner - outer and any(_as_large(t, gauge) for t in tensors(r)):
+            return gauge
+    return None
+
+
+def _as_large(tensor: Tensor, term: Term) -> bool:
+    """Whether the tensor takes as much memory as the term, of 4 bytes each; lengths that both have are left aside."""
+    mine, theirs = Counter(d.size for d in term.dims), Counter(tensor.shape)
+    more, others = list((mine - theirs).elements()), list((theirs - mine).elements())
+    known = [s for s in others if isinstance(s, int)]
+    return all(isinstance(s, int) for s in more) and 4 * prod(more) <= SIZES.get(tensor.dtype, 1) * prod(known)
 
 
 def _stored(r: Term) -> Term:

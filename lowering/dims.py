@@ -5,7 +5,7 @@ Pure functions over terms, without sizes of a run. build.py chooses a kernel's s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from ..egraph.cost import INNER
@@ -106,21 +106,24 @@ def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[
     return left, [k for k in range(len(dims)) if k not in left]
 
 
-def _products(terms: Iterable[Term]) -> Iterator[tuple[Dim, frozenset[Dim], frozenset[Dim]]]:
-    """Of every sum: its dim, and the dims of the two sides of its product."""
-    for r in (r for r in every_reduction(terms) if r.attrs[0] in ("sum", "rescaled")):
-        dims = [f.dims for f in sum_factors(r)]
-        left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
-        yield r.attrs[1], left, right
+def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
+    """The dims of the two sides of a sum's product; none of another reduction."""
+    if r.attrs[0] not in ("sum", "rescaled"):
+        return frozenset(), frozenset()
+    dims = [f.dims for f in sum_factors(r)]
+    left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
+    return left, right
+
+
+def batch_of(r: Term) -> frozenset[Dim]:
+    """Free dims of a sum that both sides of its product have: a matrix product would repeat over them."""
+    left, right = product_sides(r)
+    return (left & right) - {r.attrs[1]} if not right <= left and not left <= right else frozenset()
 
 
 def batch_dims(terms: Iterable[Term]) -> set[Dim]:
-    """Free dims of a sum that both sides of its product have: a matrix product would repeat over them."""
-    found: set[Dim] = set()
-    for summed, left, right in _products(terms):
-        if not right <= left and not left <= right:
-            found |= (left & right) - {summed}
-    return found
+    """Those of every sum in the terms."""
+    return {d for r in every_reduction(terms) for d in batch_of(r)}
 
 
 def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> float:
@@ -129,10 +132,23 @@ def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> 
     least so many rows that would be empty.
     """
     work, size = 0, lambda d: d.size if isinstance(d.size, int) else CUBE
-    for _, left, right in _products(terms):
+    for left, right in map(product_sides, every_reduction(terms)):
         if rows in left & right and not right <= left:
             work += prod(size(d) for d in (left | right) - {rows} - apart)
     return work * max(1.0, least / size(rows))
+
+
+def sides_between(node: Term) -> frozenset[Dim]:
+    """The dims that only one side of a pointwise operation on pairs has, as a difference is: no product gives those."""
+    if node.op in CONTRACTIBLE or len(node.args) != 2:
+        return frozenset()
+    one, other = (a.dims for a in node.args)
+    return one ^ other if one - other and other - one else frozenset()
+
+
+def paired_dims(terms: Iterable[Term]) -> set[Dim]:
+    """All such dims in the terms."""
+    return {d for term in terms for t in subterms(term) for d in sides_between(t)}
 
 
 def repeated_dims(terms: Sequence[Term], held: int) -> set[Dim]:

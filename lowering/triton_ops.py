@@ -34,7 +34,7 @@ TEMPLATES = {
     "cos": "tl.cos({0})",
     "abs": "tl.abs({0})",
     "floor": "tl.floor({0})",
-    "finite": "tl.abs({0}) < float(\"inf\")",
+    "finite": 'tl.abs({0}) < float("inf")',
     "not": "{0} == 0",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",

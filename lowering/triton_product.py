@@ -214,7 +214,7 @@ def _parts(writer, value: Value) -> tuple[Value, Value | None, Value]:
     if value.dtype == "bfloat16":
         return value, None, value
     high = writer.assign("high", _typed(writer, value, "bfloat16", False))
-    known = f"tl.abs({high.text}) < float(\"inf\")"
+    known = f'tl.abs({high.text}) < float("inf")'
     rest = Value(f"tl.where({known}, {value.text} - {high.text}.to(tl.float32), 0.0)", value.dims, "float32")
     finite = writer.assign("finite", Value(f"tl.where({known}, {high.text}, 0.0)", value.dims, "bfloat16"))
     return high, writer.assign("low", _typed(writer, rest, "bfloat16", False)), finite

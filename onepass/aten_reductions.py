@@ -397,4 +397,3 @@ def _surely_kept(call, mask: Value, batch, i, candidate) -> bool:
         return False
     found = _mask_at(call, mask, batch, i, candidate)
     return found.op == "const" and found.attrs[0] is not False and found.attrs[0] != -math.inf
-

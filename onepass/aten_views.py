@@ -346,9 +346,7 @@ def arange(call):
     if not all(isinstance(x, int | str) for x in (start, step)):
         raise call.refuse("with fractional steps is not supported")
     kind = kind_of(call.meta.dtype)
-    return call.value(
-        lambda index: convert(apply("add", term_of(start), apply("mul", term_of(step), index[0])), kind)
-    )
+    return call.value(lambda index: convert(apply("add", term_of(start), apply("mul", term_of(step), index[0])), kind))
 
 
 @handles("aten.eye.default", "aten.eye.m")
@@ -369,4 +367,3 @@ def triangle(call):
         return choose(kept, source.at(index), zero)
 
     return call.value(pull)
-

@@ -120,9 +120,7 @@ def _with_tail(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -
     return region, said
 
 
-def _attempt(
-    wide: Region, region: Region, s: Survey, mode: str, make: Make, saved: float
-) -> tuple[Fused | None, str]:
+def _attempt(wide: Region, region: Region, s: Survey, mode: str, make: Make, saved: float) -> tuple[Fused | None, str]:
     """The wider region's plan, or None and why it is no good; `saved` are the seconds that it is good for."""
     if (objected := objection(wide, s)) is not None:
         return None, objected.reason

@@ -64,8 +64,6 @@ class GraphPass(CustomGraphPass):
 
 
 def _again(options: Options, then) -> GraphPass:
-    made = GraphPass(
-        options.rules, strict=options.strict, executor=options.executor, fuse_loads=options.fuse_loads
-    )
+    made = GraphPass(options.rules, strict=options.strict, executor=options.executor, fuse_loads=options.fuse_loads)
     made.then = then
     return made

@@ -329,4 +329,3 @@ def _walk(look: Callable[[_Path, Evaluator], bool], facts: Facts, deadline: floa
         for place in range(len(prefix), len(path.taken)):
             waiting += [[*taken[:place], other] for other in range(1, path.taken[place][1])]
     return cases
-

@@ -81,5 +81,3 @@ def _entry(rule: Rule, v: Verdict) -> dict[str, object]:
         "seconds": round(v.seconds, 3),
         "assuming": list(v.assumptions),
     }
-
-

@@ -241,4 +241,3 @@ def same(a, b, equal) -> bool:
     if isinstance(a, Quotient) and isinstance(b, Quotient):
         return equal(a, b)
     return type(a) is type(b) and a == b
-

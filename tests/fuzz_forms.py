@@ -1,7 +1,7 @@
 """Further random programs: what the grammar of fuzz_programs.py cannot say, each form a function of its own.
 
 Concatenated keys, sinks, rotations, more batch dims, groups by reshape, operands that come transposed, odd orders of
-letters, sums over a dim that is not last, axes of one element, chains, several results. Drawn by fuzz.py.
+letters, sums over a dim that is not last, axes of one element, chains, several results, points. Drawn by fuzz.py.
 """
 
 from __future__ import annotations
@@ -174,8 +174,24 @@ def _several(d: Draft) -> None:
                  "return o, -(p * (p + 1e-9).log()).sum(-1)"))  # fmt: skip
 
 
+def _points(d: Draft) -> None:
+    """Distances of points in the scores, values of two dims, pairs that each query has of its own."""
+    d.size |= {"n": d.pick(1, 3, 4, 17), "c": d.pick(2, 3, 5)}
+    d.take("q", "bihd"), d.take("k", "bjhd"), d.take("v", "bjhe"), d.take("x", "bihnc"), d.take("y", "bjhnc")
+    d.take("w", "bjhnc"), d.take("pair", "bijl"), d.take("bias", "bijh")
+    d.say("s = torch.einsum('bihd,bjhd->bhij', q, k) * 0.3", "z = x[:, :, None] - y[:, None]")
+    apart = d.pick("z.square().sum((-1, -2))", "z.abs().sum(-1).amax(-1)", "(z * z).sum(-1).mean(-1)",
+                   "z.abs().amax(-1).sum(-1)", "z.square().sum(-1).sqrt().sum(-1)")  # fmt: skip
+    d.say(f"z = {apart}.permute(0, 3, 1, 2)")
+    d.say(d.pick("s = s - 0.2 * z", "s = s - 0.2 * z + bias.permute(0, 3, 1, 2)", "s = -0.3 * z"))
+    d.middle("bh", plain=True)
+    d.say("p = p.to(v.dtype)", "a = torch.einsum('bhij,bjhe->bihe', p, v)")
+    d.say("o = torch.einsum('bhij,bjhnc->bihnc', p, w)", "u = torch.einsum('bhij,bijl->bihl', p, pair)")
+    d.say(d.pick("return a, o, u", "return o", "return u", "return a, u", "return o * w[:, :1].sigmoid(), u"))
+
+
 FORMS = (_joined_keys, _joined_scores, _sink, _rotated, _rows_of_sequences, _groups_by_reshape, _transposed, _other_dim,
-         _letters, _broadcast, _chained, _several)  # fmt: skip
+         _letters, _broadcast, _chained, _several, _points)  # fmt: skip
 
 
 def random_form(random: Random, extents: Extents = SMALL) -> Fuzzed:

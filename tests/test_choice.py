@@ -86,8 +86,8 @@ def test_a_first_use_builds_small_models_only(kind, size, monkeypatch):
     """What has no place in the work of a first use stays unknown, and its settings are predicted."""
     built = []
     model = solver._Model
-    sized = lambda problem, interval, count: built.append(solver.size(problem, interval, count)) or model(
-        problem, interval, count
+    sized = lambda problem, interval, count: (
+        built.append(solver.size(problem, interval, count)) or model(problem, interval, count)
     )
     monkeypatch.setattr(solver, "_Model", sized)
     monkeypatch.setattr(solving, "shipped_schedules", dict)

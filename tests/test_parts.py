@@ -42,7 +42,6 @@ SINGLE = Tensor("out", "float32", (2, 20, 16))
 THEORY = Path(__file__).resolve().parent.parent / "proofs" / "theory"
 
 
-
 def agree(*captured, sizes=None, parts=3, tolerance=2e-5, **given):
     """Runs the captured (term, output, order) in parts both ways, and compares every result with its meaning."""
     plan, sizes = plan_stores([Store(*one) for one in captured]), sizes or {}

@@ -13,37 +13,53 @@ from onepass.pipeline import optimize_all
 from onepass.translate import translate
 
 BATCH, ROWS, HEADS, WIDTH, POINTS, PAIR = 1, 20, 3, 16, 4, 128
+MANY, FEWER = 32, 60  # heads, and columns of pairs that take less memory than their scores, which are then not stored
 
 
-def tensors(rows=ROWS, heads=HEADS, dtype=torch.float32):
+def tensors(rows=ROWS, heads=HEADS, dtype=torch.float32, pair=PAIR):
     torch.manual_seed(0)
     make = lambda *shape: torch.randn(BATCH, rows, *shape).to(dtype)
     flat = [make(heads, WIDTH) for _ in range(3)]
     points = [make(heads, POINTS, 3), make(heads, POINTS, 3), make(heads, 2 * POINTS, 3)]
-    return [*flat, *points, make(rows, heads), make(rows, PAIR), torch.randn(heads).to(dtype)]
+    return [*flat, *points, make(rows, heads), make(rows, pair), torch.randn(heads).to(dtype)]
 
 
 def plan_of(inputs):
     return optimize_all(translate(program_of(invariant_points, *inputs)).results).plan
 
 
+def farthest(q, k, v):
+    """Scores by the largest of three differences: a tile of rows, columns and coordinates, and no matrix of those."""
+    apart = (q[:, :, :, None] - k[:, :, None]).abs().amax(-1)
+    return torch.softmax(-apart, -1) @ v
+
+
 def test_dims_of_no_matrix_are_as_long_as_they_are():
-    plan = plan_of(tensors(rows=64, heads=12, dtype=torch.bfloat16))
+    inputs = [torch.randn(1, 2, 64, width).bfloat16() for width in (3, 3, 16)]
+    plan = optimize_all(translate(program_of(farthest, *inputs)).results).plan
     (kernel,) = plan.kernels
     text = emit(kernel, plan).text
     extents = dict(line.strip().split(" = tl.arange(0, ") for line in text.splitlines() if "= tl.arange(0, " in line)
-    sizes = {d.name: d.size for d in kernel.held}
-    short = {name for name, size in sizes.items() if size in (3, POINTS, 2 * POINTS)}
-    assert len(short) >= 4
-    for name in short:
-        assert int(extents[name].rstrip(")")) == 1 << (sizes[name] - 1).bit_length()
+    (coordinate,) = (d for d in kernel.held if d.size == 3)
+    assert extents[coordinate.name] == "4)"
 
 
 def test_rows_are_those_whose_pairs_are_a_matrix():
-    """Queries would each have pairs of their own: 128 numbers for each score; heads share a query's."""
-    plan = plan_of(tensors(rows=64, heads=12, dtype=torch.bfloat16))
+    """Queries would each have pairs of their own: 60 numbers for each score; heads share a query's."""
+    plan = plan_of(tensors(rows=64, heads=MANY, dtype=torch.bfloat16, pair=FEWER))
     (kernel,) = plan.kernels
-    assert kernel.rows.size == 12 and "tl.dot(weight" in emit(kernel, plan).text
+    assert kernel.rows.size == MANY and "tl.dot(weight" in emit(kernel, plan).text
+
+
+def test_scores_no_larger_than_the_pairs_are_stored_and_every_product_is_one_of_matrices():
+    plan = plan_of(tensors(rows=64, heads=12, dtype=torch.bfloat16))
+    assert [kernel.rows.size for kernel in plan.kernels] == [64, 64, 12]
+    assert any("is stored between kernels" in note for note in plan.notes)
+    scores, *values = (emit(kernel, plan).text for kernel in plan.kernels)
+    assert "None, :, :" not in scores and "tl.sum(" not in scores  # distances without a tile of three dims
+    assert values[0].count("tl.dot(") == 2 * values[0].count("for j_start")  # points' coordinates are columns of one
+    sums = [line for text in values for line in text.splitlines() if "tl.sum(" in line]
+    assert sums and all("tl.sum(weight" in line for line in sums)
 
 
 def test_few_heads_leave_queries_as_rows():
@@ -51,9 +67,9 @@ def test_few_heads_leave_queries_as_rows():
     assert kernel.rows.size == 64
 
 
-@pytest.mark.parametrize("heads", [1, HEADS, 12])
-def test_it_computes_the_same(heads):
-    inputs = tensors(heads=heads)
+@pytest.mark.parametrize("heads, pair", [(1, PAIR), (HEADS, FEWER), (HEADS, PAIR), (12, PAIR), (MANY, FEWER)])
+def test_it_computes_the_same(heads, pair):
+    inputs = tensors(heads=heads, pair=pair)
     plan = plan_of(inputs)
     exact = invariant_points(*(x.double() for x in inputs))
     values = dict(zip(inspect.signature(invariant_points).parameters, inputs, strict=True))

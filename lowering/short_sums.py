@@ -1,0 +1,38 @@
+"""Sums of what two sides give for each place of a short dim, as distances are, written out: one tile less deep.
+
+Σ_d f(a_id, b_jd) = f(a_i0, b_j0) + f(a_i1, b_j1) + ...: in a tile of rows and columns each term takes one register a
+pair, and no thread waits for another. A pure function over terms, called by build.py.
+"""
+
+from __future__ import annotations
+
+from ..egraph.ops import const, iota, make
+from ..egraph.term import Term, rebuild, substitute, subterms
+from .dims import sides_between
+
+PLACES = 16  # of a dim that is written out
+MOST = 48  # nodes over both sides that are written for one sum
+
+
+def written_out(root: Term) -> Term:
+    """The same term with every such sum over a short dim as a sum of terms."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        return _terms(made) if made.op == "reduce" and made.attrs[0] == "sum" and _is_short(made) else made
+
+    return rebuild(root, change)
+
+
+def _is_short(r: Term) -> bool:
+    size, dim = r.attrs[1].size, r.attrs[1]
+    between = [n for n in subterms(r.args[0]) if dim in n.dims and dim not in sides_between(n) and sides_between(n)]
+    return isinstance(size, int) and size <= PLACES and 0 < len(between) * size <= MOST
+
+
+def _terms(r: Term) -> Term:
+    terms = [substitute(r.args[0], {iota(r.attrs[1]): const(place)}) for place in range(r.attrs[1].size)]
+    while len(terms) > 1:  # by pairs: no chain of additions, each waiting for the one before
+        pairs = [make("add", tuple(terms[k : k + 2])) for k in range(0, len(terms) - 1, 2)]
+        terms = pairs + terms[2 * len(pairs) :]
+    return terms[0]

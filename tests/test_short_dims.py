@@ -1,0 +1,137 @@
+"""Short dims of a tile: sums over them written out, values' dims joined to columns, scores stored between batches."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+from onepass.capture import program_of
+from onepass.egraph.evaluate import evaluate
+from onepass.egraph.ops import iota, load, sum_over
+from onepass.egraph.term import Dim, Tensor, reduces
+from onepass.lowering.columns import joined
+from onepass.lowering.cuts import between_batches
+from onepass.lowering.plan import Store
+from onepass.lowering.short_sums import PLACES, written_out
+from onepass.lowering.tiled import tiled_results
+from onepass.lowering.triton_launch import Launcher
+from onepass.pipeline import optimize_all
+from onepass.translate import translate
+
+I, J = Dim("i", 5), Dim("j", 7)
+
+
+def of(name, *dims):
+    return load(Tensor(name, "float32", tuple(d.size for d in dims)), *map(iota, dims))
+
+
+def squares(size):
+    d = Dim("d", size)
+    apart = of("q", I, d) - of("k", J, d)
+    return sum_over(d, apart * apart)
+
+
+def product(size):
+    d = Dim("d", size)
+    return sum_over(d, of("q", I, d) * of("k", J, d))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, PLACES])
+def test_a_short_sum_of_differences_is_written_out_and_stays_equal(size):
+    term = squares(size)
+    values = {"q": torch.randn(5, size).numpy(), "k": torch.randn(7, size).numpy()}
+    assert not reduces(written_out(term))
+    np.testing.assert_allclose(evaluate(written_out(term), values), evaluate(term, values), rtol=1e-12)
+
+
+@pytest.mark.parametrize("term", [squares(PLACES + 1), product(3), product(1)], ids=["long", "matrices", "one"])
+def test_long_sums_and_products_of_matrices_stay(term):
+    assert written_out(term) == term
+
+
+def test_a_sum_of_sums_is_written_out_as_one():
+    c, d = Dim("c", 3), Dim("d", 4)
+    apart = of("q", I, d, c) - of("k", J, d, c)
+    assert not reduces(written_out(sum_over(c, sum_over(d, apart * apart))))
+    more, most = Dim("c", 4), Dim("d", PLACES)
+    apart = of("q", I, most, more) - of("k", J, most, more)
+    kept = written_out(sum_over(more, sum_over(most, apart * apart)))
+    assert {r.attrs[1] for r in reduces(kept)} == {more}  # 64 differences are too many
+
+
+# Columns of two dims
+
+
+def attend(q, k, v):
+    return torch.einsum("bhij,bjhpx->bihpx", torch.softmax(torch.einsum("bihc,bjhc->bhij", q, k), -1), v)
+
+
+def attend_weighted(q, k, v, weight):
+    return attend(q, k, v) * weight
+
+
+def inputs(dtype=torch.float32):
+    torch.manual_seed(0)
+    return [torch.randn(2, 20, 3, *last).to(dtype) for last in ((16,), (16,), (5, 3))]
+
+
+def planned(function, tensors):
+    return optimize_all(translate(program_of(function, *tensors)).results).plan
+
+
+@pytest.mark.parametrize("run", [tiled_results, lambda plan, values: Launcher(plan).results(values)])
+def test_two_dims_of_values_are_columns_of_one_matrix(run):
+    tensors = inputs()
+    plan = planned(attend, tensors)
+    (kernel,) = plan.kernels
+    assert [d.size for d in kernel.held] == [16, 15]
+    (result,) = run(plan, dict(zip(inspect.signature(attend).parameters, tensors, strict=True)))
+    torch.testing.assert_close(result, attend(*tensors), rtol=1e-4, atol=1e-5)
+
+
+def test_dims_of_which_something_has_one_alone_stay_two():
+    plan = planned(attend_weighted, [*inputs(), torch.randn(3)])
+    assert {5, 3} <= {d.size for d in plan.kernels[0].held}
+
+
+def test_columns_that_no_tile_holds_stay_two():
+    rows, first, second = Dim("r", 9), Dim("f", 32), Dim("s", 16)
+    term = of("v", rows, first, second) + 1.0
+    store = Store(term, Tensor("output", "float32", (9, 32, 16)), (rows, first, second))
+    for whole, held, shape in [
+        ((first, second), 256, (9, 32, 16)), ((second,), 512, (9, 32, 16)), ((first, second), 512, (9, 512)),
+    ]:  # fmt: skip
+        (found,), _ = joined([store], [term], lambda _, whole=whole: whole, held)
+        assert found.output.shape == shape
+
+
+# Scores between products of different batches
+
+
+def with_pairs(q, k, pair):
+    """Scores for each head, and values for each query: of no dim are both products ones of matrices."""
+    weights = torch.softmax(torch.einsum("ihc,jhc->hij", q, k), -1)
+    return torch.einsum("hij,ijc->ihc", weights, pair)
+
+
+def pairs(rows, heads, columns, dtype=torch.float32):
+    torch.manual_seed(0)
+    return [torch.randn(*shape).to(dtype) for shape in ((rows, heads, 16), (rows, heads, 16), (rows, rows, columns))]
+
+
+@pytest.mark.parametrize("dtype, columns, stored", [
+    (torch.float32, 8, True), (torch.float32, 7, False), (torch.bfloat16, 16, True), (torch.bfloat16, 15, False),
+])  # fmt: skip
+def test_scores_are_stored_where_the_pairs_take_as_much_memory(dtype, columns, stored):
+    tensors = pairs(20, 8, columns, dtype)
+    plan = planned(with_pairs, tensors)
+    assert len(plan.kernels) == (2 if stored else 1)
+    (result,) = tiled_results(plan, dict(zip(("q", "k", "pair"), tensors, strict=True)))
+    exact = with_pairs(*(x.double() for x in tensors))
+    assert (result - exact).abs().max() < (1e-4 if dtype is torch.float32 else 2e-2)
+
+
+def test_scores_with_rows_of_their_own_are_not_stored():
+    (result,) = translate(program_of(attend, *inputs())).results
+    assert between_batches(result.term, Dim("unknown", 20), 256) is None
