@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from keyword import kwlist
-from math import inf, isfinite, isinf, isnan
+from math import frexp, inf, isfinite, isinf, isnan, ldexp, log2
+from struct import pack, unpack
 
 from ..egraph.affine import bounds
 from ..egraph.term import Dim, Term
@@ -18,6 +19,7 @@ from .plan import NotPlannable
 
 STRUCTURAL = ("const", "iota", "load", "var", "size", "cast", "reduce", "scaled", "scale", "mantissa", "pow")
 HALVES = ("float16", "bfloat16")
+LEADING = 12  # bits of a float32's 24: so many of either factor make an exact product
 TEMPLATES = {
     "neg": "-{0}",
     "exp": "tl.exp({0})",
@@ -59,6 +61,7 @@ BY_BITS = {  # by a power of two: two's complement makes these the floor of nega
 }
 FLOAT_TEMPLATES = {"floordiv": "tl.floor({0} / {1})", "mod": "{0} - tl.floor({0} / {1}) * {1}"}
 HELPERS = {  # small device functions that a kernel's text brings along when it calls them
+    "exp2_in_parts": "return tl.exp2({x} * {y}) * tl.exp2({x} * {z})",
     "log_of_one_plus": "u = 1.0 + {x}\n    return tl.where(u == 1.0, {x}, tl.log(u) * ({x} / (u - 1.0)))",
     "hyperbolic_tangent": (
         "e = tl.exp(-2.0 * tl.abs({x}))\n    t = (1.0 - e) / (1.0 + e)\n    return tl.where({x} < 0, -t, t)"
@@ -117,8 +120,9 @@ def helpers(text: str) -> str:
 
 
 def _helper(name: str) -> str:
-    arguments = "x, y" if "{y}" in HELPERS[name] else "x"
-    return f"@triton.jit\ndef {name}({arguments}):\n    {HELPERS[name].format(x='x', y='y')}\n\n\n"
+    arguments = [x for x in "xyz" if f"{{{x}}}" in HELPERS[name]]
+    body = HELPERS[name].format(**dict(zip(arguments, arguments)))
+    return f"@triton.jit\ndef {name}({', '.join(arguments)}):\n    {body}\n\n\n"
 
 
 def type_name(dtype: str) -> str:
@@ -181,11 +185,26 @@ def _power(node: Term, texts: list[str]) -> str:
     if exponent == 0:
         return f"tl.where({texts[0]} == {texts[0]}, 1.0, 1.0)"
     fraction = exponent is not None and isfinite(exponent) and not float(exponent).is_integer()
+    if exponent is None and node.args[0].op == "const" and positive(node.args[0]) and not reads(node.args[1]):
+        return _power_of_literal(float(node.args[0].attrs[0]), node.dtype, texts[1])
     if fraction or (exponent is None and positive(node.args[0]) and not reads(node.args[1])):
         return f"tl.exp2(tl.log2({texts[0]}) * {texts[1]})"
     if exponent is not None:  # a tile, as the helper expects
         texts = [texts[0], f"tl.where({texts[0]} == {texts[0]}, {literal(exponent)}, {literal(exponent)})"]
     return f"power({', '.join(texts)})"
+
+
+def _power_of_literal(base: float, dtype: str, exponent: str) -> str:
+    """By the base's logarithm: in float32 its leading 12 bits, which a whole exponent multiplies exactly, and the rest.
+
+    A device's own logarithm would be off by 2^-22, and the power by that times the exponent.
+    """
+    if dtype == "float64":
+        return f"tl.exp2({exponent} * {log2(base)!r})"
+    logarithm = log2(unpack("f", pack("f", base))[0])
+    fraction, power = frexp(logarithm)
+    leading = ldexp(round(ldexp(fraction, LEADING)), power - LEADING)
+    return f"exp2_in_parts({exponent}, {leading!r}, {logarithm - leading!r})"
 
 
 def is_atom(text: str) -> bool:

@@ -35,6 +35,7 @@ UNUSUAL = ("infinite value at the end", "a key is NaN", "a value is NaN", "near 
 TIMES = {"large": 40, "near the end of half": 200}  # of the floor
 DRAWN = (random_program, random_form, random_layer, random_layer)
 MASKS = ("keep", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu")
+SINGLE = ("float32", ".float()", "0.9 **")  # what rounds to float32 in programs of any dtype
 LOUD = ("crash", "wrong", "failed executor", "recompiled")
 
 
@@ -82,7 +83,7 @@ def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
     said = program.source
     masked = any(word in said for word in MASKS)
     hidden = program.regime in UNUSUAL and masked  # absent: a law's assumption
-    rounded = "float32" if "float32" in said or ".float()" in said else program.dtype
+    rounded = "float32" if any(word in said for word in SINGLE) else program.dtype
     times = TIMES.get(program.regime, 1) if rounded in ("float32", "float64") else 1
     return compared(got, eager, exact, hidden, getattr(torch, rounded), times)
 
