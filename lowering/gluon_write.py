@@ -51,6 +51,8 @@ def gluon(text: str) -> str:
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
+    takes_steps = False
+
     def __init__(self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term], spared: int = 0):
         super().__init__(kernel, facts, roots)
         self.names.taken.update(RESERVED)

@@ -6,9 +6,11 @@ matrices, the second with all rows and columns as its columns. Used by triton_te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..egraph.cost import contracts
-from ..egraph.term import Dim, Term, factors
-from .dims import sum_factors
+from ..egraph.term import Dim, Term, factors, subterms
+from .dims import CONTRACTIBLE, sum_factors
 from .plan import Kernel, NotPlannable
 from .triton_ops import HALVES, Value
 
@@ -50,6 +52,14 @@ def merged(groups: dict[tuple[Dim, ...], list]) -> dict[tuple[Dim, ...], list]:
         around = [k for k in groups if {*key} < {*k}]
         found.setdefault(around[0] if len(around) == 1 and key else key, []).extend(parts)
     return found
+
+
+def has_cubes(kernel: Kernel, roots: Sequence[Term], placed: set[Dim]) -> bool:
+    """Whether something but a product is computed for three dims of a tile at once, as a difference is; `placed` dims
+    have one place in a tile."""
+    states = {r for loop in kernel.loops for state in loop.accumulators for r in state.reductions}  # made of the roots
+    solid = (n for root in roots for n in subterms(root, states.__contains__) if n.op not in CONTRACTIBLE)
+    return any(kernel.rows in n.dims and len(n.dims - placed) > 2 for n in solid)
 
 
 def require_halves(kind: str) -> None:

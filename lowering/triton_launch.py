@@ -32,17 +32,17 @@ from .compat import (
     spilled,
 )
 from .cuts import FEW
-from .dims import CONTRACTIBLE
 from .guard_bits import Words, word_plan
 from .map_lists import visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
 from .sizes import UnknownSize, resolve
-from .triton_cubes import leading
+from .triton_cubes import has_cubes, leading
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_product import multiplies_parts
+from .triton_steps import stepped
 from .triton_term import Facts
-from .tuning import CUBES, PARTS, SPILLED, Config, cube_config, default_config, of_few_rows
+from .tuning import CUBES, PARTS, SHARING, SPILLED, Config, cube_config, default_config, of_few_rows
 
 INT32 = 2**31
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
@@ -339,30 +339,24 @@ def widest(kernel: Kernel) -> tuple[int, int]:
     return width, max(size, 4 if kernel.exact else 2)
 
 
-def _has_cubes(kernel: Kernel) -> bool:
-    """Whether something but a product is computed for three dims of a tile at once, as a difference is."""
-    placed = set(kernel.grid)
-    states = {r for loop in kernel.loops for state in loop.accumulators for r in state.reductions}  # made of the roots
-    solid = (n for root in roots(kernel) for n in subterms(root, states.__contains__) if n.op not in CONTRACTIBLE)
-    return any(kernel.rows in n.dims and len(n.dims - placed) > 2 for n in solid)
-
-
 def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     """The default configuration, for few rows another; guards that compare 64-bit data along a wide loop tile need its
     registers."""
     width, size = widest(kernel)
-    if (lead := leading(kernel, {n for root in roots(kernel) for n in subterms(root)})) and kernel.loops:
+    nodes = {n for root in roots(kernel) for n in subterms(root)}
+    if (lead := leading(kernel, nodes)) and kernel.loops:
         extent = lambda dims: prod(_power(d) for d in dims)
         apart = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
         states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
         return cube_config(max(map(_power, lead)), max(extent(r.dims - apart) for r in states), width)
-    if _has_cubes(kernel):
+    if has_cubes(kernel, roots(kernel), {*kernel.grid, *stepped(kernel, nodes)}):
         return CUBES
     if size == 4 and multiplies_parts(kernel):
         return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
     found = of_few_rows(width, size) if few else default_config(width, size, name)
-    nodes = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
-    long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in nodes)
+    found = replace(found, warps=SHARING) if stepped(kernel, nodes) and not few else found
+    guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
+    long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
     return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found
 
 

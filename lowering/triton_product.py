@@ -15,6 +15,7 @@ from .precision import native
 from .triton_cubes import batched, merged, mixed, require_halves
 from .triton_ops import HALVES, Value, is_integer, literal, type_name
 
+PATTERN = 64  # halves in the 128 bytes after which shared memory's widest pattern repeats
 NARROW = 128  # columns of a matrix that is multiplied in parts
 
 
@@ -66,6 +67,17 @@ def operands(kernel: Kernel, nodes) -> list[Term]:
     bodies += [n.args[1] for n in nodes if n.op == "scaled"]
     parts = [native(part) for body in bodies for part in factors(body)]
     return [part for part in parts if part is not None and part.op == "load"]
+
+
+def alike(loads: list[Term], held: dict[Dim, int], multiplied: set[Dim]) -> dict[Dim, int]:
+    """Extents of the last dims of matrices that are multiplied, none narrower than the shared memory's widest pattern
+    that one has.
+
+    ptxas of CUDA 12.8 loses half of the address of a matrix that lies where one of another pattern was.
+    """
+    last = {d for n in loads for d in n.args[-1].dims if n.dtype in HALVES and d in held} & multiplied
+    widest = min(PATTERN, max((held[d] for d in last), default=0))
+    return {d: max(held[d], widest) for d in last}
 
 
 def zero_at_padding(part, dim: Dim) -> bool:

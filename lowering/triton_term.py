@@ -7,7 +7,8 @@ are in triton_product.py; triton_emit.py drives it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..egraph.affine import affine
@@ -16,10 +17,9 @@ from ..egraph.term import Dim, Tensor, Term, substitute, subterms
 from .plan import BlockMap, Kernel, NotPlannable
 from .triton_cubes import LEAST, dims_of_matrices, leading
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
-from .triton_product import contract, operands
+from .triton_product import alike, contract, operands
+from .triton_steps import step, stepped
 from .weighing import Weighing, gauge_of, read_again, weighing
-
-PATTERN = 64  # halves in the 128 bytes after which shared memory's widest pattern repeats
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class Scope:
 
 
 class TileWriter:
-    """Writes the values of one kernel. `outer` is straight-line code, `inner` the body of the loop being written."""
+    """Writes the values of one kernel. `outer` is straight-line code, `inner` the body of the loop being written, and
+    `step` a dim that is folded place by place inside of either."""
+
+    takes_steps = True
 
     def __init__(self, kernel: Kernel, facts: Facts, roots: list[Term]):
         self.kernel, self.facts, self.names = kernel, facts, Names()
@@ -50,10 +53,12 @@ class TileWriter:
         nodes = {node for root in roots for node in subterms(root)}
         self.uses = Counter(a for node in nodes for a in node.args)
         self.lead = leading(kernel, nodes)
-        held = _held(kernel, nodes)
+        self.steps = stepped(kernel, nodes) if self.takes_steps and not self.lead else set()
+        self.step: tuple[Dim, Scope] | None = None
+        held = [d for d in _held(kernel, nodes) if d not in self.steps]
         multiplied = dims_of_matrices(kernel, nodes) if not self.lead else {*held} - {*self.lead}
         self.held = {d: max(LEAST * (d in multiplied), 1 << (self._static(d) - 1).bit_length()) for d in held}
-        self.held |= self.alike(operands(kernel, nodes), multiplied)
+        self.held |= alike(operands(kernel, nodes), self.held, multiplied - {*self.lead})
         self.rows = kernel.tiled
         columns = dict.fromkeys(loop.dim for loop in kernel.loops)
         self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.held if d not in self.lead))
@@ -72,17 +77,6 @@ class TileWriter:
             raise NotPlannable(f"dim {dim} is held in a tile but its size {dim.size} is not known")
         return dim.size
 
-    def alike(self, loads: list[Term], multiplied: set[Dim]) -> dict[Dim, int]:
-        """Extents of the last dims of matrices that are multiplied, none narrower than the shared memory's widest
-        pattern that one has.
-
-        ptxas of CUDA 12.8 loses half of the address of a matrix that lies where one of another pattern was.
-        """
-        last = {d for n in loads for d in n.args[-1].dims if n.dtype in HALVES and d in self.held}
-        last = (last - {*self.lead}) & multiplied
-        widest = min(PATTERN, max((self.held[d] for d in last), default=0))
-        return {d: max(self.held[d], widest) for d in last}
-
     # Scopes and names
 
     def open(self, loop: Dim, start: str, ragged: bool) -> None:
@@ -93,8 +87,20 @@ class TileWriter:
         lines, self.inner, self.loop, self.ragged, self.kept = self.inner.lines, None, None, False, None
         return lines
 
+    @contextmanager
+    def stepping(self, dim: Dim, place: str) -> Iterator[Scope]:
+        """What depends on the dim is written for one place of it, into a scope of its own."""
+        self.starts[dim], self.step = place, (dim, Scope())
+        yield self.step[1]
+        self.step = None
+
+    def steps_in(self, dims) -> bool:
+        return self.step is not None and self.step[0] in dims
+
     def scope_of(self, dims) -> Scope:
         """The outermost scope that has these dims: tiles of a loop's dim exist only inside that loop."""
+        if self.steps_in(dims):
+            return self.step[1]
         missing = [d for d in dims if d in self.blocks and d not in self.rows and d != self.loop]
         if missing:
             raise NotPlannable(f"a value over {missing[0]} is needed outside the loop over {missing[0]}")
@@ -138,7 +144,7 @@ class TileWriter:
 
         Left inside of several loops, Triton 3.6 shares its change of layout among them, where it is not defined.
         """
-        if self.loop not in dims or self.loop in value.dims or len(value.dims) < 2:
+        if self.loop not in dims or self.loop in value.dims or len(value.dims) < 2 or self.step is not None:
             return value
         build = lambda: self.assign(f"{value.text}_wide", Value(self.align(value, dims), dims, value.dtype), self.outer)
         return self.once(("wide", value.text, dims), (), build)
@@ -260,15 +266,16 @@ class TileWriter:
         held = [d for d in dims if d in self.held]
         names = {iota(d): make("var", (), (f"held {dims.index(d)} of {d.size}", "int64")) for d in held}
         key = (node.attrs[0], *(substitute(x, names) for x in node.args), *(self.held[d] for d in held))
-        found = self.once(key, dims, lambda: self._loaded(node, dims))
+        scope = node.dims if self.steps_in(node.dims) else dims
+        found = self.once(key, scope, lambda: self._loaded(node, dims, self.scope_of(scope)))
         return Value(found.text, dims, found.dtype)
 
-    def _loaded(self, node: Term, dims: tuple[Dim, ...]) -> Value:
+    def _loaded(self, node: Term, dims: tuple[Dim, ...], scope: Scope) -> Value:
         tensor = node.attrs[0]
         pointer = self.address(tensor, node.args, dims)
         mask = self.conjunction(*(self.padding(d) for d in dims), self.kept if self.loop in dims else None)
         guard = f", mask={self.align(mask, dims)}, other={'False' if tensor.dtype == 'bool' else '0'}" if mask else ""
-        return self.assign(f"{tensor.name}_tile", Value(f"tl.load({pointer}{guard})", dims, tensor.dtype))
+        return self.assign(f"{tensor.name}_tile", Value(f"tl.load({pointer}{guard})", dims, tensor.dtype), scope)
 
     def address(self, tensor: Tensor, index: tuple[Term, ...], dims) -> str:
         """Pointer text: a scalar base in 64 bits, the loop's start, and tile offsets that no loop changes."""
@@ -305,12 +312,15 @@ class TileWriter:
         elif dims:
             offsets.append(Value(f"{atom(self.value(one).text)}.to(tl.int64) * {stride}", dims, "int64"))
         else:
-            base.append(f"tl.cast({self.value(one).text}, tl.int64) * {stride}")
+            part = moving if self.steps_in(one.dims) else base
+            part.append(f"tl.cast({self.value(one).text}, tl.int64) * {stride}")
 
     # Reductions
 
     def _reduce(self, node: Term) -> Value:
         monoid, dim = node.attrs
+        if dim in self.steps:
+            return step(self, node)
         if dim not in self.held:
             raise NotPlannable(f"the reduction over {dim} is in no accumulator of this kernel")
         body = node.args[0]

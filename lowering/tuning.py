@@ -68,6 +68,7 @@ DEFAULTS = (
     Row("", 8, 1 << 30, Config(16, 16, 4, 1)),
 )
 CUBES = Config(16, 16, 8, 1)  # for tiles of three dims, rows by loop by held: 128 float32 of 128 columns a thread
+SHARING = 8  # warps for a tile of scores that is folded place by place: of four, each thread would keep 32 sums
 SPILLED = 128  # registers that a thread may keep in memory: kernels that were well off keep 16, a bad one 264
 PARTS = Config(64, 16, 4, 1)  # without a loop, where a held matrix of up to 64 columns is multiplied in parts
 CARRIED, WIDE = 128, 64  # float32 that a thread keeps of accumulators, and of a tile of three dims without them

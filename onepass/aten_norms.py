@@ -1,4 +1,4 @@
-"""How norms over an axis are pulled: a sum of powers, and what is done with its root. Registered for translate.py.
+"""How norms over an axis and distances are pulled: a sum of powers, and what is done with its root. For translate.py.
 
 Halves are computed in float32 and rounded once, as PyTorch does.
 """
@@ -10,10 +10,12 @@ from dataclasses import replace
 
 import torch
 
-from .aten_reductions import fold
-from .egraph.ops import const
+from .aten_reductions import batch_index, fold
+from .egraph.ops import const, iota, make, reduce, sum_over
 from .egraph.term import Term
 from .values import Call, Value, apply, compute_dtype, convert, element, handles, kind_of, literal, spread
+
+BY_PRODUCT = 25  # rows of either side, beyond which PyTorch takes distances as √(|a|² + |b|² - 2 a · b)
 
 
 def _powers(source: Value, dtype: str, order: float) -> Value:
@@ -56,5 +58,34 @@ def rms_norm(call: Call) -> Value:
         x = apply("mul", element(source, index, dtype), root)
         x = x if weight is None else apply("mul", x, element(weight, spread(weight, index, source.shape), dtype))
         return convert(x, kind_of(call.meta.dtype))
+
+    return call.value(pull)
+
+
+@handles("aten.cdist.default")
+def distances(call: Call) -> Value:
+    """Of order 1, 2 or infinity; of order 2 by a product where PyTorch takes one, whose rounding is then the same."""
+    left, right, order = call["x1"], call["x2"], call["p"]
+    if order not in (1, 2, math.inf):
+        raise call.refuse("is supported of order 1, 2 and infinity")
+    dtype, binder = compute_dtype(call.meta.dtype), call.binder(left.shape[-1])
+    long = any(isinstance(n, int) and n > BY_PRODUCT for n in (left.shape[-2], right.shape[-2]))
+    by_product = order == 2 and (long if call["compute_mode"] in (None, 0) else call["compute_mode"] == 1)
+
+    def pull(index) -> Term:
+        batch, shape = index[:-2], call.meta.shape[:-2]
+        a, b = (
+            element(x, (*batch_index(x, batch, shape), place, iota(binder)), dtype)
+            for x, place in zip((left, right), index[-2:])
+        )
+        if by_product:
+            squares = sum_over(binder, a * a) + sum_over(binder, b * b)
+            apart = squares - sum_over(binder, a * b) * const(2.0)
+            result = apply("sqrt", make("maximum", (apart, const(0.0))))
+        elif order == 2:
+            result = apply("sqrt", sum_over(binder, (a - b) * (a - b)))
+        else:
+            result = reduce("sum" if order == 1 else "max", binder, apply("abs", a - b))
+        return convert(result, kind_of(call.meta.dtype))
 
     return call.value(pull)

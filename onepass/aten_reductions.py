@@ -213,14 +213,14 @@ def product_of(call, left: Value, right: Value) -> Value:
         shape = call.meta.shape[: len(batch)]
         row = () if one_left else (tail.pop(0),)
         column = () if one_right else (tail.pop(0),)
-        a = (*_batch(left, batch, shape), *row, iota(binder))
-        b = (*_batch(right, batch, shape), iota(binder), *column)
+        a = (*batch_index(left, batch, shape), *row, iota(binder))
+        b = (*batch_index(right, batch, shape), iota(binder), *column)
         return contraction(call, [element(left, a, dtype), element(right, b, dtype)], [binder], dtype)
 
     return Value(call.meta, pull)
 
 
-def _batch(value: Value, batch, shape):
+def batch_index(value: Value, batch, shape):
     """The batch part of an index into an operand that is broadcast over batch axes."""
     own = value.shape[:-2]
     kept, sizes = batch[len(batch) - len(own) :], shape[len(batch) - len(own) :]
@@ -337,10 +337,10 @@ def scaled_dot_product_attention(call):
         if group != 1:
             batch = (*batch[:head], floordiv(batch[head], const(group)))
         shape = tuple(call.meta.shape[: len(batch)])
-        return _batch(source, batch, shape) if group == 1 else batch
+        return batch_index(source, batch, shape) if group == 1 else batch
 
     def score(batch, i, j):
-        a = element(query, (*_batch(query, batch, call.meta.shape[: len(batch)]), i, iota(channel)), dtype)
+        a = element(query, (*batch_index(query, batch, call.meta.shape[: len(batch)]), i, iota(channel)), dtype)
         b = element(key, (*shared(key, batch), j, iota(channel)), dtype)
         scores = contraction(call, [a, b], [channel], dtype) * factor
         if call["is_causal"]:

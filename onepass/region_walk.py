@@ -24,6 +24,12 @@ WHOLE: Broken = (None, None)
 PICKS = ("getitem", "select")
 # Unknown operations that reduce say so in their names: gumbel_softmax, a user's softmax, argmax, cumsum.
 REDUCING = ("softm", "argm", "cum")
+VECTOR_NORMS = ("norm", "vector_norm", "linalg_vector_norm")
+FOLDS = ("mean", "amax", "amin")
+PROJECTIONS = ("linear", "matmul", "__matmul__", "linalg_matmul")
+NORMALISERS = (
+    "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax softmin logsumexp amax"
+).split()
 
 
 @dataclass
@@ -49,6 +55,13 @@ class Survey:
 
 def survey(graph: fx.Graph) -> Survey:
     """What is known of every node of the graph."""
+    s = _walk(graph, NOTHING)
+    scores = frozenset(n for node in s.order for n in _scores_of_pairs(node, s))
+    return _walk(graph, scores) if scores else s
+
+
+def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
+    """One walk; scores: what is made of pairs point by point and counts as a product of them, as sums always do."""
     s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, [], {}, {}, {}, {})
     open_scopes: list[str] = []
     for position, node in enumerate(s.order):
@@ -59,7 +72,8 @@ def survey(graph: fx.Graph) -> Survey:
         kind = "mixture" if mixed else kind
         if kind == "reduction" and name_of(node) == "sum":
             mixed = axes.totalled(node, s.axes)
-            kind = "contraction" if mixed is None and _is_outer(node.all_input_nodes[0], s) else kind
+            kind = "contraction" if mixed is None and _made_of_pairs(node.all_input_nodes[0], s) else kind
+        kind = "contraction" if node in scores else kind
         _enter_or_leave(name_of(node), open_scopes)
         s.place[node], s.kind[node], s.scope[node] = position, kind, open_scopes[-1] if open_scopes else ""
         inputs = node.all_input_nodes
@@ -195,19 +209,76 @@ def _merges(view: fx.Node) -> bool:
     return name_of(view) not in PICKS and len(shape(view.all_input_nodes[0]) or ()) > 2
 
 
-def _is_outer(node: fx.Node, s: Survey) -> bool:
-    """Larger than whatever it is computed from, point by point: a product, or a distance, of all pairs."""
-    own, waiting, larger = shape(node), [node], False
+def _leaves_pairs(node: fx.Node, s: Survey) -> bool:
+    """A fold of what is made of pairs that leaves pairs, as that of a distance does and that of scores does not."""
+    source, place = node.all_input_nodes[0], 2 if name_of(node) in VECTOR_NORMS else 1
+    given = node.kwargs.get("dim", node.args[place] if len(node.args) > place else None)
+    folded = [d for d in (given if isinstance(given, tuple | list) else [given]) if isinstance(d, int)]
+    found = _made_of_pairs(source, s) if folded else []
+    return bool(found) and all(side - {d % len(shape(source)) for d in folded} for n in found for side in _sides(n))
+
+
+def _weighs_pairs(node: fx.Node, s: Survey) -> bool:
+    """A product with weights of what is made of pairs, that makes fewer numbers of each, as of tanh(q + k)."""
+    pairs = next(n for n in node.all_input_nodes if shape(n) is not None)
+    fewer = shape(node) is not None and prod(hinted(value_of_node(node))) < prod(hinted(value_of_node(pairs)))
+    return fewer and bool(_made_of_pairs(pairs, s))
+
+
+def _made_of_pairs(node: fx.Node, s: Survey) -> list[fx.Node]:
+    """What the node is computed from, point by point and by nothing else, that is larger than both of its operands."""
+    own, waiting, found = shape(node), [node], []
     while waiting:
         inner = waiting.pop()
-        if s.kind.get(inner) not in ("pointwise", "cast") or shape(inner) is None:
-            return False
         inputs = [n for n in inner.all_input_nodes if shape(n) is not None]
-        if shape(inner) == own and len(inputs) == 2 and own not in map(shape, inputs):
-            larger = True
-        else:
-            waiting += inputs
-    return larger
+        alike = [n for n in inputs if shape(n) == own]
+        if s.kind.get(inner) not in ("pointwise", "cast") or not inputs:
+            return []
+        found += [inner] if not alike and len(inputs) == 2 else []
+        waiting += alike or ([] if len(inputs) == 2 else inputs)
+    return found
+
+
+def _is_outer(node: fx.Node) -> bool:
+    """Whether a pointwise operation is of two operands, both smaller than its result."""
+    inputs = [shape(n) for n in node.all_input_nodes if shape(n) is not None]
+    return len(inputs) == 2 and shape(node) not in inputs
+
+
+def _sides(node: fx.Node) -> list[set[int]]:
+    """The axes that only the one operand of such an operation has, and those of the other."""
+    own = shape(node)
+    shapes = [shape(n) for n in node.all_input_nodes if shape(n) is not None]
+    one, other = ((1,) * (len(own) - len(x)) + tuple(x) for x in shapes)
+    return [{k for k, (a, b) in enumerate(zip(*pair)) if a != 1 and b == 1} for pair in ((one, other), (other, one))]
+
+
+def _scores_of_pairs(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
+    """What a softmax reads that is made of pairs point by point, where no product is behind it."""
+    if s.kind[node] != "reduction" or name_of(node) not in NORMALISERS or s.plain[node.all_input_nodes[0]]:
+        return
+    if _scores_pairs(node, s):  # makes them
+        return
+    waiting, seen = [node.all_input_nodes[0]], set()
+    while waiting:
+        inner = waiting.pop()
+        if inner in seen or shape(inner) is None:
+            continue
+        seen.add(inner)
+        if _scores_pairs(inner, s):
+            yield inner
+        elif s.kind[inner] == "view":
+            waiting += inner.all_input_nodes[:1]
+        elif s.kind[inner] in ("pointwise", "cast"):
+            waiting += [n for n in inner.all_input_nodes if shape(n) == shape(inner)]
+
+
+def _scores_pairs(node: fx.Node, s: Survey) -> bool:
+    if s.kind[node] == "pointwise":
+        return _is_outer(node) and all(_sides(node)) and value_of_node(node).is_floating_point()
+    if s.kind[node] == "layer":
+        return name_of(node) in PROJECTIONS and _weighs_pairs(node, s)
+    return name_of(node) in (*FOLDS, *VECTOR_NORMS) and _leaves_pairs(node, s)
 
 
 def is_lookup(node: fx.Node, s: Survey) -> bool:

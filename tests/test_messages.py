@@ -25,12 +25,6 @@ def projected(x, w):
     return torch.softmax(wide, -1) @ x
 
 
-def added(q, k, v, w):
-    scores = torch.nn.functional.linear(torch.tanh(q[:, :, None] + k[:, None]), w)
-    weights = torch.softmax(scores[..., 0], -1)
-    return weights @ v
-
-
 def spread(x, v):
     scores = torch.cumsum(x, -1)
     return torch.softmax(scores, -1) @ v
@@ -41,7 +35,6 @@ def spread(x, v):
     [
         (weighted, [(2, 20, 20), (2, 20, 16)], "is scores, an input of this graph", 1),
         (projected, [(2, 16, 16), (16, 16)], "comes from linear at {0}, a product with weights", 2),
-        (added, [(2, 20, 16)] * 3 + [(1, 16)], "comes from linear at {0}, a product with weights", 2),
         (spread, [(2, 20, 20), (2, 20, 16)], "comes from cumsum at {0}, which onepass has no terms for", 2),
     ],
 )

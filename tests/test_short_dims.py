@@ -15,6 +15,7 @@ from onepass.lowering.cuts import between_batches
 from onepass.lowering.plan import Store
 from onepass.lowering.short_sums import PLACES, written_out
 from onepass.lowering.tiled import tiled_results
+from onepass.lowering.triton_emit import emit
 from onepass.lowering.triton_launch import Launcher
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
@@ -58,6 +59,52 @@ def test_a_sum_of_sums_is_written_out_as_one():
     apart = of("q", I, most, more) - of("k", J, most, more)
     kept = written_out(sum_over(more, sum_over(most, apart * apart)))
     assert {r.attrs[1] for r in reduces(kept)} == {more}  # 64 differences are too many
+
+
+# Folds of pairs over a longer dim, place by place
+
+
+def squared(q, k, v):
+    return torch.softmax(-(q[:, :, None] - k[:, None]).square().sum(-1), -1) @ v
+
+
+def largest(q, k, v):
+    return torch.softmax(-(q[:, :, None] - k[:, None]).abs().amax(-1), -1) @ v
+
+
+def least(q, k, v):
+    return torch.softmax((q[:, :, None] * 2 - k[:, None]).abs().amin(-1), -1) @ v
+
+
+def additive(q, k, v):
+    return torch.softmax((torch.tanh(q[:, :, None] + k[:, None]) * v[:, :1, None]).sum(-1), -1) @ v
+
+
+def beside_a_product(q, k, v):
+    return torch.softmax(q @ k.mT - (q[:, :, None] - k[:, None]).square().sum(-1).sqrt(), -1) @ v
+
+
+def neighbours(q, k, v):
+    """Each place meets the one before it: no place of its own to step over."""
+    return torch.softmax(-(q[:, :, None, 1:] - k[:, None, :, :-1]).square().sum(-1), -1) @ v
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("function, steps", [
+    (squared, True), (largest, True), (least, True), (additive, True), (beside_a_product, None), (neighbours, False),
+])  # fmt: skip
+def test_longer_folds_of_pairs_step_over_their_dim(function, steps, dtype):
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, rows, 33).to(dtype) for rows in (20, 37, 37)]
+    plan = planned(function, tensors)
+    (kernel,) = plan.kernels
+    text = emit(kernel, plan).text
+    assert steps is None or ("in tl.range(0, 33, num_stages=1):" in text) == steps
+    assert not steps or "None, :, :" not in text
+    (result,) = Launcher(plan).results(dict(zip("qkv", tensors, strict=True)))
+    exact = function(*(x.double() for x in tensors))
+    most = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float64: 1e-11}[dtype]
+    assert (result - exact).abs().max() < most
 
 
 # Columns of two dims

@@ -263,6 +263,33 @@ def structures() -> dict[str, Form]:
     }
 
 
+def additive(q, k, v, weight):
+    """Bahdanau's: a small network of each pair of a query and a key."""
+    return torch.softmax(torch.tanh(q[..., None, :] + k[..., None, :, :]) @ weight, dim=-1) @ v
+
+
+def gaussian(q, k, v):
+    """Kernel regression: weights fall with the distance."""
+    weights = torch.exp(-(q[..., None, :] - k[..., None, :, :]).square().mean(-1))
+    return (weights / weights.sum(-1, keepdim=True)) @ v
+
+
+def graph(h, own, neighbour, edges):
+    """GAT, dense: scores of two numbers, kept where there is an edge."""
+    score = functional.leaky_relu(own[..., None] + neighbour[..., None, :], 0.2)
+    return torch.softmax(score.masked_fill(edges <= 0, -math.inf), dim=-1) @ h
+
+
+def pairs() -> dict[str, Form]:
+    """Scores that no product makes, of each pair point by point."""
+    nodes = lambda s: [(s.heads, s.length, s.width), *[(s.heads, s.length)] * 2, (1, s.length, s.length)]
+    return {
+        "additive": Form(additive, shared=normals(lambda shape: (shape.width,))),
+        "gaussian": Form(gaussian),
+        "graph": Form(graph, nodes),
+    }
+
+
 def points() -> Form:
     return Form(
         invariant_points,

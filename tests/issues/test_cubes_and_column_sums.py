@@ -28,13 +28,18 @@ def shared_keys(q, k, v):
     return functional.relu(q @ k[:, :1].mT / 8) @ v[:, :1]
 
 
+def apart(q, k):
+    """Each place less the one before it: of the two sides no place goes alone."""
+    return q[..., 1:].unsqueeze(-2) - k[..., :-1].unsqueeze(-3)
+
+
 def distances(q, k, v):
-    scores = -(q.unsqueeze(-2) - k.unsqueeze(-3)).pow(2).sum(-1) / 8
+    scores = -apart(q, k).pow(2).sum(-1) / 8
     return torch.exp(scores - torch.logsumexp(scores, -1, keepdim=True)).square() @ v
 
 
 def linear_distances(q, k, v):
-    return -(q.unsqueeze(-2) - k.unsqueeze(-3)).pow(2).sum(-1) @ v
+    return -apart(q, k).pow(2).sum(-1) @ v
 
 
 CASES = (centred, shared_keys, distances, linear_distances)

@@ -1,0 +1,55 @@
+"""Folds over a dim of what two sides give for each of its places, as distances are: one place after another in a loop.
+
+A tile of rows and columns is then all that registers hold, whatever the dim's length; places of few dims are written
+out before (short_sums.py). Used by triton_term.py.
+"""
+
+from __future__ import annotations
+
+from ..egraph.term import Dim, Term, reduces, subterms
+from .dims import sides_between
+from .plan import Kernel
+from .triton_ops import FOLDS, HALVES, Value, identity
+
+LEAST = 8  # places that are worth a loop
+
+
+def stepped(kernel: Kernel, nodes) -> set[Dim]:
+    """The dims that are folded so wherever they are folded."""
+    folds: dict[Dim, list[Term]] = {}
+    for node in (n for n in nodes if n.op == "reduce"):
+        folds.setdefault(node.attrs[1], []).append(node)
+    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    kept = {d for store in kernel.stores for d in store.order}
+    return {d for d, found in folds.items() if d not in placed | kept and all(_is_stepped(r) for r in found)}
+
+
+def _is_stepped(r: Term) -> bool:
+    monoid, dim = r.attrs
+    if monoid not in ("sum", "max", "min") or "float" not in r.dtype or reduces(r.args[0]):
+        return False
+    inside = [n for n in subterms(r.args[0]) if dim in n.dims]
+    between = [n for n in inside if sides_between(n) - {dim} and dim not in sides_between(n)]
+    read = [index for n in inside if n.op == "load" for index in n.args if dim in index.dims]
+    plain = all(index.op == "iota" for index in read) and all(n.op != "iota" or n in read for n in inside)
+    return bool(between) and plain and isinstance(dim.size, int) and dim.size >= LEAST
+
+
+def step(writer, node: Term) -> Value:
+    """The fold as a loop over places, written where the value belongs."""
+    monoid, dim = node.attrs
+    home, dims = writer.scope_of(node.dims), writer.sort(node.dims)
+    total = writer.assign(f"{monoid}_{dim}", _start(writer, monoid, node, dims), home)
+    place = writer.names.fresh(str(dim))
+    with writer.stepping(dim, place) as scope:
+        body = writer.value(node.args[0])
+        text = f"{writer.align(body, dims)}{'.to(tl.float32)' if body.dtype in HALVES else ''}"
+        combined = FOLDS[monoid].combine.format(total.text, text)
+    home.lines.append(f"for {place} in tl.range(0, {dim.size}, num_stages=1):")
+    home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {combined}")]
+    return total
+
+
+def _start(writer, monoid: str, node: Term, dims: tuple[Dim, ...]) -> Value:
+    dtype = "float64" if node.dtype == "float64" else "float32"
+    return Value(f"tl.full({writer.shape(dims)}, {identity(monoid, dtype)}, tl.{dtype})", dims, dtype)
