@@ -6,7 +6,7 @@ Tells which contractions only mix what others made. Called by region_walk.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -47,11 +47,12 @@ class Mixture:
     sizes: tuple[int | torch.SymInt, ...]
 
 
-def made(node: fx.Node) -> Axes | None:
-    """The axes of a contraction's result."""
+def made(node: fx.Node, places: Collection[int] = ()) -> Axes | None:
+    """The axes of a contraction's result; places: those of what is made of pairs."""
     letters, sizes = _letters(node), _sizes(node)
     if letters is None:  # of distances, for one: the last two
-        return sizes and tuple((Atom(n, k >= len(sizes) - 2),) for k, n in enumerate(sizes))
+        places = places or [k + len(sizes or ()) for k in (-2, -1)]
+        return sizes and tuple((Atom(n, k in places),) for k, n in enumerate(sizes))
     left, right, result = letters
     return tuple((Atom(n, not (letter in left and letter in right)),) for n, letter in zip(sizes, result, strict=True))
 
@@ -71,8 +72,21 @@ def carried(node: fx.Node, known: dict[fx.Node, Axes | None]) -> Axes | None:
     if name in EXPANDING:
         axes = ((),) * (len(sizes) - len(axes)) + axes
         return tuple(axis or _batch(n) for n, axis in zip(sizes, axes, strict=True))
-    alike = next((n for n in sources if _sizes(n) == sizes), sources[0])
+    alike = next((n for n in sources if _sizes(n) == sizes), None)
+    if alike is None and len(sources) > 1:
+        return _joined(sources, known, sizes)
+    alike = alike or sources[0]
     return tuple(map(_resized, known[alike], _sizes(alike), sizes)) if len(known[alike]) == len(sizes) else None
+
+
+def _joined(sources: list[fx.Node], known: dict[fx.Node, Axes | None], sizes: Sequence[Size]) -> Axes:
+    """The axes of pairs: each is that of the operand which has it."""
+    missing = [len(sizes) - len(known[n]) for n in sources]
+    rows = [[((), 1)] * m + list(zip(known[n], _sizes(n), strict=True)) for n, m in zip(sources, missing, strict=True)]
+    return tuple(
+        next((axis for axis, old in column if old == new and axis), None) or _resized(*column[0], new)
+        for column, new in zip(zip(*rows, strict=True), sizes, strict=True)
+    )
 
 
 def _resized(axis: tuple[Atom, ...], old: Size, new: Size) -> tuple[Atom, ...]:

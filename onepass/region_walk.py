@@ -28,7 +28,8 @@ VECTOR_NORMS = ("norm", "vector_norm", "linalg_vector_norm")
 FOLDS = ("mean", "amax", "amin")
 PROJECTIONS = ("linear", "matmul", "__matmul__", "linalg_matmul")
 NORMALISERS = (
-    "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax softmin logsumexp amax"
+    "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax softmin logsumexp "
+    "amax max"
 ).split()
 
 
@@ -86,7 +87,7 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
         if mixed is not None:
             s.axes[node], s.mixed[node] = mixed.axes, mixed.sizes
         elif kind == "contraction":
-            s.axes[node] = axes.made(node)
+            s.axes[node] = axes.made(node, set().union(*_sides(node)) if kind_of(node) == "pointwise" else ())
         elif plain or reduced:
             s.axes[node] = axes.carried(node, s.axes)
         s.free[node] = _is_free(node, kind, s)
@@ -254,10 +255,8 @@ def _sides(node: fx.Node) -> list[set[int]]:
 
 
 def _scores_of_pairs(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
-    """What a softmax reads that is made of pairs point by point, where no product is behind it."""
-    if s.kind[node] != "reduction" or name_of(node) not in NORMALISERS or s.plain[node.all_input_nodes[0]]:
-        return
-    if _scores_pairs(node, s):  # makes them
+    """What a softmax or a part of one reads that is made of pairs point by point, where no product is behind it."""
+    if s.kind[node] != "reduction" or s.plain[node.all_input_nodes[0]] or _scores_pairs(node, s):
         return
     waiting, seen = [node.all_input_nodes[0]], set()
     while waiting:
@@ -265,8 +264,8 @@ def _scores_of_pairs(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
         if inner in seen or shape(inner) is None:
             continue
         seen.add(inner)
-        if _scores_pairs(inner, s):
-            yield inner
+        if _scores_pairs(inner, s) and (s.kind[inner] != "pointwise" or name_of(node) in NORMALISERS):
+            yield inner  # a sum of pairs as they are counts as a product itself
         elif s.kind[inner] == "view":
             waiting += inner.all_input_nodes[:1]
         elif s.kind[inner] in ("pointwise", "cast"):

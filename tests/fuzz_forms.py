@@ -1,7 +1,7 @@
 """Further random programs: what the grammar of fuzz_programs.py cannot say, each form a function of its own.
 
 Concatenated keys, sinks, rotations, more batch dims, groups by reshape, operands that come transposed, odd orders of
-letters, sums over a dim that is not last, axes of one element, chains, several results, points. Drawn by fuzz.py.
+letters, sums over a dim that is not last, axes of one element, chains, several results, points, pairs. See fuzz.py.
 """
 
 from __future__ import annotations
@@ -190,8 +190,27 @@ def _points(d: Draft) -> None:
     d.say(d.pick("return a, o, u", "return o", "return u", "return a, u", "return o * w[:, :1].sigmoid(), u"))
 
 
+def _pairs(d: Draft) -> None:
+    """Scores that no product makes: of each pair, point by point."""
+    d.size["d"] = d.pick(3, 16, 24)
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje"), d.take("w", "d")
+    d.take("a", "bhi"), d.take("c", "bhj")
+    d.say("z = lambda f: f(q[:, :, :, None], k[:, :, None])")
+    d.say("s = " + d.pick(
+        "torch.tanh(z(torch.add)) @ w", "F.linear(F.gelu(q.unsqueeze(3) + k.unsqueeze(2)), w[None]).squeeze(-1)",
+        "(w * torch.sigmoid(z(torch.add))).sum(-1)", "F.leaky_relu(a[..., None] + c[..., None, :], 0.2)",
+        "a[..., None] * c.unsqueeze(-2)", "-torch.cdist(q, k)", "-torch.cdist(q, k, p=1.0)",
+        "-z(torch.sub).norm(dim=-1)", "-z(torch.sub).abs().amax(-1)", "-z(torch.sub).square().mean(-1)",
+        "z(torch.minimum).sum(-1)",
+        "torch.einsum('bhid,d->bhi', q, w)[..., None] + torch.einsum('bhjd,d->bhj', k, w)[:, :, None]",
+    ))  # fmt: skip
+    d.middle("bh")
+    d.end()
+
+
 FORMS = (_joined_keys, _joined_scores, _sink, _rotated, _rows_of_sequences, _groups_by_reshape, _transposed, _other_dim,
-         _letters, _broadcast, _chained, _several, _points)  # fmt: skip
+         _letters, _broadcast, _chained, _several, _points,
+         _pairs)  # fmt: skip
 
 
 def random_form(random: Random, extents: Extents = SMALL) -> Fuzzed:

@@ -35,6 +35,12 @@ def graph_filled(h, own, neighbour, edges):
     return torch.matmul(F.softmax(scores, dim=-1), h)
 
 
+def graph_by_vectors(h, to, to_neighbour, edges):
+    own, neighbour = torch.einsum("bnf,f->bn", h, to), torch.einsum("bnf,f->bn", h, to_neighbour)
+    scores = F.leaky_relu(own[:, :, None] + neighbour[:, None], 0.2)
+    return torch.einsum("bij,bjf->bif", torch.softmax(scores.masked_fill(~edges, -math.inf), -1), h)
+
+
 def graph_of_pairs(h, own, weight, edges):
     """GATv2: the nonlinearity stands before the weights."""
     scores = F.leaky_relu(own[:, :, None] + h[:, None], 0.2) @ weight
@@ -93,6 +99,11 @@ VARIANTS = [
         graph,
         lambda: [torch.randn(2, 90, 16), torch.randn(2, 90), torch.randn(2, 90), _edges(2, 90, 90)],
         spellings=(graph_filled,),
+    ),
+    Variant(
+        "graph, by vectors",
+        graph_by_vectors,
+        lambda: [torch.randn(2, 90, 16), torch.randn(16), torch.randn(16), _edges(2, 90, 90)],
     ),
     Variant(
         "graph, scores of pairs",
