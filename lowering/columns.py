@@ -12,6 +12,7 @@ from itertools import pairwise
 from ..egraph.index import floordiv, mod
 from ..egraph.ops import const, iota
 from ..egraph.term import Dim, Tensor, Term, all_dims, substitute, subterms
+from .groups import fresh
 from .plan import Store
 
 
@@ -23,16 +24,12 @@ def joined(
     for number, store in enumerate(stores):
         while pair := _pair([s.term for s in stores], store, {*held_of([store])}, held):
             names = {d.name for t in (*(s.term for s in stores), *asked) for d in all_dims(t)}
-            one = Dim(_fresh("_".join(d.name for d in pair), names), pair[0].size * pair[1].size)
+            one = Dim(fresh("_".join(d.name for d in pair), names), pair[0].size * pair[1].size)
             places = const(pair[1].size)
             change = {iota(pair[0]): floordiv(iota(one), places), iota(pair[1]): mod(iota(one), places)}
             stores[number] = store = _in_one(store, pair, one, change)
             asked[number] = substitute(asked[number], change)
     return stores, asked
-
-
-def _fresh(name: str, names: set[str]) -> str:
-    return next(n for k in range(len(names) + 1) if (n := f"{name}{k or ''}") not in names)
 
 
 def _pair(terms: Sequence[Term], store: Store, whole: set[Dim], held: int) -> tuple[Dim, Dim] | None:

@@ -30,7 +30,7 @@ def unshadowed(root: Term) -> Term:
         monoid, dim = node.attrs
         fresh = Dim(next(n for k in range(len(names) + 1) if (n := f"{dim.name}_{k}") not in names), dim.size)
         names.add(fresh.name)
-        return reduce(monoid, fresh, _moved(made.args[0], dim, fresh))
+        return reduce(monoid, fresh, at_place(made.args[0], dim, iota(fresh)))
 
     return rebuild(root, change)
 
@@ -39,9 +39,9 @@ def _hides(r: Term, dim: Dim) -> bool:
     return dim in r.dims and any(inner.attrs[1] == dim for inner in reduces(r.args[0]))
 
 
-def _moved(body: Term, dim: Dim, fresh: Dim) -> Term:
-    """The body with a dim under another name where it is free."""
-    done: dict[Term, Term] = {iota(dim): iota(fresh)}
+def at_place(body: Term, dim: Dim, place: Term) -> Term:
+    """The body with another index where the dim is free."""
+    done: dict[Term, Term] = {iota(dim): place}
 
     def visit(node: Term) -> Term:
         if dim not in node.dims:

@@ -146,6 +146,11 @@ def sides_between(node: Term) -> frozenset[Dim]:
     return one ^ other if one - other and other - one else frozenset()
 
 
+def nodes_between(body: Term, dim: Dim) -> list[Term]:
+    """The operations on pairs that a fold over the dim has for each of its places."""
+    return [n for n in subterms(body) if dim in n.dims and dim not in sides_between(n) and sides_between(n)]
+
+
 def paired_dims(terms: Iterable[Term]) -> set[Dim]:
     """All such dims in the terms."""
     return {d for term in terms for t in subterms(term) for d in sides_between(t)}

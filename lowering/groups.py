@@ -28,8 +28,8 @@ def grouped(
         return stores, list(asked)
     for dim, size in _candidates([s.term for s in stores], held):
         names = {d.name for t in (*(s.term for s in stores), *asked) for d in all_dims(t)}
-        group = Dim(_fresh(f"{dim.name}_group", names), dim.size // size)
-        place = Dim(_fresh(f"{dim.name}_place", names), size)
+        group = Dim(fresh(f"{dim.name}_group", names), dim.size // size)
+        place = Dim(fresh(f"{dim.name}_place", names), size)
         change = {iota(dim): iota(group) * const(size) + iota(place)}
         new = [_in_groups(store, dim, (group, place), change) for store in stores]
         if rows_of(new) == place and (rows is None or place.size > rows.size):
@@ -37,7 +37,8 @@ def grouped(
     return stores, list(asked)
 
 
-def _fresh(name: str, names: set[str]) -> str:
+def fresh(name: str, names: set[str]) -> str:
+    """The name, or with a number behind it, as no other has it."""
     return next(n for k in range(len(names) + 1) if (n := f"{name}{k or ''}") not in names)
 
 

@@ -6,9 +6,10 @@ pair, and no thread waits for another. A pure function over terms, called by bui
 
 from __future__ import annotations
 
-from ..egraph.ops import const, iota, make
-from ..egraph.term import Term, rebuild, substitute, subterms
-from .dims import sides_between
+from ..egraph.ops import const, make
+from ..egraph.term import Term, rebuild
+from .cuts import at_place
+from .dims import nodes_between
 
 PLACES = 16  # of a dim that is written out
 MOST = 48  # nodes over both sides that are written for one sum
@@ -25,13 +26,14 @@ def written_out(root: Term) -> Term:
 
 
 def _is_short(r: Term) -> bool:
-    size, dim = r.attrs[1].size, r.attrs[1]
-    between = [n for n in subterms(r.args[0]) if dim in n.dims and dim not in sides_between(n) and sides_between(n)]
-    return isinstance(size, int) and size <= PLACES and 0 < len(between) * size <= MOST
+    size = r.attrs[1].size
+    if r.dtype in ("float16", "bfloat16"):  # a fold adds halves in float32
+        return False
+    return isinstance(size, int) and size <= PLACES and 0 < len(nodes_between(r.args[0], r.attrs[1])) * size <= MOST
 
 
 def _terms(r: Term) -> Term:
-    terms = [substitute(r.args[0], {iota(r.attrs[1]): const(place)}) for place in range(r.attrs[1].size)]
+    terms = [at_place(r.args[0], r.attrs[1], const(place)) for place in range(r.attrs[1].size)]
     while len(terms) > 1:  # by pairs: no chain of additions, each waiting for the one before
         pairs = [make("add", tuple(terms[k : k + 2])) for k in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[2 * len(pairs) :]

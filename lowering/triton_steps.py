@@ -7,7 +7,7 @@ out before (short_sums.py). Used by triton_term.py.
 from __future__ import annotations
 
 from ..egraph.term import Dim, Term, reduces, subterms
-from .dims import sides_between
+from .dims import nodes_between
 from .plan import Kernel
 from .triton_ops import FOLDS, HALVES, Value, identity
 
@@ -29,10 +29,9 @@ def _is_stepped(r: Term) -> bool:
     if monoid not in ("sum", "max", "min") or "float" not in r.dtype or reduces(r.args[0]):
         return False
     inside = [n for n in subterms(r.args[0]) if dim in n.dims]
-    between = [n for n in inside if sides_between(n) - {dim} and dim not in sides_between(n)]
     read = [index for n in inside if n.op == "load" for index in n.args if dim in index.dims]
     plain = all(index.op == "iota" for index in read) and all(n.op != "iota" or n in read for n in inside)
-    return bool(between) and plain and isinstance(dim.size, int) and dim.size >= LEAST
+    return bool(nodes_between(r.args[0], dim)) and plain and isinstance(dim.size, int) and dim.size >= LEAST
 
 
 def step(writer, node: Term) -> Value:

@@ -51,6 +51,15 @@ def test_long_sums_and_products_of_matrices_stay(term):
     assert written_out(term) == term
 
 
+def test_a_sum_over_the_same_dim_inside_stays_whole():
+    d = Dim("d", 3)
+    apart = of("q", I, d) - of("k", J, d)
+    term = sum_over(d, apart * apart * sum_over(d, of("w", d)))
+    values = {"q": np.random.randn(5, 3), "k": np.random.randn(7, 3), "w": np.random.randn(3)}
+    assert len(reduces(written_out(term))) == 1
+    np.testing.assert_allclose(evaluate(written_out(term), values), evaluate(term, values), rtol=1e-12)
+
+
 def test_a_sum_of_sums_is_written_out_as_one():
     c, d = Dim("c", 3), Dim("d", 4)
     apart = of("q", I, d, c) - of("k", J, d, c)
