@@ -11,8 +11,8 @@ from ..egraph.term import Term, rebuild
 from .cuts import at_place
 from .dims import nodes_between
 
-PLACES = 16  # of a dim that is written out
-MOST = 48  # nodes over both sides that are written for one sum
+PLACES = 4  # of a dim that is written out: coordinates
+MOST = 16  # operations on pairs that are written for one sum: their operands lie in registers all at once
 
 
 def written_out(root: Term) -> Term:

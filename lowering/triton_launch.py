@@ -40,9 +40,9 @@ from .sizes import UnknownSize, resolve
 from .triton_cubes import has_cubes, leading
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_product import multiplies_parts
-from .triton_steps import stepped
+from .triton_steps import makes_pairs, stepped
 from .triton_term import Facts
-from .tuning import CUBES, PARTS, SHARING, SPILLED, Config, cube_config, default_config, of_few_rows
+from .tuning import CUBES, PARTS, SPILLED, Config, cube_config, default_config, of_few_rows, of_pairs
 
 INT32 = 2**31
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
@@ -354,7 +354,7 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     if size == 4 and multiplies_parts(kernel):
         return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
     found = of_few_rows(width, size) if few else default_config(width, size, name)
-    found = replace(found, warps=SHARING) if stepped(kernel, nodes) and not few else found
+    found = of_pairs(found) if makes_pairs(kernel, nodes) and not few else found
     guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
     return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found

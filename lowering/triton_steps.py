@@ -7,11 +7,12 @@ out before (short_sums.py). Used by triton_term.py.
 from __future__ import annotations
 
 from ..egraph.term import Dim, Term, reduces, subterms
-from .dims import nodes_between
+from .dims import nodes_between, sides_between
 from .plan import Kernel
 from .triton_ops import FOLDS, HALVES, Value, identity
 
-LEAST = 8  # places that are worth a loop
+LEAST = 2  # places of a loop
+SEVERAL = 4  # operations on pairs, from which on their operands are many
 
 
 def stepped(kernel: Kernel, nodes) -> set[Dim]:
@@ -22,6 +23,11 @@ def stepped(kernel: Kernel, nodes) -> set[Dim]:
     placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
     kept = {d for store in kernel.stores for d in store.order}
     return {d for d, found in folds.items() if d not in placed | kept and all(_is_stepped(r) for r in found)}
+
+
+def makes_pairs(kernel: Kernel, nodes) -> bool:
+    """Whether a score takes several operations on pairs, place by place or written out."""
+    return bool(stepped(kernel, nodes)) or sum(1 for n in nodes if sides_between(n)) >= SEVERAL
 
 
 def _is_stepped(r: Term) -> bool:

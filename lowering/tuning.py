@@ -68,7 +68,6 @@ DEFAULTS = (
     Row("", 8, 1 << 30, Config(16, 16, 4, 1)),
 )
 CUBES = Config(16, 16, 8, 1)  # for tiles of three dims, rows by loop by held: 128 float32 of 128 columns a thread
-SHARING = 8  # warps for a tile of scores that is folded place by place: of four, each thread would keep 32 sums
 SPILLED = 128  # registers that a thread may keep in memory: kernels that were well off keep 16, a bad one 264
 PARTS = Config(64, 16, 4, 1)  # without a loop, where a held matrix of up to 64 columns is multiplied in parts
 CARRIED, WIDE = 128, 64  # float32 that a thread keeps of accumulators, and of a tile of three dims without them
@@ -92,6 +91,11 @@ def of_few_rows(width: int, element_bytes: int) -> Config:
     """The default where rows are fewer than a tile has: reading the loop's tiles is all the work, 32 KiB at a time."""
     fitting = 2**15 // (element_bytes << (width - 1).bit_length())
     return Config(16, max(16, min(128, fitting)), 4, 2 if fitting <= 128 else 3)
+
+
+def of_pairs(config: Config) -> Config:
+    """For scores made of pairs, whose operands fill registers: a thread has 16 of them."""
+    return replace(config, rows=min(config.rows, 64), loop=min(config.loop, 64), warps=8)
 
 
 def cube_config(lead: int, carried: int, width: int) -> Config:

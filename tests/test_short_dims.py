@@ -38,7 +38,7 @@ def product(size):
     return sum_over(d, of("q", I, d) * of("k", J, d))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 8, PLACES])
+@pytest.mark.parametrize("size", [1, 2, 3, PLACES])
 def test_a_short_sum_of_differences_is_written_out_and_stays_equal(size):
     term = squares(size)
     values = {"q": torch.randn(5, size).numpy(), "k": torch.randn(7, size).numpy()}
@@ -64,10 +64,10 @@ def test_a_sum_of_sums_is_written_out_as_one():
     c, d = Dim("c", 3), Dim("d", 4)
     apart = of("q", I, d, c) - of("k", J, d, c)
     assert not reduces(written_out(sum_over(c, sum_over(d, apart * apart))))
-    more, most = Dim("c", 4), Dim("d", PLACES)
-    apart = of("q", I, most, more) - of("k", J, most, more)
-    kept = written_out(sum_over(more, sum_over(most, apart * apart)))
-    assert {r.attrs[1] for r in reduces(kept)} == {more}  # 64 differences are too many
+    again = Dim("a", 2)
+    apart = of("q", I, again, d, c) - of("k", J, again, d, c)
+    kept = written_out(sum_over(again, sum_over(c, sum_over(d, apart * apart))))
+    assert {r.attrs[1] for r in reduces(kept)} == {again}  # 24 differences are too many
 
 
 # Folds of pairs over a longer dim, place by place
