@@ -17,6 +17,7 @@ from .capture import expression, value_of_node
 from .kinds import name_of
 
 Size = int | sympy.Expr
+MOVING = ("movedim", "moveaxis")
 SWAPPING = ("transpose", "swapaxes", "swapdims")
 TRANSPOSED = ("t", "mT", "T", "mH", "numpy_T", "adjoint", "getattr")
 IN_ORDER = (
@@ -64,7 +65,7 @@ def carried(node: fx.Node, known: dict[fx.Node, Axes | None]) -> Axes | None:
     if sizes is None or not sources:
         return None
     axes = known[sources[0]]
-    if name in ("permute", *SWAPPING, *TRANSPOSED):
+    if name in ("permute", *MOVING, *SWAPPING, *TRANSPOSED):
         order = _order(node, sources[0])
         return None if order is None else tuple(axes[k] for k in order)
     if name in IN_ORDER or (name == "getitem" and len(axes) != len(sizes)):
@@ -204,10 +205,21 @@ def _alphabet(count: int) -> str:
     return "".join(chr(ord("A") + k) for k in range(count))
 
 
+def _moved(rank: int, sources: list, targets: list) -> list[int] | None:
+    """The order in which axes stand after some were moved to other places."""
+    if not all(isinstance(k, int) for k in (*sources, *targets)):
+        return None
+    places = {t % rank: s % rank for s, t in zip(sources, targets, strict=True)}
+    rest = iter(k for k in range(rank) if k not in places.values())
+    return [places[k] if k in places else next(rest) for k in range(rank)]
+
+
 def _order(node: fx.Node, source: fx.Node) -> list[int] | None:
     """Which axis of the source each axis of a permutation is."""
     rank, name = len(_sizes(source)), name_of(node)
     given = [*node.args[1:], *node.kwargs.values()]
+    if name in MOVING:
+        return _moved(rank, *(list(g) if isinstance(g, tuple | list) else [g] for g in given))
     given = [*given[0]] if len(given) == 1 and isinstance(given[0], tuple | list) else given
     if name in TRANSPOSED:
         given = [-2, -1] if rank == 2 or {name, *given} & {"mT", "mH", "adjoint"} else []

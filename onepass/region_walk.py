@@ -26,7 +26,8 @@ PICKS = ("getitem", "select")
 REDUCING = ("softm", "argm", "cum")
 VECTOR_NORMS = ("norm", "vector_norm", "linalg_vector_norm")
 FOLDS = ("mean", "amax", "amin")
-PROJECTIONS = ("linear", "matmul", "__matmul__", "linalg_matmul")
+PROJECTIONS = ("linear", "matmul", "__matmul__", "linalg_matmul", "einsum")
+EXPANDING = ("expand", "expand_as", "broadcast_to", "repeat")
 NORMALISERS = (
     "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax softmin logsumexp "
     "amax max"
@@ -232,7 +233,7 @@ def _made_of_pairs(node: fx.Node, s: Survey) -> list[fx.Node]:
     while waiting:
         inner = waiting.pop()
         inputs = [n for n in inner.all_input_nodes if shape(n) is not None]
-        alike = [n for n in inputs if shape(n) == own]
+        alike = [n for n in inputs if _unexpanded(n) == own]
         if s.kind.get(inner) not in ("pointwise", "cast") or not inputs:
             return []
         found += [inner] if not alike and len(inputs) == 2 else []
@@ -240,17 +241,26 @@ def _made_of_pairs(node: fx.Node, s: Survey) -> list[fx.Node]:
     return found
 
 
+def _unexpanded(node: fx.Node) -> tuple:
+    """The node's shape, with axes of one element where it only repeats them."""
+    own = shape(node)
+    while name_of(node) in EXPANDING and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    least = (1,) * (len(own) - len(shape(node))) + tuple(shape(node))
+    return tuple(1 if old == 1 else new for old, new in zip(least, own, strict=True))
+
+
 def _is_outer(node: fx.Node) -> bool:
     """Whether a pointwise operation is of two operands, both smaller than its result."""
-    inputs = [shape(n) for n in node.all_input_nodes if shape(n) is not None]
+    inputs = [_unexpanded(n) for n in node.all_input_nodes if shape(n) is not None]
     return len(inputs) == 2 and shape(node) not in inputs
 
 
 def _sides(node: fx.Node) -> list[set[int]]:
     """The axes that only the one operand of such an operation has, and those of the other."""
     own = shape(node)
-    shapes = [shape(n) for n in node.all_input_nodes if shape(n) is not None]
-    one, other = ((1,) * (len(own) - len(x)) + tuple(x) for x in shapes)
+    shapes = [_unexpanded(n) for n in node.all_input_nodes if shape(n) is not None]
+    one, other = ((1,) * (len(own) - len(x)) + x for x in shapes)
     return [{k for k, (a, b) in enumerate(zip(*pair)) if a != 1 and b == 1} for pair in ((one, other), (other, one))]
 
 

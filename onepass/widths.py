@@ -17,7 +17,7 @@ from torch import fx
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from .capture import value_of_node
-from .kinds import kind_of
+from .kinds import NORMS, kind_of, name_of
 from .regions import Region
 
 WIDEST = 512  # what is longer is no width of a tile
@@ -63,9 +63,9 @@ def _met(nodes: Iterable[fx.Node]) -> Iterator[dict[str, torch.SymInt]]:
 
 
 def _looked_up(nodes: Iterable[fx.Node]) -> Iterator[str]:
-    """Sizes that are gone behind what is neither view nor product: places of a table that are looked up."""
+    """Sizes that are gone behind what is neither view, fold nor product: places of a table that are looked up."""
     for node in nodes:
-        if kind_of(node) == "other" and isinstance(value_of_node(node), torch.Tensor):
+        if kind_of(node) == "other" and name_of(node) not in NORMS and isinstance(value_of_node(node), torch.Tensor):
             left = set(map(str, value_of_node(node).shape))
             shapes = [getattr(value_of_node(n), "shape", ()) for n in node.all_input_nodes]
             yield from (str(size) for shape in shapes for size in shape if str(size) not in left)

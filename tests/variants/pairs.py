@@ -23,6 +23,12 @@ def additive_summed(q, k, v, weight):
     return F.softmax((weight * (q[..., None, :] + k[..., None, :, :]).tanh()).sum(-1), dim=-1) @ v
 
 
+def additive_expanded(q, k, v, weight):
+    one = q.unsqueeze(3).expand(-1, -1, -1, k.shape[2], -1)
+    other = k.unsqueeze(2).repeat(1, 1, q.shape[2], 1, 1)
+    return torch.softmax(torch.einsum("bhijd,d->bhij", torch.tanh(one + other), weight), -1) @ v
+
+
 def graph(h, own, neighbour, edges):
     """GAT, dense: a score is a sum of two numbers, and only edges keep theirs."""
     scores = F.leaky_relu(own[..., None] + neighbour[..., None, :], 0.2)
@@ -92,7 +98,7 @@ VARIANTS = [
         "additive",
         additive,
         lambda: [*_small(), torch.randn(16)],
-        spellings=(additive_by_linear, additive_summed),
+        spellings=(additive_by_linear, additive_summed, additive_expanded),
     ),
     Variant(
         "graph",
