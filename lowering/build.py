@@ -100,13 +100,13 @@ class _Builder:
 
     def apart(self, stores: Sequence[Store]) -> list[Store]:
         """The stores with loads for scores that stand between products of different batches, in whichever they are."""
-        found: dict[Term, Term] = {}
-        for store in stores:
+        terms = [store.term for store in stores]
+        for number, store in enumerate(stores):
             rows, _ = self.choose_rows([store])
-            while part := between_batches(store.term, rows, self.held):
-                found[part] = self.stored(part, store.order, "is in products for each of two dims")
-                store = replace(store, term=replace_from_above(store.term, found))
-        return [replace(store, term=replace_from_above(store.term, found)) for store in stores] if found else [*stores]
+            while part := between_batches(terms[number], rows, self.held):
+                change = {part: self.stored(part, store.order, "is in products for each of two dims")}
+                terms = [replace_from_above(term, change) for term in terms]
+        return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
 
     def add(self, store: Store) -> None:
         """Adds the store after those that it needs. Its level: how many others, one after another, come before it."""
@@ -139,15 +139,11 @@ class _Builder:
         rows, _, grid = self.shape(whole)
         alone = [self.shape(stores) for stores in (group, (store,))]
         gauges = _gauges(group) & _gauges((store,))
-        if all(g.op == "load" for g in gauges) and self.batched(whole) and not self.batched((store,)):
+        if all(g.op == "load" for g in gauges) and _batched(rows, whole) and not _batched(alone[1][0], (store,)):
             return False  # what they share is only to be read
         needed = {*(d for d in grid if d.size != 1), *([rows] if rows else [])}
         alike = all(a[0] == rows for a in alone) or bool(gauges)
         return alike and all(needed <= {*s.order} for s in whole)
-
-    def batched(self, stores: Sequence[Store]) -> bool:
-        """Whether the rows are a batch of some product: in a tile of them it is none of matrices."""
-        return self.choose_rows(stores)[0] in batch_dims(s.term for s in stores)
 
     def shape(self, stores: Sequence[Store]) -> tuple[Dim | None, tuple[Dim, ...], tuple[Dim, ...]]:
         """Rows, held output dims and grid of a kernel with these stores."""
@@ -229,7 +225,8 @@ class _Builder:
         most = 2 * self.held if loops else self.held
         short = [d for d in order if d in private and d not in free and not is_long(d, most) and d.size != 1]
         if not loops:  # without states, a product of two is enough
-            short = [d for d in short if d not in paired_dims(terms)][-1:]
+            paired = paired_dims(terms)
+            short = [d for d in short if d not in paired][-1:]
         held = _fitting(short, [store.order for store in stores], self.held)
         again = [d for d in order if d in repeated_dims(terms, self.held) and not is_long(d, self.held) and d.size != 1]
         if prod(d.size for d in {*again, *held}) <= TOGETHER:
@@ -270,6 +267,11 @@ def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list
         if together <= limit or together == dim.size:
             fitting.insert(0, dim)
     return fitting
+
+
+def _batched(rows: Dim | None, stores: Sequence[Store]) -> bool:
+    """Whether the rows are a batch of some product: in a tile of them it is none of matrices."""
+    return rows in batch_dims(s.term for s in stores)
 
 
 def _gauges(stores: Sequence[Store]) -> set[Term]:

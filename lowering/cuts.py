@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable
 from math import prod
 
+import torch
+
 from ..egraph.cost import contracts
 from ..egraph.ops import iota, load, make, reduce
 from ..egraph.term import Dim, Tensor, Term, all_dims, rebuild, reduces, substitute, subterms, tensors
 from .dims import batch_dims, batch_of, every_reduction, is_long, loop_reductions, size_key, state_dims
 from .plan import NotPlannable
 
-SIZES = {"float64": 8, "float32": 4, "int64": 8, "int32": 4, "bfloat16": 2, "float16": 2}  # bytes of an element
 FEW = 16  # rows that a tile of a matrix product has at least
 
 
@@ -118,8 +119,8 @@ def _as_large(tensor: Tensor, term: Term) -> bool:
     """Whether the tensor takes as much memory as the term, of 4 bytes each; lengths that both have are left aside."""
     mine, theirs = Counter(d.size for d in term.dims), Counter(tensor.shape)
     more, others = list((mine - theirs).elements()), list((theirs - mine).elements())
-    known = [s for s in others if isinstance(s, int)]
-    return all(isinstance(s, int) for s in more) and 4 * prod(more) <= SIZES.get(tensor.dtype, 1) * prod(known)
+    held = getattr(torch, tensor.dtype).itemsize * prod(s for s in others if isinstance(s, int))
+    return all(isinstance(s, int) for s in more) and 4 * prod(more) <= held
 
 
 def _stored(r: Term) -> Term:

@@ -51,7 +51,7 @@ def gluon(text: str) -> str:
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
-    takes_steps = False
+    plain = False  # no two matrices share memory here, and a step is one piece
 
     def __init__(self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term], spared: int = 0):
         super().__init__(kernel, facts, roots)
@@ -63,10 +63,6 @@ class GluonWriter(TileWriter):
         self.scores: dict[tuple, str] = {}
         self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
         self.wide_scope = Scope()
-
-    def alike(self, loads: list[Term], multiplied: set[Dim]) -> dict[Dim, int]:
-        """No two matrices share memory here."""
-        return {}
 
     # Scopes and layouts
 

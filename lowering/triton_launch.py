@@ -40,7 +40,7 @@ from .sizes import UnknownSize, resolve
 from .triton_cubes import has_cubes, leading
 from .triton_emit import Source, emit, map_name, reach, roots
 from .triton_product import multiplies_parts
-from .triton_steps import makes_pairs, stepped
+from .triton_steps import several_pairs, stepped
 from .triton_term import Facts
 from .tuning import CUBES, PARTS, SPILLED, Config, cube_config, default_config, of_few_rows, of_pairs
 
@@ -343,18 +343,20 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     """The default configuration, for few rows another; guards that compare 64-bit data along a wide loop tile need its
     registers."""
     width, size = widest(kernel)
-    nodes = {n for root in roots(kernel) for n in subterms(root)}
+    every = roots(kernel)
+    nodes = {n for root in every for n in subterms(root)}
+    steps = stepped(kernel, nodes)
     if (lead := leading(kernel, nodes)) and kernel.loops:
         extent = lambda dims: prod(_power(d) for d in dims)
         apart = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
         states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
         return cube_config(max(map(_power, lead)), max(extent(r.dims - apart) for r in states), width)
-    if has_cubes(kernel, roots(kernel), {*kernel.grid, *stepped(kernel, nodes)}):
+    if has_cubes(kernel, every, {*kernel.grid, *steps}):
         return CUBES
     if size == 4 and multiplies_parts(kernel):
         return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
     found = of_few_rows(width, size) if few else default_config(width, size, name)
-    found = of_pairs(found) if makes_pairs(kernel, nodes) and not few else found
+    found = of_pairs(found) if (steps or several_pairs(nodes)) and not few else found
     guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
     return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found

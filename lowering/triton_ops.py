@@ -185,9 +185,10 @@ def _power(node: Term, texts: list[str]) -> str:
     if exponent == 0:
         return f"tl.where({texts[0]} == {texts[0]}, 1.0, 1.0)"
     fraction = exponent is not None and isfinite(exponent) and not float(exponent).is_integer()
-    if exponent is None and node.args[0].op == "const" and positive(node.args[0]) and not reads(node.args[1]):
+    usual = exponent is None and positive(node.args[0]) and not reads(node.args[1])
+    if usual and node.args[0].op == "const":
         return _power_of_literal(float(node.args[0].attrs[0]), node.dtype, texts[1])
-    if fraction or (exponent is None and positive(node.args[0]) and not reads(node.args[1])):
+    if fraction or usual:
         return f"tl.exp2(tl.log2({texts[0]}) * {texts[1]})"
     if exponent is not None:  # a tile, as the helper expects
         texts = [texts[0], f"tl.where({texts[0]} == {texts[0]}, {literal(exponent)}, {literal(exponent)})"]

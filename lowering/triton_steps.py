@@ -25,9 +25,9 @@ def stepped(kernel: Kernel, nodes) -> set[Dim]:
     return {d for d, found in folds.items() if d not in placed | kept and all(_is_stepped(r) for r in found)}
 
 
-def makes_pairs(kernel: Kernel, nodes) -> bool:
-    """Whether a score takes several operations on pairs, place by place or written out."""
-    return bool(stepped(kernel, nodes)) or sum(1 for n in nodes if sides_between(n)) >= SEVERAL
+def several_pairs(nodes) -> bool:
+    """Whether scores take several operations on pairs that are written out."""
+    return sum(1 for n in nodes if sides_between(n)) >= SEVERAL
 
 
 def _is_stepped(r: Term) -> bool:
@@ -44,7 +44,9 @@ def step(writer, node: Term) -> Value:
     """The fold as a loop over places, written where the value belongs."""
     monoid, dim = node.attrs
     home, dims = writer.scope_of(node.dims), writer.sort(node.dims)
-    total = writer.assign(f"{monoid}_{dim}", _start(writer, monoid, node, dims), home)
+    dtype = "float64" if node.dtype == "float64" else "float32"
+    start = Value(f"tl.full({writer.shape(dims)}, {identity(monoid, dtype)}, tl.{dtype})", dims, dtype)
+    total = writer.assign(f"{monoid}_{dim}", start, home)
     place = writer.names.fresh(str(dim))
     with writer.stepping(dim, place) as scope:
         body = writer.value(node.args[0])
@@ -53,8 +55,3 @@ def step(writer, node: Term) -> Value:
     home.lines.append(f"for {place} in tl.range(0, {dim.size}, num_stages=1):")
     home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {combined}")]
     return total
-
-
-def _start(writer, monoid: str, node: Term, dims: tuple[Dim, ...]) -> Value:
-    dtype = "float64" if node.dtype == "float64" else "float32"
-    return Value(f"tl.full({writer.shape(dims)}, {identity(monoid, dtype)}, tl.{dtype})", dims, dtype)

@@ -42,7 +42,7 @@ class TileWriter:
     """Writes the values of one kernel. `outer` is straight-line code, `inner` the body of the loop being written, and
     `step` a dim that is folded place by place inside of either."""
 
-    takes_steps = True
+    plain = True  # Triton gives matrices their memory, and loops inside of a step their registers
 
     def __init__(self, kernel: Kernel, facts: Facts, roots: list[Term]):
         self.kernel, self.facts, self.names = kernel, facts, Names()
@@ -53,12 +53,12 @@ class TileWriter:
         nodes = {node for root in roots for node in subterms(root)}
         self.uses = Counter(a for node in nodes for a in node.args)
         self.lead = leading(kernel, nodes)
-        self.steps = stepped(kernel, nodes) if self.takes_steps and not self.lead else set()
+        self.steps = stepped(kernel, nodes) if self.plain and not self.lead else set()
         self.step: tuple[Dim, Scope] | None = None
         held = [d for d in _held(kernel, nodes) if d not in self.steps]
         multiplied = dims_of_matrices(kernel, nodes) if not self.lead else {*held} - {*self.lead}
         self.held = {d: max(LEAST * (d in multiplied), 1 << (self._static(d) - 1).bit_length()) for d in held}
-        self.held |= alike(operands(kernel, nodes), self.held, multiplied - {*self.lead})
+        self.held |= alike(operands(kernel, nodes), self.held, multiplied - {*self.lead}) if self.plain else {}
         self.rows = kernel.tiled
         columns = dict.fromkeys(loop.dim for loop in kernel.loops)
         self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.held if d not in self.lead))

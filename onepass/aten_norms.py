@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from .aten_reductions import batch_index, fold
-from .egraph.ops import const, iota, make, reduce, sum_over
+from .egraph.ops import const, iota, reduce, sum_over
 from .egraph.term import Term
 from .values import Call, Value, apply, compute_dtype, convert, element, handles, kind_of, literal, spread
 
@@ -81,7 +81,7 @@ def distances(call: Call) -> Value:
         if by_product:
             squares = sum_over(binder, a * a) + sum_over(binder, b * b)
             apart = squares - sum_over(binder, a * b) * const(2.0)
-            result = apply("sqrt", make("maximum", (apart, const(0.0))))
+            result = apply("sqrt", apply("maximum", apart, const(0.0)))
         elif order == 2:
             result = apply("sqrt", sum_over(binder, (a - b) * (a - b)))
         else:

@@ -116,11 +116,16 @@ def mixture(node: fx.Node, known: dict[fx.Node, Axes | None]) -> Mixture | None:
     return Mixture(axes, tuple(shapes[letter] for letter in (*summed, *new)))
 
 
+def folded(node: fx.Node, place: int = 1) -> list:
+    """The dims that a fold is given, by name or as the argument in this place; [None] for none."""
+    given = node.kwargs.get("dim", node.args[place] if len(node.args) > place else None)
+    return [*given] if isinstance(given, tuple | list) else [given]
+
+
 def totalled(node: fx.Node, known: dict[fx.Node, Axes | None]) -> Mixture | None:
     """The same, where the products are made first and summed over one axis."""
     source = node.all_input_nodes[0] if name_of(node) == "sum" else None
-    given = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
-    axes, dims = known.get(source), [*given] if isinstance(given, tuple | list) else [given]
+    axes, dims = known.get(source), folded(node)
     if axes is None or not all(isinstance(d, int) for d in dims):
         return None
     summed = {d % len(axes) for d in dims}

@@ -45,7 +45,8 @@ LAYER = (
 )
 RESHAPING = ("unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_")  # change the tensor itself
 # Borders between contractions; in front of a region's inputs a kernel can compute them.
-NORMS = ("normalize", "rms_norm", "norm", "vector_norm", "linalg_norm", "linalg_vector_norm")
+VECTOR_NORMS = ("norm", "vector_norm", "linalg_vector_norm")
+NORMS = ("normalize", "rms_norm", "linalg_norm", *VECTOR_NORMS)
 # What stands between products in networks without attention: of these nothing is said.
 ORDINARY = ("layer_norm", "group_norm", "batch_norm", "instance_norm", "sort")
 KINDS = {

@@ -15,7 +15,7 @@ from torch import fx
 from . import axes
 from .capture import size_of, value_of_node
 from .egraph.cost import NOMINAL
-from .kinds import INTERIOR, changes_in_place, is_aten, is_higher_order, kind_of, name_of
+from .kinds import INTERIOR, VECTOR_NORMS, changes_in_place, is_aten, is_higher_order, kind_of, name_of
 
 Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
@@ -24,10 +24,9 @@ WHOLE: Broken = (None, None)
 PICKS = ("getitem", "select")
 # Unknown operations that reduce say so in their names: gumbel_softmax, a user's softmax, argmax, cumsum.
 REDUCING = ("softm", "argm", "cum")
-VECTOR_NORMS = ("norm", "vector_norm", "linalg_vector_norm")
 FOLDS = ("mean", "amax", "amin")
 PROJECTIONS = ("linear", "matmul", "__matmul__", "linalg_matmul", "einsum")
-EXPANDING = ("expand", "expand_as", "broadcast_to", "repeat")
+REPEATING = (*axes.EXPANDING, "repeat")
 NORMALISERS = (
     "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax softmin logsumexp "
     "amax max"
@@ -213,11 +212,10 @@ def _merges(view: fx.Node) -> bool:
 
 def _leaves_pairs(node: fx.Node, s: Survey) -> bool:
     """A fold of what is made of pairs that leaves pairs, as that of a distance does and that of scores does not."""
-    source, place = node.all_input_nodes[0], 2 if name_of(node) in VECTOR_NORMS else 1
-    given = node.kwargs.get("dim", node.args[place] if len(node.args) > place else None)
-    folded = [d for d in (given if isinstance(given, tuple | list) else [given]) if isinstance(d, int)]
-    found = _made_of_pairs(source, s) if folded else []
-    return bool(found) and all(side - {d % len(shape(source)) for d in folded} for n in found for side in _sides(n))
+    source = node.all_input_nodes[0]
+    dims = [d for d in axes.folded(node, 2 if name_of(node) in VECTOR_NORMS else 1) if isinstance(d, int)]
+    found = _made_of_pairs(source, s) if dims else []
+    return bool(found) and all(side - {d % len(shape(source)) for d in dims} for n in found for side in _sides(n))
 
 
 def _weighs_pairs(node: fx.Node, s: Survey) -> bool:
@@ -229,22 +227,26 @@ def _weighs_pairs(node: fx.Node, s: Survey) -> bool:
 
 def _made_of_pairs(node: fx.Node, s: Survey) -> list[fx.Node]:
     """What the node is computed from, point by point and by nothing else, that is larger than both of its operands."""
-    own, waiting, found = shape(node), [node], []
+    own, waiting, seen, found = shape(node), [node], {node}, []
     while waiting:
         inner = waiting.pop()
         inputs = [n for n in inner.all_input_nodes if shape(n) is not None]
         alike = [n for n in inputs if _unexpanded(n) == own]
         if s.kind.get(inner) not in ("pointwise", "cast") or not inputs:
             return []
-        found += [inner] if not alike and len(inputs) == 2 else []
-        waiting += alike or ([] if len(inputs) == 2 else inputs)
+        if not alike and len(inputs) == 2:
+            found.append(inner)
+            continue
+        fresh = [n for n in alike or inputs if n not in seen]
+        seen.update(fresh)
+        waiting += fresh
     return found
 
 
 def _unexpanded(node: fx.Node) -> tuple:
     """The node's shape, with axes of one element where it only repeats them."""
     own = shape(node)
-    while name_of(node) in EXPANDING and node.all_input_nodes:
+    while name_of(node) in REPEATING and node.all_input_nodes:
         node = node.all_input_nodes[0]
     least = (1,) * (len(own) - len(shape(node))) + tuple(shape(node))
     return tuple(1 if old == 1 else new for old, new in zip(least, own, strict=True))
