@@ -100,6 +100,16 @@ class Launch:
             self.again = None if interprets(self.function) else Relaunch(kernel, self.programs)
 
 
+def _unsuited(compiled, device: torch.device, given: bool) -> str:
+    """Why a compiled kernel is not to be launched; "" if it may be. `given` tiles may spill."""
+    if mixes_addresses(compiled.asm.get("ptx", "")):
+        return "has two matrices in shared memory that ptxas up to CUDA 12.8 mixes up"
+    if (needed := compiled.metadata.shared) > shared_memory(device):
+        return f"needs {needed} bytes of shared memory"
+    found = 0 if given else spilled(compiled)
+    return f"keeps {found} registers of a thread in memory" if found > SPILLED else ""
+
+
 class Launcher:
     """A plan with its configurations: call it with tensors by name and values of the symbolic sizes."""
 
@@ -255,16 +265,10 @@ class Launcher:
             if device.type != "cuda" or interprets(launch.function) or not launch.programs:
                 return launch
             with torch.cuda.device(device):
-                compiled = launch.compiled(values)
-                fits = (needed := compiled.metadata.shared) <= shared_memory(device)
-                found = spilled(compiled) if fits else 0
-            if mixes_addresses(compiled.asm.get("ptx", "")):
-                raise LaunchError(f"{kernel.name}: ptxas up to CUDA 12.8 mixes up two matrices in shared memory")
-            if fits and (given or found <= SPILLED):
+                reason = _unsuited(launch.compiled(values), device, given)
+            if not reason:
                 return launch
-        if found:
-            raise LaunchError(f"{kernel.name} keeps {found} registers of a thread in memory with tiles {config}")
-        raise LaunchError(f"{kernel.name} needs {needed} bytes of shared memory with tiles {config}")
+        raise LaunchError(f"{kernel.name} {reason} with tiles {config}")
 
     def _launch(self, kernel: Kernel, config: Config, values: dict, sizes: dict, device: torch.device) -> Launch:
         tiles = {d: config.rows for d in (kernel.rows,) if d} | dict.fromkeys(kernel.columns, config.loop)

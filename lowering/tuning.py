@@ -23,14 +23,17 @@ class Config:
     parts: int = 0
 
     def smaller(self) -> Iterator[Config]:
-        """Configurations that need less and less shared memory: one stage, then tiles halved in turn."""
-        config = replace(self, stages=1)
-        if config != self:
-            yield config
+        """Configurations that need less and less of registers and of shared memory: tiles are held by more threads,
+        then loads have one stage, then tiles are halved in turn."""
+        config = self
+        for change in ({"warps": max(self.warps, 8)}, {"stages": 1}):
+            if replace(config, **change) != config:
+                config = replace(config, **change)
+                yield config
         while max(config.rows, config.loop) > 16:
             longer = "loop" if config.loop >= config.rows else "rows"
             config = replace(config, **{longer: getattr(config, longer) // 2})
-            yield config
+            yield replace(config, warps=config.warps if config.rows * config.loop >= SHARED_OUT else 4)
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.loop} warps {self.warps} stages {self.stages}"
@@ -68,6 +71,7 @@ DEFAULTS = (
     Row("", 8, 1 << 30, Config(16, 16, 4, 1)),
 )
 CUBES = Config(16, 16, 8, 1)  # for tiles of three dims, rows by loop by held: 128 float32 of 128 columns a thread
+SHARED_OUT = 2048  # pairs of a tile from which on more than four warps hold it
 SPILLED = 128  # registers that a thread may keep in memory: kernels that were well off keep 16, a bad one 264
 PARTS = Config(64, 16, 4, 1)  # without a loop, where a held matrix of up to 64 columns is multiplied in parts
 CARRIED, WIDE = 128, 64  # float32 that a thread keeps of accumulators, and of a tile of three dims without them

@@ -15,16 +15,16 @@ MOST = 1024 * 100  # bytes of shared memory that it has: tiles of 1024 elements
 
 
 class Pretended(Launcher):
-    """`tried` lists the configurations; spills: registers that a thread keeps in memory, by configuration."""
+    """`tried` lists the configurations; spills: registers that a thread keeps in memory, ptx: a text, both of one."""
 
-    def __init__(self, plan, config=None, ptx="", spills=lambda config: 0):
+    def __init__(self, plan, config=None, ptx=lambda config: "", spills=lambda config: 0):
         super().__init__(plan, config)
         self.tried, self.ptx, self.spills = [], ptx, spills
 
     def _launch(self, kernel, config, values, sizes, device):
         self.tried.append(config)
         needed = SimpleNamespace(shared=config.loop * config.rows * 100)
-        needs = SimpleNamespace(asm={"ptx": self.ptx}, metadata=needed, n_spills=self.spills(config))
+        needs = SimpleNamespace(asm={"ptx": self.ptx(config)}, metadata=needed, n_spills=self.spills(config))
         needs._init_handles = lambda: None
         return SimpleNamespace(function=None, programs=1, compiled=lambda values: needs)
 

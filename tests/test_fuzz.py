@@ -50,6 +50,24 @@ def test_every_section_is_used():
     assert set(sections()) <= used | set(forms())
 
 
+PROJECTED = Fuzzed(
+    ("x = x @ w", "s = x @ x.mT", "o = s.softmax(-1) @ x", "return o"),
+    {"x": ("float", (2, 40, 32)), "w": ("float", (32, 32))},
+    "bfloat16",
+    "large",
+    0,
+)
+
+
+@pytest.mark.parametrize("times, kind", [(1 + 2**-8, "fused"), (-1, "wrong")])
+def test_what_the_last_place_of_an_input_moves_is_not_wrong(monkeypatch, times, kind):
+    """Of two large scores either may win once a projection is rounded; a result that is further off is wrong."""
+    tiled = executors.EXECUTORS["tiled"]
+    off = lambda found, tensors, call: tiled(found, [t * times for t in tensors], call)
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", off)
+    assert judge(PROJECTED, "tiled").kind == kind
+
+
 DYNAMIC = Fuzzed(PLAIN.lines, PLAIN.inputs, "float32", "normal", 0, {}, True, {"q": (2, 9, 8), "bias": (9, 9)})
 
 

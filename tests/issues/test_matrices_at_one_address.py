@@ -87,4 +87,13 @@ def test_what_is_mixed_up_is_not_launched(gpu):
     plan = planned([torch.empty(3, 400, 64, dtype=torch.float16) for _ in range(3)])
     text = DESCRIPTORS.format(version="8.7", first=WIDE, base="%rd9", second=NARROW)
     with pytest.raises(LaunchError, match="mixes up"):
-        prepared(Pretended(plan, ptx=text))
+        prepared(Pretended(plan, ptx=lambda config: text))
+
+
+def test_where_they_are_mixed_up_other_tiles_are_tried(gpu):
+    """Tiles that spilled were halved once, met two matrices of different patterns, and the region was given up."""
+    plan = planned([torch.empty(3, 400, 64, dtype=torch.float16) for _ in range(3)])
+    text = DESCRIPTORS.format(version="8.7", first=WIDE, base="%rd9", second=NARROW)
+    launcher = Pretended(plan, ptx=lambda config: text if config.rows > config.loop else "")
+    prepared(launcher)
+    assert any(c.rows > c.loop for c in launcher.tried) and launcher.tried[-1].rows == launcher.tried[-1].loop

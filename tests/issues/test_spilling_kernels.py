@@ -23,6 +23,12 @@ def test_a_kernel_that_spills_gets_smaller_tiles(monkeypatch):
     assert usual.rows * usual.loop > 32 * 32 >= smaller.rows * smaller.loop
 
 
+def test_more_threads_share_a_tile_before_it_is_halved(monkeypatch):
+    usual = prepared(monkeypatch, lambda config: SPILLED)
+    wider = prepared(monkeypatch, lambda config: 264 if config.warps < 8 else 0)
+    assert (usual.warps, wider.warps) == (4, 8) and (wider.rows, wider.loop) == (usual.rows, usual.loop)
+
+
 def test_one_that_spills_with_any_tiles_is_not_launched(monkeypatch):
     with pytest.raises(LaunchError, match="keeps 264 registers of a thread in memory with tiles 16x16"):
         prepared(monkeypatch, lambda config: 264)
