@@ -22,7 +22,7 @@ from .cost import inner_dims
 from .guard import GUARDS
 from .ops import OPS, const, make
 from .rule import Rule, variables_of
-from .term import AttributeVariable, Dim, Term, all_dims, subterms
+from .term import HALVES, AttributeVariable, Dim, Term, all_dims, subterms
 
 MAX_DIMS = 62  # a set of dims is a bit mask in an i64
 _LEAVES = ("load", "iota", "size", "var")
@@ -163,6 +163,7 @@ class _Session:
             else:
                 names[node] = f"$t{len(names)}"
                 lines.append(f"(let {names[node]} {self._encode(node, names)})")
+        lines += [f"(half {leaf})" for term, leaf in self.leaf.items() if term.dtype in HALVES]
         lines += [f"(let $root{k} (top {names[root]} {k}))" for k, root in enumerate(self.roots)]
         return "\n".join(lines)
 
@@ -269,7 +270,7 @@ def _float(value) -> str:
 def _declarations(phases, ground) -> str:
     """Sort, one constructor per row of OPS, the free-dims analysis, and every rule in its phase's ruleset."""
     lines = ["(sort T)", "(constructor leaf (i64 i64) T)", "(constructor const (f64) T)", "(constructor top (T i64) T)"]
-    lines += ["(function free (T) i64 :merge (& old new))", "(ruleset analysis)"]
+    lines += ["(function free (T) i64 :merge (& old new))", "(relation half (T))", "(ruleset analysis)"]
     lines.append('(rule ((= x (leaf n m))) ((set (free x) m)) :ruleset analysis :name "free leaf")')
     lines.append('(rule ((= x (const v))) ((set (free x) 0)) :ruleset analysis :name "free const")')
     for row in OPS.values():

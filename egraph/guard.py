@@ -12,7 +12,7 @@ from math import isfinite
 from .affine import bounds
 from .classes import CLASSES, OPERATION_OF
 from .ops import term, within_range
-from .term import FLOATS, AttributeVariable, Dim, Term, TermError
+from .term import FLOATS, HALVES, AttributeVariable, Dim, Term, TermError
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ GUARDS = {
     "float_dtype": GuardRow(
         "{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None
     ),
+    "half": GuardRow("{0} is of half precision", lambda x: x.dtype in HALVES, lambda x: [f"(half {x})"]),
     "within": GuardRow("{0} is within the range of {1}", _within, None),
     "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
     "size_at_most": GuardRow("|{0}| ≤ {1}", lambda d, most: isinstance(d.size, int) and d.size <= most, None),
@@ -144,6 +145,11 @@ def has_dtype(x: Term, dtype) -> Guard:
 def float_dtype(dtype) -> Guard:
     """An AttributeVariable stands for a floating dtype."""
     return Guard("float_dtype", (dtype,))
+
+
+def half(x: Term) -> Guard:
+    """x is a tensor of half precision (the search knows it of tensors as they are stored)."""
+    return Guard("half", (x,))
 
 
 def within(x: Term, dtype) -> Guard:

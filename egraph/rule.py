@@ -33,6 +33,7 @@ ASSUMPTIONS = {  # every one that a law may name; the last two are about bits, w
     "sizes are positive": Restriction(literals_positive=True),
     "excess precision": Restriction(),
     "a zero has no sign": Restriction(),
+    "half inputs are finite and rounded": Restriction(scores_finite=True, values_finite=True),
 }
 WRITTEN = "a body is written with the rule's parameters, + - * / ** % // and the functions of onepass.egraph.ops"
 LAMBDA = "<lambda>"
