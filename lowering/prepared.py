@@ -14,6 +14,7 @@ from ..egraph.term import Dim, Term, all_dims, reduces, rename_dims, substitute
 from .cuts import unshadowed
 from .dims import every_reduction
 from .divisors import beside_their_dims
+from .inner_dims import with_one_inner_dim
 from .plan import Store
 from .short_sums import written_out
 
@@ -21,7 +22,7 @@ from .short_sums import written_out
 def prepared(stores: Sequence[Store]) -> list[Store]:
     """The stores with one name for one dim and one state for what two of them need alike."""
     order = tuple(dict.fromkeys(d for store in stores for d in store.order))
-    terms = [written_out(beside_their_dims(unshadowed(store.term))) for store in stores]
+    terms = [written_out(with_one_inner_dim(beside_their_dims(unshadowed(store.term)))) for store in stores]
     terms = _reuse_scales(_with_fresh_bound_dims(terms, order))
     return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
 

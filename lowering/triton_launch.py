@@ -36,6 +36,7 @@ from .guard_bits import Words, word_plan
 from .map_lists import visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
+from .runs import runs_of
 from .sizes import UnknownSize, resolve
 from .triton_cubes import has_cubes, leading
 from .triton_emit import Source, emit, map_name, reach, roots
@@ -279,7 +280,7 @@ class Launcher:
         wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
         tilings = self._tilings(kernel, config, sizes)
         mapped = frozenset(map_name(kernel, loop) for loop in tilings)
-        source = self.source(kernel, Facts(even, wide, mapped, interpreter_wanted()))
+        source = self.source(kernel, Facts(even, wide, mapped, interpreter_wanted(), runs_of(roots(kernel), values)))
         function = load(source.text, source.function, self.folder)
         integers = []
         for argument in source.arguments:
@@ -290,9 +291,8 @@ class Launcher:
         names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
-        programs = _programs(kernel, config, sizes)
         maps = tuple({map_name(kernel, loop): tiling for loop, tiling in tilings.items()}.items())
-        return Launch(function, programs, names, tuple(integers), options, maps)
+        return Launch(function, _programs(kernel, config, sizes), names, tuple(integers), options, maps)
 
 
 def _programs(kernel: Kernel, config: Config, sizes: dict[str, int]) -> int:

@@ -15,6 +15,7 @@ from ..egraph.affine import affine
 from ..egraph.ops import iota, make
 from ..egraph.term import Dim, Tensor, Term, substitute, subterms
 from .plan import BlockMap, Kernel, NotPlannable
+from .runs import Runs, along
 from .triton_cubes import LEAST, dims_of_matrices, leading
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
 from .triton_product import alike, contract, operands
@@ -30,6 +31,7 @@ class Facts:
     wide: frozenset[str] = frozenset()
     mapped: frozenset[str] = frozenset()  # the block maps that loops follow
     interpreted: bool = False  # the interpreter multiplies bfloat16 tiles as raw bits: widen them there
+    runs: Runs = frozenset()  # axes that lie in memory as one run with the next
 
 
 @dataclass
@@ -281,7 +283,7 @@ class TileWriter:
         """Pointer text: a scalar base in 64 bits, the loop's start, and tile offsets that no loop changes."""
         pointer, strides = self.pointers[tensor]
         base, moving, offsets = [pointer], [], []
-        for position, stride in zip(index, strides, strict=True):
+        for position, stride in zip(along(tensor, index, self.facts.runs), strides, strict=True):
             coefficients, constant = affine(position)
             if constant:
                 base.append(f"{constant} * {stride}")
@@ -289,15 +291,14 @@ class TileWriter:
                 self._place(tensor, one, f"{stride}" if factor == 1 else f"{factor} * {stride}", base, moving, offsets)
         text = " + ".join(base)
         if len(base) > 1:
-            build = lambda: self.assign(f"{tensor.name}_base", Value(" + ".join(base)), self.outer)
-            text = self.once(("base", text), (), build).text
+            text = self.once(("base", text), (), lambda: self.assign(f"{tensor.name}_base", Value(text), self.outer)).text
         text = " + ".join([text, *moving])
         still = [o for o in offsets if self.loop not in o.dims or not o.dtype]
         if still:
             shared = self.union(*still)
-            sum_text = " + ".join(self.align(o, shared) for o in still)
-            name = lambda: self.assign(f"{tensor.name}_offsets", Value(sum_text, shared), self.outer)
-            text += f" + {self.align(self.once(('offsets', sum_text), (), name), dims)}"
+            total = " + ".join(self.align(o, shared) for o in still)
+            name = lambda: self.assign(f"{tensor.name}_offsets", Value(total, shared), self.outer)
+            text += f" + {self.align(self.once(('offsets', total), (), name), dims)}"
         return "".join([text, *(f" + {self.align(o, dims)}" for o in offsets if o not in still)])
 
     def _place(self, tensor, one: Term, stride: str, base, moving, offsets) -> None:
