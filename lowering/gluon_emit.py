@@ -15,6 +15,7 @@ from ..egraph.affine import affine, to_term
 from ..egraph.ops import const, iota
 from ..egraph.show import show
 from ..egraph.term import Dim, Term, subterms
+from .facts import Facts
 from .gluon_bind import Binding, Diagonal, Operand, bytes_of, chunks
 from .gluon_schedule import ROWS, Schedule
 from .gluon_step import Consumer
@@ -24,7 +25,6 @@ from .guard_bits import Packed
 from .plan import Plan
 from .triton_emit import Argument, roots
 from .triton_ops import Value, helpers
-from .triton_term import Facts
 
 HEADER = f"""import triton.language as tl
 from triton.experimental import gluon

@@ -18,6 +18,7 @@ from . import gluon_order as order
 from .block_map import EMPTY, Tiling, pays, shared_visits
 from .compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
 from .division import BITS, division
+from .facts import Facts
 from .gluon_apart import apart
 from .gluon_bind import Binding, Diagonal, Operand, accumulated, bind, chunks, crowded, entered, sent, sloped, width
 from .gluon_choice import Choice, choose
@@ -28,7 +29,6 @@ from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
 from .triton_launch import INT32, Launch, Launcher, load
-from .triton_term import Facts
 from .tuning import Config
 
 NOTHING = torch.zeros(1, dtype=torch.int32)

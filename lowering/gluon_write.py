@@ -12,6 +12,7 @@ from math import prod
 from ..egraph.affine import affine, bounds
 from ..egraph.ops import cast, iota
 from ..egraph.term import Dim, Term
+from .facts import Facts
 from .gluon_bind import Binding, Diagonal, Operand, Product, spares
 from .gluon_schedule import MOST_CONSUMERS, ROWS, WARPGROUP
 from .near import capped, multiple, small
@@ -19,7 +20,7 @@ from .plan import Kernel, NotPlannable
 from .precision import native
 from .triton_ops import Value, atom, is_integer, literal, type_name
 from .triton_product import const_value, factors
-from .triton_term import Facts, Scope, TileWriter
+from .triton_term import Scope, TileWriter
 from .weighing import LOG2_E
 
 BRANCH = 32  # registers of a thread that branch together between two forms of a special function

@@ -14,12 +14,13 @@ from ..egraph.affine import affine
 from ..egraph.ops import iota
 from ..egraph.show import show
 from ..egraph.term import Dim, Term, subterms
+from .facts import Facts
 from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, Plan, Store
 from .triton_ops import FOLDS, Value, helpers, identity, is_integer, type_name
 from .triton_product import contract
 from .triton_ranges import RangeWriter, Segment
-from .triton_term import Facts, TileWriter
+from .triton_term import TileWriter
 
 IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import torch
 
-from ..egraph.term import Dim, Tensor, subterms
+from ..egraph.term import Tensor
 from .block_map import MapCache, Tiling, class_plan, pays
-from .build import HELD
 from .compat import (
     OPTIONS,
     Relaunch,
@@ -32,18 +31,16 @@ from .compat import (
     spilled,
 )
 from .cuts import FEW
+from .default_tiles import default_for, widest
+from .facts import INTERPRETER, Facts
 from .guard_bits import Words, word_plan
 from .map_lists import visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
 from .runs import runs_of
 from .sizes import UnknownSize, resolve
-from .triton_cubes import has_cubes, leading
 from .triton_emit import Source, emit, map_name, reach, roots
-from .triton_product import multiplies_parts
-from .triton_steps import several_pairs, stepped
-from .triton_term import Facts
-from .tuning import CUBES, PARTS, SPILLED, Config, cube_config, default_config, of_few_rows, of_pairs
+from .tuning import SPILLED, Config, of_few_rows
 
 INT32 = 2**31
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
@@ -280,7 +277,8 @@ class Launcher:
         wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
         tilings = self._tilings(kernel, config, sizes)
         mapped = frozenset(map_name(kernel, loop) for loop in tilings)
-        source = self.source(kernel, Facts(even, wide, mapped, interpreter_wanted(), runs_of(roots(kernel), values)))
+        machine = INTERPRETER if interpreter_wanted() else architecture(device)
+        source = self.source(kernel, Facts(even, wide, mapped, machine, runs_of(roots(kernel), values)))
         function = load(source.text, source.function, self.folder)
         integers = []
         for argument in source.arguments:
@@ -321,49 +319,6 @@ def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes
     """The tensors with the axes that kernels store by: one of a result may be two."""
     stored = [s.output for kernel in kernels for s in kernel.stores]
     return {**values, **{t.name: values[t.name].view([_size(n, sizes) for n in t.shape]) for t in stored}}
-
-
-def _power(dim: Dim) -> int:
-    """The places that a held dim has in a tile."""
-    return 1 << (dim.size - 1).bit_length()
-
-
-def widest(kernel: Kernel) -> tuple[int, int]:
-    """(elements, bytes an element) of the widest held row that a tile keeps of a floating tensor."""
-    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
-    loops = {loop.dim for loop in kernel.loops}
-    width, size, streamed = 16, 2, 2
-    for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
-        held = [d.size for d in node.dims - placed if isinstance(d.size, int)]
-        dtype = getattr(torch, node.dtype)
-        if dtype.is_floating_point and held:
-            width, size = max(width, *held), max(size, dtype.itemsize)
-            streamed = max(streamed, dtype.itemsize if node.dims & loops else 2)
-    size = size if width <= HELD else streamed  # what rows have stays in shared memory, by halves
-    return width, max(size, 4 if kernel.exact else 2)
-
-
-def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
-    """The default configuration, for few rows another; guards that compare 64-bit data along a wide loop tile need its
-    registers."""
-    width, size = widest(kernel)
-    every = roots(kernel)
-    nodes = {n for root in every for n in subterms(root)}
-    steps = stepped(kernel, nodes)
-    if (lead := leading(kernel, nodes)) and kernel.loops:
-        extent = lambda dims: prod(_power(d) for d in dims)
-        apart = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
-        states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
-        return cube_config(max(map(_power, lead)), max(extent(r.dims - apart) for r in states), width)
-    if has_cubes(kernel, every, {*kernel.grid, *steps}):
-        return CUBES
-    if size == 4 and multiplies_parts(kernel):
-        return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
-    found = of_few_rows(width, size) if few else default_config(width, size, name)
-    found = of_pairs(found) if (steps or several_pairs(nodes)) and not few else found
-    guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
-    long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
-    return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found
 
 
 @lru_cache(maxsize=256)

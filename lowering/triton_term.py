@@ -14,24 +14,14 @@ from dataclasses import dataclass, field
 from ..egraph.affine import affine
 from ..egraph.ops import iota, make
 from ..egraph.term import Dim, Tensor, Term, substitute, subterms
+from .facts import Facts
 from .plan import BlockMap, Kernel, NotPlannable
-from .runs import Runs, along
+from .runs import along
 from .triton_cubes import LEAST, dims_of_matrices, leading
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
 from .triton_product import alike, contract, operands
 from .triton_steps import step, stepped
 from .weighing import Weighing, gauge_of, read_again, weighing
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the launcher knows: dims whose size is a multiple of their tile, tensors that need 64-bit offsets, ..."""
-
-    even: frozenset[str] = frozenset()
-    wide: frozenset[str] = frozenset()
-    mapped: frozenset[str] = frozenset()  # the block maps that loops follow
-    interpreted: bool = False  # the interpreter multiplies bfloat16 tiles as raw bits: widen them there
-    runs: Runs = frozenset()  # axes that lie in memory as one run with the next
 
 
 @dataclass
@@ -246,8 +236,9 @@ class TileWriter:
         texts = [self.align(self.hoisted(a, dims), dims) for a in args]
         if node.dtype in HALVES and node.op != "where":  # Triton's functions are for float32
             texts = [f"{t}.to(tl.float32)" if a.dtype in HALVES else t for t, a in zip(texts, args, strict=True)]
-            return Value(f"({operation(node, texts)}).to({type_name(node.dtype)})", dims, node.dtype)
-        return Value(operation(node, texts), dims, node.dtype)
+        text = operation(node, texts, self.facts.machine)
+        narrow = node.dtype in HALVES and node.op != "where"
+        return Value(f"({text}).to({type_name(node.dtype)})" if narrow else text, dims, node.dtype)
 
     def _cast(self, value: Value, node: Term) -> Value:
         if value.dtype == node.dtype or (node.dtype == "int64" and is_integer(value.dtype)):
@@ -291,7 +282,8 @@ class TileWriter:
                 self._place(tensor, one, f"{stride}" if factor == 1 else f"{factor} * {stride}", base, moving, offsets)
         text = " + ".join(base)
         if len(base) > 1:
-            text = self.once(("base", text), (), lambda: self.assign(f"{tensor.name}_base", Value(text), self.outer)).text
+            name = lambda: self.assign(f"{tensor.name}_base", Value(" + ".join(base)), self.outer)
+            text = self.once(("base", text), (), name).text
         text = " + ".join([text, *moving])
         still = [o for o in offsets if self.loop not in o.dims or not o.dtype]
         if still:

@@ -119,7 +119,19 @@ def tuned(settings: Mapping[str, object]) -> Callable:
 
 
 def _bound(launcher, found, tensors, call) -> Callable:
-    """The launcher writes into tensors that have the original's strides already."""
+    """The launcher writes into tensors that have the original's strides already; some that it reads are copied."""
+    from .lowering.relaid import copies_of, relaid
+
+    copies = copies_of(found.plan, found.names, tensors)
+    if copies:
+        run = _bound_as_they_are(launcher, found, relaid(tensors, copies), call)
+        for copy in copies:
+            report.note(found.key, f"{found.names[copy.place]} is copied to be read in runs: {copy}")
+        return lambda given: run(relaid(given, copies))
+    return _bound_as_they_are(launcher, found, tensors, call)
+
+
+def _bound_as_they_are(launcher, found, tensors, call) -> Callable:
     outputs = [output.name for output in found.plan.outputs]
     if len(set(outputs)) < len(outputs):  # one stored tensor is two results
         run = launcher.bind(found.names, tensors, call.sizes)

@@ -237,14 +237,14 @@ def _is_scalar_multiple(node: fx.Node) -> bool:
 def _is_predicate(node: fx.Node, s: Survey) -> bool:
     """Truth values of one mask besides what is free: made anew in each call, they would hide that it is unchanged.
 
-    A mask of all rows and columns has to be of bytes; of a wider type, one by rows or by columns alone.
+    A mask of all rows and columns is of four bytes at most, which each head reads where no map does.
     """
     own = shape(node)
     if own is None or s.kind[node] != "pointwise" or value_of_node(node).dtype != torch.bool:
         return False
     masks = [n for n in _tensor_inputs(node) if shape(n) == own and not s.free[n]]
     narrow = 1 in own[-2:] or len(own) < 2
-    return len(masks) == 1 and (narrow or value_of_node(masks[0]).element_size() == 1)
+    return len(masks) == 1 and (narrow or value_of_node(masks[0]).element_size() <= 4)
 
 
 def _is_one_wide(part: fx.Node, join: fx.Node) -> bool:

@@ -1,0 +1,84 @@
+"""Tensors that tiles would read across the run of their memory: copied first, with another axis next to next.
+
+A pair of a row and a column reads 32 bytes for its one number of [b, i, j, h], once for each head; a fold that goes
+place by place along a row's own memory touches as many lines as there are rows. Called by whoever binds a plan to
+tensors, before strides are looked at; values stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from ..egraph.term import Dim, Term, subterms
+from .plan import Kernel, Plan
+from .triton_emit import roots
+from .triton_steps import stepped
+
+SECTOR = 32  # bytes that memory gives at a time
+WASTED = 2**24  # bytes read in vain, from which on a copy costs less
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The tensor at `place` with its axes in another order of memory, and how many bytes that spares."""
+
+    place: int
+    order: tuple[int, ...]
+    spared: int
+
+    def __str__(self) -> str:
+        return f"as it lies {self.spared / 2**20:.0f} MiB would be read in vain"
+
+
+def copies_of(plan: Plan, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> tuple[Copy, ...]:
+    """What is to be copied before the plan's kernels read these tensors."""
+    wanted: dict[str, set[int]] = {}
+    for kernel in plan.kernels:
+        for node, dim in _read_along(kernel):
+            axes = [k for k, index in enumerate(node.args) if index.op == "iota" and dim in index.dims]
+            wanted.setdefault(node.attrs[0].name, set()).update(axes[:1] if len(axes) == 1 else (-1,))
+    found = []
+    for place, (name, tensor) in enumerate(zip(names, tensors)):
+        if len(axes := wanted.get(name, ())) == 1 and -1 not in axes:
+            (axis,) = axes
+            if (spared := _wasted(tensor, axis)) >= WASTED:
+                order = (*(k for k in range(tensor.dim()) if k != axis), axis)
+                found.append(Copy(place, order, spared))
+    return tuple(found)
+
+
+def relaid(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torch.Tensor]:
+    """The tensors with copies for those that have one."""
+    tensors = list(tensors)
+    for copy in copies:
+        back = sorted(range(len(copy.order)), key=copy.order.__getitem__)
+        tensors[copy.place] = tensors[copy.place].permute(copy.order).contiguous().permute(back)
+    return tensors
+
+
+def _read_along(kernel: Kernel) -> list[tuple[Term, Dim]]:
+    """Loads, and the dim of a tile whose places next to each other they read."""
+    nodes = {n for root in roots(kernel) for n in subterms(root)}
+    steps = stepped(kernel, nodes)
+    columns = {*(loop.dim for loop in kernel.loops), *kernel.columns}
+    found = []
+    for node in (n for n in nodes if n.op == "load" and "float" in n.dtype):
+        across, own = node.dims & columns, {kernel.rows} & node.dims
+        if node.dims & steps and len(across | own) == 1:
+            found += [(node, *(across | own))]
+        elif own and len(across) == 1 and len(node.dims & ({*kernel.tiled} | columns)) == 2:
+            found += [(node, *across)]
+    return found
+
+
+def _wasted(tensor: torch.Tensor, axis: int) -> int:
+    """Bytes that are read for nothing where the axis is no run, each once; nothing of what repeats itself."""
+    apart = tensor.stride(axis)
+    if apart == 1 or tensor.size(axis) < SECTOR or 0 in tensor.stride():
+        return 0
+    times = min(SECTOR // tensor.element_size(), abs(apart)) - 1
+    return times * tensor.element_size() * prod(tensor.shape)
