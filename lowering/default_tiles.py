@@ -17,7 +17,7 @@ from .triton_cubes import has_cubes, leading
 from .triton_emit import roots
 from .triton_product import multiplies_parts
 from .triton_steps import several_pairs, stepped
-from .tuning import CUBES, PARTS, Config, cube_config, default_config, of_few_rows, of_pairs
+from .tuning import CUBES, PARTS, Config, cube_config, default_config, of_few_rows, of_pairs, of_steps
 
 
 def widest(kernel: Kernel) -> tuple[int, int]:
@@ -52,7 +52,8 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     if size == 4 and multiplies_parts(kernel):
         return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
     found = of_few_rows(width, size) if few else default_config(width, size, name)
-    found = of_pairs(found) if (steps or several_pairs(nodes)) and not few else found
+    if not few:
+        found = of_steps(found, width) if steps else of_pairs(found) if several_pairs(nodes) else found
     guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
     return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found

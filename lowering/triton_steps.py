@@ -12,6 +12,7 @@ from .plan import Kernel
 from .triton_ops import FOLDS, HALVES, Value, identity
 
 LEAST = 2  # places of a loop
+TOGETHER = 4  # of them are written out: their loads need not wait for each other
 SEVERAL = 4  # operations on pairs, from which on their operands are many
 
 
@@ -52,6 +53,7 @@ def step(writer, node: Term) -> Value:
         body = writer.value(node.args[0])
         text = f"{writer.align(body, dims)}{'.to(tl.float32)' if body.dtype in HALVES else ''}"
         combined = FOLDS[monoid].combine.format(total.text, text)
-    home.lines.append(f"for {place} in tl.range(0, {dim.size}, num_stages=1):")
+    steps = f"0, {dim.size}, num_stages=1, loop_unroll_factor={min(TOGETHER, dim.size)}"
+    home.lines.append(f"for {place} in tl.range({steps}):")
     home.lines += [f"    {line}" for line in (*scope.lines, f"{total.text} = {combined}")]
     return total

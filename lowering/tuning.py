@@ -75,6 +75,7 @@ SHARED_OUT = 2048  # pairs of a tile from which on more than four warps hold it
 SPILLED = 128  # registers that a thread may keep in memory: kernels that were well off keep 16, a bad one 264
 PARTS = Config(64, 16, 4, 1)  # without a loop, where a held matrix of up to 64 columns is multiplied in parts
 CARRIED, WIDE = 128, 64  # float32 that a thread keeps of accumulators, and of a tile of three dims without them
+PAIRS_KEPT = 2048  # elements of accumulators beside scores that are folded place by place
 KEPT = 65536  # elements of a tensor that a tile of rows keeps in shared memory
 CANDIDATES = {  # by width: (rows, loop, warps, stages) that a tuner tries
     64: "128x64x4x3 128x64x8x3 128x64x8x2 64x64x4x3 128x128x8x2 128x128x8x3 128x32x4x4 256x64x8x3 128x64x4x4",
@@ -98,8 +99,14 @@ def of_few_rows(width: int, element_bytes: int) -> Config:
 
 
 def of_pairs(config: Config) -> Config:
-    """For scores made of pairs, whose operands fill registers: a thread has 16 of them."""
+    """For scores of several operations on pairs, whose operands fill registers: a thread has 16 of them."""
     return replace(config, rows=min(config.rows, 64), loop=min(config.loop, 64), warps=8)
+
+
+def of_steps(config: Config, width: int) -> Config:
+    """For scores that are folded place by place: a thread keeps 16 elements of a held row, or of 16 of them."""
+    rows, stages = min(config.rows, max(16, PAIRS_KEPT // width)), min(config.stages, 2)
+    return replace(config, rows=rows, loop=min(config.loop, 64), warps=4, stages=stages)
 
 
 def cube_config(lead: int, carried: int, width: int) -> Config:
