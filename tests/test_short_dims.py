@@ -108,7 +108,8 @@ def test_longer_folds_of_pairs_step_over_their_dim(function, steps, dtype):
     plan = planned(function, tensors)
     (kernel,) = plan.kernels
     text = emit(kernel, plan).text
-    assert steps is None or ("in tl.range(0, 33, num_stages=1):" in text) == steps
+    steps = steps and not (function is squared and dtype == torch.bfloat16)  # which is a product
+    assert steps is None or ("in tl.range(0, 33, num_stages=1" in text) == steps
     assert not steps or "None, :, :" not in text
     (result,) = Launcher(plan).results(dict(zip("qkv", tensors, strict=True)))
     exact = function(*(x.double() for x in tensors))

@@ -1,0 +1,114 @@
+"""What is copied before kernels read it, with which axis next to next; and axes that lie in memory as one run."""
+
+import pytest
+import torch
+
+import onepass
+from onepass.capture import program_of
+from onepass.lowering import relaid
+from onepass.lowering.relaid import copies_of
+from onepass.lowering.relaid import relaid as copied
+from onepass.lowering.triton_launch import Launcher
+from onepass.pipeline import optimize_all
+from onepass.translate import translate
+
+ROWS, HEADS, WIDTH = 48, 3, 16
+
+
+def biased(q, k, v, bias):
+    """Bias [b, i, j, h], as a linear layer over pairs makes it."""
+    return torch.softmax(q @ k.mT + bias.permute(0, 3, 1, 2), -1) @ v
+
+
+def additive(q, k, v, bias):
+    return torch.softmax(torch.tanh(q[..., None, :] + k[..., None, :, :]).sum(-1), -1) @ v
+
+
+def plain(q, k, v, bias):
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+def tensors(bias=None, rows=ROWS):
+    torch.manual_seed(0)
+    wide = [torch.randn(2, HEADS, rows, WIDTH) for _ in range(3)]
+    return [*wide, torch.randn(2, rows, rows, HEADS) if bias is None else bias]
+
+
+def planned(function, inputs):
+    program = program_of(function, *inputs)
+    plan = optimize_all(translate(program).results).plan
+    names = [name for name in "q k v bias".split() if name in {t.name for t in plan.inputs}]
+    return plan, names, [dict(zip("q k v bias".split(), inputs))[name] for name in names]
+
+
+def named(function, inputs, least=1):
+    plan, names, read = planned(function, inputs)
+    kept, relaid.WASTED = relaid.WASTED, least
+    try:
+        return {names[copy.place]: copy.order for copy in copies_of(plan, names, read)}
+    finally:
+        relaid.WASTED = kept
+
+
+def test_a_bias_that_has_heads_next_to_next_is_copied_by_columns():
+    assert named(biased, tensors()) == {"bias": (0, 1, 3, 2)}
+
+
+def test_what_is_folded_along_its_own_memory_is_copied_by_places():
+    assert named(additive, tensors()) == {"q": (0, 1, 3, 2), "k": (0, 1, 3, 2)}
+
+
+def test_products_and_what_lies_well_are_read_as_they_are():
+    well = torch.randn(2, HEADS, ROWS, ROWS).permute(0, 2, 3, 1)
+    assert not named(plain, tensors()) and not named(biased, tensors(well))
+
+
+def test_what_repeats_itself_is_not_made_larger():
+    assert not named(biased, tensors(torch.randn(2, 1, ROWS, HEADS).expand(2, ROWS, ROWS, HEADS)))
+
+
+def test_little_is_not_copied():
+    assert not named(biased, tensors(), least=relaid.WASTED)
+
+
+@pytest.mark.parametrize("function", [biased, additive])
+def test_copies_have_the_same_values(function):
+    inputs = tensors()
+    plan, names, read = planned(function, inputs)
+    found = [relaid.Copy(place, order, 1) for place, order in enumerate([(0, 1, 3, 2)] * len(names))]
+    again = copied(read, found)
+    assert all(torch.equal(x, y) for x, y in zip(again, read)) and all(x.stride(-2) == 1 for x in again)
+    (result,) = Launcher(plan).results(dict(zip(names, again)))
+    torch.testing.assert_close(result, function(*inputs), atol=1e-5, rtol=1e-5)
+
+
+def test_the_backend_copies_and_says_so(monkeypatch, fresh):
+    monkeypatch.setattr(relaid, "WASTED", 1)
+    options = {"inner": "eager", "executor": "triton", "libraries": False}
+    run = torch.compile(biased, backend=onepass.onepass_backend, options=options)
+    for seed in range(2):
+        inputs = tensors(torch.randn(2, ROWS, ROWS, HEADS) + seed)
+        torch.testing.assert_close(run(*inputs), biased(*inputs), atol=1e-5, rtol=1e-5)
+    notes = [note for report in onepass.reports() for region in report.regions for note in region.notes]
+    assert any("is copied to be read in runs" in note for note in notes)
+
+
+# Runs
+
+
+def points(q, k, v, bias):
+    return torch.softmax(torch.einsum("bihpx,bjhpx->bhij", q, k), -1) @ v
+
+
+@pytest.mark.parametrize("lies", ["as one", "apart"])
+def test_an_inner_dim_of_two_axes_is_read_by_one_index_where_they_are_one_run(lies):
+    torch.manual_seed(0)
+    make = lambda: torch.randn(2, ROWS, HEADS, 4, 3)
+    q, k = (make() if lies == "as one" else make().mT.contiguous().mT for _ in range(2))
+    inputs = [q, k, torch.randn(2, HEADS, ROWS, WIDTH), torch.zeros(1)]
+    plan, names, read = planned(points, inputs)
+    launcher = Launcher(plan)
+    (result,) = launcher.results(dict(zip(names, read)))
+    torch.testing.assert_close(result, points(*inputs), atol=1e-5, rtol=1e-5)
+    (source,) = launcher._sources.values()
+    assert ("floordiv_" in source.text) == (lies == "apart") and "tl.dot(q_tile" in source.text
