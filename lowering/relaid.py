@@ -7,7 +7,7 @@ tensors, before strides are looked at; values stay what they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -15,10 +15,12 @@ import torch
 
 from ..egraph.term import Dim, Term, subterms
 from .plan import Kernel, Plan
+from .sizes import resolve
 from .triton_emit import roots
 from .triton_steps import stepped
 
 SECTOR = 32  # bytes that memory gives at a time
+ROWS = 64  # of a tile
 WASTED = 2**24  # bytes read in vain, from which on a copy costs less
 
 
@@ -34,21 +36,39 @@ class Copy:
         return f"as it lies {self.spared / 2**20:.0f} MiB would be read in vain"
 
 
-def copies_of(plan: Plan, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> tuple[Copy, ...]:
-    """What is to be copied before the plan's kernels read these tensors."""
-    wanted: dict[str, set[int]] = {}
+def copies_of(
+    plan: Plan, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: Mapping[str, int] | None = None
+) -> tuple[Copy, ...]:
+    """What is to be copied before the plan's kernels read these tensors; sizes: of symbolic ones."""
+    wanted: dict[str, dict[int, int]] = {}
+    given = dict(zip(names, tensors))
     for kernel in plan.kernels:
-        for node, dim in _read_along(kernel):
-            axes = [k for k, index in enumerate(node.args) if index.op == "iota" and dim in index.dims]
-            wanted.setdefault(node.attrs[0].name, set()).update(axes[:1] if len(axes) == 1 else (-1,))
+        for node, dim, other in _read_along(kernel):
+            axis, second = (_axis(node, d) for d in (dim, other))
+            if second is None or given[node.attrs[0].name].stride(second) != 1:
+                times = wanted.setdefault(node.attrs[0].name, {})
+                times[axis] = times.get(axis, 0) + _times(kernel, node, sizes or {})
     found = []
     for place, (name, tensor) in enumerate(zip(names, tensors)):
-        if len(axes := wanted.get(name, ())) == 1 and -1 not in axes:
-            (axis,) = axes
-            if (spared := _wasted(tensor, axis)) >= WASTED:
+        if len(axes := wanted.get(name, {})) == 1 and None not in axes:
+            ((axis, times),) = axes.items()
+            if (spared := times * _wasted(tensor, axis)) >= WASTED:
                 order = (*(k for k in range(tensor.dim()) if k != axis), axis)
                 found.append(Copy(place, order, spared))
     return tuple(found)
+
+
+def _axis(node: Term, dim: Dim | None) -> int | None:
+    """The axis that the dim alone counts."""
+    axes = [k for k, index in enumerate(node.args) if dim in index.dims]
+    return axes[0] if len(axes) == 1 and node.args[axes[0]].op == "iota" else None
+
+
+def _times(kernel: Kernel, node: Term, sizes: Mapping[str, int]) -> int:
+    """How often the kernel's programs read each element."""
+    length = lambda d: resolve(d.size, sizes)
+    tiles = -(-length(kernel.rows) // ROWS) if kernel.rows is not None and kernel.rows not in node.dims else 1
+    return tiles * prod(length(d) for d in kernel.grid if d not in node.dims)
 
 
 def relaid(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torch.Tensor]:
@@ -60,8 +80,8 @@ def relaid(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torc
     return tensors
 
 
-def _read_along(kernel: Kernel) -> list[tuple[Term, Dim]]:
-    """Loads, and the dim of a tile whose places next to each other they read."""
+def _read_along(kernel: Kernel) -> list[tuple[Term, Dim, Dim | None]]:
+    """Loads, the dim of a tile whose places next to each other they read, and one by which they could as well."""
     nodes = {n for root in roots(kernel) for n in subterms(root)}
     steps = stepped(kernel, nodes)
     columns = {*(loop.dim for loop in kernel.loops), *kernel.columns}
@@ -69,14 +89,14 @@ def _read_along(kernel: Kernel) -> list[tuple[Term, Dim]]:
     for node in (n for n in nodes if n.op == "load" and "float" in n.dtype):
         across, own = node.dims & columns, {kernel.rows} & node.dims
         if node.dims & steps and len(across | own) == 1:
-            found += [(node, *(across | own))]
-        elif own and len(across) == 1 and len(node.dims & ({*kernel.tiled} | columns)) == 2:
-            found += [(node, *across)]
+            found += [(node, *(across | own), None)]
+        elif own and len(across) == 1:
+            found += [(node, *across, *own)]
     return found
 
 
 def _wasted(tensor: torch.Tensor, axis: int) -> int:
-    """Bytes that are read for nothing where the axis is no run, each once; nothing of what repeats itself."""
+    """Bytes that one reading of it reads for nothing where the axis is no run; nothing of what repeats itself."""
     apart = tensor.stride(axis)
     if apart == 1 or tensor.size(axis) < SECTOR or 0 in tensor.stride():
         return 0

@@ -122,7 +122,7 @@ def _bound(launcher, found, tensors, call) -> Callable:
     """The launcher writes into tensors that have the original's strides already; some that it reads are copied."""
     from .lowering.relaid import copies_of, relaid
 
-    copies = copies_of(found.plan, found.names, tensors)
+    copies = copies_of(found.plan, found.names, tensors, call.sizes)
     if copies:
         run = _bound_as_they_are(launcher, found, relaid(tensors, copies), call)
         for copy in copies:
