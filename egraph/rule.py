@@ -27,7 +27,7 @@ class Restriction:
     literals_positive: bool = False
 
 
-ASSUMPTIONS = {  # every one that a law may name; the last two are about bits, which proofs over the reals do not see
+ASSUMPTIONS = {  # every one that a law may name; the last three are about bits, which proofs over the reals do not see
     "scores are finite": Restriction(scores_finite=True, values_finite=True),
     "masked values are finite": Restriction(values_finite=True),
     "sizes are positive": Restriction(literals_positive=True),

@@ -18,6 +18,7 @@ from ..egraph.ops import (
     mantissa,
     max_over,
     maximum,
+    minimum,
     reduce,
     rescaled_sum,
     scale,
@@ -295,6 +296,51 @@ def guard_on_the_wrong_variable(s: "j", a, b):
 def comparison_of_halves(a: "index", b: "index"):
     """a ≤ b = (a // 2 ≤ b // 2). Tempts: halving is monotone. Wrong: 3 ≤ 2 is false, 1 ≤ 1 is true."""
     return le(a, b), le(a // 2, b // 2)
+
+
+@rule(exact="scores are finite")
+def sum_of_products_bounded_below(x: "k", y: "k"):
+    """Σ_k x · y = max(Σ_k x · y, 0). Tempts: true of x · x. Wrong: a product of two may be negative."""
+    return sum_over("k", x * y), maximum(sum_over("k", x * y), ZERO)
+
+
+@rule(exact="scores are finite")
+def almost_a_square_bounded_below(x: "k", y: "k"):
+    """Σ_k (x² + y² - 3 · x · y) = max(the same, 0). Tempts: true with 2 for 3. Wrong: x = y = 1 makes it -1."""
+    total = sum_over("k", x * x + y * y - x * y * 3.0)
+    return total, maximum(total, ZERO)
+
+
+@rule(exact="scores are finite")
+def difference_of_squares_bounded_below(x: "k", y: "k"):
+    """Σ_k x² - Σ_k y² = max(Σ_k x² - Σ_k y², 0). Tempts: both are not negative. Wrong: their difference may be."""
+    difference = sum_over("k", x * x) - sum_over("k", y * y)
+    return difference, maximum(difference, ZERO)
+
+
+@rule(exact="scores are finite")
+def squares_bounded_by_one(x: "k"):
+    """Σ_k x² = max(Σ_k x², 1). Tempts: true with 0 for 1. Wrong: squares may be small."""
+    return sum_over("k", x * x), maximum(sum_over("k", x * x), const(1.0))
+
+
+@rule(exact="scores are finite")
+def parts_bounded_above(x: "k"):
+    """Σ_k 1 / (1 + x²) = min(the same, 1). Tempts: no element is above 1. Wrong: sums of such elements are."""
+    total = sum_over("k", 1.0 / (1.0 + x * x))
+    return total, minimum(total, const(1.0))
+
+
+@rule(exact="scores are finite")
+def empty_sum_bounded_below(x: "k"):
+    """Σ_k (1 + x²) = max(Σ_k (1 + x²), 1). Tempts: true of all ranges but one. Wrong: an empty sum is 0."""
+    return sum_over("k", 1.0 + x * x), maximum(sum_over("k", 1.0 + x * x), const(1.0))
+
+
+@rule(exact="scores are finite")
+def bound_of_another_place(s: "j", c):
+    """max_j min(s, c) = min(max_j min(s, c), c). Tempts: every element is below c. Wrong: each below its own."""
+    return max_over("j", minimum(s, c)), minimum(max_over("j", minimum(s, c)), c)
 
 
 ZOO = tuple(value for value in list(globals().values()) if type(value).__name__ == "Rule")

@@ -27,6 +27,7 @@ from .polynomial import (
     join,
     logarithm,
     of_atom,
+    square,
     substituted,
 )  # fmt: skip
 from .values import COMPARISONS, MEANINGS, PAIR_OF_REALS, REAL, UNDEFINED, Undecided, literal, opaque, same
@@ -119,6 +120,8 @@ class _Path:
                 return self._sign(add(up, down, -1))  # exp is increasing
             if c == -d and (arguments := _rounded(m, n)):
                 return self._sign_of_rounded(p, self.sign(arguments[0] - arguments[1]))
+        if len(p) > 2 and (found := square(p)):
+            return (1 if found[0] > 0 else -1) * self._sign(found[1]) ** 2
         return self._decided(p)
 
     def _sign_of_rounded(self, p: Polynomial, sign: int) -> int:

@@ -62,6 +62,25 @@ def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
     return {m: c for m, c in product.items() if c}
 
 
+def square(p: Polynomial) -> tuple[Fraction, Polynomial] | None:
+    """c and q where p is c · q²: q term by term, from its largest monomial down, until nothing is left of p."""
+    places = sorted({place for m in p for place, _ in m})
+
+    def largest(r: Polynomial) -> Monomial:
+        return max(r, key=lambda m: [dict(m).get(place, 0) for place in places])
+
+    first = largest(p)
+    leading = join((), first, Fraction(1, 2))
+    if any(power.denominator > 1 and not is_positive(place) for place, power in leading):
+        return None
+    monic = {m: c / p[first] for m, c in p.items()}
+    q: Polynomial = {leading: Fraction(1)}
+    while (rest := add(monic, multiply(q, q), -1)) and len(q) < len(p):
+        following = largest(rest)
+        q[join(following, leading, -1)] = rest[following] / 2
+    return None if rest else (p[first], q)
+
+
 def frozen(p: Polynomial) -> tuple:
     """The polynomial as a key."""
     return tuple(sorted(p.items()))

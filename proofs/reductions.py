@@ -13,10 +13,11 @@ from functools import cache
 from time import perf_counter
 
 from ..egraph.classes import OPERATION_OF
-from ..egraph.ops import MONOIDS, const, exp, make, max_over, reduce, sum_over, var
+from ..egraph.ops import MONOIDS, const, make, max_over, reduce, sum_over, var
 from ..egraph.term import Dim, Term, reduces, substitute, subterms
 from . import theorems
 from .cells import Facts, Outcome, compare, values_of
+from .shapes import factors, hole, holes, joinable, outermost, product, skeleton
 from .theorems import RESCALED, THEOREMS, homomorphism, statement
 from .values import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL
 
@@ -88,7 +89,7 @@ class Reductions:
     def scalar(self, left: Term, right: Term) -> Outcome:
         """Compares two terms with equal reductions taken for equal values."""
         if (left, right) not in self._compared:
-            names = self._names([*_outermost(left), *_outermost(right)])
+            names = self._names([*outermost(left), *outermost(right)])
             sides = (substitute(side, names) for side in (left, right))
             found = compare(*sides, self.facts, self.deadline)
             self.cases += found.cases
@@ -118,7 +119,7 @@ class Reductions:
         monoid, body = reduction.attrs[0], reduction.args[0]
         if monoid == "rescaled":
             return (PAIR_OF_REALS,)
-        found = values_of(substitute(body, self._names(_outermost(body))), self.facts, self.deadline) or {*EVERY}
+        found = values_of(substitute(body, self._names(outermost(body))), self.facts, self.deadline) or {*EVERY}
         if found <= {REAL}:
             self.not_empty |= monoid in ("max", "min")
             return (REAL,)
@@ -138,7 +139,7 @@ class Reductions:
 
     def steps(self, root: Term) -> Iterator[Step]:
         """Everything that a theorem says of the term, at any place in it."""
-        inside = {n for r in reduces(root) for n in subterms(r.args[0])}
+        inside = {n for r in reduces(root) for n in subterms(r.args[0])} | joinable(root)
         compared = {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
         for node in list(subterms(root)):
             for step in self._at(node, node in inside):
@@ -155,6 +156,7 @@ class Reductions:
             yield from self._two_passes(node)
         else:
             yield from self._joined(node)
+            yield from self._fixed(node)
             if inside:
                 yield from self._pushed(node)
 
@@ -166,7 +168,7 @@ class Reductions:
             if len(moving) != 1 or form.op == "reduce":
                 continue
             rewritten = Outcome(True, True, 0) if form is body else self.scalar(body, form)
-            phi = _hole(form, moving[0])
+            phi = hole(form, moving[0])
             for source in _sources(monoid):
                 yield from self._promoted(source, monoid, phi, form.args[moving[0]], dim, rewritten)
 
@@ -187,27 +189,40 @@ class Reductions:
 
     def _pushed(self, node: Term) -> Iterator[Step]:
         """phi(⊕_k x) = ⊕'_k phi(x): the same theorem from the other side."""
-        places = [n for n, a in enumerate(node.args) if a.op == "reduce" and a.attrs[0] in OPERATION_OF]
-        for place in places:
-            inner = node.args[place]
-            source, dim = inner.attrs
-            if any(self.depends(a, dim) for n, a in enumerate(node.args) if n != place):
+        for phi, others, inner in holes(node):
+            (source, dim), (x,) = inner.attrs, inner.args
+            if any(self.depends(a, dim) for a in others):
                 continue
-            phi = _hole(node, place)
             for target in _sources(source):
                 theorem, found = self._homomorphism(source, target, phi)
                 if found.forward or found.backward:
-                    yield Step(theorem, reduce(target, dim, phi(inner.args[0])), found.forward, found.backward)
+                    yield Step(theorem, reduce(target, dim, phi(x)), found.forward, found.backward)
+
+    def _fixed(self, node: Term) -> Iterator[Step]:
+        """phi(⊕_k x) = ⊕_k x where phi fixes every x."""
+        for phi, others, folded in holes(node):
+            if self._fixes(phi, others, folded):
+                yield Step("Homomorphism.fixed", folded, True, True)
+
+    def _fixes(self, phi: Callable, others: list[Term], folded: Term) -> bool:
+        """Whether the theorem says so; an element that is a reduction may be fixed by the theorem, too."""
+        (monoid, dim), (x,) = folded.attrs, folded.args
+        if monoid not in OPERATION_OF or any(self.depends(a, dim) for a in others):
+            return False
+        structure, elements = homomorphism(monoid, monoid, phi), (*theorems.elements_of(monoid)[:2], x)
+        known = ("fixed_element",) if x.op == "reduce" and self._fixes(phi, others, x) else ()
+        asked = (h for h in THEOREMS["Homomorphism.fixed"] if h not in known)
+        return all(self.scalar(*statement(h, structure, elements)).both for h in asked)
 
     def _forms(self, body: Term, monoid: str, dim: Dim) -> Iterator[Term]:
         """The body, and the body with what does not depend on the dim gathered on the right."""
         yield body
         still, moving = (list(part) for part in ([], []))
-        for factor in _factors(body, monoid, lambda x: self.depends(x, dim)):
+        for factor in factors(body, monoid, lambda x: self.depends(x, dim)):
             (moving if self.depends(factor, dim) else still).append(factor)
         if still and moving:
             op = "mul" if monoid in ("sum", "prod") else "add"
-            form = make(op, (_product(op, moving), _product(op, still)))
+            form = make(op, (product(op, moving), product(op, still)))
             if form is not body:
                 yield form
 
@@ -282,7 +297,7 @@ class Reductions:
     def _met(self, sides, n: int, term: Term, best: Proof) -> Proof:
         """Compares a new term of one side with every known one of the other that reduces alike."""
         for other in list(sides[1 - n].known):
-            mine, its = _skeleton(term), _skeleton(other)
+            mine, its = skeleton(term), skeleton(other)
             if not (mine <= its or its <= mine):  # a reduction may cancel on one side, not on both
                 continue
             a, b = (term, other) if n == 0 else (other, term)
@@ -310,7 +325,8 @@ class _Side:
     def _search(self, prover: Reductions) -> Iterator[Term]:
         waiting = list(self.known)
         while waiting:
-            term = waiting.pop(0)
+            term = min(waiting, key=lambda term: len(reduces(term)))  # what was joined is nearer to one reduction
+            waiting.remove(term)
             forward, backward, names = self.known[term]
             for step in prover.steps(term):
                 flags = forward and step.forward, backward and step.backward
@@ -320,59 +336,9 @@ class _Side:
                     yield step.after
 
 
-def _outermost(root: Term) -> list[Term]:
-    """The reductions that no other reduction encloses."""
-    if root.op == "reduce":
-        return [root]
-    return list(dict.fromkeys(r for a in root.args for r in _outermost(a)))
-
-
-def _skeleton(root: Term) -> frozenset:
-    return frozenset((r.attrs, _skeleton(r.args[0])) for r in _outermost(root))
-
-
-def _hole(node: Term, place: int) -> Callable[[Term], Term]:
-    """The node as a function of one argument."""
-    return lambda x: make(node.op, (*node.args[:place], x, *node.args[place + 1 :]), node.attrs)
-
-
 def _sources(monoid: str) -> list[str]:
     """The monoids from which a homomorphism to this one may come: itself first."""
     if monoid not in OPERATION_OF:
         return []
     kind = MONOIDS[monoid].dtype
     return [monoid, *(name for name in OPERATION_OF if name != monoid and MONOIDS[name].dtype == kind)]
-
-
-def _factors(x: Term, monoid: str, depends: Callable[[Term], bool]) -> list[Term]:
-    """Terms whose product (under a sum) or sum (under a maximum) is x."""
-    if monoid not in ("sum", "prod"):
-        return _addends(x)
-    match x.op:
-        case "mul":
-            return [f for a in x.args for f in _factors(a, monoid, depends)]
-        case "div":
-            return [*_factors(x.args[0], monoid, depends), *(1.0 / f for f in _factors(x.args[1], monoid, depends))]
-        case "neg":
-            return [*_factors(x.args[0], monoid, depends), const(-1.0)]
-        case "exp":
-            parts = _addends(x.args[0])
-            groups = ([a for a in parts if depends(a) == moving] for moving in (True, False))
-            return [exp(_product("add", group)) for group in groups if group]
-    return [x]
-
-
-def _addends(x: Term) -> list[Term]:
-    match x.op:
-        case "add":
-            return [a for side in x.args for a in _addends(side)]
-        case "sub":
-            return [*_addends(x.args[0]), *(-a for a in _addends(x.args[1]))]
-    return [x]
-
-
-def _product(op: str, parts: list[Term]) -> Term:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = make(op, (whole, part))
-    return whole

@@ -23,6 +23,7 @@ THEOREMS: dict[str, tuple[str, ...]] = {
     "Homomorphism.promote": ("phi_unit", "phi_op"),
     "Homomorphism.promote_nonempty": ("phi_op",),
     "Homomorphism.deferred": ("phi_unit", "phi_op"),
+    "Homomorphism.fixed": ("fixed_unit", "fixed_op", "fixed_element"),
     "Tupling.tuple": (),
     "Cascade.combine_assoc": ("join_assoc", "op_assoc", "rescale_compose", "rescale_distributes"),
     "Cascade.combine_unit_left": (),
@@ -59,6 +60,9 @@ EQUATIONS: dict[str, Callable[..., tuple[Term, Term]]] = {
     "op_comm": lambda s, x, y, z: (s.op(x, y), s.op(y, x)),
     "phi_unit": lambda s, x, y, z: (s.phi(s.unit), s.target_unit),
     "phi_op": lambda s, x, y, z: (s.phi(s.op(x, y)), s.target_op(s.phi(x), s.phi(y))),
+    "fixed_unit": lambda s, x, y, z: (s.phi(s.unit), s.unit),
+    "fixed_op": lambda s, x, y, z: (s.phi(s.op(s.phi(x), s.phi(y))), s.op(s.phi(x), s.phi(y))),
+    "fixed_element": lambda s, x, y, z: (s.phi(z), z),  # z is what is folded
     "join_assoc": lambda s, x, y, z: (s.join(k, s.join(m, n)), s.join(s.join(k, m), n)),
     "join_comm": lambda s, x, y, z: (s.join(m, n), s.join(n, m)),
     "rescale_compose": lambda s, x, y, z: (s.rescale(n, k, s.rescale(m, n, x)), s.rescale(m, k, x)),

@@ -15,7 +15,7 @@ from onepass.egraph.engine import EngineError, Limits, rule_text, saturate
 from onepass.egraph.evaluate import evaluate
 from onepass.egraph.extract import extract, passes
 from onepass.egraph.normal import canonical_names, normalise
-from onepass.egraph.ops import const, exp, iota, le, load, max_over, sum_over, where
+from onepass.egraph.ops import cast, const, exp, iota, le, load, max_over, sum_over, where
 from onepass.egraph.search import search
 from onepass.egraph.term import Dim, Tensor
 from onepass.rules import ALL, NORMAL, PHASES
@@ -67,6 +67,20 @@ def test_products_are_reassociated_where_that_is_less_work():
     assert d.op == "reduce" and d.attrs[1].name == "d", d
     j = search(program(64, 4096, softmax=False), PHASES).term
     assert j.op == "reduce" and j.attrs[1].name == "j", j
+
+
+@pytest.mark.parametrize("dims", ["d", "de"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_distances_are_products_where_inputs_are_halves(dtype, dims):
+    """The guard reads what is stored: a cast to float32 is no half, a product of float32 would round differently."""
+    i, j, folded = Dim("i", 4096), Dim("j", 4096), [Dim(name, 8) for name in dims]
+    shape = (4096, *(8 for _ in folded))
+    x, y = (load(Tensor(name, dtype, shape), iota(row), *map(iota, folded)) for name, row in (("x", i), ("y", j)))
+    before = (cast(x, "float32") - cast(y, "float32")) * (cast(x, "float32") - cast(y, "float32"))
+    for dim in reversed(folded):
+        before = sum_over(dim, before)
+    after = search(normalise(before, NORMAL), PHASES).term
+    assert after.op == ("reduce" if dtype == "float32" else "maximum"), after
 
 
 @pytest.mark.parametrize("kind", [{}, {"causal": True}, {"softmax": False}], ids=str)

@@ -1,7 +1,7 @@
 (* What moves through a reduction: exactly the maps that respect the operation and its unit.
 
    A factor or a divisor leaves a sum, a shift leaves a maximum, a linear map is applied once to the total instead of to
-   every term. No axiom is used. *)
+   every term. And what changes nothing of it: a map that fixes all that is folded. No axiom is used. *)
 
 From Coq Require Import List.
 From Onepass Require Import Monoid.
@@ -36,3 +36,19 @@ Section Homomorphism.
     intros X f l; unfold stream; rewrite promote_nonempty, map_map, phi_unit; reflexivity.
   Qed.
 End Homomorphism.
+
+(* A map of which every element is a fixed point, where fixed points are closed under the operation: a maximum with 0 of
+   a sum of squares, for instance. *)
+Section Fixed.
+  Variables (A X : Type) (op : A -> A -> A) (unit : A) (phi : A -> A) (f : X -> A).
+  Hypothesis fixed_unit : phi unit = unit.
+  Hypothesis fixed_op : forall x y, phi (op (phi x) (phi y)) = op (phi x) (phi y).
+  Hypothesis fixed_element : forall x, phi (f x) = f x.
+
+  Theorem fixed : forall l, phi (reduce A op unit (map f l)) = reduce A op unit (map f l).
+  Proof.
+    induction l as [|x l IH]; simpl.
+    - exact fixed_unit.
+    - rewrite <- (fixed_element x), <- IH; apply fixed_op.
+  Qed.
+End Fixed.

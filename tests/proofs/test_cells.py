@@ -1,5 +1,6 @@
 """The decision procedure against numbers: what it proves of random terms holds at every point of a hostile grid."""
 
+from fractions import Fraction
 from itertools import product
 from math import inf
 from random import Random
@@ -13,6 +14,7 @@ from onepass.egraph.ops import const, exp, log, lt, maximum, minimum, sqrt, tanh
 from onepass.egraph.rule import Rule, variables_of
 from onepass.proofs.cells import Facts, compare
 from onepass.proofs.linear import feasible
+from onepass.proofs.polynomial import ONE, add, exponential, multiply, of_atom, square
 from onepass.proofs.values import EVERY, NEG, REAL
 
 A, B, C = map(var, "abc")
@@ -63,6 +65,10 @@ IDENTITIES = {
     "a quotient of shifted exponentials": (exp(A - C) / (exp(A - C) + exp(B - C)), exp(A) / (exp(A) + exp(B))),
     "tanh is odd": (tanh(-A), -tanh(A)),
     "a mean of parts": ((A * exp(C) + B * exp(C)) / exp(C), A + B),
+    "a square is not negative": (maximum(A * A * 3.0 + B * B * 3.0 - A * B * 6.0, const(0.0)), (A - B) * (A - B) * 3.0),
+    "a square turned round": (minimum(A * C * 2.0 - A * A - C * C, const(0.0)), -(A - C) * (A - C)),
+    "a square of exponentials": (maximum(exp(A) + exp(B), exp(A / 2.0 + B / 2.0) * 2.0), exp(A) + exp(B)),
+    "equal where a square is 0": (where(lt(const(0.0), A * A + B * B - A * B * 2.0), A, B), A + 0.0),
     "equal at the border": (where(lt(A, B), B, A), maximum(B, A)),
     "equal by an equation": (where(lt(A, B), C, where(lt(B, A), C, B * C - A * C + C)), C * const(1.0)),
 }
@@ -76,6 +82,9 @@ def test_identities_of_the_reals_are_proved(name):
 NOT_IDENTITIES = {
     "no rescaling": (A * exp(B - maximum(B, C)) + exp(C - maximum(B, C)), A + exp(C - maximum(B, C))),
     "a maximum of products": (maximum(A * C, B * C), maximum(A, B) * C),
+    "almost a square": (maximum(A * A + B * B - A * B * 3.0, const(0.0)), A * A + B * B - A * B * 3.0),
+    "a square is not positive": (where(lt(const(0.0), A * A + B * B - A * B * 2.0), A, C), A + 0.0),
+    "a square and more": (maximum(A * A + B * B - A * B * 2.0 + C, const(0.0)), A * A + B * B - A * B * 2.0 + C),
     "a root of a square": (sqrt(A * A), A + 0.0),
     "a logarithm of a product": (log(A * B), log(A) + log(B)),
     "less is not at most": (where(lt(A, B), const(1.0), const(0.0)), where(lt(B, A), const(0.0), const(1.0))),
@@ -92,6 +101,26 @@ def test_definedness_has_a_direction():
     assert found.forward and not found.backward
     found = compare(A - A, const(0.0), Facts(lambda _: EVERY))
     assert found.forward and not found.backward
+
+
+def test_a_square_is_seen_to_be_one_and_nothing_else_is():
+    random = Random(0)
+    atoms = [of_atom("var", name).over for name in "ab"] + [exponential(of_atom("var", "c")).over]
+
+    def drawn(terms: int):
+        p = {}
+        for _ in range(terms):
+            p = add(p, multiply(random.choice(atoms), random.choice([*atoms, ONE])), random.choice((-3, -1, 1, 2)))
+        return p or ONE
+
+    for _ in range(200):
+        q, c = drawn(3), random.choice((-2, 3))
+        p = multiply({(): Fraction(c)}, multiply(q, q))
+        leading, root = square(p)
+        assert (leading > 0) == (c > 0) and multiply({(): leading}, multiply(root, root)) == p
+        for other in (add(p, drawn(1)), multiply(p, drawn(2))):
+            found = square(other) if other else None
+            assert found is None or multiply({(): found[0]}, multiply(found[1], found[1])) == other
 
 
 def test_infeasible_signs_are_left_out():
