@@ -4,6 +4,7 @@ What a law is written with is a name of this module; everything else is in its m
 """
 
 from .guard import (
+    apart,
     associative,
     commutative,
     constant,
@@ -40,6 +41,7 @@ __all__ = [
     "Term",
     "TermError",
     "also",
+    "apart",
     "associative",
     "commutative",
     "constant",

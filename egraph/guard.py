@@ -12,7 +12,7 @@ from math import isfinite
 from .affine import bounds
 from .classes import CLASSES, OPERATION_OF
 from .ops import term, within_range
-from .term import FLOATS, HALVES, AttributeVariable, Dim, Term, TermError
+from .term import FLOATS, HALVES, AttributeVariable, Dim, Term, TermError, all_dims, rename_dims
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,12 @@ def _within(x: Term, dtype: str) -> bool:
     return x.op == "const" and dtype in FLOATS and bool(within_range(float(x.attrs[0]), dtype))
 
 
+def read_as(x: Term) -> str:
+    """What a term reads, and where, whatever its dims are called."""
+    names = {d: Dim(f"dim {n}", d.size) for n, d in enumerate(dict.fromkeys(all_dims(x)))}
+    return str(rename_dims(x, names))
+
+
 GUARDS = {
     "independent": GuardRow(
         "{0} does not depend on {1}",
@@ -87,6 +93,11 @@ GUARDS = {
         "{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None
     ),
     "half": GuardRow("{0} is of half precision", lambda x: x.dtype in HALVES, lambda x: [f"(half {x})"]),
+    "apart": GuardRow(
+        "{0} and {1} are not read alike",
+        lambda x, y: read_as(x) != read_as(y),
+        lambda x, y: [f"(read {x} text_{x})", f"(read {y} text_{y})", f"(!= text_{x} text_{y})"],
+    ),
     "within": GuardRow("{0} is within the range of {1}", _within, None),
     "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
     "size_at_most": GuardRow("|{0}| ≤ {1}", lambda d, most: isinstance(d.size, int) and d.size <= most, None),
@@ -150,6 +161,11 @@ def float_dtype(dtype) -> Guard:
 def half(x: Term) -> Guard:
     """x is a tensor of half precision (the search knows it of tensors as they are stored)."""
     return Guard("half", (x,))
+
+
+def apart(x: Term, y: Term) -> Guard:
+    """x and y are no places of one tensor that are read alike, as those of a distance between its own rows are."""
+    return Guard("apart", (x, y))
 
 
 def within(x: Term, dtype) -> Guard:

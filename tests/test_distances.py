@@ -74,3 +74,18 @@ def test_a_distance_of_nothing_is_no_root_of_a_negative_number(function):
 def test_it_is_by_the_law_under_its_assumption():
     assert distance_by_product.name in planned(gaussian, tensors(torch.bfloat16)).plan.derivation
     assert distance_by_product.assumption == "half inputs are finite and rounded"
+
+
+def own_rows(x, v):
+    return torch.softmax(-(x[:, :, None] - x[:, None]).square().sum(-1), -1) @ v
+
+
+def of_two_parts(x, v):
+    q, k = x.chunk(2, -1)
+    return torch.softmax(-(q[:, :, None] - k[:, None]).square().sum(-1), -1) @ v
+
+
+@pytest.mark.parametrize("function, product", [(own_rows, False), (of_two_parts, True)])
+def test_a_row_and_itself_are_nothing_apart(function, product):
+    derivation = planned(function, [torch.randn(2, 37, 24).bfloat16() for _ in range(2)]).plan.derivation
+    assert (distance_by_product.name in derivation) == product
