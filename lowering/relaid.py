@@ -45,7 +45,8 @@ def copies_of(
     for kernel in plan.kernels:
         for node, dim, other in _read_along(kernel):
             axis, second = (_axis(node, d) for d in (dim, other))
-            if second is None or given[node.attrs[0].name].stride(second) != 1:
+            read = given.get(node.attrs[0].name)  # none of what another kernel stores
+            if read is not None and (second is None or read.stride(second) != 1):
                 times = wanted.setdefault(node.attrs[0].name, {})
                 times[axis] = times.get(axis, 0) + _times(kernel, node, sizes or {})
     found = []

@@ -1,9 +1,12 @@
 """What is copied before kernels read it, with which axis next to next; and axes that lie in memory as one run."""
 
+import inspect
+
 import pytest
 import torch
 
 import onepass
+from onepass.bench.beyond import invariant_points
 from onepass.capture import program_of
 from onepass.lowering import relaid
 from onepass.lowering.relaid import copies_of
@@ -11,6 +14,7 @@ from onepass.lowering.relaid import relaid as copied
 from onepass.lowering.triton_launch import Launcher
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
+from tests.issues.test_tiles_as_short_as_their_dims import tensors as tensors_of_points
 
 ROWS, HEADS, WIDTH = 48, 3, 16
 
@@ -112,3 +116,11 @@ def test_an_inner_dim_of_two_axes_is_read_by_one_index_where_they_are_one_run(li
     torch.testing.assert_close(result, points(*inputs), atol=1e-5, rtol=1e-5)
     (source,) = launcher._sources.values()
     assert ("floordiv_" in source.text) == (lies == "apart") and "tl.dot(q_tile" in source.text
+
+
+def test_what_is_stored_between_kernels_is_left_to_them():
+    inputs = tensors_of_points(rows=64, heads=12, dtype=torch.bfloat16)
+    plan = optimize_all(translate(program_of(invariant_points, *inputs)).results).plan
+    names = [*inspect.signature(invariant_points).parameters]
+    stored = {s.output.name for kernel in plan.kernels[:-1] for s in kernel.stores} - {t.name for t in plan.outputs}
+    assert stored and all(names[copy.place] == "pair_bias" for copy in copies_of(plan, names, inputs))
