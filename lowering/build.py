@@ -60,7 +60,8 @@ def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD, asked:
     builder = _Builder(held, {t.name for t in (*inputs, *outputs)})
     rows_of, held_of = (lambda stores, n=n: builder.choose_rows(stores)[n] for n in range(2))
     asked = asked or [store.term for store in stores]
-    stores, asked = joined(*grouped(prepared(stores), asked, rows_of, held), held_of, held)
+    stores, asked = grouped(prepared(stores), asked, builder.choose_rows, held)
+    stores, asked = joined(stores, asked, lambda stores: builder.choose_rows(stores)[1], held)
     kernels = with_exact(builder.kernels(stores), stores, asked)
     return Plan(kernels, inputs, outputs, tuple(derivation), tuple(builder.notes))
 
