@@ -12,6 +12,7 @@ from ..egraph.cost import INNER
 from ..egraph.term import Dim, Term, factors, reduces, subterms
 
 CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
+CHAIN = 64  # places of a dim that a tile holds of a product for the next one
 CONTRACTIBLE = ("mul", "load", "cast", "reduce", "scaled")  # what a product of matrices computes without a cube
 
 
@@ -34,6 +35,7 @@ def loop_dims(terms: Iterable[Term], held: int) -> set[Dim]:
     """The reduced dims that are loops: long ones, those of a rescaled state, and those that would make a cube large."""
     found = every_reduction(terms)
     long = {r.attrs[1] for r in found if is_long(r.attrs[1], held)} | _of_cubes(found)
+    long |= _of_chains(found, long)
     return {r.attrs[1] for r in found if r.attrs[0] == "rescaled"} | (long - _contracted_inside(found, long))
 
 
@@ -54,6 +56,16 @@ def _contracted_inside(found: list[Term], long: set[Dim]) -> set[Dim]:
     """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on.
 
     Held whole, as the search's cost takes them to be: the alternative is a loop inside a loop.
+def _of_chains(found: list[Term], long: set[Dim]) -> set[Dim]:
+    """Dims of products in which a product held whole is a factor: the next one would have all that it gives at once."""
+    dims: set[Dim] = set()
+    for outer in (r for r in found if is_product(r) and is_long(r.attrs[1], CHAIN)):
+        inside = [r for r in reduces(outer.args[0]) if is_product(r) and outer.attrs[1] in r.dims]
+        if any(r.attrs[1] not in long | dims for r in inside):
+            dims.add(outer.attrs[1])
+    return dims
+
+
     """
     inside = {
         r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
@@ -124,6 +136,12 @@ def batch_of(r: Term) -> frozenset[Dim]:
 def batch_dims(terms: Iterable[Term]) -> set[Dim]:
     """Those of every sum in the terms."""
     return {d for r in every_reduction(terms) for d in batch_of(r)}
+
+
+def is_product(r: Term) -> bool:
+    """Whether a sum is one of matrices: each side has a dim that the other one lacks."""
+    left, right = product_sides(r)
+    return bool(left - right) and bool(right - left)
 
 
 def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> float:
