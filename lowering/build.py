@@ -34,7 +34,7 @@ from .groups import grouped
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 from .precision import with_exact
-from .prepared import is_rescaled, prepared, replace_from_above
+from .prepared import is_rescaled, prepared, replace_from_above, with_fresh_bound_dims
 
 HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
 TOGETHER = 2048  # those that a row of a tile may hold where, on the grid, products would be done again
@@ -200,7 +200,7 @@ class _Builder:
             dtype = "float32" if part.dtype == "float" else part.dtype
             target = Tensor(name, dtype, tuple(d.size for d in dims))
             self.notes.append(f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}")
-            self.add(Store(part, target, dims))
+            self.add(Store(*with_fresh_bound_dims([part], dims), target, dims))
             self.parts[part] = load(target, *(iota(d) for d in dims))
         return self.parts[part]
 
@@ -212,9 +212,9 @@ class _Builder:
     def choose_rows(self, stores: Sequence[Store]) -> tuple[Dim | None, tuple[Dim, ...]]:
         """The dim that is tiled and the output dims that are held whole; the others are the grid.
 
-        All loops depend on the rows, so that none is repeated per tile of rows; or, where a long dim is one that no
-        loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a product,
-        or of the least work if all are of some.
+        All loops depend on the rows, so that none is repeated per tile of rows; or, where a dim that is not held is one
+        that no loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a
+        product: rather a dim that some loops lack, which then are cut off. Of the least work if all are of some.
         """
         terms, order = [s.term for s in stores], tuple(dict.fromkeys(d for s in stores for d in s.order))
         found = loop_reductions(terms, self.held)
@@ -236,12 +236,13 @@ class _Builder:
             [d for d in carried if d not in batch and d not in held and d.size != 1],
             [d for d in carried if d not in batch],
             [d for d in carried if d not in held],
+            [d for d in order if d not in {*batch, *held} and d.size != 1 and any(d in r.dims for r in loops)],
         )
         known = lambda d: (d in state, d not in beside, size_key(d), order.index(d))
         rows = max(next(filter(None, choices), []), key=known, default=None)
         if rows in batch:
             apart = {*carried, *(r.attrs[1] for r in loops)}
-            rows = min(choices[2] or carried, key=lambda d: cube_work(terms, d, apart, FEW))
+            rows = min(choices[-1] or carried, key=lambda d: cube_work(terms, d, apart, FEW))
         return rows, tuple(d for d in held if d != rows)
 
 
