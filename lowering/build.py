@@ -58,7 +58,6 @@ def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD, asked:
     inputs = tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
     outputs = tuple(store.output for store in stores)
     builder = _Builder(held, {t.name for t in (*inputs, *outputs)})
-    rows_of, held_of = (lambda stores, n=n: builder.choose_rows(stores)[n] for n in range(2))
     asked = asked or [store.term for store in stores]
     stores, asked = grouped(prepared(stores), asked, builder.choose_rows, held)
     stores, asked = joined(stores, asked, lambda stores: builder.choose_rows(stores)[1], held)
@@ -158,8 +157,9 @@ class _Builder:
         if again := [d.name for d in grid if d.size != 1 and d in repeated_dims(terms, self.held)]:
             raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
         loops = tuple(self.mapped(loop, rows, grid) for loop in _loops(terms, rows, held, self.held))
-        columns = columns_of(terms, rows, grid, FEW) if rows and not loops else ()
-        if columns:
+        nodes = loop_reductions(terms, self.held) if loops else [n for term in terms for n in subterms(term)]
+        columns = columns_of(nodes, rows, grid, FEW) if rows and not (loops and held) else ()
+        if columns and not loops:
             rows, *columns = (d for d in stores[0].order if d in (rows, *columns))
         contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {loop.dim for loop in loops})
         inputs = tuple(dict.fromkeys(t for term in terms for t in tensors(term)))
@@ -219,9 +219,10 @@ class _Builder:
         terms, order = [s.term for s in stores], tuple(dict.fromkeys(d for s in stores for d in s.order))
         found = loop_reductions(terms, self.held)
         loops = [r for r in found if tensors(r)] or found  # a count beside others costs no tile anything
-        free = [d for d in order if loops and is_long(d, self.held) and not any(d in r.dims for r in loops)]
-        carried = free or [d for d in order if all(d in r.dims for r in loops)]
         private, batch, state = private_dims(terms), batch_dims(terms), state_dims(terms)
+        free = [d for d in order if loops and not any(d in r.dims for r in loops)]
+        free = [d for d in free if is_long(d, self.held if d in private else FEW - 1)]
+        carried = free or [d for d in order if all(d in r.dims for r in loops)]
         beside = _beside(loops)
         most = 2 * self.held if loops else self.held
         short = [d for d in order if d in private and d not in free and not is_long(d, most) and d.size != 1]
@@ -235,8 +236,8 @@ class _Builder:
         choices = (
             [d for d in carried if d not in batch and d not in held and d.size != 1],
             [d for d in carried if d not in batch],
-            [d for d in carried if d not in held],
             [d for d in order if d not in {*batch, *held} and d.size != 1 and any(d in r.dims for r in loops)],
+            [d for d in carried if d not in held],
         )
         known = lambda d: (d in state, d not in beside, size_key(d), order.index(d))
         rows = max(next(filter(None, choices), []), key=known, default=None)

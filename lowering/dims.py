@@ -40,22 +40,22 @@ def loop_dims(terms: Iterable[Term], held: int) -> set[Dim]:
 
 
 def _of_cubes(found: list[Term]) -> set[Dim]:
-    """Dims of sums over cubes: what is computed for the dim, a dim reduced inside and others, as a difference is."""
+    """Dims of sums over cubes: what is computed for the dim, a dim reduced inside and others, as a difference is.
+
+    A batch of the sum inside is no other: one place of it is on the grid.
+    """
     dims: set[Dim] = set()
     for outer in found:
         dim = outer.attrs[1]
         for inner in (r for r in reduces(outer.args[0]) if dim in r.dims):
-            flat = [n for n in subterms(inner.args[0]) if n.op not in CONTRACTIBLE and {dim, inner.attrs[1]} <= n.dims]
-            sizes = [d.size for d in (dim, inner.attrs[1])]
-            if any(len(n.dims) > 2 for n in flat) and all(isinstance(s, int) for s in sizes) and prod(sizes) > CUBE:
+            two, batch = {dim, inner.attrs[1]}, batch_of(inner)
+            flat = [n for n in subterms(inner.args[0]) if n.op not in CONTRACTIBLE and two < n.dims]
+            known = all(isinstance(d.size, int) for d in two)
+            if any(n.dims - batch - two for n in flat) and known and prod(d.size for d in two) > CUBE:
                 dims.add(dim)
     return dims
 
 
-def _contracted_inside(found: list[Term], long: set[Dim]) -> set[Dim]:
-    """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on.
-
-    Held whole, as the search's cost takes them to be: the alternative is a loop inside a loop.
 def _of_chains(found: list[Term], long: set[Dim]) -> set[Dim]:
     """Dims of products in which a product held whole is a factor: the next one would have all that it gives at once."""
     dims: set[Dim] = set()
@@ -66,6 +66,10 @@ def _of_chains(found: list[Term], long: set[Dim]) -> set[Dim]:
     return dims
 
 
+def _contracted_inside(found: list[Term], long: set[Dim]) -> set[Dim]:
+    """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on.
+
+    Held whole, as the search's cost takes them to be: the alternative is a loop inside a loop.
     """
     inside = {
         r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
@@ -90,16 +94,23 @@ def sum_factors(r: Term) -> list[Term]:
     return factors(body)
 
 
-def columns_of(terms: Sequence[Term], rows: Dim, grid: Sequence[Dim], least: int) -> tuple[Dim, ...]:
-    """A dim of the grid that a product has on its other side than rows: by tiles of both it is one of matrices."""
-    for r in every_reduction(terms):
-        sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
+def columns_of(nodes: Iterable[Term], rows: Dim, grid: Sequence[Dim], least: int) -> tuple[Dim, ...]:
+    """A dim of the grid that a product, or an operation on pairs, has on its other side than rows: with tiles of both a
+    product is one of matrices, and neighbours in memory are one program's."""
+    for node in nodes:
+        sides = _sides(node)
         mine = frozenset().union(*(side for side in sides if rows in side))
         others = frozenset().union(*(side for side in sides if rows not in side)) - mine
         found = [d for d in grid if d in others and min(size_key(d), size_key(rows)) >= (False, least)]
         if mine and found:
             return tuple(found[-1:])
     return ()
+
+
+def _sides(node: Term) -> list[frozenset[Dim]]:
+    if node.op == "reduce":
+        return [f.dims - {node.attrs[1]} for f in sum_factors(node)] if node.attrs[0] in ("sum", "rescaled") else []
+    return [a.dims for a in node.args] if sides_between(node) else []
 
 
 def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[int]]:
@@ -127,6 +138,12 @@ def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
     return left, right
 
 
+def is_product(r: Term) -> bool:
+    """Whether a sum is one of matrices: each side has a dim that the other one lacks."""
+    left, right = product_sides(r)
+    return bool(left - right) and bool(right - left)
+
+
 def batch_of(r: Term) -> frozenset[Dim]:
     """Free dims of a sum that both sides of its product have: a matrix product would repeat over them."""
     left, right = product_sides(r)
@@ -136,12 +153,6 @@ def batch_of(r: Term) -> frozenset[Dim]:
 def batch_dims(terms: Iterable[Term]) -> set[Dim]:
     """Those of every sum in the terms."""
     return {d for r in every_reduction(terms) for d in batch_of(r)}
-
-
-def is_product(r: Term) -> bool:
-    """Whether a sum is one of matrices: each side has a dim that the other one lacks."""
-    left, right = product_sides(r)
-    return bool(left - right) and bool(right - left)
 
 
 def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> float:
