@@ -34,7 +34,7 @@ from .groups import grouped
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 from .precision import with_exact
-from .prepared import is_rescaled, prepared, replace_from_above
+from .prepared import is_rescaled, prepared, replace_from_above, with_fresh_bound_dims
 
 HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
 TOGETHER = 2048  # those that a row of a tile may hold where, on the grid, products would be done again
@@ -58,9 +58,9 @@ def plan_stores(stores: Sequence[Store], derivation=(), held: int = HELD, asked:
     inputs = tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
     outputs = tuple(store.output for store in stores)
     builder = _Builder(held, {t.name for t in (*inputs, *outputs)})
-    rows_of, held_of = (lambda stores, n=n: builder.choose_rows(stores)[n] for n in range(2))
     asked = asked or [store.term for store in stores]
-    stores, asked = joined(*grouped(prepared(stores), asked, rows_of, held), held_of, held)
+    stores, asked = grouped(prepared(stores), asked, builder.choose_rows, held)
+    stores, asked = joined(stores, asked, lambda stores: builder.choose_rows(stores)[1], held)
     kernels = with_exact(builder.kernels(stores), stores, asked)
     return Plan(kernels, inputs, outputs, tuple(derivation), tuple(builder.notes))
 
@@ -157,8 +157,9 @@ class _Builder:
         if again := [d.name for d in grid if d.size != 1 and d in repeated_dims(terms, self.held)]:
             raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
         loops = tuple(self.mapped(loop, rows, grid) for loop in _loops(terms, rows, held, self.held))
-        columns = columns_of(terms, rows, grid, FEW) if rows and not loops else ()
-        if columns:
+        nodes = loop_reductions(terms, self.held) if loops else [n for term in terms for n in subterms(term)]
+        columns = columns_of(nodes, rows, grid, FEW) if rows and not (loops and held) else ()
+        if columns and not loops:
             rows, *columns = (d for d in stores[0].order if d in (rows, *columns))
         contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {loop.dim for loop in loops})
         inputs = tuple(dict.fromkeys(t for term in terms for t in tensors(term)))
@@ -199,7 +200,7 @@ class _Builder:
             dtype = "float32" if part.dtype == "float" else part.dtype
             target = Tensor(name, dtype, tuple(d.size for d in dims))
             self.notes.append(f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}")
-            self.add(Store(part, target, dims))
+            self.add(Store(*with_fresh_bound_dims([part], dims), target, dims))
             self.parts[part] = load(target, *(iota(d) for d in dims))
         return self.parts[part]
 
@@ -211,16 +212,17 @@ class _Builder:
     def choose_rows(self, stores: Sequence[Store]) -> tuple[Dim | None, tuple[Dim, ...]]:
         """The dim that is tiled and the output dims that are held whole; the others are the grid.
 
-        All loops depend on the rows, so that none is repeated per tile of rows; or, where a long dim is one that no
-        loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a product,
-        or of the least work if all are of some.
+        All loops depend on the rows, so that none is repeated per tile of rows; or, where a dim that is not held is one
+        that no loop depends on, none does: then they are cut off as kernels of their own. Rows are no batch of a
+        product: rather a dim that some loops lack, which then are cut off. Of the least work if all are of some.
         """
         terms, order = [s.term for s in stores], tuple(dict.fromkeys(d for s in stores for d in s.order))
         found = loop_reductions(terms, self.held)
         loops = [r for r in found if tensors(r)] or found  # a count beside others costs no tile anything
-        free = [d for d in order if loops and is_long(d, self.held) and not any(d in r.dims for r in loops)]
-        carried = free or [d for d in order if all(d in r.dims for r in loops)]
         private, batch, state = private_dims(terms), batch_dims(terms), state_dims(terms)
+        free = [d for d in order if loops and not any(d in r.dims for r in loops)]
+        free = [d for d in free if is_long(d, self.held if d in private else FEW - 1)]
+        carried = free or [d for d in order if all(d in r.dims for r in loops)]
         beside = _beside(loops)
         most = 2 * self.held if loops else self.held
         short = [d for d in order if d in private and d not in free and not is_long(d, most) and d.size != 1]
@@ -234,13 +236,14 @@ class _Builder:
         choices = (
             [d for d in carried if d not in batch and d not in held and d.size != 1],
             [d for d in carried if d not in batch],
+            [d for d in order if d not in {*batch, *held} and d.size != 1 and any(d in r.dims for r in loops)],
             [d for d in carried if d not in held],
         )
         known = lambda d: (d in state, d not in beside, size_key(d), order.index(d))
         rows = max(next(filter(None, choices), []), key=known, default=None)
         if rows in batch:
             apart = {*carried, *(r.attrs[1] for r in loops)}
-            rows = min(choices[2] or carried, key=lambda d: cube_work(terms, d, apart, FEW))
+            rows = min(choices[-1] or carried, key=lambda d: cube_work(terms, d, apart, FEW))
         return rows, tuple(d for d in held if d != rows)
 
 

@@ -21,7 +21,10 @@ FEW = 16  # rows that a tile of a matrix product has at least
 
 
 def unshadowed(root: Term) -> Term:
-    """The same term where no reduction over a dim is bound inside of one that the dim is free in: it may be stored."""
+    """The same term where no reduction over a dim is bound inside of one that the dim is free in: it may be stored.
+
+    Two of one dim get one name where they can: reductions of one dim share a loop.
+    """
     names = {d.name for d in all_dims(root)}
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
@@ -29,8 +32,8 @@ def unshadowed(root: Term) -> Term:
         if node.op != "reduce" or not any(_hides(r, node.attrs[1]) for r in reduces(made.args[0])):
             return made
         monoid, dim = node.attrs
-        fresh = Dim(next(n for k in range(len(names) + 1) if (n := f"{dim.name}_{k}") not in names), dim.size)
-        names.add(fresh.name)
+        used = names | {d.name for d in all_dims(made.args[0])}
+        fresh = Dim(next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used), dim.size)
         return reduce(monoid, fresh, at_place(made.args[0], dim, iota(fresh)))
 
     return rebuild(root, change)
@@ -166,8 +169,9 @@ def _smallest_around(body: Term, inside: set[Term], streamed: set[Dim]) -> Term:
 
 
 def without(term: Term, rows: Dim, held: int) -> Term | None:
-    """A subterm that has loops and does not depend on the rows, as large as can be; one inside another comes first.
+    """A subterm that has loops and does not depend on the rows, as large as can be; one around another comes first.
 
+    What is inside is then computed with it, and stored beside it where it is needed alone: by one kernel's loops.
     A long sum that a tile holds whole counts as a loop: for every tile of rows it would be done again. What reads
     nothing, as a count does, is not worth a kernel.
     """
@@ -186,4 +190,4 @@ def without(term: Term, rows: Dim, held: int) -> Term | None:
             fresh = [a for a in node.args if a in holding and a not in seen]
             seen.update(fresh)
             stack.extend(fresh)
-    return next((t for t in subterms(term) if t in found), None)
+    return max(found, key=list(subterms(term)).index, default=None)

@@ -12,6 +12,7 @@ from ..egraph.cost import INNER
 from ..egraph.term import Dim, Term, factors, reduces, subterms
 
 CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
+CHAIN = 64  # places of a dim that a tile holds of a product for the next one
 CONTRACTIBLE = ("mul", "load", "cast", "reduce", "scaled")  # what a product of matrices computes without a cube
 
 
@@ -34,19 +35,34 @@ def loop_dims(terms: Iterable[Term], held: int) -> set[Dim]:
     """The reduced dims that are loops: long ones, those of a rescaled state, and those that would make a cube large."""
     found = every_reduction(terms)
     long = {r.attrs[1] for r in found if is_long(r.attrs[1], held)} | _of_cubes(found)
+    long |= _of_chains(found, long)
     return {r.attrs[1] for r in found if r.attrs[0] == "rescaled"} | (long - _contracted_inside(found, long))
 
 
 def _of_cubes(found: list[Term]) -> set[Dim]:
-    """Dims of sums over cubes: what is computed for the dim, a dim reduced inside and others, as a difference is."""
+    """Dims of sums over cubes: what is computed for the dim, a dim reduced inside and others, as a difference is.
+
+    A batch of the sum inside is no other: one place of it is on the grid.
+    """
     dims: set[Dim] = set()
     for outer in found:
         dim = outer.attrs[1]
         for inner in (r for r in reduces(outer.args[0]) if dim in r.dims):
-            flat = [n for n in subterms(inner.args[0]) if n.op not in CONTRACTIBLE and {dim, inner.attrs[1]} <= n.dims]
-            sizes = [d.size for d in (dim, inner.attrs[1])]
-            if any(len(n.dims) > 2 for n in flat) and all(isinstance(s, int) for s in sizes) and prod(sizes) > CUBE:
+            two, batch = {dim, inner.attrs[1]}, batch_of(inner)
+            flat = [n for n in subterms(inner.args[0]) if n.op not in CONTRACTIBLE and two < n.dims]
+            known = all(isinstance(d.size, int) for d in two)
+            if any(n.dims - batch - two for n in flat) and known and prod(d.size for d in two) > CUBE:
                 dims.add(dim)
+    return dims
+
+
+def _of_chains(found: list[Term], long: set[Dim]) -> set[Dim]:
+    """Dims of products in which a product held whole is a factor: the next one would have all that it gives at once."""
+    dims: set[Dim] = set()
+    for outer in (r for r in found if is_product(r) and is_long(r.attrs[1], CHAIN)):
+        inside = [r for r in reduces(outer.args[0]) if is_product(r) and outer.attrs[1] in r.dims]
+        if any(r.attrs[1] not in long | dims for r in inside):
+            dims.add(outer.attrs[1])
     return dims
 
 
@@ -78,16 +94,23 @@ def sum_factors(r: Term) -> list[Term]:
     return factors(body)
 
 
-def columns_of(terms: Sequence[Term], rows: Dim, grid: Sequence[Dim], least: int) -> tuple[Dim, ...]:
-    """A dim of the grid that a product has on its other side than rows: by tiles of both it is one of matrices."""
-    for r in every_reduction(terms):
-        sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
+def columns_of(nodes: Iterable[Term], rows: Dim, grid: Sequence[Dim], least: int) -> tuple[Dim, ...]:
+    """A dim of the grid that a product, or an operation on pairs, has on its other side than rows: with tiles of both a
+    product is one of matrices, and neighbours in memory are one program's."""
+    for node in nodes:
+        sides = _sides(node)
         mine = frozenset().union(*(side for side in sides if rows in side))
         others = frozenset().union(*(side for side in sides if rows not in side)) - mine
         found = [d for d in grid if d in others and min(size_key(d), size_key(rows)) >= (False, least)]
         if mine and found:
             return tuple(found[-1:])
     return ()
+
+
+def _sides(node: Term) -> list[frozenset[Dim]]:
+    if node.op == "reduce":
+        return [f.dims - {node.attrs[1]} for f in sum_factors(node)] if node.attrs[0] in ("sum", "rescaled") else []
+    return [a.dims for a in node.args] if sides_between(node) else []
 
 
 def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[int]]:
@@ -113,6 +136,12 @@ def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
     dims = [f.dims for f in sum_factors(r)]
     left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
     return left, right
+
+
+def is_product(r: Term) -> bool:
+    """Whether a sum is one of matrices: each side has a dim that the other one lacks."""
+    left, right = product_sides(r)
+    return bool(left - right) and bool(right - left)
 
 
 def batch_of(r: Term) -> frozenset[Dim]:

@@ -130,6 +130,8 @@ def _bind(kernel: Kernel) -> Binding:
         raise NotPlannable(f"it has {len(kernel.loops)} loops; the form has one")
     if kernel.rows is None:
         raise NotPlannable("it has no rows")
+    if kernel.columns:
+        raise NotPlannable("its programs have tiles of columns; those of the form hold whole rows")
     (loop,) = kernel.loops
     if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
         kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))

@@ -20,19 +20,21 @@ Stores = list[Store]
 
 
 def grouped(
-    stores: Stores, asked: Sequence[Term], rows_of: Callable[[Stores], Dim | None], held: int
+    stores: Stores, asked: Sequence[Term], shape_of: Callable[[Stores], tuple[Dim | None, tuple[Dim, ...]]], held: int
 ) -> tuple[Stores, list[Term]]:
-    """The stores and what they are forms of, with a dim as two where that gives a tile more rows than a few."""
-    rows = rows_of(stores)
-    if rows is not None and (not isinstance(rows.size, int) or rows.size >= FEW):
-        return stores, list(asked)
+    """The stores and what they are forms of, with a dim as two where that gives a tile more rows than a few, or holds
+    the places of one that would be on the grid."""
+    rows, kept = shape_of(stores)
+    few = rows is None or (isinstance(rows.size, int) and rows.size < FEW)
     for dim, size in _candidates([s.term for s in stores], held):
         names = {d.name for t in (*(s.term for s in stores), *asked) for d in all_dims(t)}
         group = Dim(fresh(f"{dim.name}_group", names), dim.size // size)
         place = Dim(fresh(f"{dim.name}_place", names), size)
         change = {iota(dim): iota(group) * const(size) + iota(place)}
         new = [_in_groups(store, dim, (group, place), change) for store in stores]
-        if rows_of(new) == place and (rows is None or place.size > rows.size):
+        rows_then, kept_then = shape_of(new)
+        more = few and rows_then == place and (rows is None or place.size > rows.size)
+        if more or (place in kept_then and dim not in (rows, *kept)):
             return new, [simplify_index(substitute(t, change)) for t in asked]
     return stores, list(asked)
 

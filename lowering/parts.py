@@ -88,7 +88,7 @@ def _bodies(loop: Loop) -> list[Term]:
 
 def _dims(kernel: Kernel) -> list[Dim]:
     terms = [*(s.term for s in kernel.stores), *(b for loop in kernel.loops for b in _bodies(loop))]
-    return [*kernel.grid, *([kernel.rows] if kernel.rows else []), *(d for t in terms for d in all_dims(t))]
+    return [*kernel.grid, *kernel.tiled, *(d for t in terms for d in all_dims(t))]
 
 
 def _kept(kernel: Kernel, part: Dim) -> tuple[tuple[Store, ...], dict[Term, Term]]:
@@ -99,7 +99,7 @@ def _kept(kernel: Kernel, part: Dim) -> tuple[tuple[Store, ...], dict[Term, Term
     """
     stores: dict[Term, Store] = {}
     known: dict[Term, Term] = {}
-    places = (part, *kernel.grid, *([kernel.rows] if kernel.rows else []))
+    places = (part, *kernel.grid, *kernel.tiled)
     double = any(t.dtype == "float64" for store in kernel.stores for t in subterms(store.term))
     count = "float64" if double else "float32"  # a literal's sum takes the type of what it meets
 
@@ -150,7 +150,7 @@ def _merge(kernel: Kernel, part: Dim, known: dict[Term, Term]) -> Kernel:
     used = {d for store in stores for d in (*all_dims(store.term), *store.order)}
     return Kernel(
         name=f"{kernel.name}_merged",
-        grid=(*kernel.grid, *([kernel.rows] if kernel.rows else [])),
+        grid=(*kernel.grid, *kernel.tiled),
         rows=None,
         row_tile="",
         held=tuple(d for d in kernel.held if d in used),

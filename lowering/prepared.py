@@ -1,5 +1,5 @@
-"""Stores as build.py takes them: one name for one dim, one state for what several need alike, divisors and short sums
-where a tile has room for them.
+"""Stores as build.py takes them: one name for one dim, one state for what several need alike, divisors, short sums and
+flattened dims where a tile has room for them.
 
 Each term stays equal to what it was. Called by build.py.
 """
@@ -17,17 +17,19 @@ from .divisors import beside_their_dims
 from .inner_dims import with_one_inner_dim
 from .plan import Store
 from .short_sums import written_out
+from .unflattened import unflattened
 
 
 def prepared(stores: Sequence[Store]) -> list[Store]:
     """The stores with one name for one dim and one state for what two of them need alike."""
     order = tuple(dict.fromkeys(d for store in stores for d in store.order))
-    terms = [written_out(with_one_inner_dim(beside_their_dims(unshadowed(store.term)))) for store in stores]
-    terms = _reuse_scales(_with_fresh_bound_dims(terms, order))
+    plain = [unshadowed(unflattened(store.term)) for store in stores]
+    terms = [written_out(with_one_inner_dim(beside_their_dims(term))) for term in plain]
+    terms = _reuse_scales(with_fresh_bound_dims(terms, order))
     return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
 
 
-def _with_fresh_bound_dims(terms: list[Term], order: tuple[Dim, ...]) -> list[Term]:
+def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list[Term]:
     """A dim that is both an output axis and bound by a reduction is renamed where it is bound."""
     used = {d.name for d in (*order, *(d for term in terms for d in all_dims(term)))}
     for dim in order:

@@ -29,7 +29,7 @@ def test_the_new_sum_is_not_rounded():
     captured = translate(program_of(lambda q, k, v: torch.einsum("bid,bjd->bij", q, k) @ v, *inputs()))
     plan = optimize(captured.term, captured.output, captured.order).plan
     text = emit(plan.kernels[0], plan).text
-    assert text.count("tl.dot(") == 2 and text.count('input_precision="ieee"') == 1
+    assert text.count("tl.dot(") == 2 * text.count('input_precision="ieee"') > 0
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
