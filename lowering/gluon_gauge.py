@@ -63,7 +63,7 @@ def addends(node: Term, constant: float = 1.0) -> list[tuple[float, Term]]:
         rest = [p for p in parts if p.op != "const"]
         for part in parts:
             constant *= float(const_value(part, 1.0))
-        if len(rest) == 1 and isfinite(constant):
+        if len(rest) == 1 and rest[0] is not node and isfinite(constant):  # a quotient is no product of others
             return addends(rest[0], constant)
         return [(constant, product(rest))] if rest and isfinite(constant) else [(1.0, node)]
     return [(constant, node)]

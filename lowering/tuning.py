@@ -105,7 +105,7 @@ def of_pairs(config: Config) -> Config:
 
 def of_steps(config: Config, width: int) -> Config:
     """For scores that are folded place by place: a thread keeps 16 elements of a held row, or of 16 of them."""
-    rows, stages = min(config.rows, max(16, PAIRS_KEPT // width)), min(config.stages, 2)
+    rows, stages = min(config.rows, max(16, PAIRS_KEPT >> (width - 1).bit_length())), min(config.stages, 2)
     return replace(config, rows=rows, loop=min(config.loop, 64), warps=4, stages=stages)
 
 

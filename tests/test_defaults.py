@@ -15,6 +15,7 @@ from onepass.lowering import gluon_schedule
 from onepass.lowering.gluon_bind import bind
 from onepass.lowering.gluon_launch import row_of, slower
 from onepass.lowering.plan import Plan
+from onepass.lowering.tuning import default_config, of_steps
 from onepass.options import Options
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
@@ -98,3 +99,9 @@ def test_what_masks_in_memory_are_taken_to_keep(function, shape, few, width):
     row = row_of(bind(kernel), {})
     assert (row.run < gluon_schedule.ANY) == few == (row.schedule.consumers == 1)
     assert row.uneven is not True or function is not padded
+
+
+@pytest.mark.parametrize("width", [16, 24, 64, 96, 128, 192, 256, 300])
+def test_tiles_of_places_folded_one_by_one_are_powers_of_two(width):
+    config = of_steps(default_config(width, 2, "sm_90"), width)
+    assert all(n & (n - 1) == 0 and n >= 16 for n in (config.rows, config.loop)) and config.rows * width <= 2**13

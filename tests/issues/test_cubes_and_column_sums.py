@@ -64,7 +64,7 @@ def test_batches_are_on_the_grid_and_loads_are_matrices(function):
 
 def test_cubes_have_small_tiles_and_their_matrix_is_written_before_the_loops():
     for function in (distances, linear_distances):
-        plan = planned(function, large())
+        plan = planned(function, [x.float() for x in large()])  # of halves they are products
         (kernel,) = plan.kernels
         assert kernel.loops and default_for(kernel, "sm_90") == CUBES
         text = emit(kernel, plan).text
