@@ -26,7 +26,8 @@ class Config:
         """Configurations that need less and less of registers and of shared memory: tiles are held by more threads,
         then loads have one stage, then tiles are halved in turn."""
         config = self
-        for change in ({"warps": max(self.warps, 8)}, {"stages": 1}):
+        wider = max(self.warps, 8) if self.rows * self.loop >= SHARED_OUT else self.warps
+        for change in ({"warps": wider}, {"stages": 1}):
             if replace(config, **change) != config:
                 config = replace(config, **change)
                 yield config
