@@ -107,9 +107,9 @@ def test_tiles_of_places_folded_one_by_one_are_powers_of_two(width):
     assert all(n & (n - 1) == 0 and n >= 16 for n in (config.rows, config.loop)) and config.rows * width <= 2**13
 
 
-@pytest.mark.parametrize("first", [Config(64, 64, 4, 3), Config(64, 32, 8, 2), Config(32, 16, 4, 2), Config(16, 16, 4, 1)])
+@pytest.mark.parametrize("first", [Config(64, 64, 4, 3), Config(64, 32, 8, 2), Config(32, 16, 4, 2)])
 def test_configurations_that_need_less_have_threads_for_their_tiles(first):
     tried = [*first.smaller()]
     assert len({first, *tried}) == 1 + len(tried) and all(c.rows * c.loop <= first.rows * first.loop for c in tried)
     assert all(c.warps <= 4 or c.rows * c.loop >= SHARED_OUT for c in tried)
-    assert first.rows == 16 or (tried[-1].rows, tried[-1].loop, tried[-1].stages) == (16, 16, 1)
+    assert (tried[-1].rows, tried[-1].loop, tried[-1].stages) == (16, 16, 1)
