@@ -92,7 +92,7 @@ ZOO = [
 @pytest.mark.parametrize("law", ZOO, ids=lambda law: law.name)
 def test_the_zoo_is_refuted(law):
     with pytest.raises(Refuted, match=f"rule {law.name}: .* is refuted"):
-        assert_rule(law, examples=4000)  # drawn at random: one law in some hundred runs needs more than 400
+        assert_rule(law, examples=4000)  # drawn at random: 400 were once too few
 
 
 def test_a_law_may_define_more_than_its_left_side():
