@@ -22,7 +22,7 @@ from .cost import inner_dims
 from .guard import GUARDS, read_as
 from .ops import OPS, const, make
 from .rule import Rule, variables_of
-from .term import HALVES, AttributeVariable, Dim, Term, all_dims, subterms
+from .term import AttributeVariable, Dim, Term, all_dims, subterms
 
 MAX_DIMS = 62  # a set of dims is a bit mask in an i64
 _LEAVES = ("load", "iota", "size", "var")
@@ -164,7 +164,7 @@ class _Session:
                 names[node] = f"$t{len(names)}"
                 lines.append(f"(let {names[node]} {self._encode(node, names)})")
         loads = [(term, leaf) for term, leaf in self.leaf.items() if term.op == "load"]
-        lines += [f"(half {leaf})" for term, leaf in loads if term.dtype in HALVES]
+        lines += [f"(dtype {leaf} {json.dumps(term.dtype)})" for term, leaf in loads]
         lines += [f"(read {leaf} {json.dumps(read_as(term), ensure_ascii=False)})" for term, leaf in loads]
         lines += [f"(let $root{k} (top {names[root]} {k}))" for k, root in enumerate(self.roots)]
         return "\n".join(lines)
@@ -273,7 +273,7 @@ def _declarations(phases, ground) -> str:
     """Sort, one constructor per row of OPS, the free-dims analysis, and every rule in its phase's ruleset."""
     lines = ["(sort T)", "(constructor leaf (i64 i64) T)", "(constructor const (f64) T)", "(constructor top (T i64) T)"]
     lines += ["(function free (T) i64 :merge (& old new))", "(ruleset analysis)"]
-    lines += ["(relation half (T))", "(relation read (T String))"]
+    lines += ["(relation dtype (T String))", "(relation read (T String))"]
     lines.append('(rule ((= x (leaf n m))) ((set (free x) m)) :ruleset analysis :name "free leaf")')
     lines.append('(rule ((= x (const v))) ((set (free x) 0)) :ruleset analysis :name "free const")')
     for row in OPS.values():

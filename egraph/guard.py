@@ -12,7 +12,7 @@ from math import isfinite
 from .affine import bounds
 from .classes import CLASSES, OPERATION_OF
 from .ops import term, within_range
-from .term import FLOATS, HALVES, AttributeVariable, Dim, Term, TermError, all_dims, rename_dims
+from .term import FLOATS, AttributeVariable, Dim, Term, TermError, all_dims, rename_dims
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,12 @@ GUARDS = {
     ),
     "in_range": GuardRow("0 ≤ {0} < {1}", _in_range, None),
     "integer": GuardRow("{0} is an integer", lambda x: x.dtype == "int64", None),
-    "has_dtype": GuardRow("{0} has dtype {1}", lambda x, dtype: x.dtype == dtype, None),
+    "has_dtype": GuardRow(
+        "{0} has dtype {1}", lambda x, dtype: x.dtype == dtype, lambda x, dtype: [f"(dtype {x} {dtype})"]
+    ),
     "float_dtype": GuardRow(
         "{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None
     ),
-    "half": GuardRow("{0} is of half precision", lambda x: x.dtype in HALVES, lambda x: [f"(half {x})"]),
     "apart": GuardRow(
         "{0} and {1} are not read alike",
         lambda x, y: read_as(x) != read_as(y),
@@ -149,18 +150,13 @@ def integer(x: Term) -> Guard:
 
 
 def has_dtype(x: Term, dtype) -> Guard:
-    """x has this dtype (a name or an AttributeVariable)."""
+    """x has this dtype (a name or an AttributeVariable); the search knows it of tensors as they are stored."""
     return Guard("has_dtype", (x, dtype))
 
 
 def float_dtype(dtype) -> Guard:
     """An AttributeVariable stands for a floating dtype."""
     return Guard("float_dtype", (dtype,))
-
-
-def half(x: Term) -> Guard:
-    """x is a tensor of half precision (the search knows it of tensors as they are stored)."""
-    return Guard("half", (x,))
 
 
 def apart(x: Term, y: Term) -> Guard:

@@ -192,8 +192,6 @@ class Sampler:
     def _dtype(self, name: str) -> str:
         for guard in self._guards("has_dtype", name):
             return instantiate(guard.operands[1], self.bound)
-        if self._guards("half", name):
-            return "bfloat16"
         monoids = [v for v in self.bound.values() if isinstance(v, str) and v in MONOIDS]
         declared = self.pattern[name].attrs[1]
         if declared == "any" and name in self.implied:

@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 
 PAIR = "pair of "  # prefix of a rescaled state's dtype: a (scale, mantissa) pair meaning mantissa · e^scale
 FLOATS = ("float", "float16", "bfloat16", "float32", "float64")  # "float" is weak: it adapts, like a Python scalar
-HALVES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, order=True)

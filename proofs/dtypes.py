@@ -16,7 +16,7 @@ from ..egraph.rule import Rule, variables_of
 from ..egraph.term import Dim, Tensor, Term, TermError, reduces, subterms
 
 DTYPES = ("float32", "bfloat16", "int64", "bool")
-DECIDED_BY_DTYPE = ("half", "has_dtype", "float_dtype", "integer", "within")
+DECIDED_BY_DTYPE = ("has_dtype", "float_dtype", "integer", "within")
 LITERAL = ("constant", "positive", "nonzero")
 
 

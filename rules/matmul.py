@@ -3,7 +3,7 @@
 A matrix product is a sum of products, so its reassociation follows from these and the laws of sums.
 """
 
-from ..egraph import apart, half, independent, rule
+from ..egraph import apart, has_dtype, independent, rule
 from ..egraph.ops import cast, maximum, sum_over
 
 
@@ -31,20 +31,27 @@ def contraction_associates(a: "k", b: "j k", c: "j"):
     return sum_over("j", sum_over("k", a * b) * c), sum_over("k", a * sum_over("j", b * c))
 
 
-# Matrix units do what is left. A product is exact in float32 and a sum of them off by 2^-23 of it, less than a distance
-# moves when inputs do by half of their last place; below zero it would be no distance. Rows of one tensor move
-# together, and what is between one and itself is nothing: where both are read alike, differences stay.
-@rule(when=lambda x, y: (half(x), half(y), apart(x, y)), exact="half inputs are finite and rounded")
+# Matrix units do what is left. A product is exact in float32 and a sum of them off by 2^-23 of it, far less than a
+# distance moves when inputs of bfloat16 do by half of their last place (float16 has too many); below zero it would be
+# no distance. Rows of one tensor move together, and what is between one and itself is nothing: where both are read
+# alike, differences stay.
+@rule(
+    when=lambda x, y: (has_dtype(x, "bfloat16"), has_dtype(y, "bfloat16"), apart(x, y)),
+    exact="half inputs are finite and rounded",
+)
 def distance_by_product(x: "k", y: "k"):
-    """Σ_k (x - y)² = max(Σ_k x² + Σ_k y² - 2 · Σ_k x · y, 0) for halves x, y not read alike"""
+    """Σ_k (x - y)² = max(Σ_k x² + Σ_k y² - 2 · Σ_k x · y, 0) for x, y of bfloat16, not read alike"""
     a, b = cast(x, "float32"), cast(y, "float32")
     squares = sum_over("k", a * a) + sum_over("k", b * b)
     return sum_over("k", (a - b) * (a - b)), maximum(squares - sum_over("k", a * b) * 2.0, 0.0)
 
 
-@rule(when=lambda x, y: (half(x), half(y), apart(x, y)), exact="half inputs are finite and rounded")
+@rule(
+    when=lambda x, y: (has_dtype(x, "bfloat16"), has_dtype(y, "bfloat16"), apart(x, y)),
+    exact="half inputs are finite and rounded",
+)
 def distance_by_product_over_two(x: "j k", y: "j k"):
-    """Σ_j Σ_k (x - y)² = max(Σ_j Σ_k x² + Σ_j Σ_k y² - 2 · Σ_j Σ_k x · y, 0) for halves x, y not read alike"""
+    """Σ_j Σ_k (x - y)² = max(Σ_j Σ_k x² + Σ_j Σ_k y² - 2 · Σ_j Σ_k x · y, 0) for x, y of bfloat16, not read alike"""
     a, b = cast(x, "float32"), cast(y, "float32")
     total = lambda s: sum_over("j", sum_over("k", s))
     return total((a - b) * (a - b)), maximum(total(a * a) + total(b * b) - total(a * b) * 2.0, 0.0)
