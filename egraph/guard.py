@@ -59,7 +59,7 @@ def _within(x: Term, dtype: str) -> bool:
 
 def read_as(x: Term) -> str:
     """What a term reads, and where, whatever its dims are called."""
-    names = {d: Dim(f"dim {n}", d.size) for n, d in enumerate(dict.fromkeys(all_dims(x)))}
+    names = {d: Dim(f"dim {n}", d.size) for n, d in enumerate(all_dims(x))}
     return str(rename_dims(x, names))
 
 

@@ -26,10 +26,10 @@ WASTED = 2**24  # bytes read in vain, from which on a copy costs less
 
 @dataclass(frozen=True)
 class Copy:
-    """The tensor at `place` with its axes in another order of memory, and how many bytes that spares."""
+    """The tensor at `place` with places of `axis` next to each other in memory, and how many bytes that spares."""
 
     place: int
-    order: tuple[int, ...]
+    axis: int
     spared: int
 
     def __str__(self) -> str:
@@ -54,8 +54,7 @@ def copies_of(
         if len(axes := wanted.get(name, {})) == 1 and None not in axes:
             ((axis, times),) = axes.items()
             if (spared := times * _wasted(tensor, axis)) >= WASTED:
-                order = (*(k for k in range(tensor.dim()) if k != axis), axis)
-                found.append(Copy(place, order, spared))
+                found.append(Copy(place, axis, spared))
     return tuple(found)
 
 
@@ -76,8 +75,7 @@ def relaid(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torc
     """The tensors with copies for those that have one."""
     tensors = list(tensors)
     for copy in copies:
-        back = sorted(range(len(copy.order)), key=copy.order.__getitem__)
-        tensors[copy.place] = tensors[copy.place].permute(copy.order).contiguous().permute(back)
+        tensors[copy.place] = tensors[copy.place].movedim(copy.axis, -1).contiguous().movedim(-1, copy.axis)
     return tensors
 
 

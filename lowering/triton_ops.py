@@ -156,7 +156,7 @@ def operation(node: Term, texts: list[str], machine: str = "") -> str:
     """A pointwise operation over its operands' texts, each an atom."""
     if node.op == "pow":
         return _power(node, texts)
-    if node.op == "tanh" and machine.startswith("sm_") and _is_of(node, "bfloat16"):
+    if node.op == "tanh" and machine.startswith("sm_") and halves_below([node]) == {"bfloat16"}:
         return f"coarse_tangent({texts[0]})"
     template = TEMPLATES[node.op]
     if is_integer(node.dtype) and node.op in BY_BITS and _power_of_two(node.args[1]):
@@ -169,10 +169,10 @@ def operation(node: Term, texts: list[str], machine: str = "") -> str:
     return template.format(*texts)
 
 
-def _is_of(node: Term, dtype: str) -> bool:
-    """Whether all numbers that a value is computed from are stored in a type."""
-    kinds = {n.dtype for n in subterms(node) if n.op == "load" and "float" in n.dtype}
-    return kinds == {dtype}
+def halves_below(parts: list[Term]) -> set[str]:
+    """The half types of all floating loads under the factors; "float32" among them where one is not half."""
+    loads = [n for p in parts for n in subterms(p) if n.op == "load"]
+    return {n.dtype for n in loads if n.dtype not in ("bool",) and not n.dtype.startswith(("int", "uint"))}
 
 
 def _power_of_two(node: Term) -> bool:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import isfinite, prod
 
 from ..egraph.ops import make
-from ..egraph.term import Dim, Term, subterms
+from ..egraph.term import Dim, Term
 from .plan import Kernel, NotPlannable
 from .precision import native
 from .triton_cubes import batched, merged, mixed, require_halves
-from .triton_ops import HALVES, Value, is_integer, literal, type_name
+from .triton_ops import HALVES, Value, halves_below, is_integer, literal, type_name
 
 PATTERN = 64  # halves in the 128 bytes after which shared memory's widest pattern repeats
 NARROW = 128  # columns of a matrix that is multiplied in parts
@@ -52,12 +52,6 @@ def scale_split(gauge: Term) -> tuple[Term, float]:
         return gauge, 1.0
     raw = product(rest)
     return (make("reduce", (raw,), gauge.attrs) if summed else raw), constant
-
-
-def halves_below(parts: list[Term]) -> set[str]:
-    """The half types of all floating loads under the factors; "float32" among them where one is not half."""
-    loads = [n for p in parts for n in subterms(p) if n.op == "load"]
-    return {n.dtype for n in loads if n.dtype not in ("bool",) and not n.dtype.startswith(("int", "uint"))}
 
 
 def operands(kernel: Kernel, nodes) -> list[Term]:

@@ -234,10 +234,10 @@ class TileWriter:
     def _pointwise(self, node: Term, args: list[Value]) -> Value:
         dims = self.union(*args)
         texts = [self.align(self.hoisted(a, dims), dims) for a in args]
-        if node.dtype in HALVES and node.op != "where":  # Triton's functions are for float32
+        narrow = node.dtype in HALVES and node.op != "where"
+        if narrow:  # Triton's functions are for float32
             texts = [f"{t}.to(tl.float32)" if a.dtype in HALVES else t for t, a in zip(texts, args, strict=True)]
         text = operation(node, texts, self.facts.machine)
-        narrow = node.dtype in HALVES and node.op != "where"
         return Value(f"({text}).to({type_name(node.dtype)})" if narrow else text, dims, node.dtype)
 
     def _cast(self, value: Value, node: Term) -> Value:
