@@ -8,7 +8,6 @@ wait that covers its last reader. The steps of a tile are in gluon_step.py. Used
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass, replace
 
 from ..egraph.affine import affine, to_term
@@ -24,7 +23,7 @@ from .gluon_write import HOPPER, NAMES, PARTS, SPECIAL, GluonWriter, gluon
 from .guard_bits import Packed
 from .plan import Plan
 from .triton_emit import Argument, roots
-from .triton_ops import Value, helpers
+from .triton_ops import Value, helpers, remarks, wrapped
 
 HEADER = f"""import triton.language as tl
 from triton.experimental import gluon
@@ -222,7 +221,7 @@ class _Emitter:
         text = gluon("\n".join(f"    {line}" if line else "" for line in body))
         words = set(re.findall(r"\w+", text))
         used = [p for p in self._parameters() if p in words]
-        signature = textwrap.fill(", ".join([*first, *used]), 116, initial_indent="    ", subsequent_indent="    ")
+        signature = wrapped(", ".join([*first, *used]))
         return f"@gluon.jit\ndef {name}(\n{signature},\n):\n{text}\n\n\n", used
 
     def _kernel(self, producer, wrappers) -> str:
@@ -247,14 +246,11 @@ class _Emitter:
         parts = [(f"consumer{w}", used) for w, (_, used) in enumerate(wrappers)] + [("producer", producer[1])]
         calls = [f"({name}, ({', '.join(used)},))" for name, used in parts]
         lines.append("gl.warp_specialize([")
-        lines += [
-            textwrap.fill(f"{c},", 112, initial_indent="    ", subsequent_indent="     ", break_on_hyphens=False)
-            for c in calls
-        ]
+        lines += [wrapped(f"{call},", 112, 4, 5) for call in calls]
         workers = s.consumers - 1
         lines.append(f"], {[4] * workers + [1]}, {[own] * workers + [other]})")
         body = "\n".join("    " + line.replace("\n", "\n    ") for line in lines)
-        signature = textwrap.fill(", ".join(self._outside()), 116, initial_indent="    ", subsequent_indent="    ")
+        signature = wrapped(", ".join(self._outside()))
         plain = [a.name for a in self.arguments if a.size is not None] + ["total"]
         return f"@gluon.jit(do_not_specialize={plain})\ndef {self.function}(\n{signature},\n):\n{body}\n"
 
@@ -278,8 +274,7 @@ class _Emitter:
         facts += [f"Guard over {self.loop.dim}: {show(self.loop.guard)}"] if self.loop.guard is not None else []
         facts += [f"As bits: {show(self.shape.packed.record.guard)}"] if self.shape.packed else []
         facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
-        wrap = lambda text: textwrap.fill(text, 118, initial_indent="# ", subsequent_indent="#   ")
-        return "\n".join(map(wrap, facts)) + "\n"
+        return remarks(facts)
 
     # Producer
 

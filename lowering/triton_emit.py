@@ -7,7 +7,6 @@ ahead of time.
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 
 from ..egraph.affine import affine
@@ -17,7 +16,7 @@ from ..egraph.term import Dim, Term, subterms
 from .facts import Facts
 from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, Plan, Store
-from .triton_ops import FOLDS, Value, helpers, identity, is_integer, type_name
+from .triton_ops import FOLDS, Value, helpers, identity, is_integer, remarks, type_name, wrapped
 from .triton_product import contract
 from .triton_ranges import RangeWriter, Segment
 from .triton_term import TileWriter
@@ -146,7 +145,7 @@ class _Emitter:
         tiles = tuple(dict.fromkeys(roles))
         unspecialised = [a.name for a in self.arguments if a.size is not None]
         parameters = [a.name for a in self.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]
-        signature = textwrap.fill(", ".join(parameters), 116, initial_indent="    ", subsequent_indent="    ")
+        signature = wrapped(", ".join(parameters))
         body = "\n".join(f"    {line}" if line else "" for line in self.lines)
         text = f"@triton.jit(do_not_specialize={unspecialised})\ndef {self.function}(\n{signature},\n):\n{body}\n"
         return Source(self._header(plan) + IMPORTS + helpers(body) + text, self.function, tuple(self.arguments), tiles)
@@ -161,8 +160,7 @@ class _Emitter:
         facts += [f"Programs over {where}; held {', '.join(map(str, kernel.held)) or 'nothing'}."]
         facts += [f"Guard over {one.dim}: {show(one.guard)}" for one in kernel.loops if one.guard is not None]
         facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
-        wrap = lambda text: textwrap.fill(text, 118, initial_indent="# ", subsequent_indent="#   ")
-        return "\n".join(map(wrap, facts)) + "\n"
+        return remarks(facts)
 
     def _coordinates(self) -> None:
         """Row tiles vary fastest, so that neighbours read the same loop tiles; the rows with most work come first."""

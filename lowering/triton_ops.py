@@ -7,6 +7,8 @@ Operands are given as atoms (names, calls, or parenthesised). Operations whose t
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from keyword import kwlist
 from math import frexp, inf, isfinite, isinf, isnan, ldexp, log2
@@ -231,6 +233,17 @@ def is_atom(text: str) -> bool:
         if depth == 0 and letter in ")]" and position < len(text) - 1:
             return False
     return True
+
+
+def wrapped(text: str, width: int = 116, indent: int = 4, further: int = 4) -> str:
+    """Code over lines that break at its blanks only: a name longer than a line stays whole."""
+    starts = {"initial_indent": " " * indent, "subsequent_indent": " " * further}
+    return textwrap.fill(text, width, **starts, break_long_words=False, break_on_hyphens=False)
+
+
+def remarks(facts: Iterable[str]) -> str:
+    """Lines of comments at the head of a kernel's text."""
+    return "".join(textwrap.fill(x, 118, initial_indent="# ", subsequent_indent="#   ") + "\n" for x in facts)
 
 
 def atom(text: str) -> str:

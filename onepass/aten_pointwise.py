@@ -317,8 +317,6 @@ CASTS = (
 @handles(*CASTS)
 def to(call):
     source = call.get("self") or call["a"]
-    if source.meta.device != call.meta.device:
-        raise call.refuse(f"moves from {source.meta.device} to {call.meta.device}", "device")
     return call.value(lambda index: convert(source.at(index), kind_of(call.meta.dtype)))
 
 

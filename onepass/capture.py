@@ -181,8 +181,10 @@ def _is_scalar(value) -> bool:
 
 
 def _clean(name: str, used: set[str]) -> str:
-    """Dynamo's l_q_ and make_fx's q_1 as q, where that is free."""
-    stem = re.sub(r"\W", "_", re.sub(r"^[lL]_(self_)?(?=\w)", "", name)).strip("_") or "x"
+    """Dynamo's l_q_ and make_fx's q_1 as q, where that is free; a module's tensor by the last two of its names."""
+    stem = re.sub(r"^[lL]_(self_)?(?=\w)", "", name)
+    stem = re.sub(r"^(?:.*modules_(\w+?_))?(?:parameters|buffers)_(?=\w)", r"\1", stem)
+    stem = re.sub(r"\W", "_", stem).strip("_") or "x"
     stem = f"{stem}_" if keyword.iskeyword(stem) or stem[0].isdigit() else stem
     return next(n for n in (stem, *(f"{stem}_{k}" for k in range(1, len(used) + 2))) if n not in used)
 

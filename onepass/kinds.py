@@ -33,7 +33,7 @@ POINTWISE = (
     "nan_to_num isnan isfinite isinf logaddexp "
     "__eq__ __ne__ __lt__ __le__ __gt__ __ge__"  # what some releases of Dynamo make of a comparison of two tensors
 )
-CAST = "to type float half bfloat16 double long int bool type_as _to_copy convert_element_type"
+CAST = "to type float half bfloat16 double long int bool type_as _to_copy convert_element_type cpu cuda"
 JOIN = "cat concat concatenate pad constant_pad_nd"
 CREATION = (
     "ones zeros full arange eye scalar_tensor tensor iota ones_like zeros_like full_like new_ones new_zeros new_full"

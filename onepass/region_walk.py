@@ -21,6 +21,7 @@ Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
 Broken = tuple[fx.Node | None, fx.Node | None]
 WHOLE: Broken = (None, None)
+CALLS = ("call_function", "call_method")
 PICKS = ("getitem", "select")
 # Unknown operations that reduce say so in their names: gumbel_softmax, a user's softmax, argmax, cumsum.
 REDUCING = ("softm", "argm", "cum")
@@ -38,7 +39,8 @@ class Survey:
     """One walk over the graph: kinds, positions, which contractions a value comes from, plainly or by a reduction.
 
     `broken` holds, for the same two ways, the first unknown operation on a way from a contraction; `axes` what the axes
-    of such a value are made of, `mixed` the sizes that a mixture sums over or makes.
+    of such a value are made of, `mixed` the sizes that a mixture sums over or makes. `numbers`: made of no tensor that
+    the graph is given, so that the device is no part of what it is.
     """
 
     order: list[fx.Node]
@@ -47,6 +49,7 @@ class Survey:
     plain: dict[fx.Node, Nodes]
     reduced: dict[fx.Node, Nodes]
     free: dict[fx.Node, bool]
+    numbers: dict[fx.Node, bool]
     in_place: list[fx.Node]
     scope: dict[fx.Node, str]
     broken: dict[fx.Node, Broken]
@@ -63,10 +66,10 @@ def survey(graph: fx.Graph) -> Survey:
 
 def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     """One walk; scores: what is made of pairs point by point and counts as a product of them, as sums always do."""
-    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, [], {}, {}, {}, {})
+    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {})
     open_scopes: list[str] = []
     for position, node in enumerate(s.order):
-        kind = kind_of(node)
+        kind = "other" if moves(node) and not s.numbers[node.all_input_nodes[0]] else kind_of(node)
         if kind == "contraction" and _is_projection(node, s):
             kind = "layer"
         mixed = axes.mixture(node, s.axes) if kind in ("contraction", "layer") else None
@@ -91,6 +94,8 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
         elif plain or reduced:
             s.axes[node] = axes.carried(node, s.axes)
         s.free[node] = _is_free(node, kind, s)
+        made = s.free[node] and node.op in CALLS and not changes_in_place(node)
+        s.numbers[node] = made and all(s.numbers[n] or shape(n) is None for n in inputs)
         s.broken[node] = _broken(node, kind, s)
         if changes_in_place(node):
             s.in_place.append(node)
@@ -327,6 +332,12 @@ def _is_parameter(node: fx.Node) -> bool:
     return isinstance(value_of_node(node), torch.nn.Parameter) or (
         node.op in ("placeholder", "get_attr") and "parameters" in str(node.target)
     )
+
+
+def moves(node: fx.Node) -> bool:
+    """A copy from one device to another."""
+    here, given = (value_of_node(n) for n in (node, *node.all_input_nodes[:1])) if kind_of(node) == "cast" else (0, 0)
+    return all(isinstance(x, torch.Tensor) for x in (here, given)) and here.device != given.device
 
 
 def _is_free(node: fx.Node, kind: str, s: Survey) -> bool:

@@ -17,6 +17,7 @@ from torch import fx
 
 from . import fused, operator  # noqa: F401  (registers the operation)
 from .capture import size_of, value_of_node, where_of
+from .devices import settle_devices
 from .errors import ProgramError, Refusal
 from .floats import settle_floats
 from .fused import Fused
@@ -62,6 +63,7 @@ def rewrite(
         kept = open_calls(graph)
         make_functional(graph)
         settle_floats(graph)
+        settle_devices(graph)
         name_sizes(graph)
         fill_blocks(graph)
         regions, s = [*find_regions(graph), *kept], survey(graph)

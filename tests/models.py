@@ -11,11 +11,34 @@ from dataclasses import dataclass
 
 import torch
 
-LENGTH = 19
 VOCABULARY = 97
+WIDTHS = """hidden_size intermediate_size head_dim d_model d_kv d_ff dff n_embd emb_dim embedding_size ffn_dim
+hidden_dim dim d_inner d_head encoder_ffn_dim decoder_ffn_dim word_embed_proj_dim rotary_dim lru_width mlp_dim
+q_lora_rank kv_lora_rank
+qk_rope_head_dim qk_nope_head_dim v_head_dim moe_intermediate_size intermediate_size_mlp""".split()
+PLACES = """max_position_embeddings n_positions max_seq_len block_size max_target_positions
+sliding_window""".split()
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 GROUPED = {**SMALL, "vocab_size": VOCABULARY, "num_key_value_heads": 2}
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+@dataclass
+class Scale:
+    """How much wider than their records models are built, and longer their inputs: survey_models.py changes it."""
+
+    widths: int = 1
+    length: int = 19
+
+    def of(self, name: str, size):
+        if isinstance(size, dict):
+            return {inner: self.of(inner, value) for inner, value in size.items()}
+        if type(size) is not int or self.widths == 1:
+            return size
+        return size * (self.widths if name in WIDTHS else 16 if name in PLACES else 1)
+
+
+SCALE = Scale()
 
 
 @dataclass(frozen=True)
@@ -35,20 +58,21 @@ def maker(model: str, config: str, /, **sizes):
     def build():
         import transformers
 
-        chosen = getattr(transformers, config)(**sizes, attn_implementation="eager")
+        scaled = {name: SCALE.of(name, size) for name, size in sizes.items()}
+        chosen = getattr(transformers, config)(**scaled, attn_implementation="eager")
         return getattr(transformers, model)(chosen).eval()
 
     return build
 
 
-def tokens(batch: int = 2, length: int = LENGTH) -> torch.Tensor:
-    return torch.randint(3, VOCABULARY, (batch, length))
+def tokens(batch: int = 2, length: int | None = None) -> torch.Tensor:
+    return torch.randint(3, VOCABULARY, (batch, length or SCALE.length))
 
 
 def padded(**more):
     def inputs():
-        ids, mask = tokens(), torch.ones(2, LENGTH, dtype=torch.int64)
-        mask[1, 12:] = 0
+        ids, mask = tokens(), torch.ones(2, SCALE.length, dtype=torch.int64)
+        mask[1, SCALE.length * 2 // 3 :] = 0
         return {"input_ids": ids, "attention_mask": mask, **more}
 
     return inputs

@@ -1,0 +1,249 @@
+"""Layers of public models at their real widths, unchanged: milliseconds of one forward, attention as each asks for it.
+
+`python bench/models.py --out FILE [--models REGEX] [--layers 2]`, on a GPU with `transformers`. Of one model and one
+set of weights: eager attention compiled by torch (`compile`) and by onepass (`onepass`), and the library's own ways
+around it, compiled by torch (`sdpa`, `flex`; not every model has them). Checked against float32 by the root of the
+mean square before it is timed; models are compiled side by side and timed one by one, their contestants in turns. Run
+by hand; the results are in bench/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import logging
+import multiprocessing
+import re
+import statistics
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from threading import BrokenBarrierError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+
+import onepass
+from onepass.backend import onepass_backend
+
+CONTESTANTS = {
+    "onepass": ("eager", onepass_backend),
+    "compile": ("eager", "inductor"),
+    "sdpa": ("sdpa", "inductor"),
+    "flex": ("flex_attention", "inductor"),
+}
+COLUMNS = ("model", "batch", "length", "contestant", "ms", "least_ms", "most_ms", "peak_mib", "error", "note")
+ROUNDS, RUNS, VOCABULARY = 5, 6, 512
+PATIENCE = 180  # seconds that a model waits for the others to be compiled
+
+
+def _ids(batch: int, length: int) -> dict:
+    return {"input_ids": torch.randint(3, VOCABULARY, (batch, length), device="cuda")}
+
+
+def _padded(batch: int, length: int) -> dict:
+    """Sequences of every length from half of it."""
+    ends = torch.linspace(length // 2, length, batch, device="cuda").long()
+    return {**_ids(batch, length), "attention_mask": (torch.arange(length, device="cuda") < ends[:, None]).long()}
+
+
+def _images(batch: int, length: int) -> dict:
+    return {"pixel_values": torch.randn(batch, 3, length, length, device="cuda", dtype=torch.bfloat16)}
+
+
+def _sound(batch: int, length: int) -> dict:
+    return {"input_features": torch.randn(batch, 128, 2 * length, device="cuda", dtype=torch.bfloat16)}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A model of `transformers` by the names of its classes, the sizes of one of its releases, and its inputs."""
+
+    model: str
+    config: str
+    batch: int
+    length: int
+    sizes: dict
+    inputs: Callable[[int, int], dict] = _ids
+    call: dict = field(default_factory=lambda: {"use_cache": False})
+    part: str = ""
+
+
+_TEXT = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def _decoder(hidden: int, heads: int, keys: int, inner: int, **more) -> dict:
+    widths = {"hidden_size": hidden, "num_attention_heads": heads, "num_key_value_heads": keys}
+    return {**_TEXT, **widths, "intermediate_size": inner, "max_position_embeddings": 16384, **more}
+
+
+_BERT = {**_TEXT, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+_MLA = {"q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+_DENSE = {"first_k_dense_replace": 99, "n_routed_experts": 4, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+_DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 256,
+            "max_relative_positions": -1, "norm_rel_ebd": "layer_norm", "share_att_key": True}  # fmt: skip
+
+MODELS = {
+    "Llama 3 8B": Layers("LlamaModel", "LlamaConfig", 2, 4096, _decoder(4096, 32, 8, 14336)),
+    "Qwen3 8B": Layers("Qwen3Model", "Qwen3Config", 2, 4096, _decoder(4096, 32, 8, 12288, head_dim=128)),
+    "Mistral 7B": Layers("MistralModel", "MistralConfig", 1, 8192, _decoder(4096, 32, 8, 14336, sliding_window=4096)),
+    "Gemma 2 9B": Layers("Gemma2Model", "Gemma2Config", 2, 4096, _decoder(3584, 16, 8, 14336, head_dim=256)),
+    "GPT-OSS 20B": Layers("GptOssModel", "GptOssConfig", 1, 4096, _decoder(2880, 64, 8, 2880, head_dim=64,
+        num_local_experts=2, num_experts_per_tok=1)),
+    "DeepSeek-V2 Lite": Layers("DeepseekV3Model", "DeepseekV3Config", 2, 4096, _decoder(2048, 16, 16, 10944, **_MLA,
+        **_DENSE)),
+    "BLOOM 7B": Layers("BloomModel", "BloomConfig", 2, 2048, {**_TEXT, "hidden_size": 4096, "n_head": 32}),
+    "GPT-2 XL": Layers("GPT2Model", "GPT2Config", 8, 1024, {**_TEXT, "n_embd": 1600, "n_head": 25,
+        "n_positions": 1024}),
+    "BERT large": Layers("BertModel", "BertConfig", 32, 512, _BERT, _padded, {}),
+    "DeBERTa-v2 large": Layers("DebertaV2Model", "DebertaV2Config", 16, 512, {**_BERT, **_DEBERTA}, _padded, {}),
+    "T5 large": Layers("T5EncoderModel", "T5Config", 8, 1024, {**_TEXT, "d_model": 1024, "d_ff": 4096, "num_heads": 16},
+        _padded, {}),
+    "ViT large": Layers("ViTModel", "ViTConfig", 64, 224, {**_BERT, "image_size": 224, "patch_size": 16}, _images, {}),
+    "Whisper large": Layers("WhisperModel", "WhisperConfig", 8, 1500, {**_TEXT, "d_model": 1280, "num_mel_bins": 128,
+        "encoder_attention_heads": 20, "encoder_ffn_dim": 5120, "decoder_attention_heads": 20}, _sound, {}, "encoder"),
+}  # fmt: skip
+DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decoder_layers")
+
+
+def built(layers: Layers, depth: int, attention: str, device: str = "cuda") -> torch.nn.Module:
+    import transformers
+
+    kind = getattr(transformers, layers.config)
+    config = kind(**layers.sizes, attn_implementation=attention)
+    for name in DEPTHS:
+        if hasattr(config, name) and name not in getattr(config, "attribute_map", {}):
+            setattr(config, name, depth)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:depth]
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = getattr(transformers, layers.model)(config).eval().to(torch.bfloat16)
+    return getattr(model, layers.part) if layers.part else model
+
+
+def _result(model: Callable, inputs: dict) -> torch.Tensor:
+    return model(**inputs)[0]
+
+
+def _exact(layers: Layers, depth: int, inputs: dict) -> tuple[torch.Tensor, float]:
+    """The first output in float32, and eager's own error."""
+    with TURN:
+        model = built(layers, depth, "eager")
+        own = _result(model, inputs).float()
+        wide = {k: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
+        exact = _result(model.float(), wide)
+        del model
+        torch.cuda.empty_cache()
+    return exact, _off(own, exact)
+
+
+def _off(result: torch.Tensor, exact: torch.Tensor) -> float:
+    """The root of the mean square: a token whose expert another rounding changes is off by as much as its size."""
+    return (result.float() - exact).square().mean().sqrt().item()
+
+
+def _median(call: Callable) -> float:
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(RUNS + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        call()
+        mark.record()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in pairwise(marks))
+
+
+def _peak(call: Callable) -> float:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def _ready(layers: Layers, depth: int, inputs: dict) -> tuple[dict[str, Callable], dict[str, dict]]:
+    """The contestants that run and are right, and what is known of each."""
+    exact, own = _exact(layers, depth, inputs)
+    calls, found = {}, {}
+    for name, (attention, backend) in CONTESTANTS.items():
+        torch._dynamo.reset()
+        try:
+            compiled = torch.compile(built(layers, depth, attention), backend=backend, dynamic=False)
+            error = _off(_result(compiled, inputs), exact)
+            note = "" if error <= 1.5 * own else f"off by {error:.3g}, eager by {own:.3g}"
+            calls[name] = lambda compiled=compiled: compiled(**inputs)
+            found[name] = {"error": f"{error:.3g} ({own:.3g})", "note": note}
+        except Exception as failure:
+            found[name] = {"note": f"{type(failure).__name__}: {str(failure).splitlines()[0][:80]}"}
+    return calls, found
+
+
+def _told() -> str:
+    """Who ran the regions, how many kernels of each, and what stayed as written."""
+    regions = [region for report in onepass.reports() for region in report.regions]
+    ran = [f"{region.count} by {region.ran}" for region in regions]
+    left = [refusal.reason for report in onepass.reports() for refusal in report.refusals]
+    return "; ".join([*ran, *left, *(note for region in regions for note in region.notes)])
+
+
+def _quiet(barrier, lock) -> None:
+    global READY, TURN
+    READY, TURN = barrier, lock
+    logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore")
+
+
+@torch.no_grad()
+def rows(name: str, depth: int) -> list[dict]:
+    """Compiles and checks, waits for the other models, then times alone."""
+    layers = MODELS[name]
+    try:
+        inputs = {**layers.inputs(layers.batch, layers.length), **layers.call}
+        calls, found = _ready(layers, depth, inputs)
+        found["onepass"]["note"] = "; ".join(filter(None, (found["onepass"]["note"], _told())))
+    except Exception as failure:
+        calls, found = {}, {"onepass": {"note": f"{type(failure).__name__}: {str(failure).splitlines()[0][:80]}"}}
+    torch.cuda.empty_cache()
+    with suppress(BrokenBarrierError):
+        READY.wait(PATIENCE)
+    with TURN:
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(ROUNDS):
+            for each, call in calls.items():
+                times[each].append(_median(call))
+        for each, call in calls.items():
+            ms = times[each]
+            found[each] |= {"ms": statistics.median(ms), "least_ms": min(ms), "most_ms": max(ms)}
+            found[each]["peak_mib"] = _peak(call)
+    known = {"model": name, "batch": layers.batch, "length": layers.length}
+    return [{**known, "contestant": each, **facts} for each, facts in found.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=".", help="those whose names this pattern is found in")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--out", type=Path, required=True)
+    chosen = parser.parse_args()
+    names = [name for name in MODELS if re.search(chosen.models, name)]
+    context = multiprocessing.get_context("spawn")
+    made = (context.Barrier(len(names)), context.Lock())
+    with ProcessPoolExecutor(len(names), context, _quiet, made) as pool, chosen.out.open("w") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        for done in [pool.submit(rows, name, chosen.layers) for name in names]:
+            for row in done.result():
+                writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
+                shown = [row.get(name, "") for name in COLUMNS]
+                print(*(f"{x:.4g}" if isinstance(x, float) else x for x in shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()
