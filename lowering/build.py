@@ -30,6 +30,7 @@ from .dims import (
     state_dims,
     sum_factors,
 )
+from .faint import faint, keeps_some
 from .groups import grouped
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
@@ -341,6 +342,9 @@ def _peel(r: Term) -> tuple[tuple[Term, ...], Term | None, Term]:
         if body.op != "scaled":
             raise NotPlannable("a rescaled reduction whose body is not a pair of scale and weight")
         parts, gauge = _peel_where(body.args[0], -float("inf"))
+        masked = faint(gauge)
+        if masked and keeps_some(conjunction((*parts, masked.kept)), r.attrs[1]):
+            parts, gauge = tuple(dict.fromkeys((*parts, *conjuncts(masked.kept)))), masked.seen
         return parts, gauge, body.args[1]
     if monoid == "any":
         return conjuncts(body), None, const(True)

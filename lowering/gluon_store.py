@@ -126,10 +126,11 @@ class StoreWriter:
     def _remember(self, state: State, finished, number: int) -> None:
         """Puts the finished values where the writer looks for reductions."""
         writer, (scale, vectors) = self.writer, finished
+        how = writer.weighing(state.record.gauge, state.record.reductions) if state.record.gauge is not None else None
         for reduction, vector, names in zip(state.record.reductions, vectors, state.parts, strict=True):
             value = vector or Value(names[number], writer.sort((self.rows, self.binding.wide)))
             memo = writer.scope_of(value.dims).memo
             if scale is None:
                 memo[reduction] = value
             else:
-                memo["state", reduction] = (scale, value)
+                memo["state", reduction] = (scale, value, how)

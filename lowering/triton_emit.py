@@ -275,5 +275,6 @@ class _Emitter:
                 memo[reduction] = components[0]
             return
         scale, *mantissas = components
+        how = self.tiles.weighing(state.gauge, state.reductions)
         for reduction, mantissa in zip(state.reductions, mantissas, strict=True):
-            memo["state", reduction] = (scale, mantissa)
+            memo["state", reduction] = (scale, mantissa, how)

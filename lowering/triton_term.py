@@ -368,9 +368,9 @@ class TileWriter:
         state = node.args[0]
         if ("state", state) not in self.scope_of(node.dims).memo:
             self._fold_state(state)
-        scale, mantissa = self.scope_of(node.dims).memo["state", state]
+        scale, mantissa, how = self.scope_of(node.dims).memo["state", state]
         if node.op == "scale":
-            return Value(self.weighing(gauge_of(state), [state]).natural_scale(scale.text), scale.dims)
+            return Value(how.natural_scale(scale.text), scale.dims)
         dims = self.union(scale, mantissa)
         text = f'tl.where({self.align(scale, dims)} == float("-inf"), float("nan"), {self.align(mantissa, dims)})'
         return Value(text, dims)
@@ -379,10 +379,11 @@ class TileWriter:
         if state.op != "reduce" or state.attrs[1] not in self.held or state.args[0].op != "scaled":
             raise NotPlannable(f"the state {state} is in no accumulator of this kernel")
         dim, (gauge, body) = state.attrs[1], state.args[0].args
-        build = lambda: self.weights(self.weighing(gauge, [state]), dim, self.padding(dim))
+        how = self.weighing(gauge, [state])
+        build = lambda: self.weights(how, dim, self.padding(dim))
         scale, _, weight = self.once(("weights", dim, gauge), gauge.dims - {dim}, build)
         mantissa = self.assign("mantissa", contract(self, state, body, weight))
-        self.scope_of(state.dims).memo["state", state] = (scale, mantissa)
+        self.scope_of(state.dims).memo["state", state] = (scale, mantissa, how)
 
 
 def _held(kernel: Kernel, nodes) -> list[Dim]:

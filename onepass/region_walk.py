@@ -298,13 +298,18 @@ def _scores_pairs(node: fx.Node, s: Survey) -> bool:
 
 
 def is_lookup(node: fx.Node, s: Survey) -> bool:
-    """A smaller table read at places that can be made anew, as blocks drawn at random and biases by distance are."""
+    """A table read at places that can be made anew, as blocks drawn at random and biases by distance are.
+
+    A smaller one, or one of integers that is read in the order of coordinates, which reads no more than its result.
+    """
     tensor = lambda n: isinstance(n, fx.Node) and shape(n) is not None
     table, index = _table_and_index(node)
     if not tensor(node) or not tensor(table):
         return False
     places = list(filter(tensor, index))
-    if len(places) + index.count(slice(None)) != len(index) or not places or not _is_smaller(table, node):
+    if len(places) + index.count(slice(None)) != len(index) or not places:
+        return False
+    if not _is_smaller(table, node) and (value_of_node(table).is_floating_point() or not all(map(s.numbers.get, places))):
         return False
     return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in places)
 
@@ -318,6 +323,12 @@ def _table_and_index(node: fx.Node) -> tuple:
         return None, ()
     first, second = (*node.args, *(node.kwargs.get(name) for name in ("input", "weight", "indices")))[:2]
     return (first, (second,)) if is_aten(node) else (second, (first,))
+
+
+def _is_lookup_of_numbers(node: fx.Node, s: Survey) -> bool:
+    table, index = _table_and_index(node)
+    read = [n for n in (table, *index) if isinstance(n, fx.Node)]
+    return len(read) > 1 and all(s.numbers[n] for n in read)
 
 
 def _is_smaller(table: fx.Node, node: fx.Node) -> bool:
@@ -342,7 +353,7 @@ def moves(node: fx.Node) -> bool:
 
 def _is_free(node: fx.Node, kind: str, s: Survey) -> bool:
     """Can be made anew from coordinates or from smaller tensors: masks, position biases."""
-    if kind == "creation":
+    if kind == "creation" or _is_lookup_of_numbers(node, s):
         return True
     if kind not in ("pointwise", "view", "cast"):
         return False

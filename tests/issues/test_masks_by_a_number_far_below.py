@@ -1,0 +1,105 @@
+"""A causal mask by -1e9 or a dtype's least number, as in every model of a public library, kept all tiles of the loop.
+
+Such scores count only in a row that keeps nothing. Where each row is proved to keep something, tiles are skipped.
+"""
+
+import math
+import os
+
+import pytest
+import torch
+
+from onepass.capture import program_of
+from onepass.lowering.faint import FAR
+from onepass.lowering.tiled import tiled_results
+from onepass.lowering.triton_launch import Launcher
+from onepass.pipeline import optimize_all
+from onepass.translate import translate
+
+LEAST = torch.finfo(torch.float32).min
+
+
+def _places(score):
+    return torch.arange(score.shape[-2])[:, None], torch.arange(score.shape[-1])
+
+
+def _filled(keep, fill):
+    def attention(q, k, v):
+        score = q @ k.mT / 4
+        return torch.softmax(score.masked_fill(~keep(*_places(score)), fill), -1) @ v
+
+    return attention
+
+
+def _added(keep, fill):
+    def attention(q, k, v):
+        score = q @ k.mT / 4 + 0.5
+        score = score + torch.where(keep(*_places(score)), 0.0, fill)
+        return torch.softmax(score, -1) @ v, torch.logsumexp(score, -1)
+
+    return attention
+
+
+CAUSAL, WINDOW = (lambda i, j: j <= i), (lambda i, j: (j <= i) & (i - j < 7))
+LATE = lambda i, j: j <= i - 4  # the first rows keep nothing
+NEVER = lambda i, j: (j < i) & (i < j)
+SKIPPED = {
+    "filled": (_filled(CAUSAL, -1e9), "j < i + 1"),
+    "least": (_filled(CAUSAL, LEAST), "j < i + 1"),
+    "added": (_added(WINDOW, LEAST), "i - 6 ≤ j < i + 1"),
+}
+KEPT = {
+    "rows that keep nothing": _filled(LATE, -1e9),
+    "nothing kept": _filled(NEVER, LEAST),
+    "near": _filled(CAUSAL, FAR / 2),
+    "beside infinity": lambda q, k, v: torch.softmax(
+        torch.where(CAUSAL(*_places(q @ k.mT)), (q @ k.mT).masked_fill(_places(q @ k.mT)[1] < 5, -math.inf), -1e9), -1
+    )
+    @ v,
+}
+
+
+def _inputs(dtype=torch.float32):
+    torch.manual_seed(0)
+    return [torch.randn(2, n, 16, dtype=dtype) for n in (70, 70, 70)]
+
+
+def _plan(function):
+    return optimize_all(translate(program_of(function, *_inputs())).results).plan
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_tiles_are_skipped_where_each_row_keeps_something(name):
+    function, said = SKIPPED[name]
+    for kernel in _plan(function).kernels:
+        for loop in kernel.loops:
+            assert loop.limits and loop.limits_only, said
+            (gauge,) = {a.gauge for a in loop.accumulators}
+            assert "where" not in str(gauge)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_nothing_is_skipped_where_a_row_may_keep_nothing(name):
+    assert all(not loop.limits for kernel in _plan(KEPT[name]).kernels for loop in kernel.loops)
+
+
+@pytest.mark.parametrize("name", [*SKIPPED, *KEPT])
+def test_tile_by_tile_it_is_what_eager_computes(name, tiles):
+    _agrees(name, lambda plan, tensors: tiled_results(plan, dict(zip("qkv", tensors, strict=True)), {}))
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+@pytest.mark.parametrize("name", [*SKIPPED, *KEPT])
+def test_and_so_is_what_the_kernel_computes(name):
+    _agrees(name, lambda plan, tensors: Launcher(plan).bind("qkv", tensors, {})(tensors))
+
+
+def function_of(name):
+    return SKIPPED[name][0] if name in SKIPPED else KEPT[name]
+
+
+def _agrees(name, run):
+    inputs = _inputs()
+    found, exact = run(_plan(function_of(name)), inputs), function_of(name)(*(x.double() for x in inputs))
+    for one, other in zip(found, exact if isinstance(exact, tuple) else (exact,), strict=True):
+        torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=2e-5)
