@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import prod
 
@@ -24,6 +24,7 @@ from .sizes import resolve
 
 LEAST_TILES = 64  # pairs of row tile and loop tile: fewer are not worth a launch
 MOST_MAPS = 32
+WHOLE = 1024  # columns of a tile that says what rows keep
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
@@ -56,6 +57,11 @@ class Tiling:
     def length(self, dim: Dim) -> int:
         return resolve(dim.size, dict(self.sizes))
 
+    def by_rows(self) -> Tiling | None:
+        """The same with tiles of one row, which say what a row keeps; None where the guard ignores the rows."""
+        tile = min(WHOLE, 1 << (self.length(self.record.loop) - 1).bit_length())
+        return replace(self, row_tile=1, tile=tile, together=0) if self.record.rows else None
+
     def static(self, dim: Dim) -> Dim:
         return Dim(dim.name, self.length(dim))
 
@@ -81,7 +87,7 @@ def pays(kernel: Kernel, record: BlockMap, row_tile: int, tile: int, sizes: Mapp
     length = lambda dim: resolve(dim.size, sizes)
     rows = -(-length(kernel.rows) // row_tile) if kernel.rows is not None else 1
     dense = any(n.op == "load" and {kernel.rows, record.loop} <= n.dims for n in subterms(record.guard))
-    map_cost = prod(map(length, record.dims)) * (9 if dense else 1)
+    map_cost = prod(map(length, record.dims)) * (9 if dense else 1) * (1 + record.faint)
     loop_cost = prod(map(length, kernel.grid)) * sum(length(d) for d in kernel.held) / 16
     return rows * -(-length(record.loop) // tile) >= LEAST_TILES and 2 * map_cost <= loop_cost
 
@@ -123,6 +129,17 @@ def replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int])
         return places.get(node) or (node if args == node.args else make(node.op, args, node.attrs))
 
     return rebuild(guard, change)
+
+
+def where_rows_keep(classes: torch.Tensor, by_rows: torch.Tensor, tiling: Tiling) -> torch.Tensor:
+    """The classes [..., (row tiles,) n] of a faint guard, of those [..., (rows,) m] of single rows: no tile is empty
+    for rows of which one keeps nothing.
+    """
+    kept = (by_rows != EMPTY).any(-1)
+    if tiling.record.rows:
+        missing = -kept.shape[-1] % tiling.row_tile
+        kept = torch.nn.functional.pad(kept, (0, missing), value=True).unflatten(-1, (-1, tiling.row_tile)).all(-1)
+    return torch.where(kept.unsqueeze(-1), classes, classes.clamp(min=PARTIAL))
 
 
 def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:

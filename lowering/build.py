@@ -30,7 +30,7 @@ from .dims import (
     state_dims,
     sum_factors,
 )
-from .faint import faint, keeps_some
+from .faint import faint, fainted, keeps_some
 from .groups import grouped
 from .limits import block_map, conjunction, conjuncts, ranges
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
@@ -157,7 +157,7 @@ class _Builder:
         rows, held, grid = self.shape(stores)
         if again := [d.name for d in grid if d.size != 1 and d in repeated_dims(terms, self.held)]:
             raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
-        loops = tuple(self.mapped(loop, rows, grid) for loop in _loops(terms, rows, held, self.held))
+        loops = tuple(self.mapped(loop, rows, grid, terms) for loop in _loops(terms, rows, held, self.held))
         nodes = loop_reductions(terms, self.held) if loops else [n for term in terms for n in subterms(term)]
         columns = columns_of(nodes, rows, grid, FEW) if rows and not (loops and held) else ()
         if columns and not loops:
@@ -168,11 +168,12 @@ class _Builder:
         grid = tuple(d for d in grid if d not in (rows, *columns))
         return Kernel(name, grid, rows, row_tile, (*contracted, *held), loops, stores, inputs, columns=tuple(columns))
 
-    def mapped(self, loop: Loop, rows: Dim | None, grid: tuple[Dim, ...]) -> Loop:
+    def mapped(self, loop: Loop, rows: Dim | None, grid: tuple[Dim, ...], terms: list[Term]) -> Loop:
         """The loop with a block map, if its guard reads data that is there before the plan runs."""
-        found = block_map(loop.guard, loop.dim, rows, grid, [s.output.name for s in self.level])
+        given, loop = loop, fainted(loop, terms) or loop
+        found = block_map(loop.guard, loop.dim, rows, grid, [s.output.name for s in self.level], loop.faint)
         if found is None or all(r.exact for r in loop.ranges):
-            return loop
+            return given
         read = ", ".join(t.name for t in tensors(found.guard))
         over = ", ".join(d.name for d in (*found.dims, *found.rows, loop.dim))
         note = f"a block map over {over} classes tiles of {loop.dim} where it pays; kept while {read} stays unchanged"

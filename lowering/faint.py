@@ -1,29 +1,38 @@
 """Scores that are masked by a number far below the others instead of -∞, as by -1e9 or a dtype's least number.
 
 float32's exponential of their distance to the row's greatest score is 0, so that they count only in a row that keeps
-nothing; there all of them weigh alike. Where every row is proved to keep something, they are as good as absent.
-Called by build.py.
+nothing; there all of them weigh alike. Where every row is proved to keep something, they are as good as absent;
+elsewhere a block map, which knows the rows, says which tiles may be skipped. Called by build.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ..egraph.index import simplify_index
 from ..egraph.ops import const, iota, le, logical_and, lt, make
 from ..egraph.term import Dim, Term, subterms
 from .cuts import at_place
+from .limits import EVERYWHERE, conjunction, conjuncts
+from .plan import Loop
 
 FAR = -(2.0**15)  # scores that are less than it anyway, all of a row, are left out of account
+HIDDEN = -(2.0**100)  # what executors put there: times a factor it is not rounded, so that all of a row stay alike
+ABSORBING = -(2.0**100)  # nothing that is added to it changes it
 
 
 @dataclass(frozen=True)
 class Faint:
-    """A gauge that is `seen` where `kept` holds, and far below elsewhere."""
+    """A gauge that is `seen` where `kept` holds, and far below elsewhere: about `fill`, or it and no other number."""
 
     kept: Term
     seen: Term
+    fill: float
+    alike: bool = True
+
+    def plus(self, other: Term) -> Faint:
+        return Faint(self.kept, self.seen + other, self.fill, self.alike and self.fill <= ABSORBING)
 
 
 def faint(gauge: Term) -> Faint | None:
@@ -37,26 +46,40 @@ def _faint(x: Term) -> Faint | None:
     match x.op:
         case "where":
             kept, yes, no = x.args
-            if _far(no):
-                return Faint(kept, yes)
-            return Faint(make("not", (kept,)), no) if _far(yes) else None
+            if fill := _far(no):
+                return Faint(kept, yes, fill)
+            return Faint(make("not", (kept,)), no, fill) if (fill := _far(yes)) else None
         case "add":
             one, other = map(_faint, x.args)
             if one and other:
-                return Faint(logical_and(one.kept, other.kept), one.seen + other.seen)
-            if one:
-                return Faint(one.kept, one.seen + x.args[1])
-            return Faint(other.kept, x.args[0] + other.seen) if other else None
+                return Faint(logical_and(one.kept, other.kept), one.seen + other.seen, one.fill + other.fill, False)
+            return one.plus(x.args[1]) if one else other and other.plus(x.args[0])
         case "cast" if x.dtype in ("float", "float32", "float64"):
             inner = _faint(x.args[0])
-            return inner and Faint(inner.kept, make("cast", (inner.seen,), x.attrs))
+            return inner and replace(inner, seen=make("cast", (inner.seen,), x.attrs))
     return None
 
 
-def _far(x: Term) -> bool:
+def _far(x: Term) -> float:
+    """The literal, if it is that low; else 0."""
     while x.op == "cast":
         x = x.args[0]
-    return x.op == "const" and -float("inf") < x.attrs[0] <= FAR
+    return float(x.attrs[0]) if x.op == "const" and -float("inf") < x.attrs[0] <= FAR else 0.0
+
+
+def fainted(loop: Loop, terms: Sequence[Term]) -> Loop | None:
+    """The loop with the mask of its scores as its guard; None where they have none, or where more is asked for of a row
+    that keeps nothing than that its scores weigh alike.
+    """
+    found = [a.gauge and faint(a.gauge) for a in loop.accumulators]
+    if loop.guard is not None or not all(x and x.alike for x in found) or len({x.kept for x in found}) != 1:
+        return None
+    mine = {r for a in loop.accumulators for r in a.reductions}
+    if any(n.op == "scale" and n.args[0] in mine for term in terms for n in subterms(term)):
+        return None
+    states = tuple(replace(a, gauge=x.seen) for a, x in zip(loop.accumulators, found, strict=True))
+    guard = conjunction(conjuncts(found[0].kept))
+    return replace(loop, accumulators=states, guard=guard, ranges=(EVERYWHERE,), faint=True)
 
 
 def keeps_some(kept: Term, dim: Dim) -> bool:

@@ -7,30 +7,19 @@ Accumulators in flight are touched by nobody else. Called by gluon_emit.py for o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..egraph.term import Term, subterms
+from .faint import HIDDEN
 from .gluon_bind import Binding, Operand, Step, accumulated, chunks
 from .gluon_gauge import in_base_two, weights
 from .gluon_schedule import ROWS, Schedule
 from .gluon_store import State, StoreWriter
 from .gluon_walk import Walk
-from .gluon_write import GluonWriter, matrix_in, name_products, wait_for
+from .gluon_write import GluonWriter, Pending, matrix_in, name_products, wait_for
 from .triton_ops import Value, identity, type_name
 from .triton_term import Scope
 
 FETCHED = 32  # registers of a thread that may hold what is fetched ahead
 LAZY = 8.0  # a scale may lag behind the largest score by 2^8: weights stay below that
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A value product to be issued with the next step: packed weights times a matrix into chunks of an accumulator."""
-
-    packed: str
-    matrix: Operand
-    accumulators: tuple[str, ...]
-    last: bool  # the last reader of the matrix in its tile
 
 
 class Consumer:
@@ -369,7 +358,8 @@ class Consumer:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
         writer, masked = self.writer, self.shape.masked
         value = value if value.text.isidentifier() else writer.assign("found", value)
-        padding = writer.padding(self.loop.dim) if number == 0 and not self.words else None
+        ends = not self.words or self.loop.faint  # else the bits say where the loop ends
+        padding = writer.padding(self.loop.dim) if number == 0 and ends else None
         guarded = self.loop.guard is not None or self.words
         guarded = guarded and (masked in ("some", "all") or (number == 0 and masked == "first"))
         if not guarded:
@@ -379,7 +369,7 @@ class Consumer:
         name = writer.assign("found", value).text
         around = writer.inner
         writer.inner = Scope(memo=dict(around.memo))
-        padding = writer.padding(self.loop.dim) if self.listed and not self.words else None
+        padding = writer.padding(self.loop.dim) if self.listed and ends else None
         text = self._present(Value(name, value.dims, value.dtype), absent, padding).text
         branch, writer.inner = [*writer.inner.lines, f"{name} = {text}"], around
         around.lines.append(f"if {self.partial}:")
@@ -387,12 +377,15 @@ class Consumer:
         return name
 
     def _present(self, value: Value, absent: str, padding: Value | None) -> Value:
-        """The value where the guard holds: by the bits, which also say where the loop ends, and by what they lack."""
+        """The value where the guard holds: by the bits, and by what they lack."""
+        below, where = repr(HIDDEN) if self.loop.faint else absent, self.writer.where
         if self.words:
-            value = Value(f"kept({value.text}, bits, {absent})", value.dims, value.dtype)
+            value = Value(f"kept({value.text}, bits, {below})", value.dims, value.dtype)
         guard = self.writer.value(self.loop.guard) if self.loop.guard is not None else None
+        if guard is not None and self.loop.faint:
+            value, guard = where(guard, value, below), None
         present = self.writer.conjunction(guard, padding)
-        return value if present is None else self.writer.where(present, value, absent)
+        return value if present is None else where(present, value, absent)
 
 
 def _registers(load: Term) -> int:

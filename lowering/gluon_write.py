@@ -7,6 +7,7 @@ a vector is a slice of the first, converted where it meets the second. Used by g
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from math import prod
 
 from ..egraph.affine import affine, bounds
@@ -253,6 +254,16 @@ def _coordinates(node: Term, dims: tuple[Dim, ...]) -> tuple[dict[Term, int], in
 def product_key(node: Term) -> tuple:
     """The same for a product with and without constants among its factors."""
     return node.attrs, frozenset(native(p) for p in factors(node.args[0]) if p.op != "const")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A value product to be issued with the next step: packed weights times a matrix into chunks of an accumulator."""
+
+    packed: str
+    matrix: Operand
+    accumulators: tuple[str, ...]
+    last: bool  # the last reader of the matrix in its tile
 
 
 def name_products(writer: GluonWriter, products: list[Product]) -> dict[Product, str]:

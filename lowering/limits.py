@@ -284,7 +284,7 @@ def _nested(operation, parts: list[Term]) -> Term:
     return result
 
 
-def block_map(guard: Term | None, loop: Dim, rows: Dim | None, grid: Iterable[Dim], made: Iterable[str]):
+def block_map(guard: Term | None, loop: Dim, rows: Dim | None, grid: Iterable[Dim], made: Iterable[str], faint: bool):
     """The record of a map for a guard that reads tensors by the loop's or the rows' coordinate; None if there is none.
 
     made: names of tensors that exist only between kernels.
@@ -295,7 +295,7 @@ def block_map(guard: Term | None, loop: Dim, rows: Dim | None, grid: Iterable[Di
     moving = [n for n in subterms(guard) if n.op == "load" and n.dims & {loop, rows}]
     if not moving or guard.dims - {*dims, loop, rows}:
         return None
-    return BlockMap(guard, loop, dims, (rows,) if rows in guard.dims else ())
+    return BlockMap(guard, loop, dims, (rows,) if rows in guard.dims else (), faint)
 
 
 # From ranges to tiles

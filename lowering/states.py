@@ -51,10 +51,14 @@ def summand(value: Term, dim: Dim, monoid: str, weight: frozenset[Dim] | None, g
 
 
 class State:
-    """Begins absent. `exact` spends more on values that are not finite: a matrix product makes NaN of 0 times them."""
+    """Begins absent. `exact` spends more on values that are not finite: a matrix product makes NaN of 0 times them.
 
-    def __init__(self, record: Accumulator, gauge: Term | None, summands: list[Summand], dim: Dim, exact: bool):
+    below: the gauge of elements that the guard drops.
+    """
+
+    def __init__(self, record: Accumulator, gauge: Term | None, summands: list[Summand], dim: Dim, exact: bool, below):
         self.record, self.gauge, self.summands, self.dim, self.exact = record, gauge, summands, dim, exact
+        self.below: float = below
         self.scale: torch.Tensor | None = None
         self.totals: list[torch.Tensor | None] = [None] * len(summands)
         self.dropped = gauge is not None
@@ -89,7 +93,7 @@ class State:
         gauge = self._tile(values[self.gauge], frame)
         mine = self.gauge in owned and gauge is values[self.gauge]
         if drops is not None:
-            gauge, mine = filled(gauge, drops, -inf, mine), True
+            gauge, mine = filled(gauge, drops, self.below, mine), True
         top = gauge.amax(axis, keepdim=True)
         top = top if self.scale is None else torch.maximum(self.scale, top)
         safe = top.masked_fill(top == -inf, 0)  # -inf - -inf has no value, and nothing is present: any number will do
@@ -109,6 +113,10 @@ class State:
         if self.exact and absent is not None:
             return contract_present(share, absent, right, self.dim, frame)
         return contract(share, right, self.dim, frame)
+
+    def lacks_rows(self) -> bool:
+        """Whether some row of a rescaled state has nothing in it."""
+        return self.gauge is not None and (self.scale is None or bool((self.scale == -inf).any()))
 
     def doubtful(self) -> bool:
         """Whether a value that is not finite may have come in from an absent element."""

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product as points
-from math import prod
+from math import inf, prod
 
 import torch
 
 from ..egraph.term import Dim, Tensor, Term, all_dims
 from .blocks import Block, scale_early
+from .faint import HIDDEN
 from .limits import ends, tile_classes, tile_range
 from .plan import Accumulator, Kernel, Limit, Loop, Plan
 from .sizes import resolve
@@ -92,9 +93,14 @@ class LoopProgram:
         outer = {**environment, **self.before.run(environment, frame)}
         length = resolve(self.loop.dim.size, frame.sizes)
         tiles = self._tiles(outer, frame, tile, rows)
-        states = self._pass(outer, frame, tile, tiles, length, exact=False)
+        run = lambda **how: self._pass(outer, frame, tile, tiles, length, **how)
+        dropped = -inf
+        states = run(exact=False, dropped=dropped)
+        if self.loop.faint and any(s.lacks_rows() for s in states):
+            dropped = HIDDEN
+            states = run(exact=False, dropped=dropped)
         if any(s.doubtful() for s in states):
-            states = self._pass(outer, frame, tile, tiles, length, exact=True)
+            states = run(exact=True, dropped=dropped)
         return {r: value for s in states for r, value in s.finished(frame)}
 
     def _tiles(self, outer: dict, frame: Frame, tile: int, rows: Dim | None) -> dict[int, bool]:
@@ -113,12 +119,13 @@ class LoopProgram:
         number, share = frame.ranges[self.loop.part][0], -(-len(tiles) // resolve(self.loop.part.size, frame.sizes))
         return dict(list(tiles.items())[number * share : (number + 1) * share])
 
-    def _pass(self, outer: dict, frame: Frame, tile: int, tiles: dict, length: int, exact: bool) -> list[State]:
-        loop = self.loop
-        states = [State(a, g, s, loop.dim, exact) for a, g, s in zip(loop.accumulators, self.gauges, self.summands)]
+    def _pass(self, outer, frame, tile: int, tiles: dict, length: int, exact: bool, dropped: float) -> list[State]:
+        """dropped: the gauge of what the guard drops."""
+        loop, given = self.loop, zip(self.loop.accumulators, self.gauges, self.summands)
+        states = [State(a, g, s, loop.dim, exact, dropped) for a, g, s in given]
         for n, full in tiles.items():
             frame.ranges[loop.dim] = (n * tile, min((n + 1) * tile, length))
-            drops = None if full or loop.guard is None else self._drops(outer, frame)
+            drops = None if full or loop.guard is None else self._drops(outer, frame, dropped != -inf)
             if drops is _NOTHING_KEPT:
                 continue
             values = self.each.run(outer, frame)
@@ -126,11 +133,14 @@ class LoopProgram:
                 state.add(values, drops, self.owned, frame)
         return states
 
-    def _drops(self, outer: dict, frame: Frame):
-        """Where the guard is false; None if nowhere. Waiting for this answer costs less than a tile, on a CPU."""
+    def _drops(self, outer: dict, frame: Frame, counts: bool):
+        """Where the guard is false; None if nowhere. Waiting for this answer costs less than a tile, on a CPU.
+
+        counts: what is dropped still counts.
+        """
         keeps = self.keeps.run(outer, frame)[self.loop.guard]
         if frame.device.type == "cpu":
-            if not keeps.any():
+            if not counts and not keeps.any():
                 return _NOTHING_KEPT
             if keeps.all():
                 return None

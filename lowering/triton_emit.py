@@ -210,9 +210,9 @@ class _Emitter:
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         guard = self.tiles.value(loop.guard) if segment.guarded else None
-        self.tiles.kept = self._kept(loop) if segment.guarded else None
+        self.tiles.kept = self._kept(loop) if segment.guarded and not loop.faint else None
         for state, components in zip(loop.accumulators, names, strict=True):
-            self._step(state, components, loop.dim, guard)
+            self._step(state, components, loop, guard)
         body = self.tiles.close()
         self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}):")
         self.lines += [f"    {line}" for line in body]
@@ -243,15 +243,16 @@ class _Emitter:
         text = f"tl.full({self.tiles.shape(dims)}, {identity(monoid, dtype)}, {type_name(dtype)})"
         return self.tiles.assign(name, Value(text, dims, dtype), self.tiles.outer)
 
-    def _step(self, state: Accumulator, components: list[Value], dim: Dim, guard: Value | None) -> None:
-        tiles = self.tiles
+    def _step(self, state: Accumulator, components: list[Value], loop: Loop, guard: Value | None) -> None:
+        tiles, dim = self.tiles, loop.dim
         if state.gauge is None:
             self._plain_step(state, components[0], dim, guard)
             return
         before, *mantissas = components
+        near, guard = (guard, None) if loop.faint else (None, guard)
         present = tiles.conjunction(guard, tiles.padding(dim))
         how = tiles.weighing(state.gauge, state.reductions)
-        scale, shift, weight = tiles.weights(how, dim, present, before)
+        scale, shift, weight = tiles.weights(how, dim, present, before, near)
         decay = tiles.assign("decay", Value(f"tl.exp2({how.decay(before.text, shift.text)})", before.dims), tiles.inner)
         for mantissa, value, reduction in zip(mantissas, state.values, state.reductions, strict=True):
             into = Value(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)

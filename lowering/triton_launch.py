@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from ..egraph.term import Tensor
-from .block_map import MapCache, Tiling, class_plan, pays
+from .block_map import MapCache, Tiling, class_plan, pays, where_rows_keep
 from .compat import (
     OPTIONS,
     Relaunch,
@@ -350,5 +350,13 @@ def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tenso
     """The list of tiles to visit, or the words of a guard's bits, from the guard's tensors."""
     if isinstance(tiling, Words):
         return _packer(tiling)(values, dict(tiling.sizes))
+    classes = _classes(tiling, values)
+    if tiling.record.faint:
+        finer = tiling.by_rows()
+        classes = where_rows_keep(classes, _classes(finer, values) if finer else classes, tiling)
+    return visit_lists(classes, tiling.together, bool(tiling.record.rows))
+
+
+def _classes(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     classifier, sizes = _classifier(tiling)
-    return visit_lists(classifier(values, sizes), tiling.together, bool(tiling.record.rows))
+    return classifier(values, sizes)

@@ -15,6 +15,7 @@ from ..egraph.affine import affine
 from ..egraph.ops import iota, make
 from ..egraph.term import Dim, Tensor, Term, substitute, subterms
 from .facts import Facts
+from .faint import HIDDEN
 from .plan import BlockMap, Kernel, NotPlannable
 from .runs import along
 from .triton_cubes import LEAST, dims_of_matrices, leading
@@ -344,9 +345,12 @@ class TileWriter:
         """Whether the scale of these states must be theirs to the bit."""
         return any(gauge_of(state) in self.read_again for state in states)
 
-    def weights(self, how: Weighing, dim: Dim, present: Value | None, before: Value | None = None):
-        """(scale, shift, weights) of a tile of gauges; `before` is the scale so far."""
-        score = self.spread(self.value(how.raw), (dim, *(present.dims if present else ())))
+    def weights(self, how, dim: Dim, present: Value | None, before: Value | None = None, near: Value | None = None):
+        """(scale, shift, weights) of a tile of gauges; `before` is the scale so far. near: what is not far below."""
+        known = [d for mask in (present, near) if mask for d in mask.dims]
+        score = self.spread(self.value(how.raw), (dim, *known))
+        if near is not None:
+            score = self.assign("score", self.where(near, score, repr(HIDDEN)))
         if present is not None:
             score = self.assign("score", self.where(present, score, 'float("-inf")'))
         score = score if score.text.isidentifier() else self.assign("score", score)

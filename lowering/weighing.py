@@ -75,6 +75,8 @@ def fixed_scale(kernel: Kernel, record: Accumulator) -> float | None:
     low, high = proved(record.gauge)
     if floating != {"bfloat16"} or (high - low) * LOG2_E > LEAST or record.gauge in read_again(kernel):
         return None
+    if any(loop.faint for loop in kernel.loops):  # what is dropped is below every bound
+        return None
     return high * LOG2_E if all(any_scale(s.term, record.reductions) for s in kernel.stores) else None
 
 

@@ -309,7 +309,8 @@ def is_lookup(node: fx.Node, s: Survey) -> bool:
     places = list(filter(tensor, index))
     if len(places) + index.count(slice(None)) != len(index) or not places:
         return False
-    if not _is_smaller(table, node) and (value_of_node(table).is_floating_point() or not all(map(s.numbers.get, places))):
+    in_order = not value_of_node(table).is_floating_point() and all(s.numbers[n] for n in places)
+    if not (in_order or _is_smaller(table, node)):
         return False
     return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in places)
 

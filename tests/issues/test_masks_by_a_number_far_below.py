@@ -1,6 +1,7 @@
 """A causal mask by -1e9 or a dtype's least number, as in every model of a public library, kept all tiles of the loop.
 
-Such scores count only in a row that keeps nothing. Where each row is proved to keep something, tiles are skipped.
+Such scores count only in a row that keeps nothing. Where each row is proved to keep something, tiles are skipped; where
+data decides, as with padding, a block map leaves out what no row needs.
 """
 
 import math
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 from onepass.capture import program_of
+from onepass.lowering import triton_launch
 from onepass.lowering.faint import FAR
 from onepass.lowering.tiled import tiled_results
 from onepass.lowering.triton_launch import Launcher
+from onepass.lowering.tuning import Config
 from onepass.pipeline import optimize_all
 from onepass.translate import translate
 
@@ -103,3 +106,79 @@ def _agrees(name, run):
     found, exact = run(_plan(function_of(name)), inputs), function_of(name)(*(x.double() for x in inputs))
     for one, other in zip(found, exact if isinstance(exact, tuple) else (exact,), strict=True):
         torch.testing.assert_close(one.double(), other, atol=2e-5, rtol=2e-5)
+
+
+# Where data says what a row keeps
+
+
+def _padded(q, k, v, given):
+    """As in decoders of public libraries: a causal mask and padding, added as the least number."""
+    score = q @ k.mT / 4
+    keep = CAUSAL(*_places(score)) & given[:, None, None]
+    return torch.softmax(score + torch.where(keep, 0.0, LEAST), -1) @ v
+
+
+def _padding(q, k, v, given):
+    return torch.softmax((q @ k.mT / 4).masked_fill(~given[:, None, None], -1e9), -1) @ v
+
+
+def _drawn(q, k, v, given):
+    return torch.softmax((q @ k.mT / 4).masked_fill(~given, -1e9), -1) @ v
+
+
+def _padded_ends(length=150):
+    """Padded behind, in front, everywhere, and in between."""
+    at = torch.arange(length)
+    return torch.stack([at < 70, at >= 40, at < 0, (at - 60).abs() > 20, at >= 0])
+
+
+def _rows_of_blocks(length=150):
+    torch.manual_seed(1)
+    blocks = (torch.rand(5, 1, 10, 10) < 0.3).repeat_interleave(15, 2).repeat_interleave(15, 3)
+    blocks[0, 0, 33:60] = False
+    return blocks[..., :length, :length]
+
+
+BY_DATA = {"padded": (_padded, _padded_ends), "padding": (_padding, _padded_ends), "drawn": (_drawn, _rows_of_blocks)}
+
+
+def _given(name, dtype=torch.float32):
+    torch.manual_seed(0)
+    function, mask = BY_DATA[name]
+    inputs = [torch.randn(5, 2, 150, 16).to(dtype) for _ in range(3)]
+    return function, [*inputs, mask()], optimize_all(translate(program_of(function, *inputs, mask())).results).plan
+
+
+@pytest.mark.parametrize("name", BY_DATA)
+def test_data_makes_a_map_that_knows_rows_without_keys(name):
+    (kernel,) = _given(name)[2].kernels
+    (loop,) = kernel.loops
+    assert loop.faint and loop.map.faint and not loop.limits
+    assert "where" not in str([a.gauge for a in loop.accumulators])
+
+
+@pytest.mark.parametrize("name", BY_DATA)
+def test_rows_without_keys_are_as_in_eager(name, tiles):
+    function, inputs, plan = _given(name)
+    (found,) = tiled_results(plan, dict(zip([x.name for x in plan.inputs], _by_name(plan, inputs))), {})
+    _near(found, function(*(x.double() if x.is_floating_point() else x for x in inputs)))
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("name", BY_DATA)
+def test_rows_without_keys_in_a_kernel(name, listed, monkeypatch):
+    monkeypatch.setattr(triton_launch, "pays", lambda *arguments: listed)
+    function, inputs, plan = _given(name)
+    names = [x.name for x in plan.inputs]
+    (found,) = Launcher(plan, Config(16, 16, 4, 1)).bind(names, _by_name(plan, inputs), {})(_by_name(plan, inputs))
+    _near(found, function(*(x.double() if x.is_floating_point() else x for x in inputs)))
+
+
+def _by_name(plan, inputs):
+    known = dict(zip(("q", "k", "v", "given"), inputs, strict=True))
+    return [known[x.name] for x in plan.inputs]
+
+
+def _near(found, exact):
+    torch.testing.assert_close(found.double(), exact, atol=2e-5, rtol=2e-5)
