@@ -16,6 +16,7 @@ import multiprocessing
 import re
 import statistics
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -40,7 +41,7 @@ CONTESTANTS = {
 }
 COLUMNS = ("model", "batch", "length", "contestant", "ms", "least_ms", "most_ms", "peak_mib", "error", "note")
 ROUNDS, RUNS, VOCABULARY = 5, 6, 512
-PATIENCE = 180  # seconds that a model waits for the others to be compiled
+PATIENCE = 150  # seconds that a model waits for the others to be compiled
 
 
 def _ids(batch: int, length: int) -> dict:
@@ -170,7 +171,7 @@ def _peak(call: Callable) -> float:
 
 def _ready(layers: Layers, depth: int, inputs: dict) -> tuple[dict[str, Callable], dict[str, dict]]:
     """The contestants that run and are right, and what is known of each."""
-    exact, own = _exact(layers, depth, inputs)
+    started, (exact, own) = time.perf_counter(), _exact(layers, depth, inputs)
     calls, found = {}, {}
     for name, (attention, backend) in CONTESTANTS.items():
         torch._dynamo.reset()
@@ -178,6 +179,7 @@ def _ready(layers: Layers, depth: int, inputs: dict) -> tuple[dict[str, Callable
             compiled = torch.compile(built(layers, depth, attention), backend=backend, dynamic=False)
             error = _off(_result(compiled, inputs), exact)
             note = "" if error <= 1.5 * own else f"off by {error:.3g}, eager by {own:.3g}"
+            print(layers.model, name, f"{time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
             calls[name] = lambda compiled=compiled: compiled(**inputs)
             found[name] = {"error": f"{error:.3g} ({own:.3g})", "note": note}
         except Exception as failure:

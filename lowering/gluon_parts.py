@@ -4,6 +4,8 @@ Written for accumulator layouts of warpgroup matrix products, where four neighbo
 text of a kernel only; nothing else may, since Gluon is no part of some releases of Triton.
 """
 
+import struct
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -223,7 +225,7 @@ SELECT, SELECT_CONSTRAINTS = map(gl.constexpr, _select(32))
 
 @gluon.constexpr_function
 def _for_absent(text, absent):
-    return text.replace("ABSENT", "0f00000000" if absent == 0 else "0fFF800000")
+    return text.replace("ABSENT", "0f" + struct.pack(">f", absent).hex())
 
 
 @gluon.jit
@@ -238,7 +240,7 @@ def thread_words(words, place, TILE: gl.constexpr):
 
 @gluon.jit
 def kept(score, words, ABSENT: gl.constexpr):
-    """The scores whose bits are set, ABSENT for the others: 0 or -inf."""
+    """The scores whose bits are set, the number ABSENT for the others."""
     COUNT: gl.constexpr = words.shape[1]
     every = words.reshape([4, 8, 4, COUNT])
     for _ in gl.static_range(5):

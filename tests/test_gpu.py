@@ -33,7 +33,7 @@ def _agrees(function, inputs, executor="triton"):
     compiled = torch.compile(function, backend=onepass_backend, dynamic=False, options=options)
     with torch.no_grad():
         ours, eager = compiled(*inputs), function(*inputs)
-        exact = function(*(x.double() for x in inputs))
+        exact = function(*(x.double() if x.is_floating_point() else x for x in inputs))
     assert torch.equal(ours.isnan(), eager.isnan())
     error, own = ((x.double() - exact).nan_to_num().abs().max().item() for x in (ours, eager))
     floor = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}[ours.dtype]
@@ -187,3 +187,45 @@ def test_latent_rows_are_not_raised_for_one_query():
         return torch.softmax(q @ k.mT / 8, -1) @ v
 
     _agrees(latent, inputs)
+
+
+LEAST = torch.finfo(torch.bfloat16).min
+
+
+def _padded(q, k, v, given):
+    """A causal mask and padding, added as the least number: rows that keep nothing weigh all keys alike."""
+    keep = _mask("causal", q.shape[-2], k.shape[-2], q.device) & given[:, None, None]
+    return torch.softmax(q @ k.mT / 8 + torch.where(keep, 0.0, LEAST).to(q.dtype), -1) @ v
+
+
+def _padding(q, k, v, given):
+    return torch.softmax((q @ k.mT / 8).masked_fill(~given[:, None, None], -1e9), -1) @ v
+
+
+def _capped(q, k, v, given):
+    return torch.softmax((30 * torch.tanh(q @ k.mT / 240)).masked_fill(~given[:, None, None], LEAST), -1) @ v
+
+
+def _drawn(q, k, v, given):
+    return torch.softmax((q @ k.mT / 8).masked_fill(~given, -1e9), -1) @ v
+
+
+def _padded_ends(length):
+    at = torch.arange(length, device="cuda")
+    return torch.stack([at < 70, at >= 700, at < 0, (at - 500).abs() > 200, at >= 0])
+
+
+def _blocks(length):
+    blocks = (torch.rand(5, 1, 20, 20, device="cuda") < 0.2).repeat_interleave(80, 2).repeat_interleave(80, 3)
+    blocks[0, 0, 333:600] = False
+    return blocks[..., :length, :length]
+
+
+@pytest.mark.parametrize("length", [1100, 1280])
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("executor", ["triton", "gluon"])
+@pytest.mark.parametrize("function", [_padded, _padding, _capped, _drawn])
+def test_rows_without_keys_under_masks_far_below(function, executor, width, length):
+    torch.manual_seed(7)
+    q, k, v = (torch.randn(5, 16, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    _agrees(function, (q, k, v, _blocks(length) if function is _drawn else _padded_ends(length)), executor)

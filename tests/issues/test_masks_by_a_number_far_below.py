@@ -12,7 +12,7 @@ import torch
 
 from onepass.capture import program_of
 from onepass.lowering import triton_launch
-from onepass.lowering.faint import FAR
+from onepass.lowering.faint import FAR, HIDDEN
 from onepass.lowering.tiled import tiled_results
 from onepass.lowering.triton_launch import Launcher
 from onepass.lowering.tuning import Config
@@ -182,3 +182,10 @@ def _by_name(plan, inputs):
 
 def _near(found, exact):
     torch.testing.assert_close(found.double(), exact, atol=2e-5, rtol=2e-5)
+
+
+def test_bits_of_a_mask_choose_any_number():
+    """On a GPU, masks that are given came out as -inf: what stood for it was 0 or -inf and nothing else."""
+    gluon_parts = pytest.importorskip("onepass.lowering.gluon_parts")
+    for number, bits in ((0.0, "0f00000000"), (-math.inf, "0fff800000"), (HIDDEN, "0ff1800000")):
+        assert gluon_parts._for_absent("ABSENT", number) == bits
