@@ -30,13 +30,14 @@ from .products import with_products
 from .region_growth import axis_of
 from .region_signature import signature
 from .region_walk import Nodes, Survey, hinted, shape
-from .regions import Region, objection, widened
+from .regions import Region, objection, widened, without_joins
 from .rules import NORMAL
 from .tails import tails
 
 ROWS = 128  # of a tile, for estimates
 FORM = 0.25  # of a kernel's time, which a plan that loses its form on Hopper is measured to lose: 0.17 to 0.36
 SPECIAL_FORM = "sm_90"
+LOSES = "the kernel would lose its form on Hopper, whose products read tensors as they are stored"
 Make = Callable[[Region], Fused]
 Reads = dict[str, "tuple[tuple[float, str], ...] | Exception"]  # by a region's signature: _repeats of each input
 
@@ -84,7 +85,9 @@ def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: 
     """
     if region.refusal is not None or mode == "never":
         return region, make(region)
+    region, joins = _with_form(region, s, mode, make)
     region, said = _with_tail(region, s, taken, mode, make)
+    said += joins
     region, moved = with_products(region, s, taken, mode, make)
     said += moved
     inside = lambda load: mode == "always" or _fills_half(load)
@@ -98,6 +101,23 @@ def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: 
     said += [f"{load}: " + (f"outside: {reason}" if reason else _fused(load.source)) for load, reason in found]
     answer = make(region)
     return region, replace(answer, report=replace(answer.report, around=tuple(said)))
+
+
+def _with_form(region: Region, s: Survey, mode: str, make: Make) -> tuple[Region, list[str]]:
+    """Without tensors that it joins itself, where these keep the region from its form on Hopper, and what to say."""
+    narrow, joins = without_joins(region, s) if _has_special_form(value_of_node(region.output).device) else (region, [])
+    if mode != "auto" or not joins or _binds(make(region).plan) or objection(narrow, s) is not None:
+        return region, []
+    saved = sum(2 * _bytes(n) / _machine(region).memory for n in joins)
+    if not _binds(make(narrow).plan) or _of_form(narrow, make(narrow).plan) <= saved:
+        return region, []
+    return narrow, [f"{name_of(n)} ({where_of(n)}): outside: {LOSES}" for n in joins]
+
+
+def _of_form(region: Region, plan: Plan) -> float:
+    """Seconds that a plan's form on Hopper is good for."""
+    sizes, machine = hints(region), _machine(region)
+    return FORM * 2 * sum(_volume(r.args[0], sizes) for r in every_reduction(_terms(plan))) / machine.matrix
 
 
 def _fills_half(load: Load) -> bool:
@@ -148,12 +168,8 @@ def _loss(region: Region, answer: Fused, saved: float, make: Make) -> str:
     own = plain.plan
     if len(own.kernels) < len(kernels):
         return f"it would take {len(kernels)} kernels instead of {len(own.kernels)}"
-    if hopper and _binds(own) and not _binds(answer.plan):
-        sizes, machine = hints(region), _machine(region)
-        lost = FORM * 2 * sum(_volume(r.args[0], sizes) for r in every_reduction(_terms(own))) / machine.matrix
-        if lost > saved:
-            return "the kernel would lose its form on Hopper, whose products read tensors as they are stored"
-    return ""
+    loses = hopper and _binds(own) and not _binds(answer.plan) and _of_form(region, own) > saved
+    return LOSES if loses else ""
 
 
 def _binds(plan: Plan) -> bool:

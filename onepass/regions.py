@@ -196,17 +196,23 @@ def _keeps_rows(node: fx.Node, anchor: fx.Node) -> bool:
     return new[-2:] == old[-2:] and len(new) >= len(old) and new.count(1) <= old.count(1)
 
 
-def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: Survey) -> Region:
+def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: Survey, joins=True) -> Region:
     nodes, waiting = set(owned), [i for n in owned for i in n.all_input_nodes]
     end = max(map(s.place.get, outputs))
     while waiting:
         node = waiting.pop()
         if node in nodes or any(overwriting(node, end, s)):  # of the latter the value is an input
             continue
-        if _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
+        if _is_cheap(node, s) and (s.kind[node] != "join" or (joins and nodes.issuperset(node.users))):
             nodes.add(node)
             waiting.extend(node.all_input_nodes)
     return Region(*in_order(nodes, s), outputs, anchor, frozenset(owned))
+
+
+def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:
+    """The region with what is joined in front of it as inputs, and these."""
+    narrow = replace(_completed(region.owned, region.outputs, region.anchor, s, joins=False), refusal=region.refusal)
+    return narrow, [n for n in narrow.inputs if s.kind.get(n) == "join" and n in region.nodes]
 
 
 def widened(region: Region, more: Iterable[fx.Node], s: Survey, **changes) -> Region:
