@@ -32,7 +32,8 @@ class Faint:
     alike: bool = True
 
     def plus(self, other: Term) -> Faint:
-        return Faint(self.kept, self.seen + other, self.fill, self.alike and self.fill <= ABSORBING)
+        seen = other if self.seen.op == "const" and self.seen.attrs[0] == 0 else self.seen + other
+        return Faint(self.kept, seen, self.fill, self.alike and self.fill <= ABSORBING)
 
 
 def faint(gauge: Term) -> Faint | None:

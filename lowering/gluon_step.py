@@ -14,7 +14,7 @@ from .gluon_gauge import in_base_two, weights
 from .gluon_schedule import ROWS, Schedule
 from .gluon_store import State, StoreWriter
 from .gluon_walk import Walk
-from .gluon_write import GluonWriter, Pending, matrix_in, name_products, wait_for
+from .gluon_write import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
 from .triton_ops import Value, identity, type_name
 from .triton_term import Scope
 
@@ -35,7 +35,9 @@ class Consumer:
         self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
         self.more, self.words, self.cuts = "", "", (0, 0)
         self.whole = shape.masked == "none" and str(self.loop.dim) in shape.facts.even  # no element is ever absent
-        self.scores = name_products(writer, binding.products)
+        bodies = (b for step in binding.steps for a, _ in step.states for b in (a.gauge, *a.values) if b is not None)
+        self.sums = summed(binding.products, bodies)
+        self.scores = name_products(writer, binding.products, self.sums)
         self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.matrices = binding.matrices
         # accumulators, scores and weights of a thread, and a number for each of its columns
@@ -182,7 +184,9 @@ class Consumer:
         issued = self._issue(earlier, earlier_count)
         lines += issued
         lines += [f"give_turn((W + 1) % {self.schedule.consumers})"] if turns else []
-        names = [self.scores[p] for p in step.products]
+        names = list(dict.fromkeys(self.scores[p] for p in step.products))
+        for node, parts in self.sums.items():
+            self.writer.inner.memo[node] = Value(self.scores[parts[0]], (self.rows, self.loop.dim))
         outstanding = sum(len(p.accumulators) for p in earlier)
         issued_at = len(lines)
         overlays = self._overlays(count) if n == 0 else []
@@ -220,15 +224,17 @@ class Consumer:
         return lines
 
     def _score(self, product, count: str) -> list[str]:
-        """score = rows · columns, a product a chunk of the summed dim."""
+        """score = rows · columns, a product a chunk of the summed dim; or added to that of products before it."""
         name, lines = self.scores[product], []
+        begun = any(product in parts[1:] for parts in self.sums.values())
         rows, columns = self.row_rings[product.rows], self.rings[product.columns]
         tile = self.schedule.tile
         for k, (_, extent) in enumerate(chunks(product.rows.inner.size)):
             left = matrix_in(f"{rows.buffers[k]}.index(at)", product.rows, ROWS, extent, transposed=False)
             right = matrix_in(self._at(columns.buffers[k], count), product.columns, tile, extent, transposed=True)
-            into = name if k else f"gl.zeros([{ROWS}, {tile}], gl.float32, SCORE)"
-            lines.append(f"{name} = warpgroup_mma({left}, {right}, {into}, use_acc={k > 0}, is_async=True)")
+            adds = k > 0 or begun
+            into = name if adds else f"gl.zeros([{ROWS}, {tile}], gl.float32, SCORE)"
+            lines.append(f"{name} = warpgroup_mma({left}, {right}, {into}, use_acc={adds}, is_async=True)")
         return lines
 
     def _issue(self, earlier: list[Pending], count: str) -> list[str]:

@@ -7,12 +7,14 @@ a vector is a slice of the first, converted where it meets the second. Used by g
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
 from ..egraph.affine import affine, bounds
 from ..egraph.ops import cast, iota
-from ..egraph.term import Dim, Term
+from ..egraph.term import Dim, Term, subterms
 from .facts import Facts
 from .gluon_bind import Binding, Diagonal, Operand, Product, spares
 from .gluon_schedule import MOST_CONSUMERS, ROWS, WARPGROUP
@@ -266,10 +268,29 @@ class Pending:
     last: bool  # the last reader of the matrix in its tile
 
 
-def name_products(writer: GluonWriter, products: list[Product]) -> dict[Product, str]:
-    names = {p: writer.names.fresh("score") for p in products}
-    writer.scores = {product_key(p.node): name for p, name in names.items()}
-    return names
+def summed(products: Collection[Product], bodies: Iterable[Term]) -> dict[Term, list[Product]]:
+    """Sums of products that nothing else reads, in order: they have one accumulator, which each product adds to."""
+    nodes = {n for body in bodies for n in subterms(body)}
+    readers = Counter(a for n in nodes for a in n.args)
+    alike = Counter(product_key(n) for n in nodes if n.op == "reduce")
+    alone = lambda p: readers[p.node] == alike[product_key(p.node)] == 1
+    free = {p.node: [p] for p in products if alone(p) and not any(f.op == "const" for f in factors(p.node.args[0]))}
+    found: dict[Term, list[Product]] = {}
+    for node in sorted((n for n in nodes if n.op == "add"), key=lambda n: sum(1 for _ in subterms(n))):
+        parts = [free.get(a) for a in node.args]
+        if all(parts) and node.args[0] is not node.args[1]:
+            free[node] = found[node] = [p for part in parts for p in part]
+            for part in node.args:
+                found.pop(part, None)
+    return found
+
+
+def name_products(writer: GluonWriter, products: list[Product], sums: dict[Term, list[Product]]) -> dict[Product, str]:
+    """Names of accumulators; a sum's products have one, which is no name of any of theirs."""
+    first = {p: parts[0] for parts in sums.values() for p in parts}
+    names = {p: writer.names.fresh("score") for p in products if first.get(p, p) is p}
+    writer.scores = {product_key(p.node): name for p, name in names.items() if p not in first}
+    return {p: names[first.get(p, p)] for p in products}
 
 
 def wait_for(outstanding: int, names: list[str]) -> str:

@@ -33,6 +33,7 @@ from .compat import (
 from .cuts import FEW
 from .default_tiles import default_for, widest
 from .facts import INTERPRETER, Facts
+from .gluon_schedule import WARPGROUP
 from .guard_bits import Words, word_plan
 from .map_lists import visit_lists
 from .parts import Shared, number, shared
@@ -341,9 +342,10 @@ def _classifier(tiling: Tiling) -> tuple[Launcher, dict[str, int]]:
 
 @lru_cache(maxsize=128)
 def _packer(words: Words) -> Launcher:
-    """What finds the words of a guard's bits, a tile in each program."""
+    """What finds the words of a guard's bits, a tile in each program: a warpgroup's words of one block of rows."""
     plan = word_plan(words)
-    return Launcher(plan, Config(plan.kernels[0].rows.size, 16, 4, 1))
+    by_words = plan.kernels[0].rows.name == "word"
+    return Launcher(plan, Config(WARPGROUP, 1, 4, 1) if by_words else Config(1, WARPGROUP, 4, 1))
 
 
 def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tensor:

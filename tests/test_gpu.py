@@ -229,3 +229,13 @@ def test_rows_without_keys_under_masks_far_below(function, executor, width, leng
     torch.manual_seed(7)
     q, k, v = (torch.randn(5, 16, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     _agrees(function, (q, k, v, _blocks(length) if function is _drawn else _padded_ends(length)), executor)
+
+
+@pytest.mark.parametrize("name", ["_halves", "_thirds", "_apart", "_scaled"])
+def test_sums_of_products(name):
+    """One accumulator for several products, and several."""
+    from tests.issues import test_sums_of_products_share_an_accumulator as forms
+
+    torch.manual_seed(8)
+    inputs = [torch.randn(2, 4, 517, width, device="cuda", dtype=torch.bfloat16) for width in (32, 32, 32, 32, 64)]
+    _agrees(getattr(forms, name), inputs, "gluon")
