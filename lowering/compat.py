@@ -60,7 +60,11 @@ def contiguous(arguments, tensors) -> tuple[dict[str, str], dict[str, int], tupl
 
 
 def compile_ahead(function, types: dict[str, str], constants: dict, divisible: tuple[str, ...], target: str, options):
-    """Compiles without a GPU. types: argument name to Triton type; divisible: arguments known to be multiples of 16."""
+    """Compiles without a GPU. types: argument name to Triton type; divisible: arguments known to be multiples of 16.
+
+    Raises, as a launch does, for what a device function may not refer to: that is looked at for the cache's key.
+    """
+    assert function.cache_key
     signature = {name: "constexpr" if name in constants else types[name] for name in function.arg_names}
     attributes = {(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible}
     kind = ASTSource

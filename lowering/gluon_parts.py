@@ -4,8 +4,6 @@ Written for accumulator layouts of warpgroup matrix products, where four neighbo
 text of a kernel only; nothing else may, since Gluon is no part of some releases of Triton.
 """
 
-import struct
-
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -225,7 +223,7 @@ SELECT, SELECT_CONSTRAINTS = map(gl.constexpr, _select(32))
 
 @gluon.constexpr_function
 def _for_absent(text, absent):
-    return text.replace("ABSENT", "0f" + struct.pack(">f", absent).hex())
+    return text.replace("ABSENT", "0fFF800000" if absent < -1e38 else f"{absent!r}")
 
 
 @gluon.jit
@@ -240,7 +238,7 @@ def thread_words(words, place, TILE: gl.constexpr):
 
 @gluon.jit
 def kept(score, words, ABSENT: gl.constexpr):
-    """The scores whose bits are set, the number ABSENT for the others."""
+    """The scores whose bits are set, ABSENT for the others: -inf or a number."""
     COUNT: gl.constexpr = words.shape[1]
     every = words.reshape([4, 8, 4, COUNT])
     for _ in gl.static_range(5):

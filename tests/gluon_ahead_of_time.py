@@ -82,6 +82,10 @@ def plain(kind: str):
             score = score.masked_fill(~more[0], -math.inf)
         if kind == "padding":
             score = score.masked_fill(~more[0][:, None, None], -math.inf)
+        if kind in ("padded", "drawn"):
+            kept = more[0][:, None, None] if kind == "padded" else more[0]
+            kept = kept & (_places(score)[1] <= _places(score)[0])
+            score = score + torch.where(kept, 0.0, torch.finfo(score.dtype).min).to(score.dtype)
         if kind == "joined":
             score = torch.where(more[1][:, None, :, None] == more[1][:, None, None], score, -math.inf)
         return torch.softmax(CHANGES.get(kind, CHANGES["full"])(score), -1) @ v
@@ -131,12 +135,12 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
         found.append(make(batch, 1, 1, columns))
     if kind == "documents":
         found.append((torch.arange(columns) * 12 // columns).to(torch.int32))
-    if kind in ("boolean", "blocks", "joined"):
+    if kind in ("boolean", "blocks", "joined", "drawn"):
         side, part = (128, 0.1) if kind == "blocks" else (1, 0.5)
         drawn = (torch.rand(-(-rows // side), -(-columns // side)) < part).repeat_interleave(side, 0)
         places = torch.arange(rows)[:, None], torch.arange(columns)
         found.append(drawn.repeat_interleave(side, 1)[:rows, :columns] | (places[0] == places[1]))
-    if kind == "padding":
+    if kind in ("padding", "padded"):
         lengths = columns - torch.arange(batch) * (columns // (2 * batch))
         found.append(torch.arange(columns) < lengths[:, None])
     if kind == "joined":
