@@ -105,18 +105,22 @@ def _atom_bounds(atom: Term, known):
         return 0, (size - 1 if isinstance(size, int) else None)
     if atom.op == "size":
         return 0, None
-    if atom.op in ("floordiv", "mod") and atom.args[1].op == "const":
-        divisor = atom.args[1].attrs[0]
-        low, high = bounds(atom.args[0], known)
-        if atom.op == "floordiv":
-            return (None if low is None else low // divisor), (None if high is None else high // divisor)
-        return 0, divisor - 1
+    if atom.op in ("floordiv", "mod") and atom.args[1].op == "const" and atom.args[1].attrs[0]:
+        return _division_bounds(atom.op, bounds(atom.args[0], known), atom.args[1].attrs[0])
     if atom.op == "abs":
         ends = bounds(atom.args[0], known)
         return 0, (None if None in ends else max(map(abs, ends)))
     if atom.op in ("maximum", "minimum"):
         return _extreme_bounds(atom.op == "maximum", [bounds(x, known) for x in atom.args])
     return None, None
+
+
+def _division_bounds(op: str, ends: tuple[int | None, int | None], divisor: int) -> tuple[int | None, int | None]:
+    """Of a quotient, which falls as a negative divisor's dividend rises, or of a rest, which has its divisor's sign."""
+    if op == "mod":
+        return (0, divisor - 1) if divisor > 0 else (divisor + 1, 0)
+    low, high = (None if end is None else end // divisor for end in ends)
+    return (low, high) if divisor > 0 else (high, low)
 
 
 def _extreme_bounds(largest: bool, ends: list[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:

@@ -7,7 +7,7 @@ taken as moderate, so it chooses between forms that are both right for moderate 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, exp2, inf, isfinite, log2
+from math import exp, exp2, floor, inf, isfinite, log2
 
 from ..egraph.term import Term, subterms
 
@@ -134,7 +134,8 @@ def _interval(node: Term, added: bool, visit: Callable[..., Interval]) -> Interv
 def _quotient(node: Term, added: bool, visit) -> Interval:
     one, two = node.args
     if two.op == "const" and two.attrs[0]:
-        return _corners(lambda x, y: x / y, visit(one, added), visit(two))
+        whole = floor if node.op == "floordiv" else float
+        return _corners(lambda x, y: float(whole(x / y)), visit(one, added), visit(two))
     return _around(max(map(abs, visit(one, False))) * FACTOR)
 
 
