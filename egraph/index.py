@@ -1,8 +1,8 @@
 """Simplifies integer index terms: affine normal form, and what floordiv and mod do to it when ranges are known.
 
 Laws used: (a·g + b)//g = a + b//g, x//g = 0 and x%g = x for 0 <= x < g, (x//g)·g + x%g = x, (x//a)//b = x//(a·b), and
-x//-g = (-x)//g. Called while views are pulled through, and by the normaliser on whole terms; it changes integer and bool
-subterms only.
+x//-g = (-x)//g. Called while views are pulled through, and by the normaliser on whole terms; it changes integer and
+bool subterms only.
 """
 
 from __future__ import annotations
