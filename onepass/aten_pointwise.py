@@ -24,8 +24,11 @@ from .values import (
     handles,
     kind_of,
     literal,
+    operand_dtype,
     spread,
+    stored,
     stored_literal,
+    wrapped,
 )
 
 LARGEST_HALF = torch.finfo(torch.float16).max
@@ -40,18 +43,18 @@ def scalar(x, dtype: str) -> Term:
 
 def operand(call: Call, x, index, dtype: str) -> Term:
     if isinstance(x, Value):
-        return convert(x.at(spread(x, index, call.meta.shape)), dtype)
-    return scalar(x, dtype)
+        return convert(x.at(spread(x, index, call.meta.shape)), kind_of(dtype) if x.meta.dtype == dtype else dtype)
+    return wrapped(scalar(x, kind_of(dtype)), dtype)
 
 
 def pointwise(call: Call, function, *operands, dtype: str | None = None) -> Value:
     """function of the operands' elements, computed in `dtype` (default: where the result's computes), then stored."""
-    inner = dtype or compute_dtype(call.meta.dtype)
+    inner = dtype or operand_dtype(call.meta.dtype)
     if call.meta.dtype not in FLOATING and call.meta.dtype != "bool" and kind_of(call.meta.dtype) != "int64":
         raise call.refuse(f"dtype {call.meta.dtype} is not supported", "dtype")
 
     def pull(index):
-        return convert(function(*(operand(call, x, index, inner) for x in operands)), kind_of(call.meta.dtype))
+        return stored(function(*(operand(call, x, index, inner) for x in operands)), call.meta.dtype)
 
     return call.value(pull)
 
@@ -169,14 +172,14 @@ _COMPARISONS = {
 
 
 def promoted(*operands) -> str:
-    """The dtype in which PyTorch compares the operands, as a dtype of terms."""
+    """The dtype in which PyTorch compares the operands; of halves float32."""
 
     def sample(x):
         if isinstance(x, Value):
             return torch.empty((1,) * len(x.shape), dtype=getattr(torch, x.meta.dtype), device="meta")
         return 1 if isinstance(x, str) else x
 
-    return compute_dtype(str(torch.result_type(*map(sample, operands))).removeprefix("torch."))
+    return operand_dtype(str(torch.result_type(*map(sample, operands))).removeprefix("torch."))
 
 
 def _comparison(op: str, exchanged: bool, negated: bool):
@@ -230,13 +233,13 @@ def logical_xor(call):
 
 def choice(call, condition, yes, no) -> Value:
     """No arithmetic happens, so the branches keep the result's dtype."""
-    dtype = kind_of(call.meta.dtype)
+    dtype = call.meta.dtype
 
     def pull(index):
         return choose(operand(call, condition, index, "bool"), branch(yes, index), branch(no, index))
 
     def branch(x, index):
-        return operand(call, x, index, dtype) if isinstance(x, Value | str) else stored_literal(x, call.meta.dtype)
+        return operand(call, x, index, dtype) if isinstance(x, Value | str) else stored_literal(x, dtype)
 
     return call.value(pull)
 
@@ -317,7 +320,8 @@ CASTS = (
 @handles(*CASTS)
 def to(call):
     source = call.get("self") or call["a"]
-    return call.value(lambda index: convert(source.at(index), kind_of(call.meta.dtype)))
+    dtype = call.meta.dtype if source.meta.dtype != call.meta.dtype else source.kind
+    return call.value(lambda index: convert(source.at(index), dtype))
 
 
 @handles("aten.dropout.default")
@@ -343,56 +347,3 @@ def clamp(call):
         return _clamped(x, rest.pop(0) if low is not None else None, rest.pop(0) if high is not None else None)
 
     return pointwise(call, function, call["self"], *bounds)
-
-
-@handles("aten.relu.default")
-def relu(call):
-    return pointwise(call, lambda x: apply("maximum", x, literal(0, compute_dtype(call.meta.dtype))), call["self"])
-
-
-@handles("aten.silu.default")
-def silu(call):
-    return pointwise(call, lambda x: apply("mul", x, apply("sigmoid", x)), call["self"])
-
-
-@handles("aten.gelu.default")
-def gelu(call):
-    if call["approximate"] == "tanh":
-        inner = lambda x: apply("tanh", (x + x * x * x * const(0.044715)) * const(math.sqrt(2 / math.pi)))
-    else:
-        inner = lambda x: apply("erf", x * const(math.sqrt(0.5)))
-    return pointwise(call, lambda x: x * const(0.5) * (const(1.0) + inner(x)), call["self"])
-
-
-@handles("aten.elu.default")
-def elu(call):
-    if (call["scale"], call["input_scale"]) != (1, 1):
-        raise call.refuse("scaled elu is not supported")
-    alpha = const(float(call["alpha"]))
-
-    def function(x):
-        return choose(apply("lt", const(0.0), x), x, apply("mul", alpha, apply("exp", x) - const(1.0)))
-
-    return pointwise(call, function, call["self"])
-
-
-@handles("aten.leaky_relu.default")
-def leaky_relu(call):
-    slope = const(float(call["negative_slope"]))
-    return pointwise(call, lambda x: choose(apply("lt", const(0.0), x), x, x * slope), call["self"])
-
-
-@handles("aten.softplus.default")
-def softplus(call):
-    beta, threshold = const(float(call["beta"])), const(float(call["threshold"]))
-
-    def function(x):
-        return choose(apply("lt", threshold, x * beta), x, apply("log1p", apply("exp", x * beta)) / beta)
-
-    return pointwise(call, function, call["self"])
-
-
-@handles("aten.log_sigmoid.default")
-def log_sigmoid(call):
-    near = lambda x: apply("log1p", apply("exp", -abs(x)))
-    return pointwise(call, lambda x: apply("minimum", x, const(0.0)) - near(x), call["self"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import aten_norms, aten_pointwise, aten_reductions, aten_views, pieces
+from . import aten_activations, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces
 from .binders import named_alike
 from .egraph.index import simplify_index
 from .egraph.ops import cast, iota, load
@@ -18,7 +18,8 @@ from .lowering.plan import Store
 from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
 
-TABLES = (aten_norms, aten_pointwise, aten_reductions, aten_views, pieces)  # importing them fills HANDLERS
+# Importing them fills HANDLERS.
+TABLES = (aten_activations, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ def _where(program: Program) -> str:
 
 
 def _loaded(entry: Input, tensor: Tensor) -> Value:
-    """Reading an input. Small integers are computed as int64, so that coordinates and data meet in one dtype."""
+    """Reading an input. Integers are computed as int64, so that coordinates and data meet in one dtype, and wrapped
+    where a narrower one does not hold the result (values.py)."""
 
     def pull(index):
         found = load(tensor, *index)
