@@ -22,7 +22,7 @@ from .errors import ProgramError, Refusal
 from .floats import settle_floats
 from .fused import Fused
 from .in_place import make_functional
-from .loads import Reads, fuse, hints
+from .loads import Reads, fuse, hints, with_tail
 from .lowering.plan import NotPlannable
 from .named_sizes import name_sizes
 from .opened import open_calls
@@ -88,8 +88,10 @@ def rewrite(
 
     def answered(number: int, region: Region) -> Fused:
         taken = frozenset(claimed - region.owned)
+        others = (r.nodes for r in regions if r is not region and r.refusal is None)
         make = lambda r: _answer(r, s.mixed, options, known)
-        regions[number], found = fuse(region, s, taken, options.fuse_loads, make, reads)
+        region, tail = with_tail(region, s, taken.union(*others), options.fuse_loads, make)
+        regions[number], found = fuse(region, s, taken, options.fuse_loads, make, reads, tail)
         claimed.update(regions[number].owned)
         behind[number] = write_behind(regions[number], s)
         _require_apart(kept_apart(regions[number], s, behind[number]), regions[number], apart)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import onepass
 from onepass.capture import program_of
 from onepass.egraph.affine import bounds
 from onepass.egraph.evaluate import evaluate
