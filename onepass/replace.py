@@ -16,19 +16,20 @@ import torch
 from torch import fx
 
 from . import fused, operator  # noqa: F401  (registers the operation)
+from .borders import bordered
 from .capture import size_of, value_of_node, where_of
 from .devices import settle_devices
 from .errors import ProgramError, Refusal
 from .floats import settle_floats
 from .fused import Fused
 from .in_place import make_functional
-from .loads import Reads, fuse, hints, with_tail
+from .loads import Make, Reads, fuse, hints, with_tail
 from .lowering.plan import NotPlannable
 from .named_sizes import name_sizes
 from .opened import open_calls
 from .options import Options
 from .region_signature import signature
-from .region_walk import survey
+from .region_walk import Nodes, Survey, survey
 from .regions import Region, find_regions
 from .report import Refused, RegionReport, Report
 from .standing import Pairs, first_user, kept_apart, late, write_behind
@@ -88,10 +89,9 @@ def rewrite(
 
     def answered(number: int, region: Region) -> Fused:
         taken = frozenset(claimed - region.owned)
-        others = (r.nodes for r in regions if r is not region and r.refusal is None)
+        others = taken.union(*(r.nodes for r in regions if r is not region and r.refusal is None))
         make = lambda r: _answer(r, s.mixed, options, known)
-        region, tail = with_tail(region, s, taken.union(*others), options.fuse_loads, make)
-        regions[number], found = fuse(region, s, taken, options.fuse_loads, make, reads, tail)
+        regions[number], found = _planned(region, s, taken, others, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
         behind[number] = write_behind(regions[number], s)
         _require_apart(kept_apart(regions[number], s, behind[number]), regions[number], apart)
@@ -109,6 +109,25 @@ def rewrite(
     if reports and not dry:
         graph.lint()
     return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
+
+
+def _planned(
+    region: Region, s: Survey, taken: Nodes, others: Nodes, mode: str, make: Make, reads: Reads
+) -> tuple[Region, Fused]:
+    """The region with what is in front and behind, and its plan; what cannot be translated in front becomes an input.
+
+    taken: what other regions own; others: their copies too.
+    """
+    said: list[str] = []
+    while True:
+        try:
+            longer, behind = with_tail(region, s, others, mode, make)
+            return fuse(longer, s, taken, mode, make, reads, [*said, *behind])
+        except Refusal as refusal:
+            if (found := bordered(region, s, refusal)) is None:
+                raise
+            region, reason = found
+            said.append(reason)
 
 
 def _require_apart(pairs: Pairs, region: Region, apart: Pairs | None) -> None:
