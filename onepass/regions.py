@@ -301,6 +301,11 @@ def objection(region: Region, s: Survey) -> Refusal | None:
     write = obstacle(region, s)
     if write is not None:
         reason = f"the region reads what {name_of(write)} changes in place, and also what is there only behind it"
+        written = write
+        while written not in region.owned and written.args and isinstance(written.args[0], fx.Node):
+            written = written.args[0]
+        own = written in region.owned
+        reason += "; written as a choice (torch.where, masked_fill) it could be fused" if own else ""
         return Refusal(reason, where_of(write) or where, "in-place")
     return None
 
