@@ -1,4 +1,7 @@
-"""How activations are pulled: by their definitions, point by point. Registered for translate.py."""
+"""How activations are pulled: by their definitions, point by point.
+
+Halves compute in float32 and are rounded once, as in aten_pointwise.py. Registered for translate.py.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import math
 
 import torch
 
+from .egraph.affine import bounds
 from .egraph.index import negate
 from .egraph.ops import const, make
 from .egraph.term import Term
@@ -22,6 +23,7 @@ from .values import (
     compute_dtype,
     convert,
     handles,
+    is_literal,
     kind_of,
     literal,
     operand_dtype,
@@ -63,6 +65,7 @@ _UNARY = "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs fl
 for _name in _UNARY:
     handles(f"aten.{_name}.default")(lambda call, op=_name: pointwise(call, lambda x: apply(op, x), call["self"]))
 
+KINDS = ("Tensor", "Scalar")
 _OF_BOOLS = {"mul": "and", "add": "or"}
 _BINARY = {"mul": "mul", "div": "div", "maximum": "maximum", "minimum": "minimum", "true_divide": "div"}
 for _name, _op in _BINARY.items():
@@ -143,7 +146,13 @@ def power(call):
     return pointwise(call, lambda x, y: apply("pow", x, y), call["self"], exponent)
 
 
-@handles("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.floor_divide.default", "aten.floor_divide.Scalar")
+@handles(
+    "aten.remainder.Tensor",
+    "aten.remainder.Scalar",
+    "aten.remainder.Scalar_Tensor",
+    "aten.floor_divide.default",
+    "aten.floor_divide.Scalar",
+)
 def integer_division(call):
     if kind_of(call.meta.dtype) != "int64":
         raise call.refuse("is supported for integers only")
@@ -155,9 +164,16 @@ def integer_division(call):
 def division_with_mode(call):
     if call["rounding_mode"] is None:
         return pointwise(call, lambda x, y: apply("div", x, y), call["self"], call["other"])
-    if call["rounding_mode"] != "floor" or kind_of(call.meta.dtype) != "int64":
-        raise call.refuse(f"rounding mode {call['rounding_mode']!r} is not supported")
-    return pointwise(call, lambda x, y: apply("floordiv", x, y), call["self"], call["other"])
+    if kind_of(call.meta.dtype) != "int64":
+        raise call.refuse(f"rounding mode {call['rounding_mode']!r} is supported for integers only")
+    function = _truncated if call["rounding_mode"] == "trunc" else lambda x, y: apply("floordiv", x, y)
+    return pointwise(call, function, call["self"], call["other"])
+
+
+def _truncated(x: Term, y: Term) -> Term:
+    """x / y without what is behind the point."""
+    whole, below = apply("floordiv", apply("abs", x), apply("abs", y)), (apply("lt", a, const(0)) for a in (x, y))
+    return choose(apply("eq", *below), whole, apply("neg", whole))
 
 
 # Comparisons: `le` and `lt` are enough; the third column says whether the sides are exchanged, the fourth negates.
@@ -205,19 +221,38 @@ def logical_not(call):
 
 @handles("aten.bitwise_not.default")
 def bitwise_not(call):
-    _bool_only(call)
-    return logical_not(call)
+    return logical_not(call) if call.meta.dtype == "bool" else pointwise(call, lambda x: const(-1) - x, call["self"])
 
 
-def _bool_only(call):
-    if call.meta.dtype != "bool":
-        raise call.refuse("is supported for bool only")
-
-
-@handles("aten.bitwise_and.Tensor", "aten.bitwise_or.Tensor", "aten.__and__.Tensor", "aten.__or__.Tensor")
+@handles(*(f"aten.{op}.{kind}" for op in ("bitwise_and", "bitwise_or", "__and__", "__or__") for kind in KINDS))
 def bitwise(call):
-    _bool_only(call)
-    return logical(call)
+    if call.meta.dtype == "bool":
+        return logical(call)
+    function = _both_bits if "and" in call.node.target else _either_bit
+
+    def pull(x, y):
+        found = function(x, y) or function(y, x)
+        if found is None:
+            raise call.refuse("of integers is supported for truth values, and as a rest by a power of two")
+        return found
+
+    return pointwise(call, pull, call["self"], call["other"])
+
+
+def _both_bits(x: Term, y: Term) -> Term | None:
+    """The last bits of x, whatever its sign, where y is a run of them; of truth values the less."""
+    if is_literal(y) and y.attrs[0] >= 0 and (y.attrs[0] + 1).bit_count() == 1:
+        return apply("mod", x, const(y.attrs[0] + 1))
+    return apply("minimum", x, y) if _is_bit(x) and _is_bit(y) else None
+
+
+def _either_bit(x: Term, y: Term) -> Term | None:
+    return apply("maximum", x, y) if _is_bit(x) and _is_bit(y) else None
+
+
+def _is_bit(x: Term) -> bool:
+    low, high = bounds(x)
+    return low is not None and low >= 0 and high is not None and high <= 1
 
 
 @handles("aten.logical_and.default", "aten.logical_or.default")
@@ -337,7 +372,10 @@ def _clamped(x: Term, low, high) -> Term:
     return x if high is None else apply("minimum", x, high)
 
 
-@handles("aten.clamp.default", "aten.clamp.Tensor", "aten.clamp_min.default", "aten.clamp_max.default")
+CLAMPS = "aten.clamp.default aten.clamp.Tensor aten.clamp_min.default aten.clamp_max.default aten.clip.default"
+
+
+@handles(*CLAMPS.split(), "aten.clip.Tensor")
 def clamp(call):
     low, high = call.get("min"), call.get("max")
     bounds = [b for b in (low, high) if b is not None]

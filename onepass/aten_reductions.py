@@ -138,7 +138,7 @@ def _row(call) -> Row:
     return Row(call, source, call["dim"], compute_dtype(source.meta.dtype))
 
 
-@handles("aten.softmax.int", "aten._softmax.default")
+@handles("aten.softmax.int", "aten._softmax.default", "aten.special_softmax.default")
 def softmax(call):
     row = _row(call)
     return call.value(lambda index: convert(row.softmax(index), kind_of(call.meta.dtype)))
@@ -155,7 +155,7 @@ def safe_softmax(call):
     return call.value(pull)
 
 
-@handles("aten.log_softmax.int", "aten._log_softmax.default")
+@handles("aten.log_softmax.int", "aten._log_softmax.default", "aten.special_log_softmax.default")
 def log_softmax(call):
     row = _row(call)
 

@@ -10,7 +10,7 @@ import operator
 import torch
 from torch import fx
 
-CONTRACTION = "matmul bmm mm mv einsum baddbmm __matmul__ linalg_matmul cdist"
+CONTRACTION = "matmul bmm mm mv einsum baddbmm __matmul__ linalg_matmul cdist inner linalg_vecdot"
 ATTENTION = "scaled_dot_product_attention"
 REDUCTION = (
     "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax logsumexp softmin "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator as operator_module
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -89,9 +89,8 @@ def rewrite(
 
     def answered(number: int, region: Region) -> Fused:
         taken = frozenset(claimed - region.owned)
-        others = taken.union(*(r.nodes for r in regions if r is not region and r.refusal is None))
         make = lambda r: _answer(r, s.mixed, options, known)
-        regions[number], found = _planned(region, s, taken, others, options.fuse_loads, make, reads)
+        regions[number], found = _planned(region, regions, s, taken, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
         behind[number] = write_behind(regions[number], s)
         _require_apart(kept_apart(regions[number], s, behind[number]), regions[number], apart)
@@ -112,12 +111,13 @@ def rewrite(
 
 
 def _planned(
-    region: Region, s: Survey, taken: Nodes, others: Nodes, mode: str, make: Make, reads: Reads
+    region: Region, regions: Sequence[Region], s: Survey, taken: Nodes, mode: str, make: Make, reads: Reads
 ) -> tuple[Region, Fused]:
     """The region with what is in front and behind, and its plan; what cannot be translated in front becomes an input.
 
-    taken: what other regions own; others: their copies too.
+    taken: what other regions own.
     """
+    others = taken.union(*(r.nodes for r in regions if r is not region and r.refusal is None))
     said: list[str] = []
     while True:
         try:
