@@ -23,6 +23,8 @@ from .triton_product import alike, contract, operands
 from .triton_steps import step, stepped
 from .weighing import Weighing, gauge_of, read_again, weighing
 
+SHORT = ("uint8", "int8", "int16", "uint16")
+
 
 @dataclass
 class Scope:
@@ -243,7 +245,7 @@ class TileWriter:
     def _cast(self, value: Value, node: Term) -> Value:
         if value.dtype == node.dtype or (node.dtype, value.dtype) == ("int64", "int32"):
             return value  # coordinates are kept in 32 bits
-        if node.dtype == "int64" and is_integer(value.dtype):
+        if node.dtype == "int64" and value.dtype in SHORT:
             return self._cast(value, cast(node.args[0], "int32"))
         if node.dtype == "bool":
             return Value(f"{atom(value.text)} != 0", value.dims, "bool")

@@ -68,3 +68,15 @@ def test_what_the_region_owns_is_refused_as_before():
     owned = lambda q, k, v, _: torch.atan2(q @ k.mT, q @ k.mT).softmax(-1) @ v
     found = onepass.explain(owned, *inputs())
     assert not found.regions and "atan2" in found.refusals[0].reason
+
+
+def test_a_literal_tensor_is_an_input_inside_of_inductor_too():
+    """There it is a constant of the graph, and no operation may be given one that is no fake tensor."""
+    torch._dynamo.reset()
+    function = attend(slopes)
+    with torch.no_grad():
+        found = torch.compile(function, options={"joint_custom_pre_pass": onepass.GraphPass()})(*inputs())
+    *operands, lengths = inputs()
+    exact = function(*(x.double() for x in operands), lengths)
+    torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
+    assert len(onepass.reports()[-1].regions) == 1
