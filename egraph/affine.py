@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .ops import const, make
+from .ops import INTEGER_RANGES, const, make
 from .term import Term
 
 Affine = tuple[dict[Term, int], int]
+Ends = tuple[int | None, int | None]
+HELD = {"bool": (0, 1)} | {dtype: INTEGER_RANGES[dtype] for dtype in ("uint8", "int8", "int16")}
 
 
 def affine(x: Term) -> Affine:
@@ -58,7 +60,7 @@ def to_term(form: Affine) -> Term:
     return result + const(constant) if constant > 0 else result - const(-constant) if constant < 0 else result
 
 
-def bounds(x: Term, known: Mapping[Term, tuple[int | None, int | None]] | None = None):
+def bounds(x: Term, known: Mapping[Term, Ends] | None = None) -> Ends:
     """Least and largest value of an integer term from its dims' sizes (None: unbounded); `known` bounds some atoms."""
     coefficients, constant = affine(x)
     rest, largest = _beside_sizes(coefficients)
@@ -105,21 +107,39 @@ def _atom_bounds(atom: Term, known):
         return 0, (size - 1 if isinstance(size, int) else None)
     if atom.op == "size":
         return 0, None
-    if atom.op in ("floordiv", "mod") and atom.args[1].op == "const":
-        divisor = atom.args[1].attrs[0]
-        low, high = bounds(atom.args[0], known)
-        if atom.op == "floordiv":
-            return (None if low is None else low // divisor), (None if high is None else high // divisor)
-        return 0, divisor - 1
+    if atom.op in ("floordiv", "mod") and atom.args[1].op == "const" and atom.args[1].attrs[0]:
+        return _division_bounds(atom.op, bounds(atom.args[0], known), atom.args[1].attrs[0])
     if atom.op == "abs":
         ends = bounds(atom.args[0], known)
         return 0, (None if None in ends else max(map(abs, ends)))
+    if atom.op == "cast":
+        return HELD.get(atom.args[0].dtype, (None, None))
+    if atom.op == "mul":
+        return _product_bounds(*(bounds(x, known) for x in atom.args))
+    if atom.op == "where":
+        lows, highs = zip(*(bounds(x, known) for x in atom.args[1:]), strict=True)
+        return None if None in lows else min(lows), None if None in highs else max(highs)
     if atom.op in ("maximum", "minimum"):
         return _extreme_bounds(atom.op == "maximum", [bounds(x, known) for x in atom.args])
     return None, None
 
 
-def _extreme_bounds(largest: bool, ends: list[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+def _product_bounds(one: Ends, other: Ends) -> Ends:
+    if None in (*one, *other):
+        return None, None
+    found = [a * b for a in one for b in other]
+    return min(found), max(found)
+
+
+def _division_bounds(op: str, ends: Ends, divisor: int) -> Ends:
+    """Of a quotient, which falls as a negative divisor's dividend rises, or of a rest, which has its divisor's sign."""
+    if op == "mod":
+        return (0, divisor - 1) if divisor > 0 else (divisor + 1, 0)
+    low, high = (None if end is None else end // divisor for end in ends)
+    return (low, high) if divisor > 0 else (high, low)
+
+
+def _extreme_bounds(largest: bool, ends: list[Ends]) -> Ends:
     """Of the largest of some values, or the least: one end from any that is known, the other only from all."""
     pick = max if largest else min
     lows, highs = ([e[n] for e in ends] for n in range(2))

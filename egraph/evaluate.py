@@ -91,4 +91,6 @@ def _spread(value, axis, size, rank):
 def _cast(value, dtype):
     if dtype == "bool":
         return value.astype(bool)
-    return np.trunc(value).astype(np.int64) if str(dtype).startswith("int") else infinite_beyond(value, dtype)
+    if str(dtype).startswith(("int", "uint")):  # of as many bits as the dtype has, computed with as int64
+        return np.trunc(value).astype(np.int64).astype(dtype).astype(np.int64)
+    return infinite_beyond(value, dtype)

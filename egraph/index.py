@@ -1,7 +1,8 @@
 """Simplifies integer index terms: affine normal form, and what floordiv and mod do to it when ranges are known.
 
-Laws used: (a·g + b)//g = a + b//g, x//g = 0 and x%g = x for 0 <= x < g, (x//g)·g + x%g = x, (x//a)//b = x//(a·b).
-Called while views are pulled through, and by the normaliser on whole terms; it changes integer and bool subterms only.
+Laws used: (a·g + b)//g = a + b//g, x//g = 0 and x%g = x for 0 <= x < g, (x//g)·g + x%g = x, (x//a)//b = x//(a·b), and
+x//-g = (-x)//g. Called while views are pulled through, and by the normaliser on whole terms; it changes integer and
+bool subterms only.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def _without_abs(p: Term) -> Term:
 
 
 def floordiv(x: Term, g: Term) -> Term:
-    """x // g."""
+    """x // g; of a negative literal (-x) // -g, so that limits and layouts meet positive ones only."""
+    if _is_negative(g):
+        return floordiv(to_term(affine(-x)), const(-g.attrs[0]))
     whole, rest = _split(x, g)
     if _below(rest, g):
         return to_term(whole)
@@ -67,7 +70,9 @@ def floordiv(x: Term, g: Term) -> Term:
 
 
 def mod(x: Term, g: Term) -> Term:
-    """x % g."""
+    """x % g; of a negative literal -((-x) % -g)."""
+    if _is_negative(g):
+        return to_term(affine(-mod(to_term(affine(-x)), const(-g.attrs[0]))))
     _, rest = _split(x, g)
     if _below(rest, g):
         return to_term(rest)
@@ -80,6 +85,10 @@ def mod(x: Term, g: Term) -> Term:
 
 def _is_positive(g: Term) -> bool:
     return g.op == "const" and g.attrs[0] > 0
+
+
+def _is_negative(g: Term) -> bool:
+    return g.op == "const" and g.attrs[0] < 0
 
 
 def _split(x: Term, g: Term) -> tuple[Affine, Affine]:

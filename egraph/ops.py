@@ -109,6 +109,7 @@ _ROWS = (
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
 
 
+INTEGER_RANGES = {"uint8": (0, 255)} | {f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32)}
 OVERFLOW = {  # the least magnitude that rounds to ∞: half a unit of the last place beyond the largest number
     "float16": (2 - 2.0**-11) * 2.0**15,
     "bfloat16": (2 - 2.0**-8) * 2.0**127,

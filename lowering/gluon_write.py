@@ -173,7 +173,10 @@ class GluonWriter(TileWriter):
                 return self._counted(*parts)
             if is_integer(node.args[0].dtype) and _small(node.args[0]):
                 value = self.value(node.args[0])
-                return Value(f"counted({value.text})", value.dims)
+                wide = any(n.op in ("load", "cast") for n in subterms(node.args[0]))  # what is no coordinate may be
+                return Value(
+                    f"counted({atom(value.text)}.to(gl.int32))" if wide else f"counted({value.text})", value.dims
+                )
         return super()._build(node, home)
 
     def _counted(self, coefficients: dict[Term, int], constant: int) -> Value:

@@ -7,8 +7,9 @@ taken as moderate, so it chooses between forms that are both right for moderate 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, exp2, inf, isfinite, log2
+from math import exp, exp2, floor, inf, isfinite, log2
 
+from ..egraph.ops import INTEGER_RANGES
 from ..egraph.term import Term, subterms
 
 FACTOR = 2.0**5  # taken to be the most of a tensor that scores are multiplied or divided by
@@ -102,6 +103,9 @@ _BINARY: dict[str, Callable[[Interval, Interval], Interval]] = {
 def _interval(node: Term, added: bool, visit: Callable[..., Interval]) -> Interval:
     """added: what is loaded may hold any number of its dtype; else it is a factor."""
     op, args = node.op, node.args
+    if op == "cast" and node.dtype in INTEGER_RANGES:
+        (low, high), (least, largest) = visit(args[0], added), INTEGER_RANGES[node.dtype]
+        return (low, high) if least <= low and high <= largest else (float(least), float(largest))
     if op in _UNARY:
         return _UNARY[op](visit(args[0], added))
     if op in _BINARY:
@@ -134,7 +138,8 @@ def _interval(node: Term, added: bool, visit: Callable[..., Interval]) -> Interv
 def _quotient(node: Term, added: bool, visit) -> Interval:
     one, two = node.args
     if two.op == "const" and two.attrs[0]:
-        return _corners(lambda x, y: x / y, visit(one, added), visit(two))
+        whole = floor if node.op == "floordiv" else float
+        return _corners(lambda x, y: float(whole(x / y)), visit(one, added), visit(two))
     return _around(max(map(abs, visit(one, False))) * FACTOR)
 
 

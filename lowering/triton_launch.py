@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
@@ -33,6 +32,7 @@ from .compat import (
 from .cuts import FEW
 from .default_tiles import default_for, widest
 from .facts import INTERPRETER, Facts
+from .folder import named_folder
 from .gluon_schedule import WARPGROUP
 from .guard_bits import Words, word_plan
 from .map_lists import visit_lists
@@ -56,7 +56,7 @@ def load(text: str, function: str, folder: str | None = None):
     """The @triton.jit function of a text. Triton reads the text back through linecache, so no file is needed."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     name = f"<onepass {function} {digest}>"
-    folder = folder or os.environ.get("ONEPASS_CACHE")
+    folder = folder or named_folder()
     if folder:
         path = Path(folder) / f"{function}_{digest}.py"
         path.parent.mkdir(parents=True, exist_ok=True)

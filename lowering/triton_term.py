@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..egraph.affine import affine
-from ..egraph.ops import iota, make
+from ..egraph.ops import cast, iota, make
 from ..egraph.term import Dim, Tensor, Term, substitute, subterms
 from .facts import Facts
 from .faint import HIDDEN
@@ -23,6 +23,8 @@ from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer,
 from .triton_product import alike, contract, operands
 from .triton_steps import step, stepped
 from .weighing import Weighing, gauge_of, read_again, weighing
+
+SHORT = ("uint8", "int8", "int16", "uint16")
 
 
 @dataclass
@@ -242,8 +244,10 @@ class TileWriter:
         return Value(f"({text}).to({type_name(node.dtype)})" if narrow else text, dims, node.dtype)
 
     def _cast(self, value: Value, node: Term) -> Value:
-        if value.dtype == node.dtype or (node.dtype == "int64" and is_integer(value.dtype)):
+        if value.dtype == node.dtype or (node.dtype, value.dtype) == ("int64", "int32"):
             return value  # coordinates are kept in 32 bits
+        if node.dtype == "int64" and value.dtype in SHORT:
+            return self._cast(value, cast(node.args[0], "int32"))
         if node.dtype == "bool":
             return Value(f"{atom(value.text)} != 0", value.dims, "bool")
         if not value.dims:

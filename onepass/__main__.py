@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -25,7 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.run is None:
         parser.print_help(sys.stderr)
         return UNFINISHED
-    return chosen.run(chosen) or 0
+    try:
+        status = chosen.run(chosen) or 0
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads, as `head` does, has enough; what is left to flush at exit goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

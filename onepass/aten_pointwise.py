@@ -9,6 +9,7 @@ import math
 
 import torch
 
+from .egraph.affine import bounds
 from .egraph.index import negate
 from .egraph.ops import const, make
 from .egraph.term import Term
@@ -22,10 +23,14 @@ from .values import (
     compute_dtype,
     convert,
     handles,
+    is_literal,
     kind_of,
     literal,
+    operand_dtype,
     spread,
+    stored,
     stored_literal,
+    wrapped,
 )
 
 LARGEST_HALF = torch.finfo(torch.float16).max
@@ -40,18 +45,18 @@ def scalar(x, dtype: str) -> Term:
 
 def operand(call: Call, x, index, dtype: str) -> Term:
     if isinstance(x, Value):
-        return convert(x.at(spread(x, index, call.meta.shape)), dtype)
-    return scalar(x, dtype)
+        return convert(x.at(spread(x, index, call.meta.shape)), kind_of(dtype) if x.meta.dtype == dtype else dtype)
+    return wrapped(scalar(x, kind_of(dtype)), dtype)
 
 
 def pointwise(call: Call, function, *operands, dtype: str | None = None) -> Value:
     """function of the operands' elements, computed in `dtype` (default: where the result's computes), then stored."""
-    inner = dtype or compute_dtype(call.meta.dtype)
+    inner = dtype or operand_dtype(call.meta.dtype)
     if call.meta.dtype not in FLOATING and call.meta.dtype != "bool" and kind_of(call.meta.dtype) != "int64":
         raise call.refuse(f"dtype {call.meta.dtype} is not supported", "dtype")
 
     def pull(index):
-        return convert(function(*(operand(call, x, index, inner) for x in operands)), kind_of(call.meta.dtype))
+        return stored(function(*(operand(call, x, index, inner) for x in operands)), call.meta.dtype)
 
     return call.value(pull)
 
@@ -60,6 +65,7 @@ _UNARY = "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs fl
 for _name in _UNARY:
     handles(f"aten.{_name}.default")(lambda call, op=_name: pointwise(call, lambda x: apply(op, x), call["self"]))
 
+KINDS = ("Tensor", "Scalar")
 _OF_BOOLS = {"mul": "and", "add": "or"}
 _BINARY = {"mul": "mul", "div": "div", "maximum": "maximum", "minimum": "minimum", "true_divide": "div"}
 for _name, _op in _BINARY.items():
@@ -140,7 +146,13 @@ def power(call):
     return pointwise(call, lambda x, y: apply("pow", x, y), call["self"], exponent)
 
 
-@handles("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.floor_divide.default", "aten.floor_divide.Scalar")
+@handles(
+    "aten.remainder.Tensor",
+    "aten.remainder.Scalar",
+    "aten.remainder.Scalar_Tensor",
+    "aten.floor_divide.default",
+    "aten.floor_divide.Scalar",
+)
 def integer_division(call):
     if kind_of(call.meta.dtype) != "int64":
         raise call.refuse("is supported for integers only")
@@ -152,9 +164,16 @@ def integer_division(call):
 def division_with_mode(call):
     if call["rounding_mode"] is None:
         return pointwise(call, lambda x, y: apply("div", x, y), call["self"], call["other"])
-    if call["rounding_mode"] != "floor" or kind_of(call.meta.dtype) != "int64":
-        raise call.refuse(f"rounding mode {call['rounding_mode']!r} is not supported")
-    return pointwise(call, lambda x, y: apply("floordiv", x, y), call["self"], call["other"])
+    if kind_of(call.meta.dtype) != "int64":
+        raise call.refuse(f"rounding mode {call['rounding_mode']!r} is supported for integers only")
+    function = _truncated if call["rounding_mode"] == "trunc" else lambda x, y: apply("floordiv", x, y)
+    return pointwise(call, function, call["self"], call["other"])
+
+
+def _truncated(x: Term, y: Term) -> Term:
+    """x / y without what is behind the point."""
+    whole, below = apply("floordiv", apply("abs", x), apply("abs", y)), (apply("lt", a, const(0)) for a in (x, y))
+    return choose(apply("eq", *below), whole, apply("neg", whole))
 
 
 # Comparisons: `le` and `lt` are enough; the third column says whether the sides are exchanged, the fourth negates.
@@ -169,14 +188,14 @@ _COMPARISONS = {
 
 
 def promoted(*operands) -> str:
-    """The dtype in which PyTorch compares the operands, as a dtype of terms."""
+    """The dtype in which PyTorch compares the operands; of halves float32."""
 
     def sample(x):
         if isinstance(x, Value):
             return torch.empty((1,) * len(x.shape), dtype=getattr(torch, x.meta.dtype), device="meta")
         return 1 if isinstance(x, str) else x
 
-    return compute_dtype(str(torch.result_type(*map(sample, operands))).removeprefix("torch."))
+    return operand_dtype(str(torch.result_type(*map(sample, operands))).removeprefix("torch."))
 
 
 def _comparison(op: str, exchanged: bool, negated: bool):
@@ -202,19 +221,38 @@ def logical_not(call):
 
 @handles("aten.bitwise_not.default")
 def bitwise_not(call):
-    _bool_only(call)
-    return logical_not(call)
+    return logical_not(call) if call.meta.dtype == "bool" else pointwise(call, lambda x: const(-1) - x, call["self"])
 
 
-def _bool_only(call):
-    if call.meta.dtype != "bool":
-        raise call.refuse("is supported for bool only")
-
-
-@handles("aten.bitwise_and.Tensor", "aten.bitwise_or.Tensor", "aten.__and__.Tensor", "aten.__or__.Tensor")
+@handles(*(f"aten.{op}.{kind}" for op in ("bitwise_and", "bitwise_or", "__and__", "__or__") for kind in KINDS))
 def bitwise(call):
-    _bool_only(call)
-    return logical(call)
+    if call.meta.dtype == "bool":
+        return logical(call)
+    function = _both_bits if "and" in call.node.target else _either_bit
+
+    def pull(x, y):
+        found = function(x, y) or function(y, x)
+        if found is None:
+            raise call.refuse("of integers is supported for truth values, and as a rest by a power of two")
+        return found
+
+    return pointwise(call, pull, call["self"], call["other"])
+
+
+def _both_bits(x: Term, y: Term) -> Term | None:
+    """The last bits of x, whatever its sign, where y is a run of them; of truth values the less."""
+    if is_literal(y) and y.attrs[0] >= 0 and (y.attrs[0] + 1).bit_count() == 1:
+        return apply("mod", x, const(y.attrs[0] + 1))
+    return apply("minimum", x, y) if _is_bit(x) and _is_bit(y) else None
+
+
+def _either_bit(x: Term, y: Term) -> Term | None:
+    return apply("maximum", x, y) if _is_bit(x) and _is_bit(y) else None
+
+
+def _is_bit(x: Term) -> bool:
+    low, high = bounds(x)
+    return low is not None and low >= 0 and high is not None and high <= 1
 
 
 @handles("aten.logical_and.default", "aten.logical_or.default")
@@ -230,13 +268,13 @@ def logical_xor(call):
 
 def choice(call, condition, yes, no) -> Value:
     """No arithmetic happens, so the branches keep the result's dtype."""
-    dtype = kind_of(call.meta.dtype)
+    dtype = call.meta.dtype
 
     def pull(index):
         return choose(operand(call, condition, index, "bool"), branch(yes, index), branch(no, index))
 
     def branch(x, index):
-        return operand(call, x, index, dtype) if isinstance(x, Value | str) else stored_literal(x, call.meta.dtype)
+        return operand(call, x, index, dtype) if isinstance(x, Value | str) else stored_literal(x, dtype)
 
     return call.value(pull)
 
@@ -317,7 +355,8 @@ CASTS = (
 @handles(*CASTS)
 def to(call):
     source = call.get("self") or call["a"]
-    return call.value(lambda index: convert(source.at(index), kind_of(call.meta.dtype)))
+    dtype = call.meta.dtype if source.meta.dtype != call.meta.dtype else source.kind
+    return call.value(lambda index: convert(source.at(index), dtype))
 
 
 @handles("aten.dropout.default")
@@ -333,7 +372,10 @@ def _clamped(x: Term, low, high) -> Term:
     return x if high is None else apply("minimum", x, high)
 
 
-@handles("aten.clamp.default", "aten.clamp.Tensor", "aten.clamp_min.default", "aten.clamp_max.default")
+CLAMPS = "aten.clamp.default aten.clamp.Tensor aten.clamp_min.default aten.clamp_max.default aten.clip.default"
+
+
+@handles(*CLAMPS.split(), "aten.clip.Tensor")
 def clamp(call):
     low, high = call.get("min"), call.get("max")
     bounds = [b for b in (low, high) if b is not None]
@@ -343,56 +385,3 @@ def clamp(call):
         return _clamped(x, rest.pop(0) if low is not None else None, rest.pop(0) if high is not None else None)
 
     return pointwise(call, function, call["self"], *bounds)
-
-
-@handles("aten.relu.default")
-def relu(call):
-    return pointwise(call, lambda x: apply("maximum", x, literal(0, compute_dtype(call.meta.dtype))), call["self"])
-
-
-@handles("aten.silu.default")
-def silu(call):
-    return pointwise(call, lambda x: apply("mul", x, apply("sigmoid", x)), call["self"])
-
-
-@handles("aten.gelu.default")
-def gelu(call):
-    if call["approximate"] == "tanh":
-        inner = lambda x: apply("tanh", (x + x * x * x * const(0.044715)) * const(math.sqrt(2 / math.pi)))
-    else:
-        inner = lambda x: apply("erf", x * const(math.sqrt(0.5)))
-    return pointwise(call, lambda x: x * const(0.5) * (const(1.0) + inner(x)), call["self"])
-
-
-@handles("aten.elu.default")
-def elu(call):
-    if (call["scale"], call["input_scale"]) != (1, 1):
-        raise call.refuse("scaled elu is not supported")
-    alpha = const(float(call["alpha"]))
-
-    def function(x):
-        return choose(apply("lt", const(0.0), x), x, apply("mul", alpha, apply("exp", x) - const(1.0)))
-
-    return pointwise(call, function, call["self"])
-
-
-@handles("aten.leaky_relu.default")
-def leaky_relu(call):
-    slope = const(float(call["negative_slope"]))
-    return pointwise(call, lambda x: choose(apply("lt", const(0.0), x), x, x * slope), call["self"])
-
-
-@handles("aten.softplus.default")
-def softplus(call):
-    beta, threshold = const(float(call["beta"])), const(float(call["threshold"]))
-
-    def function(x):
-        return choose(apply("lt", threshold, x * beta), x, apply("log1p", apply("exp", x * beta)) / beta)
-
-    return pointwise(call, function, call["self"])
-
-
-@handles("aten.log_sigmoid.default")
-def log_sigmoid(call):
-    near = lambda x: apply("log1p", apply("exp", -abs(x)))
-    return pointwise(call, lambda x: apply("minimum", x, const(0.0)) - near(x), call["self"])

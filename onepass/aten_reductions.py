@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from . import values
 from .egraph.affine import compare
 from .egraph.index import floordiv
 from .egraph.ops import const, eq, exp, iota, log, make, max_over, reduce, sum_over
@@ -40,7 +41,7 @@ def fold(call, monoid: str, source: Value, axes: list[int], keep: bool, dtype, a
         body = element(source, tuple(full), dtype)
         for axis in reversed(axes):
             body = reduce(monoid, binders[axis], body)
-        return convert(after(body), kind_of(meta.dtype))
+        return values.stored(after(body), meta.dtype)
 
     return call.value(pull, meta)
 
@@ -72,7 +73,7 @@ def _stored(call, source: Value) -> Value:
     if call.get("dtype") is None:
         return source
     meta = replace(source.meta, dtype=call["dtype"])
-    return Value(meta, lambda index: convert(source.at(index), kind_of(meta.dtype)))
+    return Value(meta, lambda index: convert(source.at(index), meta.dtype))
 
 
 @handles("aten.sum.default", "aten.sum.dim_IntList")
@@ -137,7 +138,7 @@ def _row(call) -> Row:
     return Row(call, source, call["dim"], compute_dtype(source.meta.dtype))
 
 
-@handles("aten.softmax.int", "aten._softmax.default")
+@handles("aten.softmax.int", "aten._softmax.default", "aten.special_softmax.default")
 def softmax(call):
     row = _row(call)
     return call.value(lambda index: convert(row.softmax(index), kind_of(call.meta.dtype)))
@@ -154,7 +155,7 @@ def safe_softmax(call):
     return call.value(pull)
 
 
-@handles("aten.log_softmax.int", "aten._log_softmax.default")
+@handles("aten.log_softmax.int", "aten._log_softmax.default", "aten.special_log_softmax.default")
 def log_softmax(call):
     row = _row(call)
 

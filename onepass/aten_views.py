@@ -345,8 +345,8 @@ def arange(call):
     start, step = call.get("start") or 0, call.get("step") or 1
     if not all(isinstance(x, int | str) for x in (start, step)):
         raise call.refuse("with fractional steps is not supported")
-    kind = kind_of(call.meta.dtype)
-    return call.value(lambda index: convert(apply("add", term_of(start), apply("mul", term_of(step), index[0])), kind))
+    place = lambda index: apply("add", term_of(start), apply("mul", term_of(step), index[0]))
+    return call.value(lambda index: convert(place(index), call.meta.dtype))
 
 
 @handles("aten.eye.default", "aten.eye.m")

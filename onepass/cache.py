@@ -17,6 +17,7 @@ from pathlib import Path
 
 from . import __version__
 from .egraph.serial import digest
+from .lowering.folder import keeps, named_folder
 
 FORMAT = 1
 log = logging.getLogger(__name__)
@@ -24,9 +25,8 @@ log = logging.getLogger(__name__)
 
 def folder() -> Path | None:
     """Where entries live, or None if the cache is switched off. Read at every use: tests and users change it."""
-    chosen = os.environ.get("ONEPASS_CACHE")
-    if chosen is not None:
-        return None if chosen.strip().lower() in ("", "0", "off", "no", "none") else Path(chosen).expanduser()
+    if not keeps() or named_folder():
+        return named_folder()
     base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "onepass"
 

@@ -7,10 +7,12 @@ later, stops being overwritten. Called by replace.py before regions are looked f
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 
 import torch
 from torch import fx
 
+from .assigned import called, mask_of, parts_of
 from .capture import value_of_node
 from .kinds import RESHAPING, changes_in_place, is_aten, kind_of, name_of
 from .region_walk import Survey, shape, survey
@@ -68,17 +70,59 @@ def _made(node: fx.Node) -> torch.Tensor:
 
 def _rewritten(node: fx.Node, known: Survey) -> bool:
     target = node.args[0] if node.args else None
+    if node.target is operator.setitem and _is_choice(node, known):
+        return True
     function = _functional(node)
     if function is None or not isinstance(target, fx.Node) or not (known.plain[target] or known.reduced[target]):
         return False
     if not _own_memory(target, known) or not _unseen(target, node, known) or not _same_kind(node, target, function):
         return False
-    later = lambda user: user is not node and known.place[user] > known.place[node]
     if node.target is operator.setitem:
         node.meta = {**node.meta, **{key: target.meta[key] for key in ("example_value", "val") if key in target.meta}}
-    node.target = function
-    target.replace_all_uses_with(node, delete_user_cb=later)
+    _replace(node, target, function, node.args, known)
     return True
+
+
+def _replace(node: fx.Node, target: fx.Node, function, args: tuple, known: Survey) -> None:
+    """The node gives what its target holds behind it."""
+    later = lambda user: user is not node and known.place[user] > known.place[node]
+    node.target, node.args = function, args
+    target.replace_all_uses_with(node, delete_user_cb=later)
+    known.kind[node], known.plain[node], known.reduced[node] = "pointwise", known.plain[target], known.reduced[target]
+
+
+def _is_choice(node: fx.Node, known: Survey) -> bool:
+    """t[index] = number, and t[index] += number, as a choice by a mask, where they could be rewritten."""
+    target, index, value = node.args
+    parts = parts_of(target, index) if isinstance(target, fx.Node) else None
+    if parts is None or not (known.plain[target] or known.reduced[target]) or not _own_memory(target, known):
+        return False
+    updated = _updated(node) if isinstance(value, fx.Node) else ()
+    number = value if isinstance(value, int | float) else updated[0].args[1] if updated else None
+    if number is None or not value_of_node(target).is_floating_point() or not _unseen(target, node, known, updated):
+        return False
+    with node.graph.inserting_before(node):
+        mask = mask_of(target, parts)
+        made = called(target, _OPERATORS[value.target], target, number) if updated else None
+    node.meta = {**node.meta, **{key: target.meta[key] for key in ("example_value", "val") if key in target.meta}}
+    if made is None:
+        _replace(node, target, torch.masked_fill, (target, mask, number), known)
+    else:
+        known.place[made] = known.place[node]
+        _replace(node, target, torch.where, (mask, made, target), known)
+    for old in updated:
+        node.graph.erase_node(old)
+    return True
+
+
+def _updated(node: fx.Node) -> tuple[fx.Node, ...]:
+    """Of t[index] += number the sum in place and the view that it writes, if nobody else reads them."""
+    target, index, value = node.args
+    if value.target not in _OPERATORS or set(value.users) != {node} or not isinstance(value.args[1], int | float):
+        return ()
+    view = value.args[0]
+    same = view.target is operator.getitem and view.args == (target, index) and set(view.users) == {value}
+    return (value, view) if same else ()
 
 
 def _functional(node: fx.Node):
@@ -117,9 +161,9 @@ def _looks_alone(view: fx.Node) -> bool:
     return isinstance(looked_at, fx.Node) and len(looked_at.users) == 1 and shape(looked_at) is not None
 
 
-def _unseen(target: fx.Node, node: fx.Node, known: Survey) -> bool:
-    """No view of the target's memory from before the write is used after it."""
-    seen, stack = set(), [(u, target) for u in target.users if u is not node]
+def _unseen(target: fx.Node, node: fx.Node, known: Survey, apart: Iterable[fx.Node] = ()) -> bool:
+    """No view of the target's memory from before the write is used after it, besides those `apart`."""
+    seen, stack = set(apart), [(u, target) for u in target.users if u is not node]
     while stack:
         user, read = stack.pop()
         if user in seen or known.place[user] > known.place[node] or _only_measured(read, user, known):

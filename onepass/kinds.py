@@ -10,7 +10,7 @@ import operator
 import torch
 from torch import fx
 
-CONTRACTION = "matmul bmm mm mv einsum baddbmm __matmul__ linalg_matmul cdist"
+CONTRACTION = "matmul bmm mm mv einsum baddbmm __matmul__ linalg_matmul cdist inner linalg_vecdot"
 ATTENTION = "scaled_dot_product_attention"
 REDUCTION = (
     "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax logsumexp softmin "
@@ -20,10 +20,10 @@ VIEW = (
     "transpose permute t mT mH swapaxes swapdims movedim moveaxis adjoint numpy_T view reshape flatten unflatten "
     "unsqueeze squeeze expand expand_as broadcast_to view_as reshape_as _unsafe_view _reshape_alias select slice "
     "narrow getitem repeat tile repeat_interleave split split_with_sizes chunk unbind contiguous clone detach alias "
-    "lift_fresh lift_fresh_copy positive flip roll unfold getattr"
+    "positive flip roll unfold getattr"
 )
 # Of these, what copies, always or where the layout asks for it.
-COPIES = "clone repeat tile repeat_interleave contiguous reshape reshape_as flatten flip roll lift_fresh_copy".split()
+COPIES = "clone repeat tile repeat_interleave contiguous reshape reshape_as flatten flip roll".split()
 POINTWISE = (
     "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor reciprocal square pow mul multiply "
     "div divide true_divide truediv add sub subtract rsub radd rmul maximum minimum remainder mod floordiv "

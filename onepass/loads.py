@@ -6,7 +6,7 @@ tile of rows. No node changes. `fuse` is called by replace.py with what finds a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -77,19 +77,19 @@ class Load:
         return f"{done} of {of}" + (f" ({where_of(self.source)})" if where_of(self.source) else "")
 
 
-def fuse(region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: Reads) -> tuple[Region, Fused]:
-    """The region with what it computes before it stores and while it loads, and its plan, whose report says so.
+def fuse(
+    region: Region, s: Survey, taken: Nodes, mode: str, make: Make, known: Reads, tail: Sequence[str] = ()
+) -> tuple[Region, Fused]:
+    """The region with what it computes while it loads, and its plan, whose report says so.
 
     taken: nodes of other regions. mode: the option fuse_loads. known: what was found out of equal regions, kept by the
-    caller. Raises what `make` raises for the region itself.
+    caller. tail: what `with_tail` said. Raises what `make` raises for the region itself.
     """
     if region.refusal is not None or mode == "never":
         return region, make(region)
-    region, joins = _with_form(region, s, mode, make)
-    region, said = _with_tail(region, s, taken, mode, make)
-    said += joins
+    region, apart = _with_form(region, s, mode, make)
     region, moved = with_products(region, s, taken, mode, make)
-    said += moved
+    said = [*tail, *apart, *moved]
     inside = lambda load: mode == "always" or _fills_half(load)
     found = [(x, "" if inside(x) else _reason(x, region, s, known)) for x in loads(region, s, taken)]
     chosen = [load for load, reason in found if not reason]
@@ -126,9 +126,14 @@ def _fills_half(load: Load) -> bool:
     return any(isinstance(a, float) and abs(a) == torch.finfo(torch.float16).max for a in given)
 
 
-def _with_tail(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tuple[Region, list[str]]:
-    """The longest region that is as good as the given one, and what is to be said of it."""
+def with_tail(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tuple[Region, list[str]]:
+    """The longest region that is as good as the given one, and what is to be said of it.
+
+    taken: what other regions compute, their own copies too: those read this result itself.
+    """
     said: list[str] = []
+    if region.refusal is not None or mode == "never":
+        return region, said
     for longer in tails(region, s, taken):
         done = ", ".join(dict.fromkeys(name_of(n) for n in longer.nodes if n not in set(region.nodes)))
         behind = f"{done} behind the result" + (f" ({where_of(longer.output)})" if where_of(longer.output) else "")

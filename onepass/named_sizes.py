@@ -10,12 +10,12 @@ import torch
 from torch import fx
 
 from .capture import size_of, value_of_node
+from .sizes import Size
 
 
 def name_sizes(graph: fx.Graph) -> int:
     """How many calls were replaced; one whose sizes no input holds stays."""
-    inputs = {n: value_of_node(n) for n in graph.find_nodes(op="placeholder")}
-    held = {size_of(value): n for n, value in inputs.items() if _is_symbol(value)}
+    held = held_sizes(graph)
     named = lambda size: size if isinstance(size, int) else held.get(size)
     replaced = 0
     for node in graph.find_nodes(op="call_method", target="size"):
@@ -27,6 +27,12 @@ def name_sizes(graph: fx.Graph) -> int:
         value = value_of_node(node)
         replaced += isinstance(value, int | torch.SymInt) and _replaced(node, named(size_of(value)))
     return replaced
+
+
+def held_sizes(graph: fx.Graph) -> dict[Size, fx.Node]:
+    """The graph's inputs that hold a symbol, by what it is."""
+    inputs = {n: value_of_node(n) for n in graph.find_nodes(op="placeholder")}
+    return {size_of(value): n for n, value in inputs.items() if _is_symbol(value)}
 
 
 def _replaced(node: fx.Node, by) -> bool:

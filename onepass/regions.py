@@ -196,14 +196,14 @@ def _keeps_rows(node: fx.Node, anchor: fx.Node) -> bool:
     return new[-2:] == old[-2:] and len(new) >= len(old) and new.count(1) <= old.count(1)
 
 
-def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: Survey, joins=True) -> Region:
+def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: Survey) -> Region:
     nodes, waiting = set(owned), [i for n in owned for i in n.all_input_nodes]
     end = max(map(s.place.get, outputs))
     while waiting:
         node = waiting.pop()
         if node in nodes or any(overwriting(node, end, s)):  # of the latter the value is an input
             continue
-        if _is_cheap(node, s) and (s.kind[node] != "join" or (joins and nodes.issuperset(node.users))):
+        if _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
             nodes.add(node)
             waiting.extend(node.all_input_nodes)
     return Region(*in_order(nodes, s), outputs, anchor, frozenset(owned))
@@ -211,8 +211,12 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
 
 def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:
     """The region with what is joined in front of it as inputs, and these."""
-    narrow = replace(_completed(region.owned, region.outputs, region.anchor, s, joins=False), refusal=region.refusal)
-    return narrow, [n for n in narrow.inputs if s.kind.get(n) == "join" and n in region.nodes]
+    joins = {n for n in region.nodes if s.kind[n] == "join" and n not in region.owned}
+    kept = {*region.nodes} - joins
+    while loose := {n for n in kept - region.owned if kept.isdisjoint(n.users)}:
+        kept -= loose
+    nodes, inputs = in_order(kept, s)
+    return replace(region, nodes=nodes, inputs=inputs), [n for n in inputs if n in joins]
 
 
 def widened(region: Region, more: Iterable[fx.Node], s: Survey, **changes) -> Region:
@@ -307,6 +311,11 @@ def objection(region: Region, s: Survey) -> Refusal | None:
     write = obstacle(region, s)
     if write is not None:
         reason = f"the region reads what {name_of(write)} changes in place, and also what is there only behind it"
+        written = write
+        while written not in region.owned and written.args and isinstance(written.args[0], fx.Node):
+            written = written.args[0]
+        own = written in region.owned
+        reason += "; written as a choice (torch.where, masked_fill) it could be fused" if own else ""
         return Refusal(reason, where_of(write) or where, "in-place")
     return None
 

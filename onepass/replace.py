@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator as operator_module
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,19 +16,20 @@ import torch
 from torch import fx
 
 from . import fused, operator  # noqa: F401  (registers the operation)
+from .borders import bordered
 from .capture import size_of, value_of_node, where_of
 from .devices import settle_devices
 from .errors import ProgramError, Refusal
 from .floats import settle_floats
 from .fused import Fused
 from .in_place import make_functional
-from .loads import Reads, fuse, hints
+from .loads import Make, Reads, fuse, hints, with_tail
 from .lowering.plan import NotPlannable
 from .named_sizes import name_sizes
 from .opened import open_calls
 from .options import Options
 from .region_signature import signature
-from .region_walk import survey
+from .region_walk import Nodes, Survey, survey
 from .regions import Region, find_regions
 from .report import Refused, RegionReport, Report
 from .standing import Pairs, first_user, kept_apart, late, write_behind
@@ -89,7 +90,7 @@ def rewrite(
     def answered(number: int, region: Region) -> Fused:
         taken = frozenset(claimed - region.owned)
         make = lambda r: _answer(r, s.mixed, options, known)
-        regions[number], found = fuse(region, s, taken, options.fuse_loads, make, reads)
+        regions[number], found = _planned(region, regions, s, taken, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
         behind[number] = write_behind(regions[number], s)
         _require_apart(kept_apart(regions[number], s, behind[number]), regions[number], apart)
@@ -107,6 +108,26 @@ def rewrite(
     if reports and not dry:
         graph.lint()
     return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
+
+
+def _planned(
+    region: Region, regions: Sequence[Region], s: Survey, taken: Nodes, mode: str, make: Make, reads: Reads
+) -> tuple[Region, Fused]:
+    """The region with what is in front and behind, and its plan; what cannot be translated in front becomes an input.
+
+    taken: what other regions own.
+    """
+    others = taken.union(*(r.nodes for r in regions if r is not region and r.refusal is None))
+    said: list[str] = []
+    while True:
+        try:
+            longer, behind = with_tail(region, s, others, mode, make)
+            return fuse(longer, s, taken, mode, make, reads, [*said, *behind])
+        except Refusal as refusal:
+            if (found := bordered(region, s, refusal)) is None:
+                raise
+            region, reason = found
+            said.append(reason)
 
 
 def _require_apart(pairs: Pairs, region: Region, apart: Pairs | None) -> None:

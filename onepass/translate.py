@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import aten_norms, aten_pointwise, aten_reductions, aten_views, pieces
+from . import aten_activations, aten_dots, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces
 from .binders import named_alike
 from .egraph.index import simplify_index
 from .egraph.ops import cast, iota, load
@@ -18,7 +18,8 @@ from .lowering.plan import Store
 from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
 
-TABLES = (aten_norms, aten_pointwise, aten_reductions, aten_views, pieces)  # importing them fills HANDLERS
+# Importing them fills HANDLERS.
+TABLES = (aten_activations, aten_dots, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces)
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,20 @@ def translate(program: Program) -> Captured:
     """The region's mathematics. Raises Refusal for an operation or a shape that is not understood."""
     _refuse_mixed_devices(program)
     inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
+    values = _values(program, inputs)
+    results = [_result(values[name], number, program) for number, name in enumerate(program.outputs)]
+    return Captured(tuple(named_alike(results)), inputs)
+
+
+def pulled(program: Program) -> list[Term]:
+    """An element of each result of any dtype, by coordinates. Raises Refusal as `translate` does."""
+    inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
+    found = [_values(program, inputs)[name] for name in program.outputs]
+    values = [value for one in found for value in (one if isinstance(one, list) else [one])]
+    return [v.at(tuple(iota(Dim(f"{axis}", size)) for axis, size in enumerate(v.shape))) for v in values]
+
+
+def _values(program: Program, inputs: tuple[Tensor, ...]) -> dict[str, Value | list[Value]]:
     values: dict[str, Value | list[Value]] = {
         i.name: _loaded(i, t) for i, t in zip(program.inputs, inputs, strict=True)
     }
@@ -56,8 +71,7 @@ def translate(program: Program) -> Captured:
         if handler is None:
             raise Refusal(f"{node.target} is not supported", node.where, "operation")
         values[node.name] = handler(Call(node, values))
-    results = [_result(values[name], number, program) for number, name in enumerate(program.outputs)]
-    return Captured(tuple(named_alike(results)), inputs)
+    return values
 
 
 def _result(value: Value, number: int, program: Program) -> Store:
@@ -75,7 +89,8 @@ def _where(program: Program) -> str:
 
 
 def _loaded(entry: Input, tensor: Tensor) -> Value:
-    """Reading an input. Small integers are computed as int64, so that coordinates and data meet in one dtype."""
+    """Reading an input. Integers are computed as int64, so that coordinates and data meet in one dtype, and wrapped
+    where a narrower one does not hold the result (values.py)."""
 
     def pull(index):
         found = load(tensor, *index)

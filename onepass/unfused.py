@@ -35,8 +35,16 @@ def unfused(sink: fx.Node, s: Survey) -> Refusal | None:
     if not tensors:
         return None
     source = max(tensors, key=lambda n: (_elements(n), n.op not in GIVEN))
-    reason = f"what {name_of(reduction)} reduces {_origin(source, s)}"
+    folded = _folded(reduction, s) if source.op in GIVEN else None
+    reason = f"what {name_of(reduction)} reduces {_origin(source, s) if folded is None else _other_fold(folded)}"
     return Refusal(reason, where_of(reduction) or where_of(sink), "no product before")
+
+
+def _folded(reduction: fx.Node, s: Survey) -> fx.Node | None:
+    """A reduction that makes of more elements what this one reduces."""
+    (scores,) = reduction.all_input_nodes[:1]
+    behind = (n for n in _behind([scores], s) if s.kind[n] == "reduction")
+    return next((n for n in behind if _elements(n.all_input_nodes[0]) > _elements(scores)), None)
 
 
 def _reduction(operand: fx.Node, s: Survey) -> fx.Node | None:
@@ -60,8 +68,16 @@ def _behind(nodes: Iterable[fx.Node], s: Survey) -> Iterable[fx.Node]:
                 waiting += node.all_input_nodes
 
 
+def _place(node: fx.Node) -> str:
+    return f" at {where_of(node)}" if where_of(node) else ""
+
+
+def _other_fold(fold: fx.Node) -> str:
+    return f"comes from {name_of(fold)}{_place(fold)}, which is no sum of products: {PAIR}"
+
+
 def _origin(source: fx.Node, s: Survey) -> str:
-    place = f" at {where_of(source)}" if where_of(source) else ""
+    place = _place(source)
     if source.op in GIVEN:
         called = source.name.removeprefix("l_").strip("_")
         kind = "a parameter" if isinstance(value_of_node(source), torch.nn.Parameter) else "an input of this graph"

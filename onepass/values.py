@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from .egraph.affine import affine, bounds
 from .egraph.index import negate, simplify_node
-from .egraph.ops import OPS, cast, const, infinite_beyond, make
-from .egraph.term import Dim, Term
+from .egraph.ops import INTEGER_RANGES, OPS, cast, const, infinite_beyond, make
+from .egraph.term import Dim, Term, subterms
 from .errors import Refusal
 from .program import GETITEM, Atom, Meta, Node, operation
 from .sizes import Size, product
@@ -22,7 +23,8 @@ from .sizes import Size, product
 Index = tuple[Term, ...]
 HALVES = ("float16", "bfloat16")
 FLOATING = (*HALVES, "float32", "float64")
-INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+INTEGERS = (*INTEGER_RANGES, "int64")
+LONGEST = 2**28  # of dims and sizes that are known by name only
 HANDLERS: dict[str, Callable[[Call], Value | list[Value]]] = {}
 
 
@@ -113,6 +115,11 @@ def compute_dtype(dtype: str) -> str:
     return "float32" if dtype in HALVES else kind_of(dtype)
 
 
+def operand_dtype(dtype: str) -> str:
+    """What operands of arithmetic on such tensors become: a number beside a tensor of uint8 comes round as one."""
+    return "float32" if dtype in HALVES else dtype
+
+
 def same_size(a: Size, b: Size) -> bool:
     """Known to be equal; unknown is False."""
     return a == b or product((a,)) == product((b,))
@@ -189,8 +196,41 @@ def choose(condition: Term, yes: Term, no: Term) -> Term:
     return make("where", (negate(condition), no, yes)) if turn else make("where", (condition, yes, no))
 
 
+def wrapped(x: Term, dtype: str) -> Term:
+    """An integer as a tensor of the dtype holds it: what does not fit, or may not, comes round from the other end."""
+    if dtype not in INTEGER_RANGES:
+        return x
+    least, largest = INTEGER_RANGES[dtype]
+    if is_literal(x):
+        return const((x.attrs[0] - least) % (largest - least + 1) + least)
+    if (found := distribute(lambda branch: wrapped(branch, dtype), x)) is not None:
+        return found
+    low, high = bounds(x, {n: (0, LONGEST) for n in subterms(x) if _is_named(n)})
+    fits = low is not None and high is not None and least <= low and high <= largest
+    return x if fits else cast(cast(x, dtype), "int64")
+
+
+def _is_named(x: Term) -> bool:
+    """A size, or a coordinate below one, that is known by name only."""
+    return x.op == "size" or (x.op == "iota" and not isinstance(x.attrs[0].size, int))
+
+
+def stored(x: Term, dtype: str) -> Term:
+    """A result of arithmetic as an element of the dtype. Sums of int32 that may be anything are taken to fit: they are
+    positions, and limits of loops are found in sums alone."""
+    x = convert(x, kind_of(dtype))
+    return x if dtype == "int32" and None in bounds(x) and _is_sum(x) else wrapped(x, dtype)
+
+
+def _is_sum(x: Term) -> bool:
+    return all(abs(c) == 1 and atom.op not in ("mul", "pow") for atom, c in affine(x)[0].items())
+
+
 def convert(x: Term, dtype: str) -> Term:
-    """x as a term of the dtype; literals and weak terms adapt without a cast."""
+    """x as a term of the dtype, wrapped to a narrow integer's; literals and weak terms adapt without a cast."""
+    if dtype in INTEGER_RANGES:
+        whole = convert(x, "int64")
+        return whole if dtype == "int32" and x.dtype != "int64" else wrapped(whole, dtype)
     if x.dtype == dtype:
         return x
     if is_literal(x):

@@ -1,0 +1,49 @@
+"""How products of rows are pulled that are no products of matrices: of each with each, and of one beside another.
+
+Halves multiply and add in float32 and are rounded once. Registered for translate.py.
+"""
+
+from __future__ import annotations
+
+from .aten_reductions import contraction
+from .egraph.ops import iota
+from .values import FLOATING, Call, Value, compute_dtype, convert, element, handles, kind_of, spread
+
+
+def _dotted(call: Call, left: Value, right: Value, size, places) -> Value:
+    """Σ over one more coordinate; places: from an index and it to the operands' indices."""
+    if any(x.meta.dtype not in FLOATING for x in (left, right)):
+        raise call.refuse("a contraction of integers is not supported", "dtype")
+    dtype, binder = compute_dtype(call.meta.dtype), call.binder(size)
+
+    def pull(index):
+        pairs = zip((left, right), places(index, iota(binder)), strict=True)
+        result = contraction(call, [element(x, place, dtype) for x, place in pairs], [binder], dtype)
+        return convert(result, kind_of(call.meta.dtype))
+
+    return call.value(pull)
+
+
+@handles("aten.inner.default")
+def inner(call):
+    left, right = call["self"], call["other"]
+    if not (left.shape and right.shape):
+        raise call.refuse("of a number is not supported")
+    rows = len(left.shape) - 1
+    places = lambda index, inside: ((*index[:rows], inside), (*index[rows:], inside))
+    return _dotted(call, left, right, left.shape[-1], places)
+
+
+@handles("aten.linalg_vecdot.default")
+def vecdot(call):
+    left, right = call["x"], call["y"]
+    shape = list(call.meta.shape)
+    axis = call["dim"] % (len(shape) + 1)
+    sizes = [x.shape[axis - len(shape) - 1] for x in (left, right)]
+    whole = (*shape[:axis], max(sizes, key=lambda size: size != 1), *shape[axis:])
+
+    def places(index, inside):
+        full = (*index[:axis], inside, *index[axis:])
+        return [spread(x, full, whole) for x in (left, right)]
+
+    return _dotted(call, left, right, whole[axis], places)
