@@ -351,8 +351,7 @@ class TileWriter:
 
     def weights(self, how, dim: Dim, present: Value | None, before: Value | None = None, near: Value | None = None):
         """(scale, shift, weights) of a tile of gauges; `before` is the scale so far. near: what is not far below."""
-        known = [d for mask in (present, near) if mask for d in mask.dims]
-        score = self.spread(self.value(how.raw), (dim, *known))
+        score = self.spread(self.value(how.raw), (dim, *(d for mask in (present, near) if mask for d in mask.dims)))
         if near is not None:
             score = self.assign("score", self.where(near, score, repr(HIDDEN)))
         if present is not None:

@@ -14,6 +14,7 @@ from torch import fx
 
 from .assigned import called, mask_of, parts_of
 from .capture import value_of_node
+from .grad_modes import recording
 from .kinds import RESHAPING, changes_in_place, is_aten, kind_of, name_of
 from .region_walk import Survey, shape, survey
 
@@ -32,10 +33,12 @@ def make_functional(graph: fx.Graph) -> int:
 def _views_made(graph: fx.Graph) -> int:
     """x.unsqueeze_(0) as x = x.unsqueeze(0). The graph knows one value for both, that of the end: each gets its own."""
     groups: dict[int, list[fx.Node]] = {}
+    on = recording(graph.nodes)
     for node in graph.nodes:
         if isinstance(value_of_node(node), torch.Tensor):
             groups.setdefault(id(value_of_node(node)), []).append(node)
-    return sum(_apart(first, rest) for first, *rest in groups.values() if rest)
+    alike = [group for group in groups.values() if len(group) > 1 and len({on[n] for n in group}) == 1]
+    return sum(_apart(first, rest) for first, *rest in alike)
 
 
 def _apart(first: fx.Node, rest: list[fx.Node]) -> int:
@@ -74,6 +77,8 @@ def _rewritten(node: fx.Node, known: Survey) -> bool:
         return True
     function = _functional(node)
     if function is None or not isinstance(target, fx.Node) or not (known.plain[target] or known.reduced[target]):
+        return False
+    if known.recorded[target] != known.recorded[node]:  # of a write that is not recorded no derivative knows
         return False
     if not _own_memory(target, known) or not _unseen(target, node, known) or not _same_kind(node, target, function):
         return False

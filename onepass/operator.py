@@ -130,10 +130,16 @@ class _Recorded(torch.autograd.Function):
         _, ctx.program, ctx.sizes, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
+        wanted = {k for k, tensor in enumerate(tensors) if tensor.requires_grad}
+        paths = fused.carried(ctx.program).program.differentiable
+        ctx.mark_non_differentiable(*[o for o, path in zip(output, paths, strict=True) if not path & wanted])
 
     @staticmethod
     def backward(ctx, *grads):
-        tensors, needed = list(ctx.saved_tensors), [bool(n) for n in ctx.needs_input_grad[3:]]
+        paths = fused.carried(ctx.program).program.differentiable
+        reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
+        needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[3:])]
+        tensors = list(ctx.saved_tensors)
         found = iter(torch.ops.onepass.region_backward(list(grads), tensors, ctx.program, ctx.sizes, needed))
         return None, None, None, *[next(found) if n else None for n in needed]
 

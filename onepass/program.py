@@ -17,11 +17,13 @@ from functools import cached_property
 import torch
 
 from .errors import ProgramError
+from .kinds import KINDS
 from .sizes import Size, symbols, value_of
 
 NAMESPACES = ("aten", "prims")
 GETITEM = "getitem"
-VERSION = 2
+LIKE_ANOTHER = ("expand_as", "view_as", "reshape_as", "type_as")  # of the other tensor no value is read
+VERSION = 3  # also of what an operation makes of the text: compilers keep their graphs by it
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,14 @@ class Program:
         texts = [s for m in metas for s in m.shape]
         texts += [a.text for n in self.nodes for a in _atoms((n.args, n.kwargs)) if a.kind == "size"]
         return tuple(sorted(set().union(*map(symbols, texts))))
+
+    @cached_property
+    def differentiable(self) -> tuple[frozenset[int], ...]:
+        """For every result, the places of the inputs that a derivative of it reaches, as autograd finds them."""
+        reached = {x.name: frozenset((k,)) for k, x in enumerate(self.inputs)}
+        for node in self.nodes:
+            reached[node.name] = frozenset().union(*(reached[name] for name in _differentiated(node)))
+        return tuple(reached[name] for name in self.outputs)
 
     def to_json(self) -> str:
         return json.dumps(self._document(True), separators=(",", ":"), sort_keys=True)
@@ -173,6 +183,17 @@ def operation(target: str):
         return getattr(getattr(getattr(torch.ops, namespace), name), overload)
     except AttributeError as error:
         raise ProgramError(f"this PyTorch has no operation {target!r}") from error
+
+
+def _differentiated(node: Node) -> list[str]:
+    """What the node reads that has a gradient if the node's result has: the dtype is one of real numbers."""
+    name = node.target.split(".")[-2:][0]
+    if not any(getattr(torch, meta.dtype).is_floating_point for meta in node.metas):
+        return []
+    if name == "detach" or KINDS.get(name) == "creation":
+        return []
+    read = node.args[:1] if name in LIKE_ANOTHER else (node.args, node.kwargs)
+    return [atom.text for atom in _atoms(read) if atom.kind == "node"]
 
 
 def _atoms(value):

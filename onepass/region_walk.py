@@ -15,6 +15,7 @@ from torch import fx
 from . import axes
 from .capture import size_of, value_of_node
 from .egraph.cost import NOMINAL
+from .grad_modes import recording
 from .kinds import INTERIOR, VECTOR_NORMS, changes_in_place, is_aten, is_higher_order, kind_of, name_of
 
 Nodes = frozenset[fx.Node]
@@ -40,7 +41,7 @@ class Survey:
 
     `broken` holds, for the same two ways, the first unknown operation on a way from a contraction; `axes` what the axes
     of such a value are made of, `mixed` the sizes that a mixture sums over or makes. `numbers`: made of no tensor that
-    the graph is given, so that the device is no part of what it is.
+    the graph is given, so that the device is no part of what it is. `recorded`: gradients are where the node stands.
     """
 
     order: list[fx.Node]
@@ -55,6 +56,7 @@ class Survey:
     broken: dict[fx.Node, Broken]
     axes: dict[fx.Node, axes.Axes | None]
     mixed: dict[fx.Node, tuple[int | torch.SymInt, ...]]
+    recorded: dict[fx.Node, bool]
 
 
 def survey(graph: fx.Graph) -> Survey:
@@ -66,7 +68,7 @@ def survey(graph: fx.Graph) -> Survey:
 
 def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     """One walk; scores: what is made of pairs point by point and counts as a product of them, as sums always do."""
-    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {})
+    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, recording(graph.nodes))
     open_scopes: list[str] = []
     for position, node in enumerate(s.order):
         kind = "other" if moves(node) and not s.numbers[node.all_input_nodes[0]] else kind_of(node)

@@ -19,7 +19,7 @@ from .kinds import ORDINARY, RESHAPING, changes_in_place, is_aten, name_of
 from .program import Program
 from .region_growth import Growth, grow
 from .region_walk import Nodes, Survey, bodies, first_stranger, hinted, in_order, is_lookup, root, shape, survey
-from .standing import obstacle, overwriting
+from .standing import Standing, overwriting, overwriting_saved, standing
 from .unfused import unfused
 
 
@@ -308,16 +308,31 @@ def objection(region: Region, s: Survey) -> Refusal | None:
     own = next((n for n in region.nodes if changes_in_place(n)), None) or _moved(region, s)
     if own is not None:
         return Refusal(f"{name_of(own)} changes a tensor of the region in place", where_of(own) or where, "in-place")
-    write = obstacle(region, s)
-    if write is not None:
-        reason = f"the region reads what {name_of(write)} changes in place, and also what is there only behind it"
-        written = write
-        while written not in region.owned and written.args and isinstance(written.args[0], fx.Node):
-            written = written.args[0]
-        own = written in region.owned
+    return _misplaced(standing(region, s), region, s)
+
+
+def _misplaced(stands: Standing, region: Region, s: Survey) -> Refusal | None:
+    """Why no place is right for the region's call, or the one place not for its backward pass."""
+    node, saved = stands.obstacle, overwriting_saved(region, s, stands.place)
+    if node is not None and not changes_in_place(node):
+        reason = f"{name_of(node) or node.op} reads the region where no gradients are recorded, and another result is"
+        return Refusal(f"{reason} made where they are", where_of(node) or where_of(region.anchor), "no_grad")
+    if node is not None:
+        reason = f"the region reads what {name_of(node)} changes in place, and also what is there only behind it"
+        own = _target(node, region) in region.owned
         reason += "; written as a choice (torch.where, masked_fill) it could be fused" if own else ""
-        return Refusal(reason, where_of(write) or where, "in-place")
-    return None
+    elif saved is not None:
+        reason = f"{name_of(saved)} changes in place what the region's backward pass would read again"
+    else:
+        return None
+    return Refusal(reason, where_of(node or saved) or where_of(region.anchor), "in-place")
+
+
+def _target(write: fx.Node, region: Region) -> fx.Node:
+    """What is written to: a value of the region, or where views of it began."""
+    while write not in region.owned and write.args and isinstance(write.args[0], fx.Node):
+        write = write.args[0]
+    return write
 
 
 def _moved(region: Region, s: Survey) -> fx.Node | None:

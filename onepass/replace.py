@@ -22,6 +22,7 @@ from .devices import settle_devices
 from .errors import ProgramError, Refusal
 from .floats import settle_floats
 from .fused import Fused
+from .grad_modes import attach_unrecorded, detach_unrecorded, recording, records
 from .in_place import make_functional
 from .loads import Make, Reads, fuse, hints, with_tail
 from .lowering.plan import NotPlannable
@@ -32,10 +33,11 @@ from .region_signature import signature
 from .region_walk import Nodes, Survey, survey
 from .regions import Region, find_regions
 from .report import Refused, RegionReport, Report
-from .standing import Pairs, first_user, kept_apart, late, write_behind
+from .standing import Pairs, first_user, kept_apart, late, standing
 from .widths import fill_blocks, fix_widths
 
 KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
+PREPARATIONS = (make_functional, detach_unrecorded, settle_floats, settle_devices, name_sizes, fill_blocks)
 log = logging.getLogger(__name__)
 
 
@@ -62,11 +64,8 @@ def rewrite(
     failures: list[str] = []
     try:
         kept = open_calls(graph)
-        make_functional(graph)
-        settle_floats(graph)
-        settle_devices(graph)
-        name_sizes(graph)
-        fill_blocks(graph)
+        for change in PREPARATIONS:
+            change(graph)
         regions, s = [*find_regions(graph), *kept], survey(graph)
     except Exception as error:
         _failed(error, "", options, failures)
@@ -84,7 +83,7 @@ def rewrite(
                 _failed(error, where_of(regions[number].anchor), options, failures)
 
     reads: Reads = {}
-    behind: dict[int, fx.Node | None] = {}
+    stands: dict[int, fx.Node] = {}
     claimed = {node for region in regions for node in region.owned}
 
     def answered(number: int, region: Region) -> Fused:
@@ -92,19 +91,21 @@ def rewrite(
         make = lambda r: _answer(r, s.mixed, options, known)
         regions[number], found = _planned(region, regions, s, taken, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
-        behind[number] = write_behind(regions[number], s)
-        _require_apart(kept_apart(regions[number], s, behind[number]), regions[number], apart)
+        stands[number] = standing(regions[number], s).place
+        _require_apart(kept_apart(regions[number], s, stands[number]), regions[number], apart)
         return found
 
     for number in range(len(regions)):
         attempt(number, lambda region, number=number: answered(number, region))
     given: dict[fx.Node, fx.Node] = {}
     for number in () if dry else sorted(answers, reverse=True):
-        attempt(number, lambda region, n=number, found=answers[number]: insert(graph, region, found, behind[n], given))
+        attempt(number, lambda region, n=number, found=answers[number]: insert(graph, region, found, stands[n], given))
     for number, answer in sorted(answers.items()):
         if answer.key not in reports and sources:
             answer = fused.with_sources(answer)
         _merge(reports, answer.report, where_of(regions[number].output) or where_of(regions[number].anchor))
+    if not dry:
+        attach_unrecorded(graph)
     if reports and not dry:
         graph.lint()
     return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
@@ -185,8 +186,8 @@ def _strides(node: fx.Node) -> tuple[int | str, ...]:
 # Surgery --------------------------------------------------------------------------------------------------------------
 
 
-def insert(graph: fx.Graph, region, answer: Fused, behind: fx.Node | None, given: dict[fx.Node, fx.Node]) -> Fused:
-    """Puts the call where the first result is used, or in front of a write that changes what it reads.
+def insert(graph: fx.Graph, region, answer: Fused, stands: fx.Node, given: dict[fx.Node, fx.Node]) -> Fused:
+    """Puts the call where the first result is used, or in front of what must come behind it.
 
     `given` has what other regions' calls give for their outputs, which may be inputs here, and gets this one's.
 
@@ -196,7 +197,7 @@ def insert(graph: fx.Graph, region, answer: Fused, behind: fx.Node | None, given
     region = replace(region, inputs=tuple(given.get(n, n) for n in region.inputs))
     tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
     sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
-    place = _place(graph, region, (*region.inputs, *sizes), behind)
+    place = _place(graph, region, (*region.inputs, *sizes), stands)
     with graph.inserting_before(place):
         call = graph.call_function(torch.ops.onepass.region.default, (tensors, answer.text, sizes))
         results = [graph.call_function(operator_module.getitem, (call, k)) for k in range(len(region.outputs))]
@@ -214,11 +215,18 @@ def insert(graph: fx.Graph, region, answer: Fused, behind: fx.Node | None, given
     return answer
 
 
-def _place(graph: fx.Graph, region, needed, behind: fx.Node | None) -> fx.Node:
-    """The first user outside, or the write that has to come behind: in front of it all that is needed is moved."""
+def _place(graph: fx.Graph, region, needed, stands: fx.Node) -> fx.Node:
+    """The first user outside, or what has to come behind: in front of it all that is needed is moved. Raises Refusal.
+
+    Calls of other regions may use this one's results earlier than its own nodes were used.
+    """
     place = {node: k for k, node in enumerate(graph.nodes)}
-    first = behind or first_user(region, place)
-    for node in late(needed, first, place):
+    first = min((first_user(region, place), stands), key=lambda node: place.get(node, len(place)))
+    moving, on = late(needed, first, place), recording(place)
+    if not on[first] and records((*moving, *region.outputs), on):
+        reason = "the region's first result is used under no_grad, in front of what needs gradients"
+        raise Refusal(reason, where_of(region.anchor), "no_grad")
+    for node in moving:
         first.prepend(node)
     return first
 

@@ -1,18 +1,21 @@
 """Where a region's call may stand among a graph's writes in place: it reads all at once what the region read in turn.
 
-A place is right if no write lies between it and any node of the region that reads what is written; what comes later and
-is needed moves up to it. No node changes. Called by regions.py, and by replace.py, which puts the call there.
+A place is right if no write lies between it and any node of the region that reads what is written, and gradients are
+recorded there if they are for anything that is computed there; what comes later and is needed moves up to it. No node
+changes. Called by regions.py, and by replace.py, which puts the call there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import fx
 
 from .capture import value_of_node
+from .grad_modes import records
 from .kinds import changes_in_place, only_looks
 from .region_walk import Survey, root, shape
 
@@ -22,16 +25,38 @@ if TYPE_CHECKING:
 Pairs = set[tuple[fx.Node, fx.Node]]
 
 
-def obstacle(region: Region, s: Survey) -> fx.Node | None:
-    """A write that lies between what the region reads wherever its call would stand; None if a place is right."""
-    writes = _in_the_way(region, s)
-    return writes[0] if writes and _early(region, s, writes) is None else None
+@dataclass(frozen=True)
+class Standing:
+    """A call stands in front of `place`; `obstacle` forbids that, as no place would be right."""
+
+    place: fx.Node
+    obstacle: fx.Node | None = None
 
 
-def write_behind(region: Region, s: Survey) -> fx.Node | None:
-    """The write in front of which the call has to stand; None where it may stand at its first user, or nowhere."""
-    writes = _in_the_way(region, s)
-    return _early(region, s, writes) if writes else None
+def standing(region: Region, s: Survey) -> Standing:
+    """The call's place is its first user; else the first write in the way, or the switch that ends what is recorded.
+
+    An obstacle is a write that would still lie between, or the place itself where no gradients are recorded before.
+    """
+    place = first_user(region, s.place)
+    writes = list(_between(region, s, s.place[place])) if s.in_place else []
+    place = min(writes, key=s.place.__getitem__, default=place)
+    if not s.recorded[place] and records((*region.outputs, *_moving(region, s, s.place[place])), s.recorded):
+        switch = next((n for n in reversed(s.order[: s.place[place]]) if s.recorded[n]), None)
+        if switch is None:
+            return Standing(place, place)
+        place = switch
+    left = next(_between(region, s, s.place[place]), None) if s.in_place else None
+    return Standing(place, left and (*writes, left)[0])
+
+
+def overwriting_saved(region: Region, s: Survey, place: fx.Node) -> fx.Node | None:
+    """A write behind the call into an input, which a backward pass will read after that; it reads all inputs."""
+    if not s.in_place or not records(region.outputs, s.recorded):
+        return None
+    saved = set().union(*(_memory(n, s) for n in region.inputs))
+    later = (n for n in s.in_place if s.place[n] >= s.place[place])
+    return next((n for n in later if not saved.isdisjoint(_memory(_written(n), s))), None)
 
 
 def first_user(region: Region, place: dict[fx.Node, int]) -> fx.Node:
@@ -50,16 +75,6 @@ def late(needed: Iterable[fx.Node], first: fx.Node, place: dict[fx.Node, int]) -
             found.add(node)
             waiting.extend(node.all_input_nodes)
     return sorted(found, key=place.__getitem__)
-
-
-def _in_the_way(region: Region, s: Survey) -> list[fx.Node]:
-    """The writes that forbid the place of the first user."""
-    return list(_between(region, s, s.place[first_user(region, s.place)])) if s.in_place else []
-
-
-def _early(region: Region, s: Survey, writes: list[fx.Node]) -> fx.Node | None:
-    first = min(writes, key=s.place.__getitem__)
-    return first if next(_between(region, s, s.place[first]), None) is None else None
 
 
 def _between(region: Region, s: Survey, place: int) -> Iterator[fx.Node]:
@@ -88,14 +103,14 @@ def _crossed(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
         yield from (n for n in s.in_place if low <= s.place[n] < high and n is not reader)
 
 
-def kept_apart(region: Region, s: Survey, behind: fx.Node | None) -> Pairs:
+def kept_apart(region: Region, s: Survey, stands: fx.Node) -> Pairs:
     """Pairs of the graph's inputs that must not share memory: one is written between where the other is read and the
     call. They did not when the graph was traced, but the next call may give a view of one as the other.
     """
     found: Pairs = set()
     if not s.in_place:
         return found
-    place = s.place[behind or first_user(region, s.place)]
+    place = s.place[stands]
     for reader in (*region.nodes, *_moving(region, s, place)):
         for write in _crossed(reader, place, s):
             written = _written(write)

@@ -10,6 +10,8 @@ import torch
 from onepass import GraphPass, report
 from onepass.backend import onepass_backend
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 
 def written_between(q, k, v, cache):
     scores = q @ k.mT
