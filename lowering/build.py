@@ -171,14 +171,22 @@ class _Builder:
     def mapped(self, loop: Loop, rows: Dim | None, grid: tuple[Dim, ...], terms: list[Term]) -> Loop:
         """The loop with a block map, if its guard reads data that is there before the plan runs."""
         given, loop = loop, fainted(loop, terms) or loop
+        whole = {r.args[0].args[0] for a in given.accumulators if a.gauge is not None for r in a.reductions}
+        if given.guard is not None and any(map(faint, whole)):
+            self.say(f"scores masked by a number far below count as absent: each row keeps something along {loop.dim}")
         found = block_map(loop.guard, loop.dim, rows, grid, [s.output.name for s in self.level], loop.faint)
         if found is None or all(r.exact for r in loop.ranges):
             return given
         read = ", ".join(t.name for t in tensors(found.guard))
         over = ", ".join(d.name for d in (*found.dims, *found.rows, loop.dim))
-        note = f"a block map over {over} classes tiles of {loop.dim} where it pays; kept while {read} stays unchanged"
-        self.notes += [] if note in self.notes else [note]
+        self.say(
+            f"a block map over {over} classes tiles of {loop.dim} where it pays; kept while {read} stays unchanged"
+            + ("; rows that keep nothing read every tile" if loop.faint else "")
+        )
         return replace(loop, map=found)
+
+    def say(self, note: str) -> None:
+        self.notes += [] if note in self.notes else [note]
 
     def of_difference(self, store: Store) -> Difference | None:
         """What of the store's loops is a function of loop minus rows, and costly enough to be stored."""

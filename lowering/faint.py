@@ -37,10 +37,28 @@ class Faint:
 
 
 def faint(gauge: Term) -> Faint | None:
-    """The gauge's mask by a number far below, however it was put on; None if there is none, or one by -∞ beside it."""
+    """The gauge's mask by a number far below, however it was put on; None if there is none or another mask beside it."""
     found = _faint(gauge)
     hidden = lambda n: n.op == "const" and n.attrs[0] == -float("inf")
-    return None if found is None or any(map(hidden, subterms(found.seen))) else found
+    if found is None or any(map(hidden, subterms(found.seen))) or any(map(_may_mask, _added(found.seen))):
+        return None
+    return found
+
+
+def _added(x: Term) -> Iterator[Term]:
+    """What is added up or chosen from."""
+    if x.op in ("add", "sub", "neg", "cast", "where", "maximum", "minimum"):
+        for part in x.args[x.op == "where" :]:
+            yield from _added(part)
+    elif x.op == "mul" and any(a.op == "const" for a in x.args):
+        yield from (part for a in x.args for part in _added(a))
+    else:
+        yield x
+
+
+def _may_mask(x: Term) -> bool:
+    """A tensor that is read where it stands may hold least numbers too; a table that is looked up is taken not to."""
+    return x.op == "load" and not any(n.op == "load" for index in x.args for n in subterms(index))
 
 
 def _faint(x: Term) -> Faint | None:

@@ -43,6 +43,12 @@ def _added(keep, fill):
     return attention
 
 
+def _beside(q, k, v):
+    """Where a tensor holds least numbers too, all that a row keeps may be as low as what it does not."""
+    score = (q @ k.mT / 4).masked_fill(~CAUSAL(*_places(q @ k.mT)), LEAST) + v[..., 0][:, None]
+    return torch.softmax(score, -1) @ v
+
+
 CAUSAL, WINDOW = (lambda i, j: j <= i), (lambda i, j: (j <= i) & (i - j < 7))
 LATE = lambda i, j: j <= i - 4  # the first rows keep nothing
 NEVER = lambda i, j: (j < i) & (i < j)
@@ -52,6 +58,7 @@ SKIPPED = {
     "added": (_added(WINDOW, LEAST), "i - 6 ≤ j < i + 1"),
 }
 KEPT = {
+    "beside a tensor that may mask": _beside,
     "rows that keep nothing": _filled(LATE, -1e9),
     "nothing kept": _filled(NEVER, LEAST),
     "near": _filled(CAUSAL, FAR / 2),
