@@ -37,7 +37,7 @@ class Faint:
 
 
 def faint(gauge: Term) -> Faint | None:
-    """The gauge's mask by a number far below, however it was put on; None if there is none or another mask beside it."""
+    """The gauge's mask by a number far below, however it was put on; None if there is none, or two."""
     found = _faint(gauge)
     hidden = lambda n: n.op == "const" and n.attrs[0] == -float("inf")
     if found is None or any(map(hidden, subterms(found.seen))) or any(map(_may_mask, _added(found.seen))):
