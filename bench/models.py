@@ -32,6 +32,7 @@ import torch
 
 import onepass
 from onepass.backend import onepass_backend
+from onepass.bench.timing import said
 
 CONTESTANTS = {
     "onepass": ("eager", onepass_backend),
@@ -183,7 +184,7 @@ def _ready(layers: Layers, depth: int, inputs: dict) -> tuple[dict[str, Callable
             calls[name] = lambda compiled=compiled: compiled(**inputs)
             found[name] = {"error": f"{error:.3g} ({own:.3g})", "note": note}
         except Exception as failure:
-            found[name] = {"note": f"{type(failure).__name__}: {str(failure).splitlines()[0][:80]}"}
+            found[name] = {"note": said(failure)}
     return calls, found
 
 
@@ -211,7 +212,7 @@ def rows(name: str, depth: int) -> list[dict]:
         calls, found = _ready(layers, depth, inputs)
         found["onepass"]["note"] = "; ".join(filter(None, (found["onepass"]["note"], _told())))
     except Exception as failure:
-        calls, found = {}, {"onepass": {"note": f"{type(failure).__name__}: {str(failure).splitlines()[0][:80]}"}}
+        calls, found = {}, {"onepass": {"note": said(failure)}}
     torch.cuda.empty_cache()
     with suppress(BrokenBarrierError):
         READY.wait(PATIENCE)

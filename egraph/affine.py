@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .ops import INTEGER_RANGES, const, make
-from .term import Term
+from .term import Dim, Term
 
 Affine = tuple[dict[Term, int], int]
 Ends = tuple[int | None, int | None]
@@ -85,6 +85,11 @@ def _beside_sizes(coefficients: dict[Term, int]) -> tuple[dict[Term, int], int]:
                 rest |= {size: rest[size] + c * n for size, n in sizes.items()}
                 largest += c * (constant - 1)
     return {a: c for a, c in rest.items() if c}, largest
+
+
+def length(dim: Dim) -> Term:
+    """How many places a dim has: a number, or its size by name."""
+    return const(dim.size) if isinstance(dim.size, int) else make("size", (), (dim.size,))
 
 
 def linear_size(text: str) -> Affine:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
+from ..egraph.affine import length
 from ..egraph.index import simplify_index
 from ..egraph.ops import const, iota, le, logical_and, lt, make
 from ..egraph.term import Dim, Term, subterms
@@ -39,7 +41,7 @@ class Faint:
 def faint(gauge: Term) -> Faint | None:
     """The gauge's mask by a number far below, however it was put on; None if there is none, or two."""
     found = _faint(gauge)
-    hidden = lambda n: n.op == "const" and n.attrs[0] == -float("inf")
+    hidden = lambda n: n.op == "const" and n.attrs[0] == -inf
     if found is None or any(map(hidden, subterms(found.seen))) or any(map(_may_mask, _added(found.seen))):
         return None
     return found
@@ -83,7 +85,7 @@ def _far(x: Term) -> float:
     """The literal, if it is that low; else 0."""
     while x.op == "cast":
         x = x.args[0]
-    return float(x.attrs[0]) if x.op == "const" and -float("inf") < x.attrs[0] <= FAR else 0.0
+    return float(x.attrs[0]) if x.op == "const" and -inf < x.attrs[0] <= FAR else 0.0
 
 
 def fainted(loop: Loop, terms: Sequence[Term]) -> Loop | None:
@@ -103,17 +105,16 @@ def fainted(loop: Loop, terms: Sequence[Term]) -> Loop | None:
 
 def keeps_some(kept: Term, dim: Dim) -> bool:
     """Proved: for whatever the other coordinates are, the predicate holds at some place of the dim."""
-    size = const(dim.size) if isinstance(dim.size, int) else make("size", (), (dim.size,))
-    for place in _places(kept, dim, size):
-        inside = logical_and(le(const(0), place), lt(place, size))
+    for place in _places(kept, dim):
+        inside = logical_and(le(const(0), place), lt(place, length(dim)))
         if simplify_index(logical_and(inside, at_place(kept, dim, place))) is const(True):
             return True
     return False
 
 
-def _places(kept: Term, dim: Dim, size: Term) -> Iterator[Term]:
+def _places(kept: Term, dim: Dim) -> Iterator[Term]:
     """Where masks keep something: at the ends of the dim, at the place of a row, counted from either end."""
-    yield from (const(0), size - const(1))
+    yield from (const(0), length(dim) - const(1))
     for row in sorted(kept.dims - {dim}):
         yield iota(row)
-        yield iota(row) + size - (const(row.size) if isinstance(row.size, int) else make("size", (), (row.size,)))
+        yield iota(row) + length(dim) - length(row)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import NamedTuple
 
-from ..egraph.affine import Affine, affine, bounds, combine, compare, to_term
+from ..egraph.affine import Affine, affine, bounds, combine, compare, length, to_term
 from ..egraph.index import floordiv
 from ..egraph.ops import const, iota, make, maximum, minimum, where
 from ..egraph.term import Dim, Term, reduces, subterms, tensors
@@ -176,8 +176,7 @@ def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tu
     if part.dims & set(held):
         return None
     if loop not in part.dims:
-        length = const(loop.size) if isinstance(loop.size, int) else make("size", (), (loop.size,))
-        solved, bound = Solved("upper", ({}, 0), True), where(part, length, const(0))
+        solved, bound = Solved("upper", ({}, 0), True), where(part, length(loop), const(0))
     else:
         solved = _solve(_difference(part), loop) if part.op == "le" else None
         bound = to_term(solved.bound) if solved is not None else None

@@ -108,8 +108,8 @@ def _with_form(region: Region, s: Survey, mode: str, make: Make) -> tuple[Region
     narrow, joins = without_joins(region, s) if _has_special_form(value_of_node(region.output).device) else (region, [])
     if mode != "auto" or not joins or _binds(make(region).plan) or objection(narrow, s) is not None:
         return region, []
-    saved = sum(2 * _bytes(n) / _machine(region).memory for n in joins)
-    if not _binds(make(narrow).plan) or _of_form(narrow, make(narrow).plan) <= saved:
+    saved, plan = sum(2 * _bytes(n) / _machine(region).memory for n in joins), make(narrow).plan
+    if not _binds(plan) or _of_form(narrow, plan) <= saved:
         return region, []
     return narrow, [f"{name_of(n)} ({where_of(n)}): outside: {LOSES}" for n in joins]
 

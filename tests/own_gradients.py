@@ -8,6 +8,15 @@ from onepass.backend import onepass_backend
 WAYS = {"eager": {"inner": "eager", "executor": "tiled"}, "inductor": {}}
 
 
+def heads(rows=40):
+    torch.manual_seed(0)
+    return [torch.randn(2, 3, rows, 16) for _ in range(3)]
+
+
+def attend(q, k, v):
+    return torch.softmax(q @ k.mT / 4, -1) @ v
+
+
 def like_eager(function, *given, way="eager", requires=None):
     """The report of the graph. given: float tensors require grad, of as many as `requires` says."""
     kept = len(given) if requires is None else requires

@@ -5,18 +5,9 @@ import torch
 
 from onepass import GraphPass, report
 from onepass.backend import onepass_backend
-from tests.own_gradients import WAYS, as_tuple, fused, like_eager
+from tests.own_gradients import WAYS, as_tuple, attend, fused, heads, like_eager
 
 pytestmark = pytest.mark.usefixtures("fresh")
-
-
-def heads(rows=40):
-    torch.manual_seed(0)
-    return [torch.randn(2, 3, rows, 16) for _ in range(3)]
-
-
-def attend(q, k, v):
-    return torch.softmax(q @ k.mT / 4, -1) @ v
 
 
 def frozen_weights(q, k, v):

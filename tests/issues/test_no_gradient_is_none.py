@@ -4,18 +4,9 @@ import pytest
 import torch
 
 from onepass.capture import program_of
-from tests.own_gradients import WAYS, fused, like_eager
+from tests.own_gradients import WAYS, attend, fused, heads, like_eager
 
 pytestmark = pytest.mark.usefixtures("fresh")
-
-
-def heads(rows=40):
-    torch.manual_seed(0)
-    return [torch.randn(2, 3, rows, 16) for _ in range(3)]
-
-
-def attend(q, k, v):
-    return torch.softmax(q @ k.mT / 4, -1) @ v
 
 
 def fixed_keys(q, k, v):
