@@ -41,7 +41,8 @@ class Survey:
 
     `broken` holds, for the same two ways, the first unknown operation on a way from a contraction; `axes` what the axes
     of such a value are made of, `mixed` the sizes that a mixture sums over or makes. `numbers`: made of no tensor that
-    the graph is given, so that the device is no part of what it is. `recorded`: gradients are where the node stands.
+    the graph is given, and never written into, so that the device is no part of what it is. `recorded`: gradients are
+    where the node stands.
     """
 
     order: list[fx.Node]
@@ -70,6 +71,7 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     """One walk; scores: what is made of pairs point by point and counts as a product of them, as sums always do."""
     s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, recording(graph.nodes))
     open_scopes: list[str] = []
+    changed = set().union(*(storages(written(n)) for n in graph.nodes if changes_in_place(n)))
     for position, node in enumerate(s.order):
         kind = "other" if moves(node) and not s.numbers[node.all_input_nodes[0]] else kind_of(node)
         if kind == "contraction" and _is_projection(node, s):
@@ -96,7 +98,7 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
         elif plain or reduced:
             s.axes[node] = axes.carried(node, s.axes)
         s.free[node] = _is_free(node, kind, s)
-        made = s.free[node] and node.op in CALLS and not changes_in_place(node)
+        made = s.free[node] and node.op in CALLS and not changes_in_place(node) and storages(node).isdisjoint(changed)
         s.numbers[node] = made and all(s.numbers[n] or shape(n) is None for n in inputs)
         s.broken[node] = _broken(node, kind, s)
         if changes_in_place(node):
@@ -346,6 +348,20 @@ def _is_parameter(node: fx.Node) -> bool:
     return isinstance(value_of_node(node), torch.nn.Parameter) or (
         node.op in ("placeholder", "get_attr") and "parameters" in str(node.target)
     )
+
+
+def written(node: fx.Node) -> fx.Node | None:
+    """The tensor that an operation in place writes into."""
+    target = node.kwargs.get("out", node.args[0] if node.args else None)
+    return target if isinstance(target, fx.Node) else None
+
+
+def storages(node: fx.Node | None) -> set:
+    """The memory of the node's tensors, as equal members of the sets of nodes that share it."""
+    value = None if node is None else value_of_node(node)
+    values = value if isinstance(value, tuple | list) else (value,)
+    strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
+    return {t.untyped_storage()._cdata for t in strided}
 
 
 def moves(node: fx.Node) -> bool:

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import fx
 
-from .capture import value_of_node
 from .grad_modes import records
 from .kinds import changes_in_place, only_looks
-from .region_walk import Survey, root, shape
+from .region_walk import Survey, root, shape, storages, written
 
 if TYPE_CHECKING:
     from .regions import Region
@@ -56,7 +54,7 @@ def overwriting_saved(region: Region, s: Survey, place: fx.Node) -> fx.Node | No
         return None
     saved = set().union(*(_memory(n, s) for n in region.inputs))
     later = (n for n in s.in_place if s.place[n] >= s.place[place])
-    return next((n for n in later if not saved.isdisjoint(_memory(_written(n), s))), None)
+    return next((n for n in later if not saved.isdisjoint(_memory(written(n), s))), None)
 
 
 def first_user(region: Region, place: dict[fx.Node, int]) -> fx.Node:
@@ -94,7 +92,7 @@ def overwriting(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
     between = list(_crossed(reader, place, s))
     if between:
         used = set().union(*(_memory(n, s) for n in (reader, *reader.all_input_nodes)))
-        yield from (n for n in between if not used.isdisjoint(_memory(_written(n), s)))
+        yield from (n for n in between if not used.isdisjoint(_memory(written(n), s)))
 
 
 def _crossed(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
@@ -113,24 +111,13 @@ def kept_apart(region: Region, s: Survey, stands: fx.Node) -> Pairs:
     place = s.place[stands]
     for reader in (*region.nodes, *_moving(region, s, place)):
         for write in _crossed(reader, place, s):
-            written = _written(write)
-            into = written and root(written, s)
+            target = written(write)
+            into = target and root(target, s)
             read = {root(n, s) for n in reader.all_input_nodes} - {into}
             found |= {(into, n) for n in read if into and {into.op, n.op} == {"placeholder"} and shape(n) is not None}
     return found
 
 
-def _written(node: fx.Node) -> fx.Node | None:
-    """The tensor that an operation in place writes into."""
-    written = node.kwargs.get("out", node.args[0] if node.args else None)
-    return written if isinstance(written, fx.Node) else None
-
-
 def _memory(node: fx.Node | None, s: Survey) -> set:
     """Equal members of two nodes' sets: they may share memory, as a cache and a view of it that are both inputs do."""
-    if node is None:
-        return set()
-    value = value_of_node(node)
-    values = value if isinstance(value, tuple | list) else (value,)
-    strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
-    return {root(node, s), *(t.untyped_storage()._cdata for t in strided)}
+    return set() if node is None else {root(node, s), *storages(node)}
