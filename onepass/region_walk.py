@@ -24,6 +24,8 @@ Broken = tuple[fx.Node | None, fx.Node | None]
 WHOLE: Broken = (None, None)
 CALLS = ("call_function", "call_method")
 PICKS = ("getitem", "select")
+# Of numbers alone these make numbers again; of anything else they are borders.
+RUNNING = ("diff", "cumsum")
 # Unknown operations that reduce say so in their names: gumbel_softmax, a user's softmax, argmax, cumsum.
 REDUCING = ("softm", "argm", "cum")
 FOLDS = ("mean", "amax", "amin")
@@ -74,6 +76,8 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     changed = set().union(*(storages(written(n)) for n in graph.nodes if changes_in_place(n)))
     for position, node in enumerate(s.order):
         kind = "other" if moves(node) and not s.numbers[node.all_input_nodes[0]] else kind_of(node)
+        if name_of(node) in RUNNING and all(s.numbers[n] for n in node.all_input_nodes if shape(n) is not None):
+            kind = "creation"
         if kind == "contraction" and _is_projection(node, s):
             kind = "layer"
         mixed = axes.mixture(node, s.axes) if kind in ("contraction", "layer") else None

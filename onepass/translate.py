@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import aten_activations, aten_dots, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces
+from . import aten_activations, aten_dots, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces, running
 from .binders import named_alike
 from .egraph.index import simplify_index
 from .egraph.ops import cast, iota, load
@@ -19,7 +19,7 @@ from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
 
 # Importing them fills HANDLERS.
-TABLES = (aten_activations, aten_dots, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces)
+TABLES = (aten_activations, aten_dots, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces, running)
 
 
 @dataclass(frozen=True)
