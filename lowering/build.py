@@ -170,10 +170,13 @@ class _Builder:
 
     def mapped(self, loop: Loop, rows: Dim | None, grid: tuple[Dim, ...], terms: list[Term]) -> Loop:
         """The loop with a block map, if its guard reads data that is there before the plan runs."""
-        given, loop = loop, fainted(loop, terms) or loop
+        given, loop = loop, fainted(loop, terms, {*grid, rows}, rows) or loop
         whole = {r.args[0].args[0] for a in given.accumulators if a.gauge is not None for r in a.reductions}
         if given.guard is not None and any(map(faint, whole)):
             self.say(f"scores masked by a number far below count as absent: each row keeps something along {loop.dim}")
+        if loop is not given and not loop.faint:
+            self.say(f"scores masked by a number far below count as absent where limits of {loop.dim} keep any")
+            return loop
         found = block_map(loop.guard, loop.dim, rows, grid, [s.output.name for s in self.level], loop.faint)
         if found is None or all(r.exact for r in loop.ranges):
             return given

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
 from math import inf
 
 from ..egraph.affine import length
 from ..egraph.index import simplify_index
-from ..egraph.ops import const, iota, le, logical_and, lt, make
+from ..egraph.ops import const, iota, le, logical_and, logical_or, lt, make, where
 from ..egraph.term import Dim, Term, subterms
 from .cuts import at_place
-from .limits import EVERYWHERE, conjunction, conjuncts
-from .plan import Loop
+from .limits import EVERYWHERE, conjunction, conjuncts, ranges
+from .plan import Loop, Range
 
 FAR = -(2.0**15)  # scores that are less than it anyway, all of a row, are left out of account
 HIDDEN = -(2.0**100)  # what executors put there: times a factor it is not rounded, so that all of a row stay alike
@@ -88,9 +90,10 @@ def _far(x: Term) -> float:
     return float(x.attrs[0]) if x.op == "const" and -inf < x.attrs[0] <= FAR else 0.0
 
 
-def fainted(loop: Loop, terms: Sequence[Term]) -> Loop | None:
+def fainted(loop: Loop, terms: Sequence[Term], known: set[Dim], rows: Dim | None) -> Loop | None:
     """The loop with the mask of its scores as its guard; None where they have none, or where more is asked for of a row
-    that keeps nothing than that its scores weigh alike.
+    that keeps nothing than that its scores weigh alike. Limits that are known in front of the loop leave nothing to be
+    told by a map, so that it is faint no more. known: the dims whose coordinates are.
     """
     found = [a.gauge and faint(a.gauge) for a in loop.accumulators]
     if loop.guard is not None or not all(x and x.alike for x in found) or len({x.kept for x in found}) != 1:
@@ -98,9 +101,52 @@ def fainted(loop: Loop, terms: Sequence[Term]) -> Loop | None:
     mine = {r for a in loop.accumulators for r in a.reductions}
     if any(n.op == "scale" and n.args[0] in mine for term in terms for n in subterms(term)):
         return None
-    states = tuple(replace(a, gauge=x.seen) for a, x in zip(loop.accumulators, found, strict=True))
     guard = conjunction(conjuncts(found[0].kept))
-    return replace(loop, accumulators=states, guard=guard, ranges=(EVERYWHERE,), faint=True)
+    pairs = list(zip(loop.accumulators, found, strict=True))
+    gauged = lambda change: tuple(replace(a, gauge=change(x.seen)) for a, x in pairs)
+    limits = ranges(guard, loop.dim, rows) if guard.dims <= known | {loop.dim} else ()
+    nothing = _keeps_nothing(limits, loop.dim, rows)
+    if nothing.op != "const":
+        limits = tuple(_everywhere_if(nothing, r, loop.dim) for r in limits)
+        guard = reduce(logical_or, (_inside(r, loop.dim) for r in limits))
+        states = gauged(lambda seen: where(nothing, const(0.0), seen))
+        return replace(loop, accumulators=states, guard=guard, ranges=limits)
+    return replace(loop, accumulators=gauged(lambda seen: seen), guard=guard, ranges=(EVERYWHERE,), faint=True)
+
+
+def _keeps_nothing(found: Sequence[Range], dim: Dim, rows: Dim | None) -> Term:
+    """Where all the ranges are empty; false where they are not known, or rows differ."""
+    if not found or not all(r.exact and rows not in _dims_of(r) for r in found):
+        return const(False)
+    empty = [reduce(logical_or, _crossings(r, length(dim)), const(False)) for r in found]
+    return simplify_index(reduce(logical_and, empty))
+
+
+def _dims_of(found: Range) -> set[Dim]:
+    return set().union(*(limit.bound.dims for limit in (*found.uppers, *found.lowers)))
+
+
+def _everywhere_if(nothing: Term, found: Range, dim: Dim) -> Range:
+    """The range, or the whole dim where the predicate holds."""
+    ends = ((found.uppers, length(dim)), (found.lowers, const(0)))
+    return Range(*(tuple(replace(x, bound=where(nothing, end, x.bound)) for x in limits) for limits, end in ends), True)
+
+
+def _inside(found: Range, dim: Dim) -> Term:
+    j = iota(dim)
+    return reduce(logical_and, (*(lt(j, x.bound) for x in found.uppers), *(le(x.bound, j) for x in found.lowers)))
+
+
+def _crossings(found: Range, size: Term) -> Iterator[Term]:
+    """Which two ends of a range in 0 .. size may leave nothing between them."""
+    uppers, lowers = ((*(limit.bound for limit in limits), None) for limits in (found.uppers, found.lowers))
+    for upper, lower in product(uppers, lowers):
+        if upper is not None or lower is not None:
+            yield simplify_index(le(size if upper is None else upper, const(0) if lower is None else lower))
+
+
+def _dims_of(found: Range) -> set[Dim]:
+    return set().union(*(limit.bound.dims for limit in (*found.uppers, *found.lowers)))
 
 
 def keeps_some(kept: Term, dim: Dim) -> bool:

@@ -6,6 +6,7 @@ data decides, as with padding, a block map leaves out what no row needs.
 
 import math
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -63,10 +64,13 @@ KEPT = {
     "rows that keep nothing": _filled(LATE, -1e9),
     "nothing kept": _filled(NEVER, LEAST),
     "near": _filled(CAUSAL, FAR / 2),
-    "beside infinity": lambda q, k, v: torch.softmax(
-        torch.where(CAUSAL(*_places(q @ k.mT)), (q @ k.mT).masked_fill(_places(q @ k.mT)[1] < 5, -math.inf), -1e9), -1
-    )
-    @ v,
+    "beside infinity": lambda q, k, v: (
+        torch.softmax(
+            torch.where(CAUSAL(*_places(q @ k.mT)), (q @ k.mT).masked_fill(_places(q @ k.mT)[1] < 5, -math.inf), -1e9),
+            -1,
+        )
+        @ v
+    ),
 }
 
 
@@ -198,6 +202,68 @@ def _by_name(plan, inputs):
 
 def _near(found, exact):
     torch.testing.assert_close(found.double(), exact, atol=2e-5, rtol=2e-5)
+
+
+# Where a number that is read says how far to look: decoding with a cache that is longer than what it holds
+
+
+def _limited(keep, q, k, v, place):
+    score = q @ k.mT / 4
+    return torch.softmax(score + torch.where(keep(torch.arange(150), place[:, None, None, None]), 0.0, LEAST), -1) @ v
+
+
+def _with_its_logarithm(q, k, v, place):
+    score = (q @ k.mT / 4).masked_fill(torch.arange(150) > place[:, None, None, None], -1e9)
+    return torch.softmax(score, -1) @ v, score.logsumexp(-1)
+
+
+LIMITED = {
+    "a place": (partial(_limited, lambda j, place: j <= place), 1),
+    "a window": (partial(_limited, lambda j, place: (j <= place) & (place - j < 20)), 2),
+    "counted from the end": (partial(_limited, lambda j, place: 149 - j <= place), 1),
+    "two places": (partial(_limited, lambda j, place: (j == place) | (j == place + 20)), 4),
+    "nothing": (partial(_limited, lambda j, place: (j <= place) & (j > place)), 0),
+    "its logarithm": (_with_its_logarithm, 0),
+}
+PLACES = [-30, -1, 0, 70, 140, 149, 300]
+
+
+def _limited_inputs(name):
+    torch.manual_seed(0)
+    tensors = [torch.randn(len(PLACES), 2, n, 16) for n in (3, 150, 150)] + [torch.tensor(PLACES)]
+    found = optimize_all(translate(program_of(LIMITED[name][0], *tensors)).results)
+    return tensors, found.plan, dict(zip(("q", "k", "v", "place"), tensors, strict=True))
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_a_number_that_is_read_limits_the_loop(name):
+    (kernel,) = _limited_inputs(name)[1].kernels
+    (loop,) = kernel.loops
+    assert not loop.faint and all(r.exact for r in loop.ranges)
+    assert len(loop.limits) == LIMITED[name][1]
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_limits_without_keys_are_as_in_eager(name, tiles):
+    tensors, plan, named = _limited_inputs(name)
+    for found, exact in zip(tiled_results(plan, named, {}), _exactly(name, tensors), strict=True):
+        _near(found, exact)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("name", LIMITED)
+def test_limits_without_keys_in_a_kernel(name, parts):
+    tensors, plan, named = _limited_inputs(name)
+    given = [named[x.name] for x in plan.inputs]
+    results = Launcher(plan, Config(16, 16, 4, 1, parts)).bind([x.name for x in plan.inputs], given, {})(given)
+    for found, exact in zip(results, _exactly(name, tensors), strict=True):
+        _near(found, exact)
+
+
+def _exactly(name, tensors):
+    exact = LIMITED[name][0](*(x.double() if x.is_floating_point() else x for x in tensors))
+    return exact if isinstance(exact, tuple) else (exact,)
 
 
 def test_bits_of_a_mask_choose_any_number():
