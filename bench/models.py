@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from threading import BrokenBarrierError
@@ -65,7 +65,10 @@ def _sound(batch: int, length: int) -> dict:
 
 @dataclass(frozen=True)
 class Layers:
-    """A model of `transformers` by the names of its classes, the sizes of one of its releases, and its inputs."""
+    """A model of `transformers` by the names of its classes, the sizes of one of its releases, and its inputs.
+
+    cached: one more token behind so many of `length`, the static cache's; such a call is timed as a captured graph.
+    """
 
     model: str
     config: str
@@ -75,6 +78,7 @@ class Layers:
     inputs: Callable[[int, int], dict] = _ids
     call: dict = field(default_factory=lambda: {"use_cache": False})
     part: str = ""
+    cached: int = 0
 
 
 _TEXT = {"vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -111,6 +115,10 @@ MODELS = {
     "Whisper large": Layers("WhisperModel", "WhisperConfig", 8, 1500, {**_TEXT, "d_model": 1280, "num_mel_bins": 128,
         "encoder_attention_heads": 20, "encoder_ffn_dim": 5120, "decoder_attention_heads": 20}, _sound, {}, "encoder"),
 }  # fmt: skip
+MODELS |= {
+    f"{name}, a token": replace(MODELS[name], batch=16, length=8192, cached=4096, call={"use_cache": True})
+    for name in ("Llama 3 8B", "Qwen3 8B")
+}
 DEPTHS = ("num_hidden_layers", "num_layers", "n_layer", "encoder_layers", "decoder_layers")
 
 
@@ -130,6 +138,34 @@ def built(layers: Layers, depth: int, attention: str, device: str = "cuda") -> t
     return getattr(model, layers.part) if layers.part else model
 
 
+def _given(layers: Layers, model: torch.nn.Module, inputs: dict) -> dict:
+    """The inputs, with a cache of its own for a model that is given one: alike for all, each call writes into it."""
+    if not layers.cached:
+        return inputs
+    from transformers import StaticCache
+
+    config, dtype = model.config, next(model.parameters()).dtype
+    cache = StaticCache(config=config, max_cache_len=layers.length)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    cache.early_initialization(layers.batch, config.num_key_value_heads, width, dtype, torch.device("cuda"))
+    seeded = torch.Generator("cuda").manual_seed(0)
+    for layer in cache.layers:
+        for held in (layer.keys, layer.values):
+            known = held[:, :, : layers.cached]
+            known.copy_(torch.randn(known.shape, device="cuda", dtype=torch.bfloat16, generator=seeded))
+        layer.cumulative_length.fill_(layers.cached)
+    return {**inputs, "past_key_values": cache}
+
+
+def _captured(call: Callable) -> Callable:
+    """The call as one CUDA graph, so that the host's time does not count."""
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
 def _result(model: Callable, inputs: dict) -> torch.Tensor:
     return model(**inputs)[0]
 
@@ -138,9 +174,9 @@ def _exact(layers: Layers, depth: int, inputs: dict) -> tuple[torch.Tensor, floa
     """The first output in float32, and eager's own error."""
     with TURN:
         model = built(layers, depth, "eager")
-        own = _result(model, inputs).float()
+        own = _result(model, _given(layers, model, inputs)).float()
         wide = {k: v.float() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in inputs.items()}
-        exact = _result(model.float(), wide)
+        exact = _result(model.float(), _given(layers, model, wide))
         del model
         torch.cuda.empty_cache()
     return exact, _off(own, exact)
@@ -177,11 +213,13 @@ def _ready(layers: Layers, depth: int, inputs: dict) -> tuple[dict[str, Callable
     for name, (attention, backend) in CONTESTANTS.items():
         torch._dynamo.reset()
         try:
-            compiled = torch.compile(built(layers, depth, attention), backend=backend, dynamic=False)
-            error = _off(_result(compiled, inputs), exact)
+            model = built(layers, depth, attention)
+            compiled, given = torch.compile(model, backend=backend, dynamic=False), _given(layers, model, inputs)
+            error = _off(_result(compiled, given), exact)
             note = "" if error <= 1.5 * own else f"off by {error:.3g}, eager by {own:.3g}"
             print(layers.model, name, f"{time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
-            calls[name] = lambda compiled=compiled: compiled(**inputs)
+            call = lambda compiled=compiled, given=given: compiled(**given)
+            calls[name] = _captured(call) if layers.cached else call
             found[name] = {"error": f"{error:.3g} ({own:.3g})", "note": note}
         except Exception as failure:
             found[name] = {"note": said(failure)}
@@ -208,7 +246,7 @@ def rows(name: str, depth: int) -> list[dict]:
     """Compiles and checks, waits for the other models, then times alone."""
     layers = MODELS[name]
     try:
-        inputs = {**layers.inputs(layers.batch, layers.length), **layers.call}
+        inputs = {**layers.inputs(layers.batch, 1 if layers.cached else layers.length), **layers.call}
         calls, found = _ready(layers, depth, inputs)
         found["onepass"]["note"] = "; ".join(filter(None, (found["onepass"]["note"], _told())))
     except Exception as failure:
@@ -225,7 +263,7 @@ def rows(name: str, depth: int) -> list[dict]:
             ms = times[each]
             found[each] |= {"ms": statistics.median(ms), "least_ms": min(ms), "most_ms": max(ms)}
             found[each]["peak_mib"] = _peak(call)
-    known = {"model": name, "batch": layers.batch, "length": layers.length}
+    known = {"model": name, "batch": layers.batch, "length": layers.cached or layers.length}
     return [{**known, "contestant": each, **facts} for each, facts in found.items()]
 
 
