@@ -23,6 +23,8 @@ COORDINATES = ("i, j = (torch.arange(n, device=s.device) for n in s.shape[-2:])"
 STABLE = {
     "torch.exp(s - torch.logsumexp(s, -1, keepdim=True))": "s.softmax(-1)",
     "torch.exp(s - s.logsumexp(-1, keepdim=True))": "s.softmax(-1)",
+    # Twice float64's least number overflows where twice the narrower one of the program may not.
+    "torch.finfo(s.dtype).min": "torch.finfo(s.dtype).min / 8",
 }
 FILLS = ("-math.inf", "-1e4", "torch.finfo(s.dtype).min")
 
