@@ -111,11 +111,15 @@ def of_steps(config: Config, width: int) -> Config:
 
 
 def cube_config(lead: int, carried: int, width: int) -> Config:
-    """For tiles of three dims: places of the leading one, elements of accumulators for each row, and of a held row."""
+    """For tiles of three dims: places of the leading one, elements of accumulators for each row, and of a held row.
+
+    Rows are a power of two, whatever a held row's width is.
+    """
     warps = 8 if CARRIED * 128 < 16 * carried or (carried <= lead and lead >= 8) else 4
     loop = 32 if carried <= lead < 16 else 16
     rows = CARRIED * 32 * warps // carried if carried > lead else WIDE * 32 * warps // (lead * loop)
-    return Config(max(16, min(128, rows, KEPT // (lead * width))), loop, warps, 2)
+    rows = min(128, rows, KEPT // (lead * width))
+    return Config(max(16, 1 << (rows.bit_length() - 1)), loop, warps, 2)
 
 
 def candidates(width: int) -> tuple[Config, ...]:

@@ -206,7 +206,16 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
         if _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
             nodes.add(node)
             waiting.extend(node.all_input_nodes)
+    nodes -= {n for n in nodes - owned if nodes.isdisjoint(n.all_input_nodes) and _splits_rows(n)}
     return Region(*in_order(nodes, s), outputs, anchor, frozenset(owned))
+
+
+def _splits_rows(node: fx.Node) -> bool:
+    """Gives the flattened rows of a batch their axes back, which costs nothing in front: the tensor says where each ends."""
+    if name_of(node) not in ("view", "reshape", "unflatten", "_unsafe_view"):
+        return False
+    old, new = shape(node.all_input_nodes[0]), shape(node)
+    return None not in (old, new) and len(old) == 2 < len(new) and old[-1] == new[-1]
 
 
 def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:
