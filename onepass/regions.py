@@ -211,7 +211,7 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
 
 
 def _splits_rows(node: fx.Node) -> bool:
-    """Gives the flattened rows of a batch their axes back, which costs nothing in front: the tensor says where each ends."""
+    """Gives flattened rows of a batch their axes back: in front it costs nothing, and a tensor says where each ends."""
     if name_of(node) not in ("view", "reshape", "unflatten", "_unsafe_view"):
         return False
     old, new = shape(node.all_input_nodes[0]), shape(node)

@@ -24,6 +24,7 @@ from .floats import settle_floats
 from .fused import Fused
 from .grad_modes import attach_unrecorded, detach_unrecorded, recording, records
 from .in_place import make_functional
+from .layouts import laid_out
 from .loads import Make, Reads, fuse, hints, with_tail
 from .lowering.plan import NotPlannable
 from .named_sizes import name_sizes
@@ -180,7 +181,7 @@ def _merge(reports: dict[str, RegionReport], new: RegionReport, where: str) -> N
 
 
 def _strides(node: fx.Node) -> tuple[int | str, ...]:
-    return tuple(map(size_of, value_of_node(node).stride()))
+    return tuple(map(size_of, laid_out(node).stride()))
 
 
 # Surgery --------------------------------------------------------------------------------------------------------------
@@ -207,6 +208,7 @@ def insert(graph: fx.Graph, region, answer: Fused, stands: fx.Node, given: dict[
         call.meta |= {kind: values} if len(values) == len(results) else {}
     for old, result in zip(region.outputs, results, strict=True):
         result.meta = {name: old.meta[name] for name in KEPT_META if name in old.meta}
+        result.meta |= {name: laid_out(old) for name in KEPT_META[:2] if name in old.meta}
         old.replace_all_uses_with(result)
         given[old] = result
     for node in reversed(region.nodes):

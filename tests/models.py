@@ -25,10 +25,13 @@ TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 @dataclass
 class Scale:
-    """How much wider than their records models are built, and longer their inputs: survey_models.py changes it."""
+    """How much wider than their records models are built, how long their inputs are, and which attention the library
+    is asked for: survey_models.py changes it.
+    """
 
     widths: int = 1
     length: int = 19
+    attention: str = "eager"
 
     def of(self, name: str, size):
         if isinstance(size, dict):
@@ -59,7 +62,7 @@ def maker(model: str, config: str, /, **sizes):
         import transformers
 
         scaled = {name: SCALE.of(name, size) for name, size in sizes.items()}
-        chosen = getattr(transformers, config)(**scaled, attn_implementation="eager")
+        chosen = getattr(transformers, config)(**scaled, attn_implementation=SCALE.attention)
         return getattr(transformers, model)(chosen).eval()
 
     return build

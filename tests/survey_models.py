@@ -45,7 +45,7 @@ code is changed. *Fused* counts attention calls in one forward; *right* compares
 def line(name: str, chosen: argparse.Namespace) -> str:
     """One row of the table."""
     (model,) = [x for x in ALL if x.name == name]
-    SCALE.widths, SCALE.length = chosen.widths, chosen.length
+    SCALE.widths, SCALE.length, SCALE.attention = chosen.widths, chosen.length, chosen.attention
     torch._dynamo.reset()
     report.forget()
     operator.forget()
@@ -101,6 +101,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32", choices=["float32", "float16", "bfloat16"])
     parser.add_argument("--widths", type=int, default=1, help="how much wider than their records models are built")
     parser.add_argument("--length", type=int, default=SCALE.length, help="tokens of an input")
+    parser.add_argument("--attention", default="eager", help="what the library is asked for: eager, or sdpa")
     parser.add_argument("--workers", type=int, default=1, help="models at a time")
     return parser.parse_args(arguments)
 
