@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .ops import INTEGER_RANGES, const, make
-from .term import Dim, Term
+from .term import Dim, Term, subterms
 
 Affine = tuple[dict[Term, int], int]
 Ends = tuple[int | None, int | None]
@@ -163,7 +163,9 @@ def split_multiple(x: Term, divisor: int) -> tuple[Term, Term]:
 
 
 def compare(op: str, left: Term, right: Term) -> Term:
-    """le, lt or eq of two integer terms in normal form: le only (a < b is a + 1 ≤ b), nothing on both sides twice."""
+    """le, lt or eq of two integer terms in normal form: le only (a < b is a + 1 ≤ b), nothing on both sides twice, the
+    constant on the side that reads nothing.
+    """
     form = combine(affine(left), affine(right), -1)
     if op == "lt":
         op, form = "le", (form[0], form[1] + 1)
@@ -179,4 +181,7 @@ def compare(op: str, left: Term, right: Term) -> Term:
     k = form[1]
     if op == "eq" and repr(to_term((positive, 0))) > repr(to_term((negative, 0))):
         positive, negative, k = negative, positive, -k
+    one, other = (any(n.op == "load" for a in side for n in subterms(a)) for side in (positive, negative))
+    if one != other and (k > 0) == one:  # a sum with data may overflow
+        return make(op, (to_term((positive, 0 if one else k)), to_term((negative, -k if one else 0))))
     return make(op, (to_term((positive, max(k, 0))), to_term((negative, max(-k, 0)))))

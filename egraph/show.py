@@ -10,7 +10,7 @@ from collections import Counter
 from .term import Term, subterms
 
 _INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("·", 2), "div": ("/", 2), "floordiv": ("//", 2), "mod": ("%", 2)}
-_INFIX |= {"lt": ("<", 0), "le": ("≤", 0), "eq": ("=", 0), "and": ("∧", -1), "or": ("∨", -1), "pow": ("^", 3)}
+_INFIX |= {"lt": ("<", 0), "le": ("≤", 0), "eq": ("=", 0), "and": ("∧", -1), "or": ("∨", -2), "pow": ("^", 3)}
 LONG = 2000  # characters of a line that still is written out
 _FOLDS = {"sum": "Σ", "prod": "Π", "rescaled": "⊕"}
 

@@ -46,7 +46,11 @@ def faint(gauge: Term) -> Faint | None:
     hidden = lambda n: n.op == "const" and n.attrs[0] == -inf
     if found is None or any(map(hidden, subterms(found.seen))) or any(map(_may_mask, _added(found.seen))):
         return None
-    return found
+    return None if any(map(_is_far, _added(found.seen))) else found  # else a row's kept scores may be far below too
+
+
+def _is_far(x: Term) -> bool:
+    return x.op == "const" and abs(x.attrs[0]) >= -FAR
 
 
 def _added(x: Term) -> Iterator[Term]:

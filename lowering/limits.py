@@ -11,9 +11,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ..egraph.affine import Affine, affine, bounds, combine, compare, length, to_term
-from ..egraph.index import floordiv
+from ..egraph.index import floordiv, simplify_index
 from ..egraph.ops import const, iota, make, maximum, minimum, where
-from ..egraph.term import Dim, Term, reduces, subterms, tensors
+from ..egraph.term import Dim, Term, rebuild, reduces, subterms, tensors
 from .plan import BlockMap, Limit, Range
 
 MOST_CLAUSES = 16  # of a guard in disjunctive form; one with more is not looked into
@@ -182,7 +182,29 @@ def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tu
         bound = to_term(solved.bound) if solved is not None else None
     if solved is None or loop in bound.dims or (rising := _direction(bound, rows)) is None:
         return None
-    return solved.side, Limit(bound, rising >= 0), solved.exact
+    return solved.side, Limit(_within(bound, length(loop)), rising >= 0), solved.exact
+
+
+def _within(bound: Term, size: Term) -> Term:
+    """A bound that reads data, within 0 .. size, so that nothing added to it overflows and 32 bits hold it."""
+    if not any(n.op == "load" for n in subterms(bound)):
+        return bound
+    form, k = affine(bound)
+    return maximum(minimum(to_term((form, 0)), simplify_index(size - const(k))), const(-k)) + const(k)
+
+
+def without_clamps(bound: Term, loop: Dim) -> Term:
+    """The bound as a reader wants it: what data says, wherever it lies."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        if made.op == "maximum" and made.args[0].op == "minimum" and made.args[1].op == "const":
+            data, most = made.args[0].args
+            if simplify_index(most - made.args[1]) is length(loop):
+                return data
+        return made
+
+    return simplify_index(rebuild(bound, change))
 
 
 def _direction(x: Term, rows: Dim | None) -> int | None:

@@ -30,6 +30,7 @@ from .given import unproved
 from .lowering.build import plan_stores
 from .lowering.gluon_bind import bind
 from .lowering.guard_bits import packed
+from .lowering.limits import without_clamps
 from .lowering.parts import said
 from .lowering.plan import NotPlannable, Plan, Store
 from .lowering.schedule.solved import Kept
@@ -343,7 +344,8 @@ def _mask(loop) -> str:
 
 
 def _span(dim, found) -> str:
-    lowers, uppers = (", ".join(show(limit.bound) for limit in side) for side in (found.lowers, found.uppers))
+    bounds = lambda limits: ", ".join(show(without_clamps(limit.bound, dim)) for limit in limits)
+    lowers, uppers = bounds(found.lowers), bounds(found.uppers)
     said = f"{lowers} ≤ {dim}" if lowers else f"{dim}" if uppers else f"all {dim}"
     return said + (f" < {uppers}" if uppers else "") + ("" if found.exact else ", tested")
 

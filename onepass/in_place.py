@@ -17,6 +17,7 @@ from .capture import value_of_node
 from .grad_modes import recording
 from .kinds import RESHAPING, changes_in_place, is_aten, kind_of, name_of
 from .region_walk import Survey, shape, survey
+from .writes import respell
 
 MAKES_NEW_MEMORY = ("contraction", "pointwise", "creation", "layer", "reduction")
 MAY_RETURN_ITS_INPUT = ("dropout", "clone", "contiguous")
@@ -25,6 +26,7 @@ _OPERATORS = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
 
 def make_functional(graph: fx.Graph) -> int:
     """How many operations were rewritten. What might be seen elsewhere, or would change a dtype or shape, stays."""
+    respell(graph)
     reshaped = _views_made(graph)
     known = survey(graph)
     return reshaped + sum(_rewritten(node, known) for node in known.in_place)

@@ -5,7 +5,10 @@ A name that is in no list is a border ("other"): regions end there. Used by regi
 
 from __future__ import annotations
 
+import inspect
 import operator
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import fx
@@ -94,13 +97,42 @@ def changes_in_place(node: fx.Node) -> bool:
         return False
     if node.kwargs.get("out") is not None:
         return True
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None:
-        return schema.is_mutable
+    if known := schemas(node):
+        return any(schema.is_mutable for schema in known)
+    if inplace_argument(node) is not None:
+        return True
     name = name_of(node)
     if node.op == "call_function" and name in _IN_PLACE_OPERATORS:
         return getattr(node.target, "__module__", "") in ("operator", "_operator")
     return name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_", "not_")
+
+
+def schemas(node: fx.Node) -> tuple:
+    """Of an operator of torch's or a library's: of all overloads, where the call does not say which."""
+    if isinstance(node.target, torch._ops.OpOverloadPacket):
+        return tuple(getattr(node.target, name)._schema for name in node.target.overloads())
+    schema = getattr(node.target, "_schema", None)
+    return () if schema is None else (schema,)
+
+
+def inplace_argument(node: fx.Node) -> dict | None:
+    """The arguments beside `inplace` of a call that sets it, by name and in order; None of any other."""
+    names = _parameters(node.target) if node.op == "call_function" else ()
+    if "inplace" not in names:
+        return None
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    rest = {name: given[name] for name in names if name in given and name != "inplace"}
+    return rest if given.get("inplace") else None
+
+
+@lru_cache(maxsize=512)
+def _parameters(function: Callable) -> tuple[str, ...]:
+    if getattr(function, "__module__", "") != "torch.nn.functional":
+        return ()
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except ValueError:
+        return ()
 
 
 def only_looks(node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ from .capture import size_of, value_of_node
 from .egraph.cost import NOMINAL
 from .grad_modes import recording
 from .kinds import INTERIOR, VECTOR_NORMS, changes_in_place, is_aten, is_higher_order, kind_of, name_of
+from .writes import writes
 
 Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
@@ -73,7 +74,7 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     """One walk; scores: what is made of pairs point by point and counts as a product of them, as sums always do."""
     s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, recording(graph.nodes))
     open_scopes: list[str] = []
-    changed = set().union(*(storages(written(n)) for n in graph.nodes if changes_in_place(n)))
+    changed = set().union(*(storages(target) for n in graph.nodes for target in writes(n)))
     for position, node in enumerate(s.order):
         kind = "other" if moves(node) and not s.numbers[node.all_input_nodes[0]] else kind_of(node)
         if name_of(node) in RUNNING and all(s.numbers[n] for n in node.all_input_nodes if shape(n) is not None):
@@ -354,15 +355,9 @@ def _is_parameter(node: fx.Node) -> bool:
     )
 
 
-def written(node: fx.Node) -> fx.Node | None:
-    """The tensor that an operation in place writes into."""
-    target = node.kwargs.get("out", node.args[0] if node.args else None)
-    return target if isinstance(target, fx.Node) else None
-
-
-def storages(node: fx.Node | None) -> set:
+def storages(node: fx.Node) -> set:
     """The memory of the node's tensors, as equal members of the sets of nodes that share it."""
-    value = None if node is None else value_of_node(node)
+    value = value_of_node(node)
     values = value if isinstance(value, tuple | list) else (value,)
     strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
     return {t.untyped_storage()._cdata for t in strided}

@@ -26,7 +26,7 @@ def differences(call: Call) -> Value:
         raise call.refuse("is supported with one number in front")
 
     def pull(index):
-        at = lambda x, i: x.at((*index[:axis], simplify_index(i), *index[axis + 1 :]))
+        at = lambda x, i: convert(x.at((*index[:axis], simplify_index(i), *index[axis + 1 :])), "int64")
         step = lambda later, earlier: stored(simplify_index(apply("sub", later, earlier)), call.meta.dtype)
         i = index[axis]
         if front is None:
@@ -42,8 +42,8 @@ def running_sum(call: Call) -> Value:
     """Σ_{j ≤ i} x[j] = (i + 1) · x, of what is the same for every j."""
     source = call["self"]
     axis, dtype = source.axis(call["dim"]), kind_of(call.meta.dtype)
-    if dtype != "int64":
-        raise call.refuse("is supported of integers")
+    if dtype != "int64" or not source.shape:
+        raise call.refuse("is supported of integers along an axis")
 
     def pull(index):
         j = iota(call.binder(source.shape[axis]))

@@ -15,7 +15,8 @@ from torch import fx
 
 from .grad_modes import records
 from .kinds import changes_in_place, only_looks
-from .region_walk import Survey, root, shape, storages, written
+from .region_walk import Survey, root, shape, storages
+from .writes import writes
 
 if TYPE_CHECKING:
     from .regions import Region
@@ -54,7 +55,7 @@ def overwriting_saved(region: Region, s: Survey, place: fx.Node) -> fx.Node | No
         return None
     saved = set().union(*(_memory(n, s) for n in region.inputs))
     later = (n for n in s.in_place if s.place[n] >= s.place[place])
-    return next((n for n in later if not saved.isdisjoint(_memory(written(n), s))), None)
+    return next((n for n in later if not saved.isdisjoint(_touched(n, s))), None)
 
 
 def first_user(region: Region, place: dict[fx.Node, int]) -> fx.Node:
@@ -92,7 +93,7 @@ def overwriting(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
     between = list(_crossed(reader, place, s))
     if between:
         used = set().union(*(_memory(n, s) for n in (reader, *reader.all_input_nodes)))
-        yield from (n for n in between if not used.isdisjoint(_memory(written(n), s)))
+        yield from (n for n in between if not used.isdisjoint(_touched(n, s)))
 
 
 def _crossed(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
@@ -111,13 +112,18 @@ def kept_apart(region: Region, s: Survey, stands: fx.Node) -> Pairs:
     place = s.place[stands]
     for reader in (*region.nodes, *_moving(region, s, place)):
         for write in _crossed(reader, place, s):
-            target = written(write)
-            into = target and root(target, s)
-            read = {root(n, s) for n in reader.all_input_nodes} - {into}
-            found |= {(into, n) for n in read if into and {into.op, n.op} == {"placeholder"} and shape(n) is not None}
+            into = {root(target, s) for target in writes(write)}
+            read = {root(n, s) for n in reader.all_input_nodes} - into
+            pairs = ((a, b) for a in into for b in read if shape(b) is not None)
+            found |= {(a, b) for a, b in pairs if {a.op, b.op} == {"placeholder"}}
     return found
 
 
-def _memory(node: fx.Node | None, s: Survey) -> set:
+def _memory(node: fx.Node, s: Survey) -> set:
     """Equal members of two nodes' sets: they may share memory, as a cache and a view of it that are both inputs do."""
-    return set() if node is None else {root(node, s), *storages(node)}
+    return {root(node, s), *storages(node)}
+
+
+def _touched(node: fx.Node, s: Survey) -> set:
+    """The memory that the operation writes into."""
+    return set().union(*(_memory(target, s) for target in writes(node)))

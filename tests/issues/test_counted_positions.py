@@ -64,6 +64,16 @@ def _narrow(q, k, v):
     return _attention(q, k, v, places > 90)
 
 
+def _of_bools(q, k, v):
+    """An integer in front makes integers of bools."""
+    jumps = torch.diff(torch.arange(k.shape[2]) > 4, prepend=torch.ones(1, dtype=torch.long))
+    return _attention(q, k, v, torch.arange(k.shape[2]) < 9, 0.5 * jumps)
+
+
+def _of_a_number(q, k, v):
+    return _attention(q, k, v, torch.arange(k.shape[2]) < 9, 0.1 * torch.tensor(3).cumsum(0))
+
+
 def _along_rows(q, k, v):
     counted = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).cumsum(0)
     return _attention(q, k, v, counted > torch.arange(k.shape[2]))
@@ -79,6 +89,8 @@ MASKS = {
     _counted_bias: CAUSAL,
     _narrow: None,
     _along_rows: CAUSAL,
+    _of_bools: "j < 9",
+    _of_a_number: "j < 9",
 }
 
 
@@ -96,7 +108,7 @@ def test_what_is_made_of_numbers_is_a_loops_limit(function):
     assert not report.refusals and not report.failures
     if MASKS[function] is not None:
         assert region.kernels[0].masks == (MASKS[function],)
-    assert ("cumsum" in str(region.around)) == (function in (_every_second, _two_sequences))
+    assert ("cumsum" in str(region.around)) == (function in (_every_second, _two_sequences, _of_a_number))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
