@@ -35,6 +35,12 @@ class Faint:
     fill: float
     alike: bool = True
 
+    def beneath(self, inner: Faint | None) -> Faint:
+        """With what it sees masked by the same number, to which nothing adds."""
+        if inner is None or not inner.alike or inner.fill != self.fill or self.fill > ABSORBING:
+            return self
+        return Faint(logical_and(self.kept, inner.kept), inner.seen, self.fill)
+
     def plus(self, other: Term) -> Faint:
         seen = other if self.seen.op == "const" and self.seen.attrs[0] == 0 else self.seen + other
         return Faint(self.kept, seen, self.fill, self.alike and self.fill <= ABSORBING)
@@ -74,8 +80,8 @@ def _faint(x: Term) -> Faint | None:
         case "where":
             kept, yes, no = x.args
             if fill := _far(no):
-                return Faint(kept, yes, fill)
-            return Faint(make("not", (kept,)), no, fill) if (fill := _far(yes)) else None
+                return Faint(kept, yes, fill).beneath(_faint(yes))
+            return Faint(make("not", (kept,)), no, fill).beneath(_faint(no)) if (fill := _far(yes)) else None
         case "add":
             one, other = map(_faint, x.args)
             if one and other:

@@ -60,12 +60,19 @@ def _two_numbers(q, k, v):
     return torch.softmax(score.masked_fill(j > 1, -1e9).masked_fill(j < 3, -1e8), -1) @ v
 
 
+def _masked_twice(q, k, v):
+    score, (i, j) = q @ k.mT / 4, _places(q @ k.mT)
+    score = score + torch.where(j <= i, 0.0, LEAST)
+    return torch.softmax(torch.where(i - j < 7, score, LEAST), -1) @ v
+
+
 LATE = lambda i, j: j <= i - 4  # the first rows keep nothing
 NEVER = lambda i, j: (j < i) & (i < j)
 SKIPPED = {
     "filled": (_filled(CAUSAL, -1e9), "j < i + 1"),
     "least": (_filled(CAUSAL, LEAST), "j < i + 1"),
     "added": (_added(WINDOW, LEAST), "i - 6 ≤ j < i + 1"),
+    "twice": (_masked_twice, "i - 6 ≤ j < i + 1"),
 }
 KEPT = {
     "beside a tensor that may mask": _beside,
