@@ -58,6 +58,14 @@ class Frame:
         return value.permute(order)[tuple(slice(None) if k in places else None for k in range(len(shape)))]
 
 
+def _chosen(condition, yes, no):
+    """A literal is float64 here; beside a number without axes of a narrower type torch would widen that."""
+    if yes.dim() == no.dim() == 0 and yes.dtype != no.dtype and yes.is_floating_point() and no.is_floating_point():
+        narrow = min(yes.dtype, no.dtype, key=lambda dtype: dtype.itemsize)
+        yes, no = yes.to(narrow), no.to(narrow)
+    return torch.where(condition, yes, no)
+
+
 def _mantissa(state):
     scale, mantissa = state
     return torch.where(torch.isneginf(scale), torch.nan, mantissa)
@@ -72,7 +80,7 @@ APPLY: dict[str, Callable] = {
     "or": torch.logical_or,
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "mod": torch.remainder,
-    "where": torch.where,
+    "where": _chosen,
     "scaled": lambda scale, weight: (scale, weight),
     "scale": lambda state: state[0],
     "mantissa": _mantissa,

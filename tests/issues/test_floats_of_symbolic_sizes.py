@@ -20,7 +20,20 @@ def sloped(q, k, v):
     return torch.softmax(q @ k.mT / 4 + slopes[:, None, None] * away, -1) @ v
 
 
-@pytest.mark.parametrize("function", [powered, sloped])
+def chosen(q, k, v):
+    """A length or a number: the product of the one and a literal is float32, of the other a literal."""
+    first = torch.arange(q.shape[2])[:, None] <= 0
+    return (
+        torch.softmax(q @ k.mT / 4 + 0.1 * torch.where(first, 1 - q.shape[2], 1) * (torch.arange(k.shape[2]) - 3), -1)
+        @ v
+    )
+
+
+def chosen_by_rows(q, k, v):
+    return torch.softmax(q @ k.mT / 4 * (0.1 * torch.where(torch.arange(k.shape[2]) <= 0, 1 - k.shape[2], 1)), -1) @ v
+
+
+@pytest.mark.parametrize("function", [powered, sloped, chosen, chosen_by_rows])
 def test_they_are_captured_and_right(function):
     run = torch.compile(function, backend=onepass_backend, options={"inner": "eager", "strict": True}, dynamic=True)
     for heads, rows, columns, width in ((2, 7, 9, 16), (4, 33, 20, 8), (3, 64, 65, 24)):
