@@ -123,7 +123,8 @@ def _run_or_record(keys, tensors, program, sizes):
 class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(keys, program, sizes, *tensors):
-        return tuple(torch.ops.onepass.region.default.redispatch(keys, list(tensors), program, sizes))
+        found = torch.ops.onepass.region.default.redispatch(keys, list(tensors), program, sizes)
+        return tuple(x.data if x._is_view() else x for x in found)  # of a view no write in place could be recorded
 
     @staticmethod
     def setup_context(ctx, inputs, output):
