@@ -78,7 +78,7 @@ def _rewritten(node: fx.Node, known: Survey) -> bool:
     if node.target is operator.setitem and _is_choice(node, known):
         return True
     function = _functional(node)
-    if function is None or not isinstance(target, fx.Node) or not (known.plain[target] or known.reduced[target]):
+    if function is None or not isinstance(target, fx.Node) or not _is_ours(target, known):
         return False
     if known.recorded[target] != known.recorded[node]:  # of a write that is not recorded no derivative knows
         return False
@@ -88,6 +88,11 @@ def _rewritten(node: fx.Node, known: Survey) -> bool:
         node.meta = {**node.meta, **{key: target.meta[key] for key in ("example_value", "val") if key in target.meta}}
     _replace(node, target, function, node.args, known)
     return True
+
+
+def _is_ours(target: fx.Node, known: Survey) -> bool:
+    """Comes from a contraction, or is made of numbers, as masks are."""
+    return bool(known.plain[target] or known.reduced[target] or known.free[target])
 
 
 def _replace(node: fx.Node, target: fx.Node, function, args: tuple, known: Survey) -> None:
@@ -102,7 +107,7 @@ def _is_choice(node: fx.Node, known: Survey) -> bool:
     """t[index] = number, and t[index] += number, as a choice by a mask, where they could be rewritten."""
     target, index, value = node.args
     parts = parts_of(target, index) if isinstance(target, fx.Node) else None
-    if parts is None or not (known.plain[target] or known.reduced[target]) or not _own_memory(target, known):
+    if parts is None or not _is_ours(target, known) or not _own_memory(target, known):
         return False
     updated = _updated(node) if isinstance(value, fx.Node) else ()
     number = value if isinstance(value, int | float) else updated[0].args[1] if updated else None

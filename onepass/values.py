@@ -166,8 +166,15 @@ def apply(op: str, *args: Term) -> Term:
     """An operation on terms of one dtype, computed if the operands are literals or choices between literals."""
     if args and all(map(is_literal, args)) and (found := _fold(op, args)) is not None:
         return found
-    found = distribute(lambda *branch: apply(op, *branch), *args)
+    chosen = tuple(map(_as_choice, args)) if op in ("add", "sub", "mul") and any(map(is_literal, args)) else args
+    found = distribute(lambda *branch: apply(op, *branch), *chosen)
     return simplify_node(make(op, args), args) if found is None else found
+
+
+def _as_choice(x: Term) -> Term:
+    """A predicate that counts as a number: of masks made as (1 - kept) · number, the number and 0 are left."""
+    counts = x.op == "cast" and x.args[0].dtype == "bool" and x.dtype in FLOATING
+    return make("where", (x.args[0], literal(1, x.dtype), literal(0, x.dtype))) if counts else x
 
 
 def _fold(op: str, args: tuple[Term, ...]) -> Term | None:
