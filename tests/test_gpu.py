@@ -231,6 +231,26 @@ def test_rows_without_keys_under_masks_far_below(function, executor, width, leng
     _agrees(function, (q, k, v, _blocks(length) if function is _drawn else _padded_ends(length)), executor)
 
 
+def _filled_up_to(q, k, v, place):
+    """As with a static cache: a number says how far to read; where it leaves nothing, all keys weigh alike."""
+    hidden = torch.arange(k.shape[2], device=k.device) > place[:, None, None, None]
+    return torch.softmax((q @ k.mT / 8).masked_fill(hidden, -1e9), -1) @ v
+
+
+def _window_behind(q, k, v, place):
+    away = place[:, None, None, None] - torch.arange(k.shape[2], device=k.device)
+    return torch.softmax((q @ k.mT / 8).masked_fill((away < 0) | (away >= 200), torch.finfo(q.dtype).min), -1) @ v
+
+
+@pytest.mark.parametrize("rows, executor", [(1, "triton"), (300, "triton"), (300, "gluon")])
+@pytest.mark.parametrize("function", [_filled_up_to, _window_behind])
+def test_a_number_that_is_read_limits_the_loop(function, rows, executor):
+    torch.manual_seed(9)
+    q, k, v = (torch.randn(6, 8, n, 128, device="cuda", dtype=torch.bfloat16) for n in (rows, 4100, 4100))
+    places = torch.tensor([-7, 0, 777, 4099, 5000, 2**62], device="cuda")
+    _agrees(function, (q, k, v, places), executor)
+
+
 @pytest.mark.parametrize("name", ["_halves", "_thirds", "_apart", "_scaled"])
 def test_sums_of_products(name):
     """One accumulator for several products, and several."""
