@@ -24,6 +24,7 @@ from .plan import Loop, Range
 FAR = -(2.0**15)  # scores that are less than it anyway, all of a row, are left out of account
 HIDDEN = -(2.0**100)  # what executors put there: times a factor it is not rounded, so that all of a row stay alike
 ABSORBING = -(2.0**100)  # nothing that is added to it changes it
+LONGEST = 2**24  # no sequence is longer
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def faint(gauge: Term) -> Faint | None:
 
 
 def _is_far(x: Term) -> bool:
-    return x.op == "const" and abs(x.attrs[0]) >= -FAR
+    """Integers are taken for coordinates until they are larger than any."""
+    return x.op == "const" and abs(x.attrs[0]) >= (-FAR if isinstance(x.attrs[0], float) else LONGEST)
 
 
 def _added(x: Term) -> Iterator[Term]:
@@ -153,10 +155,6 @@ def _crossings(found: Range, size: Term) -> Iterator[Term]:
     for upper, lower in product(uppers, lowers):
         if upper is not None or lower is not None:
             yield simplify_index(le(size if upper is None else upper, const(0) if lower is None else lower))
-
-
-def _dims_of(found: Range) -> set[Dim]:
-    return set().union(*(limit.bound.dims for limit in (*found.uppers, *found.lowers)))
 
 
 def keeps_some(kept: Term, dim: Dim) -> bool:

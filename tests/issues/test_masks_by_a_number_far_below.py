@@ -66,12 +66,19 @@ def _masked_twice(q, k, v):
     return torch.softmax(torch.where(i - j < 7, score, LEAST), -1) @ v
 
 
+def _sloped(q, k, v):
+    """ALiBi from the end of a long sequence: 40000 is a place, no mask."""
+    score, (i, j) = q @ k.mT / 4, _places(q @ k.mT)
+    return torch.softmax((score + 0.01 * (j - 40000)).masked_fill(j > i, LEAST), -1) @ v
+
+
 LATE = lambda i, j: j <= i - 4  # the first rows keep nothing
 NEVER = lambda i, j: (j < i) & (i < j)
 SKIPPED = {
     "filled": (_filled(CAUSAL, -1e9), "j < i + 1"),
     "least": (_filled(CAUSAL, LEAST), "j < i + 1"),
     "added": (_added(WINDOW, LEAST), "i - 6 ≤ j < i + 1"),
+    "sloped": (_sloped, "j < i + 1"),
     "twice": (_masked_twice, "i - 6 ≤ j < i + 1"),
 }
 KEPT = {
