@@ -8,18 +8,19 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import library
 
 import onepass
 from onepass import report
 from onepass.backend import onepass_backend
 
 
-@torch.library.custom_op("onepass_tests::second_is_written", mutates_args=("into",))
+@library.custom_op("onepass_tests::second_is_written", mutates_args=("into",))
 def second_is_written(x: torch.Tensor, into: torch.Tensor) -> None:
     into.add_(x)
 
 
-@torch.library.custom_op("onepass_tests::all_are_written", mutates_args=("into",))
+@library.custom_op("onepass_tests::all_are_written", mutates_args=("into",))
 def all_are_written(x: torch.Tensor, into: list[torch.Tensor]) -> None:
     for each in into:
         each.add_(x)
