@@ -181,7 +181,8 @@ def compare(op: str, left: Term, right: Term) -> Term:
     k = form[1]
     if op == "eq" and repr(to_term((positive, 0))) > repr(to_term((negative, 0))):
         positive, negative, k = negative, positive, -k
-    one, other = (any(n.op == "load" for a in side for n in subterms(a)) for side in (positive, negative))
+    reads = lambda side: any(n.op == "load" for a in side for n in subterms(a))
+    one, other = map(reads, (positive, negative)) if k else (False, False)
     if one != other and (k > 0) == one:  # a sum with data may overflow
         return make(op, (to_term((positive, 0 if one else k)), to_term((negative, -k if one else 0))))
     return make(op, (to_term((positive, max(k, 0))), to_term((negative, max(-k, 0)))))

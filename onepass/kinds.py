@@ -108,9 +108,12 @@ def changes_in_place(node: fx.Node) -> bool:
 
 
 def schemas(node: fx.Node) -> tuple:
-    """Of an operator of torch's or a library's: of all overloads, where the call does not say which."""
+    """Of an operator of torch's or a library's: where the call does not say which overload, of all but those that
+    write into an `out` of their own.
+    """
     if isinstance(node.target, torch._ops.OpOverloadPacket):
-        return tuple(getattr(node.target, name)._schema for name in node.target.overloads())
+        every = (getattr(node.target, name)._schema for name in node.target.overloads())
+        return tuple(schema for schema in every if not any(a.is_out for a in schema.arguments))
     schema = getattr(node.target, "_schema", None)
     return () if schema is None else (schema,)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from .axes import MOVING, SWAPPING
 from .capture import value_of_node
 from .kinds import is_aten, name_of
 
-MOVES = ("transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis")
+MOVES = (*MOVING, *SWAPPING, "permute")
 COPIES = ("contiguous", "reshape", "flatten")
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)  # lengths that tell axes apart
 

@@ -33,7 +33,8 @@ def _nodes(value) -> tuple[fx.Node, ...]:
 def respell(graph: fx.Graph) -> None:
     """F.silu(x, inplace=True) as aten.silu_(x), which says by its name what it does."""
     for node in graph.nodes:
-        bound = inplace_argument(node)
-        packet = getattr(torch.ops.aten, f"{getattr(node.target, '__name__', '')}_", None)
-        if bound is not None and packet is not None and "default" in packet.overloads():
+        if (bound := inplace_argument(node)) is None:
+            continue
+        packet = getattr(torch.ops.aten, f"{node.target.__name__}_", None)
+        if packet is not None and "default" in packet.overloads():
             node.target, node.args, node.kwargs = packet.default, tuple(bound.values()), {}

@@ -57,6 +57,11 @@ def _scaled_scores(q, k, v):
     return scores.softmax(-1) @ v
 
 
+def _any_overload(q, k, v):
+    """Some overloads of these write into an `out`, which is not asked for."""
+    return torch.ops.aten.softmax(torch.ops.aten.mul(q @ k.mT, 0.5), -1) @ v
+
+
 def _biased(change):
     """The change is given zeros and what else they may become."""
 
@@ -87,6 +92,7 @@ CASES = {
     "both names": _both_names,
     "scores": _on_scores,
     "foreach scores": _scaled_scores,
+    "any overload": _any_overload,
     "foreach add": _biased(lambda bias, x: torch._foreach_add_([bias], [x])),
     "foreach copy": _biased(lambda bias, x: torch._foreach_copy_([bias], [x])),
     "foreach mask": _masked,
