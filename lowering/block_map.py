@@ -28,11 +28,45 @@ WHOLE = 1024  # columns of a tile that says what rows keep
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
+def capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """How a table deals out items [grid..., tiles of rows] to so many programs, `few` grid points at a time and `last`
+    at the end. `listed` is the shape of their lists, 1 where one serves a whole axis; an item costs `overhead` columns
+    beside those of its list."""
+
+    programs: int
+    items: tuple[int, ...]
+    listed: tuple[int, ...]
+    few: int
+    last: int
+    overhead: int
+
+    def in_turn(self, device: torch.device) -> torch.Tensor:
+        """The table in which programs take the items in turn."""
+        make = _in_turn.__wrapped__ if capturing(device) else _in_turn  # what a graph makes is there when it runs
+        return make(prod(self.items), self.programs, device)
+
+
+@lru_cache(maxsize=64)
+def _in_turn(total: int, programs: int, device: torch.device) -> torch.Tensor:
+    """int32 [1 + the most items of a program, programs], as gluon_order.py's `dealt` has it."""
+    rounds = -(-total // programs)
+    table = torch.arange(-programs, rounds * programs, dtype=torch.int32, device=device).view(1 + rounds, programs)
+    table[0] = rounds
+    table[0, total - (rounds - 1) * programs :] = rounds - 1
+    return table
+
+
 @dataclass(frozen=True)
 class Tiling:
     """A map with the numbers of a launch: the tile of rows (1 where the guard ignores them) and of the loop.
 
     together: how many tiles of rows go through one list (`shared_visits`), 0 for a list each (`visits`).
+    dealt: how the items that go through the lists are dealt out, None where every program takes those that come next.
     """
 
     record: BlockMap
@@ -40,6 +74,7 @@ class Tiling:
     tile: int
     sizes: tuple[tuple[str, int], ...]
     together: int = 0
+    dealt: Dealt | None = None
 
     def __hash__(self) -> int:
         return self.number
@@ -47,7 +82,7 @@ class Tiling:
     @cached_property
     def number(self) -> int:
         """The hash, found once: a call looks its map up by it."""
-        return hash((self.record, self.row_tile, self.tile, self.sizes, self.together))
+        return hash((self.record, self.row_tile, self.tile, self.sizes, self.together, self.dealt))
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -60,7 +95,7 @@ class Tiling:
     def by_rows(self) -> Tiling | None:
         """The same with tiles of one row, which say what a row keeps; None where the guard ignores the rows."""
         tile = min(WHOLE, 1 << (self.length(self.record.loop) - 1).bit_length())
-        return replace(self, row_tile=1, tile=tile, together=0) if self.record.rows else None
+        return replace(self, row_tile=1, tile=tile, together=0, dealt=None) if self.record.rows else None
 
     def static(self, dim: Dim) -> Dim:
         return Dim(dim.name, self.length(dim))
@@ -163,7 +198,8 @@ def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
     return torch.cat([visited.sum(-1, keepdim=True).clamp(min=1), ends, entries.gather(-1, order)], -1).int()
 
 
-Build = Callable[[Tiling, Mapping[str, torch.Tensor]], torch.Tensor]
+Found = tuple[torch.Tensor, ...]
+Build = Callable[[Tiling, Mapping[str, torch.Tensor]], Found]
 
 
 def _state(tensor: torch.Tensor) -> tuple | None:
@@ -184,38 +220,47 @@ class MapCache:
     A tensor counts as unchanged if it is the same object, or a like view of the same one, with the same version
     counter. Writes that torch does not see (through NumPy, or a pointer) do not count; a tensor made under
     inference_mode has no counter and is read each time. At most MOST_MAPS are kept, none of a tensor that is gone.
+    What is wanted again may be worth more work: `again` makes it of what was built, once.
     """
 
     def __init__(self):
         self._kept: OrderedDict[tuple, tuple] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, tiling: Tiling, values: Mapping[str, torch.Tensor], build: Build) -> torch.Tensor:
+    def get(
+        self,
+        tiling: Tiling,
+        values: Mapping[str, torch.Tensor],
+        build: Build,
+        again: Callable[[Tiling, Found], Found] | None = None,
+    ) -> Found:
         read = [values[name] for name in tiling.reads]
         states = tuple(map(_state, read))
         device = read[0].device
-        capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if None in states or capturing:  # a replayed graph must read the mask again
+        if None in states or capturing(device):  # a replayed graph must read the mask again
             return build(tiling, values)
         owners = [*map(_owner, read)]
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         key = (tiling, stream, *map(id, owners), *(state[1:] for state in states))
         versions = [state[0] for state in states]
         with self._lock:
-            found = self._known(key, versions, owners)
-        if found is None:
-            found = build(tiling, values)
-            with self._lock:
-                self._kept[key] = tuple(map(weakref.ref, owners)), versions, found
-                self._forget()
+            found, last = self._known(key, versions, owners)
+        if last:
+            return found
+        known = found is not None
+        found = again(tiling, found) if known else build(tiling, values)
+        with self._lock:
+            self._kept[key] = tuple(map(weakref.ref, owners)), versions, found, known or again is None
+            self._forget()
         return found
 
-    def _known(self, key: tuple, versions: list[int], owners: list[torch.Tensor]) -> torch.Tensor | None:
-        references, seen, found = self._kept.get(key, ((), None, None))
+    def _known(self, key: tuple, versions: list[int], owners: list[torch.Tensor]) -> tuple[Found | None, bool]:
+        """What is kept of unchanged tensors, and whether it is all that will be made of it."""
+        references, seen, found, last = self._kept.get(key, ((), None, None, False))
         if seen != versions or any(ref() is not t for ref, t in zip(references, owners, strict=True)):
-            return None
+            return None, False
         self._kept.move_to_end(key)
-        return found
+        return found, last
 
     def _forget(self) -> None:
         """Drops maps of tensors that are gone, and the oldest ones."""

@@ -15,7 +15,7 @@ import torch
 
 from ..egraph.affine import affine
 from . import gluon_order as order
-from .block_map import EMPTY, Tiling, pays, shared_visits
+from .block_map import EMPTY, Tiling, capturing, pays, shared_visits
 from .compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
 from .division import BITS, division
 from .facts import Facts
@@ -28,7 +28,7 @@ from .guard_bits import Packed, Words, fine, packed, small
 from .plan import Kernel, NotPlannable, Plan
 from .sizes import resolve
 from .triton_emit import map_name, reach
-from .triton_launch import INT32, Launch, Launcher, load
+from .triton_launch import INT32, Launch, Launcher, load, typical_run
 from .tuning import Config
 
 NOTHING = torch.zeros(1, dtype=torch.int32)
@@ -50,7 +50,7 @@ class GluonLaunch:
     programs: int
     windows: tuple[tuple[str, Window], ...]  # of tensors, by name
     arguments: tuple[str | int | torch.Tensor, ...]
-    maps: tuple = ()  # of blocks
+    maps: tuple = ()  # of blocks: names of what each gives, and its tiling
     options: dict = field(default_factory=dict)
     again: Relaunch | None = None
 
@@ -110,35 +110,45 @@ class GluonLauncher(Launcher):
         binding = replace(binding, entries=suited)
         schedule = self.schedules.get(kernel.name)
         if schedule is None:
-            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays, places)
+            run = self._run_here(binding, values, sizes, device)
+            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays, places, run)
             schedule = choice.schedule
         exits = exits if schedule.send else ()
         diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
         bits = packed(binding)
         bits = bits if bits is not None and small(bits, values, sizes) else None
         wide = wide_tensors(kernel, values, sizes)
-        prepared = prepare(binding, schedule, sizes, overlays, exits, wide, diagonals, bits)
+        prepared = prepare(binding, schedule, sizes, overlays, exits, wide, diagonals, bits, places)
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(places * schedule.residents, prepared.total)
-        arguments = (*_arguments(source, values, sizes), self._table(binding, prepared, schedule, programs, device))
         function = load(source.text, source.function, self.folder)
-        name, maps = map_name(kernel, binding.loop), ()
+        lists, table, bits = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
+        found, maps = self._known(binding, prepared, schedule, programs, device), ()
         if prepared.tiling is not None:
-            arguments, maps = (*arguments, name), ((name, prepared.tiling),)
-            if prepared.words is not None:
-                arguments, maps = (*arguments, f"{name} bits"), (*maps, (f"{name} bits", prepared.words))
-        else:
-            arguments = (*arguments, prepared.listed.to(device))
-        return GluonLaunch(function, programs, windows, (*arguments, prepared.total), maps, options_of(schedule))
+            found[1], maps = lists, (((lists, table), prepared.tiling),)
+            found[0] = table if prepared.tiling.dealt else found[0]
+        if prepared.words is not None:
+            found, maps = [*found, bits], (*maps, ((bits,), prepared.words))
+        arguments = (*_arguments(source, values, sizes), *found, prepared.total)
+        return GluonLaunch(function, programs, windows, arguments, maps, options_of(schedule))
 
-    def _table(self, binding, prepared, schedule, programs: int, device) -> torch.Tensor:
-        if not prepared.shape.table:
-            return NOTHING.to(device)
-        points = prepared.total // len(prepared.lengths)
-        streamed = 2 * prepared.length * sum(o.inner.size for o in binding.streams)
-        table = order.dealt(prepared.lengths, points, streamed, programs, schedule.tile)
-        return torch.from_numpy(table).to(device)
+    def _run_here(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> float | None:
+        """Columns that tiles of rows run where a map says which, as the tensors of this call have it."""
+        record, kernel = binding.loop.map, binding.kernel
+        if record is None or not pays(kernel, record, ROWS, ROWS, sizes) or capturing(device):
+            return None
+        tiling = Tiling(record, ROWS if record.rows else 1, ROWS, tuple(sorted(sizes.items())))
+        return typical_run(tiling, values)
+
+    def _known(self, binding, prepared, schedule, programs: int, device) -> list[torch.Tensor | str]:
+        """The table of who runs what and the lists of tiles that the host knows."""
+        table = NOTHING
+        if prepared.lengths is not None and prepared.shape.table:
+            points = prepared.total // len(prepared.lengths)
+            streamed = order.streamed(binding, prepared.length)
+            table = torch.from_numpy(order.dealt(prepared.lengths, points, streamed, programs, schedule.tile))
+        return [table.to(device), prepared.listed.to(device)]
 
 
 @dataclass(frozen=True)
@@ -166,8 +176,9 @@ def prepare(
     wide: frozenset[str] = frozenset(),
     diagonals: tuple[Diagonal, ...] = (),
     bits: Packed | None = None,
+    places: int = MULTIPROCESSORS,
 ) -> Prepared:
-    """Everything about a call that does not need a device. Raises Refused.
+    """Everything about a call that does not need a device of `places` multiprocessors. Raises Refused.
 
     bits: the guard's part that may be kept as bits, which it is where a map of blocks pays.
     """
@@ -187,8 +198,9 @@ def prepare(
     if loop.map is not None and pays(kernel, loop.map, ROWS, schedule.tile, sizes):
         known = tuple(sorted(sizes.items()))
         tiling = Tiling(loop.map, ROWS if loop.map.rows else 1, schedule.tile, known, schedule.consumers)
+        tiling = replace(tiling, dealt=order.dealing(binding, schedule, sizes, total, places))
         words = bits and Words(bits.record, ROWS, schedule.tile, known)
-        shape = replace(shape, listed=(*loop.map.dims, *loop.map.rows), packed=bits)
+        shape = replace(shape, listed=(*loop.map.dims, *loop.map.rows), packed=bits, table=tiling.dealt is not None)
         return Prepared(shape, None, total, length, tiling, words=words)
     if len(loop.ranges) != 1:
         classes = order.classes(binding, sizes, ROWS, schedule.tile)
@@ -225,12 +237,12 @@ def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
     return schedule.ordered and lengths is not None and len(set(lengths.tolist())) > 1
 
 
-def row_of(binding: Binding, sizes: dict) -> Row | None:
-    """The default row of a kernel.
+def row_of(binding: Binding, sizes: dict, run_here: float | None = None) -> Row | None:
+    """The default row of a kernel. run_here: columns that tiles of rows run, where a map has said it.
 
     A map of a guard by row and column is taken to keep every tile: one warpgroup alone reads each anew, and where most
     run, that is more than the L2 gives. So is one by column alone, in whose kept tiles nothing but the last is partial.
-    Other maps, by ids or by a table of blocks, are taken to keep few.
+    Other maps, by ids or by a table of blocks, are taken to keep few until they are there.
     """
     kernel, loop = binding.kernel, binding.loop
     length, run = resolve(loop.dim.size, sizes), ANY
@@ -240,7 +252,7 @@ def row_of(binding: Binding, sizes: dict) -> Row | None:
     bits = bits if bits and fine(bits, sizes) else None
     padded = mapped and not loop.map.rows and not loop.limits
     if not binding.overlays and (mapped or classes is not None):
-        unknown = length if padded or bits is not None else UNKNOWN
+        unknown = length if padded or bits is not None else UNKNOWN if run_here is None else run_here
         run = unknown if mapped else ROWS * np.quantile((classes != EMPTY).sum(1), 0.9)
     uneven = (mapped and not padded) or bool(loop.limits)
     even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
@@ -277,10 +289,14 @@ def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -
 
 
 def choice_of(
-    binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = (), places: int = MULTIPROCESSORS
+    binding: Binding,
+    sizes: dict,
+    overlays: tuple[Operand, ...] = (),
+    places: int = MULTIPROCESSORS,
+    run_here: float | None = None,
 ) -> Choice:
     """The kernel's schedule on `places` multiprocessors, and where its settings come from. Raises Refused."""
-    row = row_of(binding, sizes)
+    row = row_of(binding, sizes, run_here)
     found = choose(binding, sizes, overlays, row, places)
     if found is None and row is None:
         raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")

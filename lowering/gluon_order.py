@@ -9,14 +9,15 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
+from math import prod
 
 import numpy as np
 
 from ..egraph.evaluate import evaluate
 from ..egraph.term import subterms
-from .block_map import EMPTY, FULL, PARTIAL
+from .block_map import EMPTY, FULL, PARTIAL, Dealt
 from .gluon_bind import Binding
-from .gluon_schedule import ROWS, pace
+from .gluon_schedule import ROWS, Schedule, pace
 from .limits import tile_range
 from .plan import Limit
 from .sizes import resolve
@@ -141,7 +142,7 @@ def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, t
     order = np.argsort(-cost, kind="stable")
     free: list[tuple[float, int]] = [(0.0, p) for p in range(programs)]
     mine: list[list[int]] = [[] for _ in range(programs)]
-    for start, stop in _groups(points, -(-programs // len(cost)), CACHE // max(bytes_a_point, 1)):
+    for start, stop in _groups(points, *at_a_time(points, len(cost), programs, bytes_a_point)):
         for rows in order.tolist():
             for point in range(start, stop):
                 busy, program = free[0]
@@ -151,8 +152,31 @@ def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, t
     return np.array(list(zip_longest(*columns, fillvalue=-1)), dtype=np.int32)
 
 
-def _groups(points: int, few: int, many: int) -> list[tuple[int, int]]:
-    """(start, stop) of grid points: `few` at a time, at the end up to `many`."""
-    last = min(points, max(few, many))
+def at_a_time(points: int, tiles: int, programs: int, bytes_a_point: int) -> tuple[int, int]:
+    """How many grid points of so many tiles of rows are dealt out at a time, and at the end."""
+    few = -(-programs // tiles)
+    return few, min(points, max(few, CACHE // max(bytes_a_point, 1)))
+
+
+def streamed(binding: Binding, length: int) -> int:
+    """Bytes that the items of one grid point stream."""
+    return 2 * length * sum(o.inner.size for o in binding.streams)
+
+
+def dealing(binding: Binding, schedule: Schedule, sizes: dict, total: int, places: int) -> Dealt | None:
+    """How a table deals out items whose lengths a map in memory says, on `places` multiprocessors; None where each
+    program has one, or all have the same list."""
+    kernel, record, programs = binding.kernel, binding.loop.map, places * schedule.residents
+    if not schedule.ordered or total <= programs or not (record.dims or record.rows):
+        return None
+    lengths = [resolve(d.size, sizes) for d in kernel.grid]
+    points, tiles = prod(lengths), total // prod(lengths)
+    listed = (*(n if d in record.dims else 1 for d, n in zip(kernel.grid, lengths)), tiles if record.rows else 1)
+    bytes_a_point = streamed(binding, resolve(binding.loop.dim.size, sizes))
+    return Dealt(programs, (*lengths, tiles), listed, *at_a_time(points, tiles, programs, bytes_a_point), OVERHEAD)
+
+
+def _groups(points: int, few: int, last: int) -> list[tuple[int, int]]:
+    """(start, stop) of grid points: `few` at a time, at the end `last`."""
     starts = [*range(0, points - last, few), points - last]
     return list(pairwise([*dict.fromkeys(starts), points]))

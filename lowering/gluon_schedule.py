@@ -132,6 +132,7 @@ DEFAULTS = (
     Row(64, 64, 256, False, False, Schedule(4, 64, 4, 2)),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
     Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=512),
+    Row(128, 128, ANY, True, True, Schedule(1, 64, 2, 2, residents=2), run=1000, copied=False),
     Row(128, 128, 512, None, True, Schedule(2, 64, 2, 2, deferred=True), copied=True),
     Row(128, 128, ANY, None, True, Schedule(3, 64, 2, 1, deferred=True), copied=True),
     Row(128, 128, 1024, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),

@@ -1,14 +1,22 @@
-"""From the classes of tiles to the lists of tiles that kernels follow: one small Triton kernel for each form of list.
+"""From the classes of tiles to the lists of tiles that kernels follow, and to who follows which: small Triton kernels.
 
 A program makes one list: places are running counts, so nothing is sorted. Entries behind a list's end are not written.
-Used by triton_launch.py; the forms are those of block_map.py.
+Lengths stay on the device, so that nobody waits for them. Used by triton_launch.py; the forms are those of block_map.py
+and, for who runs what, of gluon_order.py.
 """
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 import triton
 import triton.language as tl
+
+from .block_map import Dealt
+
+NUMBERS = ["tiles", "head", "few", "last", "apart", "programs", "total", "most", "tile", "overhead"]
+ROOM = 4  # times as many items as a program has on average, and so many more, at most
 
 
 @triton.jit
@@ -70,3 +78,59 @@ def visit_lists(classes: torch.Tensor, together: int, by_rows: bool) -> torch.Te
     sizes = (count, rows, groups, max(step * rows, count), step)
     list_of_several[(lists.shape[:-1].numel(),)](classes, lists, *sizes, TOGETHER=together, BLOCK=block)
     return lists
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def table_of_items(
+    lengths, places, firsts, ends, table, tiles, head, few, last, apart, programs, total, most, tile, overhead,
+    STEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """List scheduling by one program. A lane is a key: the columns that a program of the kernel has so far, how many
+    items, its number. In each round the STEP least busy ones take the next items, the longest for the least busy.
+    Lengths and places are by falling length; of ranks that are alike, from firsts to ends, one grid point's come first,
+    as they read the same memory.
+    """
+    lane = tl.arange(0, BLOCK)
+    key = tl.where(lane < programs, lane.to(tl.int64), (1 << 62) + 0xFFF)
+    for first in range(0, total, STEP):
+        key = tl.sort(key)
+        at = first + lane
+        takes = (lane < STEP) & (at < total)
+        early = at < head * tiles
+        start = tl.where(early, at // (few * tiles) * few, head)
+        size = tl.where(early, tl.minimum(few, head - start), last)
+        within = at - start * tiles
+        begin = tl.load(firsts + within // size, mask=takes, other=0).to(tl.int32)
+        alike = tl.load(ends + within // size, mask=takes, other=1).to(tl.int32) - begin
+        within -= begin * size
+        point, rank = start + within // alike, begin + within % alike
+        length = tl.load(lengths + point * apart + rank, mask=takes, other=0)
+        place = tl.load(places + point * apart + rank, mask=takes, other=0)
+        count, program = (key >> 12) & 0xFFFFF, key & 0xFFF
+        tl.store(table + (count + 1) * programs + program, point * tiles + place.to(tl.int32), mask=takes)
+        taken = ((length * tile + overhead).to(tl.int64) << 32) + (1 << 12)
+        key = tl.where(takes, key + taken, key)
+        key = tl.where(takes & (count + 1 == most), key | (1 << 62), key)
+    tl.store(table + (key & 0xFFF), (key >> 12) & 0xFFFFF, mask=(key & 0xFFF) < programs)
+
+
+def dealt_items(lists: torch.Tensor, dealt: Dealt, tile: int) -> torch.Tensor:
+    """The table that gluon_order.py's `dealt` makes, from lists of tiles `tile` wide: int32 [1 + the most that one has,
+    programs]. Rows of a column behind its count are not written."""
+    *grid, tiles = dealt.items
+    points, total = prod(grid), prod(dealt.items)
+    lengths, places = lists[..., 0].reshape(dealt.listed).expand(*dealt.listed[:-1], tiles).sort(descending=True)
+    apart = 0 if lengths.numel() == tiles else tiles
+    if apart:
+        firsts = torch.arange(tiles, device=lists.device)
+        ends = firsts + 1
+        lengths, places = (x.expand(dealt.items).contiguous() for x in (lengths, places))
+    else:
+        rising = -lengths.flatten()
+        firsts, ends = (torch.searchsorted(rising, rising, right=after) for after in (False, True))
+    most = ROOM * -(-total // dealt.programs) + ROOM
+    table = lists.new_empty((1 + most, dealt.programs))
+    sizes = (tiles, points - dealt.last, dealt.few, dealt.last, apart, dealt.programs, total, most)
+    step, block = max(1, dealt.programs // 2), triton.next_power_of_2(dealt.programs)
+    table_of_items[(1,)](lengths, places, firsts, ends, table, *sizes, tile, dealt.overhead, STEP=step, BLOCK=block)
+    return table

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from ..egraph.term import Tensor
-from .block_map import MapCache, Tiling, class_plan, pays, where_rows_keep
+from .block_map import EMPTY, Found, MapCache, Tiling, class_plan, pays, where_rows_keep
 from .compat import (
     OPTIONS,
     Relaunch,
@@ -35,7 +35,7 @@ from .facts import INTERPRETER, Facts
 from .folder import named_folder
 from .gluon_schedule import WARPGROUP
 from .guard_bits import Words, word_plan
-from .map_lists import visit_lists
+from .map_lists import dealt_items, visit_lists
 from .parts import Shared, number, shared
 from .plan import Kernel, Loop, Plan
 from .runs import runs_of
@@ -77,7 +77,7 @@ class Launch:
     tensors: tuple[str, ...]
     integers: tuple[int, ...]
     options: dict
-    maps: tuple[tuple[str, Tiling], ...] = ()
+    maps: tuple[tuple[tuple[str, ...], Tiling], ...] = ()
     again: Relaunch | None = None
 
     def compiled(self, values: dict[str, torch.Tensor]):
@@ -239,8 +239,9 @@ class Launcher:
 
     def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
         for launch in launches:
-            for name, tiling in launch.maps:
-                values[name] = self._maps.get(tiling, values, build_map)
+            for names, tiling in launch.maps:
+                again = None if tiling.dealt is None else with_items_dealt
+                values.update(zip(names, self._maps.get(tiling, values, build_map, again)))
             launch.run(values)
 
     def _tilings(self, kernel: Kernel, config: Config, sizes: dict) -> dict[Loop, Tiling]:
@@ -290,7 +291,7 @@ class Launcher:
         names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
-        maps = tuple({map_name(kernel, loop): tiling for loop, tiling in tilings.items()}.items())
+        maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
         return Launch(function, _programs(kernel, config, sizes), names, tuple(integers), options, maps)
 
 
@@ -336,8 +337,9 @@ def run_triton(plan: Plan, tensors, sizes=None, config: Config | None = None, ou
 @lru_cache(maxsize=128)
 def _classifier(tiling: Tiling) -> tuple[Launcher, dict[str, int]]:
     """What finds the classes of a map's tiles, some at a time, and the sizes."""
-    plan = class_plan(tiling)
-    return Launcher(plan, Config(max(1, CLASSED // (tiling.row_tile * tiling.tile)), 16, 4, 1)), dict(tiling.sizes)
+    plan, places = class_plan(tiling), max(1, CLASSED // (tiling.row_tile * tiling.tile))
+    columns = min(places, 16) if plan.kernels[0].columns else 1
+    return Launcher(plan, Config(places // columns, columns, 4, 1)), dict(tiling.sizes)
 
 
 @lru_cache(maxsize=128)
@@ -348,15 +350,29 @@ def _packer(words: Words) -> Launcher:
     return Launcher(plan, Config(WARPGROUP, 1, 4, 1) if by_words else Config(1, WARPGROUP, 4, 1))
 
 
-def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The list of tiles to visit, or the words of a guard's bits, from the guard's tensors."""
+def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The list of tiles to visit, and who runs which if a table says it, or the words of a guard's bits, from the
+    guard's tensors."""
     if isinstance(tiling, Words):
-        return _packer(tiling)(values, dict(tiling.sizes))
+        return (_packer(tiling)(values, dict(tiling.sizes)),)
     classes = _classes(tiling, values)
     if tiling.record.faint:
         finer = tiling.by_rows()
         classes = where_rows_keep(classes, _classes(finer, values) if finer else classes, tiling)
-    return visit_lists(classes, tiling.together, bool(tiling.record.rows))
+    lists = visit_lists(classes, tiling.together, bool(tiling.record.rows))
+    return (lists,) if tiling.dealt is None else (lists, tiling.dealt.in_turn(lists.device))
+
+
+def with_items_dealt(tiling: Tiling, found: Found) -> Found:
+    """What was built, with a table that deals out items by their lengths: that takes as long as a small kernel itself,
+    so it is for a mask that is read again."""
+    return found[0], dealt_items(found[0], tiling.dealt, tiling.tile)
+
+
+def typical_run(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> float:
+    """Columns that nine in ten tiles of rows run up to, by these tensors; the host waits for it."""
+    kept = (_classes(tiling, values) != EMPTY).sum(-1).double()
+    return tiling.tile * kept.quantile(0.9).item()
 
 
 def _classes(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -1,10 +1,13 @@
 """Compiles the kernels of random programs for a GPU that is not here: `python -m tests.fuzz --large --device sm_90`.
 
 The plans are those that the backend makes; nothing is run but the tiled executor. What counts as failed: a kernel that
-does not compile, needs more shared memory than there is, or that ptxas gets wrong. Called by fuzz.py.
+does not compile, or not in a minute, needs more shared memory than there is, or that ptxas gets wrong. What classes the
+tiles of a block map is a kernel too. Called by fuzz.py.
 """
 
 from __future__ import annotations
+
+import time
 
 import torch
 
@@ -12,10 +15,11 @@ from onepass import executors
 from onepass.backend import onepass_backend
 from onepass.lowering.compat import TYPE_NAMES, compile_ahead, mixes_addresses
 from onepass.lowering.plan import NotPlannable
-from onepass.lowering.triton_launch import Launcher, default_for
+from onepass.lowering.triton_launch import Launcher, _classifier, default_for
 from onepass.lowering.tuning import SHARED_MEMORY
 from tests.fuzz_programs import Fuzzed
 
+SLOW = 60  # seconds of a compilation
 SMALLER = ("ptxas mixes up two matrices", "too much shared memory")  # what another configuration may not have
 
 
@@ -53,7 +57,20 @@ class _Ahead(Launcher):
             if reason not in SMALLER:
                 break
         self.wrong += [f"{kernel.name}: {reason}"] if reason else []
+        for _, tiling in launch.maps:
+            self.wrong += self._classing(tiling, values)
         return launch
+
+    def _classing(self, tiling, values: dict) -> list[str]:
+        """What is wrong with the kernels that class the tiles of a map."""
+        found = []
+        for one in filter(None, (tiling, tiling.by_rows() if tiling.record.faint else None)):
+            classifier, sizes = _classifier(one)
+            ahead = _Ahead(classifier.plan, self.target)
+            ahead.configs = classifier.configs
+            ahead.bind(ahead.names, [values[name] for name in ahead.names], sizes)
+            found += ahead.wrong
+        return found
 
 
 def failures(program: Fuzzed, target: str) -> list[str]:
@@ -86,10 +103,13 @@ def _failure(launch, values: dict, target: str) -> str:
             divisible.append(parameter.name)
     tiles = {name: launch.options[name] for name in launch.function.arg_names if name in launch.options}
     options = {name: value for name, value in launch.options.items() if name not in tiles}
+    begun = time.monotonic()
     try:
         compiled = compile_ahead(launch.function, types, constants | tiles, tuple(divisible), target, options)
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[-160:]}"
+    if time.monotonic() - begun > SLOW:
+        return f"took {time.monotonic() - begun:.0f} s to compile"
     if mixes_addresses(compiled.asm.get("ptx", "")):
         return SMALLER[0]
     return SMALLER[1] if compiled.metadata.shared > SHARED_MEMORY[target] else ""

@@ -108,7 +108,8 @@ def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
     term = guard(b, h, i, j)
     record = BlockMap(term, j, tuple(d for d in (b, h) if d in term.dims), (i,) if i in term.dims else ())
     tiling = Tiling(record, 8 if record.rows else 1, tile, (("length", max(rows, columns)),))
-    listed = build_map(tiling, tensors).cpu()
+    (listed,) = build_map(tiling, tensors)
+    listed = listed.cpu()
     for position in torch.cartesian_prod(*(torch.arange(n) for n in listed.shape[:-1])).reshape(-1, listed.dim() - 1):
         place = dict(zip((*record.dims, *record.rows), position.tolist(), strict=True))
         rows_of = slice(8 * place.get(i, 0), 8 * place.get(i, 0) + 8)
@@ -266,9 +267,9 @@ def test_an_unchanged_mask_is_read_once(counted):
 
 def test_a_mask_written_in_place_is_read_again(counted):
     cache, tensors = MapCache(), data(32, 32)[0]
-    before = cache.get(tiling_of(documents), tensors, triton_launch.build_map).clone()
+    before = cache.get(tiling_of(documents), tensors, triton_launch.build_map)[0].clone()
     tensors["ids"][:, 16:].fill_(7)
-    after = cache.get(tiling_of(documents), tensors, triton_launch.build_map)
+    (after,) = cache.get(tiling_of(documents), tensors, triton_launch.build_map)
     assert len(counted) == 2 and not torch.equal(before, after)
     tensors["ids"].view(-1)[3] = 5  # through a view
     cache.get(tiling_of(documents), tensors, triton_launch.build_map)

@@ -50,7 +50,7 @@ def test_words_are_what_brute_force_finds(guard, rows, columns, tile, seed):
     given_tensors, kept = tensors_of(rows, columns, seed)
     term = guard(b, h, i, j)
     record = BlockMap(term, j, tuple(d for d in (b, h) if d in term.dims), (i,))
-    found = build_map(Words(record, ROWS, tile, (("length", max(rows, columns)),)), given_tensors).cpu()
+    found = build_map(Words(record, ROWS, tile, (("length", max(rows, columns)),)), given_tensors)[0].cpu()
     expected = kept[guard][0] if h in term.dims else kept[guard][0, 0]
     assert torch.equal(unpacked(found, rows, columns, tile), expected)
 
@@ -64,7 +64,7 @@ def test_words_of_random_guards_with_broadcast_masks(data):
     arrays = {n: t.numpy() for n, t in given_tensors.items()}
     kept = torch.from_numpy(evaluate(guard, arrays, (*record.dims, i, j)).astype(bool))
     kept = kept.expand(*(d.size for d in (*record.dims, i, j)))
-    found = build_map(Words(record, ROWS, 64, ()), {n: t.to(DEVICE) for n, t in given_tensors.items()}).cpu()
+    found = build_map(Words(record, ROWS, 64, ()), {n: t.to(DEVICE) for n, t in given_tensors.items()})[0].cpu()
     assert torch.equal(unpacked(found, i.size, j.size, 64), kept)
 
 
@@ -72,7 +72,7 @@ def test_words_are_made_again_after_a_write():
     i, j = Dim("i", 70), Dim("j", 64)
     mask = torch.rand(70, 64, device=DEVICE) < 0.5
     words = Words(BlockMap(dense(None, None, i, j), j, (), (i,)), ROWS, 64, ())
-    cache, read = MapCache(), lambda: cache.get(words, {"dense": mask}, build_map)
+    cache, read = MapCache(), lambda: cache.get(words, {"dense": mask}, build_map)[0]
     assert read() is read()
     mask.logical_not_()
     assert torch.equal(unpacked(read().cpu(), 70, 64, 64), mask.cpu())

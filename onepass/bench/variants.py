@@ -175,6 +175,9 @@ def _masks_of_data(scale: Scale) -> dict[str, Variant]:
     def near_or_global(i, j, seen_i, seen_j):
         return ((i - j).abs() <= window) | seen_i | seen_j
 
+    def within(i, j, of_i, of_j):
+        return (of_i == of_j) & (i >= j)
+
     def blocks(i, j, drawn):
         return ((i // block - j // block).abs() <= 1) | (i < block) | (j < block) | drawn[i // block, j // block]
 
@@ -188,6 +191,12 @@ def _masks_of_data(scale: Scale) -> dict[str, Variant]:
             _documents(scale.documents),
             (".",),
             mask_mod=lambda of: lambda b, h, i, j: of[i] == of[j],
+        ),
+        f"packed{scale.documents}": Variant(
+            lambda s, of: _keep(s, within(*positions(s), of[:, None], of[None, :])),
+            _documents(scale.documents),
+            (".",),
+            mask_mod=lambda of: lambda b, h, i, j: within(i, j, of[i], of[j]),
         ),
         "key_padding": Variant(
             lambda s, kept: _keep(s, kept[:, None, None, :]),
