@@ -24,6 +24,7 @@ from .plan import Loop, Range
 FAR = -(2.0**15)  # scores that are less than it anyway, all of a row, are left out of account
 HIDDEN = -(2.0**100)  # what executors put there: times a factor it is not rounded, so that all of a row stay alike
 ABSORBING = -(2.0**100)  # nothing that is added to it changes it
+OVERFLOW = 2.0**128  # of float32
 LONGEST = 2**24  # no sequence is longer
 
 
@@ -89,10 +90,20 @@ def _faint(x: Term) -> Faint | None:
             if one and other:
                 return Faint(logical_and(one.kept, other.kept), one.seen + other.seen, one.fill + other.fill, False)
             return one.plus(x.args[1]) if one else other and other.plus(x.args[0])
+        case "mul":
+            return _scaled(*x.args) or _scaled(*x.args[::-1])
         case "cast" if x.dtype in ("float", "float32", "float64"):
             inner = _faint(x.args[0])
             return inner and replace(inner, seen=make("cast", (inner.seen,), x.attrs))
     return None
+
+
+def _scaled(masked: Term, factor: Term) -> Faint | None:
+    """A mask that was put on before the scale: its number is scaled too, and still far below and no -∞."""
+    if factor.op != "const" or factor.attrs[0] <= 0 or (inner := _faint(masked)) is None:
+        return None
+    fill = inner.fill * factor.attrs[0]
+    return replace(inner, seen=make("mul", (inner.seen, factor)), fill=fill) if -OVERFLOW < fill <= FAR else None
 
 
 def _far(x: Term) -> float:

@@ -72,6 +72,14 @@ def _sloped(q, k, v):
     return torch.softmax((score + 0.01 * (j - 40000)).masked_fill(j > i, LEAST), -1) @ v
 
 
+def _filled_before_the_scale(fill, scale):
+    def attention(q, k, v):
+        score = q @ k.mT
+        return torch.softmax(score.masked_fill(~CAUSAL(*_places(score)), fill) * scale, -1) @ v
+
+    return attention
+
+
 LATE = lambda i, j: j <= i - 4  # the first rows keep nothing
 NEVER = lambda i, j: (j < i) & (i < j)
 SKIPPED = {
@@ -80,6 +88,8 @@ SKIPPED = {
     "added": (_added(WINDOW, LEAST), "i - 6 ≤ j < i + 1"),
     "sloped": (_sloped, "j < i + 1"),
     "twice": (_masked_twice, "i - 6 ≤ j < i + 1"),
+    "before the scale": (_filled_before_the_scale(-1e9, 1 / math.sqrt(10)), "j < i + 1"),
+    "least before the scale": (_filled_before_the_scale(LEAST, 0.25), "j < i + 1"),
 }
 KEPT = {
     "beside a tensor that may mask": _beside,
@@ -87,6 +97,9 @@ KEPT = {
     "nothing kept": _filled(NEVER, LEAST),
     "two numbers": _two_numbers,
     "near": _filled(CAUSAL, FAR / 2),
+    "near once it is scaled": _filled_before_the_scale(2 * FAR, 0.25),
+    "infinite once it is scaled": _filled_before_the_scale(LEAST, 4.0),
+    "far above once it is scaled": _filled_before_the_scale(-1e9, -1.0),
     "beside infinity": lambda q, k, v: (
         torch.softmax(
             torch.where(CAUSAL(*_places(q @ k.mT)), (q @ k.mT).masked_fill(_places(q @ k.mT)[1] < 5, -math.inf), -1e9),
