@@ -32,6 +32,11 @@ def capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
+def stream_of(device: torch.device) -> int:
+    """Where what is made now is there for whoever comes later."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 @dataclass(frozen=True)
 class Dealt:
     """How a table deals out items [grid..., tiles of rows] to so many programs, `few` grid points at a time and `last`
@@ -48,11 +53,11 @@ class Dealt:
     def in_turn(self, device: torch.device) -> torch.Tensor:
         """The table in which programs take the items in turn."""
         make = _in_turn.__wrapped__ if capturing(device) else _in_turn  # what a graph makes is there when it runs
-        return make(prod(self.items), self.programs, device)
+        return make(prod(self.items), self.programs, device, stream_of(device))
 
 
 @lru_cache(maxsize=64)
-def _in_turn(total: int, programs: int, device: torch.device) -> torch.Tensor:
+def _in_turn(total: int, programs: int, device: torch.device, stream: int) -> torch.Tensor:
     """int32 [1 + the most items of a program, programs], as gluon_order.py's `dealt` has it."""
     rounds = -(-total // programs)
     table = torch.arange(-programs, rounds * programs, dtype=torch.int32, device=device).view(1 + rounds, programs)
@@ -240,8 +245,7 @@ class MapCache:
         if None in states or capturing(device):  # a replayed graph must read the mask again
             return build(tiling, values)
         owners = [*map(_owner, read)]
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        key = (tiling, stream, *map(id, owners), *(state[1:] for state in states))
+        key = (tiling, stream_of(device), *map(id, owners), *(state[1:] for state in states))
         versions = [state[0] for state in states]
         with self._lock:
             found, last = self._known(key, versions, owners)

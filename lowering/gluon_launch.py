@@ -123,13 +123,13 @@ class GluonLauncher(Launcher):
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(places * schedule.residents, prepared.total)
         function = load(source.text, source.function, self.folder)
-        lists, table, bits = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
+        lists, table, words = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
         found, maps = self._known(binding, prepared, schedule, programs, device), ()
         if prepared.tiling is not None:
             found[1], maps = lists, (((lists, table), prepared.tiling),)
             found[0] = table if prepared.tiling.dealt else found[0]
         if prepared.words is not None:
-            found, maps = [*found, bits], (*maps, ((bits,), prepared.words))
+            found, maps = [*found, words], (*maps, ((words,), prepared.words))
         arguments = (*_arguments(source, values, sizes), *found, prepared.total)
         return GluonLaunch(function, programs, windows, arguments, maps, options_of(schedule))
 
