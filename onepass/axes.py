@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from .capture import expression, value_of_node
+from .convolutions import CONVOLUTIONS, is_one_wide
 from .kinds import name_of
 
 Size = int | sympy.Expr
@@ -182,7 +183,8 @@ def _sizes(node: fx.Node) -> tuple[Size, ...] | None:
 def _operands(node: fx.Node) -> list[fx.Node]:
     """What is multiplied: a layer's bias is left out."""
     found = [n for n in node.all_input_nodes if _sizes(n) is not None]
-    return found[1:] if name_of(node) in ADDING else found[:2] if name_of(node) == "linear" else found
+    biased = name_of(node) in ("linear", *CONVOLUTIONS)
+    return found[1:] if name_of(node) in ADDING else found[:2] if biased else found
 
 
 def _letters(node: fx.Node) -> tuple[str, str, str] | None:
@@ -199,6 +201,10 @@ def _letters(node: fx.Node) -> tuple[str, str, str] | None:
     if name == "linear":
         lead = _alphabet(len(own) - 1)
         return (f"{lead}y", "zy", f"{lead}z") if ranks == [len(own), 2] and operands[0] is node.args[0] else None
+    if is_one_wide(node):
+        batch, places = _alphabet(len(own) - ranks[1] + 1), [chr(ord("m") + k) for k in range(ranks[1] - 2)]
+        one = "".join(places)
+        return f"{batch}y{one}", f"zy{one.upper()}", f"{batch}z{one}"
     if name not in PRODUCTS or min(ranks) < 2:
         return None
     lead = _alphabet(len(own) - 2)

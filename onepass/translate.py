@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import aten_activations, aten_dots, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces, running
+from . import (
+    aten_activations,
+    aten_dots,
+    aten_norms,
+    aten_pointwise,
+    aten_reductions,
+    aten_views,
+    convolutions,
+    pieces,
+    running,
+)
 from .binders import named_alike
 from .egraph.index import simplify_index
 from .egraph.ops import cast, iota, load
@@ -19,7 +29,17 @@ from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
 
 # Importing them fills HANDLERS.
-TABLES = (aten_activations, aten_dots, aten_norms, aten_pointwise, aten_reductions, aten_views, pieces, running)
+TABLES = (
+    aten_activations,
+    aten_dots,
+    aten_norms,
+    aten_pointwise,
+    aten_reductions,
+    aten_views,
+    convolutions,
+    pieces,
+    running,
+)
 
 
 @dataclass(frozen=True)

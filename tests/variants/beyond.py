@@ -181,6 +181,12 @@ def talking_heads_by_linear(q, k, v, before, after):
     return mix(mix(scores_of(q, k), before).softmax(-1), after) @ v
 
 
+def talking_heads_by_convolution(q, k, v, before, after):
+    """As a convolution of one place by one, whose channels are the heads."""
+    mix = lambda x, weight: F.conv2d(x, weight[:, :, None, None])
+    return mix(mix(scores_of(q, k), before).softmax(-1), after) @ v
+
+
 def differential(q, k, v, weight):
     (q1, q2), (k1, k2) = q.chunk(2, 1), k.chunk(2, 1)
     return (scores_of(q1, k1).softmax(-1) - weight * scores_of(q2, k2).softmax(-1)) @ v
@@ -288,7 +294,7 @@ VARIANTS = [
         _with((8, 8), (8, 8), count=8),
         kernels=2,
         passes=2,
-        spellings=(talking_heads_by_linear,),
+        spellings=(talking_heads_by_linear, talking_heads_by_convolution),
     ),
     Variant("talking heads, two", talking_heads, _with((2, 2), (2, 2)), kernels=2),
     Variant(
