@@ -122,6 +122,8 @@ def _enter_or_leave(name: str, scopes: list[str]) -> None:
 def _broken(node: fx.Node, kind: str, s: Survey) -> Broken:
     """The unknown operations that stand between contractions and the node: with no reduction on the way, with one."""
     inputs = node.all_input_nodes
+    if kind == "layer":  # of weights that a softmax made, as a convolution over them is; other layers are ordinary
+        return None, node if any(s.reduced[i] for i in inputs) else None
     if not inputs or (kind != "other" and kind not in INTERIOR):
         return WHOLE
     plain = next((s.broken[i][0] for i in inputs if s.broken[i][0]), None)

@@ -34,6 +34,9 @@ LEFT = {
     "of neighbours": _mixed(lambda x: F.conv2d(x, WEIGHT[..., None, None].expand(-1, -1, 3, 3), padding=1)),
     "in groups": _mixed(lambda x: F.conv2d(x, WEIGHT[:, :2, None, None], groups=2)),
     "padded": _mixed(lambda x: F.conv2d(x, WEIGHT[..., None, None], padding=(0, 1))[..., 1:-1]),
+    "of neighbours, behind the softmax": _mixed(
+        lambda x: x, lambda x: F.conv2d(x, WEIGHT[..., None, None].expand(-1, -1, 3, 3), padding=1)
+    ),
     "dilated": _mixed(lambda x: F.conv2d(x, WEIGHT[..., None, None], dilation=2)),
 }
 
