@@ -117,9 +117,9 @@ def _quotient(atom: Term, g: Term) -> Term | None:
         return None
     left, right = atom.args
     if (found := _quotient(left, g)) is not None:
-        return right if found.op == "const" else found * right
+        return right if found is const(1) else found * right
     found = _quotient(right, g)
-    return None if found is None else left if found.op == "const" else left * found
+    return None if found is None else left if found is const(1) else left * found
 
 
 def _below(form: Affine, g: Term) -> bool:
