@@ -6,8 +6,9 @@ Every executor resolves the sizes of dims and tensors here, so that a plan runs 
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping
-from operator import add, floordiv, mod, mul, neg, sub
+from operator import add, floordiv, mod, mul, neg, sub, truediv
 
 _OPERATIONS: dict[type | str, Callable] = {
     ast.Add: add,
@@ -22,6 +23,11 @@ _OPERATIONS: dict[type | str, Callable] = {
     "PythonMod": mod,
     "Max": max,
     "Min": min,
+    "IntTrueDiv": truediv,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "TruncToInt": math.trunc,
+    "RoundToInt": round,
 }
 
 

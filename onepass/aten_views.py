@@ -6,12 +6,17 @@ uses // and %. Registered for translate.py.
 
 from __future__ import annotations
 
+from math import prod
+
 from .egraph.affine import bounds
+from .egraph.evaluate import evaluate
 from .egraph.index import floordiv, mod
-from .egraph.ops import const
-from .egraph.term import Term
+from .egraph.ops import const, iota
+from .egraph.term import Dim, Term, substitute, tensors
 from .sizes import Size, of_whole_blocks, product, term_of
 from .values import INTEGERS, Call, Value, apply, choose, convert, handles, kind_of, same_size, spread, stored_literal
+
+MOST_PLACES = 2**22  # of an index that are looked at one by one
 
 
 def moved(call: Call, source: Value, move) -> Value:
@@ -156,9 +161,7 @@ def _replaced(index, axis: int, new: Term) -> tuple[Term, ...]:
 
 def _start(position: Size, size: Size) -> Term:
     """A position counted from the front; negative ones count from the end."""
-    if isinstance(position, int) and position < 0:
-        return apply("add", term_of(size), const(position))
-    return term_of(position)
+    return _wrapped(term_of(position), size)
 
 
 @handles("aten.select.int")
@@ -289,6 +292,7 @@ def index_select(call):
 def embedding(call):
     table, positions = call["weight"], call["indices"]
     rank = len(positions.shape)
+    _require_within(call, positions, 0, table.shape[0])
     return moved(call, table, lambda index: (positions.at(index[:rank]), *index[rank:]))
 
 
@@ -303,6 +307,8 @@ def index_tensor(call):
         raise call.refuse("index tensors that are not next to each other are not supported")
     rank = max(len(lists[k].shape) for k in used)
     shape = call.meta.shape[used[0] : used[0] + rank]
+    for k in used:
+        _require_within(call, lists[k], -source.shape[k] if isinstance(source.shape[k], int) else 0, source.shape[k])
 
     def move(index):
         middle = index[used[0] : used[0] + rank]
@@ -312,12 +318,30 @@ def index_tensor(call):
     return moved(call, source, move)
 
 
+def _require_within(call, positions: Value, least: int, size: Size) -> None:
+    """Places that are numbers of coordinates, and beyond what they index, are left to eager, which raises."""
+    dims = [call.binder(n) for n in positions.shape]
+    place = positions.at(tuple(map(iota, dims)))
+    if not all(isinstance(n, int) for n in (size, *positions.shape)) or tensors(place):
+        return
+    low, high = bounds(place)
+    if low is not None and low >= least and high is not None and high < size:
+        return
+    if prod(positions.shape) > MOST_PLACES:  # the corners tell where places rise or fall
+        corners = {iota(d): iota(Dim(d.name, 2)) * const(d.size - 1) for d in dims}
+        place = substitute(place, corners)
+    values = evaluate(place, {})
+    if values.size and not (values.min() >= least and values.max() < size):
+        raise call.refuse(f"places from {values.min():.0f} to {values.max():.0f} are beyond a table of {size}")
+
+
 def _wrapped(position: Term, size: Size) -> Term:
-    """A gathered position may count from the end; a computed one that cannot be negative stays as it is."""
-    low, _ = bounds(position)
+    """A position may count from the end; a computed one that cannot be negative stays as it is."""
+    low, high = bounds(position)
     if low is not None and low >= 0:
         return position
-    return choose(apply("le", const(0), position), position, apply("add", position, term_of(size)))
+    behind = apply("add", position, term_of(size))
+    return behind if high is not None and high < 0 else choose(apply("le", const(0), position), position, behind)
 
 
 def filled(call, number) -> Value:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import mul
 
-from .egraph.ops import cast, const, make, sqrt
+from .egraph.ops import cast, const, le, make, sqrt
 from .egraph.term import Term
 from .errors import ProgramError
 
 Size = int | str
 
-_NUMBERS: dict[type | str, Callable] = {
+_NUMBERS: dict[object, Callable] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
@@ -36,6 +36,11 @@ _NUMBERS: dict[type | str, Callable] = {
     "FloatPow": lambda a, b: a**b,
     "PowByNatural": lambda a, b: a**b,
     "sqrt": math.sqrt,
+    "log2": math.log2,
+    "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "RoundToInt": round,
 }
 
 
@@ -44,7 +49,7 @@ def _as_float(x: Term, dtype: str) -> Term:
     return const(float(x.attrs[0])) if x.op == "const" else cast(x, dtype) if x.dtype == "int64" else x
 
 
-_TERMS: dict[type | str, Callable] = {
+_TERMS: dict[object, Callable] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
@@ -55,6 +60,9 @@ _TERMS: dict[type | str, Callable] = {
     "FloorDiv": lambda a, b: a // b,
     "Max": lambda a, b: make("maximum", (a, b)),
     "Min": lambda a, b: make("minimum", (a, b)),
+    ("FloorToInt", "IntTrueDiv"): lambda a, b: a // b,
+    ("CeilToInt", "IntTrueDiv"): lambda a, b: -(-a // b),
+    ("TruncToInt", "IntTrueDiv"): lambda a, b: make("where", (le(const(0), a), a // b, -(-a // b))),
 }
 
 
@@ -68,6 +76,11 @@ def _walk(node, table, name: Callable, number: Callable):
             return table[type(op)](_walk(left, table, name, number), _walk(right, table, name, number))
         case ast.UnaryOp(op=op, operand=operand) if type(op) in table:
             return table[type(op)](_walk(operand, table, name, number))
+        case ast.Call(func=ast.Name(id=rounded), args=[ast.Call(func=ast.Name(id=function), args=operands)]) if (
+            rounded,
+            function,
+        ) in table:
+            return table[rounded, function](*(_walk(a, table, name, number) for a in operands))
         case ast.Call(func=ast.Name(id=function), args=operands, keywords=[]) if _known(function) in table:
             return table[_known(function)](*(_walk(a, table, name, number) for a in operands))
     raise ProgramError(f"cannot read the size {ast.unparse(node)!r}")
