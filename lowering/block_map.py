@@ -203,6 +203,7 @@ def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
     return torch.cat([visited.sum(-1, keepdim=True).clamp(min=1), ends, entries.gather(-1, order)], -1).int()
 
 
+CALL = threading.local()  # `sources`: names of what the tensors of this thread's call are, in their order, or nothing
 Found = tuple[torch.Tensor, ...]
 Build = Callable[[Tiling, Mapping[str, torch.Tensor]], Found]
 
@@ -224,8 +225,10 @@ class MapCache:
 
     A tensor counts as unchanged if it is the same object, or a like view of the same one, with the same version
     counter. Writes that torch does not see (through NumPy, or a pointer) do not count; a tensor made under
-    inference_mode has no counter and is read each time. At most MOST_MAPS are kept, none of a tensor that is gone.
-    What is wanted again may be worth more work: `again` makes it of what was built, once.
+    inference_mode has no counter and is read each time. A compiler that writes one value into another's memory does not
+    count that either: where a call says what its tensors are, only the same one is unchanged. At most MOST_MAPS are
+    kept, none of a tensor that is gone. What is wanted again may be worth more work: `again` makes it of what was
+    built, once.
     """
 
     def __init__(self):
@@ -245,7 +248,9 @@ class MapCache:
         if None in states or capturing(device):  # a replayed graph must read the mask again
             return build(tiling, values)
         owners = [*map(_owner, read)]
-        key = (tiling, stream_of(device), *map(id, owners), *(state[1:] for state in states))
+        said = dict(zip(values, getattr(CALL, "sources", "").split(",")))
+        sources = map(said.get, tiling.reads)
+        key = (tiling, stream_of(device), *sources, *map(id, owners), *(state[1:] for state in states))
         versions = [state[0] for state in states]
         with self._lock:
             found, last = self._known(key, versions, owners)

@@ -9,6 +9,7 @@ import math
 from dataclasses import replace
 
 from . import values
+from .aten_pointwise import scalar
 from .egraph.affine import compare
 from .egraph.index import floordiv
 from .egraph.ops import const, eq, exp, iota, log, make, max_over, reduce, sum_over
@@ -249,13 +250,11 @@ def baddbmm(call):
     dtype = compute_dtype(call.meta.dtype)
 
     def pull(index):
-        result = product.at(index)
-        if call["alpha"] != 1:
-            result = result * const(float(call["alpha"]))
+        result = product.at(index) if call["alpha"] == 1 else product.at(index) * scalar(call["alpha"], dtype)
         if call["beta"] == 0:
             return convert(result, kind_of(call.meta.dtype))
         extra = element(added, spread(added, index, call.meta.shape), dtype)
-        extra = extra if call["beta"] == 1 else extra * const(float(call["beta"]))
+        extra = extra if call["beta"] == 1 else extra * scalar(call["beta"], dtype)
         return convert(extra + result, kind_of(call.meta.dtype))
 
     return call.value(pull)

@@ -52,6 +52,7 @@ VECTOR_NORMS = ("norm", "vector_norm", "linalg_vector_norm")
 NORMS = ("normalize", "rms_norm", "linalg_norm", *VECTOR_NORMS)
 # What stands between products in networks without attention: of these nothing is said.
 ORDINARY = ("layer_norm", "group_norm", "batch_norm", "instance_norm", "sort")
+RANDOM = ("gumbel_softmax", "dropout1d", "dropout2d", "dropout3d")  # what no operator of ATen has the name of
 KINDS = {
     name: kind
     for kind, names in {
@@ -119,23 +120,35 @@ def schemas(node: fx.Node) -> tuple:
 
 
 def inplace_argument(node: fx.Node) -> dict | None:
-    """The arguments beside `inplace` of a call that sets it, by name and in order; None of any other."""
-    names = _parameters(node.target) if node.op == "call_function" else ()
-    if "inplace" not in names:
+    """The arguments beside `inplace` of a call that sets it, by name and in order, with the defaults of those that were
+    not given; None of any other."""
+    known = _parameters(node.target) if node.op == "call_function" else {}
+    if "inplace" not in known:
         return None
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    rest = {name: given[name] for name in names if name in given and name != "inplace"}
-    return rest if given.get("inplace") else None
+    given = {**known, **dict(zip(known, node.args, strict=False)), **node.kwargs}
+    return {name: value for name, value in given.items() if name != "inplace"} if given["inplace"] else None
 
 
 @lru_cache(maxsize=512)
-def _parameters(function: Callable) -> tuple[str, ...]:
+def _parameters(function: Callable) -> dict[str, object]:
+    """Defaults by name, in order."""
     if getattr(function, "__module__", "") != "torch.nn.functional":
-        return ()
+        return {}
     try:
-        return tuple(inspect.signature(function).parameters)
+        return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
     except ValueError:
-        return ()
+        return {}
+
+
+def draws(node: fx.Node) -> bool:
+    """Gives something else each time, by a generator's state or, in an operator of some library, a state of its own:
+    two of them stay in their order."""
+    known = node.target if is_aten(node) else getattr(torch.ops.aten, name_of(node) or "_", None)
+    overloads = [known] if is_aten(node) else [getattr(known, o) for o in known.overloads()] if known else []
+    if any(torch.Tag.nondeterministic_seeded in o.tags for o in overloads) or name_of(node) in RANDOM:
+        return True
+    named = getattr(getattr(node.target, "_schema", None), "name", getattr(node.target, "_qualified_op_name", "aten::"))
+    return named.partition("::")[0] not in ("aten", "prims", "onepass")
 
 
 def only_looks(node: fx.Node) -> bool:

@@ -1,7 +1,8 @@
 """The operations that stand in a compiled graph for fused regions: their schemas, fakes and gradients.
 
-`onepass::region` gets the tensors, the region's self-contained text, and sizes that no tensor states. The backward
-recomputes through the original calls. Registered at import; who runs a region is runner.py's to say.
+`onepass::region` gets the tensors, the region's self-contained text, sizes that no tensor states, and what the tensors
+are of the graph where their memory is written anew without a word (`sources`, else empty). The backward recomputes
+through the original calls. Registered at import; who runs a region is runner.py's to say.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from contextlib import contextmanager
 
 import torch
 from torch import library
+from torch.autograd import forward_ad
 
 from . import executors, fused
+from .lowering.block_map import CALL
 from .runner import Runner, all_sizes, call_of, one_line
 
-SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes) -> Tensor[]"
+SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, str sources='') -> Tensor[]"
 SCHEMA_BACKWARD = "(Tensor?[] grads, Tensor[] tensors, str program, SymInt[] sizes, bool[] needed) -> Tensor[]"
 log = logging.getLogger(__name__)
 
@@ -101,13 +104,18 @@ _BELOW, _BELOW_AUTOGRAD = torch._C._after_ADInplaceOrView_keyset, torch._C._afte
 _STRAIGHT: dict[int, bool] = {}
 
 
-def _run(tensors, program, sizes):
+def _run(tensors, program, sizes, sources=""):
+    CALL.sources = sources
     found = _RUNNERS.get(program) or runner(program)
     return found(tensors, sizes)
 
 
-def _run_or_record(keys, tensors, program, sizes):
-    """The autograd layer: straight to `_run` if nothing is recorded and no mode or subclass waits below."""
+def _run_or_record(keys, tensors, program, sizes, sources=""):
+    """The autograd layer: straight to `_run` if nothing is recorded and no mode or subclass waits below. The original
+    calls carry the tangents of forward-mode derivatives."""
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        known = fused.carried(program).program
+        return list(known.results(*tensors, sizes=all_sizes(known, tensors, sizes)))
     raw = keys.raw_repr()
     straight = _STRAIGHT.get(raw)
     if straight is None:
@@ -115,20 +123,20 @@ def _run_or_record(keys, tensors, program, sizes):
         straight = _STRAIGHT[raw] = last in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
     if not (torch.is_grad_enabled() and any([t.requires_grad for t in tensors])):
         if straight:
-            return _run(tensors, program, sizes)
-        return torch.ops.onepass.region.default.redispatch(keys & _BELOW_AUTOGRAD, tensors, program, sizes)
-    return list(_Recorded.apply(keys & _BELOW_AUTOGRAD, program, sizes, *tensors))
+            return _run(tensors, program, sizes, sources)
+        return torch.ops.onepass.region.default.redispatch(keys & _BELOW_AUTOGRAD, tensors, program, sizes, sources)
+    return list(_Recorded.apply(keys & _BELOW_AUTOGRAD, program, sizes, sources, *tensors))
 
 
 class _Recorded(torch.autograd.Function):
     @staticmethod
-    def forward(keys, program, sizes, *tensors):
-        found = torch.ops.onepass.region.default.redispatch(keys, list(tensors), program, sizes)
+    def forward(keys, program, sizes, sources, *tensors):
+        found = torch.ops.onepass.region.default.redispatch(keys, list(tensors), program, sizes, sources)
         return tuple(x.data if x._is_view() else x for x in found)  # of a view no write in place could be recorded
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        _, ctx.program, ctx.sizes, *tensors = inputs
+        _, ctx.program, ctx.sizes, _, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         wanted = {k for k, tensor in enumerate(tensors) if tensor.requires_grad}
@@ -139,10 +147,10 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx, *grads):
         paths = fused.carried(ctx.program).program.differentiable
         reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
-        needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[3:])]
+        needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[4:])]
         tensors = list(ctx.saved_tensors)
         found = iter(torch.ops.onepass.region_backward(list(grads), tensors, ctx.program, ctx.sizes, needed))
-        return None, None, None, *[next(found) if n else None for n in needed]
+        return None, None, None, None, *[next(found) if n else None for n in needed]
 
 
 _LIBRARY.impl("region", _run, "CompositeExplicitAutograd")
@@ -150,7 +158,7 @@ _LIBRARY.impl("region", _run_or_record, "Autograd", with_keyset=True)
 
 
 @library.register_fake("onepass::region", lib=_LIBRARY)
-def _(tensors, program, sizes):
+def _(tensors, program, sizes, sources=""):
     known = fused.carried(program)
     metas, call = known.program.output_metas, call_of(known, tensors, sizes)
     return [_fake(m.device, kind, tensors) for m, kind in zip(metas, call.results, strict=True)]

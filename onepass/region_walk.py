@@ -79,6 +79,8 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
         kind = "other" if moves(node) and not s.numbers[node.all_input_nodes[0]] else kind_of(node)
         if name_of(node) in RUNNING and all(s.numbers[n] for n in node.all_input_nodes if shape(n) is not None):
             kind = "creation"
+        if kind == "contraction" and any(not storages(n).isdisjoint(storages(node)) for n in node.all_input_nodes):
+            kind = "other"  # an einsum that only moves axes, or looks at a diagonal: a view, by a name of another kind
         if kind == "contraction" and _is_projection(node, s):
             kind = "layer"
         mixed = axes.mixture(node, s.axes) if kind in ("contraction", "layer") else None
@@ -362,7 +364,7 @@ def storages(node: fx.Node) -> set:
     value = value_of_node(node)
     values = value if isinstance(value, tuple | list) else (value,)
     strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
-    return {t.untyped_storage()._cdata for t in strided}
+    return {t.untyped_storage()._cdata for t in strided if not torch._C._functorch.is_functorch_wrapped_tensor(t)}
 
 
 def moves(node: fx.Node) -> bool:

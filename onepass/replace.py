@@ -24,6 +24,7 @@ from .floats import settle_floats
 from .fused import Fused
 from .grad_modes import attach_unrecorded, detach_unrecorded, recording, records
 from .in_place import make_functional
+from .kinds import name_of
 from .layouts import laid_out
 from .loads import Make, Reads, fuse, hints, with_tail
 from .lowering.plan import NotPlannable
@@ -31,10 +32,10 @@ from .named_sizes import name_sizes
 from .opened import open_calls
 from .options import Options
 from .region_signature import signature
-from .region_walk import Nodes, Survey, survey
+from .region_walk import Nodes, Survey, storages, survey
 from .regions import Region, find_regions
 from .report import Refused, RegionReport, Report
-from .standing import Pairs, first_user, kept_apart, late, standing
+from .standing import Pairs, first_user, kept_apart, late, overtaken, standing
 from .widths import fill_blocks, fix_widths
 
 KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
@@ -93,14 +94,15 @@ def rewrite(
         regions[number], found = _planned(region, regions, s, taken, options.fuse_loads, make, reads)
         claimed.update(regions[number].owned)
         stands[number] = standing(regions[number], s).place
-        _require_apart(kept_apart(regions[number], s, stands[number]), regions[number], apart)
+        _require_its_place(regions[number], s, stands[number], apart)
         return found
 
     for number in range(len(regions)):
         attempt(number, lambda region, number=number: answered(number, region))
     given: dict[fx.Node, fx.Node] = {}
     for number in () if dry else sorted(answers, reverse=True):
-        attempt(number, lambda region, n=number, found=answers[number]: insert(graph, region, found, stands[n], given))
+        put = lambda region, n=number, found=answers[number]: insert(graph, region, found, stands[n], given, options)
+        attempt(number, put)
     for number, answer in sorted(answers.items()):
         if answer.key not in reports and sources:
             answer = fused.with_sources(answer)
@@ -132,7 +134,12 @@ def _planned(
             said.append(reason)
 
 
-def _require_apart(pairs: Pairs, region: Region, apart: Pairs | None) -> None:
+def _require_its_place(region: Region, s: Survey, stands: fx.Node, apart: Pairs | None) -> None:
+    """Nothing is drawn in another order there, and no memory is shared that must not be. Raises Refusal."""
+    if (node := overtaken(region, s, stands)) is not None:
+        said = f"{name_of(node)} draws before what the region reads is drawn, and would draw after it"
+        raise Refusal(said, where_of(node) or where_of(region.anchor), "random")
+    pairs = kept_apart(region, s, stands)
     if pairs and apart is None:
         (written, read), *_ = sorted(pairs, key=str)
         reason = f"{written.name} is written between what the region reads of {read.name}, and may be its memory"
@@ -187,7 +194,9 @@ def _strides(node: fx.Node) -> tuple[int | str, ...]:
 # Surgery --------------------------------------------------------------------------------------------------------------
 
 
-def insert(graph: fx.Graph, region, answer: Fused, stands: fx.Node, given: dict[fx.Node, fx.Node]) -> Fused:
+def insert(
+    graph: fx.Graph, region, answer: Fused, stands: fx.Node, given: dict[fx.Node, fx.Node], options: Options
+) -> Fused:
     """Puts the call where the first result is used, or in front of what must come behind it.
 
     `given` has what other regions' calls give for their outputs, which may be inputs here, and gets this one's.
@@ -200,7 +209,8 @@ def insert(graph: fx.Graph, region, answer: Fused, stands: fx.Node, given: dict[
     sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
     place = _place(graph, region, (*region.inputs, *sizes), stands)
     with graph.inserting_before(place):
-        call = graph.call_function(torch.ops.onepass.region.default, (tensors, answer.text, sizes))
+        given_to = (tensors, answer.text, sizes, _sources(tensors, options))
+        call = graph.call_function(torch.ops.onepass.region.default, given_to)
         results = [graph.call_function(operator_module.getitem, (call, k)) for k in range(len(region.outputs))]
     call.meta = {name: value for name, value in region.output.meta.items() if name in KEPT_META[3:]}
     for kind in KEPT_META[:2]:
@@ -215,6 +225,21 @@ def insert(graph: fx.Graph, region, answer: Fused, stands: fx.Node, given: dict[
         if not node.users:
             graph.erase_node(node)
     return answer
+
+
+def _sources(tensors: Sequence[fx.Node], options: Options) -> str:
+    """What each tensor is, by name: Inductor writes one value into another's memory and counts no version, except what
+    comes from outside. Nothing where the calls are left to eager, which counts."""
+    if options.inner == "eager":
+        return ""
+    return ",".join(_from_outside(n) or n.name for n in tensors)
+
+
+def _from_outside(node: fx.Node) -> str:
+    """The name of the input or attribute of the graph that the node is or is a view of."""
+    while node.all_input_nodes and storages(node) == storages(node.all_input_nodes[0]):
+        node = node.all_input_nodes[0]
+    return node.name if node.op in ("placeholder", "get_attr") else ""
 
 
 def _place(graph: fx.Graph, region, needed, stands: fx.Node) -> fx.Node:

@@ -22,7 +22,7 @@ from .traffic import SWELLS, swells
 
 PATIENCE = 8  # comparisons that inputs leave undecided, after which a kernel counts as wrong
 MOST = 1024  # kinds of calls that are kept ready; a generation of that many lengths is prepared anew
-NEGATIVE = "one is negative, and to a plan they are sizes"
+NO_SIZES = "one is zero or negative, and to a plan they are sizes"
 Tensors = Sequence[torch.Tensor]
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ def all_sizes(program, tensors: Tensors, numbers: Sequence[int]) -> dict[str, in
     return {**program.sizes_of(tensors), **dict(zip(free, numbers, strict=True))}
 
 
-def _negative(call: Call) -> bool:
-    return min(call.sizes.values(), default=0) < 0
+def _are_sizes(call: Call) -> bool:
+    return min(call.sizes.values(), default=1) > 0
 
 
 def _values(sizes, known: dict[str, int]) -> tuple[int, ...]:
@@ -107,7 +107,7 @@ class Runner:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
         call = call_of(self.found, tensors, numbers)
         try:
-            results = None if _negative(call) else self._chosen(kind, tensors, call)
+            results = self._chosen(kind, tensors, call) if _are_sizes(call) else None
             results = self._planned(kind, tensors, call) if results is None else results
         except Exception as error:  # of asking who should run, or of measuring it
             if self.found.options.strict:
@@ -219,7 +219,7 @@ class Runner:
     def order(self, device: torch.device, call: Call) -> dict[str, tuple[str, Callable]]:
         """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
         swollen = self.found.options.executor != "tiled" and swells(self.found.plan, self.found.program, call.sizes)
-        if why := NEGATIVE if _negative(call) else SWELLS if swollen else "":
+        if why := NO_SIZES if not _are_sizes(call) else SWELLS if swollen else "":
             report.note(self.found.key, f"{executors.ORIGINAL} run at some sizes: {why}")
             return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
         said = executors.by_measurement(self.preference(device), self.found, call.sizes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from .grad_modes import records
-from .kinds import changes_in_place, only_looks
+from .kinds import changes_in_place, draws, only_looks
 from .region_walk import Survey, root, shape, storages
 from .writes import writes
 
@@ -117,6 +117,14 @@ def kept_apart(region: Region, s: Survey, stands: fx.Node) -> Pairs:
             pairs = ((a, b) for a in into for b in read if shape(b) is not None)
             found |= {(a, b) for a, b in pairs if {a.op, b.op} == {"placeholder"}}
     return found
+
+
+def overtaken(region: Region, s: Survey, stands: fx.Node) -> fx.Node | None:
+    """What draws random numbers in front of something that does too and would move up past it."""
+    moving = _moving(region, s, s.place[stands])
+    last = max((s.place[n] for n in moving if draws(n)), default=-1)
+    between = s.order[s.place[stands] : max(last, 0)]
+    return next((n for n in between if n not in moving and draws(n)), None)
 
 
 def _memory(node: fx.Node, s: Survey) -> set:

@@ -1,0 +1,80 @@
+"""Inductor writes the mask of a second layer into the first one's memory, the same tensor with the same version: its
+block map was taken for the first one's, and the second layer hid other keys than it should."""
+
+import math
+import os
+
+import pytest
+import torch
+
+from onepass.backend import onepass_backend
+from onepass.lowering import triton_launch
+from onepass.options import Options
+from onepass.replace import rewrite
+
+LENGTH, WIDTH = 1100, 16
+
+
+def _layer(q, x, w):
+    """Each layer hides keys by an importance of its own."""
+    keep = torch.nn.functional.layer_norm((q * w).amax(-1), (LENGTH,)) > 0
+    return q + (q @ x.mT / math.sqrt(WIDTH)).masked_fill(~keep[:, None, :], -math.inf).softmax(-1) @ x
+
+
+def _two_layers(q, x, one, other):
+    return _layer(_layer(q, x, one), x, other)
+
+
+def _inputs():
+    torch.manual_seed(0)
+    q, x = torch.randn(2, 1, LENGTH, WIDTH)
+    q[:, :, 0] = torch.where(torch.arange(LENGTH) < 300, 9.0, -9.0)
+    weight = torch.zeros(WIDTH)
+    weight[0] = 1
+    return q, x, weight, -weight
+
+
+def _sources(function, inner):
+    """What the calls of a graph say that their tensors are."""
+    graphs = []
+
+    def backend(graph, example_inputs):
+        rewrite(graph.graph, Options.read({"inner": inner}))
+        graphs.append(graph.graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=backend)(*_inputs())
+    return [n.args[3].split(",") for n in graphs[0].nodes if n.target is torch.ops.onepass.region.default]
+
+
+def test_a_call_says_what_its_tensors_are_where_memory_is_used_again():
+    first, second = _sources(_two_layers, "inductor")
+    assert len(set(first) - set(second)) == len(set(second) - set(first)) == 2, "x alone is one tensor for both"
+    assert _sources(_two_layers, "eager") == [[""], [""]], "eager counts versions"
+
+
+def test_views_of_an_input_are_what_the_input_is():
+    def twice(q, x, one, other):
+        attend = lambda q, k: (q @ k.mT / 4).softmax(-1) @ k
+        return attend(attend(q, x[:, :50]), x[:, 50:100])
+
+    first, second = _sources(twice, "inductor")
+    assert len({*first, *second}) == 3, "q, x, and what the first attention makes"
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+def test_each_layer_has_a_map_of_its_own_mask(inner, monkeypatch):
+    built = []
+    monkeypatch.setattr(
+        triton_launch,
+        "build_map",
+        lambda *given, inside=triton_launch.build_map: (built.append(given), inside(*given))[1],
+    )
+    torch._dynamo.reset()
+    options = {"inner": inner, "executor": "triton", "strict": True}
+    inputs = _inputs()
+    with torch.no_grad():
+        result = torch.compile(_two_layers, backend=onepass_backend, options=options)(*inputs)
+    assert len(built) == 2 and torch.allclose(result, _two_layers(*inputs), atol=1e-4)
