@@ -47,3 +47,24 @@ def vecdot(call):
         return [spread(x, full, whole) for x in (left, right)]
 
     return _dotted(call, left, right, whole[axis], places)
+
+
+@handles("aten.tensordot.default")
+def tensordot(call):
+    left, right = call["self"], call["other"]
+    if any(x.meta.dtype not in FLOATING for x in (left, right)):
+        raise call.refuse("a contraction of integers is not supported", "dtype")
+    summed = [[d % len(x.shape) for d in call[name]] for x, name in ((left, "dims_self"), (right, "dims_other"))]
+    sizes = [(left.shape[a], right.shape[b]) for a, b in zip(*summed, strict=True)]
+    if any(a != b and 1 in (a, b) for a, b in sizes):
+        raise call.refuse("of axes that are repeated is not supported", "shape")
+    dtype, binders = compute_dtype(call.meta.dtype), [call.binder(size) for size, _ in sizes]
+
+    def pull(index):
+        rest, places = iter(index), []
+        for x, axes in zip((left, right), summed, strict=True):
+            own = dict(zip(axes, map(iota, binders), strict=True))
+            places.append(element(x, tuple(own[k] if k in own else next(rest) for k in range(len(x.shape))), dtype))
+        return convert(contraction(call, places, binders, dtype), kind_of(call.meta.dtype))
+
+    return call.value(pull)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import fx
 
-CONTRACTION = "matmul bmm mm mv einsum baddbmm __matmul__ linalg_matmul cdist inner linalg_vecdot"
+CONTRACTION = "matmul bmm mm mv einsum baddbmm __matmul__ linalg_matmul cdist inner linalg_vecdot tensordot"
 ATTENTION = "scaled_dot_product_attention"
 REDUCTION = (
     "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax logsumexp softmin "
@@ -146,9 +146,15 @@ def draws(node: fx.Node) -> bool:
     known = node.target if is_aten(node) else getattr(torch.ops.aten, name_of(node) or "_", None)
     overloads = [known] if is_aten(node) else [getattr(known, o) for o in known.overloads()] if known else []
     if any(torch.Tag.nondeterministic_seeded in o.tags for o in overloads) or name_of(node) in RANDOM:
-        return True
+        return not ("dropout" in name_of(node) and _given(node, 2, "training", "train") is False)
     named = getattr(getattr(node.target, "_schema", None), "name", getattr(node.target, "_qualified_op_name", "aten::"))
     return named.partition("::")[0] not in ("aten", "prims", "onepass")
+
+
+def _given(node: fx.Node, place: int, *names: str):
+    """An argument by place or by one of its names; None if it is not given."""
+    by_name = next((node.kwargs[name] for name in names if name in node.kwargs), None)
+    return node.args[place] if len(node.args) > place else by_name
 
 
 def only_looks(node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ from torch import fx
 
 from .capture import from_aten_graph, trace, value_of_node, where_of
 from .errors import Refusal
-from .kinds import ORDINARY, RESHAPING, changes_in_place, is_aten, name_of
+from .kinds import ORDINARY, RESHAPING, changes_in_place, draws, is_aten, name_of
 from .program import Program
 from .region_growth import Growth, grow
 from .region_walk import Nodes, Survey, bodies, first_stranger, hinted, in_order, is_lookup, root, shape, survey
@@ -294,7 +294,7 @@ def _joined(regions: list[Region], s: Survey) -> list[Region]:
         growth = grow(first.owned | second.owned, ends, s, frozenset().union(*(r.owned for r in rest)))
         new = growth.owned - first.owned - second.owned
         chained = new.union(first.outputs) & {*second.inputs} or new.union(second.outputs) & {*first.inputs}
-        if chained or len(growth.outputs) >= len(ends) or growth.wide or growth.circle is not None:
+        if chained or any(map(draws, new)) or len(growth.outputs) >= len(ends) or growth.wide or growth.circle:
             continue
         whole = _completed(growth.owned, growth.outputs, second.anchor, s)
         if objection(whole, s) is not None:
