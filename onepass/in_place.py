@@ -149,7 +149,15 @@ def _functional(node: fx.Node):
         return getattr(packet, node.target._overloadname, None) if kind_of(node) == "pointwise" else None
     if node.target is operator.setitem:
         return torch.masked_fill if _is_filling(*node.args) else None
-    return _OPERATORS.get(node.target)
+    return _OPERATORS.get(node.target) or _of_torch(node)
+
+
+def _of_torch(node: fx.Node):
+    """torch.relu for torch.relu_, and the like."""
+    name = name_of(node)
+    spaces = (s for s in (torch, torch.nn.functional) if name and getattr(s, name, None) is node.target)
+    found = (getattr(s, name.removesuffix("_"), None) for s in spaces if kind_of(node) == "pointwise")
+    return next(filter(None, found), None)
 
 
 def _is_filling(target, mask, value) -> bool:
