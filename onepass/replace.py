@@ -266,4 +266,7 @@ def _size_node(graph: fx.Graph, symbol: str, region) -> fx.Node:
         value = value_of_node(node)
         if isinstance(value, torch.SymInt) and str(value.node.expr) == symbol:
             return node
-    raise Refusal(f"no value in the graph gives the size {symbol}", where_of(region.anchor), "sizes")
+    said = f"no value in the graph gives the size {symbol}"
+    if any(isinstance(v := value_of_node(n), torch.SymFloat) and symbol in str(v.node.expr) for n in graph.nodes):
+        said = "a float that each call gives is read at run time only where it multiplies or divides a tensor"
+    raise Refusal(said, where_of(region.anchor), "sizes")

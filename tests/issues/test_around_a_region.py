@@ -51,3 +51,11 @@ def test_a_number_of_the_call_as_alpha_is_refused_and_no_failure():
     x = torch.randn(3, 2, 16, 16)
     assert torch.allclose(_compiled(function, dynamic=True)(*x, 0.25), function(*x, 0.25), atol=1e-5)
     assert not onepass.reports()[-1].failures and onepass.reports()[-1].refusals
+
+
+def test_a_float_that_is_no_factor_is_refused_for_what_it_is():
+    function = lambda q, k, v, c: (q @ k.mT).clamp(-c, c).softmax(-1) @ v
+    x = torch.randn(3, 1, 2, 9, 8)
+    assert torch.allclose(_compiled(function, dynamic=True)(*x, 0.3), function(*x, 0.3), atol=1e-5)
+    (refused,) = onepass.reports()[-1].refusals
+    assert "float" in refused.reason and "size" not in refused.reason
