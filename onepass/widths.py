@@ -41,6 +41,9 @@ def fix_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymI
         if any(False in axes[symbol] for symbol in symbols):  # as long as (a part of) a length is
             for text in met:
                 axes[text].add(False)
+    for text, size in known.items():  # what a length is divided into is a length
+        if any(False in axes[str(symbol)] for symbol in size.node.expr.free_symbols - {size.node.expr}):
+            axes[text].add(False)
     for text in _looked_up(region.nodes):
         axes[text].add(False)
     summed = [size for node in region.nodes for size in mixed.get(node, ())]
