@@ -258,7 +258,7 @@ def row_of(binding: Binding, sizes: dict, run_here: float | None = None) -> Row 
     even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
     diagonals = binding.diagonals if even else ()
     full = crowded(binding if bits is None else bits.bound(binding), diagonals, masked=not padded)
-    kinds = (uneven, full, bool(binding.overlays), sloped(binding))
+    kinds = (uneven, full, bool(binding.overlays), sloped(binding), mapped and not padded)
     return default_row(width(binding), accumulated(binding), length, run, *kinds)
 
 

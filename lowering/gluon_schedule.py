@@ -106,7 +106,7 @@ class Row:
     up to `columns`, for loops up to `length` of which nine in ten tiles of rows run up to `run`. None is
     either: uneven, the lengths of the loop differ between tiles of rows; crowded, the code between the products
     reads tensors or coordinates; copied, of these some tile by tile; sloped, a gauge has sums of coordinates that are
-    numbers of rows and columns.
+    numbers of rows and columns; mapped, a map in memory says which tiles run.
     """
 
     width: int
@@ -118,6 +118,7 @@ class Row:
     run: int = ANY
     copied: bool | None = None
     sloped: bool | None = None
+    mapped: bool | None = None
     slower: float = 0.0  # by this part than plain Triton, each with its defaults, where that was measured
 
 
@@ -132,7 +133,7 @@ DEFAULTS = (
     Row(64, 64, 256, False, False, Schedule(4, 64, 4, 2)),
     Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
     Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=512),
-    Row(128, 128, ANY, True, True, Schedule(1, 64, 2, 2, residents=2), run=1000, copied=False),
+    Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=1000, mapped=True),
     Row(128, 128, 512, None, True, Schedule(2, 64, 2, 2, deferred=True), copied=True),
     Row(128, 128, ANY, None, True, Schedule(3, 64, 2, 1, deferred=True), copied=True),
     Row(128, 128, 1024, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),
@@ -145,12 +146,21 @@ DEFAULTS = (
 
 
 def default_row(
-    width: int, columns: int, length: int, run: float, uneven: bool, crowded: bool, copied=False, sloped=False
+    width: int,
+    columns: int,
+    length: int,
+    run: float,
+    uneven: bool,
+    crowded: bool,
+    copied=False,
+    sloped=False,
+    mapped=False,
 ) -> Row | None:
     """The first default row that fits, None if accumulators need more registers than threads have."""
     for row in DEFAULTS:
         fits = width <= row.width and columns <= row.columns and length <= row.length and run <= row.run
         known = ((row.uneven, uneven), (row.crowded, crowded), (row.copied, copied), (row.sloped, sloped))
+        known += ((row.mapped, mapped),)
         if fits and all(wanted in (None, found) for wanted, found in known):
             return row
     return None
