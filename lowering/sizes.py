@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from operator import add, floordiv, mod, mul, neg, sub, truediv
 
-_OPERATIONS: dict[type | str, Callable] = {
+OPERATIONS: dict[type | str, Callable] = {
     ast.Add: add,
     ast.Sub: sub,
     ast.Mult: mul,
@@ -54,9 +54,9 @@ def _walk(node: ast.AST, sizes: Mapping[str, int]):
         case ast.Name(id=name):
             return sizes[name]
         case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATIONS[type(op)](_walk(left, sizes), _walk(right, sizes))
+            return OPERATIONS[type(op)](_walk(left, sizes), _walk(right, sizes))
         case ast.UnaryOp(op=op, operand=operand):
-            return _OPERATIONS[type(op)](_walk(operand, sizes))
+            return OPERATIONS[type(op)](_walk(operand, sizes))
         case ast.Call(func=ast.Name(id=name), args=args):
-            return _OPERATIONS[name](*(_walk(a, sizes) for a in args))
+            return OPERATIONS[name](*(_walk(a, sizes) for a in args))
     raise SyntaxError(ast.dump(node))

@@ -5,16 +5,14 @@ Halves multiply and add in float32 and are rounded once. Registered for translat
 
 from __future__ import annotations
 
-from .aten_reductions import contraction
+from .aten_reductions import contraction, require_floats
 from .egraph.ops import iota
-from .values import FLOATING, Call, Value, compute_dtype, convert, element, handles, kind_of, spread
+from .values import Call, Value, convert, element, handles, kind_of, spread
 
 
 def _dotted(call: Call, left: Value, right: Value, size, places) -> Value:
     """Σ over one more coordinate; places: from an index and it to the operands' indices."""
-    if any(x.meta.dtype not in FLOATING for x in (left, right)):
-        raise call.refuse("a contraction of integers is not supported", "dtype")
-    dtype, binder = compute_dtype(call.meta.dtype), call.binder(size)
+    dtype, binder = require_floats(call, left, right), call.binder(size)
 
     def pull(index):
         pairs = zip((left, right), places(index, iota(binder)), strict=True)
@@ -52,13 +50,12 @@ def vecdot(call):
 @handles("aten.tensordot.default")
 def tensordot(call):
     left, right = call["self"], call["other"]
-    if any(x.meta.dtype not in FLOATING for x in (left, right)):
-        raise call.refuse("a contraction of integers is not supported", "dtype")
+    dtype = require_floats(call, left, right)
     summed = [[d % len(x.shape) for d in call[name]] for x, name in ((left, "dims_self"), (right, "dims_other"))]
     sizes = [(left.shape[a], right.shape[b]) for a, b in zip(*summed, strict=True)]
     if any(a != b and 1 in (a, b) for a, b in sizes):
         raise call.refuse("of axes that are repeated is not supported", "shape")
-    dtype, binders = compute_dtype(call.meta.dtype), [call.binder(size) for size, _ in sizes]
+    binders = [call.binder(size) for size, _ in sizes]
 
     def pull(index):
         rest, places = iter(index), []

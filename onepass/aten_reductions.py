@@ -197,7 +197,7 @@ def contraction(call, terms, binders, dtype: str) -> Term:
     return convert(body, dtype)
 
 
-def _require_floats(call, *values: Value) -> str:
+def require_floats(call, *values: Value) -> str:
     if any(v.meta.dtype not in FLOATING for v in values):
         raise call.refuse("a contraction of integers is not supported", "dtype")
     return compute_dtype(values[0].meta.dtype)
@@ -205,7 +205,7 @@ def _require_floats(call, *values: Value) -> str:
 
 def product_of(call, left: Value, right: Value) -> Value:
     """The matrix product with PyTorch's broadcasting: (..., m, k) @ (..., k, n), vectors allowed."""
-    dtype = _require_floats(call, left, right)
+    dtype = require_floats(call, left, right)
     binder = call.binder(left.shape[-1])
     one_left, one_right = len(left.shape) == 1, len(right.shape) == 1
 
@@ -263,7 +263,7 @@ def baddbmm(call):
 @handles("aten.linear.default")
 def linear(call):
     x, weight, bias = call["input"], call["weight"], call["bias"]
-    dtype = _require_floats(call, x, weight)
+    dtype = require_floats(call, x, weight)
     binder = call.binder(x.shape[-1])
 
     def pull(index):
@@ -277,7 +277,7 @@ def linear(call):
 @handles("aten.einsum.default")
 def einsum(call):
     operands = call["tensors"]
-    dtype = _require_floats(call, *operands)
+    dtype = require_floats(call, *operands)
     inputs, result, sizes = _subscripts(call, call["equation"], operands)
     bound = [c for c in sizes if c not in result]
     binders = {c: call.binder(sizes[c]) for c in bound}
@@ -326,7 +326,7 @@ def scaled_dot_product_attention(call):
     if call["dropout_p"]:
         raise call.refuse("dropout is random", "random")
     query, key, value, mask = call["query"], call["key"], call["value"], call["attn_mask"]
-    dtype = _require_floats(call, query, key, value)
+    dtype = require_floats(call, query, key, value)
     channel, column = call.binder(query.shape[-1]), call.binder(key.shape[-2])
     head = len(call.meta.shape) - 3
     group = 1 if not call["enable_gqa"] or head < 0 else _group(call, query, key, value)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from torch import fx
 
-from .aten_reductions import contraction
+from .aten_reductions import contraction, require_floats
 from .capture import value_of_node
 from .egraph.ops import const, iota
 from .kinds import name_of
-from .values import FLOATING, compute_dtype, convert, element, handles, kind_of
+from .values import convert, element, handles, kind_of
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "convolution")
 NEUTRAL = {  # in the order in which they follow a bias; ATen's own has two more before the groups
@@ -43,12 +43,11 @@ def _neutral(given: dict) -> bool:
 @handles(*(f"aten.{n}.default" for n in CONVOLUTIONS), *(f"aten.{n}.padding" for n in CONVOLUTIONS[:3]))
 def convolution(call):
     x, weight, bias = call["input"], call["weight"], call["bias"]
-    if any(v.meta.dtype not in FLOATING for v in (x, weight)):
-        raise call.refuse("a contraction of integers is not supported", "dtype")
+    dtype = require_floats(call, x, weight)
     places = len(weight.shape) - 2
     if {*weight.shape[2:]} - {1} or not _neutral({n: v for n, v in call.arguments.items() if n in NEUTRAL}):
         raise call.refuse("over more than one place")
-    dtype, binder = compute_dtype(call.meta.dtype), call.binder(weight.shape[1])
+    binder = call.binder(weight.shape[1])
 
     def pull(index):
         *batch, channel = index[: len(index) - places]

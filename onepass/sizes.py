@@ -9,38 +9,24 @@ import ast
 import math
 from collections.abc import Callable, Mapping
 from functools import reduce
-from operator import mul
+from operator import mul, truediv
 
 from .egraph.ops import cast, const, le, make, sqrt
 from .egraph.term import Term
 from .errors import ProgramError
+from .lowering.sizes import OPERATIONS
 
 Size = int | str
 
 _NUMBERS: dict[object, Callable] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b,
-    ast.USub: lambda a: -a,
-    "Mod": lambda a, b: a % b,
-    "FloorDiv": lambda a, b: a // b,
-    "Max": max,
-    "Min": min,
+    **OPERATIONS,
+    ast.Div: truediv,
     "ToFloat": float,
-    "FloatTrueDiv": lambda a, b: a / b,
-    "IntTrueDiv": lambda a, b: a / b,
-    "FloatPow": lambda a, b: a**b,
-    "PowByNatural": lambda a, b: a**b,
+    "FloatTrueDiv": truediv,
+    "FloatPow": pow,
+    "PowByNatural": pow,
     "sqrt": math.sqrt,
     "log2": math.log2,
-    "TruncToInt": math.trunc,
-    "FloorToInt": math.floor,
-    "CeilToInt": math.ceil,
-    "RoundToInt": round,
 }
 
 

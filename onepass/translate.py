@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import (
+from . import (  # noqa: F401  (importing them fills HANDLERS)
     aten_activations,
     aten_dots,
     aten_norms,
@@ -27,19 +27,6 @@ from .errors import Refusal
 from .lowering.plan import Store
 from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
-
-# Importing them fills HANDLERS.
-TABLES = (
-    aten_activations,
-    aten_dots,
-    aten_norms,
-    aten_pointwise,
-    aten_reductions,
-    aten_views,
-    convolutions,
-    pieces,
-    running,
-)
 
 
 @dataclass(frozen=True)
