@@ -42,11 +42,12 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     every = roots(kernel)
     nodes = {n for root in every for n in subterms(root)}
     steps = stepped(kernel, nodes)
-    if (lead := leading(kernel, nodes)) and kernel.loops:
+    if lead := leading(kernel, nodes):
         extent = lambda dims: prod(_power(d) for d in dims)
         apart = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
         states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
-        return cube_config(max(map(_power, lead)), max(extent(r.dims - apart) for r in states), width)
+        carried = max((extent(r.dims - apart) for r in states), default=0)
+        return cube_config(max(map(_power, lead)), carried, width)
     if has_cubes(kernel, every, {*kernel.grid, *steps}):
         return CUBES
     if size == 4 and multiplies_parts(kernel):

@@ -6,20 +6,20 @@ matrices, the second with all rows and columns as its columns. Used by triton_te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..egraph.cost import contracts
 from ..egraph.term import Dim, Term, factors, subterms
 from .dims import CONTRACTIBLE, sum_factors
 from .plan import Kernel, NotPlannable
-from .triton_ops import HALVES, Value
+from .triton_ops import HALVES, Value, is_integer
 
 LEAST = 16  # of every dim of a product of matrices
 
 
 def leading(kernel: Kernel, nodes) -> tuple[Dim, ...]:
     """The held dims of what is summed in a product for rows and columns at once."""
-    columns = {loop.dim for loop in kernel.loops}
+    columns = {*kernel.columns, *(loop.dim for loop in kernel.loops)}
     placed = {*kernel.grid, kernel.rows, *columns}
     products = [n for n in nodes if _is_product(n) and n.attrs[1] not in columns]
     found = {d for n in products if kernel.rows in n.dims and columns & n.dims for d in n.dims - placed}
@@ -32,17 +32,22 @@ def _is_product(node: Term) -> bool:
 
 def dims_of_matrices(kernel: Kernel, nodes) -> set[Dim]:
     """Dims of sums that can be products of two matrices in a tile; other dims may be as short there as they are."""
+    found: set[Dim] = set()
+    for dim, sides in _sums(kernel, nodes):
+        if len(sides) == 2 and all(len(key) == 1 for key in sides):
+            found |= {dim, *sides[0], *sides[1]}
+    return found
+
+
+def _sums(kernel: Kernel, nodes) -> Iterator[tuple[Dim, list[tuple[Dim, ...]]]]:
+    """(the dim, the other dims of the factors that have it, by side) of every sum."""
     sums = [(n.attrs[1], [p.dims for p in sum_factors(n)]) for n in nodes if n.op == "reduce"]
     for dim, state in ((loop.dim, state) for loop in kernel.loops for state in loop.accumulators):
         weight = [state.gauge.dims] if state.gauge is not None else []
         sums += [(dim, [*weight, *(p.dims for p in factors(value))]) for value in state.values]
-    found: set[Dim] = set()
     for dim, parts in sums:
         groups = merged({tuple(sorted(p - {dim, *kernel.grid})): [] for p in parts if dim in p})
-        sides = [key for key in groups if key]
-        if len(sides) == 2 and all(len(key) == 1 for key in sides):
-            found |= {dim, *sides[0], *sides[1]}
-    return found
+        yield dim, [key for key in groups if key]
 
 
 def merged(groups: dict[tuple[Dim, ...], list]) -> dict[tuple[Dim, ...], list]:
@@ -55,11 +60,18 @@ def merged(groups: dict[tuple[Dim, ...], list]) -> dict[tuple[Dim, ...], list]:
 
 
 def has_cubes(kernel: Kernel, roots: Sequence[Term], placed: set[Dim]) -> bool:
-    """Whether something but a product is computed for three dims of a tile at once, as a difference is; `placed` dims
-    have one place in a tile."""
+    """Whether something but a product of matrices is computed for three dims of a tile at once, as a difference is, or
+    a product with what rows and columns have beside the summed dim; `placed` dims have one place in a tile."""
     states = {r for loop in kernel.loops for state in loop.accumulators for r in state.reductions}  # made of the roots
-    solid = (n for root in roots for n in subterms(root, states.__contains__) if n.op not in CONTRACTIBLE)
-    return any(kernel.rows in n.dims and len(n.dims - placed) > 2 for n in solid)
+    nodes = {n for root in roots for n in subterms(root, states.__contains__)}
+    solid = (n.dims for n in nodes if kernel.rows in n.dims and (n.op not in CONTRACTIBLE or _is_whole(n)))
+    sums = ({dim, *sides[0]}.union(*sides) for dim, sides in _sums(kernel, nodes) if any(len(key) > 1 for key in sides))
+    return any(len(dims - placed) > 2 for dims in (*solid, *sums))
+
+
+def _is_whole(node: Term) -> bool:
+    """A product of integers, which no matrix unit makes."""
+    return node.op == "mul" and is_integer(node.dtype)
 
 
 def require_halves(kind: str) -> None:
