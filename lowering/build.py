@@ -12,6 +12,7 @@ from math import prod
 
 from ..egraph.ops import MONOIDS, const, iota, load, where
 from ..egraph.term import Dim, Tensor, Term, reduces, substitute, subterms, tensors
+from .absorbed import absorbed
 from .columns import joined
 from .cuts import FEW, between_batches, in_the_way, nested, sharing, without
 from .differences import Difference, of_difference
@@ -97,7 +98,8 @@ class _Builder:
             met = (g for g in groups if self.level[g[0]] == self.level[store] and self.fit(g, store))
             group = next(met, None)
             groups.append([store]) if group is None else group.append(store)
-        return tuple(self.kernel(tuple(group), f"kernel{n}") for n, group in enumerate(groups))
+        kernels = absorbed([self.kernel(tuple(group), "") for group in groups])
+        return tuple(replace(kernel, name=f"kernel{n}") for n, kernel in enumerate(kernels))
 
     def apart(self, stores: Sequence[Store]) -> list[Store]:
         """The stores with loads for scores that stand between products of different batches, in whichever they are."""

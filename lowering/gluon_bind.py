@@ -136,6 +136,8 @@ def _bind(kernel: Kernel) -> Binding:
     if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
         kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
         raise NotPlannable(f"its tensors are {kinds}; the form multiplies half precision")
+    if kernel.written_by(loop):
+        raise NotPlannable("its loop writes what other kernels read")
     if loop.guard is not None and reduces(loop.guard):
         raise NotPlannable("the guard of its loop holds a reduction")
     stored = dict.fromkeys(d for store in kernel.stores for d in store.order)

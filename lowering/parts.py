@@ -71,7 +71,7 @@ def shared(kernel: Kernel) -> Shared | None:
     """The two kernels; None where a loop needs what another one has finished, or there is none."""
     every = {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
     needed = {t for loop in kernel.loops for body in _bodies(loop) for t in subterms(body)}
-    if not every or every & needed:
+    if not every or every & needed or any(map(kernel.written_by, kernel.loops)):
         return None
     names = {str(d) for d in _dims(kernel)}
     part = Dim(next(n for k in range(len(names) + 1) if (n := f"part{k or ''}") not in names), f"{kernel.name}_parts")

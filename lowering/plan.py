@@ -120,7 +120,8 @@ class Store:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launch. Every store's order has the grid and the rows; held dims that it lacks, its term lacks too.
+    """One launch. Every store's order has the grid and the rows; held dims that it lacks, its term lacks too. One whose
+    order has a loop's dim is written by that loop, tile by tile; it has no guard then.
 
     columns: without loops, a dim that programs take tiles of beside those of rows, for products of both.
     exact: the sums of products whose computed factors must not be rounded to half precision (precision.py).
@@ -141,6 +142,11 @@ class Kernel:
     def tiled(self) -> tuple[Dim, ...]:
         """The rows and columns, tiles of which are a program's."""
         return (self.rows, *self.columns) if self.rows is not None else ()
+
+    def written_by(self, loop: Loop | None) -> list[Store]:
+        """The stores of a loop; those behind all loops."""
+        dims = {one.dim for one in self.loops} if loop is None else {loop.dim}
+        return [store for store in self.stores if bool(dims & {*store.order}) == (loop is not None)]
 
     @property
     def result(self) -> Term:

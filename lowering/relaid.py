@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import prod
 
 import torch
+import triton
+import triton.language as tl
 
 from ..egraph.term import Dim, Term, subterms
 from .plan import Kernel, Plan
@@ -22,6 +24,7 @@ from .triton_steps import stepped
 SECTOR = 32  # bytes that memory gives at a time
 ROWS = 64  # of a tile
 WASTED = 2**24  # bytes read in vain, from which on a copy costs less
+OUTER, WIDEST, TURNED = 3, 128, 4096  # axes beside the two that change places; places of the one; elements of a program
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,46 @@ def relaid(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torc
     """The tensors with copies for those that have one."""
     tensors = list(tensors)
     for copy in copies:
-        tensors[copy.place] = tensors[copy.place].movedim(copy.axis, -1).contiguous().movedim(-1, copy.axis)
+        tensors[copy.place] = _turned(tensors[copy.place], copy.axis)
     return tensors
+
+
+def _turned(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    """The tensor with places of the axis next to each other."""
+    given = tensor.movedim(axis, -1)
+    across = next((k for k, step in enumerate(given.stride()[:-1]) if step == 1 and given.shape[k] <= WIDEST), None)
+    if across is None or not tensor.is_cuda or tensor.dim() > OUTER + 2 or not tensor.numel():
+        return given.contiguous().movedim(-1, axis)
+    made = torch.empty(given.shape, dtype=tensor.dtype, device=tensor.device)
+    outer = [k for k in range(given.dim() - 1) if k != across]
+    around = lambda numbers, fill: [fill] * (OUTER - len(outer)) + [numbers[k] for k in outer]
+    width = triton.next_power_of_2(given.shape[across])
+    length, along = given.shape[-1], TURNED // width
+    programs = -(-length // along) * prod(given.shape[k] for k in outer)
+    numbers = (*around(given.shape, 1)[1:], *around(given.stride(), 0), *around(made.stride(), 0))
+    last = (length, given.shape[across], given.stride(-1), made.stride(across))
+    _turn[(programs,)](given, made, *numbers, *last, ALONG=along, ACROSS=width)
+    return made.movedim(-1, axis)
+
+
+@triton.jit
+def _turn(
+    source, target, second_size, third_size, first_step, second_step, third_step, first_made, second_made, third_made,
+    length, width, step, made, ALONG: tl.constexpr, ACROSS: tl.constexpr,
+):  # fmt: skip
+    """What lies [.., length, width] is written [.., width, length]: whole runs of both are read and written."""
+    program = tl.program_id(0)
+    tiles = tl.cdiv(length, ALONG)
+    along = program % tiles * ALONG + tl.arange(0, ALONG)[:, None]
+    program = program // tiles
+    third, program = program % third_size, program // third_size
+    second, first = (program % second_size).to(tl.int64), (program // second_size).to(tl.int64)
+    across = tl.arange(0, ACROSS)[None, :]
+    exists = (along < length) & (across < width)
+    begin = first * first_step + second * second_step + third.to(tl.int64) * third_step
+    tile = tl.load(source + begin + along.to(tl.int64) * step + across, mask=exists)
+    begin = first * first_made + second * second_made + third.to(tl.int64) * third_made
+    tl.store(target + begin + along + across.to(tl.int64) * made, tile, mask=exists)
 
 
 def _read_along(kernel: Kernel) -> list[tuple[Term, Dim, Dim | None]]:

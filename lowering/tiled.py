@@ -7,7 +7,7 @@ The default executor where there is no GPU, and the oracle of the emitters.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product as points
 from math import inf, prod
@@ -18,7 +18,7 @@ from ..egraph.term import Dim, Tensor, Term, all_dims
 from .blocks import Block, scale_early
 from .faint import HIDDEN
 from .limits import ends, tile_classes, tile_range
-from .plan import Accumulator, Kernel, Limit, Loop, Plan
+from .plan import Accumulator, Kernel, Limit, Loop, Plan, Store
 from .sizes import resolve
 from .states import State, summand
 from .tile_ops import Frame
@@ -68,11 +68,13 @@ def _check(plan: Plan, values: Mapping[str, torch.Tensor], sizes: Mapping[str, i
 class LoopProgram:
     """A loop's terms as blocks: `before` once per tile of rows, `each` per tile, `keeps` per tile that is not full."""
 
-    def __init__(self, loop: Loop, finished: frozenset[Term]):
-        self.loop = loop
+    def __init__(self, loop: Loop, finished: frozenset[Term], stores: Sequence[Store] = ()):
+        self.loop, self.stores = loop, stores
         given = finished.__contains__
         outside = lambda t: t in finished or loop.dim not in t.dims
-        early = scale_early([t for a in loop.accumulators for t in _bodies(a)], given, loop.dim)
+        written = [store.term for store in stores]
+        early = scale_early([*(t for a in loop.accumulators for t in _bodies(a)), *written], given, loop.dim)
+        self.written = [early[term] for term in written]
         self.gauges = [early[a.gauge] if a.gauge is not None else None for a in loop.accumulators]
         guarded = loop.guard.dims if loop.guard is not None else frozenset()
         self.summands = [
@@ -80,7 +82,9 @@ class LoopProgram:
             for a, g in zip(loop.accumulators, self.gauges)
         ]
         uses = Counter(
-            [g for g in self.gauges if g is not None] + [t for s in self.summands for x in s for t in x.terms]
+            [g for g in self.gauges if g is not None]
+            + [t for s in self.summands for x in s for t in x.terms]
+            + self.written
         )
         self.each = Block(uses, outside)
         self.owned = frozenset(t for t in self.each.owned if uses[t] == 1)
@@ -88,12 +92,12 @@ class LoopProgram:
         self.before = Block([*self.each.inputs, *self.keeps.inputs], given)
         self.bounds = Block([limit.bound for limit in loop.limits], given)
 
-    def run(self, environment: dict, frame: Frame, tile: int, rows: Dim | None) -> dict[Term, object]:
-        """The finished values of the loop's reductions."""
+    def run(self, environment: dict, frame: Frame, tile: int, rows: Dim | None, outputs: dict) -> dict[Term, object]:
+        """The finished values of the loop's reductions; what the loop stores is written to the outputs."""
         outer = {**environment, **self.before.run(environment, frame)}
         length = resolve(self.loop.dim.size, frame.sizes)
         tiles = self._tiles(outer, frame, tile, rows)
-        run = lambda **how: self._pass(outer, frame, tile, tiles, length, **how)
+        run = lambda **how: self._pass(outer, frame, tile, tiles, length, outputs, **how)
         dropped = -inf
         states = run(exact=False, dropped=dropped)
         if self.loop.faint and any(s.lacks_rows() for s in states):
@@ -119,7 +123,9 @@ class LoopProgram:
         number, share = frame.ranges[self.loop.part][0], -(-len(tiles) // resolve(self.loop.part.size, frame.sizes))
         return dict(list(tiles.items())[number * share : (number + 1) * share])
 
-    def _pass(self, outer, frame, tile: int, tiles: dict, length: int, exact: bool, dropped: float) -> list[State]:
+    def _pass(
+        self, outer, frame, tile: int, tiles: dict, length: int, outputs: dict, exact: bool, dropped: float
+    ) -> list[State]:
         """dropped: the gauge of what the guard drops."""
         loop, given = self.loop, zip(self.loop.accumulators, self.gauges, self.summands)
         states = [State(a, g, s, loop.dim, exact, dropped) for a, g, s in given]
@@ -129,6 +135,8 @@ class LoopProgram:
             if drops is _NOTHING_KEPT:
                 continue
             values = self.each.run(outer, frame)
+            for store, term in zip(self.stores, self.written, strict=True):
+                _write(store, values[term], frame, outputs)
             for state in states:
                 state.add(values, drops, self.owned, frame)
         return states
@@ -174,9 +182,10 @@ class KernelProgram:
         self.loops: list[LoopProgram] = []
         finished: set[Term] = set()
         for loop in kernel.loops:
-            self.loops.append(LoopProgram(loop, frozenset(finished)))
+            self.loops.append(LoopProgram(loop, frozenset(finished), kernel.written_by(loop)))
             finished.update(r for a in loop.accumulators for r in a.reductions)
-        self.result = Block([store.term for store in kernel.stores], finished.__contains__)
+        self.stores = kernel.written_by(None)
+        self.result = Block([store.term for store in self.stores], finished.__contains__)
         rows = [kernel.rows] if kernel.rows else []
         first = (*kernel.grid, *kernel.columns, *rows, *(loop.dim for loop in kernel.loops))
         terms = [b for p in self.loops for a in p.loop.accumulators for b in _bodies(a)]
@@ -246,11 +255,16 @@ def _tiles(length: int, tile: int) -> Iterator[tuple[int, int]]:
 def _run_tile(program: KernelProgram, frame: Frame, tile: Mapping[Dim, int], outputs: dict) -> None:
     kernel, environment = program.kernel, {}
     for loop in program.loops:
-        environment.update(loop.run(environment, frame, tile[loop.loop.dim], kernel.rows))
+        environment.update(loop.run(environment, frame, tile[loop.loop.dim], kernel.rows, outputs))
     values = program.result.run(environment, frame)
-    for store in kernel.stores:
-        value, axes = values[store.term], [frame.axes[d] for d in store.order]
-        value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
-        rest = [k for k in range(len(frame.axes)) if k not in axes]
-        value = value.permute(axes + rest).reshape([value.shape[k] for k in axes])
-        outputs[store.output.name][tuple(slice(*frame.ranges[d]) for d in store.order)].copy_(value)
+    for store in program.stores:
+        _write(store, values[store.term], frame, outputs)
+
+
+def _write(store: Store, value: torch.Tensor, frame: Frame, outputs: dict) -> None:
+    """Writes a tile's value to its place."""
+    axes = [frame.axes[d] for d in store.order]
+    value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
+    rest = [k for k in range(len(frame.axes)) if k not in axes]
+    value = value.permute(axes + rest).reshape([value.shape[k] for k in axes])
+    outputs[store.output.name][tuple(slice(*frame.ranges[d]) for d in store.order)].copy_(value)

@@ -139,8 +139,8 @@ class _Emitter:
         self._coordinates()
         for loop in self.kernel.loops:
             self._loop(loop)
-        for store in self.kernel.stores:
-            self._store(store)
+        for store in self.kernel.written_by(None):
+            self._store(store, self.lines)
         roles = tuple((name, "rows" if d == self.kernel.rows else "loop") for d, name in self.blocks.items())
         tiles = tuple(dict.fromkeys(roles))
         unspecialised = [a.name for a in self.arguments if a.size is not None]
@@ -185,14 +185,14 @@ class _Emitter:
         lowers = [limit.rising for loop in self.kernel.loops for limit in loop.lowers]
         return any(uppers) and not any(lowers)
 
-    def _store(self, store: Store) -> None:
+    def _store(self, store: Store, lines: list[str]) -> None:
         tiles, order = self.tiles, store.order
         dims = tiles.sort(order)
         value = tiles.spread(tiles.value(store.term), dims)
         pointer = tiles.address(store.output, tuple(iota(d) for d in order), dims)
         mask = tiles.conjunction(*(tiles.padding(d) for d in dims))
         guard = f", mask={tiles.align(mask, dims)}" if mask else ""
-        self.lines.append(f"tl.store({pointer}, {value.text}{guard})")
+        lines.append(f"tl.store({pointer}, {value.text}{guard})")
 
     # Loops
 
@@ -213,6 +213,8 @@ class _Emitter:
         self.tiles.kept = self._kept(loop) if segment.guarded and not loop.faint else None
         for state, components in zip(loop.accumulators, names, strict=True):
             self._step(state, components, loop, guard)
+        for store in self.kernel.written_by(loop):
+            self._store(store, self.tiles.inner.lines)
         body = self.tiles.close()
         self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}):")
         self.lines += [f"    {line}" for line in body]

@@ -86,6 +86,28 @@ def test_copies_have_the_same_values(function):
     torch.testing.assert_close(result, function(*inputs), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "shape, order, axis",
+    [
+        ((2, 5, 300, 12), (0, 1, 2, 3), 2),
+        ((2, 5, 70, 12), (0, 2, 3, 1), 0),
+        ((3, 40), (0, 1), 0),
+        ((2, 3, 130, 64), (0, 1, 2, 3), 2),
+        ((1, 1, 9, 7), (1, 0, 2, 3), 2),
+        ((2, 3, 17, 130), (0, 1, 2, 3), 2),  # too wide for a tile: by torch
+        ((2, 1, 3, 4, 5, 6), (0, 1, 2, 3, 4, 5), 2),  # too many axes
+        ((2, 0, 17, 3), (0, 1, 2, 3), 2),
+    ],
+)
+def test_axes_change_places_on_a_gpu_too(shape, order, axis, monkeypatch):
+    torch.manual_seed(0)
+    lies = torch.randn([shape[k] for k in order]).bfloat16().permute([order.index(k) for k in range(len(shape))])
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True)  # the interpreter runs the kernel
+    found = relaid._turned(lies.to("cuda" if torch.cuda.is_available() else "cpu"), axis)
+    assert torch.equal(found.cpu(), lies) and (found.stride(axis) == 1 or not found.numel())
+
+
 def test_the_backend_copies_and_says_so(monkeypatch, fresh):
     monkeypatch.setattr(relaid, "WASTED", 1)
     options = {"inner": "eager", "executor": "triton", "libraries": False}

@@ -53,12 +53,14 @@ def test_rows_are_those_whose_pairs_are_a_matrix():
 
 def test_scores_no_larger_than_the_pairs_are_stored_and_every_product_is_one_of_matrices():
     plan = plan_of(tensors(rows=64, heads=12, dtype=torch.bfloat16))
-    assert [kernel.rows.size for kernel in plan.kernels] == [64, 64, 12]
+    assert [kernel.rows.size for kernel in plan.kernels] == [64, 12]
     assert any("is stored between kernels" in note for note in plan.notes)
-    scores, *values = (emit(kernel, plan).text for kernel in plan.kernels)
-    assert "None, :, :" not in scores and scores.count("tl.dot(") == 2  # distances are a product too
-    assert values[0].count("tl.dot(") == 2 * values[0].count("for j_start")  # points' coordinates are columns of one
-    sums = [line for text in values for line in text.splitlines() if "tl.sum(" in line]
+    first, second = (emit(kernel, plan).text for kernel in plan.kernels)
+    assert "None, :, :" not in first + second
+    loops = first.count("for j_start")  # scores, distances, values, and points whose coordinates are columns of one
+    assert first.count("tl.dot(") == 4 * loops and first.count("tl.store(part0") == loops
+    assert second.count("tl.dot(") == second.count("for j_start")
+    sums = [line for line in second.splitlines() if "tl.sum(" in line]
     assert sums and all("tl.sum(weight" in line for line in sums)
 
 

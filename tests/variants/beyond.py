@@ -318,7 +318,7 @@ VARIANTS = [
         "invariant points",
         invariant_points,
         _many(*[(1, 20, 2, 16)] * 3, *_points, (1, 20, 20, 2), (1, 20, 20, 8), (2,)),
-        kernels=3,  # scores, what they weight of each head, what they weight of each pair
+        kernels=2,  # scores and what they weight of each head, what they weight of each pair
     ),
     Variant("one query, filled cache", decode_step, lambda: [*heads(2, rows=1), torch.tensor(123)]),
 ]
