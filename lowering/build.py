@@ -14,11 +14,12 @@ from ..egraph.ops import MONOIDS, const, iota, load, where
 from ..egraph.term import Dim, Tensor, Term, reduces, substitute, subterms, tensors
 from .absorbed import absorbed
 from .columns import joined
-from .cuts import FEW, between_batches, in_the_way, nested, sharing, without
+from .cuts import FEW, between_batches, in_the_way, nested, of_other_rows, sharing, without
 from .differences import Difference, of_difference
 from .dims import (
     batch_dims,
     columns_of,
+    computed,
     cube_work,
     every_reduction,
     is_long,
@@ -121,6 +122,8 @@ class _Builder:
                 term = self.cut(term, state, order, "is a state of the same loop")
         while first := in_the_way(term, lambda term: rows_of(term)[0], self.held):
             term = self.cut(term, first, order, "would leave too few rows to a tile")
+        while other := of_other_rows(term, rows_of(term)[0], self.held):
+            term = self.cut(term, other, order, "has other rows than the rest")
         rows, _ = rows_of(term)
         while rows is not None and (loose := without(term, rows, self.held)):
             term = self.cut(term, loose, order, f"is the same for all {rows}")
@@ -160,7 +163,7 @@ class _Builder:
         if again := [d.name for d in grid if d.size != 1 and d in repeated_dims(terms, self.held)]:
             raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
         loops = tuple(self.mapped(loop, rows, grid, terms) for loop in _loops(terms, rows, held, self.held))
-        nodes = loop_reductions(terms, self.held) if loops else [n for term in terms for n in subterms(term)]
+        nodes = loop_reductions(terms, self.held) if loops else [n for term in terms for n in computed(term)]
         columns = columns_of(nodes, rows, grid, FEW) if rows and not (loops and held) else ()
         if columns and not loops:
             rows, *columns = (d for d in stores[0].order if d in (rows, *columns))

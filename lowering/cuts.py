@@ -12,10 +12,11 @@ from math import prod
 import torch
 
 from ..egraph.cost import contracts
-from ..egraph.ops import iota, load, make, reduce
+from ..egraph.ops import iota, load, make, mantissa, reduce
 from ..egraph.term import Dim, Tensor, Term, all_dims, rebuild, reduces, substitute, subterms, tensors
-from .dims import batch_dims, batch_of, every_reduction, is_long, loop_reductions, size_key, state_dims
+from .dims import batch_dims, batch_of, every_reduction, is_long, is_product, loop_reductions, size_key, state_dims
 from .plan import NotPlannable
+from .weighing import any_scale
 
 FEW = 16  # rows that a tile of a matrix product has at least
 
@@ -105,17 +106,38 @@ def between_batches(term: Term, rows: Dim | None, held: int) -> Term | None:
 
     Whichever of the two the rows are, something is no product of matrices. Scores that are stored are read by kernels
     with rows of their own; that is for scores that take no more memory than something that the loop reads anyway.
+    Likewise a part of the scores that is a product for each row or column, where others are products of both.
     """
-    if rows not in batch_dims([term]):
-        return None
+    across = rows in batch_dims([term])
     for r in loop_reductions([term], held):
         gauge = r.args[0].args[0] if r.args[0].op == "scaled" else None
         if gauge is None or gauge.op == "load":
             continue
+        if part := _beside_matrices(gauge, {rows, r.attrs[1]}):
+            return part
         outer, inner = batch_of(r), batch_dims([gauge])
-        if outer - inner and inner - outer and any(_as_large(t, gauge) for t in tensors(r)):
+        if across and outer - inner and inner - outer and any(_as_large(t, gauge) for t in tensors(r)):
             return gauge
     return None
+
+
+def of_other_rows(term: Term, rows: Dim | None, held: int) -> Term | None:
+    """What products of the rows give, where scores that are stored also weight something that each row has of its own:
+    stored as well, it leaves a term that can have other rows."""
+    states = [r for r in loop_reductions([term], held) if r.args[0].op == "scaled" and r.args[0].args[0].op == "load"]
+    if not any(rows in batch_of(r) for r in states):
+        return None
+    mine = {mantissa(r) for r in states if rows not in batch_of(r) and is_product(r)}
+    return next((n for n in subterms(term) if not mine.isdisjoint(subterms(n)) and any_scale(n, states)), None)
+
+
+def _beside_matrices(gauge: Term, tile: set[Dim]) -> Term | None:
+    """A product for each row or column, of what is read by both, beside a product of rows and columns: with another dim
+    than these it is one of matrices, and is stored."""
+    products = [r for r in reduces(gauge) if r.attrs[0] == "sum" and contracts(r.args[0]) and tile <= r.dims]
+    single = [r for r in products if batch_of(r) & tile]
+    read = lambda r: any(n.op == "load" and tile < n.dims for n in subterms(r))
+    return next(filter(read, single), None) if len(single) < len(products) else None
 
 
 def _as_large(tensor: Tensor, term: Term) -> bool:

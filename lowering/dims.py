@@ -5,7 +5,7 @@ Pure functions over terms, without sizes of a run. build.py chooses a kernel's s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ..egraph.cost import INNER
@@ -182,7 +182,12 @@ def nodes_between(body: Term, dim: Dim) -> list[Term]:
 
 def paired_dims(terms: Iterable[Term]) -> set[Dim]:
     """All such dims in the terms."""
-    return {d for term in terms for t in subterms(term) for d in sides_between(t)}
+    return {d for term in terms for t in computed(term) for d in sides_between(t)}
+
+
+def computed(term: Term) -> Iterator[Term]:
+    """The term's nodes but for places that a load computes: these are no values of a tile."""
+    return subterms(term, lambda node: node.op == "load")
 
 
 def repeated_dims(terms: Sequence[Term], held: int) -> set[Dim]:

@@ -1,0 +1,73 @@
+"""Relative places as vectors: a key is another one for each query, by how far it is away (Shaw; BERT's relative keys)."""
+
+import torch
+import torch.nn.functional as F
+
+from tests.variants import Variant, heads
+
+MOST = 40  # places away, from which on all are alike
+
+
+def _places(rows, columns, device):
+    """How far each key is from each query, as a row of the table."""
+    apart = torch.arange(columns, device=device) - torch.arange(rows, device=device)[:, None]
+    return apart.clamp(-MOST, MOST) + MOST
+
+
+def relative_keys(q, k, v, table):
+    """The keys of places are looked up, [i, j, d]."""
+    keys = F.embedding(_places(q.shape[-2], k.shape[-2], q.device), table)
+    scores = q @ k.mT + torch.einsum("bhld,lrd->bhlr", q, keys)
+    return torch.softmax(scores / q.shape[-1] ** 0.5, -1) @ v
+
+
+def relative_keys_by_matmul(q, k, v, table):
+    b, h, n, d = q.shape
+    keys = table[_places(n, k.shape[-2], q.device)]
+    own = torch.matmul(q.permute(2, 0, 1, 3).reshape(n, b * h, d), keys.transpose(1, 2))
+    scores = torch.matmul(q, k.transpose(-1, -2)) + own.reshape(n, b, h, -1).permute(1, 2, 0, 3)
+    return torch.matmul(F.softmax(scores * d**-0.5, dim=-1), v)
+
+
+def relative_keys_by_broadcasting(q, k, v, table):
+    keys = table[_places(q.shape[-2], k.shape[-2], q.device)]
+    scores = q @ k.mT + (q[:, :, :, None] * keys).sum(-1)
+    return torch.softmax(scores / q.shape[-1] ** 0.5, -1) @ v
+
+
+def relative_keys_and_queries(q, k, v, table):
+    places = table[_places(q.shape[-2], k.shape[-2], q.device)]
+    scores = q @ k.mT + torch.einsum("bhld,lrd->bhlr", q, places) + torch.einsum("bhrd,lrd->bhlr", k, places)
+    return torch.softmax(scores / q.shape[-1] ** 0.5, -1) @ v
+
+
+def relative_keys_and_values(q, k, v, table, values):
+    """Shaw's: what a key adds has a vector of its place too."""
+    places = _places(q.shape[-2], k.shape[-2], q.device)
+    scores = q @ k.mT + torch.einsum("bhld,lrd->bhlr", q, table[places])
+    weights = torch.softmax(scores / q.shape[-1] ** 0.5, -1)
+    return weights @ v + torch.einsum("bhlr,lrd->bhld", weights, values[places])
+
+
+_table = lambda: torch.randn(2 * MOST + 1, 16)
+VARIANTS = [
+    Variant(
+        "relative keys",
+        relative_keys,
+        lambda: [*heads(2, rows=50, columns=70), _table()],
+        kernels=2,  # what places give, of queries as matrices for each query; the attention
+        spellings=(relative_keys_by_matmul, relative_keys_by_broadcasting),
+    ),
+    Variant(
+        "relative keys and queries",
+        relative_keys_and_queries,
+        lambda: [*heads(2, rows=50, columns=70), _table()],
+        kernels=3,
+    ),
+    Variant(
+        "relative keys and values",
+        relative_keys_and_values,
+        lambda: [*heads(2, rows=50, columns=70), _table(), _table()],
+        kernels=3,  # as above, and what values of places add, of heads as matrices for each query
+    ),
+]
