@@ -208,9 +208,27 @@ def _pairs(d: Draft) -> None:
     d.end()
 
 
+def _places(d: Draft) -> None:
+    """Vectors of places in the scores and in the values, given by row and column or looked up."""
+    d.take("q", "bhid"), d.take("k", "bhjd"), d.take("v", "bhje")
+    looked_up = d.pick(True, False)
+    d.size["t"] = d.size["i"] + d.size["j"] - 1
+    d.take("x", "td" if looked_up else "ijd"), d.take("y", "te" if looked_up else "ije")
+    if looked_up:
+        d.say("at = torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2]) + k.shape[-2] - 1")
+        d.say("x, y = x[at.to(x.device)], y[at.to(y.device)]")
+    d.say("s = (q @ k.mT + torch.einsum('bhid,ijd->bhij', q, x)) * 0.3")
+    d.say(d.pick("s = s + torch.einsum('bhjd,ijd->bhij', k, x) * 0.1", "s = s * 0.5",
+                 "s = s + torch.einsum('bhid,bhjd,ijd->bhij', q, k, x) * 0.1"))  # fmt: skip
+    d.middle("bh", plain=True)
+    d.say("p = p.to(v.dtype)", d.pick("o = p @ v", "o = p @ v + torch.einsum('bhij,ije->bhie', p, y)",
+                                      "o = torch.einsum('bhij,ije->bhie', p, y)"))  # fmt: skip
+    d.say(d.pick("return o", "return o, s", "return o, s.logsumexp(-1)"))
+
+
 FORMS = (_joined_keys, _joined_scores, _sink, _rotated, _rows_of_sequences, _groups_by_reshape, _transposed, _other_dim,
          _letters, _broadcast, _chained, _several, _points,
-         _pairs)  # fmt: skip
+         _pairs, _places)  # fmt: skip
 
 
 def random_form(random: Random, extents: Extents = SMALL) -> Fuzzed:
