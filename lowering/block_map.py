@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from math import prod
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..egraph.ops import cast, const, eq, iota, le, logical_and, make, minimum, reduce, where
 from ..egraph.term import Dim, Tensor, Term, rebuild, subterms, tensors
@@ -212,7 +213,8 @@ def _state(tensor: torch.Tensor) -> tuple | None:
     """What changes when a tensor is written to or moved, or shows other places; None for one that keeps no version."""
     if tensor.is_inference():
         return None
-    return tensor._version, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+    memory = tensor.untyped_storage()._cdata, tensor.data_ptr()
+    return tensor._version, *memory, tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _owner(tensor: torch.Tensor) -> torch.Tensor:
@@ -224,7 +226,7 @@ class MapCache:
     """Visit lists by tiling and by the very tensors they were read from.
 
     A tensor counts as unchanged if it is the same object, or a like view of the same one, with the same version
-    counter. Writes that torch does not see (through NumPy, or a pointer) do not count; a tensor made under
+    counter. Writes that torch does not count (to `x.data`, through NumPy, or a pointer) do not; a tensor made under
     inference_mode has no counter and is read each time. A compiler that writes one value into another's memory does not
     count that either: where a call says what its tensors are, only the same one is unchanged. At most MOST_MAPS are
     kept, none of a tensor that is gone. What is wanted again may be worth more work: `again` makes it of what was
@@ -259,21 +261,24 @@ class MapCache:
         known = found is not None
         found = again(tiling, found) if known else build(tiling, values)
         with self._lock:
-            self._kept[key] = tuple(map(weakref.ref, owners)), versions, found, known or again is None
+            living = tuple(map(weakref.ref, owners)), tuple(StorageWeakRef(t.untyped_storage()) for t in read)
+            self._kept[key] = *living, versions, found, known or again is None
             self._forget()
         return found
 
     def _known(self, key: tuple, versions: list[int], owners: list[torch.Tensor]) -> tuple[Found | None, bool]:
         """What is kept of unchanged tensors, and whether it is all that will be made of it."""
-        references, seen, found, last = self._kept.get(key, ((), None, None, False))
+        references, _, seen, found, last = self._kept.get(key, ((), (), None, None, False))
         if seen != versions or any(ref() is not t for ref, t in zip(references, owners, strict=True)):
             return None, False
         self._kept.move_to_end(key)
         return found, last
 
     def _forget(self) -> None:
-        """Drops maps of tensors that are gone, and the oldest ones."""
-        for key in [k for k, (references, *_) in self._kept.items() if any(ref() is None for ref in references)]:
+        """Drops maps of tensors that are gone, and the oldest ones. Memory that is kept in mind has its address to
+        itself: where `x.data` is replaced, what comes there later is no other's."""
+        gone = lambda owners, memory: any(t() is None for t in owners) or any(m.expired() for m in memory)
+        for key in [k for k, (owners, memory, *_) in self._kept.items() if gone(owners, memory)]:
             del self._kept[key]
         while len(self._kept) > MOST_MAPS:
             self._kept.popitem(last=False)

@@ -250,10 +250,12 @@ class TileWriter:
             return self._cast(value, cast(node.args[0], "int32"))
         if node.dtype == "bool":
             return Value(f"{atom(value.text)} != 0", value.dims, "bool")
-        if not value.dims:
-            return Value(f"tl.cast({value.text}, {type_name(node.dtype)})", (), node.dtype)
         whole = self.facts.interpreted and (value.dtype == "bool" or is_integer(value.dtype))
-        through = ".to(tl.float32)" if whole and node.dtype in HALVES else ""  # the interpreter would keep the raw bits
+        through = whole and node.dtype in HALVES  # the interpreter would keep the raw bits
+        if not value.dims:
+            text = f"tl.cast({value.text}, tl.float32)" if through else value.text
+            return Value(f"tl.cast({text}, {type_name(node.dtype)})", (), node.dtype)
+        through = ".to(tl.float32)" if through else ""
         return Value(f"{atom(value.text)}{through}.to({type_name(node.dtype)})", value.dims, node.dtype)
 
     # Loads and addresses

@@ -62,15 +62,16 @@ def rms_norm(call: Call) -> Value:
     return call.value(pull)
 
 
-@handles("aten.cdist.default")
+@handles("aten.cdist.default", "aten._cdist_forward.default", "aten._euclidean_dist.default")
 def distances(call: Call) -> Value:
     """Of order 1, 2 or infinity; of order 2 by a product where PyTorch takes one, whose rounding is then the same."""
-    left, right, order = call["x1"], call["x2"], call["p"]
+    left, right, order = call["x1"], call["x2"], call.get("p", 2)
     if order not in (1, 2, math.inf):
         raise call.refuse("is supported of order 1, 2 and infinity")
     dtype, binder = compute_dtype(call.meta.dtype), call.binder(left.shape[-1])
     long = any(isinstance(n, int) and n > BY_PRODUCT for n in (left.shape[-2], right.shape[-2]))
-    by_product = order == 2 and (long if call["compute_mode"] in (None, 0) else call["compute_mode"] == 1)
+    mode = call.get("compute_mode", 1)  # _euclidean_dist is the product
+    by_product = order == 2 and (long if mode in (None, 0) else mode == 1)
 
     def pull(index) -> Term:
         batch, shape = index[:-2], call.meta.shape[:-2]

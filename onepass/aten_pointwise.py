@@ -27,6 +27,7 @@ from .values import (
     kind_of,
     literal,
     operand_dtype,
+    require_fit,
     spread,
     stored,
     stored_literal,
@@ -286,6 +287,7 @@ def where(call):
 
 @handles("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(call):
+    require_fit(call, call["value"])
     return choice(call, call["mask"], call["value"], call["self"])
 
 
@@ -379,6 +381,7 @@ CLAMPS = "aten.clamp.default aten.clamp.Tensor aten.clamp_min.default aten.clamp
 def clamp(call):
     low, high = call.get("min"), call.get("max")
     bounds = [b for b in (low, high) if b is not None]
+    require_fit(call, *bounds)
 
     def function(x, *ends):
         rest = list(ends)

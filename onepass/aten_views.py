@@ -14,7 +14,20 @@ from .egraph.index import floordiv, mod
 from .egraph.ops import const, iota
 from .egraph.term import Dim, Term, substitute, tensors
 from .sizes import Size, of_whole_blocks, product, term_of
-from .values import INTEGERS, Call, Value, apply, choose, convert, handles, kind_of, same_size, spread, stored_literal
+from .values import (
+    INTEGERS,
+    Call,
+    Value,
+    apply,
+    choose,
+    convert,
+    handles,
+    kind_of,
+    require_fit,
+    same_size,
+    spread,
+    stored_literal,
+)
 
 MOST_PLACES = 2**22  # of an index that are looked at one by one
 
@@ -291,6 +304,8 @@ def index_select(call):
 @handles("aten.embedding.default")
 def embedding(call):
     table, positions = call["weight"], call["indices"]
+    if call.get("sparse"):
+        raise call.refuse("the gradient of its table is sparse, and a region's are not")
     rank = len(positions.shape)
     _require_within(call, positions, 0, table.shape[0])
     return moved(call, table, lambda index: (positions.at(index[:rank]), *index[rank:]))
@@ -345,6 +360,7 @@ def _wrapped(position: Term, size: Size) -> Term:
 
 
 def filled(call, number) -> Value:
+    require_fit(call, number)
     fill = term_of(number) if isinstance(number, str) else stored_literal(number, call.meta.dtype)
     return call.value(lambda index: convert(fill, kind_of(call.meta.dtype)))
 

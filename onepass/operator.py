@@ -105,6 +105,9 @@ _STRAIGHT: dict[int, bool] = {}
 
 
 def _run(tensors, program, sizes, sources=""):
+    if torch._C._is_any_autocast_enabled():  # a region's types are all said; what autocast changes is there as casts
+        with torch._C._DisableAutocast():
+            return _run(tensors, program, sizes, sources)
     CALL.sources = sources
     found = _RUNNERS.get(program) or runner(program)
     return found(tensors, sizes)
@@ -137,7 +140,8 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         _, ctx.program, ctx.sizes, _, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+        ctx.without_version = {k: t for k, t in enumerate(tensors) if t.is_inference()}  # autograd saves none of these
+        ctx.save_for_backward(*[None if t.is_inference() else t for t in tensors])
         ctx.set_materialize_grads(False)
         wanted = {k for k, tensor in enumerate(tensors) if tensor.requires_grad}
         paths = fused.carried(ctx.program).program.differentiable
@@ -148,7 +152,7 @@ class _Recorded(torch.autograd.Function):
         paths = fused.carried(ctx.program).program.differentiable
         reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
         needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[4:])]
-        tensors = list(ctx.saved_tensors)
+        tensors = [ctx.without_version.get(k, t) for k, t in enumerate(ctx.saved_tensors)]
         found = iter(torch.ops.onepass.region_backward(list(grads), tensors, ctx.program, ctx.sizes, needed))
         return None, None, None, None, *[next(found) if n else None for n in needed]
 
@@ -180,8 +184,9 @@ def region_backward(grads, tensors, program, sizes, needed):
     """Recomputes through the original calls under autograd."""
     known = fused.carried(program)
     values = all_sizes(known.program, tensors, sizes)
-    with _autograd_again():
-        leaves = [t.detach().requires_grad_(n) for t, n in zip(tensors, needed, strict=True)]
+    with torch.inference_mode(False), torch._C._DisableAutocast(), _autograd_again():
+        own = [t.clone() if t.is_inference() else t.detach() for t in tensors]
+        leaves = [t.requires_grad_(n) for t, n in zip(own, needed, strict=True)]
         wanted = [t for t in leaves if t.requires_grad]
         pairs = zip(known.program.results(*leaves, sizes=values), grads, strict=True)
         reached = [(r, g) for r, g in pairs if r.requires_grad and g is not None]

@@ -16,7 +16,7 @@ from .egraph.term import Dim, Term, rebuild
 from .lowering.build import HELD
 from .lowering.dims import is_long, sum_factors
 from .sizes import Size, term_of
-from .values import Call, Value, choose, convert, handles, kind_of, stored_literal
+from .values import Call, Value, choose, convert, handles, kind_of, require_fit, stored_literal
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 
@@ -84,6 +84,7 @@ def pad(call: Call) -> Value:
     if call.get("mode", "constant") != "constant" or any(not isinstance(w, int) or w < 0 for w in widths):
         raise call.refuse("is supported with a constant and known widths from zero on")
     fill = stored_literal(call.get("value") or 0, call.meta.dtype)
+    require_fit(call, call.get("value"))
     rank = len(source.shape)
     sides = [(rank - 1 - k, widths[2 * k]) for k in range(len(widths) // 2) if widths[2 * k] or widths[2 * k + 1]]
 

@@ -10,13 +10,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
 from . import cache, executors, report, rivals, torch_forms
 from .agreement import mismatch, undecided
+from .egraph.term import all_dims, subterms
 from .errors import OnepassError
 from .fused import Carried, Fused
+from .lowering.plan import Plan
 from .sizes import value_of
 from .traffic import SWELLS, swells
 
@@ -60,8 +63,24 @@ def all_sizes(program, tensors: Tensors, numbers: Sequence[int]) -> dict[str, in
     return {**program.sizes_of(tensors), **dict(zip(free, numbers, strict=True))}
 
 
-def _are_sizes(call: Call) -> bool:
-    return min(call.sizes.values(), default=1) > 0
+def _are_sizes(found: Fused, call: Call) -> bool:
+    """Every length is one, and no number that only masks and places are reckoned with is negative."""
+    if min(call.sizes.values(), default=1) > 0:
+        return True
+    lengths, divisors = _lengths(found.plan)
+    divided = any(call.sizes.get(name, 1) <= 0 for name in divisors)
+    return min(call.sizes.values()) >= 0 and not divided and all(value_of(n, call.sizes) > 0 for n in lengths)
+
+
+@lru_cache(maxsize=256)
+def _lengths(plan: Plan) -> tuple[frozenset, frozenset[str]]:
+    """The lengths of all tensors and dims of a plan, and the symbols of sizes that something is divided by."""
+    stores = [store for kernel in plan.kernels for store in kernel.stores]
+    nodes = {n for store in stores for n in subterms(store.term)}
+    dims = {d for store in stores for d in (*store.order, *all_dims(store.term))}
+    shapes = {n for t in (*plan.inputs, *(store.output for store in stores)) for n in t.shape}
+    below = {m for n in nodes if n.op in ("floordiv", "mod") for m in subterms(n.args[1])}
+    return frozenset(shapes | {d.size for d in dims}), frozenset(m.attrs[0] for m in below if m.op == "size")
 
 
 def _values(sizes, known: dict[str, int]) -> tuple[int, ...]:
@@ -107,7 +126,7 @@ class Runner:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
         call = call_of(self.found, tensors, numbers)
         try:
-            results = self._chosen(kind, tensors, call) if _are_sizes(call) else None
+            results = self._chosen(kind, tensors, call) if _are_sizes(self.found, call) else None
             results = self._planned(kind, tensors, call) if results is None else results
         except Exception as error:  # of asking who should run, or of measuring it
             if self.found.options.strict:
@@ -219,7 +238,7 @@ class Runner:
     def order(self, device: torch.device, call: Call) -> dict[str, tuple[str, Callable]]:
         """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
         swollen = self.found.options.executor != "tiled" and swells(self.found.plan, self.found.program, call.sizes)
-        if why := NO_SIZES if not _are_sizes(call) else SWELLS if swollen else "":
+        if why := NO_SIZES if not _are_sizes(self.found, call) else SWELLS if swollen else "":
             report.note(self.found.key, f"{executors.ORIGINAL} run at some sizes: {why}")
             return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
         said = executors.by_measurement(self.preference(device), self.found, call.sizes)

@@ -144,6 +144,14 @@ def stored_literal(x: float, dtype: str) -> Term:
     return literal(torch.tensor(x, dtype=getattr(torch, dtype)).item() if dtype in HALVES else x, kind_of(dtype))
 
 
+def require_fit(call: Call, *numbers) -> None:
+    """Raises where eager does: numbers are stored in the result's dtype, and a finite one lies beyond its range."""
+    dtype = getattr(torch, call.meta.dtype)
+    known = [n for n in numbers if isinstance(n, int | float) and dtype.is_floating_point and math.isfinite(n)]
+    if any(abs(n) > torch.finfo(dtype).max for n in known):
+        raise call.refuse(f"with a number beyond {call.meta.dtype} raises")
+
+
 def is_literal(x: Term) -> bool:
     return x.op == "const"
 

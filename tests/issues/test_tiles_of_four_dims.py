@@ -51,11 +51,18 @@ def _plan(function, inputs):
 
 
 @pytest.mark.parametrize("width", [64, 96, 128])
-@pytest.mark.parametrize("function", [placed, of_three, whole])
+@pytest.mark.parametrize("function", [of_three, whole])
 def test_what_is_no_matrix_has_small_tiles(function, width):
     plan = _plan(function, _inputs(function, 300, 333, width, torch.bfloat16))
     (kernel,) = plan.kernels
     assert default_for(kernel, "sm_90") == CUBES
+
+
+@pytest.mark.parametrize("width", [64, 96, 128])
+def test_places_are_products_of_matrices_too(width):
+    plan = _plan(placed, _inputs(placed, 300, 333, width, torch.bfloat16))
+    texts = [emit(kernel, plan).text for kernel in plan.kernels]
+    assert len(texts) == 2 and all("tl.dot" in text and "None, :, :" not in text for text in texts)
 
 
 @pytest.mark.parametrize("width", [64, 96, 128])

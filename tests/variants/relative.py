@@ -1,4 +1,4 @@
-"""Relative places as vectors: a key is another one for each query, by how far it is away (Shaw; BERT's relative keys)."""
+"""Relative places as vectors: a key is another one for each query, by how far away it is (Shaw, relative keys)."""
 
 import torch
 import torch.nn.functional as F
