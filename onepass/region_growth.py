@@ -50,6 +50,34 @@ def grow(owned: Iterable[fx.Node], ends: Iterable[fx.Node], s: Survey, taken: No
     return Growth(frozenset(inside), outputs, wide, scan.circle)
 
 
+def opened(owned: set[fx.Node], end: fx.Node, s: Survey) -> set[fx.Node]:
+    """The nodes without those that outside calls read which give the others what they need, as the largest of a gate's
+    scores do for a mask: what is read is an input then. All of them where no product would be left before the end."""
+    rest = set(owned)
+    while circle := _around(rest, s):
+        read, waiting = set(), [*circle]
+        for node in waiting:
+            fresh = [n for n in node.all_input_nodes if n not in read]
+            read.update(fresh)
+            waiting += fresh
+        rest -= read
+    products = {n for n in rest if s.kind[n] in ("contraction", "attention")} - {end}
+    apart = len(rest) < len(owned) and products and grow(owned, [end], s, frozenset()).circle is not None
+    return rest if apart else owned
+
+
+def _around(inside: set[fx.Node], s: Survey) -> set[fx.Node]:
+    """The nodes outside that read what is inside, of whatever becomes of it, and give what is inside needs."""
+    places = [s.place[n] for n in inside]
+    within = s.order[min(places) : max(places) + 1] if places else []
+    behind, before = set(), set()
+    for node in within:
+        behind |= {node} if not (inside | behind).isdisjoint(node.all_input_nodes) else set()
+    for node in reversed(within):
+        before |= {node} if not (inside | before).isdisjoint(node.users) else set()
+    return (behind & before) - inside
+
+
 class _Scan:
     """One walk in graph order: what is inside, what is behind it but stays out, and which values are wide."""
 

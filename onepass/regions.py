@@ -17,7 +17,7 @@ from .capture import from_aten_graph, trace, value_of_node, where_of
 from .errors import Refusal
 from .kinds import ORDINARY, RESHAPING, changes_in_place, draws, is_aten, name_of
 from .program import Program
-from .region_growth import Growth, grow
+from .region_growth import Growth, grow, opened
 from .region_walk import Nodes, Survey, bodies, first_stranger, hinted, in_order, is_lookup, root, shape, survey
 from .standing import Standing, overwriting, overwriting_saved, standing
 from .unfused import unfused
@@ -92,7 +92,7 @@ def _draft(sink: fx.Node, s: Survey, with_reduction: bool, drafts: list[_Draft])
     operands = [n for n in sink.all_input_nodes if carried[n]]
     if not operands or (not with_reduction and _looks_like_layers(sink, operands, s)):
         return
-    owned = _between(sink, operands, s)
+    owned = opened(_between(sink, operands, s), sink, s)
     met = [draft for draft in drafts if draft.owned & owned]
     if not met:
         drafts.append(_Draft(owned, [sink]))
