@@ -255,10 +255,8 @@ class TileWriter:
         if not value.dims:
             text = f"tl.cast({value.text}, tl.float32)" if through else value.text
             return Value(f"tl.cast({text}, {type_name(node.dtype)})", (), node.dtype)
-        through = ".to(tl.float32)" if through else ""
-        return Value(f"{atom(value.text)}{through}.to({type_name(node.dtype)})", value.dims, node.dtype)
-
-    # Loads and addresses
+        text = f"{atom(value.text)}{'.to(tl.float32)' * through}"
+        return Value(f"{text}.to({type_name(node.dtype)})", value.dims, node.dtype)
 
     def _load(self, node: Term) -> Value:
         """A tile in memory, read once by whatever names its held dims go."""

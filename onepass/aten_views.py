@@ -14,20 +14,7 @@ from .egraph.index import floordiv, mod
 from .egraph.ops import const, iota
 from .egraph.term import Dim, Term, substitute, tensors
 from .sizes import Size, of_whole_blocks, product, term_of
-from .values import (
-    INTEGERS,
-    Call,
-    Value,
-    apply,
-    choose,
-    convert,
-    handles,
-    kind_of,
-    require_fit,
-    same_size,
-    spread,
-    stored_literal,
-)
+from .values import INTEGERS, Call, Value, apply, choose, handles, same_size, spread
 
 MOST_PLACES = 2**22  # of an index that are looked at one by one
 
@@ -357,53 +344,3 @@ def _wrapped(position: Term, size: Size) -> Term:
         return position
     behind = apply("add", position, term_of(size))
     return behind if high is not None and high < 0 else choose(apply("le", const(0), position), position, behind)
-
-
-def filled(call, number) -> Value:
-    require_fit(call, number)
-    fill = term_of(number) if isinstance(number, str) else stored_literal(number, call.meta.dtype)
-    return call.value(lambda index: convert(fill, kind_of(call.meta.dtype)))
-
-
-CREATED = {"zeros": 0, "ones": 1, "new_zeros": 0, "new_ones": 1, "zeros_like": 0, "ones_like": 1}
-for _name, _number in CREATED.items():
-    handles(f"aten.{_name}.default")(lambda call, number=_number: filled(call, number))
-
-
-@handles("aten.full.default", "aten.new_full.default", "aten.full_like.default")
-def full(call):
-    return filled(call, call["fill_value"])
-
-
-@handles("aten.scalar_tensor.default")
-def scalar_tensor(call):
-    return filled(call, call["s"])
-
-
-@handles("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "prims.iota.default")
-def arange(call):
-    start, step = call.get("start") or 0, call.get("step") or 1
-    if not all(isinstance(x, int | str) for x in (start, step)):
-        raise call.refuse("with fractional steps is not supported")
-    place = lambda index: apply("add", term_of(start), apply("mul", term_of(step), index[0]))
-    return call.value(lambda index: convert(place(index), call.meta.dtype))
-
-
-@handles("aten.eye.default", "aten.eye.m")
-def eye(call):
-    one, zero = (stored_literal(x, call.meta.dtype) for x in (1, 0))
-    return call.value(lambda index: choose(apply("eq", index[0], index[1]), one, zero))
-
-
-@handles("aten.tril.default", "aten.triu.default")
-def triangle(call):
-    source, diagonal = call["self"], term_of(call["diagonal"])
-    zero = stored_literal(0, call.meta.dtype)
-    lower = "tril" in call.node.target
-
-    def pull(index):
-        limit = apply("add", index[-2], diagonal)
-        kept = apply("le", index[-1], limit) if lower else apply("le", limit, index[-1])
-        return choose(kept, source.at(index), zero)
-
-    return call.value(pull)

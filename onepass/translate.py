@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from . import (  # noqa: F401  (importing them fills HANDLERS)
     aten_activations,
+    aten_creation,
     aten_dots,
     aten_norms,
     aten_pointwise,
