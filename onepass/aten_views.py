@@ -1,4 +1,4 @@
-"""How views, copies of layout, gathers and created tensors are pulled: index arithmetic only, no node of their own.
+"""How views, copies of layout and gathers are pulled: index arithmetic only, no node of their own.
 
 A reshape is cut into groups of axes whose sizes multiply to the same; only a group that truly merges or splits axes
 uses // and %. Registered for translate.py.
