@@ -70,11 +70,11 @@ def _around(inside: set[fx.Node], s: Survey) -> set[fx.Node]:
     """The nodes outside that read what is inside, of whatever becomes of it, and give what is inside needs."""
     places = [s.place[n] for n in inside]
     within = s.order[min(places) : max(places) + 1] if places else []
-    behind, before = set(), set()
+    behind, before = set(inside), set(inside)
     for node in within:
-        behind |= {node} if not (inside | behind).isdisjoint(node.all_input_nodes) else set()
+        behind |= set() if behind.isdisjoint(node.all_input_nodes) else {node}
     for node in reversed(within):
-        before |= {node} if not (inside | before).isdisjoint(node.users) else set()
+        before |= set() if before.isdisjoint(node.users) else {node}
     return (behind & before) - inside
 
 
