@@ -35,11 +35,10 @@ def _takes(reader: Kernel, early: Kernel) -> bool:
     if early.loops or len(early.stores) != 1 or len(reader.loops) != 1:
         return False
     (loop,), (store,) = reader.loops, early.stores
-    plain = loop.guard is None and loop.map is None and len(loop.ranges) == 1 and not loop.limits
     alike = {*store.order} - {*early.grid} == {reader.rows, loop.dim} and {*reader.grid} == {*early.grid}
     wanted = load(store.output, *map(iota, store.order))
     read = {n for term in _terms(reader) for n in subterms(term) if n.op == "load" and n.attrs[0] == store.output}
-    return plain and alike and read == {wanted} and not _clash(reader, early)
+    return loop.guard is None and alike and read == {wanted} and not _clash(reader, early)
 
 
 def _clash(reader: Kernel, early: Kernel) -> bool:

@@ -11,10 +11,19 @@ from math import prod
 
 import torch
 
-from ..egraph.cost import contracts
 from ..egraph.ops import iota, load, make, mantissa, reduce
 from ..egraph.term import Dim, Tensor, Term, all_dims, rebuild, reduces, substitute, subterms, tensors
-from .dims import batch_dims, batch_of, every_reduction, is_long, is_product, loop_reductions, size_key, state_dims
+from .dims import (
+    batch_dims,
+    batch_of,
+    every_reduction,
+    is_contraction,
+    is_long,
+    is_product,
+    loop_reductions,
+    size_key,
+    state_dims,
+)
 from .plan import NotPlannable
 from .weighing import any_scale
 
@@ -93,7 +102,7 @@ def in_the_way(term: Term, rows_of: Callable[[Term], Dim | None], held: int) -> 
         return None
     streamed = {r.attrs[1] for r in loops}
     for r in every_reduction([term]):
-        if r.attrs[0] == "sum" and contracts(r.args[0]) and not r.dims & streamed and r not in loops:
+        if is_contraction(r) and not r.dims & streamed and r not in loops:
             if any(_reaches(loop.args[0], r) for loop in loops):
                 other = rows_of(substitute(term, {r: _stored(r)}))
                 if other is not None and size_key(other) > size_key(rows):
@@ -134,7 +143,7 @@ def of_other_rows(term: Term, rows: Dim | None, held: int) -> Term | None:
 def _beside_matrices(gauge: Term, tile: set[Dim]) -> Term | None:
     """A product for each row or column, of what is read by both, beside a product of rows and columns: with another dim
     than these it is one of matrices, and is stored."""
-    products = [r for r in reduces(gauge) if r.attrs[0] == "sum" and contracts(r.args[0]) and tile <= r.dims]
+    products = [r for r in reduces(gauge) if is_contraction(r) and tile <= r.dims]
     single = [r for r in products if batch_of(r) & tile]
     read = lambda r: any(n.op == "load" and tile < n.dims for n in subterms(r))
     return next(filter(read, single), None) if len(single) < len(products) else None

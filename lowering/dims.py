@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ..egraph.cost import INNER
+from ..egraph.cost import INNER, contracts
 from ..egraph.term import Dim, Term, factors, reduces, subterms
 
 CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
@@ -136,6 +136,11 @@ def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
     dims = [f.dims for f in sum_factors(r)]
     left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
     return left, right
+
+
+def is_contraction(node: Term) -> bool:
+    """Whether the node is a sum over a product whose factors do not share all dims."""
+    return node.op == "reduce" and node.attrs[0] == "sum" and contracts(node.args[0])
 
 
 def is_product(r: Term) -> bool:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..egraph.cost import contracts
 from ..egraph.term import Dim, Term, factors, subterms
-from .dims import CONTRACTIBLE, sum_factors
+from .dims import CONTRACTIBLE, is_contraction, sum_factors
 from .plan import Kernel, NotPlannable
 from .triton_ops import HALVES, Value, is_integer
 
@@ -21,13 +20,9 @@ def leading(kernel: Kernel, nodes) -> tuple[Dim, ...]:
     """The held dims of what is summed in a product for rows and columns at once."""
     columns = {*kernel.columns, *(loop.dim for loop in kernel.loops)}
     placed = {*kernel.grid, kernel.rows, *columns}
-    products = [n for n in nodes if _is_product(n) and n.attrs[1] not in columns]
+    products = [n for n in nodes if is_contraction(n) and n.attrs[1] not in columns]
     found = {d for n in products if kernel.rows in n.dims and columns & n.dims for d in n.dims - placed}
     return tuple(sorted(found))
-
-
-def _is_product(node: Term) -> bool:
-    return node.op == "reduce" and node.attrs[0] == "sum" and contracts(node.args[0])
 
 
 def dims_of_matrices(kernel: Kernel, nodes) -> set[Dim]:
