@@ -33,7 +33,21 @@ def affine(x: Term) -> Affine:
                 left, right = right, left
             if not right[0]:
                 return combine(({}, 0), left, right[1])
+            if len(left[0]) + bool(left[1]) + len(right[0]) + bool(right[1]) > 2:
+                return _distributed(left, right)
     return {x: 1}, 0
+
+
+def _distributed(left: Affine, right: Affine) -> Affine:
+    """The product of two sums as a sum of products."""
+    form: Affine = ({}, left[1] * right[1])
+    for one, c in left[0].items():
+        form = combine(form, ({one: 1}, 0), c * right[1])
+        for other, k in right[0].items():
+            form = combine(form, ({one * other: 1}, 0), c * k)
+    for other, k in right[0].items():
+        form = combine(form, ({other: 1}, 0), k * left[1])
+    return form
 
 
 def combine(left: Affine, right: Affine, factor: int) -> Affine:

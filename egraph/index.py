@@ -60,6 +60,8 @@ def floordiv(x: Term, g: Term) -> Term:
     """x // g; of a negative literal (-x) // -g, so that limits and layouts meet positive ones only."""
     if _is_negative(g):
         return floordiv(to_term(affine(-x)), const(-g.attrs[0]))
+    if known := _near(x, g):
+        return to_term(known[0])
     whole, rest = _split(x, g)
     if _below(rest, g):
         return to_term(whole)
@@ -73,6 +75,8 @@ def mod(x: Term, g: Term) -> Term:
     """x % g; of a negative literal -((-x) % -g)."""
     if _is_negative(g):
         return to_term(affine(-mod(to_term(affine(-x)), const(-g.attrs[0]))))
+    if known := _near(x, g):
+        return to_term(known[1])
     _, rest = _split(x, g)
     if _below(rest, g):
         return to_term(rest)
@@ -107,6 +111,21 @@ def _split(x: Term, g: Term) -> tuple[Affine, Affine]:
         else:
             rest = combine(rest, ({atom: 1}, 0), c)
     return whole, rest
+
+
+def _near(x: Term, g: Term) -> tuple[Affine, Affine] | None:
+    """x = whole · g + rest with 0 <= rest < g, where coefficients near multiples of a literal g show it: 65 i + j is
+    66 i + (j - i)."""
+    if not _is_positive(g):
+        return None
+    divisor, (coefficients, constant) = g.attrs[0], affine(x)
+    times = {atom: (2 * c + divisor) // (2 * divisor) for atom, c in coefficients.items()}
+    rest: Affine = ({a: r for a, c in coefficients.items() if (r := c - times[a] * divisor)}, constant)
+    low, high = bounds(to_term(rest))
+    if low is None or high is None or low // divisor != high // divisor:
+        return None
+    k = low // divisor
+    return ({a: n for a, n in times.items() if n}, k), (rest[0], constant - k * divisor)
 
 
 def _quotient(atom: Term, g: Term) -> Term | None:
