@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..egraph.ops import make, scale
+from ..egraph.ops import const, make, reduce, scale, scaled
 from ..egraph.term import Dim, Term, all_dims, reduces, rename_dims, substitute
 from .cuts import unshadowed
 from .dims import every_reduction
@@ -63,16 +63,22 @@ def replace_from_above(term: Term, mapping: dict[Term, Term]) -> Term:
 def _reuse_scales(terms: list[Term]) -> list[Term]:
     """max_j G, and every scale with the gauge G, as the scale of one state with G: that of the fewest dims.
 
-    So that no dim of the values alone (a column of the result) seems to be one that the state depends on; and of those
-    the one that waits for the fewest others.
+    So that no dim of the values alone (a column of the result) seems to be one that the state depends on: where each
+    state has such a dim, the scale is that of a count. And of those the one that waits for the fewest others.
     """
     found = every_reduction(terms)
     rescaled = sorted(filter(is_rescaled, found), key=lambda r: (-len(r.dims), -len(reduces(r))))
-    states = {(r.attrs[1], r.args[0].args[0]): scale(r) for r in rescaled}
+    states = {(r.attrs[1], r.args[0].args[0]): scale(_without_values(r)) for r in rescaled}
     mapping = {r: states.get((r.attrs[1], r.args[0])) for r in found if r.attrs[0] == "max"}
     mapping |= {scale(r): states[r.attrs[1], r.args[0].args[0]] for r in rescaled}
     mapping = {term: same for term, same in mapping.items() if same is not None and same is not term}
     return [substitute(term, mapping) for term in terms]
+
+
+def _without_values(r: Term) -> Term:
+    """The state, or a count with its gauge where it has dims that the gauge lacks."""
+    gauge = r.args[0].args[0]
+    return r if r.dims <= gauge.dims else reduce("rescaled", r.attrs[1], scaled(gauge, const(1.0)))
 
 
 def is_rescaled(r: Term) -> bool:
