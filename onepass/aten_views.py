@@ -6,17 +6,13 @@ uses // and %. Registered for translate.py.
 
 from __future__ import annotations
 
-from math import prod
-
 from .egraph.affine import bounds
-from .egraph.evaluate import evaluate
 from .egraph.index import floordiv, mod
 from .egraph.ops import const, iota
-from .egraph.term import Dim, Term, substitute, tensors
+from .egraph.term import Term, subterms, tensors
 from .sizes import Size, of_whole_blocks, product, term_of
 from .values import INTEGERS, Call, Value, apply, choose, handles, same_size, spread
-
-MOST_PLACES = 2**22  # of an index that are looked at one by one
+from .within import Within, beyond
 
 
 def moved(call: Call, source: Value, move) -> Value:
@@ -294,7 +290,7 @@ def embedding(call):
     if call.get("sparse"):
         raise call.refuse("the gradient of its table is sparse, and a region's are not")
     rank = len(positions.shape)
-    _require_within(call, positions, 0, table.shape[0])
+    _require_within(call, positions, table.shape[0], wraps=False)
     return moved(call, table, lambda index: (positions.at(index[:rank]), *index[rank:]))
 
 
@@ -310,7 +306,7 @@ def index_tensor(call):
     rank = max(len(lists[k].shape) for k in used)
     shape = call.meta.shape[used[0] : used[0] + rank]
     for k in used:
-        _require_within(call, lists[k], -source.shape[k] if isinstance(source.shape[k], int) else 0, source.shape[k])
+        _require_within(call, lists[k], source.shape[k], wraps=True)
 
     def move(index):
         middle = index[used[0] : used[0] + rank]
@@ -320,21 +316,17 @@ def index_tensor(call):
     return moved(call, source, move)
 
 
-def _require_within(call, positions: Value, least: int, size: Size) -> None:
+def _require_within(call, positions: Value, size: Size, wraps: bool) -> None:
     """Places that are numbers of coordinates, and beyond what they index, are left to eager, which raises."""
-    dims = [call.binder(n) for n in positions.shape]
-    place = positions.at(tuple(map(iota, dims)))
-    if not all(isinstance(n, int) for n in (size, *positions.shape)) or tensors(place):
+    place = positions.at(tuple(iota(call.binder(n)) for n in positions.shape))
+    if tensors(place):
         return
-    low, high = bounds(place)
-    if low is not None and low >= least and high is not None and high < size:
+    known = all(isinstance(n, int) for n in (size, *positions.shape)) and all(n.op != "size" for n in subterms(place))
+    if not known:
+        call.required.append(Within(place, size, wraps))
         return
-    if prod(positions.shape) > MOST_PLACES:  # the corners tell where places rise or fall
-        corners = {iota(d): iota(Dim(d.name, 2)) * const(d.size - 1) for d in dims}
-        place = substitute(place, corners)
-    values = evaluate(place, {})
-    if values.size and not (values.min() >= least and values.max() < size):
-        raise call.refuse(f"places from {values.min():.0f} to {values.max():.0f} are beyond a table of {size}")
+    if ends := beyond(place, size, wraps):
+        raise call.refuse(f"places from {ends[0]:.0f} to {ends[1]:.0f} are beyond a table of {size}")
 
 
 def _wrapped(position: Term, size: Size) -> Term:

@@ -18,14 +18,17 @@ from . import cache, executors, report, rivals, torch_forms
 from .agreement import mismatch, undecided
 from .egraph.term import all_dims, subterms
 from .errors import OnepassError
-from .fused import Carried, Fused
+from .fused import Carried, Fused, carried
 from .lowering.plan import Plan
 from .sizes import value_of
 from .traffic import SWELLS, swells
+from .translate import translate
+from .within import Within
 
 PATIENCE = 8  # comparisons that inputs leave undecided, after which a kernel counts as wrong
 MOST = 1024  # kinds of calls that are kept ready; a generation of that many lengths is prepared anew
 NO_SIZES = "one is zero or negative, and to a plan they are sizes"
+BEYOND = "places would be beyond a table"
 Tensors = Sequence[torch.Tensor]
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,19 @@ def all_sizes(program, tensors: Tensors, numbers: Sequence[int]) -> dict[str, in
     stated = {s for i in program.inputs for s in i.meta.shape}
     free = [s for s in program.symbols if s not in stated]
     return {**program.sizes_of(tensors), **dict(zip(free, numbers, strict=True))}
+
+
+def _unfit(found: Fused, call: Call) -> str:
+    """Why no plan runs at the sizes of a call; "" if one does."""
+    if not _are_sizes(found, call):
+        return NO_SIZES
+    required = _required(found.text) if call.sizes else ()
+    return "" if all(within.holds(call.sizes) for within in required) else BEYOND
+
+
+@lru_cache(maxsize=256)
+def _required(text: str) -> tuple[Within, ...]:
+    return translate(carried(text).program).required
 
 
 def _are_sizes(found: Fused, call: Call) -> bool:
@@ -126,7 +142,7 @@ class Runner:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
         call = call_of(self.found, tensors, numbers)
         try:
-            results = self._chosen(kind, tensors, call) if _are_sizes(self.found, call) else None
+            results = self._chosen(kind, tensors, call) if not _unfit(self.found, call) else None
             results = self._planned(kind, tensors, call) if results is None else results
         except Exception as error:  # of asking who should run, or of measuring it
             if self.found.options.strict:
@@ -238,7 +254,7 @@ class Runner:
     def order(self, device: torch.device, call: Call) -> dict[str, tuple[str, Callable]]:
         """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
         swollen = self.found.options.executor != "tiled" and swells(self.found.plan, self.found.program, call.sizes)
-        if why := NO_SIZES if not _are_sizes(self.found, call) else SWELLS if swollen else "":
+        if why := _unfit(self.found, call) or SWELLS * swollen:
             report.note(self.found.key, f"{executors.ORIGINAL} run at some sizes: {why}")
             return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
         said = executors.by_measurement(self.preference(device), self.found, call.sizes)

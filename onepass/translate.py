@@ -28,14 +28,17 @@ from .errors import Refusal
 from .lowering.plan import Store
 from .program import Input, Program
 from .values import FLOATING, HANDLERS, Call, Value, convert, kind_of
+from .within import Within
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A region as algebra: each result's term over the dims of its axes; `inputs` as in the program."""
+    """A region as algebra: each result's term over the dims of its axes; `inputs` as in the program. required: of sizes
+    that a call has, or eager raises."""
 
     results: tuple[Store, ...]
     inputs: tuple[Tensor, ...]
+    required: tuple[Within, ...] = ()
 
     @property
     def term(self) -> Term:
@@ -57,20 +60,21 @@ def translate(program: Program) -> Captured:
     """The region's mathematics. Raises Refusal for an operation or a shape that is not understood."""
     _refuse_mixed_devices(program)
     inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
-    values = _values(program, inputs)
+    required: list[Within] = []
+    values = _values(program, inputs, required)
     results = [_result(values[name], number, program) for number, name in enumerate(program.outputs)]
-    return Captured(tuple(named_alike(results)), inputs)
+    return Captured(tuple(named_alike(results)), inputs, tuple(required))
 
 
 def pulled(program: Program) -> list[Term]:
     """An element of each result of any dtype, by coordinates. Raises Refusal as `translate` does."""
     inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
-    found = [_values(program, inputs)[name] for name in program.outputs]
+    found = [_values(program, inputs, [])[name] for name in program.outputs]
     values = [value for one in found for value in (one if isinstance(one, list) else [one])]
     return [v.at(tuple(iota(Dim(f"{axis}", size)) for axis, size in enumerate(v.shape))) for v in values]
 
 
-def _values(program: Program, inputs: tuple[Tensor, ...]) -> dict[str, Value | list[Value]]:
+def _values(program: Program, inputs: tuple[Tensor, ...], required: list[Within]) -> dict[str, Value | list[Value]]:
     values: dict[str, Value | list[Value]] = {
         i.name: _loaded(i, t) for i, t in zip(program.inputs, inputs, strict=True)
     }
@@ -78,7 +82,9 @@ def _values(program: Program, inputs: tuple[Tensor, ...]) -> dict[str, Value | l
         handler = HANDLERS.get(node.target)
         if handler is None:
             raise Refusal(f"{node.target} is not supported", node.where, "operation")
-        values[node.name] = handler(Call(node, values))
+        call = Call(node, values)
+        values[node.name] = handler(call)
+        required += call.required
     return values
 
 

@@ -19,6 +19,7 @@ from .egraph.term import Dim, Term, subterms
 from .errors import Refusal
 from .program import GETITEM, Atom, Meta, Node, operation
 from .sizes import Size, product
+from .within import Within
 
 Index = tuple[Term, ...]
 HALVES = ("float16", "bfloat16")
@@ -59,6 +60,7 @@ class Call:
 
     def __init__(self, node: Node, values: dict[str, Value | list[Value]]):
         self.node, self.meta, self._binders = node, node.meta, 0
+        self.required: list[Within] = []  # for sizes that are not known here
         self.arguments = _bind(node, values)
 
     def __getitem__(self, name: str):
