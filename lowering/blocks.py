@@ -14,9 +14,12 @@ from ..egraph.ops import make
 from ..egraph.term import Dim, Term, factors, subterms
 from . import tile_ops
 from .dims import two_sides
+from .skewed import Skewed, folded
 from .tile_ops import Frame
 
-_BORROWED = ("load", "iota", "const", "size", "cast", "scale", "scaled")  # their values may share memory with another's
+Pair = tuple[Dim, Dim] | None
+# Their values may share memory with another's.
+_BORROWED = ("load", "iota", "const", "size", "cast", "scale", "scaled", "unskew")
 
 
 def product(parts: Iterable[Term]) -> Term | None:
@@ -69,12 +72,21 @@ def _scaled_early(op: str, args: tuple[Term, ...], uses: Counter, node: Term, mo
     return None
 
 
-class Step:
-    """One operation: which terms it reads, and which of these it is the last to read."""
+def over_differences(node: Term, pair: Pair) -> Skewed | None:
+    """A sum that is a product over differences of the pair, which are rows and a loop's dim."""
+    summed = pair and node.op == "reduce" and node.attrs[0] == "sum"
+    return folded(factors(node.args[0]), *pair, node.attrs[1]) if summed else None
 
-    def __init__(self, node: Term):
-        self.node, self.kind, self.args = node, node.op, node.args
-        if node.op == "reduce":
+
+class Step:
+    """One operation: which terms it reads, and which of these it is the last to read. pair: rows and the loop's dim."""
+
+    def __init__(self, node: Term, pair: Pair = None):
+        self.node, self.kind, self.args, self.pair = node, node.op, node.args, pair
+        self.across = over_differences(node, pair)
+        if self.across:
+            self.kind, self.args = "unskew", (product(self.across.others), product(self.across.values))
+        elif node.op == "reduce":
             operands = sides(node.args[0], node.attrs[1]) if node.attrs[0] == "sum" else None
             self.kind, self.args = ("contract", operands) if operands else ("fold", node.args)
         elif node.op == "load":
@@ -102,6 +114,10 @@ class Step:
                 return tile_ops.load(node, [values.get(a) for a in self.general], frame)
             case "contract":
                 return tile_ops.contract(*args, node.attrs[1], frame)
+            case "unskew":
+                (kept,) = self.args[0].dims & {*self.pair}
+                made = tile_ops.contract(*args, node.attrs[1], frame)
+                return tile_ops.unskew(made, *self.pair, self.across.dim, kept, frame)
             case "fold":
                 return tile_ops.fold(node.attrs[0], args[0], node.attrs[1], frame)
         return tile_ops.apply(self.kind, args, self.mine)
@@ -115,10 +131,11 @@ _CONSTANTS = {
 
 
 class Block:
-    """Computes `roots`; terms for which `given` holds are not looked into but read from the environment."""
+    """Computes `roots`; terms for which `given` holds are not looked into but read from the environment. pair: rows and
+    the loop's dim, where a product over their differences is one."""
 
-    def __init__(self, roots: Iterable[Term], given: Callable[[Term], bool]):
-        self.roots = tuple(dict.fromkeys(roots))
+    def __init__(self, roots: Iterable[Term], given: Callable[[Term], bool], pair: Pair = None):
+        self.roots, self.pair = tuple(dict.fromkeys(roots)), pair
         self.steps: list[Step] = []
         self.inputs: dict[Term, None] = {}
         self._schedule(given)
@@ -134,7 +151,7 @@ class Block:
             if given(node):
                 self.inputs[node] = None
                 return
-            step = Step(node)
+            step = Step(node, self.pair)
             for a in step.args:
                 visit(a)
             self.steps.append(step)

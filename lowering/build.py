@@ -11,13 +11,15 @@ from dataclasses import replace
 from math import prod
 
 from ..egraph.ops import MONOIDS, const, iota, load, where
-from ..egraph.term import Dim, Tensor, Term, reduces, substitute, subterms, tensors
+from ..egraph.term import Dim, Tensor, Term, substitute, subterms, tensors
 from .absorbed import absorbed
 from .columns import joined
 from .cuts import FEW, between_batches, in_the_way, nested, of_other_rows, sharing, without
 from .differences import Difference, of_difference
 from .dims import (
     batch_dims,
+    beside_long,
+    beside_rows,
     columns_of,
     computed,
     cube_work,
@@ -30,11 +32,11 @@ from .dims import (
     repeated_dims,
     size_key,
     state_dims,
-    sum_factors,
 )
 from .faint import faint, fainted, keeps_some
 from .groups import grouped
 from .limits import block_map, conjunction, conjuncts, ranges
+from .places import of_places
 from .plan import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
 from .precision import with_exact
 from .prepared import is_rescaled, prepared, replace_from_above, with_fresh_bound_dims
@@ -106,11 +108,18 @@ class _Builder:
         """The stores with loads for scores that stand between products of different batches, in whichever they are."""
         terms = [store.term for store in stores]
         for number, store in enumerate(stores):
-            rows, _ = self.choose_rows([store])
+            while change := self.of_places(terms[number], store.order):
+                terms = [replace_from_above(term, change) for term in terms]
+            rows, _ = self.choose_rows([replace(store, term=terms[number])])
             while part := between_batches(terms[number], rows, self.held):
                 change = {part: self.stored(part, store.order, "is in products for each of two dims")}
                 terms = [replace_from_above(term, change) for term in terms]
         return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
+
+    def of_places(self, term: Term, order: tuple[Dim, ...]) -> dict[Term, Term]:
+        """A fold that a place of the loop's and another dim picks from a table's, and the load of what is stored."""
+        found = (of_places(r.args[0], r.attrs[1]) for r in loop_reductions([term], self.held))
+        return next((self.moved(one, order) for one in found if one), {})
 
     def add(self, store: Store) -> None:
         """Adds the store after those that it needs. Its level: how many others, one after another, come before it."""
@@ -128,8 +137,7 @@ class _Builder:
         while rows is not None and (loose := without(term, rows, self.held)):
             term = self.cut(term, loose, order, f"is the same for all {rows}")
         while found := self.of_difference(replace(store, term=term)):
-            values = self.stored(found.values, order, f"is a function of {found.dim} = {found.index} alone")
-            term = replace_from_above(term, {found.part: substitute(values, {iota(found.dim): found.index})})
+            term = replace_from_above(term, self.moved(found, order))
         needed = {*tensors(term)}
         before = [level for other, level in self.level.items() if other.output in needed]
         self.level[replace(store, term=term)] = 1 + max(before, default=-1)
@@ -206,6 +214,12 @@ class _Builder:
                 return found
         return None
 
+    def moved(self, found: Difference, order: tuple[Dim, ...]) -> dict[Term, Term]:
+        """The part, and the load that it is replaced by, of values that are stored for each place once."""
+        where = ", ".join(f"{dim} = {index}" for dim, index in found.places)
+        values = self.stored(found.values, order, f"is a function of {where} alone")
+        return {found.part: substitute(values, {iota(dim): index for dim, index in found.places})}
+
     def cut(self, term: Term, part: Term, order: tuple[Dim, ...], why: str) -> Term:
         """Stores `part` by an earlier kernel and loads it instead."""
         return replace_from_above(term, {part: self.stored(part, order, why)})
@@ -241,12 +255,12 @@ class _Builder:
         free = [d for d in order if loops and not any(d in r.dims for r in loops)]
         free = [d for d in free if is_long(d, self.held if d in private else FEW - 1)]
         carried = free or [d for d in order if all(d in r.dims for r in loops)]
-        beside = _beside(loops)
+        beside = beside_rows(loops, FEW)
         most = 2 * self.held if loops else self.held
         short = [d for d in order if d in private and d not in free and not is_long(d, most) and d.size != 1]
         if not loops:  # without states, a product of two is enough
-            paired = paired_dims(terms)
-            short = [d for d in short if d not in paired][-1:]
+            others = paired_dims(terms) | beside_long(terms, most)
+            short = [d for d in short if d not in others][-1:]
         held = _fitting(short, [store.order for store in stores], self.held)
         again = [d for d in order if d in repeated_dims(terms, self.held) and not is_long(d, self.held) and d.size != 1]
         if prod(d.size for d in {*again, *held}) <= TOGETHER:
@@ -263,18 +277,6 @@ class _Builder:
             apart = {*carried, *(r.attrs[1] for r in loops)}
             rows = min(choices[-1] or carried, key=lambda d: cube_work(terms, d, apart, FEW))
         return rows, tuple(d for d in held if d != rows)
-
-
-def _beside(loops: Sequence[Term]) -> set[Dim]:
-    """Dims of a product's side with the loop, where the other side has rows: by those it is one of matrices."""
-    found: set[Dim] = set()
-    for dim, r in ((loop.attrs[1], r) for loop in loops for r in reduces(loop.args[0]) if loop.attrs[1] in r.dims):
-        sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
-        with_loop = frozenset().union(*(side for side in sides if dim in side))
-        across = frozenset().union(*(side for side in sides if dim not in side)) - with_loop
-        if any(size_key(d) >= (False, FEW) for d in across):
-            found |= with_loop
-    return found
 
 
 def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list[Dim]:

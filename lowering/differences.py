@@ -25,12 +25,11 @@ WORK |= {"sin": 2, "cos": 2, "pow": 3, "erf": 4, "load": 2, "cast": 1}
 
 @dataclass(frozen=True)
 class Difference:
-    """`part` = values[loop - rows + offset], where `values` is over `dim` and the part's other dims."""
+    """`part` is `values` at `places`: where each of these dims, which only the values have, is an index."""
 
     part: Term
     values: Term
-    dim: Dim
-    index: Term
+    places: tuple[tuple[Dim, Term], ...]
 
 
 def of_difference(bodies: Iterable[Term], rows: Dim | None, loop: Dim, grid: Iterable[Dim]) -> Difference | None:
@@ -100,7 +99,7 @@ def _moved(part: Term, rows: Dim, loop: Dim) -> Difference:
     dim = Dim(name, rows.size + loop.size - 1)
     index = iota(loop) - iota(rows) + const(rows.size - 1)
     values = substitute(part, {iota(rows): const(0), iota(loop): iota(dim) - const(rows.size - 1)})
-    return Difference(part, _within(simplify_index(values), dim), dim, index)
+    return Difference(part, _within(simplify_index(values), dim), ((dim, index),))
 
 
 def _within(values: Term, dim: Dim) -> Term:
@@ -111,10 +110,10 @@ def _within(values: Term, dim: Dim) -> Term:
 
 def _clamped(node: Term) -> Term:
     sizes = [s if isinstance(s, int) else make("size", (), (s,)) for s in node.attrs[0].shape]
-    return make("load", tuple(_between(a, s) for a, s in zip(node.args, sizes, strict=True)), node.attrs)
+    return make("load", tuple(between(a, s) for a, s in zip(node.args, sizes, strict=True)), node.attrs)
 
 
-def _between(index: Term, size: int | Term) -> Term:
+def between(index: Term, size: int | Term) -> Term:
     """The index, or the nearest place in 0 .. size - 1."""
     low, high = bounds(index)
     if isinstance(size, int) and low is not None and low >= 0 and high is not None and high < size:

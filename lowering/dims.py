@@ -10,6 +10,7 @@ from math import prod
 
 from ..egraph.cost import INNER, contracts
 from ..egraph.term import Dim, Term, factors, reduces, subterms
+from .skewed import folded, picked
 
 CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
 CHAIN = 64  # places of a dim that a tile holds of a product for the next one
@@ -150,14 +151,40 @@ def is_product(r: Term) -> bool:
 
 
 def batch_of(r: Term) -> frozenset[Dim]:
-    """Free dims of a sum that both sides of its product have: a matrix product would repeat over them."""
+    """Free dims of a sum that both sides of its product have: a matrix product would repeat over them.
+
+    None of which only the difference to another dim is on one side (skewed.py).
+    """
     left, right = product_sides(r)
-    return (left & right) - {r.attrs[1]} if not right <= left and not left <= right else frozenset()
+    if right <= left or left <= right:
+        return frozenset()
+    shared, parts, summed = (left & right) - {r.attrs[1]}, sum_factors(r), r.attrs[1]
+    apart = lambda d: picked(parts, d, summed) or any(folded(parts, d, other, summed) for other in r.dims - {d})
+    return frozenset(d for d in shared if not apart(d))
 
 
 def batch_dims(terms: Iterable[Term]) -> set[Dim]:
     """Those of every sum in the terms."""
     return {d for r in every_reduction(terms) for d in batch_of(r)}
+
+
+def beside_long(terms: Iterable[Term], held: int) -> set[Dim]:
+    """Dims on a side of a product that has a long one too: tiles of that one are enough for the other side."""
+    pairs = (product_sides(r) for r in every_reduction(terms) if is_product(r))
+    alone = [side for left, right in pairs for side in (left - right, right - left)]
+    return {d for side in alone if any(is_long(other, held) for other in side) for d in side}
+
+
+def beside_rows(loops: Sequence[Term], least: int) -> set[Dim]:
+    """Dims of a product's side with the loop, where the other side has rows: by those it is one of matrices."""
+    found: set[Dim] = set()
+    for dim, r in ((loop.attrs[1], r) for loop in loops for r in reduces(loop.args[0]) if loop.attrs[1] in r.dims):
+        sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
+        with_loop = frozenset().union(*(side for side in sides if dim in side))
+        across = frozenset().union(*(side for side in sides if dim not in side)) - with_loop
+        if any(size_key(d) >= (False, least) for d in across):
+            found |= with_loop
+    return found
 
 
 def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> float:

@@ -16,7 +16,8 @@ from ..egraph.term import PAIR, Dim, Term, factors
 from .blocks import product
 from .dims import two_sides
 from .plan import Accumulator
-from .tile_ops import HALVES, JOINS, Frame, contract, contract_present, fold, full
+from .skewed import skewed
+from .tile_ops import HALVES, JOINS, Frame, contract, contract_present, fold, full, skew
 
 
 @dataclass(frozen=True)
@@ -24,23 +25,28 @@ class Summand:
     """One value of an accumulator as `left` · `right`, both sides of a matrix product over the loop's dim.
 
     In a rescaled sum the weight stands on the left too; then left may be None (the weight alone). right is None where
-    there is nothing to multiply by.
+    there is nothing to multiply by. across: a dim of differences that the right side has instead (skewed.py).
     """
 
     left: Term | None
     right: Term | None
+    across: Dim | None = None
 
     @property
     def terms(self) -> list[Term]:
         return [t for t in (self.left, self.right) if t is not None]
 
 
-def summand(value: Term, dim: Dim, monoid: str, weight: frozenset[Dim] | None, guard: frozenset[Dim]) -> Summand:
+def summand(
+    value: Term, dim: Dim, monoid: str, weight: frozenset[Dim] | None, guard: frozenset[Dim], rows: Dim | None = None
+) -> Summand:
     """Splits the value's factors over two sides. weight: the dims of a rescaled sum's weight; guard: the guard's."""
     if monoid not in ("sum", "rescaled"):
         return Summand(value, None)
     weights = [] if weight is None else [weight | guard | {dim}]
     parts = [] if weights and value.op == "const" and value.attrs[0] == 1 else factors(value)
+    if found := skewed(parts, rows, dim, *weights):
+        return Summand(product(found.others), product(found.values), found.dim)
     one, two = two_sides([*weights, *(p.dims for p in parts)], dim)
     if weights and 0 in two:
         one, two = two, one
@@ -53,15 +59,16 @@ def summand(value: Term, dim: Dim, monoid: str, weight: frozenset[Dim] | None, g
 class State:
     """Begins absent. `exact` spends more on values that are not finite: a matrix product makes NaN of 0 times them.
 
-    below: the gauge of elements that the guard drops.
+    dims: the rows and the loop's; below: the gauge of elements that the guard drops.
     """
 
-    def __init__(self, record: Accumulator, gauge: Term | None, summands: list[Summand], dim: Dim, exact: bool, below):
-        self.record, self.gauge, self.summands, self.dim, self.exact = record, gauge, summands, dim, exact
+    def __init__(self, record: Accumulator, gauge: Term | None, summands: list[Summand], dims, exact: bool, below):
+        self.record, self.gauge, self.summands, self.exact = record, gauge, summands, exact
         self.below: float = below
+        self.rows, self.dim = dims
         self.scale: torch.Tensor | None = None
         self.totals: list[torch.Tensor | None] = [None] * len(summands)
-        self.dropped = gauge is not None
+        self.dropped = gauge is not None or any(s.across for s in summands)
         self.kind = record.reductions[0].dtype.removeprefix(PAIR)
 
     def dtype(self, frame: Frame) -> torch.dtype:
@@ -80,7 +87,7 @@ class State:
         if sides.right is None:
             new = fold(monoid, value, self.dim, frame)
         else:
-            new = self._contract(value, drops, values[sides.right], frame)
+            new = self._contract(value, drops, values[sides.right], sides, frame)
         total = self.totals[0]
         self.totals[0] = new if total is None else JOINS[monoid](total, new)
 
@@ -105,14 +112,19 @@ class State:
             if sides.right is None:
                 new = fold("sum", share if absent is None else share.masked_fill(absent, 0), self.dim, frame)
             else:
-                new = self._contract(share, absent, values[sides.right], frame)
+                new = self._contract(share, absent, values[sides.right], sides, frame)
             self.totals[n] = new if keep is None else scaled_sum(self.totals[n], keep, new)
         self.scale = top
 
-    def _contract(self, share, absent, right, frame) -> torch.Tensor:
+    def _contract(self, share, absent, right, sides: Summand, frame) -> torch.Tensor:
+        dim = sides.across or self.dim
+        if sides.across:
+            dropped = torch.zeros_like(share, dtype=torch.bool) if absent is None else absent
+            absent = skew(dropped, self.rows, self.dim, dim, True, frame) if self.exact else None
+            share = skew(share, self.rows, self.dim, dim, 0, frame)
         if self.exact and absent is not None:
-            return contract_present(share, absent, right, self.dim, frame)
-        return contract(share, right, self.dim, frame)
+            return contract_present(share, absent, right, dim, frame)
+        return contract(share, right, dim, frame)
 
     def lacks_rows(self) -> bool:
         """Whether some row of a rescaled state has nothing in it."""

@@ -202,6 +202,38 @@ def contract_present(x, absent, y, dim: Dim, frame: Frame) -> torch.Tensor:
     return torch.where(bad, torch.nan, result)
 
 
+def skew(x: torch.Tensor, rows: Dim, loop: Dim, across: Dim, absent, frame: Frame) -> torch.Tensor:
+    """Over rows and differences what was over rows and the loop's dim, and `absent` where a row has no such difference.
+
+    In a buffer of rows that are longer by all but one of them, what goes one place back for each row lies in line.
+    """
+    x = full(full(x, rows, frame), loop, frame).movedim((frame.axes[rows], frame.axes[loop]), (-2, -1))
+    *around, height, width = x.shape
+    line = height + width - 1
+    buffer = x.new_full((*around, height * line), absent)
+    buffer.as_strided(x.shape, (*buffer.stride()[:-1], line - 1, 1), height - 1).copy_(x)
+    made = buffer.view(*around, height, line).movedim((-2, -1), (frame.axes[rows], frame.axes[loop]))
+    return made.transpose(frame.axes[loop], frame.axes[across])
+
+
+def unskew(x: torch.Tensor, rows: Dim, loop: Dim, across: Dim, kept: Dim, frame: Frame) -> torch.Tensor:
+    """Over rows and the loop's dim what was over differences and the one of both that is kept."""
+    height, width = frame.length(rows), frame.length(loop)
+    mine, other = frame.axes[kept], frame.axes[loop if kept == rows else rows]
+    x = full(x, kept, frame).transpose(other, frame.axes[across]).movedim((mine, other), (-2, -1)).contiguous()
+    line, around, start = x.shape[-1], (x.shape[:-2], x.stride()[:-2]), x.storage_offset()
+    if kept == rows:  # place j - i + height - 1 of line i
+        made = x.as_strided((*around[0], height, width), (*around[1], line - 1, 1), start + height - 1)
+    else:  # of line j, from the last row to the first
+        made = x.as_strided((*around[0], width, height), (*around[1], line + 1, 1), start).flip(-1)
+    return made.movedim((-2, -1), (mine, other))
+
+
+def differences(rows: tuple[int, int], columns: tuple[int, int], length: int) -> tuple[int, int]:
+    """The range of column - row + length - 1, for ranges of both."""
+    return columns[0] - rows[1] + length, columns[1] - rows[0] + length - 1
+
+
 def affine_index(index: Term) -> tuple[dict[Dim, int], dict[Term, int], int] | None:
     """(coefficients of dims, of sizes, constant) of an index that moves forward with its dims; None for any other."""
     coefficients, constant = affine(index)

@@ -14,14 +14,14 @@ from math import inf, prod
 
 import torch
 
-from ..egraph.term import Dim, Tensor, Term, all_dims
-from .blocks import Block, scale_early
+from ..egraph.term import Dim, Tensor, Term, all_dims, subterms
+from .blocks import Block, over_differences, scale_early
 from .faint import HIDDEN
 from .limits import ends, tile_classes, tile_range
 from .plan import Accumulator, Kernel, Limit, Loop, Plan, Store
 from .sizes import resolve
 from .states import State, summand
-from .tile_ops import Frame
+from .tile_ops import Frame, differences
 
 BUDGET = 1 << 20  # elements of the largest temporary of a tile on a CPU: 4 MiB in float32 stay in its cache
 OTHER_BUDGET = 64 << 20  # on a device where a launch costs more than a cache miss
@@ -68,35 +68,38 @@ def _check(plan: Plan, values: Mapping[str, torch.Tensor], sizes: Mapping[str, i
 class LoopProgram:
     """A loop's terms as blocks: `before` once per tile of rows, `each` per tile, `keeps` per tile that is not full."""
 
-    def __init__(self, loop: Loop, finished: frozenset[Term], stores: Sequence[Store] = ()):
-        self.loop, self.stores = loop, stores
+    def __init__(self, loop: Loop, rows: Dim | None, finished: frozenset[Term], stores: Sequence[Store] = ()):
+        self.loop, self.rows, self.stores = loop, rows, stores
         given = finished.__contains__
-        outside = lambda t: t in finished or loop.dim not in t.dims
+        outside = lambda t: t in finished or not t.dims & {loop.dim, *self.across}
         written = [store.term for store in stores]
         early = scale_early([*(t for a in loop.accumulators for t in _bodies(a)), *written], given, loop.dim)
         self.written = [early[term] for term in written]
         self.gauges = [early[a.gauge] if a.gauge is not None else None for a in loop.accumulators]
         guarded = loop.guard.dims if loop.guard is not None else frozenset()
         self.summands = [
-            [summand(early[v], loop.dim, a.monoid, None if g is None else g.dims, guarded) for v in a.values]
+            [summand(early[v], loop.dim, a.monoid, None if g is None else g.dims, guarded, rows) for v in a.values]
             for a, g in zip(loop.accumulators, self.gauges)
         ]
+        pair = (rows, loop.dim) if rows is not None else None
         uses = Counter(
             [g for g in self.gauges if g is not None]
             + [t for s in self.summands for x in s for t in x.terms]
             + self.written
         )
-        self.each = Block(uses, outside)
+        skews = (over_differences(n, pair) for root in uses for n in subterms(root))
+        self.across = {x.across for s in self.summands for x in s if x.across} | {x.dim for x in skews if x}
+        self.each = Block(uses, outside, pair)
         self.owned = frozenset(t for t in self.each.owned if uses[t] == 1)
         self.keeps = Block([loop.guard] if loop.guard is not None else [], outside)
         self.before = Block([*self.each.inputs, *self.keeps.inputs], given)
         self.bounds = Block([limit.bound for limit in loop.limits], given)
 
-    def run(self, environment: dict, frame: Frame, tile: int, rows: Dim | None, outputs: dict) -> dict[Term, object]:
+    def run(self, environment: dict, frame: Frame, tile: int, outputs: dict) -> dict[Term, object]:
         """The finished values of the loop's reductions; what the loop stores is written to the outputs."""
         outer = {**environment, **self.before.run(environment, frame)}
         length = resolve(self.loop.dim.size, frame.sizes)
-        tiles = self._tiles(outer, frame, tile, rows)
+        tiles = self._tiles(outer, frame, tile)
         run = lambda **how: self._pass(outer, frame, tile, tiles, length, outputs, **how)
         dropped = -inf
         states = run(exact=False, dropped=dropped)
@@ -107,12 +110,12 @@ class LoopProgram:
             states = run(exact=True, dropped=dropped)
         return {r: value for s in states for r, value in s.finished(frame)}
 
-    def _tiles(self, outer: dict, frame: Frame, tile: int, rows: Dim | None) -> dict[int, bool]:
+    def _tiles(self, outer: dict, frame: Frame, tile: int) -> dict[int, bool]:
         """The tiles that may hold something, and whether each is full."""
         length = resolve(self.loop.dim.size, frame.sizes)
         found = []
         for r in self.loop.ranges:
-            uppers, lowers = ([self._ends(x, outer, frame, rows) for x in side] for side in (r.uppers, r.lowers))
+            uppers, lowers = ([self._ends(x, outer, frame) for x in side] for side in (r.uppers, r.lowers))
             found.append((tile_range(tile, length, uppers, lowers), r.exact))
         return self._share(tile_classes(found), frame)
 
@@ -128,9 +131,12 @@ class LoopProgram:
     ) -> list[State]:
         """dropped: the gauge of what the guard drops."""
         loop, given = self.loop, zip(self.loop.accumulators, self.gauges, self.summands)
-        states = [State(a, g, s, loop.dim, exact, dropped) for a, g, s in given]
+        states = [State(a, g, s, (self.rows, loop.dim), exact, dropped) for a, g, s in given]
         for n, full in tiles.items():
             frame.ranges[loop.dim] = (n * tile, min((n + 1) * tile, length))
+            for dim in self.across:
+                rows = resolve(self.rows.size, frame.sizes)
+                frame.ranges[dim] = differences(frame.ranges[self.rows], frame.ranges[loop.dim], rows)
             drops = None if full or loop.guard is None else self._drops(outer, frame, dropped != -inf)
             if drops is _NOTHING_KEPT:
                 continue
@@ -154,18 +160,18 @@ class LoopProgram:
                 return None
         return ~keeps
 
-    def _ends(self, limit: Limit, outer: dict, frame: Frame, rows: Dim | None) -> tuple[int, int]:
+    def _ends(self, limit: Limit, outer: dict, frame: Frame) -> tuple[int, int]:
         """The least and largest bound over all rows and grid points of the tile."""
-        start, stop = frame.ranges.get(rows, (0, 1))
-        found = [self._bounds_at(limit, outer, frame, rows, row) for row in dict.fromkeys((start, stop - 1))]
-        if rows is not None:
-            frame.ranges[rows] = (start, stop)
+        start, stop = frame.ranges.get(self.rows, (0, 1))
+        found = [self._bounds_at(limit, outer, frame, row) for row in dict.fromkeys((start, stop - 1))]
+        if self.rows is not None:
+            frame.ranges[self.rows] = (start, stop)
         least, largest = (ends(limit, found[0][k], found[-1][k])[k] for k in (0, 1))
         return least, largest
 
-    def _bounds_at(self, limit: Limit, outer: dict, frame: Frame, rows: Dim | None, row: int) -> tuple[int, int]:
-        if rows is not None:
-            frame.ranges[rows] = (row, row + 1)
+    def _bounds_at(self, limit: Limit, outer: dict, frame: Frame, row: int) -> tuple[int, int]:
+        if self.rows is not None:
+            frame.ranges[self.rows] = (row, row + 1)
         bound = self.bounds.run(outer, frame)[limit.bound]
         return int(bound.min()), int(bound.max())
 
@@ -182,7 +188,7 @@ class KernelProgram:
         self.loops: list[LoopProgram] = []
         finished: set[Term] = set()
         for loop in kernel.loops:
-            self.loops.append(LoopProgram(loop, frozenset(finished), kernel.written_by(loop)))
+            self.loops.append(LoopProgram(loop, kernel.rows, frozenset(finished), kernel.written_by(loop)))
             finished.update(r for a in loop.accumulators for r in a.reductions)
         self.stores = kernel.written_by(None)
         self.result = Block([store.term for store in self.stores], finished.__contains__)
@@ -191,11 +197,13 @@ class KernelProgram:
         terms = [b for p in self.loops for a in p.loop.accumulators for b in _bodies(a)]
         terms += [store.term for store in kernel.stores]
         orders = [d for store in kernel.stores for d in store.order]
-        every = dict.fromkeys((*first, *kernel.held, *orders, *(d for t in terms for d in all_dims(t))))
+        across = [d for p in self.loops for d in p.across]
+        every = dict.fromkeys((*first, *kernel.held, *orders, *(d for t in terms for d in all_dims(t)), *across))
         self.axes = {d: k for k, d in enumerate(every)}
 
     def widest(self, length: Mapping[Dim, int]) -> int:
         """Elements of the largest temporary, for tiles of the given lengths."""
+        length = {**length, **{d: length[p.rows] + length[p.loop.dim] for p in self.loops for d in p.across}}
         blocks = (*(p.each for p in self.loops), self.result)
         steps = [s for block in blocks for s in block.steps]
         made = [s.node for s in steps if s.kind != "load" or s.args]  # a load without gathering is a view
@@ -253,9 +261,9 @@ def _tiles(length: int, tile: int) -> Iterator[tuple[int, int]]:
 
 
 def _run_tile(program: KernelProgram, frame: Frame, tile: Mapping[Dim, int], outputs: dict) -> None:
-    kernel, environment = program.kernel, {}
+    environment: dict[Term, object] = {}
     for loop in program.loops:
-        environment.update(loop.run(environment, frame, tile[loop.loop.dim], kernel.rows, outputs))
+        environment.update(loop.run(environment, frame, tile[loop.loop.dim], outputs))
     values = program.result.run(environment, frame)
     for store in program.stores:
         _write(store, values[store.term], frame, outputs)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from ..egraph.term import Dim, Term, factors, subterms
 from .dims import CONTRACTIBLE, is_contraction, sum_factors
 from .plan import Kernel, NotPlannable
+from .skewed import folded, picked
 from .triton_ops import HALVES, Value, is_integer
 
 LEAST = 16  # of every dim of a product of matrices
@@ -36,13 +37,26 @@ def dims_of_matrices(kernel: Kernel, nodes) -> set[Dim]:
 
 def _sums(kernel: Kernel, nodes) -> Iterator[tuple[Dim, list[tuple[Dim, ...]]]]:
     """(the dim, the other dims of the factors that have it, by side) of every sum."""
-    sums = [(n.attrs[1], [p.dims for p in sum_factors(n)]) for n in nodes if n.op == "reduce"]
+    sums = [(n.attrs[1], sum_factors(n)) for n in nodes if n.op == "reduce"]
     for dim, state in ((loop.dim, state) for loop in kernel.loops for state in loop.accumulators):
-        weight = [state.gauge.dims] if state.gauge is not None else []
-        sums += [(dim, [*weight, *(p.dims for p in factors(value))]) for value in state.values]
+        weight = [state.gauge] if state.gauge is not None else []
+        sums += [(dim, [*weight, *factors(value)]) for value in state.values]
     for dim, parts in sums:
-        groups = merged({tuple(sorted(p - {dim, *kernel.grid})): [] for p in parts if dim in p})
-        yield dim, [key for key in groups if key]
+        free = _by_difference(kernel, dim, parts)
+        apart = (p.dims - {dim, *kernel.grid} - free.get(p, set()) for p in parts if dim in p.dims)
+        yield dim, [key for key in merged({tuple(sorted(dims)): [] for dims in apart}) if key]
+
+
+def _by_difference(kernel: Kernel, dim: Dim, parts: Sequence[Term]) -> dict[Term, frozenset[Dim]]:
+    """For factors of a sum that the difference of rows and columns picks, those of the two that other factors have."""
+    rows, loops = kernel.rows, [loop.dim for loop in kernel.loops]
+    if dim in loops:
+        return dict.fromkeys(picked(parts, rows, dim), frozenset({rows}))
+    found = next(filter(None, (folded(parts, rows, loop, dim) for loop in loops)), None)
+    if found is None:
+        return {}
+    others = frozenset().union(*(p.dims for p in found.others)) & {rows, *loops}
+    return {p: others for p in parts if p not in found.others}
 
 
 def merged(groups: dict[tuple[Dim, ...], list]) -> dict[tuple[Dim, ...], list]:

@@ -136,12 +136,12 @@ class _Emitter:
     # Assembly
 
     def source(self, plan: Plan) -> Source:
+        roles = tuple((name, "rows" if d == self.kernel.rows else "loop") for d, name in self.blocks.items())
         self._coordinates()
         for loop in self.kernel.loops:
             self._loop(loop)
         for store in self.kernel.written_by(None):
             self._store(store, self.lines)
-        roles = tuple((name, "rows" if d == self.kernel.rows else "loop") for d, name in self.blocks.items())
         tiles = tuple(dict.fromkeys(roles))
         unspecialised = [a.name for a in self.arguments if a.size is not None]
         parameters = [a.name for a in self.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]

@@ -12,8 +12,10 @@ from ..egraph.ops import make
 from ..egraph.term import Dim, Term
 from .plan import Kernel, NotPlannable
 from .precision import native
+from .skewed import Skewed, folded, skewed
 from .triton_cubes import batched, merged, mixed, require_halves
 from .triton_ops import HALVES, Value, halves_below, is_integer, literal, type_name
+from .triton_skew import across, declare, skew, unskew
 
 PATTERN = 64  # halves in the 128 bytes after which shared memory's widest pattern repeats
 NARROW = 128  # columns of a matrix that is multiplied in parts
@@ -131,6 +133,15 @@ def _summed_product(writer, dim: Dim, inside, weight: Value | None, guard: Value
 
 def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exact: bool) -> Value | None:
     """Σ_dim a · b as tl.dot, where the factors split into two matrices [x, dim] and [dim, y]."""
+    if writer.loop is not None and not writer.lead:
+        rows, loop = writer.kernel.rows, writer.loop
+        if dim == loop and (found := skewed(inside, rows, dim, weight.dims if weight else ())):
+            others = [*found.others, *([weight] if weight else [])]
+            left = skew(writer, found.dim, dim, _operand(writer, dim, others, guard))
+            with across(writer, found.dim):
+                return _matrix_product(writer, found.dim, list(found.values), left, into, None, exact)
+        if weight is None and guard is None and (found := folded(inside, rows, loop, dim)):
+            return _skewed_back(writer, dim, found, into, exact)
     groups: dict[tuple[Dim, ...], list] = {}
     for part in [*inside, *([weight] if weight else [])]:
         key = tuple(d for d in writer.sort(part.dims) if d != dim)
@@ -148,6 +159,29 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
         guarded = fits[0] if computed not in fits else computed
     left, right = (_operand(writer, dim, groups[k], guard if guard and k == guarded else None) for k in keys)
     alone = [groups[k][0] for k in keys if len(groups[k]) == 1]
+    return _multiplied(writer, dim, left, right, inside, alone, into, exact)
+
+
+def _skewed_back(writer, dim: Dim, found: Skewed, into: Value | None, exact: bool) -> Value | None:
+    """A product over rows, or columns, and differences, as it is over rows and columns."""
+    loop, sides = writer.loop, (found.others, found.values)
+    declare(writer, found.dim, loop)
+    left = _operand(writer, dim, list(found.others), None)
+    with across(writer, found.dim):
+        right = _operand(writer, dim, list(found.values), None)
+    if len(left.dims) != 2 or len(right.dims) != 2:
+        return None
+    left, right = sorted((left, right), key=lambda v: found.dim in v.dims)
+    alone = [side[0] for side in sides if len(side) == 1]
+    inside = [part for side in sides for part in side]
+    result = _multiplied(writer, dim, left, right, inside, alone, None, exact)
+    result = result and unskew(writer, found.dim, loop, result)
+    same = result and into is not None and into.dims == result.dims
+    return Value(f"{into.text} + {result.text}", result.dims) if same else result
+
+
+def _multiplied(writer, dim, left: Value, right: Value, inside, alone, into: Value | None, exact: bool) -> Value | None:
+    """into + the product of two matrices; `alone`: factors that are a side by themselves."""
     single = any(_is_single(p) for p in alone)
     halves = not halves_below(inside).isdisjoint(HALVES)
     pairs = _halved(writer, left, right, halves) if single and not exact else None

@@ -104,6 +104,12 @@ def of_pairs(config: Config) -> Config:
     return replace(config, rows=min(config.rows, 64), loop=min(config.loop, 64), warps=8)
 
 
+def of_differences(config: Config, width: int, weights: bool) -> Config:
+    """Where a tile has twice as many differences as columns. weights: they are skewed, beside a wider accumulator."""
+    warps, stages = (8 if width > 64 else 4, 1) if weights else (4, 1 if width > 64 else 2)
+    return replace(config, rows=min(config.rows, 64), loop=min(config.loop, 64), warps=warps, stages=stages)
+
+
 def of_steps(config: Config, width: int) -> Config:
     """For scores that are folded place by place: a thread keeps 16 elements of a held row, or of 16 of them."""
     rows, stages = min(config.rows, max(16, PAIRS_KEPT >> (width - 1).bit_length())), min(config.stages, 2)

@@ -290,6 +290,47 @@ def pairs() -> dict[str, Form]:
     }
 
 
+# Places ---------------------------------------------------------------------------------------------------------------
+
+NEAR = 64  # places away, from which on all are alike
+
+
+def _vectors(table, q, k):
+    """What a table holds for how far each key is from each query, [i, j, d]."""
+    return functional.embedding(_distance(k, q).mT.clamp(-NEAR, NEAR) + NEAR, table)
+
+
+def relative_keys(q, k, v, table):
+    """Shaw's: a key is another one for each query."""
+    score = q @ k.mT + torch.einsum("bhid,ijd->bhij", q, _vectors(table, q, k))
+    return torch.softmax(score / math.sqrt(q.shape[-1]), dim=-1) @ v
+
+
+def relative_values(q, k, v, table, values):
+    """So is a value."""
+    score = q @ k.mT + torch.einsum("bhid,ijd->bhij", q, _vectors(table, q, k))
+    weights = torch.softmax(score / math.sqrt(q.shape[-1]), dim=-1)
+    return weights @ v + torch.einsum("bhij,ijd->bhid", weights, _vectors(values, q, k))
+
+
+def relative_shift(q, k, v, table):
+    """Transformer-XL's: products with every distance, each row moved by a place against the next."""
+    every = functional.pad(q @ table.mT, (1, 0))
+    b, h, n, places = every.shape
+    moved = every.view(b, h, places, n)[:, :, 1:].reshape(b, h, n, places - 1)[..., :n]
+    return torch.softmax((q @ k.mT + moved) / math.sqrt(q.shape[-1]), dim=-1) @ v
+
+
+def places() -> dict[str, Form]:
+    """Scores, and values, by how far away a key is."""
+    table = lambda s: (2 * NEAR + 1, s.width)
+    return {
+        "relative_keys": Form(relative_keys, shared=normals(table)),
+        "relative_values": Form(relative_values, shared=normals(table, table)),
+        "relative_shift": Form(relative_shift, shared=normals(lambda s: (s.heads, 2 * s.length - 1, s.width))),
+    }
+
+
 def points() -> Form:
     return Form(
         invariant_points,

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from .beyond import Form, form, of_heads, pairs, points, structures
+from .beyond import Form, form, of_heads, pairs, places, points, structures
 from .problems import Problem, Shape, Variant, differential, evoformer, problem
 from .scales import Scale
 from .variants import variants
@@ -68,6 +68,7 @@ def _beyond(scale: Scale) -> list[Case]:
         found += [_differential("beyond", shape), _evoformer("beyond", batch, scale, d)]
         found += [_form(name, f, Shape(batch, 4, scale.rows, d)) for name, f in structures().items()]
         found += [_form(name, f, Shape(batch, 4, 2 * scale.rows, d)) for name, f in pairs().items()]
+        found += [_form(name, f, Shape(batch, 8, 4 * scale.rows, d)) for name, f in places().items()]
     return [*found, _form("invariant_points", points(), Shape(batch, 12, scale.rows, 16))]
 
 

@@ -49,25 +49,50 @@ def relative_keys_and_values(q, k, v, table, values):
     return weights @ v + torch.einsum("bhlr,lrd->bhld", weights, values[places])
 
 
+def relative_keys_of_every_distance(q, k, v, table):
+    """No two distances are alike, as where music is modelled."""
+    places = torch.arange(k.shape[-2], device=q.device) - torch.arange(q.shape[-2], device=q.device)[:, None]
+    scores = q @ k.mT + torch.einsum("bhld,hlrd->bhlr", q, table[:, places + q.shape[-2] - 1])
+    return torch.softmax(scores / q.shape[-1] ** 0.5, -1) @ v
+
+
+def transformer_xl(q, k, v, r):
+    """Scores of a query with every distance, each row moved by one place against the next (relative shift)."""
+    apart = F.pad(q @ r.mT, (1, 0))
+    b, h, n, places = apart.shape
+    moved = apart.view(b, h, places, n)[:, :, 1:].reshape(b, h, n, places - 1)
+    return torch.softmax((q @ k.mT + moved[..., :n]) / q.shape[-1] ** 0.5, -1) @ v
+
+
 _table = lambda: torch.randn(2 * MOST + 1, 16)
 VARIANTS = [
     Variant(
         "relative keys",
         relative_keys,
-        lambda: [*heads(2, rows=50, columns=70), _table()],
-        kernels=2,  # what places give, of queries as matrices for each query; the attention
+        lambda: [*heads(2, rows=50, columns=200), _table()],
+        kernels=2,  # what the table's rows give, of queries; the attention, which reads it by place
         spellings=(relative_keys_by_matmul, relative_keys_by_broadcasting),
     ),
     Variant(
         "relative keys and queries",
         relative_keys_and_queries,
-        lambda: [*heads(2, rows=50, columns=70), _table()],
+        lambda: [*heads(2, rows=50, columns=200), _table()],
         kernels=3,
+    ),
+    Variant(
+        "relative keys of every distance",
+        relative_keys_of_every_distance,
+        lambda: [*heads(2, rows=50, columns=70), torch.randn(2, 119, 16)],  # one kernel: products are skewed back
+    ),
+    Variant(
+        "relative shift (Transformer-XL)",
+        transformer_xl,
+        lambda: [*heads(2, rows=50, columns=50), torch.randn(2, 99, 16)],
     ),
     Variant(
         "relative keys and values",
         relative_keys_and_values,
-        lambda: [*heads(2, rows=50, columns=70), _table(), _table()],
-        kernels=3,  # as above, and what values of places add, of heads as matrices for each query
+        lambda: [*heads(2, rows=50, columns=200), _table(), _table()],
+        kernels=2,  # as relative keys; a tile's weights are skewed for what values of places add
     ),
 ]

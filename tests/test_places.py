@@ -1,0 +1,217 @@
+"""What a place of rows and columns picks from a table: products once for each row of the table, and skewed weights.
+
+Computed by both executors, the emitted kernels in Triton's interpreter where there is no GPU, beside float64.
+"""
+
+import math
+
+import pytest
+import torch
+
+from onepass.egraph.ops import const, iota, load, maximum, minimum, reduce
+from onepass.egraph.term import Dim, Tensor
+from onepass.lowering.differences import by_difference
+from onepass.lowering.places import of_places
+from onepass.lowering.skewed import folded, picked, skewed
+from onepass.lowering.tiled import tiled_results
+from onepass.lowering.triton_emit import emit
+from onepass.lowering.triton_launch import Launcher
+from tests.test_absorbed import named, planned
+
+FAR = 5
+
+
+def _apart(q, k):
+    return torch.arange(k.shape[-2]) - torch.arange(q.shape[-2])[:, None]
+
+
+def _near(q, k):
+    return _apart(q, k).clamp(-FAR, FAR) + FAR
+
+
+def values_of_places(q, k, v, table):
+    weights = torch.softmax(q @ k.mT, -1)
+    return weights @ v + torch.einsum("bhlr,lrd->bhld", weights, table[_near(q, k)])
+
+
+def values_of_every_distance(q, k, v, table):
+    weights = torch.softmax(q @ k.mT, -1)
+    return torch.einsum("bhlr,lrd->bhld", weights, table[_apart(q, k) + q.shape[-2] - 1])
+
+
+def values_before(q, k, v, table):
+    """Under a mask that leaves out tiles; of a row without any key nothing is asked."""
+    scores = (q @ k.mT).masked_fill(_apart(q, k) > 0, -math.inf)
+    return torch.einsum("bhlr,lrd->bhld", torch.softmax(scores, -1), table[_near(q, k)])
+
+
+def values_without_a_softmax(q, k, v, table):
+    weights = torch.sigmoid(q @ k.mT) * (_apart(q, k) <= 3)
+    return weights @ v + torch.einsum("bhlr,lrd->bhld", weights, table[_near(q, k)] * 0.5)
+
+
+def values_for_each_head(q, k, v, table):
+    tables = torch.stack([table, table.flip(0)])
+    return torch.einsum("bhlr,hlrd->bhld", torch.softmax(q @ k.mT, -1), tables[:, _near(q, k)])
+
+
+def keys_of_two_tables(q, k, v, table):
+    """Places of queries and of keys, in one score without a product of matrices beside them."""
+    places = table[_near(q, k)]
+    scores = torch.einsum("bhld,lrd->bhlr", q, places) + torch.einsum("bhrd,lrd->bhlr", k, places)
+    return torch.softmax(scores, -1) @ v
+
+
+def keys_of_every_distance(q, k, v, table):
+    """Of rows and of columns: products over differences, skewed back."""
+    places = table[_apart(q, k) + q.shape[-2] - 1]
+    scores = torch.einsum("bhld,lrd->bhlr", q, places) + torch.einsum("bhrd,lrd->bhlr", k, places * 0.5)
+    return torch.softmax(q @ k.mT + scores, -1) @ v
+
+
+def keys_by_distance(q, k, v, table):
+    """A fold that is no product."""
+    places = table[_near(q, k)]
+    return torch.softmax(q @ k.mT - (q[:, :, :, None] - places).abs().sum(-1), -1) @ v
+
+
+def keys_without_a_softmax(q, k, v, table):
+    return torch.sigmoid(q @ k.mT + torch.einsum("bhld,lrd->bhlr", q, table[_near(q, k)])) @ v
+
+
+VALUES = [values_of_places, values_of_every_distance, values_before, values_without_a_softmax, values_for_each_head]
+KEYS = [keys_of_two_tables, keys_of_every_distance, keys_by_distance, keys_without_a_softmax]
+
+
+def inputs(function, rows, columns, dtype=torch.float32, dim=16):
+    torch.manual_seed(rows + columns)
+    length = rows + columns - 1 if "every" in function.__name__ else 2 * FAR + 1
+    shapes = (2, 2, rows, dim), (2, 2, columns, dim), (2, 2, columns, dim), (length, dim)
+    return [torch.randn(shape).to(dtype) for shape in shapes]
+
+
+def computed(function, given):
+    plan = planned(function, given)
+    values = named(function, plan, given)
+    return plan, (tiled_results(plan, values)[0], Launcher(plan).results(values)[0])
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 40), (40, 1), (33, 70), (128, 64), (130, 129)])
+@pytest.mark.parametrize("function", VALUES + KEYS)
+def test_they_compute_the_same(function, rows, columns):
+    given = inputs(function, rows, columns)
+    _, found = computed(function, given)
+    exact = function(*(x.double() for x in given))
+    for result in found:
+        torch.testing.assert_close(result.double(), exact, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("function", VALUES)
+def test_values_are_multiplied_as_matrices_in_one_kernel(function):
+    given = inputs(function, 128, 128, torch.bfloat16)
+    plan, found = computed(function, given)
+    text = emit(plan.kernels[-1], plan).text
+    assert len(plan.kernels) == 1 and "tl.gather(" in text and "tl.dot(skewed" in text
+    eager, exact = function(*given), function(*(x.double() for x in given))
+    for result in found:
+        assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
+
+
+def test_keys_of_every_distance_take_one_kernel():
+    given = inputs(keys_of_every_distance, 128, 128, torch.bfloat16)
+    plan, found = computed(keys_of_every_distance, given)
+    (kernel,) = plan.kernels
+    assert (
+        emit(kernel, plan).text.count("tl.gather(tl.dot(") == 4
+    )  # of rows and of columns, in whole tiles and the last
+    eager, exact = keys_of_every_distance(*given), keys_of_every_distance(*(x.double() for x in given))
+    for result in found:
+        assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("function", VALUES[:3])
+def test_what_a_value_is_stays_in_the_rows_that_weight_it(function, value):
+    given = inputs(function, 40, 40)
+    given[3][0] = value
+    plan = planned(function, given)
+    (result,) = tiled_results(plan, named(function, plan, given))
+    exact = function(*(x.double() for x in given))
+    assert torch.equal(result.isnan(), exact.isnan())
+    torch.testing.assert_close(result.double(), exact, atol=2e-5, rtol=2e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("executor", ["tiled", "triton"])
+@pytest.mark.parametrize("function", [*VALUES[:3], *KEYS[:2]])
+def test_one_compilation_serves_every_length(function, executor):
+    options = {"inner": "eager", "executor": executor, "strict": True, "libraries": False}
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="onepass", options=options, dynamic=True)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for rows, columns in ((40, 60), (33, 70), (71, 29)):
+        given = inputs(function, rows, columns)
+        exact = function(*(x.double() for x in given))
+        torch.testing.assert_close(compiled(*given).double(), exact, atol=2e-5, rtol=2e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before + 1
+
+
+# Which terms are such products
+
+i, j, d, e = Dim("i", 30), Dim("j", 20), Dim("d", 8), Dim("e", 4)
+
+
+def table_at(index, rows, dim=d):
+    return load(Tensor("table", "float32", (rows, dim.size)), index, iota(dim))
+
+
+def of_rows(dim=i):
+    return load(Tensor("q", "float32", (dim.size, d.size)), iota(dim), iota(d))
+
+
+def picked_from(rows, index=None):
+    return reduce("sum", d, of_rows() * table_at(iota(j) - iota(i) + 29 if index is None else index, rows))
+
+
+@pytest.mark.parametrize("rows", [9, 20, 4000])
+def test_only_rows_of_a_table_that_a_place_can_be_are_multiplied(rows):
+    index = minimum(maximum(iota(j) - iota(i), const(-4)), const(4)) + 4
+    found = of_places(picked_from(rows, index), j)
+    ((dim, place),) = found.places
+    assert dim.size == 9 and found.values.dims == {i, dim} and place is index
+
+
+def test_what_the_difference_picks_from_a_long_table_stays_in_the_loop():
+    assert of_places(picked_from(49), j) is None
+    (i_, t) = (load(Tensor("q", "float32", (30, d.size)), iota(i), iota(d)), table_at(iota(j) - iota(i) + 29, 49))
+    found = folded([i_, t], i, j, d)
+    assert found.others == (i_,) and found.dim.size == 49
+    assert folded([i_, of_rows(j), t], i, j, d) is None and folded([t], i, j, d) is None
+
+
+def test_a_table_of_which_any_row_may_be_picked_is_not_multiplied_whole():
+    data = load(Tensor("places", "int64", (30, 20)), iota(i), iota(j))
+    assert of_places(picked_from(80, data), j) is not None
+    assert of_places(picked_from(81, data), j) is None
+
+
+def test_both_sides_may_be_read_at_places():
+    flat = iota(i) * 20 + iota(j) + 7
+    body = load(Tensor("q", "float32", (9, d.size)), flat // 80, iota(d)) * table_at(flat % 80, 80)
+    found = of_places(reduce("sum", d, body), j)
+    assert [dim.size for dim, _ in found.places] == [8, 80] and not {i, j} & found.values.dims
+    assert of_places(reduce("sum", d, body * load(Tensor("w", "float32", (30, 20)), iota(i), iota(j))), j) is None
+
+
+def test_a_place_of_rows_alone_picks_nothing():
+    assert of_places(picked_from(49, iota(i) + 3), j) is None
+    assert of_places(reduce("sum", d, table_at(iota(j) - iota(i) + 29, 49) * of_rows(j) * of_rows()), j) is None
+
+
+def test_only_what_the_difference_alone_picks_is_skewed():
+    weight, apart = load(Tensor("w", "float32", (30, 20)), iota(i), iota(j)), iota(j) - iota(i) + 29
+    assert by_difference(table_at(apart, 49, e), i, j)
+    found = skewed([weight, table_at(apart, 49, e)], i, j)
+    assert found.others == (weight,) and found.dim.size == 49 and all(v.dims == {found.dim, e} for v in found.values)
+    assert not picked([weight, table_at(iota(j) + iota(i), 49, e)], i, j)
+    assert not picked([weight, load(Tensor("t", "float32", (49,)), apart)], i, j)
+    assert not picked([table_at(apart, 49, e)], i, j)
