@@ -6,7 +6,7 @@ region that must stay says why in `refusal`. No value of the graph changes here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -96,10 +96,15 @@ def _draft(sink: fx.Node, s: Survey, with_reduction: bool, drafts: list[_Draft])
     met = [draft for draft in drafts if draft.owned & owned]
     if not met:
         drafts.append(_Draft(owned, [sink]))
-    elif len(met) == 1 and with_reduction:
+    elif len(met) == 1 and (with_reduction or _weights(met[0].owned & owned, s)):
         whole = _Draft(met[0].owned | owned, [*met[0].ends, sink])
         if grow(whole.owned, whole.ends, s, frozenset()).circle is None:
             drafts[drafts.index(met[0])] = whole
+
+
+def _weights(shared: Collection[fx.Node], s: Survey) -> bool:
+    """Whether products share what is made of scores, and not a product alone."""
+    return any(s.kind[n] == "pointwise" and s.plain[n] for n in shared)
 
 
 def _looks_like_layers(sink: fx.Node, operands: list[fx.Node], s: Survey) -> bool:

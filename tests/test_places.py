@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+import onepass
 from onepass.egraph.ops import const, iota, load, maximum, minimum, reduce
 from onepass.egraph.term import Dim, Tensor
 from onepass.lowering.differences import by_difference
@@ -215,3 +216,22 @@ def test_only_what_the_difference_alone_picks_is_skewed():
     assert not picked([weight, table_at(iota(j) + iota(i), 49, e)], i, j)
     assert not picked([weight, load(Tensor("t", "float32", (49,)), apart)], i, j)
     assert not picked([table_at(apart, 49, e)], i, j)
+
+
+def places_under_a_sigmoid(q, k, v, table):
+    """Keys and values of every distance: both products weight what is made of the scores."""
+    places = _apart(q, k) + q.shape[-2] - 1
+    weights = torch.sigmoid(q @ k.mT + torch.einsum("bhld,lrd->bhlr", q, table[places]))
+    return weights @ v + torch.einsum("bhlr,lrd->bhld", weights, table[places] * 0.5)
+
+
+@pytest.mark.parametrize("rows, columns", [(40, 30), (30, 300)])
+def test_two_products_of_weights_without_a_reduction_are_one_region(rows, columns):
+    given = [*inputs(keys_of_every_distance, rows, columns)]
+    found = onepass.explain(places_under_a_sigmoid, *given)
+    assert not found.refusals and [len(region.kernels) for region in found.regions] == [1]
+    torch._dynamo.reset()
+    options = {"inner": "eager", "executor": "tiled", "strict": True, "libraries": False}
+    result = torch.compile(places_under_a_sigmoid, backend="onepass", options=options)(*given)
+    exact = places_under_a_sigmoid(*(x.double() for x in given))
+    torch.testing.assert_close(result.double(), exact, atol=2e-5, rtol=2e-5)
