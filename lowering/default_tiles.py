@@ -5,18 +5,15 @@ Called by triton_launch.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
 import torch
 
-from ..egraph.term import Dim, Term, factors, subterms
+from ..egraph.term import Dim, subterms
 from .build import HELD
-from .dims import sum_factors
 from .plan import Kernel
-from .skewed import folded, picked
-from .triton_cubes import has_cubes, leading
+from .triton_cubes import dims_over_differences, has_cubes, leading
 from .triton_emit import roots
 from .triton_product import multiplies_parts
 from .triton_steps import several_pairs, stepped
@@ -58,24 +55,11 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     found = of_few_rows(width, size) if few else default_config(width, size, name)
     if not few:
         found = of_steps(found, width) if steps else of_pairs(found) if several_pairs(nodes) else found
-        if (weights := _skews_weights(kernel)) or _skews_back(kernel, nodes):
-            found = of_differences(found, width, weights)
+        if dims := dims_over_differences(kernel, nodes):
+            found = of_differences(found, width, any(loop.dim in dims for loop in kernel.loops))
     guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
     return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found
-
-
-def _skews_weights(kernel: Kernel) -> bool:
-    """Whether a loop weights what only the difference of rows and columns picks."""
-    states = [(state, loop.dim) for loop in kernel.loops for state in loop.accumulators]
-    beside = lambda state: state.gauge.dims if state.gauge is not None else ()
-    return any(picked(factors(v), kernel.rows, dim, beside(state)) for state, dim in states for v in state.values)
-
-
-def _skews_back(kernel: Kernel, nodes: Iterable[Term]) -> bool:
-    """Whether scores are products with what the difference picks."""
-    sums = [(sum_factors(n), n.attrs[1]) for n in nodes if n.op == "reduce" and n.attrs[0] == "sum"]
-    return any(folded(parts, kernel.rows, loop.dim, dim) for parts, dim in sums for loop in kernel.loops)
 
 
 def _power(dim: Dim) -> int:

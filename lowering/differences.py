@@ -6,11 +6,11 @@ matrix). Pure functions over terms: what to store first, and where it is read. C
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..egraph.affine import affine, bounds
+from ..egraph.affine import affine, bounds, length
 from ..egraph.index import simplify_index
 from ..egraph.ops import const, iota, make, maximum, minimum
 from ..egraph.term import FLOATS, Dim, Term, all_dims, substitute, subterms
@@ -94,12 +94,28 @@ def _sums(indices: Iterable[Term], dims: set[Dim]) -> bool:
 
 def _moved(part: Term, rows: Dim, loop: Dim) -> Difference:
     """The part for rows = 0 and loop = dim - offset: every value of the difference once."""
-    names = {d.name for d in all_dims(part)}
-    name = next(n for k in range(len(names) + 1) if (n := f"{loop.name}_{rows.name}" + "_" * k) not in names)
-    dim = Dim(name, rows.size + loop.size - 1)
+    dim, (values,) = along_differences([part], rows, loop)
     index = iota(loop) - iota(rows) + const(rows.size - 1)
-    values = substitute(part, {iota(rows): const(0), iota(loop): iota(dim) - const(rows.size - 1)})
-    return Difference(part, _within(simplify_index(values), dim), ((dim, index),))
+    return Difference(part, _within(values, dim), ((dim, index),))
+
+
+def along_differences(
+    parts: Sequence[Term], rows: Dim, loop: Dim, beside: Sequence[Term] = ()
+) -> tuple[Dim, tuple[Term, ...]]:
+    """A dim whose place is loop - rows + the number of rows - 1, and the parts over it instead of rows and loop.
+
+    beside: terms whose dims have other names.
+    """
+    known = isinstance(rows.size, int) and isinstance(loop.size, int)
+    name = fresh(f"{loop.name}_{rows.name}", {d.name for part in (*parts, *beside) for d in all_dims(part)})
+    dim = Dim(name, rows.size + loop.size - 1 if known else f"{rows.size} + {loop.size}")
+    change = {iota(rows): const(0), iota(loop): iota(dim) + 1 - length(rows)}
+    return dim, tuple(simplify_index(substitute(part, change)) for part in parts)
+
+
+def fresh(name: str, names: Collection[str]) -> str:
+    """The name, or one like it that is not among the names."""
+    return next(n for k in range(len(names) + 1) if (n := name + "_" * k) not in names)
 
 
 def _within(values: Term, dim: Dim) -> Term:

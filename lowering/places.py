@@ -12,7 +12,7 @@ from math import prod
 from ..egraph.affine import bounds
 from ..egraph.ops import iota, load
 from ..egraph.term import Dim, Term, all_dims, factors, reduces, substitute, subterms
-from .differences import Difference, between
+from .differences import Difference, between, fresh
 from .skewed import folded
 
 MORE = 4  # times as many folds as before, which are no products of matrices then
@@ -36,7 +36,8 @@ def _moved(r: Term, loop: Dim) -> Difference | None:
     places: list[tuple[Dim, Term]] = []
     for index, size in picks:
         first, count, place = _range(index, size)
-        dim = Dim(_fresh(names, "place"), count)
+        dim = Dim(fresh("place", names), count)
+        names.add(dim.name)
         places.append((dim, place))
         change[index] = iota(dim) + first if first else iota(dim)
     moved = {n: load(n.attrs[0], *(change.get(a, a) for a in n.args)) for n in loads}
@@ -76,10 +77,3 @@ def _pays(after: Iterable[Dim], before: Iterable[Dim]) -> bool:
     if all(isinstance(n, int) for n in (*own, *others)):
         return 0 < prod(own) <= MORE * prod(others)
     return all(n <= MOST for n in own if isinstance(n, int))
-
-
-def _fresh(names: set[str], name: str) -> str:
-    """The name, or one like it that is not among the names; it is then."""
-    fresh = next(n for k in range(len(names) + 1) if (n := name + "_" * k) not in names)
-    names.add(fresh)
-    return fresh

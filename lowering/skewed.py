@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..egraph.affine import length
-from ..egraph.index import simplify_index
-from ..egraph.ops import const, iota
-from ..egraph.term import Dim, Term, all_dims, substitute
-from .differences import by_difference
+from ..egraph.term import Dim, Term
+from .differences import along_differences, by_difference
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Skewed:
 def skewed(parts: Sequence[Term], rows: Dim | None, loop: Dim, beside: Iterable[Dim] = ()) -> Skewed | None:
     """The factors of a sum over the loop's dim as such a product; beside: dims of a weight that is one factor more."""
     chosen = picked(parts, rows, loop, beside)
-    return _over_differences(parts, chosen, rows, loop) if chosen else None
+    return _apart(parts, chosen, rows, loop) if chosen else None
 
 
 def folded(parts: Sequence[Term], rows: Dim | None, loop: Dim, summed: Dim) -> Skewed | None:
@@ -41,7 +38,7 @@ def folded(parts: Sequence[Term], rows: Dim | None, loop: Dim, summed: Dim) -> S
     others = frozenset().union(*(part.dims for part in parts if part not in chosen))
     if len(others & {rows, loop}) != 1 or summed not in others or not any(summed in part.dims for part in chosen):
         return None
-    return _over_differences(parts, chosen, rows, loop)
+    return _apart(parts, chosen, rows, loop)
 
 
 def picked(parts: Sequence[Term], rows: Dim | None, loop: Dim, beside: Iterable[Dim] = ()) -> list[Term]:
@@ -55,11 +52,6 @@ def picked(parts: Sequence[Term], rows: Dim | None, loop: Dim, beside: Iterable[
     return chosen if own and rows in others else []
 
 
-def _over_differences(parts: Sequence[Term], chosen: Sequence[Term], rows: Dim, loop: Dim) -> Skewed:
-    names = {d.name for part in parts for d in all_dims(part)}
-    name = next(n for k in range(len(names) + 1) if (n := f"{loop.name}_{rows.name}" + "_" * k) not in names)
-    known = isinstance(rows.size, int) and isinstance(loop.size, int)
-    dim = Dim(name, rows.size + loop.size - 1 if known else f"{rows.size} + {loop.size}")
-    change = {iota(rows): const(0), iota(loop): iota(dim) + 1 - length(rows)}
+def _apart(parts: Sequence[Term], chosen: Sequence[Term], rows: Dim, loop: Dim) -> Skewed:
     others = tuple(part for part in parts if part not in chosen)
-    return Skewed(dim, tuple(simplify_index(substitute(part, change)) for part in chosen), others)
+    return Skewed(*along_differences(chosen, rows, loop, others), others)

@@ -37,14 +37,25 @@ def dims_of_matrices(kernel: Kernel, nodes) -> set[Dim]:
 
 def _sums(kernel: Kernel, nodes) -> Iterator[tuple[Dim, list[tuple[Dim, ...]]]]:
     """(the dim, the other dims of the factors that have it, by side) of every sum."""
+    for dim, parts in _factored(kernel, nodes):
+        free = _by_difference(kernel, dim, parts)
+        apart = (p.dims - {dim, *kernel.grid} - free.get(p, set()) for p in parts if dim in p.dims)
+        yield dim, [key for key in merged({tuple(sorted(dims)): [] for dims in apart}) if key]
+
+
+def _factored(kernel: Kernel, nodes) -> list[tuple[Dim, list[Term]]]:
+    """(the dim, the factors) of every sum; a gauge counts as one."""
     sums = [(n.attrs[1], sum_factors(n)) for n in nodes if n.op == "reduce"]
     for dim, state in ((loop.dim, state) for loop in kernel.loops for state in loop.accumulators):
         weight = [state.gauge] if state.gauge is not None else []
         sums += [(dim, [*weight, *factors(value)]) for value in state.values]
-    for dim, parts in sums:
-        free = _by_difference(kernel, dim, parts)
-        apart = (p.dims - {dim, *kernel.grid} - free.get(p, set()) for p in parts if dim in p.dims)
-        yield dim, [key for key in merged({tuple(sorted(dims)): [] for dims in apart}) if key]
+    return sums
+
+
+def dims_over_differences(kernel: Kernel, nodes) -> set[Dim]:
+    """Dims of sums in which only the difference of rows and columns picks a factor: of loops, weights are skewed."""
+    sums = [n for n in nodes if n.op == "reduce" and n.attrs[0] in ("sum", "rescaled")]
+    return {dim for dim, parts in _factored(kernel, sums) if _by_difference(kernel, dim, parts)}
 
 
 def _by_difference(kernel: Kernel, dim: Dim, parts: Sequence[Term]) -> dict[Term, frozenset[Dim]]:

@@ -140,8 +140,8 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
             left = skew(writer, found.dim, dim, _operand(writer, dim, others, guard))
             with across(writer, found.dim):
                 return _matrix_product(writer, found.dim, list(found.values), left, into, None, exact)
-        if weight is None and guard is None and (found := folded(inside, rows, loop, dim)):
-            return _skewed_back(writer, dim, found, into, exact)
+        if weight is None and into is None and guard is None and (found := folded(inside, rows, loop, dim)):
+            return _skewed_back(writer, dim, found, exact)
     groups: dict[tuple[Dim, ...], list] = {}
     for part in [*inside, *([weight] if weight else [])]:
         key = tuple(d for d in writer.sort(part.dims) if d != dim)
@@ -162,7 +162,7 @@ def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exac
     return _multiplied(writer, dim, left, right, inside, alone, into, exact)
 
 
-def _skewed_back(writer, dim: Dim, found: Skewed, into: Value | None, exact: bool) -> Value | None:
+def _skewed_back(writer, dim: Dim, found: Skewed, exact: bool) -> Value | None:
     """A product over rows, or columns, and differences, as it is over rows and columns."""
     loop, sides = writer.loop, (found.others, found.values)
     declare(writer, found.dim, loop)
@@ -175,9 +175,7 @@ def _skewed_back(writer, dim: Dim, found: Skewed, into: Value | None, exact: boo
     alone = [side[0] for side in sides if len(side) == 1]
     inside = [part for side in sides for part in side]
     result = _multiplied(writer, dim, left, right, inside, alone, None, exact)
-    result = result and unskew(writer, found.dim, loop, result)
-    same = result and into is not None and into.dims == result.dims
-    return Value(f"{into.text} + {result.text}", result.dims) if same else result
+    return result and unskew(writer, found.dim, loop, result)
 
 
 def _multiplied(writer, dim, left: Value, right: Value, inside, alone, into: Value | None, exact: bool) -> Value | None:

@@ -40,6 +40,7 @@ from .report import KernelReport, RegionReport, Step
 from .rules import ALL
 from .torch_forms import Form, form_of
 from .traffic import SWELLS, eager_bytes, plan_bytes, swells
+from .within import Within
 
 BACKWARD = "recomputes through the original region (no derived backward yet)"
 _MOST = 512  # of a long-lived process, the latest are kept
@@ -63,6 +64,7 @@ class Fused:
     plan: Plan
     report: RegionReport
     form: Form | None = None  # that torch has a kernel of, too
+    required: tuple[Within, ...] = ()  # of sizes, or eager raises
 
     @cached_property
     def text(self) -> str:
@@ -196,7 +198,7 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
     stored = cache.write(key, body)
     report = replace(report, cache="searched now, stored" if stored else "searched now, not stored")
     form = _form([(term, r.order) for term, r in zip(found.terms, captured.results, strict=True)])
-    return Fused(key, program, options, tuple(map(tuple, strides)), names, found.plan, report, form)
+    return Fused(key, program, options, tuple(map(tuple, strides)), names, found.plan, report, form, captured.required)
 
 
 def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
@@ -228,12 +230,14 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
         ]
         said = f"found on disk, no search{_whose_names(program, body['names'])}"
         report = replace(RegionReport.from_data(body["report"]), cache=said)
-        asked = translate(canonical(program, body["names"])).results
+        captured = translate(canonical(program, body["names"]))
+        asked = captured.results
         plan = plan_stores(stores, tuple(body["fired"]), asked=[result.term for result in asked])
         for result, store, written in zip(asked, stores, report.certificates, strict=True):
             recheck(written, result, store, options.rules)
         form = _form([(store.term, store.order) for store in stores])
-        return Fused(key, program, options, tuple(map(tuple, strides)), tuple(body["names"]), plan, report, form)
+        names = tuple(body["names"])
+        return Fused(key, program, options, tuple(map(tuple, strides)), names, plan, report, form, captured.required)
     except (OnepassError, TermError, KeyError, TypeError, ValueError) as error:
         log.warning("onepass: cache entry %s cannot be used: %s", key, error)
         return None

@@ -18,12 +18,10 @@ from . import cache, executors, report, rivals, torch_forms
 from .agreement import mismatch, undecided
 from .egraph.term import all_dims, subterms
 from .errors import OnepassError
-from .fused import Carried, Fused, carried
+from .fused import Carried, Fused
 from .lowering.plan import Plan
 from .sizes import value_of
 from .traffic import SWELLS, swells
-from .translate import translate
-from .within import Within
 
 PATIENCE = 8  # comparisons that inputs leave undecided, after which a kernel counts as wrong
 MOST = 1024  # kinds of calls that are kept ready; a generation of that many lengths is prepared anew
@@ -70,13 +68,7 @@ def _unfit(found: Fused, call: Call) -> str:
     """Why no plan runs at the sizes of a call; "" if one does."""
     if not _are_sizes(found, call):
         return NO_SIZES
-    required = _required(found.text) if call.sizes else ()
-    return "" if all(within.holds(call.sizes) for within in required) else BEYOND
-
-
-@lru_cache(maxsize=256)
-def _required(text: str) -> tuple[Within, ...]:
-    return translate(carried(text).program).required
+    return "" if all(within.holds(call.sizes) for within in found.required) else BEYOND
 
 
 def _are_sizes(found: Fused, call: Call) -> bool:
