@@ -168,3 +168,10 @@ def _diagonal(writer, matrix: Value, dims: tuple[Dim, Dim], parts: int) -> str:
 def _ordered(value: Value, dims: tuple[Dim, ...]) -> str:
     order = tuple(value.dims.index(d) for d in dims)
     return value.text if order == tuple(range(len(dims))) else f"tl.trans({value.text}, {', '.join(map(str, order))})"
+
+
+def held_dims(kernel: Kernel, nodes) -> list[Dim]:
+    """Dims that are whole in a tile: the plan's, and any other that a reduction within a tile binds."""
+    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    bound = {n.attrs[1] for n in nodes if n.op == "reduce"}
+    return list(dict.fromkeys([*kernel.held, *sorted(bound - placed - set(kernel.held))]))

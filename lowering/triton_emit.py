@@ -7,7 +7,7 @@ ahead of time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..egraph.affine import affine
 from ..egraph.ops import iota
@@ -18,9 +18,11 @@ from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, Plan, Store
 from .triton_ops import FOLDS, Value, helpers, identity, is_integer, remarks, type_name, wrapped
 from .triton_product import contract
-from .triton_ranges import RangeWriter, Segment
+from .triton_ranges import RangeWriter, Segment, joined
+from .triton_skew import Doubt, spreads
 from .triton_term import TileWriter
 
+ADDED = ("sum", "rescaled")
 IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 
 
@@ -41,17 +43,19 @@ class Argument:
 
 @dataclass(frozen=True)
 class Source:
-    """The text of one kernel and how to call it. `tiles` are its constexpr parameters with "rows" or "loop"."""
+    """The text of one kernel and how to call it. `tiles` are its constexpr parameters with "rows" or "loop"; doubtful:
+    its loops may run once more, in another form."""
 
     text: str
     function: str
     arguments: tuple[Argument, ...]
     tiles: tuple[tuple[str, str], ...]
+    doubtful: bool = False
 
 
 def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
     """The kernel's Triton source. Raises NotPlannable for what has no Triton form."""
-    return _Emitter(kernel, facts).source(plan)
+    return _Emitter(kernel, facts, Doubt()).source(plan)
 
 
 def roots(kernel: Kernel) -> list[Term]:
@@ -85,13 +89,13 @@ def map_name(kernel: Kernel, loop: Loop) -> str:
 
 
 class _Emitter:
-    def __init__(self, kernel: Kernel, facts: Facts):
-        self.kernel, self.facts = kernel, facts
+    def __init__(self, kernel: Kernel, facts: Facts, doubt: Doubt):
+        self.kernel, self.facts, self.sums = kernel, facts, []
         self.tiles = TileWriter(kernel, facts, roots(kernel))
-        self.lines = self.tiles.outer.lines
+        self.lines, self.tiles.doubt = self.tiles.outer.lines, doubt
         self.arguments: list[Argument] = []
         fresh = self.tiles.names.fresh
-        self.function = fresh(kernel.name)
+        self.function = fresh(f"{kernel.name}_exactly" if doubt.exact else kernel.name)
         symbols = {block: fresh(block) for block in dict.fromkeys(self.tiles.blocks.values())}
         self.blocks = {dim: symbols[block] for dim, block in self.tiles.blocks.items()}
         self.tiles.blocks = self.blocks
@@ -137,18 +141,38 @@ class _Emitter:
 
     def source(self, plan: Plan) -> Source:
         roles = tuple((name, "rows" if d == self.kernel.rows else "loop") for d, name in self.blocks.items())
+        tiles = tuple(dict.fromkeys(roles))
+        text = self._text(tiles)
+        text, doubtful = self._header(plan) + IMPORTS + helpers(text) + text, self.tiles.doubt.arisen
+        return Source(text, self.function, tuple(self.arguments), tiles, doubtful)
+
+    def _text(self, tiles: tuple[tuple[str, str], ...]) -> str:
+        """The function; if it multiplies skewed weights, behind one that does not."""
         self._coordinates()
         for loop in self.kernel.loops:
             self._loop(loop)
+        first = len(self.lines)
         for store in self.kernel.written_by(None):
             self._store(store, self.lines)
-        tiles = tuple(dict.fromkeys(roles))
+        before = self._or_exactly(tiles, first) + "\n\n" if self.tiles.doubt.arisen else ""
         unspecialised = [a.name for a in self.arguments if a.size is not None]
         parameters = [a.name for a in self.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]
         signature = wrapped(", ".join(parameters))
         body = "\n".join(f"    {line}" if line else "" for line in self.lines)
-        text = f"@triton.jit(do_not_specialize={unspecialised})\ndef {self.function}(\n{signature},\n):\n{body}\n"
-        return Source(self._header(plan) + IMPORTS + helpers(body) + text, self.function, tuple(self.arguments), tiles)
+        decorator = f"@triton.jit(do_not_specialize={unspecialised})"
+        return f"{before}{decorator}\ndef {self.function}(\n{signature},\n):\n{body}\n"
+
+    def _or_exactly(self, tiles: tuple[tuple[str, str], ...], first: int) -> str:
+        """The function that runs once more with one column at a time, instead of the lines from `first`."""
+        exact = _Emitter(self.kernel, replace(self.facts, mapped=frozenset()), Doubt(exact=True))
+        text = exact._text(tiles)
+        names = {replace(a, name=""): a.name for a in self.arguments}
+        given = [names[replace(a, name="")] for a in exact.arguments]
+        looped = {self.blocks[loop.dim] for loop in self.kernel.loops}
+        given += ["1" if name in looped else name for name, _ in tiles]
+        call = wrapped(f"{exact.function}({', '.join(given)})").splitlines()
+        self.lines[first:] = [f"if {spreads(self.sums)}:", *call, "else:", *(f"    {x}" for x in self.lines[first:])]
+        return text
 
     def _header(self, plan: Plan) -> str:
         kernel = self.kernel
@@ -198,8 +222,12 @@ class _Emitter:
 
     def _loop(self, loop: Loop) -> None:
         names = [self._start(state, loop) for state in loop.accumulators]
-        for segment in RangeWriter(self.tiles, loop).segments():
+        segments = RangeWriter(self.tiles, loop).segments()
+        for segment in joined(segments) if self.tiles.doubt.exact else segments:
             self._segment(segment, loop, names)
+        added = zip(loop.accumulators, names, strict=True)
+        sums = [c for state, found in added if state.monoid in ADDED for c in found[state.gauge is not None :]]
+        self.sums += [c for c in sums if c.dims and not is_integer(c.dtype)]
         for state, components in zip(loop.accumulators, names, strict=True):
             self._finish(state, components)
 
@@ -216,7 +244,8 @@ class _Emitter:
         for store in self.kernel.written_by(loop):
             self._store(store, self.tiles.inner.lines)
         body = self.tiles.close()
-        self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}):")
+        how = ", disable_licm=True" * self.tiles.doubt.exact  # the loops before need the registers
+        self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{how}):")
         self.lines += [f"    {line}" for line in body]
 
     def _kept(self, loop: Loop) -> Value | None:

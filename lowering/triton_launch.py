@@ -11,7 +11,7 @@ import linecache
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
-from math import prod
+from math import inf, prod
 from pathlib import Path
 
 import torch
@@ -78,6 +78,7 @@ class Launch:
     integers: tuple[int, ...]
     options: dict
     maps: tuple[tuple[tuple[str, ...], Tiling], ...] = ()
+    spilled: int = SPILLED  # registers of a thread that it may keep in memory
     again: Relaunch | None = None
 
     def compiled(self, values: dict[str, torch.Tensor]):
@@ -99,14 +100,14 @@ class Launch:
             self.again = None if interprets(self.function) else Relaunch(kernel, self.programs)
 
 
-def _unsuited(compiled, device: torch.device, given: bool) -> str:
-    """Why a compiled kernel is not to be launched; "" if it may be. `given` tiles may spill."""
+def _unsuited(compiled, device: torch.device, allowed: float) -> str:
+    """Why a compiled kernel is not to be launched; "" if it may be. allowed: registers of a thread in memory."""
     if mixes_addresses(compiled.asm.get("ptx", "")):
         return "has two matrices in shared memory that ptxas up to CUDA 12.8 mixes up"
     if (needed := compiled.metadata.shared) > shared_memory(device):
         return f"needs {needed} bytes of shared memory"
-    found = 0 if given else spilled(compiled)
-    return f"keeps {found} registers of a thread in memory" if found > SPILLED else ""
+    found = spilled(compiled)
+    return f"keeps {found} registers of a thread in memory" if found > allowed else ""
 
 
 class Launcher:
@@ -265,7 +266,7 @@ class Launcher:
             if device.type != "cuda" or interprets(launch.function) or not launch.programs:
                 return launch
             with torch.cuda.device(device):
-                reason = _unsuited(launch.compiled(values), device, given)
+                reason = _unsuited(launch.compiled(values), device, inf if given else launch.spilled)
             if not reason:
                 return launch
         raise LaunchError(f"{kernel.name} {reason} with tiles {config}")
@@ -292,7 +293,8 @@ class Launcher:
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
-        return Launch(function, _programs(kernel, config, sizes), names, tuple(integers), options, maps)
+        kept = SPILLED * (1 + source.doubtful)
+        return Launch(function, _programs(kernel, config, sizes), names, tuple(integers), options, maps, kept)
 
 
 def _programs(kernel: Kernel, config: Config, sizes: dict[str, int]) -> int:

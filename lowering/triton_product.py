@@ -126,6 +126,9 @@ def _summed_product(writer, dim: Dim, inside, weight: Value | None, guard: Value
     product = writer.spread(Value(text or "1.0", dims), (dim,))
     settled = (weight is not None and not inside) or (inside and all(zero_at_padding(p, dim) for p in inside))
     present = writer.conjunction(None if settled else writer.padding(dim), guard)
+    if weight and inside and writer.doubt.exact:  # what is absent weighs 0, and may be infinite
+        score = writer.doubt.scores[weight.text]
+        present = Value(f'{score.text} > float("-inf")', score.dims)
     if present is not None:
         product = writer.where(present, product, "0.0")
     return Value(f"tl.sum({product.text}, axis={product.dims.index(dim)})", tuple(d for d in product.dims if d != dim))
@@ -133,6 +136,8 @@ def _summed_product(writer, dim: Dim, inside, weight: Value | None, guard: Value
 
 def _matrix_product(writer, dim, inside, weight, into: Value | None, guard, exact: bool) -> Value | None:
     """Σ_dim a · b as tl.dot, where the factors split into two matrices [x, dim] and [dim, y]."""
+    if writer.doubt.exact:
+        return None
     if writer.loop is not None and not writer.lead:
         rows, loop = writer.kernel.rows, writer.loop
         if dim == loop and (found := skewed(inside, rows, dim, weight.dims if weight else ())):

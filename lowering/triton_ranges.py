@@ -6,7 +6,8 @@ of pieces, partial and full, that do not overlap. Used by triton_emit.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..egraph.ops import iota, make
@@ -33,6 +34,19 @@ class Segment:
     ragged: bool
     start: str = ""
     following: str = ""
+
+
+def joined(segments: Sequence[Segment]) -> list[Segment]:
+    """The same tiles in fewer loops: neighbours of one kind of count become one that tests as much as either."""
+    found: list[Segment] = []
+    for one in segments:
+        last = found[-1] if found else None
+        if last and (last.high, last.step, last.start, last.following) == (one.low, one.step, one.start, one.following):
+            tests = {"guarded": last.guarded or one.guarded, "ragged": last.ragged or one.ragged}
+            found[-1] = replace(last, high=one.high, **tests)
+        else:
+            found.append(one)
+    return found
 
 
 class RangeWriter:

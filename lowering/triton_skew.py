@@ -1,17 +1,38 @@
 """Tiles over rows and differences of columns to rows: weights are skewed, and products with what a difference picks are
 skewed back.
 
-A tile of rows and columns has as many differences as both together, less one. Used by triton_product.py.
+A tile of rows and columns has as many differences as both together, less one. A skewed tile is 0 where a row has no
+such difference, and 0 times NaN or infinity is NaN: where a sum is not finite, its loops run once more, one column at a
+time and without skewing. Used by triton_product.py and triton_emit.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from ..egraph.term import Dim
 from .plan import NotPlannable
 from .triton_ops import Value
+
+
+@dataclass
+class Doubt:
+    """Of a kernel's text: whether it multiplies skewed weights, and whether it is the text that runs once more.
+
+    scores: by its weight, what weighs; -∞ where an element is absent.
+    """
+
+    arisen: bool = False
+    exact: bool = False
+    scores: dict[str, Value] = field(default_factory=dict)
+
+
+def spreads(sums: Sequence[Value]) -> str:
+    """Whether one of them has a value that is not finite."""
+    unusual = (f'tl.where(tl.abs({x.text}) < float("inf"), 0, 1)' for x in sums)
+    return " or ".join(f"tl.max({text}) > 0" for text in unusual)
 
 
 def skew(writer, dim: Dim, loop: Dim, weights: Value) -> Value:
@@ -20,6 +41,7 @@ def skew(writer, dim: Dim, loop: Dim, weights: Value) -> Value:
     if weights.dims != (rows, loop):
         raise NotPlannable(f"weights over {len(weights.dims)} dims beside what differences pick are left to torch")
     declare(writer, dim, loop)
+    writer.doubt.arisen = True
     one, other = f"{writer.range_of(dim).text}[None, :]", f"{writer.range_of(rows).text}[:, None]"
     place = Value(f"{one} + {other} - ({writer.extent(rows)} - 1)", (rows, dim))
     column = writer.once(("column", dim), (), lambda: writer.assign(f"{dim}_column", place, writer.outer)).text

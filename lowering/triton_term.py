@@ -18,9 +18,10 @@ from .facts import Facts
 from .faint import HIDDEN
 from .plan import BlockMap, Kernel, NotPlannable
 from .runs import along
-from .triton_cubes import LEAST, dims_of_matrices, leading
+from .triton_cubes import LEAST, dims_of_matrices, held_dims, leading
 from .triton_ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
 from .triton_product import alike, contract, operands
+from .triton_skew import Doubt
 from .triton_steps import step, stepped
 from .weighing import Weighing, gauge_of, read_again, weighing
 
@@ -50,7 +51,7 @@ class TileWriter:
         self.lead = leading(kernel, nodes)
         self.steps = stepped(kernel, nodes) if self.plain and not self.lead else set()
         self.step: tuple[Dim, Scope] | None = None
-        held = [d for d in _held(kernel, nodes) if d not in self.steps]
+        held = [d for d in held_dims(kernel, nodes) if d not in self.steps]
         multiplied = dims_of_matrices(kernel, nodes) if not self.lead else {*held} - {*self.lead}
         self.held = {d: max(LEAST * (d in multiplied), 1 << (self._static(d) - 1).bit_length()) for d in held}
         self.held |= alike(operands(kernel, nodes), self.held, multiplied - {*self.lead}) if self.plain else {}
@@ -64,7 +65,7 @@ class TileWriter:
         self.scalars: dict[str, str] = {}
         self.pointers: dict[Tensor, tuple[str, tuple[str, ...]]] = {}
         self.maps: dict[BlockMap, str] = {}
-        self.read_again = read_again(kernel)
+        self.read_again, self.doubt = read_again(kernel), Doubt()
 
     @staticmethod
     def _static(dim: Dim) -> int:
@@ -368,7 +369,9 @@ class TileWriter:
         shift = self.assign("shift", Value(infinite, rest), home)
         dims = self.union(score, shift)
         weight = f"tl.exp2({how.exponent(self.align(score, dims), self.align(shift, dims))})"
-        return scale, shift, self.assign("weight", Value(weight, dims))
+        weight = self.assign("weight", Value(weight, dims))
+        self.doubt.scores[weight.text] = score
+        return scale, shift, weight
 
     def _project(self, node: Term) -> Value:
         """scale(.) or mantissa(.) of a finished state: an accumulator's, or one folded within a tile."""
@@ -391,10 +394,3 @@ class TileWriter:
         scale, _, weight = self.once(("weights", dim, gauge), gauge.dims - {dim}, build)
         mantissa = self.assign("mantissa", contract(self, state, body, weight))
         self.scope_of(state.dims).memo["state", state] = (scale, mantissa, how)
-
-
-def _held(kernel: Kernel, nodes) -> list[Dim]:
-    """Dims that are whole in a tile: the plan's, and any other that a reduction within a tile binds."""
-    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
-    bound = {n.attrs[1] for n in nodes if n.op == "reduce"}
-    return list(dict.fromkeys([*kernel.held, *sorted(bound - placed - set(kernel.held))]))

@@ -10,6 +10,7 @@ import torch
 
 from onepass.lowering import triton_launch
 from onepass.lowering.triton_launch import Launcher
+from onepass.lowering.tuning import SPILLED
 
 MOST = 1024 * 100  # bytes of shared memory that it has: tiles of 1024 elements
 
@@ -26,7 +27,8 @@ class Pretended(Launcher):
         needed = SimpleNamespace(shared=config.loop * config.rows * 100)
         needs = SimpleNamespace(asm={"ptx": self.ptx(config)}, metadata=needed, n_spills=self.spills(config))
         needs._init_handles = lambda: None
-        return SimpleNamespace(function=None, programs=1, compiled=lambda values: needs)
+        given = {"function": None, "programs": 1, "spilled": SPILLED}
+        return SimpleNamespace(**given, compiled=lambda values: needs)
 
 
 def pretend(monkeypatch, most=MOST) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from onepass.backend import onepass_backend
+from tests.variants import relative
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -73,6 +74,16 @@ def test_scaled_dot_product_attention_with_groups_and_strides():
     k, v = (torch.randn(2, 300, 2, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(2))
     sdpa = torch.nn.functional.scaled_dot_product_attention
     _agrees(lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True), (q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_bad_numbers_among_values_by_distance(value, dtype):
+    torch.manual_seed(8)
+    q, k, v = (torch.randn(1, 2, 300, 64, device="cuda", dtype=dtype) for _ in range(3))
+    tables = [torch.randn(2 * relative.MOST + 1, 64, device="cuda", dtype=dtype) for _ in range(2)]
+    tables[1][0, 3] = value
+    _agrees(relative.relative_keys_and_values, (q, k, v, *tables))
 
 
 def test_rows_without_keys_and_bad_numbers():

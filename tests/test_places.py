@@ -111,8 +111,11 @@ def test_they_compute_the_same(function, rows, columns):
 def test_values_are_multiplied_as_matrices_in_one_kernel(function):
     given = inputs(function, 128, 128, torch.bfloat16)
     plan, found = computed(function, given)
-    text = emit(plan.kernels[-1], plan).text
-    assert len(plan.kernels) == 1 and "tl.gather(" in text and "tl.dot(skewed" in text
+    source = emit(plan.kernels[-1], plan)
+    assert len(plan.kernels) == 1 and "tl.gather(" in source.text and "tl.dot(skewed" in source.text
+    once_more, first = source.text.split("def kernel0(")
+    assert "skewed" not in once_more and first.count("kernel0_exactly(") == 1  # where a sum is not finite
+    assert source.doubtful
     eager, exact = function(*given), function(*(x.double() for x in given))
     for result in found:
         assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
@@ -122,24 +125,34 @@ def test_keys_of_every_distance_take_one_kernel():
     given = inputs(keys_of_every_distance, 128, 128, torch.bfloat16)
     plan, found = computed(keys_of_every_distance, given)
     (kernel,) = plan.kernels
-    assert (
-        emit(kernel, plan).text.count("tl.gather(tl.dot(") == 4
-    )  # of rows and of columns, in whole tiles and the last
+    source = emit(kernel, plan)
+    assert source.text.count("tl.gather(tl.dot(") == 4  # of rows and of columns, in whole tiles and the last
+    assert not source.doubtful  # a row meets no place but its own
     eager, exact = keys_of_every_distance(*given), keys_of_every_distance(*(x.double() for x in given))
     for result in found:
         assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("function", VALUES[:3])
-def test_what_a_value_is_stays_in_the_rows_that_weight_it(function, value):
-    given = inputs(function, 40, 40)
-    given[3][0] = value
-    plan = planned(function, given)
-    (result,) = tiled_results(plan, named(function, plan, given))
-    exact = function(*(x.double() for x in given))
-    assert torch.equal(result.isnan(), exact.isnan())
-    torch.testing.assert_close(result.double(), exact, atol=2e-5, rtol=2e-5, equal_nan=True)
+def odd_values_without_a_softmax(q, k, v, table):
+    """Weights of both signs, and 0 between them."""
+    scores = q @ k.mT
+    return torch.einsum("bhlr,lrd->bhld", scores.relu() - (-scores - 1).relu(), table[_near(q, k)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("values", [[math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]], ids=str)
+@pytest.mark.parametrize("function", [*VALUES, odd_values_without_a_softmax])
+def test_what_a_value_is_stays_in_the_rows_that_weigh_it(function, values, dtype):
+    given = inputs(function, 40, 70, dtype)
+    for place, value in enumerate(values):
+        given[3][place, 1:] = value  # the first columns are finite in all rows
+    _, found = computed(function, given)
+    eager, exact = function(*given), function(*(x.double() for x in given))
+    assert exact[..., 1:].isfinite().any() and not exact.isfinite().all() and exact[..., 0].isfinite().all()
+    for result in found:
+        assert torch.equal(result.isnan(), exact.isnan()) and torch.equal(result.isinf(), exact.isinf())
+        error, own = ((x.double() - exact).nan_to_num().abs().max() for x in (result, eager))
+        assert error <= 2 * own + 2e-5 + torch.finfo(dtype).eps * exact[exact.isfinite()].abs().max()
 
 
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
