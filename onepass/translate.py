@@ -24,6 +24,7 @@ from .binders import named_alike
 from .egraph.index import simplify_index
 from .egraph.ops import cast, iota, load
 from .egraph.term import Dim, Tensor, Term
+from .egraph.under import simplify_under_conditions
 from .errors import Refusal
 from .lowering.plan import Store
 from .program import Input, Program
@@ -95,7 +96,8 @@ def _result(value: Value, number: int, program: Program) -> Store:
     name = f"output{number or ''}"
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
     pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), kind_of(meta.dtype)))
-    return Store(pieces.in_pieces(pulled), Tensor(name, meta.dtype, meta.shape), order)
+    pulled = pieces.in_pieces(simplify_under_conditions(pulled))
+    return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
 
 
 def _where(program: Program) -> str:

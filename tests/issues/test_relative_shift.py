@@ -1,5 +1,6 @@
 """Scores that are moved along their rows (Transformer-XL) were folded point by point, each at a quotient and a rest of
-its place: now the places are differences where lengths are known, and the fold is a product of matrices in any case."""
+its place: now the places are differences where lengths are known, some only where a mask keeps them, and the fold is a
+product of matrices in any case."""
 
 import math
 
@@ -51,7 +52,7 @@ def inputs(function, n):
     return [torch.randn(2, 2, n, 16) for _ in range(3)] + [torch.randn(2, PLACES[function](n), 16)]
 
 
-@pytest.mark.parametrize("function", [transformer_xl, xlnet])
+@pytest.mark.parametrize("function", PLACES)
 def test_places_are_differences_and_products_are_skewed_back(function):
     plan = planned(function, inputs(function, LENGTH))
     (kernel,) = plan.kernels
@@ -71,7 +72,7 @@ def test_scores_are_made_of_matrices(function, dynamic, executor):
         given = inputs(function, n)
         torch.testing.assert_close(compiled(*given).double(), function(*(x.double() for x in given)), atol=2e-5, rtol=0)
     (region,) = onepass.reports()[-1].regions
-    if dynamic or function is music:  # places are quotients and rests of what nobody knows, or of what is hidden
+    if dynamic:  # places are quotients and rests of what nobody knows
         folded, attention = region.kernels
         assert not folded.loops and attention.loops == ("j",) and "is a function of place" in region.between[0]
 

@@ -1,5 +1,7 @@
 """Relative places as vectors: a key is another one for each query, by how far away it is (Shaw, relative keys)."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -64,6 +66,15 @@ def transformer_xl(q, k, v, r):
     return torch.softmax((q @ k.mT + moved[..., :n]) / q.shape[-1] ** 0.5, -1) @ v
 
 
+def relative_shift_of_the_past(q, k, v, r):
+    """Music Transformer's: only the distances back have vectors, and what a row takes from the next one is masked."""
+    apart = F.pad(q @ r.mT, (1, 0))
+    b, h, n, places = apart.shape
+    scores = (q @ k.mT + apart.view(b, h, places, n)[:, :, 1:]) / q.shape[-1] ** 0.5
+    future = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)
+    return torch.softmax(scores.masked_fill(future, -math.inf), -1) @ v
+
+
 _table = lambda: torch.randn(2 * MOST + 1, 16)
 VARIANTS = [
     Variant(
@@ -88,6 +99,11 @@ VARIANTS = [
         "relative shift (Transformer-XL)",
         transformer_xl,
         lambda: [*heads(2, rows=50, columns=50), torch.randn(2, 99, 16)],
+    ),
+    Variant(
+        "relative shift of the past (Music Transformer)",
+        relative_shift_of_the_past,
+        lambda: [*heads(2, rows=50, columns=50), torch.randn(2, 50, 16)],
     ),
     Variant(
         "relative keys and values",
