@@ -42,8 +42,9 @@ def _under(condition: Term, branch: Term) -> Term:
         difference = iota(i) - iota(j) - const(least)
         one = {iota(i): iota(j) + iota(gap) + const(least)}, {iota(gap): difference}
         other = {iota(j): iota(i) - iota(gap) - const(least)}, {iota(gap): difference}
-        found = (simplify_index(substitute(simplify_index(substitute(branch, to)), back)) for to, back in (one, other))
-        branch = min([branch, *(x for x in (_inside(x, branch) for x in found) if x is not None)], key=_divisions)
+        turned = [simplify_index(substitute(simplify_index(substitute(branch, to)), back)) for to, back in (one, other)]
+        found = [_inside(x, branch) for x in turned]
+        branch = min([branch, *(x for x in found if x is not None)], key=_divisions)
     return branch
 
 

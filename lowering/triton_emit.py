@@ -18,7 +18,7 @@ from .limits import conjuncts
 from .plan import Accumulator, Kernel, Loop, Plan, Store
 from .triton_ops import FOLDS, Value, helpers, identity, is_integer, remarks, type_name, wrapped
 from .triton_product import contract
-from .triton_ranges import RangeWriter, Segment, joined
+from .triton_ranges import RangeWriter, Segment, by_columns
 from .triton_skew import Doubt, spreads
 from .triton_term import TileWriter
 
@@ -98,7 +98,10 @@ class _Emitter:
         self.function = fresh(f"{kernel.name}_exactly" if doubt.exact else kernel.name)
         symbols = {block: fresh(block) for block in dict.fromkeys(self.tiles.blocks.values())}
         self.blocks = {dim: symbols[block] for dim, block in self.tiles.blocks.items()}
-        self.tiles.blocks = self.blocks
+        self.tiles.blocks = dict(self.blocks)
+        if doubt.exact:
+            doubt.tiles = {loop.dim: self.blocks[loop.dim] for loop in kernel.loops}
+            self.tiles.blocks |= dict.fromkeys(doubt.tiles, "1")
         self._declare_maps()
         self._declare_tensors()
         self._declare_sizes()
@@ -168,8 +171,7 @@ class _Emitter:
         text = exact._text(tiles)
         names = {replace(a, name=""): a.name for a in self.arguments}
         given = [names[replace(a, name="")] for a in exact.arguments]
-        looped = {self.blocks[loop.dim] for loop in self.kernel.loops}
-        given += ["1" if name in looped else name for name, _ in tiles]
+        given += [name for name, _ in tiles]
         call = wrapped(f"{exact.function}({', '.join(given)})").splitlines()
         self.lines[first:] = [f"if {spreads(self.sums)}:", *call, "else:", *(f"    {x}" for x in self.lines[first:])]
         return text
@@ -223,7 +225,9 @@ class _Emitter:
     def _loop(self, loop: Loop) -> None:
         names = [self._start(state, loop) for state in loop.accumulators]
         segments = RangeWriter(self.tiles, loop).segments()
-        for segment in joined(segments) if self.tiles.doubt.exact else segments:
+        if self.tiles.doubt.exact:
+            segments = by_columns(segments, self.tiles.tile_of(loop.dim))
+        for segment in segments:
             self._segment(segment, loop, names)
         added = zip(loop.accumulators, names, strict=True)
         sums = [c for state, found in added if state.monoid in ADDED for c in found[state.gauge is not None :]]

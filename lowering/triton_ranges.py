@@ -36,8 +36,20 @@ class Segment:
     following: str = ""
 
 
-def joined(segments: Sequence[Segment]) -> list[Segment]:
-    """The same tiles in fewer loops: neighbours of one kind of count become one that tests as much as either."""
+def by_columns(segments: Sequence[Segment], block: str) -> list[Segment]:
+    """The same tiles column by column, and in fewer loops. block: the extent of the tiles."""
+    one_by_one = lambda s: replace(s, step="1") if not s.start else _counted_columns(s, block)
+    return [one_by_one(s) for s in _joined(segments)]
+
+
+def _counted_columns(segment: Segment, block: str) -> Segment:
+    low, high = (f"{atom(end)} * {block}" for end in (segment.low, segment.high))
+    start = segment.start.replace("{n}", f"({{n}} // {block})") + f" + {{n}} % {block}"
+    return replace(segment, low=low, high=high, start=start)
+
+
+def _joined(segments: Sequence[Segment]) -> list[Segment]:
+    """Neighbours of one kind of count become one that tests as much as either."""
     found: list[Segment] = []
     for one in segments:
         last = found[-1] if found else None
@@ -54,7 +66,7 @@ class RangeWriter:
 
     def __init__(self, tiles: TileWriter, loop: Loop):
         self.tiles, self.loop = tiles, loop
-        self.dim, self.size, self.block = loop.dim, tiles.sizes[loop.dim], tiles.blocks[loop.dim]
+        self.dim, self.size, self.block = loop.dim, tiles.sizes[loop.dim], tiles.tile_of(loop.dim)
         self.ragged = str(loop.dim) not in tiles.facts.even
 
     def segments(self) -> list[Segment]:

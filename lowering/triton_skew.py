@@ -21,12 +21,14 @@ from .triton_ops import Value
 class Doubt:
     """Of a kernel's text: whether it multiplies skewed weights, and whether it is the text that runs once more.
 
-    scores: by its weight, what weighs; -∞ where an element is absent.
+    scores: by its weight, what weighs; -∞ where an element is absent. tiles: extents of the tiles of loops that run
+    column by column.
     """
 
     arisen: bool = False
     exact: bool = False
     scores: dict[str, Value] = field(default_factory=dict)
+    tiles: dict[Dim, str] = field(default_factory=dict)
 
 
 def spreads(sums: Sequence[Value]) -> str:

@@ -126,6 +126,10 @@ class TileWriter:
     def extent(self, dim: Dim) -> str:
         return self.blocks.get(dim) or str(self.held[dim])
 
+    def tile_of(self, loop: Dim) -> str:
+        """How many columns of a loop go together, also where they are written one by one."""
+        return self.doubt.tiles.get(loop) or self.blocks[loop]
+
     def shape(self, dims) -> str:
         return f"[{', '.join(self.extent(d) for d in dims)}]"
 

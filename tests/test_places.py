@@ -17,6 +17,7 @@ from onepass.lowering.skewed import folded, picked, skewed
 from onepass.lowering.tiled import tiled_results
 from onepass.lowering.triton_emit import emit
 from onepass.lowering.triton_launch import Launcher
+from onepass.lowering.tuning import Config
 from tests.test_absorbed import named, planned
 
 FAR = 5
@@ -153,6 +154,37 @@ def test_what_a_value_is_stays_in_the_rows_that_weigh_it(function, values, dtype
         assert torch.equal(result.isnan(), exact.isnan()) and torch.equal(result.isinf(), exact.isinf())
         error, own = ((x.double() - exact).nan_to_num().abs().max() for x in (result, eager))
         assert error <= 2 * own + 2e-5 + torch.finfo(dtype).eps * exact[exact.isfinite()].abs().max()
+
+
+def values_in_a_window(q, k, v, table):
+    keep = _apart(q, k).abs() <= 21
+    weights = torch.softmax((q @ k.mT).masked_fill(~keep, -math.inf), -1)
+    return torch.einsum("bhlr,lrd->bhld", weights, table[_near(q, k)])
+
+
+def values_of_ranges(q, k, v, table):
+    """Columns of a window, and the first ones: a loop that counts through pieces."""
+    keep = (_apart(q, k).abs() <= 21) | (torch.arange(k.shape[-2]) < 19)
+    weights = torch.softmax((q @ k.mT).masked_fill(~keep, -math.inf), -1)
+    return torch.einsum("bhlr,lrd->bhld", weights, table[_near(q, k)])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("function", [values_of_places, values_of_every_distance, values_in_a_window, values_of_ranges])
+def test_one_column_at_a_time_is_of_the_same_columns(function, parts):
+    """Some programs find what is not finite, others of the same rows do not: each has the columns that it had."""
+    given = inputs(function, 40, 150)
+    given[3][50 if "every" in function.__name__ else 0, 3] = math.nan
+    plan = planned(function, given)
+    (kernel,) = plan.kernels
+    launcher = Launcher(plan, {kernel.name: Config(16, 16, 4, 1, parts=parts)})
+    (result,) = launcher.results(named(function, plan, given))
+    exact = function(*(x.double() for x in given))
+    (expected,) = tiled_results(plan, named(function, plan, given))
+    assert result.isnan().any() and not result.isnan().all() and bool(launcher.shared) == (parts > 1)
+    torch.testing.assert_close(result, expected, atol=2e-5, rtol=2e-5, equal_nan=True)
+    seen = exact.isfinite()
+    torch.testing.assert_close(result[seen].double(), exact[seen], atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
