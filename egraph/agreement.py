@@ -1,7 +1,7 @@
 """Do the two sides of a rule agree on an instance? In float64, with a slack for rounding that is measured, not guessed.
 
 Where the left side is not NaN, the right side equals it; rules of both directions and bitwise ones promise more.
-Used by onepass/testing.py and by the provers to refute.
+A bitwise rule has no slack: its sides are compared bit for bit, with every result rounded to each floating dtype.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from .evaluate import evaluate
 from .instances import Instance
 from .ops import make, var
 from .rule import Rule
-from .term import FLOATS, Term, TermError, all_dims, rebuild
+from .term import FLOATS, Term, TermError, all_dims, rebuild, subterms
 
 RTOL = 1e-9
 TINY = 1e-280  # below this, results underflow differently on the two sides
+BITWISE_IN = ("float64", "float32", "bfloat16", "float16")  # what bits are compared in: each stands for float32
+PICKING = ("max", "min", "rescaled")  # monoids that give one of what they fold; of states, the largest scale
 NOISE = 1e-12  # relative error put into every operation to learn how far rounding can carry
 
 
@@ -39,17 +41,27 @@ def difference(instance: Instance) -> Difference | None:
     rule, why = instance.rule, ill_typed(instance.left, instance.right)
     if why:
         return Difference(why, None, None, instance)
-    dims = sorted(instance.left.dims | instance.right.dims)
-    sides = [_parts(evaluate(side, instance.arrays, dims)) for side in (instance.left, instance.right)]
+    rounds = any(n.dtype in FLOATS for side in (instance.left, instance.right) for n in subterms(side))
+    dtypes = (None,) if rule.exact != "bitwise" else BITWISE_IN if rounds else BITWISE_IN[:1]
+    return next(filter(None, (_difference_in(instance, dtype) for dtype in dtypes)), None)
+
+
+def _difference_in(instance: Instance, rounding: str | None) -> Difference | None:
+    """What is wrong where every result is rounded to a dtype; None for none: then a slack is measured."""
+    rule, dims = instance.rule, sorted(instance.left.dims | instance.right.dims)
+    sides = [
+        _parts(evaluate(side, instance.arrays, dims, rounding=rounding)) for side in (instance.left, instance.right)
+    ]
     for number, (left, right) in enumerate(zip(*sides)):
         if not _wrong(rule, left, right, 0.0).any():
             continue
-        if rule.exact != "bitwise" and left.dtype.kind == "f":
+        if rounding is None and left.dtype.kind == "f":
             slack = _slack(instance, dims, number, left, right)
             if not _wrong(rule, left, right, slack).any():
                 continue
         shown = f"left side:  {instance.left} = {left.tolist()}\nright side: {instance.right} = {right.tolist()}"
-        return Difference(shown, left, right, instance)
+        rounded = "" if rounding in (None, "float64") else f"\nwith every result rounded to {rounding}"
+        return Difference(shown + rounded, left, right, instance)
     return None
 
 
@@ -67,11 +79,14 @@ def _parts(value) -> tuple[np.ndarray, ...]:
 
 
 def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray:
-    """Where the right side is not what the law promises. Equal bits are those of a zero's sign too."""
+    """Where the right side is not what the law promises.
+
+    Equal bits are those of a zero's sign too, unless a maximum picks it: of 0 and -0 it may give either.
+    """
     left, right = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(left, right))
     with np.errstate(invalid="ignore"):
         same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= slack)
-    if rule.exact == "bitwise":
+    if rule.exact == "bitwise" and not _picks(rule):
         same &= (left != 0) | (np.signbit(left) == np.signbit(right))
     promised = ~np.isnan(left)
     if rule.both:
@@ -79,6 +94,12 @@ def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray
     if rule.exact != "reassociates":
         promised |= True
     return promised & ~same
+
+
+def _picks(rule: Rule) -> bool:
+    """Whether a maximum or a minimum stands in the rule."""
+    nodes = (n for side in (rule.left, rule.right) for n in subterms(side))
+    return any(n.op in ("maximum", "minimum") or (n.op == "reduce" and n.attrs[0] in PICKING) for n in nodes)
 
 
 def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:

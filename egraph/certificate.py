@@ -15,11 +15,11 @@ import numpy as np
 from .affine import affine, bounds, combine, to_term
 from .evaluate import evaluate
 from .match import Binding, holds, instantiate, match
-from .ops import make, var
+from .ops import OPS, make, var
 from .rule import Rule
 from .serial import from_json, to_json
 from .show import show
-from .term import Term, TermError, substitute, subterms
+from .term import FLOATS, Term, TermError, substitute, subterms
 
 FORWARD, BACKWARD = "forward", "backward"
 FOLDING, INDICES = "constant folding", "index arithmetic"
@@ -27,6 +27,7 @@ NOT_RULES = {  # steps that no rule states: the checker decides them by itself
     FOLDING: "an operation on literals is the literal that it gives",
     INDICES: "equal affine forms of coordinates are equal; a comparison that their ranges decide is decided",
 }
+MOST_WORK = 5_000_000  # subterms of all terms of a chain that is read: some ten seconds
 NAMED_LENGTH = 16  # a subterm that no step touches gets a name in print if its text is longer
 
 
@@ -128,10 +129,16 @@ class Derivation:
         try:
             current = start = from_json(data["start"])
             steps = []
+            work = 0
             for rule, direction, position, binding, new, everywhere in data["steps"]:
+                if not all(type(place) is int for place in position) or type(everywhere) is not bool:
+                    raise TermError(f"{position!r}, {everywhere!r}: no position, or not said whether everywhere")
                 after = replaced(current, tuple(position), from_json(new), everywhere)
+                work += sum(1 for _ in subterms(after))
+                if work > MOST_WORK:
+                    raise TermError(f"too long to check: over {MOST_WORK} subterms in all of its steps")
                 shown = tuple((str(name), str(text)) for name, text in binding)
-                steps.append(Step(str(rule), str(direction), tuple(position), shown, current, after, bool(everywhere)))
+                steps.append(Step(str(rule), str(direction), tuple(position), shown, current, after, everywhere))
                 current = after
             return Derivation(start, from_json(data["goal"]), tuple(steps))
         except TermError:
@@ -143,7 +150,7 @@ class Derivation:
 def _names(wholes: list[Term], taken: int) -> dict[Term, Term]:
     """A short name for each largest long subterm that occurs in all of these terms."""
     common = set.intersection(*(set(subterms(t)) for t in wholes)) - {wholes[0]}
-    inner = {a for t in common for a in subterms(t) if a is not t}
+    inner = {a for t in common for a in t.args}  # what all have, its subterms all have, too
     outer = [t for t in subterms(wholes[0]) if t in common - inner and len(show(t)) > NAMED_LENGTH]
     return {t: var(f"t{n}", t.dtype) for n, t in enumerate(outer, taken)}
 
@@ -187,13 +194,22 @@ def binding_text(binding: Binding) -> tuple[tuple[str, str], ...]:
 
 
 def check(derivation: Derivation, rules: Iterable[Rule] | Mapping[str, Rule]) -> None:
-    """Raises CertificateError unless every step is a true instance of its rule and the chain joins start to goal."""
+    """Raises CertificateError unless every step is a true instance of its rule and the chain joins start to goal.
+
+    A step about which something here fails is not accepted, whatever the failure.
+    """
     named = dict(rules) if isinstance(rules, Mapping) else {r.name: r for r in rules}
     current = derivation.start
     for number, step in enumerate(derivation.steps, 1):
         if step.before is not current:
             raise CertificateError(number, f"starts from {show(step.before)}, but the chain is at {show(current)}")
-        _check_step(number, step, named)
+        try:
+            _check_step(number, step, named)
+        except CertificateError:
+            raise
+        except Exception as error:
+            why = f"{step.rule}: cannot be decided: {type(error).__name__}: {error}"
+            raise CertificateError(number, why) from error
         current = step.after
     if current is not derivation.goal:
         raise CertificateError(0, f"the chain ends at {show(current)}, not at the goal {show(derivation.goal)}")
@@ -248,9 +264,15 @@ def _not_arithmetic(step: Step, old: Term, new: Term) -> str:
 
 
 def _folds(old: Term, new: Term) -> bool:
-    if new.op != "const" or not old.args or any(a.op != "const" for a in old.args):
+    """Whether a pointwise operation on literals gives the literal, rounded and wrapped as its dtype does."""
+    pointwise = old.op == "cast" or OPS[old.op].meaning is not None
+    if not pointwise or new.op != "const" or not old.args or any(a.op != "const" for a in old.args):
         return False
-    left, right = evaluate(old, {}), evaluate(new, {})
+    if new.dtype != old.dtype and not (new.dtype == "float" and old.dtype in FLOATS):  # a weak literal takes its place
+        return False
+    if old.op in ("floordiv", "mod") and old.args[1].attrs[0] == 0:  # no number, or an error
+        return False
+    left, right = evaluate(old, {}, rounding="float64"), evaluate(new, {})
     return left.dtype.kind == right.dtype.kind and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
 
 

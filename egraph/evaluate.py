@@ -9,25 +9,33 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .ops import MONOIDS, OPS, infinite_beyond
-from .term import Dim, Term, TermError, all_dims, subterms
+from .ops import MONOIDS, OPS, infinite_beyond, rounded
+from .term import FLOATS, PAIR, Dim, Term, TermError, all_dims, subterms
 
 
 def evaluate(
-    root: Term, tensors: Mapping[str, np.ndarray], dims: Sequence[Dim] | None = None, sizes=None
+    root: Term,
+    tensors: Mapping[str, np.ndarray],
+    dims: Sequence[Dim] | None = None,
+    sizes=None,
+    rounding: str | None = None,
 ) -> np.ndarray:
     """The term's values as an array whose axes are `dims` (default: its free dims by name), in float64.
 
     tensors: arrays for loads and for free variables (full rank, one axis per dim of `all_dims`, for variables);
-    sizes: values of symbolic sizes. Raises TermError for an unbound name.
+    sizes: values of symbolic sizes. Raises TermError for an unbound name or size.
+
+    rounding: a floating dtype that stands for float32: every result of it is rounded to it, and every result of
+    another floating dtype to its own. Without it nothing is rounded, and a cast only overflows.
     """
     order = all_dims(root)
     sizes = sizes or {}
-    length = {d: d.size if isinstance(d.size, int) else sizes[d.size] for d in order}
+    length = {d: d.size if isinstance(d.size, int) else _size(sizes, d.size) for d in order}
     done: dict[Term, object] = {}
     with np.errstate(all="ignore"):
         for node in subterms(root):
-            done[node] = _value(node, [done[a] for a in node.args], tensors, order, length, sizes)
+            value = _value(node, [done[a] for a in node.args], tensors, order, length, sizes)
+            done[node] = value if rounding is None or node.op == "const" else _rounded(value, node.dtype, rounding)
     wanted = sorted(root.dims) if dims is None else list(dims)
     return _arrange(done[root], wanted, order, length)
 
@@ -55,7 +63,7 @@ def _value(node: Term, args, tensors, order, length, sizes):
             shape = [length[d] if d == node.attrs[0] else 1 for d in order]
             return np.arange(length[node.attrs[0]]).reshape(shape)
         case "size":
-            return np.asarray(sizes[node.attrs[0]])
+            return np.asarray(_size(sizes, node.attrs[0]))
         case "var":
             return _named(tensors, node.attrs[0])
         case "load":
@@ -66,6 +74,20 @@ def _value(node: Term, args, tensors, order, length, sizes):
             axis = order.index(node.attrs[1])
             return MONOIDS[node.attrs[0]].fold(_spread(args[0], axis, length[node.attrs[1]], len(order)), axis)
     return OPS[node.op].meaning(*args)
+
+
+def _size(sizes, name):
+    if name not in sizes:
+        raise TermError(f"no value was given for the size {name!r}")
+    return sizes[name]
+
+
+def _rounded(value, dtype: str, rounding: str):
+    if isinstance(value, tuple):
+        return tuple(_rounded(part, dtype.removeprefix(PAIR), rounding) for part in value)
+    if value.dtype.kind != "f":
+        return value
+    return rounded(value, dtype if dtype in FLOATS[1:] and dtype != "float32" else rounding)
 
 
 def _named(tensors, name):

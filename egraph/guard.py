@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
+from string import Formatter
 
 from .affine import bounds
 from .classes import CLASSES, OPERATION_OF
@@ -25,6 +26,8 @@ class Guard:
     def __post_init__(self):
         if self.kind not in GUARDS:
             raise TermError(f"unknown guard {self.kind!r}")
+        if len(self.operands) != GUARDS[self.kind].arity:
+            raise TermError(f"guard {self.kind!r} takes {GUARDS[self.kind].arity} operands, not {len(self.operands)}")
 
     def __str__(self) -> str:
         return GUARDS[self.kind].says.format(*self.operands)
@@ -37,6 +40,11 @@ class GuardRow:
     says: str
     holds: Callable[..., bool]
     facts: Callable[..., list[str]] | None
+
+    @property
+    def arity(self) -> int:
+        """How many operands it is about: those that its sentence names."""
+        return len({name for _, name, _, _ in Formatter().parse(self.says) if name})
 
 
 def _literal(x: Term):

@@ -31,6 +31,7 @@ PROFILES = {  # what the elements of one tensor are drawn from; the first of eac
     "tiny": (1e-30, -1e-30, 3e-31),
 }
 ABSENT = "one absent"  # a plain tensor with one -∞: a masked score
+MANTISSAS = "random mantissas"  # numbers that fill a float64, for rules that claim equal bits
 LONGEST = 24  # values drawn for one tensor
 FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf)
 INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
@@ -109,10 +110,13 @@ def _instantiated(pattern: Term, binding) -> Term | TermError:
 
 def random_instance(rule: Rule, generator: Random) -> Instance | None:
     """`drawn_instance` by a random generator: what a prover without Hypothesis uses."""
+    usual = [MANTISSAS] * 8 if rule.exact == "bitwise" else ["plain"] * 3
 
     def array(shape: tuple[int, ...], finite: bool) -> np.ndarray:
-        profile = generator.choice(["plain", "plain", "plain", *PROFILES, *([] if finite else [ABSENT])])
+        profile = generator.choice([*usual, *PROFILES, *([] if finite else [ABSENT])])
         values = np.array([generator.choice(PROFILES.get(profile, PLAIN)) for _ in range(prod(shape))], dtype=float)
+        if profile == MANTISSAS:
+            values = np.array([generator.uniform(-4.0, 4.0) for _ in range(prod(shape))], dtype=float)
         if profile == ABSENT and values.size:
             values[generator.randrange(values.size)] = -inf
         return values.reshape(shape)
@@ -237,5 +241,9 @@ def _implied_dtypes(left: Term) -> dict[str, str]:
 
 
 def variables_under_exponents(left: Term) -> set[str]:
-    """Names of the variables that are exponentiated: scores, for which -∞ means absent; the others are values."""
-    return set().union(*(variables_of(n) for n in subterms(left) if n.op in ("exp", "exp2")))
+    """Names of the variables that are exponentiated: scores, for which -∞ means absent; the others are values.
+
+    The first operand of `scaled` is an exponent: ⟨s, w⟩ means w · e^s.
+    """
+    exponents = (n.args[0] for n in subterms(left) if n.op in ("exp", "exp2", "scaled"))
+    return set().union(*map(variables_of, exponents))

@@ -128,6 +128,33 @@ def infinite_beyond(value, dtype: str) -> np.ndarray:
     return np.where(within_range(value, dtype), value, np.copysign(inf, value))
 
 
+def rounded(value, dtype: str) -> np.ndarray:
+    """Numbers in float64 as torch rounds them to a floating dtype: to nearest even, by way of float32 where it is half.
+
+    For example 0.1 is 0.10009765625 in bfloat16, and 1e-9 is 0 in float16.
+    """
+    value = np.asarray(value, np.float64)
+    if dtype not in OVERFLOW:
+        return value
+    with np.errstate(over="ignore", under="ignore"):
+        single = value.astype(np.float32)
+        if dtype == "float16":
+            single = single.astype(np.float16)
+        if dtype == "bfloat16":
+            bits = single.view(np.uint32)
+            upper = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+            single = np.where(np.isfinite(single), upper.view(np.float32), single)
+    return single.astype(np.float64)
+
+
+def _expect_literal(value) -> None:
+    """Raises TermError for what is no truth value, no integer of 64 bits and no float."""
+    if not isinstance(value, (bool, int, float)):
+        raise TermError(f"{value!r} is no literal: a literal is a bool, an int or a float")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise TermError(f"a literal of {value.bit_length()} bits is beyond int64")
+
+
 def _join(dtypes) -> str:
     """The one concrete dtype among weak ones; two concrete ones are an error: casts are operations."""
     concrete = {d for d in dtypes if d not in ("float", "any")}
@@ -140,6 +167,7 @@ def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
     kinds = [a.dtype for a in args]
     match row.dtype:
         case "const":
+            _expect_literal(attrs[0])
             return {bool: "bool", int: "int64"}.get(type(attrs[0]), "float")
         case "load":
             return attrs[0].dtype

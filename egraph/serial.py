@@ -14,6 +14,9 @@ from .ops import MONOIDS, OPS, make
 from .rule import Rule, refuse_bad
 from .term import AttributeVariable, Dim, Tensor, Term, TermError, subterms
 
+MOST_NODES, DEEPEST = 20_000, 400  # of a term that is read: functions of terms recurse, and must come to an end
+FIELDS = {"name": str, "law": str, "both": bool, "exact": str, "source": str, "trusted": bool}  # of a rule, as they are
+
 
 def to_json(root: Term) -> dict:
     """The term as lists of numbers and names: node n is [operation, indices of its arguments, attributes]."""
@@ -29,12 +32,18 @@ def from_json(data) -> Term:
     """The term that `to_json` wrote. Raises TermError for anything else."""
     try:
         terms: list[Term] = []
+        depths: list[int] = []
+        if len(data["nodes"]) > MOST_NODES:
+            raise TermError(f"a term of {len(data['nodes'])} nodes: over {MOST_NODES}")
         for op, places, attrs in data["nodes"]:
-            if not all(isinstance(p, int) and 0 <= p < len(terms) for p in places):
+            if not all(type(p) is int and 0 <= p < len(terms) for p in places):
                 raise TermError(f"{op}: an argument that is not written before it")
+            depths.append(1 + max((depths[p] for p in places), default=0))
+            if depths[-1] > DEEPEST:
+                raise TermError(f"a term deeper than {DEEPEST} operations")
             terms.append(_node(op, tuple(terms[p] for p in places), tuple(_read(a) for a in attrs)))
         return terms[-1]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
         raise error if isinstance(error, TermError) else TermError(f"not the text of a term: {error}") from error
 
 
@@ -58,14 +67,20 @@ def rule_from_json(data) -> Rule:
     """The rule that `rule_to_json` wrote, refused by the same checks as at its definition."""
     try:
         guards = tuple(Guard(kind, tuple(_read(o) for o in operands)) for kind, operands in data["guards"])
-        fields = {k: data[k] for k in ("name", "law", "both", "exact", "source", "trusted")}
+        fields = {k: _typed(data[k], kind) for k, kind in FIELDS.items()}
         variables = tuple((str(v), str(kind)) for v, kind in data["variables"])
         left, right = from_json(data["left"]), from_json(data["right"])
         record = Rule(left=left, right=right, variables=variables, guards=guards, **fields)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise error if isinstance(error, TermError) else TermError(f"not the text of a rule: {error}") from error
     refuse_bad(record)
     return record
+
+
+def _typed(value, kind: type):
+    if type(value) is not kind:
+        raise TermError(f"not the text of a rule: {value!r} is no {kind.__name__}")
+    return value
 
 
 def statement(rule: Rule) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .assumptions import assumptions
+from .egraph import ledger
 from .egraph.certificate import Derivation, check
 from .egraph.rule import Rule
 from .egraph.serial import rule_from_json, rule_to_json, statement
@@ -20,6 +21,7 @@ from .errors import OnepassError
 from .rules import ALL
 
 FORMAT = 1
+MOST_BYTES = 64 << 20  # of a file that is read
 
 
 class CertificateFileError(OnepassError, ValueError):
@@ -56,7 +58,7 @@ def recheck(written: Mapping, asked, stored, given: tuple[Rule, ...]) -> None:
     ends = derivation.start is asked.term and derivation.goal is stored.term
     if not ends or (asked.output, asked.order) != (stored.output, stored.order):
         raise TermError("its certificate is of something else")
-    check(derivation, (*ALL, *given))
+    check(derivation, (*ledger.proved(ALL), *given))
 
 
 def write(report, path) -> Path:
@@ -76,6 +78,8 @@ def verify(path) -> tuple[Checked, ...]:
     if Path(path).suffix == ".py":
         instead = f"`explain {path}:FUNC --certificate PATH` writes one; a rule is checked by onepass.check(rule)"
         raise CertificateFileError(f"{path} is Python, and no certificate: {instead}")
+    if (size := Path(path).stat().st_size) > MOST_BYTES:
+        raise CertificateFileError(f"{path} has {size} bytes, and a certificate has at most {MOST_BYTES}")
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         if data["onepass certificate"] != FORMAT:
@@ -91,15 +95,18 @@ def verify(path) -> tuple[Checked, ...]:
 
 
 def _checked(path, places: tuple[str, ...], data, brought) -> Checked:
+    rules = {rule.name: rule for rule in ALL}
     try:
         foreign = tuple(rule_from_json(rule) for rule in brought)
         derivation = Derivation.from_json(data)
-    except TermError as error:
-        raise CertificateFileError(f"{path} is no certificate of onepass: {error}") from error
-    rules = {rule.name: rule for rule in ALL}
-    for rule in foreign:
-        if rule.name in rules and statement(rule) != statement(rules[rule.name]):
-            raise CertificateFileError(f"{path} brings a rule {rule.name!r} that is not the law of this name: {rule}")
-        rules.setdefault(rule.name, rule)
+        for rule in foreign:
+            if rule.name in rules and statement(rule) != statement(rules[rule.name]):
+                said = f"brings a rule {rule.name!r} that is not the law of this name: {rule}"
+                raise CertificateFileError(f"{path} {said}")
+            rules.setdefault(rule.name, rule)
+    except OnepassError:
+        raise
+    except Exception as error:  # whatever the file holds, the answer is that it is no certificate
+        raise CertificateFileError(f"{path} is no certificate of onepass: {type(error).__name__}: {error}") from error
     check(derivation, rules)
     return Checked(places, derivation, rules, tuple(r for r in foreign if r is rules[r.name]))

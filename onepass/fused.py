@@ -20,6 +20,7 @@ from pathlib import Path
 from . import cache
 from .assumptions import exactness
 from .certificates import certificate, recheck
+from .egraph import ledger
 from .egraph.certificate import Derivation
 from .egraph.rule import Rule
 from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
@@ -42,6 +43,7 @@ from .torch_forms import Form, form_of
 from .traffic import SWELLS, eager_bytes, plan_bytes, swells
 from .within import Within
 
+UNPROVED = "law {} is not used: the ledger does not call it proved as it stands (`python -m onepass prove` decides it)"
 BACKWARD = "recomputes through the original region (no derived backward yet)"
 _MOST = 512  # of a long-lived process, the latest are kept
 _BY_KEY: OrderedDict[str, Fused] = OrderedDict()
@@ -272,7 +274,10 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
         proof="\n\n".join(derivation.explained(laws) for derivation in found.derivations),
         certificates=tuple(certificate(derivation, options.rules) for derivation in found.derivations),
         between=found.plan.notes,
-        notes=tuple(_unused(rule.name, found) for rule in options.rules if rule.name not in found.fired),
+        notes=(
+            *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
+            *(_unused(rule.name, found) for rule in options.rules if rule.name not in found.fired),
+        ),
     )
 
 

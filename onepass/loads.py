@@ -15,6 +15,7 @@ from torch import fx
 
 from . import torch_forms
 from .capture import value_of_node, where_of
+from .egraph import ledger
 from .egraph.cost import NOMINAL
 from .egraph.engine import EngineError
 from .egraph.normal import Normaliser
@@ -287,7 +288,7 @@ def _repeats(region: Region) -> tuple[tuple[float, str], ...]:
     from .translate import translate
 
     program = region.program()
-    normaliser = Normaliser(NORMAL)
+    normaliser = Normaliser(ledger.proved(NORMAL))
     stores = [replace(r, term=normaliser.normal(r.term)) for r in translate(program).results]
     sizes, worst = hints(region), {entry.name: (1.0, "") for entry in program.inputs}
     tensors = [n for n in region.inputs if shape(n) is not None]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from .egraph import ledger
 from .egraph.certificate import Derivation, check
 from .egraph.cost import Target
 from .egraph.derive import derive, replay
@@ -22,8 +23,10 @@ from .egraph.search import search
 from .egraph.term import Dim, Tensor, Term
 from .lowering.build import plan_stores
 from .lowering.plan import NotPlannable, Plan, Store
-from .rules import ALL, NORMAL, PHASES
+from .rules import ADDED, ALL, PHASES
 from .told import simplifying
+
+KEPT_AS_DATA = "kept as data, as NaN is told from numbers"
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ def optimize_all(
 ) -> Optimized:
     """The cheapest certified forms of all results, in one plan; `rules` are the user's, `phases` replaces ours.
 
+    Of our laws only those are used that the ledger calls proved as they stand.
     Raises NotPlannable, or EngineError if the search fails.
     """
     given = resolve([result.term for result in results], rules)
@@ -74,15 +78,16 @@ def optimize_all(
     laws = simplifying([result.term for result in results])
     normaliser = Normaliser((*laws, *directed))
     captured = tuple(normaliser.normal(result.term) for result in results)
-    found = search(captured, with_rules(PHASES if phases is None else phases, searched), limits, target)
+    ours = {name: ledger.proved(group) for name, group in PHASES.items()} if phases is None else phases
+    found = search(captured, with_rules(ours, searched), limits, target)
     started = time.perf_counter()
-    every = (*ALL, *given.rules)
+    every = (*(ledger.proved(ALL) if phases is None else ALL), *given.rules)
     pairs = zip(results, found.terms, strict=True)
     derivations = tuple(certify(r.term, normaliser, term, found.fired, every) for r, term in pairs)
     fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
     statistics |= {"declined": given.declined} if given.declined else {}
-    statistics |= {} if laws is NORMAL else {"added masks": "kept as data, as NaN is told from numbers"}
+    statistics |= {} if set(ledger.proved(ADDED)) <= {*laws} else {"added masks": KEPT_AS_DATA}
     stores = [replace(r, term=t) for r, t in zip(results, found.terms, strict=True)]
     plan = plan_stores(stores, fired, asked=[r.term for r in results])
     passes = found.passes_before, found.passes_after

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import inf
 
 from .assumptions import THROUGH
+from .egraph import ledger
 from .egraph.rule import Rule
 from .egraph.term import FLOATS, Term, subterms
 from .rules import ADDED, NORMAL
@@ -21,8 +22,9 @@ _SETTLES = {"and": False, "or": True}
 
 
 def simplifying(terms: Iterable[Term]) -> tuple[Rule, ...]:
-    """The laws of the normal form that hold for what these results tell of NaN: NORMAL itself if they tell nothing."""
-    return tuple(r for r in NORMAL if r not in ADDED) if any(map(tells, terms)) else NORMAL
+    """The proved laws of the normal form that hold for what these results tell of NaN: all if they tell nothing."""
+    laws = ledger.proved(NORMAL)
+    return tuple(r for r in laws if r not in ADDED) if any(map(tells, terms)) else laws
 
 
 def tells(result: Term) -> bool:

@@ -19,6 +19,7 @@ from .polynomial import (
     Monomial,
     Polynomial,
     Quotient,
+    Undecided,
     add,
     data_of,
     equal,
@@ -30,7 +31,21 @@ from .polynomial import (
     square,
     substituted,
 )  # fmt: skip
-from .values import COMPARISONS, MEANINGS, PAIR_OF_REALS, REAL, UNDEFINED, Undecided, literal, opaque, same
+from .values import (
+    ABSENT,
+    ANY_PAIR,
+    COMPARISONS,
+    EVERY,
+    MEANINGS,
+    NEG,
+    PAIR_OF_REALS,
+    REAL,
+    UNDEFINED,
+    kind_of,
+    literal,
+    opaque,
+    same,
+)  # fmt: skip
 
 MOST_CASES = 20_000
 
@@ -246,6 +261,8 @@ class Evaluator:
             return literal(node.attrs[0])
         if node.op == "cast":
             return self._cast(node, args[0])
+        if node.op == "reduce":
+            raise Undecided("a reduction, whose value is no function of one element")
         if node.op in COMPARISONS and UNDEFINED in args:
             return self.path.choose(("undefined truth", node), (True, False))  # NaN and 1/0 compare each in its way
         if node.op in MEANINGS:
@@ -255,9 +272,19 @@ class Evaluator:
     def _variable(self, name: str, dtype: str):
         kinds = (True, False) if dtype == "bool" else self.path.facts.kinds(name)
         kind = self.path.choose(("variable", name), kinds)
-        if kind == PAIR_OF_REALS:
-            return of_atom("var", f"{name} scale"), of_atom("var", f"{name} mantissa")
+        if kind in (PAIR_OF_REALS, ABSENT, ANY_PAIR):
+            return self._state(name, kind)
         return of_atom("integer" if dtype == "int64" else "var", name) if kind == REAL else kind
+
+    def _state(self, name: str, kind: str) -> tuple:
+        """A rescaled state: its scale and its mantissa; an absent one has the scale -∞ and no mantissa."""
+        parts = f"{name} scale", f"{name} mantissa"
+        if kind == ABSENT:
+            return NEG, UNDEFINED
+        if kind == PAIR_OF_REALS:
+            return tuple(of_atom("var", part) for part in parts)
+        kinds = [self.path.choose(("variable", part), EVERY) for part in parts]
+        return tuple(of_atom("var", part) if kind == REAL else kind for part, kind in zip(parts, kinds))
 
     def _cast(self, node: Term, value):
         """Over the reals a float dtype changes nothing, or rounds; of literals, and to others, an unknown function."""
@@ -301,8 +328,7 @@ def values_of(root: Term, facts: Facts, deadline: float = float("inf")) -> set |
     found = set()
 
     def look(path: _Path, evaluator: Evaluator) -> bool:
-        value = evaluator.value(root)
-        found.add(REAL if isinstance(value, Quotient) else value)
+        found.add(kind_of(evaluator.value(root)))
         return True
 
     try:

@@ -6,10 +6,11 @@ Used at the definition of users' rules, by `python -m onepass prove`, and by tes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from ..egraph.agreement import BITWISE_IN
 from ..egraph.guard import Guard
 from ..egraph.instances import variables_under_exponents
 from ..egraph.ops import MONOIDS, const, le, lt, make
@@ -19,11 +20,14 @@ from . import dtypes, index
 from .cells import Facts, compare
 from .reductions import NOT_EMPTY, Proof, Reductions
 from .refute import search
-from .values import NEG, PAIR_OF_REALS, POS, REAL
+from .values import ABSENT, NEG, PAIR_OF_REALS, POS, REAL
 from .verdict import Verdict
 
 BUDGET = 2.0
-QUICK_DRAWS = 60  # before a proof; for rules that claim equal bits all there is, as proofs are over the reals
+MOST_NODES, DEEPEST, MOST_DIMS, MOST_VARIABLES = 300, 60, 8, 9  # of a rule that is decided
+QUICK_DRAWS = 60  # before a proof
+BITWISE_DRAWS = 240  # for rules that claim equal bits: they are tested, as proofs are over the reals
+TESTED_BITS = f"equal bits: tested in {', '.join(BITWISE_IN)}, not proved"
 NONEMPTY_THEOREMS = ("Homomorphism.promote_nonempty", "Cascade.cascade_absent")
 FINITE = Restriction(scores_finite=True, values_finite=True)
 FINITE_BACKWARD = "from right to left: all values are finite"
@@ -41,12 +45,22 @@ def check(rule: Rule, budget: float = BUDGET) -> Verdict:
         refuse_bad(rule)
     except RuleError as error:
         return verdict("refuted", "well-formedness", str(error))
-    found, met = search(rule, budget, QUICK_DRAWS)  # most wrong rules fall at once
+    try:
+        return _decided(rule, budget, verdict)
+    except Exception as error:  # of a prover: whoever asks gets an answer, and this one proves nothing
+        return verdict("unknown", "none", f"a prover failed: {type(error).__name__}: {error}")
+
+
+def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verdict:
+    if why := _too_large(rule):
+        return verdict("unknown", "none", why)
+    draws = BITWISE_DRAWS if rule.exact == "bitwise" else QUICK_DRAWS
+    found, met = search(rule, budget, draws)  # most wrong rules fall at once
     if found:
         return verdict("refuted", "random float64 values", found=found)
     proved = prove(rule, perf_counter() + budget)
     if proved.holds:
-        bits = (f"equal bits: {met} random float64 instances",) if rule.exact == "bitwise" else ()
+        bits = (TESTED_BITS,) if rule.exact == "bitwise" else ()
         return verdict("proved", proved.method, under=(*proved.assumptions, *bits))
     found, met = search(rule, budget)
     if found:
@@ -56,6 +70,20 @@ def check(rule: Rule, budget: float = BUDGET) -> Verdict:
         if proved.holds:
             return verdict("proved", proved.method, under=proved.assumptions)
     return verdict("unknown", "none", f"{proved.why}; {met} random instances agree")
+
+
+def _too_large(rule: Rule) -> str:
+    """Why a rule is too large for provers that recurse and go through cases; nothing if it is not."""
+    for side in (rule.left, rule.right):
+        nodes, depth = 0, {}
+        for node in subterms(side):
+            nodes, depth[node] = nodes + 1, 1 + max((depth[a] for a in node.args), default=0)
+        if nodes > MOST_NODES or depth[side] > DEEPEST:
+            return f"too large: {nodes} nodes, {depth[side]} deep, where provers take {MOST_NODES} and {DEEPEST}"
+    dims = len({*all_dims(rule.left), *all_dims(rule.right)})
+    if dims > MOST_DIMS or len(rule.variables) > MOST_VARIABLES:
+        return f"too large: {dims} dims and {len(rule.variables)} variables, over {MOST_DIMS} or {MOST_VARIABLES}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +102,7 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
     assumptions: dict[str, None] = {}
     try:
         for case in cases(rule):
-            if ill_typed := dtypes.complaint(case):
+            if ill_typed := dtypes.complaint(case, deadline):
                 return Attempt(False, why=ill_typed)
             needs_both = case.exact != "reassociates"
             found = sides_agree(case, rule.restriction, needs_both, deadline, solver)
@@ -163,7 +191,7 @@ def facts_of(rule: Rule, restriction: Restriction) -> Facts:
 
     def kinds(name: str) -> tuple[str, ...]:
         if paired:
-            return (PAIR_OF_REALS,)
+            return (PAIR_OF_REALS, ABSENT)
         if name in signs or (name in pattern and pattern[name].dtype == "int64"):
             return (REAL,)
         if name in literals:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from math import inf
+from time import perf_counter
 
 from ..egraph.agreement import ill_typed
 from ..egraph.match import holds, instantiate
@@ -20,9 +22,11 @@ DECIDED_BY_DTYPE = ("has_dtype", "float_dtype", "integer", "within")
 LITERAL = ("constant", "positive", "nonzero")
 
 
-def complaint(rule: Rule) -> str:
-    """The first choice of dtypes for which the sides do not agree, or nothing."""
+def complaint(rule: Rule, deadline: float = inf) -> str:
+    """The first choice of dtypes for which the sides do not agree, or that there was no time left; else nothing."""
     for binding in _bindings(rule):
+        if perf_counter() > deadline:
+            return "too many choices of dtypes for its variables"
         try:
             left = instantiate(rule.left, binding)
         except TermError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from time import perf_counter
 
-from ..egraph.ledger import LEDGER, digest_of, entries
+from ..egraph import ledger
+from ..egraph.ledger import LEDGER, digest_of, meanings
 from ..egraph.rule import Rule
 from ..rules import ALL
 from .check import check
@@ -58,8 +59,8 @@ def show(verdicts: list[Verdict]) -> None:
 
 def write(verdicts: list[Verdict]) -> None:
     """Enters the verdicts; raises OSError where the ledger cannot be written."""
-    old = entries()
-    lines = [HEAD]
+    old = ledger.entries()
+    lines = [HEAD, f"\nmeanings = {json.dumps(meanings())}\n"]
     for rule, v in zip(ALL, verdicts):
         lines.append(f"\n[rules.{rule.name}]\n")
         entry = _entry(rule, v)
@@ -70,7 +71,7 @@ def write(verdicts: list[Verdict]) -> None:
     text = "".join(lines)
     if not LEDGER.is_file() or LEDGER.read_text(encoding="utf-8") != text:
         LEDGER.write_text(text, encoding="utf-8")
-        entries.cache_clear()
+        ledger.forget()
 
 
 def _entry(rule: Rule, v: Verdict) -> dict[str, object]:

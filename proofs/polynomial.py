@@ -13,6 +13,15 @@ from typing import NamedTuple
 Monomial = tuple[tuple[int, Fraction], ...]  # (number of an atom, exponent), by number
 Polynomial = dict[Monomial, Fraction]
 ONE: Polynomial = {(): Fraction(1)}
+MOST_PRODUCTS = 20_000  # of monomials in one multiplication
+MOST_BITS = 20_000  # of a coefficient's numerator or denominator
+MOST_POWER = 1_000
+
+
+
+class Undecided(Exception):
+    """The question is outside what this procedure decides; the message says why."""
+
 
 _numbers: dict[tuple, int] = {}
 _atoms: list[tuple] = []
@@ -54,12 +63,19 @@ def join(m: Monomial, n: Monomial, factor: Fraction | int = 1) -> Monomial:
 
 
 def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
+    """p · q. Raises Undecided where that would be too large to go on with."""
+    if len(p) * len(q) > MOST_PRODUCTS or _bits(p) + _bits(q) > MOST_BITS:
+        raise Undecided("a product of polynomials that is too large")
     product: Polynomial = {}
     for m, c in p.items():
         for n, d in q.items():
             both = join(m, n)
             product[both] = product.get(both, Fraction(0)) + c * d
     return {m: c for m, c in product.items() if c}
+
+
+def _bits(p: Polynomial) -> int:
+    return max((c.numerator.bit_length() + c.denominator.bit_length() for c in p.values()), default=0)
 
 
 def square(p: Polynomial) -> tuple[Fraction, Polynomial] | None:
@@ -182,6 +198,8 @@ def _monomial(m: Monomial, values: dict[int, Quotient]) -> Quotient:
 def _power(q: Quotient, power: Fraction) -> Quotient:
     if power.denominator != 1:
         return of_atom("power", q.key, power)
+    if abs(power) > MOST_POWER:
+        raise Undecided(f"a power of {power}")
     result = number(1)
     for _ in range(abs(int(power))):
         result = result * q

@@ -14,12 +14,12 @@ from time import perf_counter
 
 from ..egraph.classes import OPERATION_OF
 from ..egraph.ops import MONOIDS, const, make, max_over, reduce, sum_over, var
-from ..egraph.term import Dim, Term, reduces, substitute, subterms
+from ..egraph.term import PAIR, Dim, Term, reduces, substitute, subterms
 from . import theorems
 from .cells import Facts, Outcome, compare, values_of
 from .shapes import factors, hole, holes, joinable, outermost, product, skeleton
 from .theorems import RESCALED, THEOREMS, homomorphism, statement
-from .values import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL
+from .values import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL, state_kinds
 
 MOST_TERMS = 40
 NOT_EMPTY = "ranges are not empty"
@@ -116,14 +116,20 @@ class Reductions:
 
     def _kinds(self, reduction: Term) -> tuple[str, ...]:
         """What a reduction may be: real where all that it folds is real, ranges not being empty."""
-        monoid, body = reduction.attrs[0], reduction.args[0]
+        monoid, found = reduction.attrs[0], self._values(reduction.args[0])
         if monoid == "rescaled":
-            return (PAIR_OF_REALS,)
-        found = values_of(substitute(body, self._names(outermost(body))), self.facts, self.deadline) or {*EVERY}
+            kinds = state_kinds(found)
+            self.not_empty |= kinds == (PAIR_OF_REALS,)
+            return kinds
+        found = found or {*EVERY}
         if found <= {REAL}:
             self.not_empty |= monoid in ("max", "min")
             return (REAL,)
         return (REAL, NEG) if found <= {REAL, NEG} and monoid in ("sum", "max") else EVERY
+
+    def _values(self, x: Term) -> set | None:
+        """The kinds of value that a term takes, reductions in it included; None if that is not decided."""
+        return values_of(substitute(x, self._names(outermost(x))), self.facts, self.deadline)
 
     # Steps -----------------------------------------------------------------------------------------------------------
 
@@ -154,7 +160,7 @@ class Reductions:
             yield from self._exchanged(node)
         elif node.op in ("scale", "mantissa"):
             yield from self._two_passes(node)
-        else:
+        elif not node.dtype.startswith(PAIR):  # no theorem here is about a function that gives a state
             yield from self._joined(node)
             yield from self._fixed(node)
             if inside:
@@ -165,7 +171,7 @@ class Reductions:
         (monoid, dim), (body,) = node.attrs, node.args
         for form in self._forms(body, monoid, dim):
             moving = [n for n, a in enumerate(form.args) if self.depends(a, dim)]
-            if len(moving) != 1 or form.op == "reduce":
+            if len(moving) != 1 or form.op == "reduce" or form.args[moving[0]].dtype.startswith(PAIR):
                 continue
             rewritten = Outcome(True, True, 0) if form is body else self.scalar(body, form)
             phi = hole(form, moving[0])
@@ -269,7 +275,7 @@ class Reductions:
 
     def _can_be_absent(self, score: Term, weight: Term) -> bool:
         """Scores are reals or -∞, weights are reals, and an element of score -∞ then views as the sum's unit."""
-        kinds = [values_of(side, self.facts, self.deadline) for side in (score, weight)]
+        kinds = [self._values(side) for side in (score, weight)]
         if None in kinds or kinds[0] - {REAL, NEG} or kinds[1] - {REAL}:
             return False
         gone = RESCALED.view(theorems.SCORE, const(float("-inf")), weight)

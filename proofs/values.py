@@ -10,19 +10,15 @@ from math import inf, isnan
 from typing import Protocol
 
 from .floors import floor
-from .polynomial import ONE, Quotient, exponential, number, of_atom
+from .polynomial import ONE, Quotient, Undecided, exponential, number, of_atom
 
 POS, NEG, UNDEFINED, REAL = "+∞", "-∞", "undefined", "real"
-PAIR_OF_REALS = "pair"
+PAIR_OF_REALS, ABSENT, ANY_PAIR = "pair of reals", "absent state", "any pair"  # states of a rescaled sum
 EVERY = (REAL, NEG, POS, UNDEFINED)
 INFINITE = (POS, NEG)
 COMPARISONS = ("lt", "le", "eq")
 LN2 = of_atom("exp of", "ln 2")  # a positive constant, as exponentials are
 TWO = number(2)
-
-
-class Undecided(Exception):
-    """The question is outside what this procedure decides; the message says why."""
 
 
 class Oracle(Protocol):
@@ -46,6 +42,8 @@ def literal(value):
 
 def opaque(name: str, args, o: Oracle):
     """An unknown function of the arguments: equal arguments give equal results, and nothing more is known."""
+    if any(map(_is_pair, args)):
+        raise Undecided(f"{name} of a rescaled state")
     if UNDEFINED in args:
         return UNDEFINED
     key = tuple(a.key if isinstance(a, Quotient) else a for a in args)
@@ -164,6 +162,12 @@ def _tanh(a, o):
     return _divide(up - down, up + down, o)
 
 
+def _finite(a, o):
+    if _is_pair(a):
+        raise Undecided("whether a rescaled state is finite")
+    return isinstance(a, Quotient)
+
+
 def _choice(p, a, b, o):
     if p == UNDEFINED:
         return UNDEFINED
@@ -209,7 +213,7 @@ MEANINGS = {
     "sigmoid": _strict(_sigmoid),
     "tanh": _strict(_tanh),
     "abs": _strict(lambda a, o: a if _sign(a, o) >= 0 else _negate(a, o)),
-    "finite": lambda a, o: isinstance(a, Quotient),
+    "finite": _finite,
     "not": _strict(lambda a, o: not a, logical=True),
     "add": _strict(_add),
     "sub": _strict(lambda a, b, o: _add(a, _negate(b, o), o)),
@@ -232,6 +236,25 @@ MEANINGS = {
     "mantissa": _mantissa,
 }
 """What has no row is an opaque function: congruent, and nothing else."""
+
+
+def kind_of(value):
+    """REAL for any real, the kinds of both parts for a pair; every other value is its own kind."""
+    if _is_pair(value):
+        return tuple(map(kind_of, value))
+    return REAL if isinstance(value, Quotient) else value
+
+
+def state_kinds(found: set | None) -> tuple[str, ...]:
+    """What a fold of rescaled states may be, from the kinds of what it folds (None: not known).
+
+    A fold is absent where every element is: an element whose scale is -∞ contributes nothing, whatever its weight.
+    """
+    present = {(REAL, REAL)}
+    absent = {kinds for kinds in found or () if isinstance(kinds, tuple) and kinds[0] == NEG}
+    if not found or found - present - absent:
+        return (ANY_PAIR,)
+    return tuple(kind for kind, seen in ((PAIR_OF_REALS, found & present), (ABSENT, absent)) if seen)
 
 
 def same(a, b, equal) -> bool:

@@ -1,9 +1,12 @@
 """The ledger is of these rules as they are now, the zoo is never proved, and the score is about every rule."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
+import onepass
 from onepass import given, rules
 from onepass.egraph import ledger
 from onepass.proofs import broken
@@ -25,6 +28,54 @@ def test_an_edited_rule_is_not_in_the_ledger():
     assert ledger.is_proved(replace(law, law="said otherwise", source="elsewhere"))
 
 
+def meaning(monkeypatch, tmp_path, module: str, old: str, new: str) -> None:
+    """Lets the modules that say what laws mean be copies, one of them edited."""
+    for name in ledger.MEANINGS:
+        text = Path(ledger.__file__).with_name(f"{name}.py").read_text()
+        assert name != module or old in text
+        (tmp_path / f"{name}.py").write_text(text.replace(old, new) if name == module else text)
+    monkeypatch.setattr(ledger, "__file__", str(tmp_path / "ledger.py"))
+    monkeypatch.setattr(ledger, "meanings", ledger.meanings.__wrapped__)
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("ops", "np.floor_divide", "lambda a, b: np.trunc(a / b)"),
+        ("guard", "lambda x, dim: dim not in x.dims", "lambda x, dim: True"),
+        ("rule", 'Restriction(values_finite=True)', 'Restriction()'),
+        ("evaluate", "np.trunc(value)", "np.round(value)"),
+    ],
+)
+def test_nothing_counts_as_proved_once_a_meaning_is_edited(module, old, new, monkeypatch, tmp_path):
+    meaning(monkeypatch, tmp_path, module, old, new)
+    assert not any(map(ledger.is_proved, rules.ALL))
+
+
+def test_a_comment_and_a_docstring_are_no_meanings(monkeypatch, tmp_path):
+    meaning(monkeypatch, tmp_path, "ops", '"""A literal. Floats', '"""A literal, said otherwise. Floats')
+    assert all(map(ledger.is_proved, rules.ALL))
+    assert ledger.digest_of_code(["x = 1  # one\n\nimport os\n"]) == ledger.digest_of_code(["x = 1\n"])
+    assert ledger.digest_of_code(["x = 1\n"]) != ledger.digest_of_code(["x = 2\n"])
+    assert ledger.digest_of_code(["x = '#1'\n"]) != ledger.digest_of_code(["x = '#2'\n"])
+
+
+def test_a_shipped_law_that_is_not_proved_is_refused_and_the_report_says_so(monkeypatch):
+    def attention(q, k, v):
+        return torch.softmax(q @ k.mT / 8, -1) @ v
+
+    known = ledger.entries()
+    monkeypatch.setattr(ledger, "entries", lambda: {n: e for n, e in known.items() if n != "divide_by_constant"})
+    q, k, v = (torch.randn(1, 2, 16, 16) for _ in range(3))
+    with monkeypatch.context() as m:
+        m.setenv("ONEPASS_CACHE", "off")
+        report = onepass.explain(attention, q, k, v)
+        got = torch.compile(attention, backend="onepass", options={"inner": "eager", "strict": True})(q, k, v)
+    assert "divide_by_constant" not in str(report.derivation) and "rescale_sum" in str(report.derivation)
+    assert "law divide_by_constant is not used: the ledger does not call it proved" in str(report)
+    torch.testing.assert_close(got, attention(q.double(), k.double(), v.double()).float())
+
+
 def test_a_shipped_rule_that_is_not_in_the_ledger_is_named_by_reports(monkeypatch):
     assert not given.unproved(rules.ALL[0])
     monkeypatch.setattr(ledger, "entries", dict)
@@ -36,7 +87,7 @@ def test_the_ledger_is_written_once(tmp_path, monkeypatch):
     for module in (ledger, writer):
         monkeypatch.setattr(module, "LEDGER", path)
     verdicts = [Verdict(law.name, "proved", "by decree", 0.1) for law in rules.ALL]
-    ledger.entries.cache_clear()
+    ledger.forget()
     try:
         writer.write(verdicts)
         first = path.read_text()
@@ -46,7 +97,7 @@ def test_the_ledger_is_written_once(tmp_path, monkeypatch):
         writer.write([replace(verdicts[0], status="unknown"), *verdicts[1:]])
         assert ledger.unproved(rules.ALL) == [rules.ALL[0].name]
     finally:
-        ledger.entries.cache_clear()
+        ledger.forget()
 
 
 @pytest.mark.parametrize("law", broken.ZOO, ids=lambda law: law.name)
