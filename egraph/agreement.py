@@ -91,7 +91,7 @@ def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray
     promised = ~np.isnan(left)
     if rule.both:
         promised |= np.isfinite(right)
-    if rule.exact != "reassociates":
+    if rule.defined_alike:
         promised |= True
     return promised & ~same
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from string import Formatter
 
+from .addends import absorbs
 from .affine import bounds
 from .classes import CLASSES, OPERATION_OF
 from .ops import term, within_range
@@ -107,6 +108,7 @@ GUARDS = {
         lambda x, y: read_as(x) != read_as(y),
         lambda x, y: [f"(read {x} text_{x})", f"(read {y} text_{y})", f"(!= text_{x} text_{y})"],
     ),
+    "not_absorbed": GuardRow("rounding {0} to {1} absorbs no addend", lambda x, dtype: not absorbs(x, dtype), None),
     "within": GuardRow("{0} is within the range of {1}", _within, None),
     "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
     "size_at_most": GuardRow("|{0}| ≤ {1}", lambda d, most: isinstance(d.size, int) and d.size <= most, None),
@@ -175,6 +177,11 @@ def apart(x: Term, y: Term) -> Guard:
 def within(x: Term, dtype) -> Guard:
     """x is a literal that the floating dtype (a name or an AttributeVariable) has room for: no cast makes it ±∞."""
     return Guard("within", (x, dtype))
+
+
+def not_absorbed(x: Term, dtype) -> Guard:
+    """x is no sum in which a rounding to the dtype may absorb an addend (for directed simplification only)."""
+    return Guard("not_absorbed", (x, dtype))
 
 
 def rank(x: Term, least: int, most: int) -> Guard:

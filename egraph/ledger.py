@@ -19,7 +19,8 @@ from .serial import digest, rule_to_json
 
 LEDGER = Path(__file__).resolve().parent.parent / "proofs" / "ledger.toml"
 STATED = ("name", "left", "right", "variables", "guards", "both", "exact")
-MEANINGS = ("term", "ops", "classes", "guard", "affine", "evaluate", "match", "rule")  # modules that say what laws mean
+# The modules that say what laws mean.
+MEANINGS = ("term", "ops", "classes", "guard", "addends", "affine", "evaluate", "match", "rule")
 
 
 @lru_cache(1024)

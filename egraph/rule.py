@@ -20,19 +20,24 @@ EXACTNESS = ("bitwise", "reassociates")
 
 @dataclass(frozen=True)
 class Restriction:
-    """What an assumption keeps out of values: -∞ (everywhere, or outside exponents), literals that are no sizes."""
+    """What an assumption keeps out of values: -∞ (everywhere, or outside exponents), literals that are no sizes.
+
+    defines_more: under it the right side may still be a number where the left is none, as in laws that reassociate.
+    """
 
     scores_finite: bool = False
     values_finite: bool = False
     literals_positive: bool = False
+    defines_more: bool = False
 
 
-ASSUMPTIONS = {  # every one that a law may name; the last three are about bits, which proofs over the reals do not see
+ASSUMPTIONS = {  # every one that a law may name; the last four are about floats, which proofs over the reals do not see
     "scores are finite": Restriction(scores_finite=True, values_finite=True),
     "masked values are finite": Restriction(values_finite=True),
     "sizes are positive": Restriction(literals_positive=True),
     "excess precision": Restriction(),
     "a zero has no sign": Restriction(),
+    "nothing overflows before it is divided": Restriction(defines_more=True),
     "half inputs are finite and rounded": Restriction(scores_finite=True, values_finite=True),
 }
 WRITTEN = "a body is written with the rule's parameters, + - * / ** % // and the functions of onepass.egraph.ops"
@@ -77,6 +82,11 @@ class Rule:
     def assumption(self) -> str | None:
         """The named assumption under which the law holds, if it is more than reassociation."""
         return None if self.exact in EXACTNESS else self.exact
+
+    @property
+    def defined_alike(self) -> bool:
+        """Whether both sides are numbers at the same places; else the right side may be one where the left is none."""
+        return self.exact != "reassociates" and not self.restriction.defines_more
 
     @property
     def restriction(self) -> Restriction:

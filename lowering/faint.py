@@ -13,10 +13,11 @@ from functools import reduce
 from itertools import product
 from math import inf
 
+from ..egraph.addends import addends, may_mask
 from ..egraph.affine import length
 from ..egraph.index import simplify_index
-from ..egraph.ops import const, iota, le, logical_and, logical_or, lt, make, where
-from ..egraph.term import Dim, Term, subterms
+from ..egraph.ops import const, iota, le, logical_and, logical_or, lt, make, rounded, where
+from ..egraph.term import FLOATS, Dim, Term, subterms
 from .cuts import at_place
 from .limits import EVERYWHERE, conjunction, conjuncts, ranges
 from .plan import Loop, Range
@@ -52,30 +53,14 @@ def faint(gauge: Term) -> Faint | None:
     """The gauge's mask by a number far below, however it was put on; None if there is none, or two."""
     found = _faint(gauge)
     hidden = lambda n: n.op == "const" and n.attrs[0] == -inf
-    if found is None or any(map(hidden, subterms(found.seen))) or any(map(_may_mask, _added(found.seen))):
+    if found is None or any(map(hidden, subterms(found.seen))) or any(map(may_mask, addends(found.seen))):
         return None
-    return None if any(map(_is_far, _added(found.seen))) else found  # else a row's kept scores may be far below too
+    return None if any(map(_is_far, addends(found.seen))) else found  # else a row's kept scores may be far below too
 
 
 def _is_far(x: Term) -> bool:
     """Integers are taken for coordinates until they are larger than any."""
     return x.op == "const" and abs(x.attrs[0]) >= (-FAR if isinstance(x.attrs[0], float) else LONGEST)
-
-
-def _added(x: Term) -> Iterator[Term]:
-    """What is added up or chosen from."""
-    if x.op in ("add", "sub", "neg", "cast", "where", "maximum", "minimum"):
-        for part in x.args[x.op == "where" :]:
-            yield from _added(part)
-    elif x.op == "mul" and any(a.op == "const" for a in x.args):
-        yield from (part for a in x.args for part in _added(a))
-    else:
-        yield x
-
-
-def _may_mask(x: Term) -> bool:
-    """A tensor that is read where it stands may hold least numbers too; a table that is looked up is taken not to."""
-    return x.op == "load" and not any(n.op == "load" for index in x.args for n in subterms(index))
 
 
 def _faint(x: Term) -> Faint | None:
@@ -92,9 +77,9 @@ def _faint(x: Term) -> Faint | None:
             return one.plus(x.args[1]) if one else other and other.plus(x.args[0])
         case "mul":
             return _scaled(*x.args) or _scaled(*x.args[::-1])
-        case "cast" if x.dtype in ("float", "float32", "float64"):
-            inner = _faint(x.args[0])
-            return inner and replace(inner, seen=make("cast", (inner.seen,), x.attrs))
+        case "cast" if x.dtype in FLOATS:
+            if (inner := _faint(x.args[0])) and (fill := rounded(inner.fill, x.dtype).item()) > -inf:
+                return replace(inner, seen=make("cast", (inner.seen,), x.attrs), fill=fill)
     return None
 
 

@@ -52,4 +52,12 @@ def _is_read(node: Term) -> bool:
     return any(inner.op == "load" for inner in subterms(node, lambda inner: inner.op not in THROUGH))
 
 
-WHERE = {"masked values are finite": _may_mask}  # an assumption that is not listed counts wherever its rule is used
+def _may_overflow(root: Term) -> bool:
+    """Values of float16 are too small for that: their sums are of float32."""
+    return any(node.op == "load" and node.dtype in FLOATS and node.dtype != "float16" for node in subterms(root))
+
+
+WHERE = {  # an assumption that is not listed counts wherever its rule is used
+    "masked values are finite": _may_mask,
+    "nothing overflows before it is divided": _may_overflow,
+}

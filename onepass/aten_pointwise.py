@@ -34,9 +34,6 @@ from .values import (
     wrapped,
 )
 
-LARGEST_HALF = torch.finfo(torch.float16).max
-_CARRIES = ("add", "sub", "mul", "div", "neg", "cast", "where", "maximum", "minimum")
-
 
 def scalar(x, dtype: str) -> Term:
     """A Python number, or the text of a symbolic one, in arithmetic of the dtype."""
@@ -85,45 +82,23 @@ def _scaled(y: Term, alpha) -> Term:
     return y if alpha in (1, None) else apply("mul", y, scalar(alpha, y.dtype if y.dtype != "float" else "float32"))
 
 
-def _holds_least_half(x: Term) -> bool:
-    carried, seen = [x], {x}
-    for t in carried:
-        fresh = [a for a in t.args[-2:] if a not in seen] if t.op in _CARRIES else []
-        seen.update(fresh)
-        carried += fresh
-    return any(t.op == "const" and abs(t.attrs[0]) == LARGEST_HALF for t in carried)
-
-
-def _summed(call, op: str, x: Term, y: Term) -> Term:
-    """A sum, rounded at the lower end of float16 if the number that fills hidden places there went into it.
-
-    Other intermediate roundings are dropped. Here they say which place is hidden more: -65504 + s is -65504 for small
-    s, and two fills are -∞. A fill that is read from a tensor is a number like any other.
-    """
-    total = apply(op, x, y)
-    if call.meta.dtype != "float16" or not (_holds_least_half(x) or _holds_least_half(y)):
-        return total
-    least = choose(apply("le", total, const(-16 - LARGEST_HALF)), const(-math.inf), const(-LARGEST_HALF))
-    return choose(apply("lt", total, const(16 - LARGEST_HALF)), least, total)
-
-
 @handles("aten.add.Tensor", "aten.add.Scalar")
 def add(call):
     if call.meta.dtype == "bool":
         return arithmetic(call, "add")
-    function = lambda x, y: _summed(call, "add", x, _scaled(y, call["alpha"]))
+    function = lambda x, y: apply("add", x, _scaled(y, call["alpha"]))
     return pointwise(call, function, call["self"], call["other"])
 
 
 @handles("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor")
 def sub(call):
-    function = lambda x, y: _summed(call, "sub", x, _scaled(y, call["alpha"]))
+    function = lambda x, y: apply("sub", x, _scaled(y, call["alpha"]))
     return pointwise(call, function, call["self"], call["other"])
 
 
 @handles("aten.rsub.Tensor", "aten.rsub.Scalar")
 def rsub(call):
-    function = lambda x, y: _summed(call, "sub", y, _scaled(x, call["alpha"]))
+    function = lambda x, y: apply("sub", y, _scaled(x, call["alpha"]))
     return pointwise(call, function, call["self"], call["other"])
 
 

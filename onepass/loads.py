@@ -91,8 +91,7 @@ def fuse(
     region, apart = _with_form(region, s, mode, make)
     region, moved = with_products(region, s, taken, mode, make)
     said = [*tail, *apart, *moved]
-    inside = lambda load: mode == "always" or _fills_half(load)
-    found = [(x, "" if inside(x) else _reason(x, region, s, known)) for x in loads(region, s, taken)]
+    found = [(x, "" if mode == "always" else _reason(x, region, s, known)) for x in loads(region, s, taken)]
     chosen = [load for load, reason in found if not reason]
     if chosen:
         wide = widened(region, (n for load in chosen for n in load.nodes), s)
@@ -119,12 +118,6 @@ def _of_form(region: Region, plan: Plan) -> float:
     """Seconds that a plan's form on Hopper is good for."""
     sizes, machine = hints(region), _machine(region)
     return FORM * 2 * sum(_volume(r.args[0], sizes) for r in every_reduction(_terms(plan))) / machine.matrix
-
-
-def _fills_half(load: Load) -> bool:
-    """Whether it writes float16's least number, which capture must see where sums with it are rounded."""
-    given = (a for n in load.nodes for a in (*n.args, *n.kwargs.values()))
-    return any(isinstance(a, float) and abs(a) == torch.finfo(torch.float16).max for a in given)
 
 
 def with_tail(region: Region, s: Survey, taken: Nodes, mode: str, make: Make) -> tuple[Region, list[str]]:

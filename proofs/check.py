@@ -104,7 +104,7 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
         for case in cases(rule):
             if ill_typed := dtypes.complaint(case, deadline):
                 return Attempt(False, why=ill_typed)
-            needs_both = case.exact != "reassociates"
+            needs_both = case.defined_alike
             found = sides_agree(case, rule.restriction, needs_both, deadline, solver)
             if not found.forward or (needs_both and not found.backward):
                 return Attempt(False, why=found.why or "the sides agree in one direction only")

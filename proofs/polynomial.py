@@ -18,7 +18,6 @@ MOST_BITS = 20_000  # of a coefficient's numerator or denominator
 MOST_POWER = 1_000
 
 
-
 class Undecided(Exception):
     """The question is outside what this procedure decides; the message says why."""
 

@@ -19,7 +19,7 @@ def factor_out_of_sum(s: "j", c):
     return sum_over("j", s * c), sum_over("j", s) * c
 
 
-@rule(when=lambda c: independent(c, of="j"))
+@rule(when=lambda c: independent(c, of="j"), exact="nothing overflows before it is divided")
 def divisor_out_of_sum(s: "j", c):
     """Σ_j (s / c) = (Σ_j s) / c when c does not depend on j"""
     return sum_over("j", s / c), sum_over("j", s) / c

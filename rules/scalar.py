@@ -3,7 +3,7 @@
 All are used from left to right by the normaliser; none changes which reductions there are.
 """
 
-from ..egraph import constant, float_dtype, has_dtype, nonzero, not_constant, rule, within
+from ..egraph import constant, float_dtype, has_dtype, nonzero, not_absorbed, not_constant, rule, within
 from ..egraph.ops import cast, maximum, where
 
 
@@ -55,9 +55,12 @@ def add_zero(x):
     return x + 0.0, x
 
 
-@rule(when=lambda x, a, b: (has_dtype(x, a), float_dtype(a), float_dtype(b)), exact="excess precision")
+@rule(
+    when=lambda x, a, b: (has_dtype(x, a), float_dtype(a), float_dtype(b), not_absorbed(x, b)),
+    exact="excess precision",
+)
 def cast_there_and_back(x, a: "dtype", b: "dtype"):
-    """a(b(x)) = x for x of dtype a: a rounding in between is dropped"""
+    """a(b(x)) = x for x of dtype a: a rounding in between is dropped, but for one that makes masked rows alike"""
     return cast(cast(x, b), a), x
 
 
