@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import WeakValueDictionary
 
 PAIR = "pair of "  # prefix of a rescaled state's dtype: a (scale, mantissa) pair meaning mantissa · e^scale
@@ -199,9 +200,10 @@ def rename_dims(root: Term, mapping: dict[Dim, Dim]) -> Term:
     return rebuild(root, change)
 
 
-def reduces(root: Term) -> list[Term]:
-    """Every distinct reduction in the term, inner ones first."""
-    return [t for t in subterms(root) if t.op == "reduce"]
+@lru_cache(4096)
+def reduces(root: Term) -> tuple[Term, ...]:
+    """Every distinct reduction in the term, inner ones first. Kept, as planning asks again and again."""
+    return tuple(t for t in subterms(root) if t.op == "reduce")
 
 
 def factors(product: Term) -> list[Term]:

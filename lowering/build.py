@@ -168,7 +168,8 @@ class _Builder:
     def kernel(self, stores: tuple[Store, ...], name: str) -> Kernel:
         terms = [store.term for store in stores]
         rows, held, grid = self.shape(stores)
-        if again := [d.name for d in grid if d.size != 1 and d in repeated_dims(terms, self.held)]:
+        repeated = repeated_dims(terms, self.held)
+        if again := [d.name for d in grid if d.size != 1 and d in repeated]:
             raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
         loops = tuple(self.mapped(loop, rows, grid, terms) for loop in _loops(terms, rows, held, self.held))
         nodes = loop_reductions(terms, self.held) if loops else [n for term in terms for n in computed(term)]
@@ -262,7 +263,8 @@ class _Builder:
             others = paired_dims(terms) | beside_long(terms, most)
             short = [d for d in short if d not in others][-1:]
         held = _fitting(short, [store.order for store in stores], self.held)
-        again = [d for d in order if d in repeated_dims(terms, self.held) and not is_long(d, self.held) and d.size != 1]
+        repeated = repeated_dims(terms, self.held)
+        again = [d for d in order if d in repeated and not is_long(d, self.held) and d.size != 1]
         if prod(d.size for d in {*again, *held}) <= TOGETHER:
             held = [d for d in order if d in again or d in held]
         choices = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from ..egraph.affine import affine, bounds, length
@@ -58,6 +59,7 @@ def _largest(body: Term, rows: Dim, loop: Dim, known: frozenset[Dim]) -> Iterato
             stack.extend(fresh)
 
 
+@lru_cache(4096)
 def by_difference(node: Term, rows: Dim, loop: Dim) -> bool:
     """Whether both coordinates occur in sums alone in which their factors cancel."""
     waiting, seen = [node], {node}

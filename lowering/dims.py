@@ -6,6 +6,7 @@ Pure functions over terms, without sizes of a run. build.py chooses a kernel's s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from math import prod
 
 from ..egraph.cost import INNER, contracts
@@ -32,15 +33,19 @@ def every_reduction(terms: Iterable[Term]) -> list[Term]:
     return list(dict.fromkeys(r for term in terms for r in reduces(term)))
 
 
-def loop_dims(terms: Iterable[Term], held: int) -> set[Dim]:
+def loop_dims(terms: Iterable[Term], held: int) -> frozenset[Dim]:
     """The reduced dims that are loops: long ones, those of a rescaled state, and those that would make a cube large."""
-    found = every_reduction(terms)
+    return _loop_dims(tuple(every_reduction(terms)), held)
+
+
+@lru_cache(512)
+def _loop_dims(found: tuple[Term, ...], held: int) -> frozenset[Dim]:
     long = {r.attrs[1] for r in found if is_long(r.attrs[1], held)} | _of_cubes(found)
     long |= _of_chains(found, long)
-    return {r.attrs[1] for r in found if r.attrs[0] == "rescaled"} | (long - _contracted_inside(found, long))
+    return frozenset(r.attrs[1] for r in found if r.attrs[0] == "rescaled") | (long - _contracted_inside(found, long))
 
 
-def _of_cubes(found: list[Term]) -> set[Dim]:
+def _of_cubes(found: Sequence[Term]) -> set[Dim]:
     """Dims of sums over cubes: what is computed for the dim, a dim reduced inside and others, as a difference is.
 
     A batch of the sum inside is no other: one place of it is on the grid.
@@ -57,7 +62,7 @@ def _of_cubes(found: list[Term]) -> set[Dim]:
     return dims
 
 
-def _of_chains(found: list[Term], long: set[Dim]) -> set[Dim]:
+def _of_chains(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
     """Dims of products in which a product held whole is a factor: the next one would have all that it gives at once."""
     dims: set[Dim] = set()
     for outer in (r for r in found if is_product(r) and is_long(r.attrs[1], CHAIN)):
@@ -67,7 +72,7 @@ def _of_chains(found: list[Term], long: set[Dim]) -> set[Dim]:
     return dims
 
 
-def _contracted_inside(found: list[Term], long: set[Dim]) -> set[Dim]:
+def _contracted_inside(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
     """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on.
 
     Held whole, as the search's cost takes them to be: the alternative is a loop inside a loop.
@@ -150,6 +155,7 @@ def is_product(r: Term) -> bool:
     return bool(left - right) and bool(right - left)
 
 
+@lru_cache(4096)
 def batch_of(r: Term) -> frozenset[Dim]:
     """Free dims of a sum that both sides of its product have: a matrix product would repeat over them.
 

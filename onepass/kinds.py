@@ -78,10 +78,13 @@ def name_of(node: fx.Node) -> str:
     """The bare name of the operation: "softmax" for F.softmax, x.softmax and aten._softmax alike ("_softmax")."""
     if node.op == "call_method":
         return node.target
-    if node.op != "call_function":
-        return ""
-    schema = getattr(node.target, "_schema", None)
-    return schema.name.rpartition("::")[2] if schema is not None else getattr(node.target, "__name__", "")
+    return _name_of_target(node.target) if node.op == "call_function" else ""
+
+
+@lru_cache(1024)
+def _name_of_target(target) -> str:
+    schema = getattr(target, "_schema", None)
+    return schema.name.rpartition("::")[2] if schema is not None else getattr(target, "__name__", "")
 
 
 def is_aten(node: fx.Node) -> bool:

@@ -6,9 +6,11 @@ checked. Called by fused.py; the command line and the tests call it with terms o
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache as once
 
 from .egraph import ledger
 from .egraph.certificate import Derivation, check
@@ -26,6 +28,7 @@ from .lowering.plan import NotPlannable, Plan, Store
 from .rules import ADDED, ALL, PHASES
 from .told import simplifying
 
+log = logging.getLogger(__name__)
 KEPT_AS_DATA = "kept as data, as NaN is told from numbers"
 
 
@@ -73,6 +76,7 @@ def optimize_all(
     Of our laws only those are used that the ledger calls proved as they stand.
     Raises NotPlannable, or EngineError if the search fails.
     """
+    _say_unproved()
     given = resolve([result.term for result in results], rules)
     directed, searched = divide(given.rules)
     laws = simplifying([result.term for result in results])
@@ -92,6 +96,14 @@ def optimize_all(
     plan = plan_stores(stores, fired, asked=[r.term for r in results])
     passes = found.passes_before, found.passes_after
     return Optimized(captured, found.terms, plan, fired, statistics, *passes, derivations)
+
+
+@once
+def _say_unproved() -> None:
+    """One warning for laws that were edited since they were proved: without them little is fused."""
+    if names := ledger.unproved(ALL):
+        said = "the ledger does not call them proved as they stand; `python -m onepass prove` decides them"
+        log.warning("onepass: %s of %s laws are not used: %s", len(names), len(ALL), said)
 
 
 def resolve(terms: Sequence[Term], rules: Sequence[Rule | PatternRule], device: str | None = None) -> Grounded:

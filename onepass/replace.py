@@ -100,8 +100,11 @@ def rewrite(
     for number in range(len(regions)):
         attempt(number, lambda region, number=number: answered(number, region))
     given: dict[fx.Node, fx.Node] = {}
+    switched = len(set(s.recorded.values())) > 1
     for number in () if dry else sorted(answers, reverse=True):
-        put = lambda region, n=number, found=answers[number]: insert(graph, region, found, stands[n], given, options)
+        put = lambda region, n=number, found=answers[number]: insert(
+            graph, region, found, stands[n], given, options, switched
+        )
         attempt(number, put)
     for number, answer in sorted(answers.items()):
         if answer.key not in reports and sources:
@@ -195,11 +198,18 @@ def _strides(node: fx.Node) -> tuple[int | str, ...]:
 
 
 def insert(
-    graph: fx.Graph, region, answer: Fused, stands: fx.Node, given: dict[fx.Node, fx.Node], options: Options
+    graph: fx.Graph,
+    region,
+    answer: Fused,
+    stands: fx.Node,
+    given: dict[fx.Node, fx.Node],
+    options: Options,
+    switched: bool,
 ) -> Fused:
     """Puts the call where the first result is used, or in front of what must come behind it.
 
     `given` has what other regions' calls give for their outputs, which may be inputs here, and gets this one's.
+    `switched`: gradients are recorded in one part of the graph and not in another.
 
     Inputs that come later move up: a region where that would change something was refused. Only the region's own nodes
     are erased: fx would take an in-place operation whose result is unused for dead code.
@@ -207,7 +217,7 @@ def insert(
     region = replace(region, inputs=tuple(given.get(n, n) for n in region.inputs))
     tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
     sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
-    place = _place(graph, region, (*region.inputs, *sizes), stands)
+    place = _place(graph, region, (*region.inputs, *sizes), stands, switched)
     with graph.inserting_before(place):
         given_to = (tensors, answer.text, sizes, _sources(tensors, options))
         call = graph.call_function(torch.ops.onepass.region.default, given_to)
@@ -242,15 +252,15 @@ def _from_outside(node: fx.Node) -> str:
     return node.name if node.op in ("placeholder", "get_attr") else ""
 
 
-def _place(graph: fx.Graph, region, needed, stands: fx.Node) -> fx.Node:
+def _place(graph: fx.Graph, region, needed, stands: fx.Node, switched: bool) -> fx.Node:
     """The first user outside, or what has to come behind: in front of it all that is needed is moved. Raises Refusal.
 
     Calls of other regions may use this one's results earlier than its own nodes were used.
     """
     place = {node: k for k, node in enumerate(graph.nodes)}
     first = min((first_user(region, place), stands), key=lambda node: place.get(node, len(place)))
-    moving, on = late(needed, first, place), recording(place)
-    if not on[first] and records((*moving, *region.outputs), on):
+    moving, on = late(needed, first, place), recording(place) if switched else {}
+    if on and not on[first] and records((*moving, *region.outputs), on):
         reason = "the region's first result is used under no_grad, in front of what needs gradients"
         raise Refusal(reason, where_of(region.anchor), "no_grad")
     for node in moving:

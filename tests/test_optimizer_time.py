@@ -62,6 +62,23 @@ def several(count):
     return attend, [torch.randn(2, 17, 8), *(torch.randn(17, 17) for _ in range(count))]
 
 
+def alike(count):
+    """As many regions, all like one another."""
+
+    def attend(q, *biases):
+        for bias in biases:
+            q = q + torch.softmax(q @ q.mT * 0.1 + bias, -1) @ q
+        return q
+
+    return attend, several(count)[1]
+
+
+def test_distinct_layers_take_a_fifth_of_a_second_each_and_equal_ones_ten_milliseconds(seconds):
+    few, many = seconds(*alike(2)), seconds(*alike(102))
+    assert (many - few) / 100 <= 0.01
+    assert seconds(*several(20)) / 20 <= 0.2
+
+
 @pytest.mark.parametrize("name", LARGEST)
 def test_the_largest_variants_take_a_second_at_most(name, seconds):
     (variant,) = (v for v in every() if v.name == name)
