@@ -102,10 +102,8 @@ def rewrite(
     given: dict[fx.Node, fx.Node] = {}
     switched = len(set(s.recorded.values())) > 1
     for number in () if dry else sorted(answers, reverse=True):
-        put = lambda region, n=number, found=answers[number]: insert(
-            graph, region, found, stands[n], given, options, switched
-        )
-        attempt(number, put)
+        more = (answers[number], stands[number], given, options, switched)
+        attempt(number, lambda region, more=more: insert(graph, region, *more))
     for number, answer in sorted(answers.items()):
         if answer.key not in reports and sources:
             answer = fused.with_sources(answer)
