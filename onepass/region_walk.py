@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -61,6 +62,11 @@ class Survey:
     axes: dict[fx.Node, axes.Axes | None]
     mixed: dict[fx.Node, tuple[int | torch.SymInt, ...]]
     recorded: dict[fx.Node, bool]
+
+    @cached_property
+    def switched(self) -> bool:
+        """Whether gradients are recorded in one part of the graph and not in another."""
+        return len(set(self.recorded.values())) > 1
 
 
 def survey(graph: fx.Graph) -> Survey:

@@ -100,9 +100,8 @@ def rewrite(
     for number in range(len(regions)):
         attempt(number, lambda region, number=number: answered(number, region))
     given: dict[fx.Node, fx.Node] = {}
-    switched = len(set(s.recorded.values())) > 1
     for number in () if dry else sorted(answers, reverse=True):
-        more = (answers[number], stands[number], given, options, switched)
+        more = (answers[number], stands[number], given, options, s.switched)
         attempt(number, lambda region, more=more: insert(graph, region, *more))
     for number, answer in sorted(answers.items()):
         if answer.key not in reports and sources:
