@@ -44,19 +44,9 @@ class Checked:
         return "\n".join([*lines, f"checked  {len(self.derivation.steps)} steps"])
 
 
-def certificate(derivation: Derivation, given: tuple[Rule, ...]) -> dict:
-    """The data of one region: the chain, and the given rules that it uses."""
-    used = [rule_to_json(rule) for rule in given if rule.name in derivation.rules]
-    return {"derivation": derivation.to_json(), "rules": used}
-
-
-def recheck(written: Mapping, asked, stored, given: tuple[Rule, ...]) -> None:
-    """Holds a stored result to what is asked: the certificate leads from one to the other. Raises TermError."""
-    derivation = Derivation.from_json(written["derivation"])
-    ends = derivation.start is asked.term and derivation.goal is stored.term
-    if not ends or (asked.output, asked.order) != (stored.output, stored.order):
-        raise TermError("its certificate is of something else")
-    check(derivation, (*ALL, *given))
+def certificate(derivation: Derivation, written: Mapping, given: tuple[Rule, ...]) -> dict:
+    """The data of one region: the chain as it was written, and the given rules that it uses."""
+    return {"derivation": written, "rules": [rule_to_json(rule) for rule in given if rule.name in derivation.rules]}
 
 
 def write(report, path) -> Path:
