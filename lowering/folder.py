@@ -29,7 +29,15 @@ def keeps() -> bool:
 
 def named_folder() -> Path | None:
     """The folder, if one is named."""
-    return Path(os.path.expanduser(_said())) if _said() and keeps() else None
+    return of_this_user(Path(os.path.expanduser(_said()))) if _said() and keeps() else None
+
+
+def of_this_user(folder: Path) -> Path:
+    """The folder; where it belongs to another user, the one in it that is for this user."""
+    try:
+        return folder if is_own(folder.stat()) else folder / f"user-{os.geteuid()}"
+    except OSError:  # it is to be made
+        return folder
 
 
 def write_source(kept: Path | None, name: str, text: str) -> Path | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from . import __version__
 from .egraph.serial import digest
-from .lowering.folder import is_own, keeps, make_own, make_private, named_folder, read_whole, write_whole
+from .lowering.folder import is_own, keeps, make_own, make_private, named_folder, of_this_user, read_whole, write_whole
 
 FORMAT = 2
 LARGEST = 1 << 26  # bytes of an entry
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 def folder() -> Path | None:
     """Where entries live, or None if the cache is switched off. Read at every use: tests and users change it.
 
-    It may be one that other users write to: they can remove an entry, and cannot make one that is read.
+    In a folder of another user's there is one for each. Who may write there can remove an entry, and cannot make one.
     """
     if not keeps() or named_folder():
         return named_folder()
     base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     home = os.path.expanduser("~")  # as it stands for a user without one
-    return Path(base or os.path.join(home, ".cache")) / "onepass" if base or home != "~" else None
+    return of_this_user(Path(base or home, "onepass" if base else ".cache/onepass")) if base or home != "~" else None
 
 
 @cache
@@ -190,15 +190,10 @@ def _signature(key: str, name: str, body: dict) -> str:
     return hmac.new(key.encode(), digest([FORMAT, name, body]).encode(), "sha256").hexdigest()
 
 
-def _key_path(place: Path) -> Path:
-    """In a folder that several users write to, each has a key."""
-    return place / (f"key-{os.geteuid()}" if hasattr(os, "geteuid") else "key")
-
-
 def _signing_key(place: Path) -> str | None:
     """This user's key in this folder; None if there is none, or one that others can read or have put there."""
     try:
-        text, found = read_whole(_key_path(place), 64)
+        text, found = read_whole(place / "key", 64)
     except (OSError, ValueError):
         return None
     private = os.name == "nt" or not stat.S_IMODE(found.st_mode) & 0o077
@@ -208,7 +203,7 @@ def _signing_key(place: Path) -> str | None:
 def _new_signing_key(place: Path) -> str:
     """A key where there is none; of several processes, the first one's. Raises OSError."""
     make_private(place)
-    path, text = _key_path(place), secrets.token_hex(32)
+    path, text = place / "key", secrets.token_hex(32)
     try:
         write_whole(path, text, replaces=False)
     except OSError:  # it is there meanwhile, or was and could not be used, or files have no second names here

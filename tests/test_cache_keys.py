@@ -1,9 +1,12 @@
 """The key that entries of the disk cache are signed by: made once, its user's alone, and never one that others know."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -19,8 +22,7 @@ def folder():
 
 
 def key_of(folder):
-    (path,) = folder.glob("key*")
-    return path
+    return folder / "key"
 
 
 def test_a_key_is_made_once_and_is_its_users_alone(folder):
@@ -62,18 +64,43 @@ def test_a_key_that_others_may_know_signs_nothing(change, folder, caplog):
     assert cache.read("a" * 40) == {"n": 2} and stat.S_IMODE(key_of(folder).lstat().st_mode) == 0o600
 
 
-def test_files_of_other_users_are_left(folder, monkeypatch, caplog):
-    """A key or a folder that another user put there, in a folder that all may write to."""
+def test_a_key_of_another_user_signs_nothing(monkeypatch, caplog):
     cache.write("a" * 40, {"n": 1})
     monkeypatch.setattr(cache, "is_own", lambda found: False)
     assert cache.read("a" * 40) is None and "not signed by this user" in caplog.text
     assert not cache.write("a" * 40, {"n": 2}) and "readable by this user alone" in caplog.text
-    monkeypatch.undo()
-    monkeypatch.setenv("ONEPASS_CACHE", str(folder))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners")
+def test_a_folder_of_another_user_is_not_written_to(folder, monkeypatch, caplog):
+    folder.mkdir()
     monkeypatch.setattr(folders, "is_own", lambda found: False)
+    assert cache.folder() == folder / f"user-{os.geteuid()}"
     assert not cache.write("a" * 40, {"n": 2}) and "not a folder of this user" in caplog.text
-    if hasattr(os, "geteuid") and os.geteuid():
-        assert cache.read("a" * 40) is None and "belongs to another user" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be several users")
+def test_users_of_one_folder_have_entries_of_their_own(monkeypatch, caplog):
+    with tempfile.TemporaryDirectory() as shared:  # its parents can be entered by all
+        os.chmod(shared, 0o1777)
+        monkeypatch.setenv("ONEPASS_CACHE", shared)
+        try:
+            for user in (1001, 1002):
+                os.seteuid(user)
+                assert cache.read("a" * 40) is None
+                assert cache.write("a" * 40, {"by": user}) and cache.read("a" * 40) == {"by": user}
+                os.seteuid(0)
+            assert sorted(path.name for path in Path(shared).iterdir()) == ["user-1001", "user-1002"]
+            planted = Path(shared, "user-1001", "aa", f"{'a' * 40}.json")
+            shutil.copy(Path(shared, "user-1002", "aa", planted.name), planted)
+            for owner, reason in ((1002, "belongs to another user"), (1001, "not what this user signed")):
+                os.chown(planted, owner, owner)
+                os.chmod(planted, 0o644)
+                os.seteuid(1001)
+                assert cache.read("a" * 40) is None and reason in caplog.text
+                os.seteuid(0)
+        finally:
+            os.seteuid(0)
 
 
 def test_where_files_have_no_second_names_a_key_is_made_all_the_same(monkeypatch):
