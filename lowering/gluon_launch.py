@@ -122,7 +122,7 @@ class GluonLauncher(Launcher):
         source = emit(binding, self.plan, schedule, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(places * schedule.residents, prepared.total)
-        function = load(source.text, source.function, self.folder)
+        function = load(source.text, source.function)
         lists, table, words = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
         found, maps = self._known(binding, prepared, schedule, programs, device), ()
         if prepared.tiling is not None:

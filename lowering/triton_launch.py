@@ -1,18 +1,18 @@
 """Runs a Plan with Triton: texts become functions once, and a call prepares its launches once per sizes and strides.
 
 run_triton is the plain entry; Launcher is what a caller keeps for repeated calls. The text of every kernel stays in
-memory where Triton reads it; a folder (argument or ONEPASS_CACHE) gets a copy for people.
+memory where Triton reads it; the folder that ONEPASS_CACHE or ONEPASS_DEBUG_DIR names gets a copy for people.
 """
 
 from __future__ import annotations
 
 import hashlib
 import linecache
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from math import inf, prod
-from pathlib import Path
 
 import torch
 
@@ -32,7 +32,7 @@ from .compat import (
 from .cuts import FEW
 from .default_tiles import default_for, widest
 from .facts import INTERPRETER, Facts
-from .folder import named_folder
+from .folder import named_folder, write_source
 from .gluon_schedule import WARPGROUP
 from .guard_bits import Words, word_plan
 from .map_lists import dealt_items, visit_lists
@@ -43,6 +43,7 @@ from .sizes import UnknownSize, resolve
 from .triton_emit import Source, emit, map_name, reach, roots
 from .tuning import SPILLED, Config, of_few_rows
 
+log = logging.getLogger(__name__)
 INT32 = 2**31
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
 
@@ -52,20 +53,23 @@ class LaunchError(ValueError):
 
 
 @cache
-def load(text: str, function: str, folder: str | None = None):
+def load(text: str, function: str):
     """The @triton.jit function of a text. Triton reads the text back through linecache, so no file is needed."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    name = f"<onepass {function} {digest}>"
-    folder = folder or named_folder()
-    if folder:
-        path = Path(folder) / f"{function}_{digest}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        name = str(path)
+    name = _copied(f"{function}_{digest}.py", text) or f"<onepass {function} {digest}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     namespace = {"__name__": f"onepass_kernel_{digest}"}
     exec(compile(text, name, "exec"), namespace)
     return namespace[function]
+
+
+def _copied(name: str, text: str) -> str:
+    """The path of a copy for people; empty where no folder is named for it, or none can be written there."""
+    try:
+        return str(write_source(named_folder(), name, text) or "")
+    except OSError as error:
+        log.warning("onepass: no copy of %s is written: %s", name, error)
+        return ""
 
 
 @dataclass
@@ -113,8 +117,8 @@ def _unsuited(compiled, device: torch.device, allowed: float) -> str:
 class Launcher:
     """A plan with its configurations: call it with tensors by name and values of the symbolic sizes."""
 
-    def __init__(self, plan: Plan, config: Config | dict[str, Config] | None = None, folder: str | None = None):
-        self.plan, self.folder = plan, folder
+    def __init__(self, plan: Plan, config: Config | dict[str, Config] | None = None):
+        self.plan = plan
         self.configs = config if isinstance(config, dict) else {k.name: config for k in plan.kernels if config}
         self.names = tuple(t.name for t in plan.inputs)
         self._sources: dict[tuple[str, Facts], Source] = {}
@@ -282,7 +286,7 @@ class Launcher:
         mapped = frozenset(map_name(kernel, loop) for loop in tilings)
         machine = INTERPRETER if interpreter_wanted() else architecture(device)
         source = self.source(kernel, Facts(even, wide, mapped, machine, runs_of(roots(kernel), values)))
-        function = load(source.text, source.function, self.folder)
+        function = load(source.text, source.function)
         integers = []
         for argument in source.arguments:
             if argument.size is not None:

@@ -18,6 +18,7 @@ import torch
 
 from . import cache, executors, fused, operator, rivals
 from .agreement import mismatch
+from .measured import Measured
 from .points import NAMES, configuration, needs, predicted, space_of
 from .runner import call_of
 from .trials import Outcome
@@ -54,9 +55,8 @@ def tune_call(asked: Asked, trial: Callable[[tuple], Trial], budget: int, gluon:
     prior = lambda point: predicted(kernels, configuration(point), sizes)
     history = tune(space, trial, budget, prior, seed, lambda point: needs(kernels, configuration(point)))
     if history.best is not None:
-        entry = cache.read(asked.found.key) or {}
         settings = dict(zip(NAMES, history.best.point))
-        cache.update(asked.found.key, tuned={**entry.get("tuned", {}), asked.size: settings})
+        cache.update(asked.found.key, tuned={**Measured.read(asked.found.key).tuned, asked.size: settings})
     return history
 
 

@@ -1,34 +1,46 @@
 """The disk cache: one small JSON file per key, data only, written beside and renamed into place.
 
-Nothing here can fail a caller: a folder that cannot be written, a full disk or a damaged file is a logged miss. The
-folder is $ONEPASS_CACHE, else onepass/ in the user's cache folder; $ONEPASS_CACHE=off keeps nothing.
+Nothing here can fail a caller: a folder that cannot be written, a full disk or a damaged file is a logged miss. So is
+an entry that was edited or planted: each is signed, name and content, by a key that only its user can read. Who can
+read that key can sign; what is read is therefore checked again where a result depends on it (optimized.py). The folder
+is $ONEPASS_CACHE, else onepass/ in the user's cache folder; $ONEPASS_CACHE=off keeps nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import logging
 import os
+import re
+import secrets
+import stat
 import sys
-import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from . import __version__
 from .egraph.serial import digest
-from .lowering.folder import keeps, named_folder
+from .lowering.folder import is_own, keeps, make_own, make_private, named_folder, of_this_user, read_whole, write_whole
 
-FORMAT = 1
+FORMAT = 2
+LARGEST = 1 << 26  # bytes of an entry
+CODE = (".py", ".toml", ".json")  # code, and the tables that it reads
 log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Where entries live, or None if the cache is switched off. Read at every use: tests and users change it."""
+    """Where entries live, or None if the cache is switched off. Read at every use: tests and users change it.
+
+    In a folder of another user's there is one for each. Who may write there can remove an entry, and cannot make one.
+    """
     if not keeps() or named_folder():
         return named_folder()
     base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "onepass"
+    home = os.path.expanduser("~")  # as it stands for a user without one
+    return of_this_user(Path(base or home, "onepass" if base else ".cache/onepass")) if base or home != "~" else None
 
 
 @cache
@@ -44,16 +56,21 @@ def versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "none"
-    return {**found, "source": _source_digest()}
-
-
-def _source_digest() -> str:
-    """A name for onepass's own code, laws included: an edited checkout never meets what its older self stored."""
     from . import egraph, lowering, rules
 
-    parts = [Path(__file__).parent, *(Path(part.__file__).parent for part in (egraph, lowering, rules))]
-    sources = {f"{n} {file.name}": file for n, part in enumerate(parts) for file in part.glob("*.py")}
-    return digest([[name, hashlib.sha256(sources[name].read_bytes()).hexdigest()] for name in sorted(sources)])
+    return {**found, "source": code_digest(sys.modules[__package__], egraph, lowering, rules)}
+
+
+def code_digest(*packages) -> str:
+    """A name for all that packages decide by: an edited checkout never meets what its older self stored."""
+    found = []
+    for package in packages:
+        folder = Path(package.__file__).parent
+        for file in sorted(folder.rglob("*")):
+            if file.suffix in CODE and "__pycache__" not in file.parts and file.is_file():
+                place = file.relative_to(folder).as_posix()
+                found.append([package.__name__, place, hashlib.sha256(file.read_bytes()).hexdigest()])
+    return digest(found)
 
 
 def capability(device) -> str:
@@ -74,18 +91,21 @@ def key(text: str, device) -> str:
 
 def read(name: str) -> dict | None:
     """The entry, or None if there is none that can be trusted."""
-    path = _path(name)
-    if path is None:
+    place = folder()
+    if place is None:
         return None
+    path = _path(place, name)
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        entry = json.loads(read_whole(path, LARGEST)[0])
         if not isinstance(entry, dict) or entry.get("key") != name or entry.get("format") != FORMAT:
             raise ValueError("not an entry of this cache")
-        body = entry["body"]
-        if not isinstance(body, dict) or digest(body) != entry["digest"]:
-            raise ValueError("its content is damaged")
+        body, key = entry["body"], _signing_key(place)
+        if not isinstance(body, dict) or key is None:
+            raise ValueError("it is not signed by this user" if key is None else "its content is damaged")
+        if not hmac.compare_digest(_signature(key, name, body).encode(), str(entry["signature"]).encode()):
+            raise ValueError("its content is not what this user signed")
         return body
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, RecursionError) as error:
         log.warning("onepass: cache entry %s is left unread: %s", path, error)
@@ -94,21 +114,18 @@ def read(name: str) -> dict | None:
 
 def write(name: str, body: dict) -> bool:
     """Stores the entry whole or not at all; False if it could not be stored."""
-    path = _path(name)
-    if path is None:
+    place = folder()
+    if place is None:
         return False
-    temporary = None
+    path = _path(place, name)
     try:
-        text = json.dumps({"format": FORMAT, "key": name, "digest": digest(body), "body": body}, sort_keys=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
+        make_own(path.parent)
+        signature = _signature(_signing_key(place) or _new_signing_key(place), name, body)
+        entry = {"format": FORMAT, "key": name, "signature": signature, "body": body}
+        write_whole(path, json.dumps(entry, sort_keys=True))
         return True
     except (OSError, TypeError, ValueError) as error:
         log.warning("onepass: cache entry %s is not stored: %s", path, error)
-        _unlink(temporary)
         return False
 
 
@@ -120,26 +137,79 @@ def update(name: str, **changes) -> bool:
 
 def forget(name: str) -> None:
     """Removes one entry."""
-    _unlink(_path(name))
+    place = folder()
+    if place is not None:
+        _unlink(_path(place, name))
 
 
 def clear() -> int:
     """Removes every entry of this cache, nothing else; the number removed."""
     place = folder()
-    entries = [] if place is None else list(place.glob("*/*.json"))
+    entries = [] if place is None else [p for p in place.glob("*/*.json") if _is_entry(p)]
     for entry in entries:
         _unlink(entry)
     return len(entries)
 
 
-def _path(name: str) -> Path | None:
-    place = folder()
-    return None if place is None else place / name[:2] / f"{name}.json"
+class OfThisVersion:
+    """Entries that are named by their content alone, apart from those that another version has made."""
+
+    @staticmethod
+    def read(name: str) -> dict | None:
+        return read(OfThisVersion.named(name))
+
+    @staticmethod
+    def write(name: str, body: dict) -> bool:
+        return write(OfThisVersion.named(name), body)
+
+    @staticmethod
+    def named(name: str) -> str:
+        return digest([name, versions()])[:40]
 
 
-def _unlink(path) -> None:
+def _path(place: Path, name: str) -> Path:
+    return place / name[:2] / f"{name}.json"
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether `write` names a file so: in a folder that is no link, which could lead anywhere."""
+    name = path.stem
+    named = re.fullmatch("[0-9a-f]{40}", name) is not None and path.parent.name == name[:2]
+    return named and not path.parent.is_symlink()
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+# Signatures -----------------------------------------------------------------------------------------------------------
+
+
+def _signature(key: str, name: str, body: dict) -> str:
+    return hmac.new(key.encode(), digest([FORMAT, name, body]).encode(), "sha256").hexdigest()
+
+
+def _signing_key(place: Path) -> str | None:
+    """This user's key in this folder; None if there is none, or one that others can read or have put there."""
     try:
-        if path is not None:
-            os.unlink(path)
-    except OSError:
-        pass
+        text, found = read_whole(place / "key", 64)
+    except (OSError, ValueError):
+        return None
+    private = os.name == "nt" or not stat.S_IMODE(found.st_mode) & 0o077
+    return text if len(text) == 64 and is_own(found) and private else None
+
+
+def _new_signing_key(place: Path) -> str:
+    """A key where there is none; of several processes, the first one's. Raises OSError."""
+    make_private(place)
+    path, text = place / "key", secrets.token_hex(32)
+    try:
+        write_whole(path, text, replaces=False)
+    except OSError:  # it is there meanwhile, or was and could not be used, or files have no second names here
+        if _signing_key(place) is None:
+            write_whole(path, text)
+    key = _signing_key(place)
+    if key is None:
+        raise PermissionError("no key can be kept here that is readable by this user alone")
+    return key

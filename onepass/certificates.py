@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .assumptions import assumptions
-from .egraph import ledger
 from .egraph.certificate import Derivation, check
 from .egraph.rule import Rule
 from .egraph.serial import rule_from_json, rule_to_json, statement
-from .egraph.term import TermError
 from .errors import OnepassError
 from .rules import ALL
 
@@ -46,19 +44,9 @@ class Checked:
         return "\n".join([*lines, f"checked  {len(self.derivation.steps)} steps"])
 
 
-def certificate(derivation: Derivation, given: tuple[Rule, ...]) -> dict:
-    """The data of one region: the chain, and the given rules that it uses."""
-    used = [rule_to_json(rule) for rule in given if rule.name in derivation.rules]
-    return {"derivation": derivation.to_json(), "rules": used}
-
-
-def recheck(written: Mapping, asked, stored, given: tuple[Rule, ...]) -> None:
-    """Holds a stored result to what is asked: the certificate leads from one to the other. Raises TermError."""
-    derivation = Derivation.from_json(written["derivation"])
-    ends = derivation.start is asked.term and derivation.goal is stored.term
-    if not ends or (asked.output, asked.order) != (stored.output, stored.order):
-        raise TermError("its certificate is of something else")
-    check(derivation, (*ledger.proved(ALL), *given))
+def certificate(derivation: Derivation, written: Mapping, given: tuple[Rule, ...]) -> dict:
+    """The data of one region: the chain as it was written, and the given rules that it uses."""
+    return {"derivation": written, "rules": [rule_to_json(rule) for rule in given if rule.name in derivation.rules]}
 
 
 def write(report, path) -> Path:

@@ -98,12 +98,15 @@ def tuned(settings: Mapping[str, object]) -> Callable:
     from .lowering.schedule.predict import Configuration, layout
     from .lowering.triton_launch import Launcher
     from .lowering.tuning import Config
+    from .points import is_tried
 
     def prepare(found, tensors, call) -> Callable:
         try:
             c = Configuration(**settings)
         except TypeError as error:
             raise NotTuned(f"kept by another version: {error}") from error
+        if not is_tried(settings):
+            raise NotTuned("a setting has a value that is not tried")
         if c.persistent:
             schedules = {k.name: sparing(bind(k), layout(c)) for k in found.plan.kernels}
             made = GluonLauncher(found.plan, schedules=schedules)

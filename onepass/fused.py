@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
+from keyword import iskeyword
 
 from . import cache
 from .assumptions import exactness
-from .certificates import certificate, recheck
+from .certificates import certificate
 from .egraph import ledger
 from .egraph.certificate import Derivation
 from .egraph.rule import Rule
-from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
+from .egraph.serial import digest
 from .egraph.show import show, show_let
 from .egraph.term import TermError
-from .errors import OnepassError, ProgramError
+from .errors import ProgramError
 from .given import unproved
-from .lowering.build import plan_stores
+from .lowering.folder import write_source
 from .lowering.gluon_bind import bind
 from .lowering.guard_bits import packed
 from .lowering.limits import without_clamps
 from .lowering.parts import said
-from .lowering.plan import NotPlannable, Plan, Store
+from .lowering.plan import NotPlannable, Plan
 from .lowering.schedule.solved import Kept
+from .optimized import Optimized
 from .options import Options
 from .program import Atom, Program
 from .report import KernelReport, RegionReport, Step
@@ -51,7 +50,7 @@ _BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
 _LOCK = threading.RLock()
 Strides = tuple[tuple[int | str, ...], ...]  # of every result
 log = logging.getLogger(__name__)
-Kept.store = cache  # schedules that were solved
+Kept.store = cache.OfThisVersion  # schedules that were solved
 
 
 @dataclass(frozen=True)
@@ -186,21 +185,18 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
     found = optimize_all(captured.results, rules=options.rules)
     _require_kernels(found.plan, program, options, hints)
     names = tuple(entry.name for entry in program.inputs)
-    report = _report(key, program, options, found, hints)
-    body = {
-        "results": [
-            [to_json(term), tensor_to_json(r.output), [dim_to_json(d) for d in r.order]]
-            for term, r in zip(found.terms, captured.results, strict=True)
-        ],
-        "names": list(names),
-        "fired": list(found.fired),
-        "report": asdict(report),
-        "validated": [],
-    }
-    stored = cache.write(key, body)
-    report = replace(report, cache="searched now, stored" if stored else "searched now, not stored")
-    form = _form([(term, r.order) for term, r in zip(found.terms, captured.results, strict=True)])
-    return Fused(key, program, options, tuple(map(tuple, strides)), names, found.plan, report, form, captured.required)
+    moved = eager_bytes(program, hints), plan_bytes(found.plan, hints)
+    body = {"names": list(names), "bytes": list(moved), **found.to_data()}
+    said = "searched now, stored" if cache.write(key, body) else "searched now, not stored"
+    return _fused(_report(key, program, options, found, body, said), program, options, strides, names, captured, found)
+
+
+def _fused(report: RegionReport, program, options, strides, names, captured, found: Optimized) -> Fused:
+    """The region with what was found of it."""
+    results = [(term, result.order) for term, result in zip(found.terms, captured.results, strict=True)]
+    form = form_of(*results[0]) if len(results) == 1 else None
+    strides = tuple(map(tuple, strides))
+    return Fused(report.key, program, options, strides, names, found.plan, report, form, captured.required)
 
 
 def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
@@ -219,30 +215,42 @@ def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> N
 
 
 def _restore(key: str, program: Program, options: Options, strides) -> Fused | None:
-    """From the disk, without a search; its certificates are checked again. A damaged entry is a miss."""
+    """From the disk, without a search; its derivations are checked again. What does not fit the program is a miss."""
     from .translate import translate
 
     body = cache.read(key)
     if body is None:
         return None
     try:
-        stores = [
-            Store(from_json(term), tensor_from_json(output), tuple(dim_from_json(d) for d in order))
-            for term, output, order in body["results"]
-        ]
-        said = f"found on disk, no search{_whose_names(program, body['names'])}"
-        report = replace(RegionReport.from_data(body["report"]), cache=said)
-        captured = translate(canonical(program, body["names"]))
-        asked = captured.results
-        plan = plan_stores(stores, tuple(body["fired"]), asked=[result.term for result in asked])
-        for result, store, written in zip(asked, stores, report.certificates, strict=True):
-            recheck(written, result, store, options.rules)
-        form = _form([(store.term, store.order) for store in stores])
-        names = tuple(body["names"])
-        return Fused(key, program, options, tuple(map(tuple, strides)), names, plan, report, form, captured.required)
-    except (OnepassError, TermError, KeyError, TypeError, ValueError) as error:
+        names = _names_of(body["names"], program)
+        captured = translate(canonical(program, names))
+        found = Optimized.from_data(body, captured.results, options.rules)
+        said = f"found on disk, no search{_whose_names(program, names)}"
+        report = _report(key, program, options, found, body, said)
+        return _fused(report, program, options, strides, names, captured, found)
+    except Exception as error:  # of whatever kind: the search does without the entry, and meets what is not its fault
         log.warning("onepass: cache entry %s cannot be used: %s", key, error)
         return None
+
+
+def _names_of(written, program: Program) -> tuple[str, ...]:
+    """The inputs' names under which the region was searched: one for each, and no two alike. Raises ProgramError."""
+    names = tuple(written) if isinstance(written, list) else ()
+    if len(names) != len(program.inputs) or not all(map(_is_name, names)) or len(set(names)) < len(names):
+        raise ProgramError(f"{written!r} are not names of {len(program.inputs)} inputs")
+    return names
+
+
+def _is_name(value) -> bool:
+    return isinstance(value, str) and value.isidentifier() and not iskeyword(value)
+
+
+def _bytes_of(written) -> tuple[int | None, int | None]:
+    """For the report. Raises ProgramError."""
+    match written:
+        case [int() | None as before, int() | None as after]:
+            return before, after
+    raise ProgramError(f"{written!r} are not numbers of bytes")
 
 
 def _whose_names(program: Program, names: Sequence[str]) -> str:
@@ -250,12 +258,9 @@ def _whose_names(program: Program, names: Sequence[str]) -> str:
     return "" if own == list(names) else "; tensors have the names of the equal region that was searched"
 
 
-def _form(results) -> Form | None:
-    return form_of(*results[0]) if len(results) == 1 else None
-
-
-def _report(key: str, program: Program, options: Options, found, hints) -> RegionReport:
-    laws = {rule.name: rule.law for rule in (*ALL, *options.rules)}
+def _report(key: str, program: Program, options: Options, found: Optimized, body: dict, said: str) -> RegionReport:
+    """body: the region's entry. said: where it is from."""
+    written = zip(found.derivations, body["derivations"], strict=True)
     return RegionReport(
         key=key,
         places=_places(program),
@@ -263,16 +268,15 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
         extracted=show_let(*found.terms),
         derivation=steps(found.derivations, options.rules),
         passes=(found.passes_before, found.passes_after),
-        bytes=(eager_bytes(program, hints), plan_bytes(found.plan, hints)),
+        bytes=_bytes_of(body["bytes"]),
         kernels=tuple(_kernel(k) for k in found.plan.kernels),
         statistics=dict(found.statistics),
         executor=options.executor,
         libraries=options.libraries,
         device=program.inputs[0].meta.device if program.inputs else "cpu",
-        cache="searched now",
+        cache=said,
         backward=BACKWARD,
-        proof="\n\n".join(derivation.explained(laws) for derivation in found.derivations),
-        certificates=tuple(certificate(derivation, options.rules) for derivation in found.derivations),
+        certificates=tuple(certificate(derivation, data, options.rules) for derivation, data in written),
         between=found.plan.notes,
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
@@ -281,7 +285,7 @@ def _report(key: str, program: Program, options: Options, found, hints) -> Regio
     )
 
 
-def _unused(name: str, found) -> str:
+def _unused(name: str, found: Optimized) -> str:
     """Why a rule that was given has no step: whoever wrote it wants to know."""
     times = found.statistics.get("matches", {}).get(name, 0)
     return f"rule {name}: " + (f"{times} matches, the form chosen does without it" if times else "it matched nothing")
@@ -297,16 +301,13 @@ def with_sources(found: Fused) -> Fused:
 
 
 def _written(found: Fused, number: int) -> str:
-    """The path of a kernel's source; empty, and said in the log, if it has none or cannot be written."""
+    """The path of a kernel's source; empty where nothing is kept, and, said in the log, if it cannot be written."""
     kernel = found.plan.kernels[number]
     try:
         from .lowering.triton_emit import emit
 
-        place = Path(os.environ.get("ONEPASS_DEBUG_DIR") or (cache.folder() or Path(tempfile.gettempdir())) / "source")
-        place.mkdir(parents=True, exist_ok=True)
-        path = place / f"{kernel.name}_{found.key[:12]}.py"
-        path.write_text(emit(kernel, found.plan).text, encoding="utf-8")
-        return str(path)
+        place, name = cache.folder(), f"{kernel.name}_{found.key[:12]}.py"
+        return str(write_source(place, name, emit(kernel, found.plan).text) or "")
     except Exception as error:  # for reading only: a region without readable source still runs
         log.warning("onepass: no source of kernel %s: %s", kernel.name, error)
         return ""

@@ -1,16 +1,15 @@
 """A user's rules are checked when they are given: proved ones are used, refuted ones are refused with their numbers.
 
 An error here is an error of the call that gave the rules (GraphPass, explain; torch.compile's first call), not of the
-model. A rule is proved once: its verdict is kept by what it says, in this process and in the disk cache.
+model. A rule is proved once: its verdict is kept by what it says, in this process and in the disk cache. A verdict from
+the disk is believed by its signature alone: nothing short of proving it again could tell.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache as once
-from pathlib import Path
 
 from . import __version__, cache
 from .egraph import ledger
@@ -118,9 +117,7 @@ def _key(rule: Rule) -> str:
 
 @once
 def _provers() -> str:
-    """A name for the code that decides: a verdict of another version is not taken over."""
+    """A name for the code that decides, and for what it reads: a verdict of another version is not taken over."""
     from . import egraph, proofs
 
-    folders = [Path(part.__file__).parent for part in (egraph, proofs)]
-    files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
-    return digest([__version__, [[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in files]])
+    return digest([__version__, cache.code_digest(egraph, proofs)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache as once
 
 from .egraph import ledger
@@ -23,40 +22,13 @@ from .egraph.pattern_rule import PatternRule
 from .egraph.rule import Rule
 from .egraph.search import search
 from .egraph.term import Dim, Tensor, Term
-from .lowering.build import plan_stores
-from .lowering.plan import NotPlannable, Plan, Store
+from .lowering.plan import NotPlannable, Store
+from .optimized import Optimized, planned
 from .rules import ADDED, ALL, PHASES
 from .told import simplifying
 
 log = logging.getLogger(__name__)
 KEPT_AS_DATA = "kept as data, as NaN is told from numbers"
-
-
-@dataclass(frozen=True)
-class Optimized:
-    """Per result: what was `captured`, normalised, the extracted `terms`, and the derivation from as it was captured.
-
-    `fired` names the rules of all derivations, in order.
-    """
-
-    captured: tuple[Term, ...]
-    terms: tuple[Term, ...]
-    plan: Plan
-    fired: tuple[str, ...]
-    statistics: dict
-    passes_before: int
-    passes_after: int
-    derivations: tuple[Derivation, ...]
-
-    @property
-    def term(self) -> Term:
-        """The first result's extracted form."""
-        return self.terms[0]
-
-    @property
-    def derivation(self) -> Derivation:
-        """The first result's derivation."""
-        return self.derivations[0]
 
 
 def optimize(term: Term, output: Tensor, order: tuple[Dim, ...], *args, **kwargs) -> Optimized:
@@ -88,14 +60,10 @@ def optimize_all(
     every = (*(ledger.proved(ALL) if phases is None else ALL), *given.rules)
     pairs = zip(results, found.terms, strict=True)
     derivations = tuple(certify(r.term, normaliser, term, found.fired, every) for r, term in pairs)
-    fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
     statistics |= {"declined": given.declined} if given.declined else {}
     statistics |= {} if set(ledger.proved(ADDED)) <= {*laws} else {"added masks": KEPT_AS_DATA}
-    stores = [replace(r, term=t) for r, t in zip(results, found.terms, strict=True)]
-    plan = plan_stores(stores, fired, asked=[r.term for r in results])
-    passes = found.passes_before, found.passes_after
-    return Optimized(captured, found.terms, plan, fired, statistics, *passes, derivations)
+    return planned(results, captured, derivations, statistics, (found.passes_before, found.passes_after))
 
 
 @once

@@ -7,6 +7,7 @@ Used by autotune.py and by bench/.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache, lru_cache
 from math import inf
@@ -22,6 +23,17 @@ SEARCHED = {f.name: f.metadata["values"] for f in fields(Schedule) if f.metadata
 KNOWN = {name: SEARCHED[name] for name in ("queries", *KNOBS) if name in SEARCHED}
 PLAIN = {"rows": (64, 128, 256), "columns": (32, 64, 128), "warps": (4, 8), "stages": (1, 2, 3, 4)}
 NAMES = ("executor", *PLAIN, *KNOWN)
+GROUPS = sorted(SEARCHED["consumers"])
+SCHEDULED = {
+    "rows": tuple(64 * n for n in GROUPS), "columns": SEARCHED["tile"], "warps": tuple(4 * n for n in GROUPS),
+    "stages": SEARCHED["depth"],
+}  # fmt: skip
+SETTINGS = {"executor": ("ptr", "gluon"), **{name: (*PLAIN[name], *SCHEDULED[name]) for name in PLAIN}, **KNOWN}
+
+
+def is_tried(settings: Mapping[str, object]) -> bool:
+    """Whether each setting has a value that a search tries."""
+    return all(name in SETTINGS and value in SETTINGS[name] for name, value in settings.items())
 
 
 def configuration(point: tuple) -> Configuration:
@@ -55,19 +67,11 @@ def space_of(kernels: tuple[Kernel, ...], sizes: dict, executors: tuple[str, ...
     """Everything that may be tried, with these executors."""
     values = {"executor": executors, **{name: () for name in PLAIN}}
     for executor in executors:
-        mine = PLAIN if executor == "ptr" else _columns_of_schedules()
+        mine = PLAIN if executor == "ptr" else SCHEDULED
         values |= {name: tuple(dict.fromkeys((*values[name], *mine[name]))) for name in PLAIN}
     values |= KNOWN if "gluon" in executors else {name: KNOWN[name][:1] for name in KNOWN}
     parameters = tuple(Parameter(name, tuple(values[name])) for name in NAMES)
     return Space(parameters, tuple(_constraints(kernels, sizes)))
-
-
-def _columns_of_schedules() -> dict[str, tuple]:
-    groups = sorted(SEARCHED["consumers"])
-    return {
-        "rows": tuple(64 * n for n in groups), "warps": tuple(4 * n for n in groups),
-        "columns": SEARCHED["tile"], "stages": SEARCHED["depth"],
-    }  # fmt: skip
 
 
 def _constraints(kernels: tuple[Kernel, ...], sizes: dict):

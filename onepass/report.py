@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from .egraph.certificate import Derivation
 from .report_text import page, region_lines, report_lines
 
 
@@ -25,17 +26,19 @@ class Step:
 
 
 class Steps(tuple[Step, ...]):
-    """The rules of a derivation in order of first use; printed, it is the whole derivation as readable mathematics."""
+    """The rules of derivations in order of first use; printed, it is the whole derivations as readable mathematics."""
 
-    text: str
+    certificates: tuple[dict, ...]
 
-    def __new__(cls, steps=(), text: str = ""):
+    def __new__(cls, steps=(), certificates: tuple[dict, ...] = ()):
         made = super().__new__(cls, steps)
-        made.text = text
+        made.certificates = certificates
         return made
 
     def __str__(self) -> str:
-        return self.text or "nothing was derived"
+        laws = {step.rule: step.law for step in self}
+        derivations = (Derivation.from_json(written["derivation"]) for written in self.certificates)
+        return "\n\n".join(d.explained(laws) for d in derivations) or "nothing was derived"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One launch: parallel dims, loops in order, where its source lies (empty: not emitted), its form on Hopper.
+    """One launch: parallel dims, loops in order, where its source lies (empty: nowhere), its form on Hopper.
 
     masks: for each loop with a mask, the coordinates that are visited: ranges, a block map, or all, tested.
     parts: how its loops are shared out over more programs, where sizes leave it few.
@@ -74,7 +77,7 @@ class KernelReport:
 class RegionReport:
     """One fused region. Bytes are None where a size is not known; `notes` say what went wrong and was survived.
 
-    proof: the derivations as readable mathematics; certificates: the same as data, for `python -m onepass verify`.
+    certificates: the derivations as data, for `python -m onepass verify`.
     around: what stands in front of the inputs and behind the result, and whether the kernels compute it.
     between: what kernels store for each other, and which masks are classed by a map, with the reason.
     executor is what was asked for; ran: who ran last in this process, empty if nobody did; device: of its inputs;
@@ -95,7 +98,6 @@ class RegionReport:
     backward: str
     notes: tuple[str, ...] = ()
     count: int = 1
-    proof: str = ""
     certificates: tuple[dict, ...] = ()
     ran: str = ""
     around: tuple[str, ...] = ()
@@ -104,7 +106,7 @@ class RegionReport:
     libraries: bool = True
 
     def __post_init__(self):
-        object.__setattr__(self, "derivation", Steps(self.derivation, self.proof))
+        object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -118,14 +120,6 @@ class RegionReport:
 
     def __str__(self) -> str:
         return "\n".join(region_lines(self))
-
-    @classmethod
-    def from_data(cls, data: dict) -> RegionReport:
-        """The record that `asdict` and JSON made plain. Raises TypeError or KeyError for anything else."""
-        kept = {f.name: data[f.name] for f in fields(cls)}
-        kept["derivation"] = tuple(Step(**step) for step in data["derivation"])
-        kept["kernels"] = tuple(KernelReport(**_tuples(kernel)) for kernel in data["kernels"])
-        return cls(**_tuples(kept))
 
 
 @dataclass(frozen=True)
@@ -149,7 +143,7 @@ class Report:
     @property
     def derivation(self) -> Steps:
         steps = (step for region in self.regions for step in region.derivation)
-        return Steps(steps, "\n\n".join(str(region.derivation) for region in self.regions))
+        return Steps(steps, tuple(c for region in self.regions for c in region.certificates))
 
     @property
     def passes(self) -> tuple[int, int]:
@@ -179,6 +173,8 @@ class Report:
     def json(self) -> str:
         """Everything as JSON text."""
         data = asdict(self) | {"passes": self.passes, "bytes": self.bytes}
+        for written, region in zip(data["regions"], self.regions, strict=True):
+            written["proof"] = str(region.derivation)
         return json.dumps(data | {"assumptions": self.assumptions, "trusted": self.trusted}, indent=1, default=str)
 
     def html(self, path) -> Path:
@@ -248,7 +244,3 @@ def forget() -> None:
 
 def _sum(counts):
     return None if any(c is None for c in counts) else sum(counts)
-
-
-def _tuples(data: dict) -> dict:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}

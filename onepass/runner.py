@@ -20,6 +20,7 @@ from .egraph.term import all_dims, subterms
 from .errors import OnepassError
 from .fused import Carried, Fused
 from .lowering.plan import Plan
+from .measured import Measured
 from .sizes import value_of
 from .traffic import SWELLS, swells
 
@@ -104,10 +105,8 @@ class Runner:
         self.ran = ""
         self.orders: dict[torch.device, tuple[str, ...]] = {}
         self.ready: dict[tuple, tuple[str, Callable[[Tensors], list[torch.Tensor]]]] = {}
-        entry = cache.read(found.key) or {}
-        self.validated: set[str] = set(entry.get("validated", ()))
-        self.choices: dict[str, tuple[str, float]] = _choices(entry.get("choices"))
-        self.tuned: dict[str, dict] = dict(entry.get("tuned") or {})
+        kept = Measured.read(found.key)
+        self.validated, self.choices, self.tuned = kept.validated, kept.choices, kept.tuned
         self.seen: set[str] = set()
         self.undecided: Counter[str] = Counter()
         report.attach(found.report)
@@ -302,14 +301,6 @@ class Runner:
             return executors.EXECUTORS["tiled"](self.found, tensors, call)(tensors)
         except torch.OutOfMemoryError:
             return executors.original(self.found, tensors, call)(tensors)
-
-
-def _choices(stored) -> dict[str, tuple[str, float]]:
-    """What an entry of the cache says was measured; nothing if it is not what `fastest` gives."""
-    try:
-        return {str(size): (str(name), float(part)) for size, (name, part) in dict(stored or {}).items()}
-    except (TypeError, ValueError):
-        return {}
 
 
 def _specialisation(tensors: Tensors, sizes: dict[str, int]) -> str:

@@ -93,11 +93,16 @@ def _result(value: Value, number: int, program: Program) -> Store:
     meta = value.meta
     if meta.dtype not in FLOATING:
         raise Refusal(f"the region's result is {meta.dtype}, not floating", _where(program), "dtype")
-    name = f"output{number or ''}"
+    name = _free(f"output{number or ''}", {i.name for i in program.inputs})
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
     pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), kind_of(meta.dtype)))
     pulled = pieces.in_pieces(simplify_under_conditions(pulled))
     return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with a line behind it for each input that has it."""
+    return _free(f"{name}_", taken) if name in taken else name
 
 
 def _where(program: Program) -> str:

@@ -10,7 +10,7 @@ import torch
 import onepass
 from onepass import cache, fused, operator, report
 from onepass.backend import onepass_backend
-from onepass.egraph.serial import from_json, rule_from_json, rule_to_json, to_json
+from onepass.egraph.serial import digest, from_json, rule_from_json, rule_to_json, to_json
 from onepass.egraph.term import TermError
 from onepass.rules import ALL
 
@@ -37,8 +37,8 @@ def run(size=300):
     """Compiles and runs once, as in a new process; how it was found, and whether it is right."""
     new_process()
     arguments = [torch.randn(1, 2, size, 16) for _ in range(3)]
-    result = torch.compile(attention, backend=onepass_backend, options={"inner": "eager"})(*arguments)
-    torch.testing.assert_close(result, attention(*arguments), rtol=1e-4, atol=1e-5)
+    compiled = torch.compile(attention, backend=onepass_backend, options={"inner": "eager"})
+    torch.testing.assert_close(compiled(*arguments), attention(*arguments), rtol=1e-4, atol=1e-5)
     (region,) = report.reports()[0].regions
     return region
 
@@ -69,53 +69,37 @@ def test_entries_are_data_and_name_no_user_file_as_code(folder):
     run()
     (entry,) = entries(folder)
     body = json.loads(entry.read_text())["body"]
-    assert from_json(body["results"][0][0]).dims
-    assert body["fired"]
+    assert set(body) == {"names", "bytes", "derivations", "normal", "passes", "statistics"}
+    assert from_json(body["derivations"][0]["goal"]).dims
+
+
+# Entries that somebody without this user's key changed or put there ---------------------------------------------------
 
 
 def damage_json(path):
     path.write_text("{")
 
 
-def damage_term(path):
+def damage_content(path):
+    path.write_text(path.read_text().replace('"statistics"', '"satistics"', 1))
+
+
+def an_older_signature(path):
+    """As entries were signed once: by what everybody can work out."""
     entry = json.loads(path.read_text())
-    entry["body"]["results"][0][0]["nodes"][0][0] = "launch_missiles"
-    entry["digest"] = onepass.egraph.serial.digest(entry["body"])
+    entry["signature"] = entry["digest"] = digest(entry["body"])
     path.write_text(json.dumps(entry))
 
 
-def damage_digest(path):
-    path.write_text(path.read_text().replace('"fired"', '"fried"', 1))
-
-
-def redone(path, change):
-    """An entry that somebody changed and signed again: only its certificate can tell."""
+def no_signature(path):
     entry = json.loads(path.read_text())
-    change(entry["body"])
-    entry["digest"] = onepass.egraph.serial.digest(entry["body"])
+    del entry["signature"]
     path.write_text(json.dumps(entry))
 
 
-def damage_goal(path):
-    """The region as it was captured in place of the form that was derived: right, but not what is certified."""
-
-    def change(body):
-        body["results"][0][0] = body["report"]["certificates"][0]["derivation"]["start"]
-
-    redone(path, change)
-
-
-def damage_constant(path):
-    assert '"0.25"' in path.read_text()
-    redone(path, lambda body: body.update(json.loads(json.dumps(body).replace('"0.25"', '"0.5"'))))
-
-
-def drop_a_step(path):
-    redone(path, lambda body: body["report"]["certificates"][0]["derivation"]["steps"].pop())
-
-
-def drop_certificate(path):
-    redone(path, lambda body: body["report"].update(certificates=[]))
+def another_key(path):
+    (key,) = path.parent.parent.glob("key*")
+    key.unlink()
 
 
 def empty(path):
@@ -131,13 +115,30 @@ def other_key(path):
     path.write_text(json.dumps({**entry, "key": "0" * 40}))
 
 
+def of_another_name(path):
+    """Whole and signed, but as the entry of another name."""
+    body = cache.read(path.stem)
+    cache.write("0" * 40, body)
+    path.write_text((path.parent.parent / "00" / f"{'0' * 40}.json").read_text().replace("0" * 40, path.stem))
+
+
+def too_large(path):
+    path.write_text(path.read_text() + " " * cache.LARGEST)
+
+
 def a_folder(path):
     path.unlink()
     path.mkdir()
 
 
-DAMAGES = [damage_json, damage_term, damage_digest, empty, binary, other_key, a_folder]
-DAMAGES += [damage_goal, damage_constant, drop_a_step, drop_certificate]
+def a_link(path):
+    """What is not this user's to read must not be read through an entry, so no link is followed."""
+    path.rename(path.with_suffix(".whole"))
+    path.symlink_to(path.with_suffix(".whole"))
+
+
+DAMAGES = [damage_json, damage_content, an_older_signature, no_signature, another_key, empty, binary, other_key]
+DAMAGES += [of_another_name, too_large, a_folder, a_link]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -148,6 +149,9 @@ def test_a_damaged_entry_is_a_miss(folder, damage):
     assert "searched now" in run().cache
     if damage is not a_folder:
         assert "found on disk" in run().cache, "the entry was written anew"
+
+
+# Entries of equal programs, and folders that keep nothing -------------------------------------------------------------
 
 
 def test_inputs_of_other_names_find_the_entry(folder, no_search):
@@ -217,11 +221,18 @@ def test_equal_programs_under_other_names_share_an_entry(folder):
     torch.testing.assert_close(result, renamed(*arguments), rtol=1e-4, atol=1e-5)
 
 
-def test_clear_removes_entries_and_nothing_else(folder):
+def test_clear_removes_entries_and_nothing_else(folder, tmp_path):
     run()
-    (folder / "mine.txt").write_text("kept")
+    mine = [folder / "mine.txt", folder / "mine" / "mine.json", tmp_path / "elsewhere" / f"{'aa' * 20}.json"]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("kept")
+    (folder / "aa").symlink_to(tmp_path / "elsewhere")
     assert cache.clear() == 1
-    assert entries(folder) == [] and (folder / "mine.txt").read_text() == "kept"
+    assert [path.read_text() for path in mine] == ["kept"] * 3
+
+
+# Terms and rules as data ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("law", ALL, ids=lambda law: law.name)

@@ -335,7 +335,7 @@ def test_a_foreign_law_is_named(tmp_path):
 
     x = load(Tensor("x", "float32", (7,)), iota(J))
     derivation = derive(x + x, x * 2.0, [doubled])
-    region = {"at": ["here:1"], **certificate(derivation, (doubled,))}
+    region = {"at": ["here:1"], **certificate(derivation, derivation.to_json(), (doubled,))}
     path = tmp_path / "foreign.json"
     path.write_text(json.dumps({"onepass certificate": 1, "regions": [region]}))
     (checked,) = verify(path)

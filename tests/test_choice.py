@@ -1,6 +1,6 @@
 """The settings of a Hopper kernel: where each is from, that what is solved runs, that what ships is what is solved."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 
 import pytest
@@ -185,6 +185,38 @@ def test_what_was_solved_is_kept(monkeypatch):
     solving._solved.cache_clear()
     assert solved(problem, 1, 64) == first
     solving._solved.cache_clear()
+
+
+FORGED = {
+    "no status": lambda kept: kept.pop("status"),
+    "a status that is none": lambda kept: kept.update(status="proved"),
+    "times of nothing": lambda kept: kept.update(times={}),
+    "times as words": lambda kept: kept.update(times=dict.fromkeys(kept["times"], "now")),
+    "a time beyond its iterations": lambda kept: kept["times"].update({max(kept["times"]): 10**12}),
+    "an interval beyond those looked at": lambda kept: kept.update(interval=10**12),
+    "an interval below the bound": lambda kept: kept.update(interval=1),
+    "other warpgroups": lambda kept: kept.update(tried=[[kept["interval"], 10**12, "optimal"]]),
+    "rings that are too short": lambda kept: kept.update(depths=dict.fromkeys(kept["depths"], 0)),
+    "a field more": lambda kept: kept.update(more=1),
+    "nothing": lambda kept: kept.clear(),
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+def test_a_kept_schedule_that_cannot_run_is_solved_again(change, monkeypatch):
+    binding = binding_of("full", 256)
+    problem = problem_of(binding.kernel, binding.loop, Configuration("gluon", 64, 64, 4, 2))
+    tiles = subtiled(anonymous(problem), 1)
+    right, _ = solving.schedule_of(tiles, 1)
+    assert right.found
+    kept = asdict(right)
+    change(kept)
+    store = type("Store", (), {"read": staticmethod(lambda key: kept), "write": staticmethod(lambda key, body: None)})
+    monkeypatch.setattr(solving.Kept, "store", store)
+    monkeypatch.setattr(solving, "shipped_schedules", dict)
+    asked = []
+    monkeypatch.setattr(solving, "solve", lambda *_: asked.append(1) or right)
+    assert solving.schedule_of(tiles, 1) == (right, False) and asked
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------

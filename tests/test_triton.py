@@ -260,8 +260,10 @@ def test_every_operation_has_a_text():
     assert set(OPS) == set(TEMPLATES) | set(STRUCTURAL)
 
 
-def test_the_text_is_kept_for_people(tmp_path):
-    launcher = Launcher(build_plan(*attention(16), derivation=("factor out of sum",)), SMALL, str(tmp_path))
+def test_the_text_is_kept_for_people(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEPASS_DEBUG_DIR", str(tmp_path))
+    load_function.cache_clear()
+    launcher = Launcher(build_plan(*attention(16), derivation=("factor out of sum",)), SMALL)
     launcher(inputs_of(launcher.plan, {}))
     (path,) = tmp_path.iterdir()
     text = path.read_text()

@@ -21,6 +21,8 @@ def complaints(problem: Problem, schedule: Schedule) -> list[str]:
         return [f"interval {schedule.interval} is below the bound {problem.bound}"]
     if min(schedule.times.values()) < 0:
         return ["an operation starts before time 0"]
+    if max(schedule.times.values()) >= problem.stages * schedule.interval:
+        return [f"the schedule spans more than {problem.stages} iterations"]
     checks = (_warps, _order, _units, _threads, _registers, _shared, _claims)
     return [text for check in checks for text in check(problem, schedule)]
 

@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 PRODUCER = 0
+STATUSES = ("optimal", "feasible", "infeasible", "unknown")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ...egraph.serial import digest
 from ...egraph.solver import SolverMissing
 from .checker import complaints
 from .knobs import Knobs, knobs
-from .problem import Problem, Schedule
+from .problem import STATUSES, Problem, Schedule
 from .rewrite import subtiled
 from .solver import size, solve
 
@@ -90,9 +90,11 @@ def anonymous(problem: Problem) -> Problem:
 def schedule_of(tiles: Problem, consumers: int) -> tuple[Schedule, bool]:
     """(the schedule, whether it ships). One that the checker refuses is as none."""
     key = key_of(tiles, consumers)
-    for shipped, found in ((True, shipped_schedules().get(key)), (False, _stored(key))):
-        if found is not None and not (found.found and complaints(tiles, found)):
-            return found, shipped
+    shipped = shipped_schedules().get(key)
+    if shipped is not None and not (shipped.found and complaints(tiles, shipped)):
+        return shipped, True
+    if (stored := _stored(key, tiles, consumers)) is not None:
+        return stored, False
     try:
         found = solve(tiles, INTERVALS, (consumers,), WORK, ROOM)
     except SolverMissing:
@@ -102,9 +104,19 @@ def schedule_of(tiles: Problem, consumers: int) -> tuple[Schedule, bool]:
     return found, False
 
 
-def _stored(key: str) -> Schedule | None:
+def _stored(key: str, tiles: Problem, consumers: int) -> Schedule | None:
+    """What outlived another process, if it is a schedule that may run, at an interval that is looked at here."""
     body = Kept.store.read(key) if Kept.store is not None else None
-    return None if body is None else Schedule.from_json(json.dumps(body))
+    if body is None:
+        return None
+    looked_at = range(tiles.bound, tiles.bound + INTERVALS)
+    try:
+        found = Schedule.from_json(json.dumps(body))
+        known = found.status in STATUSES and all(i in looked_at and n == consumers for i, n, _ in found.tried)
+        runs = not found.found or (found.interval in looked_at and not complaints(tiles, found))
+        return found if known and runs else None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # no schedule at all
+        return None
 
 
 def key_of(tiles: Problem, consumers: int) -> str:

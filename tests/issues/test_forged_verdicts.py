@@ -1,0 +1,74 @@
+"""A verdict in the disk cache was believed by a digest that everybody can compute. Who may write to the folder could
+make onepass take a rule that is no law for proved.
+"""
+
+import json
+
+import pytest
+
+import onepass
+from onepass import cache, given
+from onepass.egraph.ops import max_over
+from onepass.egraph.serial import digest
+from onepass.errors import RuleRefuted
+from onepass.options import Options
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+@onepass.rule
+def shift_unguarded(s: "j", c: "j"):
+    """(s - c) - max_j (s - c) = s - max_j s"""
+    return (s - c) - max_over("j", s - c), s - max_over("j", s)
+
+
+@pytest.fixture
+def entry():
+    """Of the verdict, as the provers give it."""
+    assert given.known(shift_unguarded).status == "refuted"
+    given.forget()
+    (path,) = cache.folder().glob("*/*.json")
+    return path
+
+
+def forged(path):
+    entry = json.loads(path.read_text())
+    entry["body"]["status"] = "proved"
+    path.write_text(json.dumps(entry))
+
+
+def forged_with_a_digest(path):
+    forged(path)
+    entry = json.loads(path.read_text())
+    path.write_text(json.dumps({**entry, "digest": digest(entry["body"]), "signature": digest(entry["body"])}))
+
+
+def damaged(path):
+    path.write_text(path.read_text()[:-10])
+
+
+def without_a_status(path):
+    cache.write(path.stem, {"text": ""})
+
+
+def of_another_word(path):
+    cache.write(path.stem, {"status": ["proved"], "text": ""})
+
+
+CHANGES = [forged, forged_with_a_digest, damaged, without_a_status, of_another_word]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_it_is_decided_anew(change, entry, monkeypatch):
+    asked, decided = [], given.check
+    monkeypatch.setattr(given, "check", lambda rule: asked.append(rule.name) or decided(rule))
+    change(entry)
+    with pytest.raises(RuleRefuted):
+        Options.read({"rules": [shift_unguarded]})
+    assert asked == ["shift_unguarded"]
+
+
+def test_an_honest_one_is_not(entry, monkeypatch):
+    monkeypatch.setattr(given, "check", lambda rule: pytest.fail("decided again"))
+    with pytest.raises(RuleRefuted):
+        Options.read({"rules": [shift_unguarded]})
