@@ -10,17 +10,17 @@ import json
 import logging
 import os
 import tempfile
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from . import cache
 from .assumptions import exactness
 from .certificates import certificate, recheck
 from .egraph.certificate import Derivation
+from .egraph.forks import cached_property, lock
 from .egraph.rule import Rule
 from .egraph.serial import digest, dim_from_json, dim_to_json, from_json, tensor_from_json, tensor_to_json, to_json
 from .egraph.show import show, show_let
@@ -46,7 +46,7 @@ BACKWARD = "recomputes through the original region (no derived backward yet)"
 _MOST = 512  # of a long-lived process, the latest are kept
 _BY_KEY: OrderedDict[str, Fused] = OrderedDict()
 _BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
-_LOCK = threading.RLock()
+_LOCK = lock()
 Strides = tuple[tuple[int | str, ...], ...]  # of every result
 log = logging.getLogger(__name__)
 Kept.store = cache  # schedules that were solved

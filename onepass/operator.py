@@ -8,7 +8,6 @@ through the original calls. Registered at import; who runs a region is runner.py
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import contextmanager
 
 import torch
@@ -16,6 +15,7 @@ from torch import library
 from torch.autograd import forward_ad
 
 from . import executors, fused
+from .egraph.forks import lock
 from .lowering.block_map import CALL
 from .runner import Runner, all_sizes, call_of, one_line
 
@@ -35,7 +35,7 @@ class Original:
 
 
 _RUNNERS: dict[str, Runner | Original] = {}
-_LOCK = threading.Lock()
+_LOCK = lock()
 
 
 def runner(text: str) -> Runner | Original:
