@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.export import Dim, export
-from torch.utils import cpp_extension
+from torch.utils.cpp_extension import include_paths, library_paths
 
 from onepass import GraphPass, report
 from onepass.backend import onepass_backend
@@ -113,8 +113,8 @@ def without_python(path, folder):
     if shutil.which("g++") is None:
         pytest.skip("no compiler")
     (folder / "run.cpp").write_text(PROGRAM)
-    flags = [f"-I{place}" for place in cpp_extension.include_paths()]
-    for place in cpp_extension.library_paths():
+    flags = [f"-I{place}" for place in include_paths()]
+    for place in library_paths():
         flags += [f"-L{place}", f"-Wl,-rpath,{place}"]
     flags += ["-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
     build = ["g++", str(folder / "run.cpp"), "-o", str(folder / "run"), *flags, "-ltorch", "-ltorch_cpu", "-lc10"]
