@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from . import cache
+from . import cache, executors
 from .assumptions import exactness
 from .certificates import certificate, recheck
 from .egraph.certificate import Derivation
@@ -202,13 +202,13 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
 
 
 def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
-    """Raises NotPlannable for a plan that would not run on the region's GPU, or be worse than what is written.
+    """Raises NotPlannable for a plan that has no kernel where kernels run it, or would be worse than what is written.
 
     What is left as written the compiler around may fuse; the operation could only call it as it stands.
     """
     if options.executor != "tiled" and swells(plan, program, hints):
         raise NotPlannable(SWELLS)
-    if options.executor != "tiled" and any(entry.meta.device == "cuda" for entry in program.inputs):
+    if executors.runs_kernels(options.executor, {entry.meta.device for entry in program.inputs}):
         from .lowering.triton_emit import emit
 
         for kernel in plan.kernels:
