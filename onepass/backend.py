@@ -100,9 +100,12 @@ def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False, apar
 def _inductor(gm, example_inputs, options: Options, mode):
     from torch._inductor.compile_fx import compile_fx
 
+    from .other_dims import with_other_dims
+
     patches = dict(options.inner_options)
     if mode:
         patches = {**torch._inductor.list_mode_options(mode), **patches}
+    patches = with_other_dims(gm, patches)
     return compile_fx(gm, example_inputs, config_patches=patches or None)
 
 

@@ -15,6 +15,7 @@ from . import cache
 from . import operator as _operator  # noqa: F401  (registers the operation, for graphs that come out of a cache)
 from .egraph.serial import digest
 from .options import OptionError, Options
+from .other_dims import over_last_dims
 from .report import Refused, Report, record
 from .wrappers import AOT, left_as_written, name_for_packages
 
@@ -40,6 +41,7 @@ class GraphPass(CustomGraphPass):
 
     def __call__(self, graph: fx.Graph) -> None:
         record(self._rewrite(graph))
+        over_last_dims(graph)
         if self.then is not None:
             self.then(graph)
 
