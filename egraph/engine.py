@@ -1,4 +1,4 @@
-"""The search engine: the only module that imports egglog. Terms and rules go in as text, an e-graph comes out as data.
+"""The search engine: terms and rules go to egglog as text, an e-graph comes out as data.
 
 Saturation runs phase by phase, one round per call, under limits on nodes, rounds and seconds, and says why it stopped.
 What the rules cannot look into (loads, index terms) is a leaf. Called by search.py.
@@ -6,18 +6,14 @@ What the rules cannot look into (loads, index terms) is a leaf. Called by search
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
 import json
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
 
+from .bindings import EngineError, new_engine, said
 from .cost import inner_dims
 from .guard import GUARDS, read_as
 from .ops import OPS, const, make
@@ -26,10 +22,6 @@ from .term import AttributeVariable, Dim, Term, all_dims, subterms
 
 MAX_DIMS = 62  # a set of dims is a bit mask in an i64
 _LEAVES = ("load", "iota", "size", "var")
-
-
-class EngineError(RuntimeError):
-    """egglog refused or panicked, or the term is out of the engine's reach."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,9 @@ class EGraph:
 
 def saturate(roots: Term | Sequence[Term], phases: Mapping[str, Sequence[Rule]], limits=None) -> EGraph:
     """Grows the e-graph of terms equal to the roots under the phases' rules, in order. Raises EngineError."""
-    return _Session(as_roots(roots), phases, limits or Limits()).run()
+    session = _Session(as_roots(roots), phases, limits or Limits())
+    with new_engine() as session.engine:
+        return session.run()
 
 
 def as_roots(roots: Term | Sequence[Term]) -> tuple[Term, ...]:
@@ -90,26 +84,6 @@ def leafy(node: Term) -> bool:
     if node.op == "const":  # egglog would take -0.0 for 0.0
         return not isinstance(node.attrs[0], float) or str(node.attrs[0]) == "-0.0"
     return node.op in _LEAVES or node.dtype == "int64"
-
-
-@functools.cache
-def _bindings():
-    """egglog's engine without its Python language, whose import takes ten times as long and is not used here."""
-    name = "egglog.bindings"
-    if name in sys.modules or "egglog" in sys.modules:
-        return importlib.import_module(name)
-    package = importlib.util.find_spec("egglog")
-    found = package and PathFinder.find_spec(name, list(package.submodule_search_locations or ()))
-    if found is None or found.loader is None:
-        return importlib.import_module(name)
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # the engine can be loaded once in a process: egglog, imported later, finds it here
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 class _Session:
@@ -125,19 +99,16 @@ class _Session:
         self.leaves: list[Term] = []
         self.leaf: dict[Term, str] = {}
         self.roots, self.phases, self.limits = roots, phases, limits
-        self.engine = _bindings().EGraph()
         self.matches: Counter[str] = Counter()
         self.first: dict[str, None] = {}
 
-    def command(self, text: str):
+    def command(self, text: str) -> dict:
         try:
-            return self.engine.run_program(*self.engine.parse_program(text))
+            return self.engine.run(text)
         except BaseException as error:  # a Rust panic is a BaseException
-            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError | EngineError):
                 raise
-            raise EngineError(
-                f"egglog: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            ) from error
+            raise EngineError(said(error)) from error
 
     def run(self) -> EGraph:
         started = time.perf_counter()
@@ -197,17 +168,16 @@ class _Session:
         self.command("(run-schedule (saturate (run analysis)))")
 
     def _size(self) -> int:
-        return sum(count for name, count in self.command("(print-size)")[0].sizes if name != "free")
+        return sum(count for name, count in self.command("(print-size)")["sizes"] if name != "free")
 
     def _phase(self, name: str, started: float) -> str:
         """Runs one ruleset round by round; the stop reason is one of four."""
         last = self._size()
         for _ in range(self.limits.rounds):
-            outputs = self.command(f"(run-schedule (seq (run {name}) (saturate (run analysis))))")
-            report = outputs[0].report
-            self._count(report)
+            report = self.command(f"(run-schedule (seq (run {name}) (saturate (run analysis))))")
+            self._count(report["matches"])
             size = self._size()
-            if size == last and not report.updated:
+            if size == last and not report["updated"]:
                 return "saturated"
             if size * max(1.0, size / max(last, 1)) > self.limits.nodes:
                 return "node limit"
@@ -216,8 +186,8 @@ class _Session:
             last = size
         return "round limit"
 
-    def _count(self, report) -> None:
-        for name, count in sorted(report.num_matches_per_rule.items()):
+    def _count(self, matches: Mapping[str, int]) -> None:
+        for name, count in sorted(matches.items()):
             if count and name.startswith("rule "):
                 law = name.removeprefix("rule ").removesuffix(" reversed")
                 self.matches[law] += count
@@ -225,9 +195,7 @@ class _Session:
 
     def _read(self) -> tuple[dict[str, list[Node]], tuple[str, ...]]:
         """The e-graph as data, in a fixed order."""
-        state = self.engine.serialize([], max_functions=None, max_calls_per_function=None)
-        data = json.loads(state.to_json())
-        nodes = data["nodes"]
+        nodes = self.engine.nodes()
         classes: dict[str, list[Node]] = {}
         for key in sorted(nodes, key=_order):
             entry = nodes[key]

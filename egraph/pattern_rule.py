@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
+from .forks import cached_property
 from .guard import Guard
 from .match import Binding, holds, instantiate
 from .pattern import CONSTRUCTS, parts

@@ -6,17 +6,18 @@ while the tensors it was read from are the same and unchanged. Used by triton_la
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
+from threading import local
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..egraph.forks import cached_property, lock
 from ..egraph.ops import cast, const, eq, iota, le, logical_and, make, minimum, reduce, where
 from ..egraph.term import Dim, Tensor, Term, rebuild, subterms, tensors
 from .build import build_plan
@@ -204,7 +205,7 @@ def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
     return torch.cat([visited.sum(-1, keepdim=True).clamp(min=1), ends, entries.gather(-1, order)], -1).int()
 
 
-CALL = threading.local()  # `sources`: names of what the tensors of this thread's call are, in their order, or nothing
+CALL = local()  # `sources`: names of what the tensors of this thread's call are, in their order, or nothing
 Found = tuple[torch.Tensor, ...]
 Build = Callable[[Tiling, Mapping[str, torch.Tensor]], Found]
 
@@ -235,7 +236,7 @@ class MapCache:
 
     def __init__(self):
         self._kept: OrderedDict[tuple, tuple] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def get(
         self,

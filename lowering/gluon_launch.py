@@ -7,13 +7,14 @@ pointers only makes new tensor maps. `refusals` says why a kernel has no Gluon f
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
 
 import numpy as np
 import torch
 
 from ..egraph.affine import affine
+from ..egraph.forks import cached_property
 from . import gluon_order as order
 from .block_map import EMPTY, Tiling, capturing, pays, shared_visits
 from .compat import OPTIONS, Relaunch, Window, architecture, gluon_missing

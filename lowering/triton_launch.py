@@ -11,11 +11,12 @@ import linecache
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from math import inf, prod
 
 import torch
 
+from ..egraph.forks import cached_property
 from ..egraph.term import Tensor
 from .block_map import EMPTY, Found, MapCache, Tiling, class_plan, pays, where_rows_keep
 from .compat import (

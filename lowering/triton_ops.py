@@ -77,13 +77,13 @@ HELPERS = {  # small device functions that a kernel's text brings along when it 
     "larger": "return tl.maximum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "smaller": "return tl.minimum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "product": "return {x} * {y}",
-    "power": (
+    "power": (  # no & of both operands: of a number and a tile the interpreter does not know it
         "size = tl.where(tl.abs({x}) == 1, 1.0, tl.exp2(tl.log2(tl.abs({x})) * {y}))\n"
         "    half = {y} * 0.5\n"
-        "    odd = (tl.floor({y}) == {y}) & (tl.floor(half) != half)\n"
-        "    wrong = ({x} < 0) & (tl.floor({y}) != {y})\n"
-        "    signed = tl.where(wrong, float('nan'), tl.where(odd & ({x} < 0), -size, size))\n"
-        "    return tl.where(({y} == 0) | ({x} == 1), 1.0, signed)"
+        "    whole = tl.floor({y}) == {y}\n"
+        "    odd = whole & (tl.floor(half) != half)\n"
+        "    signed = tl.where({x} < 0, tl.where(whole, tl.where(odd, -size, size), float('nan')), size)\n"
+        "    return tl.where({y} == 0, 1.0, tl.where({x} == 1, 1.0, signed))"
     ),
 }
 

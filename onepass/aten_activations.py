@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from .aten_pointwise import pointwise
+from .aten_pointwise import float_scalar, pointwise
 from .egraph.ops import const
 from .values import apply, choose, compute_dtype, handles, literal
 
@@ -31,11 +31,11 @@ def gelu(call):
     return pointwise(call, lambda x: x * const(0.5) * (const(1.0) + inner(x)), call["self"])
 
 
-@handles("aten.elu.default")
+@handles("aten.elu.default", symbolic="alpha")
 def elu(call):
     if (call["scale"], call["input_scale"]) != (1, 1):
         raise call.refuse("scaled elu is not supported")
-    alpha = const(float(call["alpha"]))
+    alpha = float_scalar(call["alpha"], compute_dtype(call.meta.dtype))
 
     def function(x):
         return choose(apply("lt", const(0.0), x), x, apply("mul", alpha, apply("exp", x) - const(1.0)))
@@ -43,15 +43,15 @@ def elu(call):
     return pointwise(call, function, call["self"])
 
 
-@handles("aten.leaky_relu.default")
+@handles("aten.leaky_relu.default", symbolic="negative_slope")
 def leaky_relu(call):
-    slope = const(float(call["negative_slope"]))
+    slope = float_scalar(call["negative_slope"], compute_dtype(call.meta.dtype))
     return pointwise(call, lambda x: choose(apply("lt", const(0.0), x), x, x * slope), call["self"])
 
 
-@handles("aten.softplus.default")
+@handles("aten.softplus.default", symbolic="beta threshold")
 def softplus(call):
-    beta, threshold = const(float(call["beta"])), const(float(call["threshold"]))
+    beta, threshold = (float_scalar(call[name], compute_dtype(call.meta.dtype)) for name in ("beta", "threshold"))
 
     def function(x):
         return choose(apply("lt", threshold, x * beta), x, apply("log1p", apply("exp", x * beta)) / beta)

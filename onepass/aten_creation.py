@@ -20,17 +20,20 @@ for _name, _number in CREATED.items():
     handles(f"aten.{_name}.default")(lambda call, number=_number: filled(call, number))
 
 
-@handles("aten.full.default", "aten.new_full.default", "aten.full_like.default")
+@handles("aten.full.default", "aten.new_full.default", "aten.full_like.default", symbolic="fill_value")
 def full(call):
     return filled(call, call["fill_value"])
 
 
-@handles("aten.scalar_tensor.default")
+@handles("aten.scalar_tensor.default", symbolic="s")
 def scalar_tensor(call):
     return filled(call, call["s"])
 
 
-@handles("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "prims.iota.default")
+RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "prims.iota.default")
+
+
+@handles(*RANGES, symbolic="start step")
 def arange(call):
     start, step = call.get("start") or 0, call.get("step") or 1
     if not all(isinstance(x, int | str) for x in (start, step)):
@@ -45,7 +48,7 @@ def eye(call):
     return call.value(lambda index: choose(apply("eq", index[0], index[1]), one, zero))
 
 
-@handles("aten.tril.default", "aten.triu.default")
+@handles("aten.tril.default", "aten.triu.default", symbolic="diagonal")
 def triangle(call):
     source, diagonal = call["self"], term_of(call["diagonal"])
     zero = stored_literal(0, call.meta.dtype)

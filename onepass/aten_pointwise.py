@@ -41,6 +41,11 @@ def scalar(x, dtype: str) -> Term:
     return convert(term_of(x, real), dtype) if isinstance(x, str) else literal(x, dtype)
 
 
+def float_scalar(x, dtype: str) -> Term:
+    """The same of a number that is a float; a literal one takes the dtype of what it meets."""
+    return scalar(x, dtype) if isinstance(x, str) else const(float(x))
+
+
 def operand(call: Call, x, index, dtype: str) -> Term:
     if isinstance(x, Value):
         return convert(x.at(spread(x, index, call.meta.shape)), kind_of(dtype) if x.meta.dtype == dtype else dtype)
@@ -64,11 +69,12 @@ for _name in _UNARY:
     handles(f"aten.{_name}.default")(lambda call, op=_name: pointwise(call, lambda x: apply(op, x), call["self"]))
 
 KINDS = ("Tensor", "Scalar")
+_BITWISE = ("bitwise_and", "bitwise_or", "__and__", "__or__")
 _OF_BOOLS = {"mul": "and", "add": "or"}
 _BINARY = {"mul": "mul", "div": "div", "maximum": "maximum", "minimum": "minimum", "true_divide": "div"}
 for _name, _op in _BINARY.items():
     _targets = [f"aten.{_name}.{o}" for o in (("default",) if _name.endswith("mum") else ("Tensor", "Scalar"))]
-    handles(*_targets)(lambda call, op=_op: arithmetic(call, op))
+    handles(*_targets, symbolic="self other")(lambda call, op=_op: arithmetic(call, op))
 handles("aten.max.other")(lambda call: arithmetic(call, "maximum"))
 handles("aten.min.other")(lambda call: arithmetic(call, "minimum"))
 
@@ -82,7 +88,7 @@ def _scaled(y: Term, alpha) -> Term:
     return y if alpha in (1, None) else apply("mul", y, scalar(alpha, y.dtype if y.dtype != "float" else "float32"))
 
 
-@handles("aten.add.Tensor", "aten.add.Scalar")
+@handles("aten.add.Tensor", "aten.add.Scalar", symbolic="self other alpha")
 def add(call):
     if call.meta.dtype == "bool":
         return arithmetic(call, "add")
@@ -90,13 +96,13 @@ def add(call):
     return pointwise(call, function, call["self"], call["other"])
 
 
-@handles("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor")
+@handles("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor", symbolic="self other alpha")
 def sub(call):
     function = lambda x, y: apply("sub", x, _scaled(y, call["alpha"]))
     return pointwise(call, function, call["self"], call["other"])
 
 
-@handles("aten.rsub.Tensor", "aten.rsub.Scalar")
+@handles("aten.rsub.Tensor", "aten.rsub.Scalar", symbolic="self other alpha")
 def rsub(call):
     function = lambda x, y: apply("sub", y, _scaled(x, call["alpha"]))
     return pointwise(call, function, call["self"], call["other"])
@@ -112,7 +118,7 @@ def square(call):
     return pointwise(call, lambda x: apply("mul", x, x), call["self"])
 
 
-@handles("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+@handles("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", symbolic="self exponent")
 def power(call):
     exponent = call["exponent"]
     if exponent == 2:
@@ -128,6 +134,7 @@ def power(call):
     "aten.remainder.Scalar_Tensor",
     "aten.floor_divide.default",
     "aten.floor_divide.Scalar",
+    symbolic="self other",
 )
 def integer_division(call):
     if kind_of(call.meta.dtype) != "int64":
@@ -136,7 +143,7 @@ def integer_division(call):
     return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"])
 
 
-@handles("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+@handles("aten.div.Tensor_mode", "aten.div.Scalar_mode", symbolic="self other")
 def division_with_mode(call):
     if call["rounding_mode"] is None:
         return pointwise(call, lambda x, y: apply("div", x, y), call["self"], call["other"])
@@ -187,7 +194,7 @@ def _comparison(op: str, exchanged: bool, negated: bool):
 
 
 for _name, _row in _COMPARISONS.items():
-    handles(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_comparison(*_row))
+    handles(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", symbolic="self other")(_comparison(*_row))
 
 
 @handles("aten.logical_not.default")
@@ -200,7 +207,7 @@ def bitwise_not(call):
     return logical_not(call) if call.meta.dtype == "bool" else pointwise(call, lambda x: const(-1) - x, call["self"])
 
 
-@handles(*(f"aten.{op}.{kind}" for op in ("bitwise_and", "bitwise_or", "__and__", "__or__") for kind in KINDS))
+@handles(*(f"aten.{op}.{kind}" for op in _BITWISE for kind in KINDS), symbolic="self other")
 def bitwise(call):
     if call.meta.dtype == "bool":
         return logical(call)
@@ -255,12 +262,12 @@ def choice(call, condition, yes, no) -> Value:
     return call.value(pull)
 
 
-@handles("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+@handles(*(f"aten.where.{k}" for k in ("self", "ScalarOther", "ScalarSelf", "Scalar")), symbolic="self other")
 def where(call):
     return choice(call, call["condition"], call["self"], call["other"])
 
 
-@handles("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+@handles("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", symbolic="value")
 def masked_fill(call):
     require_fit(call, call["value"])
     return choice(call, call["mask"], call["value"], call["self"])
@@ -352,7 +359,7 @@ def _clamped(x: Term, low, high) -> Term:
 CLAMPS = "aten.clamp.default aten.clamp.Tensor aten.clamp_min.default aten.clamp_max.default aten.clip.default"
 
 
-@handles(*CLAMPS.split(), "aten.clip.Tensor")
+@handles(*CLAMPS.split(), "aten.clip.Tensor", symbolic="min max")
 def clamp(call):
     low, high = call.get("min"), call.get("max")
     bounds = [b for b in (low, high) if b is not None]

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from . import values
-from .aten_pointwise import scalar
+from .aten_pointwise import float_scalar, scalar
 from .egraph.affine import compare
 from .egraph.index import floordiv
 from .egraph.ops import const, eq, exp, iota, log, make, max_over, reduce, sum_over
@@ -243,7 +243,7 @@ def bmm(call):
     return _rounded(call, product_of(call, call["self"], call["mat2"]))
 
 
-@handles("aten.baddbmm.default", "aten.addmm.default")
+@handles("aten.baddbmm.default", "aten.addmm.default", symbolic="alpha beta")
 def baddbmm(call):
     left, right = call.get("batch1") or call.get("mat1"), call.get("batch2") or call["mat2"]
     product, added = product_of(call, left, right), call["self"]
@@ -320,7 +320,7 @@ def _ellipsis(text: str, count: int) -> list[str]:
     return [str(k) for k in range(count - 1, -1, -1)] if "..." in text else []
 
 
-@handles("aten.scaled_dot_product_attention.default")
+@handles("aten.scaled_dot_product_attention.default", symbolic="scale")
 def scaled_dot_product_attention(call):
     """softmax(q kᵀ · scale + mask) v; a row that the mask empties gives zero, as eager's kernels do."""
     if call["dropout_p"]:
@@ -373,7 +373,7 @@ def _group(call, query: Value, key: Value, value: Value) -> int:
 
 def _scale(given, width, dtype: str) -> Term:
     if given is not None:
-        return convert(term_of(given) if isinstance(given, str) else const(float(given)), dtype)
+        return float_scalar(given, dtype)
     if isinstance(width, int):
         return const(1.0 / math.sqrt(width))
     return apply("rsqrt", convert(term_of(width), dtype))

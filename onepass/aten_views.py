@@ -160,7 +160,7 @@ def _start(position: Size, size: Size) -> Term:
     return _wrapped(term_of(position), size)
 
 
-@handles("aten.select.int")
+@handles("aten.select.int", symbolic="index")
 def select(call):
     source = call["self"]
     axis = source.axis(call["dim"])
@@ -168,17 +168,17 @@ def select(call):
     return moved(call, source, lambda index: (*index[:axis], position, *index[axis:]))
 
 
-def shifted(call, source: Value, axis: int, start: Term, step: int = 1, meta=None) -> Value:
+def shifted(call, source: Value, axis: int, start: Term, step: Size = 1, meta=None) -> Value:
     """Elements start, start + step, ... of an axis."""
 
     def pull(index):
-        scaled = apply("mul", index[axis], const(step))
+        scaled = apply("mul", index[axis], term_of(step))
         return source.at(_replaced(index, axis, apply("add", start, scaled)))
 
     return call.value(pull, meta)
 
 
-@handles("aten.slice.Tensor", "aten.narrow.default")
+@handles("aten.slice.Tensor", "aten.narrow.default", symbolic="start step")
 def slice_axis(call):
     source = call["self"]
     axis, start, size = source.axis(call["dim"]), call["start"] or 0, source.shape[source.axis(call["dim"])]
@@ -226,7 +226,7 @@ def repeat(call):
     return moved(call, source, move)
 
 
-@handles("aten.repeat_interleave.self_int")
+@handles("aten.repeat_interleave.self_int", symbolic="repeats")
 def repeat_interleave(call):
     source, times = call["self"], term_of(call["repeats"])
     if call["dim"] is None:
@@ -247,7 +247,7 @@ def flip(call):
     return moved(call, source, move)
 
 
-@handles("aten.roll.default")
+@handles("aten.roll.default", symbolic="shifts")
 def roll(call):
     source, dims = call["self"], [call["self"].axis(d) for d in call.get("dims") or []]
     if len(dims) != len(call["shifts"]) or len(set(dims)) != len(dims):
@@ -262,10 +262,10 @@ def roll(call):
     return moved(call, source, move)
 
 
-@handles("aten.unfold.default")
+@handles("aten.unfold.default", symbolic="step")
 def unfold(call):
     source = call["self"]
-    axis, step = source.axis(call["dimension"]), const(call["step"])
+    axis, step = source.axis(call["dimension"]), term_of(call["step"])
 
     def move(index):
         return _replaced(index[:-1], axis, apply("add", apply("mul", index[axis], step), index[-1]))

@@ -86,8 +86,11 @@ def _unless_shared(run, original, places: list[tuple[int, int]]):
 def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False, apart: Pairs | None = None) -> Report:
     """Replaces the regions of a Dynamo graph in place and recompiles it. Raises only if strict."""
     from .replace import rewrite
+    from .wrappers import left_as_written
 
-    report = rewrite(gm.graph, options, dry=dry, sources=dry, apart=set() if dry else apart)
+    report = left_as_written(options.inner_options) if options.inner == "inductor" else None
+    if report is None:
+        report = rewrite(gm.graph, options, dry=dry, sources=dry, apart=set() if dry else apart)
     if report.regions and not dry:
         gm.recompile()
     ends = break_after(gm)
@@ -97,9 +100,12 @@ def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False, apar
 def _inductor(gm, example_inputs, options: Options, mode):
     from torch._inductor.compile_fx import compile_fx
 
+    from .other_dims import with_other_dims
+
     patches = dict(options.inner_options)
     if mode:
         patches = {**torch._inductor.list_mode_options(mode), **patches}
+    patches = with_other_dims(gm, patches)
     return compile_fx(gm, example_inputs, config_patches=patches or None)
 
 

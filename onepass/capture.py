@@ -23,6 +23,7 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from .errors import Refusal
@@ -73,6 +74,7 @@ def trace(region: Callable, fake_inputs: Sequence) -> Program:
 
 def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
     """The pre-dispatch ATen operations of a callable or of a module of nodes, on fake inputs. Raises Refusal."""
+    _require_plain(region, fake_inputs)
     mode = next((x.fake_mode for x in fake_inputs if isinstance(x, FakeTensor)), None)
     if mode is None:
         raise Refusal("the region has no tensor inputs", kind="no inputs")
@@ -86,6 +88,16 @@ def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # dispatched, and to operations that have terms
         make = make_fx(body, pre_dispatch=before, tracing_mode="real", _allow_non_fake_inputs=True)
         return make(*fake_inputs).graph
+
+
+def _require_plain(region, fake_inputs: Sequence) -> None:
+    """A tensor of a class that says itself what operations do has a meaning of its own. Raises Refusal."""
+    names = _input_names(region, len(fake_inputs)) or ["an input"] * len(fake_inputs)
+    for name, value in zip(names, fake_inputs, strict=True):
+        if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):
+            said = f"{_clean(name, set())} is a {type(value).__name__}, a subclass of Tensor with operations of its own"
+            instead = "GraphPass, as a joint_custom_pre_pass for inference, gets the plain tensors that it is made of"
+            raise Refusal(f"{said}, which are not captured: {instead}", kind="subclass")
 
 
 class _Lines(TorchFunctionMode):

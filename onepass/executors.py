@@ -6,7 +6,7 @@ a new executor is one row of EXECUTORS and its place in the chain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -23,17 +23,23 @@ KERNELS = ("gluon", "triton")
 LAST = {"cuda": ORIGINAL}  # who runs where no kernel does; the tiled executor's loops would leave a GPU idle
 
 
+def runs_kernels(executor: str, devices: Collection[str]) -> bool:
+    """Whether kernels are to run a plan whose inputs are on such devices; a plan that has none is then refused."""
+    from .lowering.compat import interpreter_wanted
+
+    return executor != "tiled" and ("cuda" in devices or (executor != "auto" and interpreter_wanted()))
+
+
 def preference(executor: str, plan, device: torch.device) -> tuple[str, ...]:
     """The executors to try on a device, best first. `executor` is the option of that name.
 
     Kernels need a GPU; asked for by name, plain Triton also runs in its interpreter.
     """
-    from .lowering.compat import interpreter_wanted
     from .lowering.gluon_launch import refusal
 
-    gpu, last = device.type == "cuda", LAST.get(device.type, "tiled")
-    if executor == "tiled" or (not gpu and (executor == "auto" or not interpreter_wanted())):
+    if not runs_kernels(executor, (device.type,)):
         return ("tiled",)
+    last = LAST.get(device.type, "tiled")
     if executor == "auto":
         executor = "gluon" if refusal(plan, device) is None else "triton"
     return (*KERNELS[KERNELS.index(executor) :], last)

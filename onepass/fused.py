@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from keyword import iskeyword
 
-from . import cache
+from . import cache, executors
 from .assumptions import exactness
 from .certificates import certificate
 from .egraph import ledger
 from .egraph.certificate import Derivation
+from .egraph.forks import cached_property, lock
 from .egraph.rule import Rule
 from .egraph.serial import digest
 from .egraph.show import show, show_let
@@ -47,7 +47,7 @@ BACKWARD = "recomputes through the original region (no derived backward yet)"
 _MOST = 512  # of a long-lived process, the latest are kept
 _BY_KEY: OrderedDict[str, Fused] = OrderedDict()
 _BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
-_LOCK = threading.RLock()
+_LOCK = lock()
 Strides = tuple[tuple[int | str, ...], ...]  # of every result
 log = logging.getLogger(__name__)
 Kept.store = cache.OfThisVersion  # schedules that were solved
@@ -200,13 +200,13 @@ def _fused(report: RegionReport, program, options, strides, names, captured, fou
 
 
 def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
-    """Raises NotPlannable for a plan that would not run on the region's GPU, or be worse than what is written.
+    """Raises NotPlannable for a plan that has no kernel where kernels run it, or would be worse than what is written.
 
     What is left as written the compiler around may fuse; the operation could only call it as it stands.
     """
     if options.executor != "tiled" and swells(plan, program, hints):
         raise NotPlannable(SWELLS)
-    if options.executor != "tiled" and any(entry.meta.device == "cuda" for entry in program.inputs):
+    if executors.runs_kernels(options.executor, {entry.meta.device for entry in program.inputs}):
         from .lowering.triton_emit import emit
 
         for kernel in plan.kernels:

@@ -8,7 +8,6 @@ through the original calls. Registered at import; who runs a region is runner.py
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import contextmanager
 
 import torch
@@ -16,6 +15,7 @@ from torch import library
 from torch.autograd import forward_ad
 
 from . import executors, fused
+from .egraph.forks import lock
 from .lowering.block_map import CALL
 from .runner import Runner, all_sizes, call_of, one_line
 
@@ -35,7 +35,7 @@ class Original:
 
 
 _RUNNERS: dict[str, Runner | Original] = {}
-_LOCK = threading.Lock()
+_LOCK = lock()
 
 
 def runner(text: str) -> Runner | Original:
@@ -99,12 +99,13 @@ def forget() -> None:
 # second trip through the dispatcher where it would lead straight to `_run`.
 
 _LIBRARY = library.Library("onepass", "FRAGMENT")
-_LIBRARY.define(f"region{SCHEMA}", tags=(torch.Tag.pt2_compliant_tag,))
+_NAMES = ("region", "region.import_onepass_operator")  # the second in packages of AOTInductor's: an error names it
 _BELOW, _BELOW_AUTOGRAD = torch._C._after_ADInplaceOrView_keyset, torch._C._after_autograd_keyset
 _STRAIGHT: dict[int, bool] = {}
 
 
 def _run(tensors, program, sizes, sources=""):
+    sizes = sizes or ()  # a package of AOTInductor's gives None for an empty list
     if torch._C._is_any_autocast_enabled():  # a region's types are all said; what autocast changes is there as casts
         with torch._C._DisableAutocast():
             return _run(tensors, program, sizes, sources)
@@ -116,6 +117,7 @@ def _run(tensors, program, sizes, sources=""):
 def _run_or_record(keys, tensors, program, sizes, sources=""):
     """The autograd layer: straight to `_run` if nothing is recorded and no mode or subclass waits below. The original
     calls carry the tangents of forward-mode derivatives."""
+    sizes = sizes or ()
     if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         known = fused.carried(program).program
         return list(known.results(*tensors, sizes=all_sizes(known, tensors, sizes)))
@@ -157,15 +159,17 @@ class _Recorded(torch.autograd.Function):
         return None, None, None, None, *[next(found) if n else None for n in needed]
 
 
-_LIBRARY.impl("region", _run, "CompositeExplicitAutograd")
-_LIBRARY.impl("region", _run_or_record, "Autograd", with_keyset=True)
-
-
-@library.register_fake("onepass::region", lib=_LIBRARY)
-def _(tensors, program, sizes, sources=""):
+def _fakes(tensors, program, sizes, sources=""):
     known = fused.carried(program)
     metas, call = known.program.output_metas, call_of(known, tensors, sizes)
     return [_fake(m.device, kind, tensors) for m, kind in zip(metas, call.results, strict=True)]
+
+
+for _name in _NAMES:
+    _LIBRARY.define(f"{_name}{SCHEMA}", tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
+    _LIBRARY.impl(_name, _run_or_record, "Autograd", with_keyset=True)
+    library.register_fake(f"onepass::{_name}", _fakes, lib=_LIBRARY)
 
 
 def _fake(device: str, kind, tensors) -> torch.Tensor:

@@ -15,26 +15,33 @@ from . import cache
 from . import operator as _operator  # noqa: F401  (registers the operation, for graphs that come out of a cache)
 from .egraph.serial import digest
 from .options import OptionError, Options
+from .other_dims import over_last_dims
 from .report import Refused, Report, record
+from .wrappers import AOT, left_as_written, name_for_packages
 
 
 class GraphPass(CustomGraphPass):
     """`then` is another pass, run after this one on the same graph: passes of several libraries in one place.
 
+    `aot` says where packages that AOTInductor makes have to run: "anywhere", and they have their regions as written, or
+    in "python" that has imported onepass.operator, and they are fused.
     Raises OptionError, RuleRefuted or RuleUnproved when it is made, before any model is compiled.
     """
 
     def __init__(
-        self, rules=(), *, strict=False, executor="auto", then: Callable | None = None, fuse_loads: str = "auto"
+        self, rules=(), *, strict=False, executor="auto", then: Callable | None = None, fuse_loads="auto", aot=AOT[0]
     ):
         given = {"rules": rules, "strict": strict, "executor": executor, "fuse_loads": fuse_loads}
         self.options = Options.read(given)
         if then is not None and not callable(then):
             raise OptionError(f"then is a pass, not {then!r}")
-        self.then = then
+        if aot not in AOT:
+            raise OptionError(f"aot is one of {', '.join(AOT)}, not {aot!r}")
+        self.then, self.aot = then, aot
 
     def __call__(self, graph: fx.Graph) -> None:
         record(self._rewrite(graph))
+        over_last_dims(graph)
         if self.then is not None:
             self.then(graph)
 
@@ -44,7 +51,11 @@ class GraphPass(CustomGraphPass):
         if any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes):
             reason = "a joint graph of forward and backward is left as it is: use pre_grad_custom_pass or the backend"
             return Report(refusals=(Refused(reason, kind="training"),))
-        return rewrite(graph, self.options)
+        if (report := left_as_written({}, self.aot)) is not None:
+            return report
+        report = rewrite(graph, self.options)
+        name_for_packages(graph)
+        return report
 
     def uuid(self):
         """None, which switches Inductor's caches off, only if the pass in `then` or a rule of code has no name."""
@@ -55,15 +66,15 @@ class GraphPass(CustomGraphPass):
             if after is None:
                 return None
         try:
-            return digest(["onepass.GraphPass", cache.versions(), self.options.digest(), str(after)])
+            return digest(["onepass.GraphPass", cache.versions(), self.options.digest(), self.aot, str(after)])
         except OptionError:
             return None
 
     def __reduce__(self):
-        return _again, (self.options, self.then)
+        return _again, (self.options, self.then, self.aot)
 
 
-def _again(options: Options, then) -> GraphPass:
+def _again(options: Options, then, aot: str) -> GraphPass:
     made = GraphPass(options.rules, strict=options.strict, executor=options.executor, fuse_loads=options.fuse_loads)
-    made.then = then
+    made.then, made.aot = then, aot
     return made

@@ -12,10 +12,10 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
+from .egraph.forks import cached_property
 from .errors import ProgramError
 from .kinds import KINDS
 from .sizes import Size, symbols, value_of

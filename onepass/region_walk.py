@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import torch
@@ -16,6 +15,7 @@ from torch import fx
 from . import axes
 from .capture import size_of, value_of_node
 from .egraph.cost import NOMINAL
+from .egraph.forks import cached_property
 from .grad_modes import recording
 from .kinds import INTERIOR, VECTOR_NORMS, changes_in_place, is_aten, is_higher_order, kind_of, name_of
 from .writes import writes

@@ -14,11 +14,13 @@ from dataclasses import replace
 
 import torch
 from torch import fx
+from torch._dynamo import convert_frame
 
 from . import fused, operator  # noqa: F401  (registers the operation)
 from .borders import bordered
 from .capture import size_of, value_of_node, where_of
 from .devices import settle_devices
+from .egraph.forks import keep_usable
 from .errors import ProgramError, Refusal
 from .floats import settle_floats
 from .fused import Fused
@@ -41,6 +43,7 @@ from .widths import fill_blocks, fix_widths
 KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
 PREPARATIONS = (make_functional, detach_unrecorded, settle_floats, settle_devices, name_sizes, fill_blocks)
 log = logging.getLogger(__name__)
+keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is compiled
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from .agreement import mismatch, undecided
 from .egraph.term import all_dims, subterms
 from .errors import OnepassError
 from .fused import Carried, Fused
-from .lowering.plan import Plan
+from .lowering.plan import NotPlannable, Plan
 from .measured import Measured
 from .sizes import value_of
 from .traffic import SWELLS, swells
@@ -157,6 +157,9 @@ class Runner:
                 if who != name:
                     run.who = who
                 results, checked = self._checked(name, run, tensors, call)
+            except NotPlannable as reason:
+                self._declines(name, reason)
+                continue
             except Exception as error:
                 self._fails(name, error)
                 continue
@@ -227,6 +230,11 @@ class Runner:
         if len(self.ready) >= MOST:
             self.ready.clear()
         self.ready[kind] = (name, run)
+
+    def _declines(self, name: str, reason: NotPlannable) -> None:
+        """An executor that has no kernel for the plan is no failure, but is not asked again."""
+        self.broken.add(name)
+        report.note(self.found.key, f"executor {name} has no kernel for it: {reason}")
 
     def _fails(self, name: str, error: Exception) -> None:
         """An executor that failed is used no more in this process; if strict, its error goes to the caller."""

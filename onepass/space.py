@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations, product
 from math import log2, prod
 
 import numpy as np
+
+from .egraph.forks import cached_property
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,11 @@ FLOATING = (*HALVES, "float32", "float64")
 INTEGERS = (*INTEGER_RANGES, "int64")
 LONGEST = 2**28  # of dims and sizes that are known by name only
 HANDLERS: dict[str, Callable[[Call], Value | list[Value]]] = {}
+SYMBOLIC: dict[str, frozenset[str]] = {}  # by target, the arguments that may be numbers which only a call gives
+
+
+class Symbolic(str):
+    """The text of a number that only a call gives, as an argument."""
 
 
 class Value:
@@ -56,7 +61,10 @@ class Value:
 
 
 class Call:
-    """One node with its arguments by name. `call["dim"]` is the argument or its default."""
+    """One node with its arguments by name. `call["dim"]` is the argument or its default.
+
+    Reading an argument that is Symbolic is refused, if the handler does not say that it takes one.
+    """
 
     def __init__(self, node: Node, values: dict[str, Value | list[Value]]):
         self.node, self.meta, self._binders = node, node.meta, 0
@@ -64,10 +72,16 @@ class Call:
         self.arguments = _bind(node, values)
 
     def __getitem__(self, name: str):
-        return self.arguments[name]
+        return self._known(name, self.arguments[name])
 
     def get(self, name: str, default=None):
-        return self.arguments.get(name, default)
+        return self._known(name, self.arguments.get(name, default))
+
+    def _known(self, name: str, value):
+        parts = value if isinstance(value, list) else [value]
+        if any(isinstance(x, Symbolic) for x in parts) and name not in SYMBOLIC[self.node.target]:
+            raise self.refuse(f"is supported where its argument {name!r} is the same number at every call", "sizes")
+        return value
 
     def value(self, pull: Callable[[Index], Term], meta: Meta | None = None) -> Value:
         return Value(meta or self.meta, pull)
@@ -81,13 +95,13 @@ class Call:
         return Refusal(f"{self.node.target}: {reason}", self.node.where, kind)
 
 
-def handles(*targets: str):
-    """Registers the decorated function as what the targets mean."""
+def handles(*targets: str, symbolic: str = ""):
+    """Registers the decorated function as what the targets mean. `symbolic` names arguments that may be Symbolic."""
 
     def register(handler):
         for target in targets:
             assert target not in HANDLERS, f"{target} is registered twice"
-            HANDLERS[target] = handler
+            HANDLERS[target], SYMBOLIC[target] = handler, frozenset(symbolic.split())
         return handler
 
     return register
@@ -96,7 +110,7 @@ def handles(*targets: str):
 def _bind(node: Node, values) -> dict[str, object]:
     def plain(x):
         if isinstance(x, Atom):
-            return values[x.text] if x.kind == "node" else x.text
+            return values[x.text] if x.kind == "node" else Symbolic(x.text) if x.kind == "size" else x.text
         return [plain(v) for v in x] if isinstance(x, tuple) else x
 
     if node.target == GETITEM:

@@ -27,10 +27,12 @@ MAY_IMPORT = {
 }
 ON_DEMAND = ("onepass/__main__.py", "onepass/given.py")  # the only ways from run time into proofs, inside functions
 WHO_IMPORTS = {
-    "egglog": ("egraph/engine.py",),
+    "egglog": ("egraph/bindings.py",),
     "torch": ("lowering/", "onepass/"),
     "triton": ("lowering/",),
 }
+HELD_OVER_A_FORK = ("threading", "threading.Lock", "threading.RLock", "functools.cached_property")
+MAKES_LOCKS = ("egraph/forks.py", "egraph/bindings.py")
 FILE_LINES, FUNCTION_LINES, MEDIAN_BODY_LINES = 400, 60, 10
 SUMMARY_LINES = range(2, 7)
 # Spelled in two pieces, so that this file does not find itself.
@@ -158,6 +160,13 @@ def imports_what_another_owns(sources):
                 yield f"{source.path} imports {package}, which is for {', '.join(WHO_IMPORTS[package])}"
 
 
+def holds_locks_over_a_fork(sources):
+    for source in sources:
+        for found in source.imports:
+            if source.part and found.target in HELD_OVER_A_FORK and source.path not in MAKES_LOCKS:
+                yield f"{source.path} imports {found.target}: a forked child can take only what egraph/forks.py makes"
+
+
 def imports_the_solver_twice(sources):
     users = [s.path for s in sources if s.part and any(i.target.split(".")[0] == "ortools" for i in s.imports)]
     if len(users) > 1:
@@ -221,6 +230,8 @@ WRONG_SOURCES = [
     (imports_what_another_owns, "egraph/term.py", "import egglog"),
     (imports_what_another_owns, "rules/a.py", "def f():\n    import torch.nn"),
     (imports_what_another_owns, "onepass/a.py", "from triton import language"),
+    (holds_locks_over_a_fork, "lowering/a.py", "import threading"),
+    (holds_locks_over_a_fork, "onepass/a.py", "from functools import cache, cached_property"),
     (is_too_long, "rules/a.py", "\n" * 401),
     (is_too_long, "rules/a.py", "def f():\n" + "    x = 1\n" * 60),
     (has_long_functions_in_the_middle, "rules/a.py", "def f():\n" + "    x = 1\n" * 11),
@@ -235,8 +246,9 @@ RIGHT_SOURCES = [
     (breaks_the_layers, "lowering/deep/a.py", "from ...egraph.term import Term\nfrom ..plan import Plan"),
     (breaks_the_layers, "tests/test_a.py", "from onepass.proofs import ledger"),
     (imports_a_part_absolutely, "rules/a.py", "from ..egraph import rule\nimport math"),
-    (imports_what_another_owns, "egraph/engine.py", "import egglog"),
+    (imports_what_another_owns, "egraph/bindings.py", "import egglog"),
     (imports_what_another_owns, "tests/test_a.py", "import torch, triton"),
+    (holds_locks_over_a_fork, "lowering/a.py", "from threading import local"),
     (is_too_long, "rules/a.py", "def f():\n" + "    x = 1\n" * 59),
     (has_long_functions_in_the_middle, "rules/a.py", "def f():\n    '''a\n\nb'''\n" + "    x = 1\n" * 10),
     (says_too_little_or_too_much, "rules/__init__.py", '"""The laws."""'),

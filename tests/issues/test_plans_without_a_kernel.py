@@ -1,0 +1,55 @@
+"""A plan that has no kernel raised under strict where Triton's interpreter was to run it; on a GPU it was refused."""
+
+import pytest
+import torch
+
+from onepass import executors, report
+from onepass.backend import onepass_backend
+from onepass.lowering.plan import NotPlannable
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def mixed(q, k, v):
+    """Scores summed over batch and heads: their product has a batch inside of a tile."""
+    scores = torch.einsum("bhid,bhjd->ij", q, k)
+    return torch.einsum("ij,bhje->bhie", scores.softmax(1), v)
+
+
+def plain(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+def inputs():
+    return torch.randn(1, 2, 3, 8), torch.randn(1, 2, 2, 8), torch.randn(1, 2, 2, 3)
+
+
+def assert_right(function, executor):
+    given = inputs()
+    options = {"inner": "eager", "executor": executor, "strict": True}
+    result = torch.compile(function, backend=onepass_backend, options=options)(*given)
+    torch.testing.assert_close(result.double(), function(*(x.double() for x in given)), rtol=1e-5, atol=1e-5)
+    return report.reports()[-1]
+
+
+@pytest.mark.parametrize("executor", ["triton", "gluon"])
+def test_it_is_refused_and_the_original_runs(executor):
+    found = assert_right(mixed, executor)
+    (refusal,) = found.refusals
+    assert not found.regions and not found.failures
+    assert "is left to torch" in refusal.reason and refusal.kind == "no plan"
+    assert refusal.file == __file__ and refusal.line
+
+
+@pytest.mark.parametrize("executor", ["auto", "tiled"])
+def test_where_no_kernel_runs_it_is_fused(executor):
+    assert assert_right(mixed, executor).regions[0].ran == "tiled"
+
+
+def test_what_turns_out_at_a_call_is_no_failure_either(monkeypatch):
+    def declines(*_):
+        raise NotPlannable("not of these sizes")
+
+    monkeypatch.setitem(executors.EXECUTORS, "triton", declines)
+    (region,) = assert_right(plain, "triton").regions
+    assert region.ran == "tiled" and any("has no kernel for it: not of these sizes" in note for note in region.notes)
