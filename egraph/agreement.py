@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .evaluate import evaluate
+from .evaluate import evaluate, evaluate_all
 from .instances import Instance
 from .ops import make, var
 from .rule import Rule
@@ -18,6 +18,10 @@ from .term import FLOATS, Term, TermError, all_dims, rebuild
 
 RTOL = 1e-9
 TINY = 1e-280  # below this, results underflow differently on the two sides
+LEAST_NORMAL = 2.0**-1022
+VANISHING = ("exp", "exp2", "mul", "div")
+ARITHMETIC = (*VANISHING, "add", "sub", "pow", "reduce")
+EXACT = ("lt", "le", "eq", "where", "maximum", "minimum", "neg", "abs", "floor", "finite", "cast")
 NOISE = 1e-12  # relative error put into every operation to learn how far rounding can carry
 
 
@@ -46,7 +50,7 @@ def difference(instance: Instance) -> Difference | None:
             continue
         if rule.exact != "bitwise" and left.dtype.kind == "f":
             slack = _slack(instance, dims, number, left, right)
-            if not _wrong(rule, left, right, slack).any():
+            if not _wrong(rule, left, right, slack).any() or _leaves_the_range(instance):
                 continue
         shown = f"left side:  {instance.left} = {left.tolist()}\nright side: {instance.right} = {right.tolist()}"
         return Difference(shown, left, right, instance)
@@ -81,6 +85,34 @@ def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray
     return promised & ~same
 
 
+def _leaves_the_range(instance: Instance) -> bool:
+    """Whether an exponential, sum, product or quotient of real numbers is too large or too small for float64.
+
+    Laws are about real numbers: such an instance says nothing. For a law that leaves out roundings, casts count, too.
+    """
+    casts = ("cast",) if instance.rule.exact == "excess precision" else ()
+    for side in (instance.left, instance.right):
+        values = evaluate_all(side, instance.arrays)
+        for node, value in values.items():
+            if node.op in (*ARITHMETIC, *casts) and _out_of_range(node, value, [values[a] for a in node.args]):
+                return True
+    return False
+
+
+def _out_of_range(node: Term, value, args) -> bool:
+    """Whether real operands give an infinite result, or one too small to be a normal number."""
+    if any(isinstance(x, tuple) for x in (value, *args)) or np.asarray(value).dtype.kind != "f":
+        return False
+    if node.op == "reduce":
+        return node.attrs[0] in ("sum", "prod") and bool(np.isfinite(args[0]).all() and np.isinf(value).any())
+    operands = np.broadcast_arrays(*args)
+    real = np.all([np.isfinite(x) for x in operands], axis=0)
+    if node.op in ("mul", "div", "pow"):
+        real &= np.all([x != 0 for x in operands], axis=0)  # a quotient by zero is infinite, not too large
+    vanishes = (np.abs(value) < LEAST_NORMAL) & (node.op in VANISHING)
+    return bool((real & (np.isinf(value) | vanishes)).any())
+
+
 def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
     """How far apart rounding can carry the sides: relative to them, and to what noise in every operation does."""
     with np.errstate(invalid="ignore"):
@@ -94,19 +126,26 @@ def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
 
 
 def _noisy(root: Term, arrays, dims, seed: int) -> tuple[np.ndarray, ...]:
-    """The term's values when every floating operation errs by a random relative NOISE, element by element."""
+    """The term's values when the operands of every operation that rounds err by a random relative NOISE.
+
+    What compares, chooses or jumps gets what is read as it is: there, it is exact.
+    """
     generator = np.random.default_rng(seed)
     noise: dict[str, np.ndarray] = {}
     order = all_dims(root)
 
-    def change(node: Term, args):
-        again = make(node.op, args, node.attrs)
-        if node.dtype not in FLOATS or node.op == "const":
-            return again
+    def err(node: Term) -> Term:
         name = f"noise {len(noise)}"
         shape = [d.size if d in node.dims else 1 for d in order]
         noise[name] = 1.0 + NOISE * generator.standard_normal(shape)
-        return again * var(name, "float")
+        return node * var(name, "float")
+
+    def change(node: Term, args):
+        rounds = node.op not in EXACT and not (node.op == "reduce" and node.attrs[0] in ("max", "min", "any", "all"))
+        if rounds:
+            args = [err(a) if a.op == "load" and a.dtype in FLOATS else a for a in args]
+        again = make(node.op, tuple(args), node.attrs)
+        return err(again) if rounds and node.dtype in FLOATS and node.op not in ("const", "load") else again
 
     noisy = rebuild(root, change)
     return _parts(evaluate(noisy, {**arrays, **noise}, dims))

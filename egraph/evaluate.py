@@ -21,15 +21,24 @@ def evaluate(
     tensors: arrays for loads and for free variables (full rank, one axis per dim of `all_dims`, for variables);
     sizes: values of symbolic sizes. Raises TermError for an unbound name.
     """
-    order = all_dims(root)
-    sizes = sizes or {}
-    length = {d: d.size if isinstance(d.size, int) else sizes[d.size] for d in order}
+    order, sizes = all_dims(root), sizes or {}
+    wanted = sorted(root.dims) if dims is None else list(dims)
+    return _arrange(evaluate_all(root, tensors, sizes)[root], wanted, order, _lengths(order, sizes))
+
+
+def evaluate_all(root: Term, tensors: Mapping[str, np.ndarray], sizes=None) -> dict[Term, object]:
+    """The values of every subterm. Their axes are `all_dims(root)`, of size 1 where they do not depend on a dim."""
+    order, sizes = all_dims(root), sizes or {}
+    length = _lengths(order, sizes)
     done: dict[Term, object] = {}
     with np.errstate(all="ignore"):
         for node in subterms(root):
             done[node] = _value(node, [done[a] for a in node.args], tensors, order, length, sizes)
-    wanted = sorted(root.dims) if dims is None else list(dims)
-    return _arrange(done[root], wanted, order, length)
+    return done
+
+
+def _lengths(order: Sequence[Dim], sizes) -> dict[Dim, int]:
+    return {d: d.size if isinstance(d.size, int) else sizes[d.size] for d in order}
 
 
 def _arrange(value, wanted, order, length):
