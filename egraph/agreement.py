@@ -88,13 +88,15 @@ def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray
 def _leaves_the_range(instance: Instance) -> bool:
     """Whether an exponential, sum, product or quotient of real numbers is too large or too small for float64.
 
-    Laws are about real numbers: such an instance says nothing. For a law that leaves out roundings, casts count, too.
+    Laws are about real numbers: such an instance says nothing. A law that leaves out a rounding leaves out its
+    overflow, too, but not that of a literal, which is known where the law is used.
     """
-    casts = ("cast",) if instance.rule.exact == "excess precision" else ()
+    drops = instance.rule.exact == "excess precision"
     for side in (instance.left, instance.right):
         values = evaluate_all(side, instance.arrays)
         for node, value in values.items():
-            if node.op in (*ARITHMETIC, *casts) and _out_of_range(node, value, [values[a] for a in node.args]):
+            counts = node.op in ARITHMETIC or (node.op == "cast" and drops and node.args[0].op != "const")
+            if counts and _out_of_range(node, value, [values[a] for a in node.args]):
                 return True
     return False
 
@@ -125,10 +127,15 @@ def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
     return slack
 
 
+def _is_exact(node: Term) -> bool:
+    """Whether a result is not rounded: it is one of the operands, or jumps."""
+    return node.op in EXACT or (node.op == "reduce" and node.attrs[0] in ("max", "min", "any", "all"))
+
+
 def _noisy(root: Term, arrays, dims, seed: int) -> tuple[np.ndarray, ...]:
     """The term's values when the operands of every operation that rounds err by a random relative NOISE.
 
-    What compares, chooses or jumps gets what is read as it is: there, it is exact.
+    What compares, chooses or jumps gets its operands as they are: what is read is exact there.
     """
     generator = np.random.default_rng(seed)
     noise: dict[str, np.ndarray] = {}
@@ -141,11 +148,11 @@ def _noisy(root: Term, arrays, dims, seed: int) -> tuple[np.ndarray, ...]:
         return node * var(name, "float")
 
     def change(node: Term, args):
-        rounds = node.op not in EXACT and not (node.op == "reduce" and node.attrs[0] in ("max", "min", "any", "all"))
-        if rounds:
-            args = [err(a) if a.op == "load" and a.dtype in FLOATS else a for a in args]
-        again = make(node.op, tuple(args), node.attrs)
-        return err(again) if rounds and node.dtype in FLOATS and node.op not in ("const", "load") else again
+        if node.op in ("load", "const") or _is_exact(node):
+            return make(node.op, args, node.attrs)
+        args = tuple(err(a) if a.dtype in FLOATS and (a.op == "load" or _is_exact(a)) else a for a in args)
+        again = make(node.op, args, node.attrs)
+        return err(again) if node.dtype in FLOATS else again
 
     noisy = rebuild(root, change)
     return _parts(evaluate(noisy, {**arrays, **noise}, dims))

@@ -28,7 +28,9 @@ EXACT = set(
     where masked_fill nan_to_num sort argsort topk unique nonzero is_nonzero bucketize searchsorted
     gather index index_select index_put scatter cat stack flip roll tril triu repeat constant_pad_nd
     floor ceil round trunc frac remainder fmod floor_divide
-    copy clone fill lift_fresh zeros_like ones_like full_like empty_like _to_copy _local_scalar_dense
+    masked_select masked_scatter index_fill index_copy take embedding select_scatter slice_scatter unfold
+    copy clone fill detach _unsafe_view scalar_tensor lift_fresh zeros_like ones_like full_like empty_like
+    _to_copy _local_scalar_dense
     """.split()
 )
 END = 0.99  # of the largest number: what lies beyond stands for a mask, as a dtype's least number does
@@ -117,7 +119,7 @@ class Rounding(TorchDispatchMode):
 class Overflow(TorchDispatchMode):
     """Finds what leaves the range of its dtype: `sums`, sums and products in some order; `first`, any call in fact.
 
-    A product of a tensor with itself is a power: it counts as a function. A sum is judged by the sum of magnitudes.
+    `x * x` is a power: it counts as a function. A sum is judged by the sum of magnitudes.
     """
 
     def __init__(self):
@@ -157,7 +159,7 @@ def _finite(value) -> bool:
 def _leaves_the_range(func, name: str, args, kwargs) -> bool:
     """Whether the magnitudes of finite operands give an infinite result, or products and quotients one near zero."""
     tensors = _tensors(args)
-    if not tensors or (name in PRODUCTS and len(tensors) > 1 and tensors[-1].data_ptr() == tensors[-2].data_ptr()):
+    if not tensors or (name == "mul" and len({x.data_ptr() for x in tensors}) < len(tensors)):  # a power
         return False
     result = func(*_magnitudes(name, args, torch.abs), **kwargs)
     if any(bool(x.isinf().any()) for x in _tensors(result)):
@@ -166,7 +168,7 @@ def _leaves_the_range(func, name: str, args, kwargs) -> bool:
         return False
     present = func(*_magnitudes(name, args, lambda x: (x != 0).to(x.dtype)), **kwargs)
     ends = zip(_tensors(result), _tensors(present))
-    return any(bool(((r < torch.finfo(r.dtype).tiny) & (p > 0)).any()) for r, p in ends)
+    return any(bool(((r.abs() < torch.finfo(r.dtype).tiny) & (p != 0)).any()) for r, p in ends)
 
 
 def _magnitudes(name: str, args, of) -> list:
