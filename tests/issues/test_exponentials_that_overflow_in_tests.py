@@ -36,7 +36,7 @@ CASES = pytest.mark.parametrize(
 @CASES
 def test_the_overflow_is_found_in_every_run_and_the_same_one(around, inputs):
     found = set()
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(Refuted, match=r"finite.* is nan \(exp is the first call") as raised:
             assert_equivalent(around(softmax), around(unshifted), inputs)
         found.add(str(raised.value))
