@@ -28,16 +28,25 @@ def evaluate(
     rounding: a floating dtype that stands for float32: every result of it is rounded to it, and every result of
     another floating dtype to its own. Without it nothing is rounded, and a cast only overflows.
     """
-    order = all_dims(root)
-    sizes = sizes or {}
-    length = {d: d.size if isinstance(d.size, int) else _size(sizes, d.size) for d in order}
+    order, sizes = all_dims(root), sizes or {}
+    wanted = sorted(root.dims) if dims is None else list(dims)
+    return _arrange(evaluate_all(root, tensors, sizes, rounding)[root], wanted, order, _lengths(order, sizes))
+
+
+def evaluate_all(root: Term, tensors: Mapping[str, np.ndarray], sizes=None, rounding=None) -> dict[Term, object]:
+    """The values of every subterm. Their axes are `all_dims(root)`, of size 1 where they do not depend on a dim."""
+    order, sizes = all_dims(root), sizes or {}
+    length = _lengths(order, sizes)
     done: dict[Term, object] = {}
     with np.errstate(all="ignore"):
         for node in subterms(root):
             value = _value(node, [done[a] for a in node.args], tensors, order, length, sizes)
             done[node] = value if rounding is None or node.op == "const" else _rounded(value, node.dtype, rounding)
-    wanted = sorted(root.dims) if dims is None else list(dims)
-    return _arrange(done[root], wanted, order, length)
+    return done
+
+
+def _lengths(order: Sequence[Dim], sizes) -> dict[Dim, int]:
+    return {d: d.size if isinstance(d.size, int) else _size(sizes, d.size) for d in order}
 
 
 def _arrange(value, wanted, order, length):

@@ -6,14 +6,15 @@ would accept. Used by onepass/testing_strategies.py and by the provers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, prod
+from math import inf, isfinite, prod
 from random import Random
 
 import numpy as np
 
+from .edges import RANGES, around, edges_of, edges_of_cast
 from .guard import GUARDS, Guard
 from .match import holds, instantiate, match
 from .ops import MONOIDS, const, iota, le, load, scaled
@@ -35,7 +36,9 @@ MANTISSAS = "random mantissas"  # numbers that fill a float64, for rules that cl
 LONGEST = 24  # values drawn for one tensor
 FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf)
 INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
+INTEGERS = range(-3, 7)
 SIZES = (1, 2, 2, 3, 3)
+JUMPS = ("floor", "floordiv", "mod", "log", "log2", "log1p")  # have edges over the reals; those of exp are of a dtype
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
 FURTHER = "none of the rule's own: a law holds along every other dim, too"
 
@@ -108,13 +111,39 @@ def _instantiated(pattern: Term, binding) -> Term | TermError:
         return error
 
 
+@lru_cache(256)
+def profiles_of(rule: Rule | PatternRule) -> dict[str, tuple[float, ...]]:
+    """PROFILES, and the numbers around the rule's own constants and around the edges of its functions, if any."""
+    rights = rule.rights if isinstance(rule, PatternRule) else (rule.right,)
+    nodes = [n for side in (rule.left, *rights) if isinstance(side, Term) for n in subterms(side)]
+    numbers = [float(n.attrs[0]) for n in nodes if n.op == "const"]
+    numbers += edges_of(n.op for n in nodes if n.op in JUMPS)
+    targets = [n.attrs[0] if isinstance(n.attrs[0], str) else "float16" for n in nodes if n.op == "cast"]
+    numbers += [x for target in targets for x in edges_of_cast(target)]
+    own = tuple(x for x in (*(n for n in numbers if isfinite(n)), *around(numbers)) if x not in PLAIN)
+    return {**PROFILES, "edges": own} if own else PROFILES
+
+
+def kinds_of(profiles: dict[str, tuple[float, ...]], not_finite: Sequence[str] = ()) -> tuple[str, ...]:
+    """What an array may be made of, with weights: a profile, or what is put among plain numbers."""
+    return ("plain", "plain", "plain", *profiles, *["edges"] * 2 * ("edges" in profiles), *not_finite)
+
+
+def _around_integers(rule: Rule) -> tuple[int, ...]:
+    """The rule's own integers and their neighbours, where these are not among the small ones."""
+    values = [n.attrs[0] for side in (rule.left, rule.right) for n in subterms(side) if n.op == "const"]
+    near = {v + step for v in values if type(v) is int for step in (-1, 0, 1)}
+    return tuple(sorted(near - set(INTEGERS)))
+
+
 def random_instance(rule: Rule, generator: Random) -> Instance | None:
     """`drawn_instance` by a random generator: what a prover without Hypothesis uses."""
-    usual = [MANTISSAS] * 8 if rule.exact == "bitwise" else ["plain"] * 3
+    usual = [MANTISSAS] * 8 if rule.exact == "bitwise" else []
+    profiles = profiles_of(rule)
 
     def array(shape: tuple[int, ...], finite: bool) -> np.ndarray:
-        profile = generator.choice([*usual, *PROFILES, *([] if finite else [ABSENT])])
-        values = np.array([generator.choice(PROFILES.get(profile, PLAIN)) for _ in range(prod(shape))], dtype=float)
+        profile = generator.choice([*usual, *kinds_of(profiles, () if finite else (ABSENT,))])
+        values = np.array([generator.choice(profiles.get(profile, PLAIN)) for _ in range(prod(shape))], dtype=float)
         if profile == MANTISSAS:
             values = np.array([generator.uniform(-4.0, 4.0) for _ in range(prod(shape))], dtype=float)
         if profile == ABSENT and values.size:
@@ -137,6 +166,7 @@ class Sampler:
         self.scores = variables_under_exponents(rule.left)
         self.pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
         self.implied = _implied_dtypes(rule.left)
+        self.integers = (*INTEGERS, *_around_integers(rule))
         self.bound: dict[str, object] = {}
 
     def binding(self) -> dict[str, object]:
@@ -222,9 +252,11 @@ class Sampler:
         if dtype in FLOATS:
             restricted = self.restriction
             finite = restricted.scores_finite if name in self.scores else restricted.values_finite
-            self.arrays[name] = self.array(shape, finite)
+            drawn = self.array(shape, finite)
+            largest = RANGES[dtype].largest if dtype in RANGES else inf  # no tensor of the dtype holds a larger number
+            self.arrays[name] = np.where(np.isinf(drawn), drawn, np.clip(drawn, -largest, largest))
         else:
-            element = (False, True) if dtype == "bool" else range(-3, 7)
+            element = (False, True) if dtype == "bool" else self.integers
             values = [self.choose(element) for _ in range(int(np.prod(shape)))]
             self.arrays[name] = np.array(values, dtype=bool if dtype == "bool" else np.int64).reshape(shape)
         return load(Tensor(name, dtype, shape), *map(iota, dims))

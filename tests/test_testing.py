@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
+import onepass
 from onepass import testing
 from onepass.egraph import constant, independent, positive, rule
-from onepass.egraph.ops import cast, const, exp, mantissa, max_over, rescaled_sum, sum_over, tanh, where
+from onepass.egraph.ops import cast, const, exp, le, lt, mantissa, max_over, rescaled_sum, sum_over, tanh, where
 from onepass.egraph.pattern import either
 from onepass.testing import Refuted, assert_equivalent, assert_rule, mutants
 
@@ -93,6 +94,36 @@ ZOO = [
 def test_the_zoo_is_refuted(law):
     with pytest.raises(Refuted, match=f"rule {law.name}: .* is refuted"):
         assert_rule(law, examples=4000)  # drawn at random: 400 were once too few
+
+
+@rule
+def threshold_itself(x):
+    """where(x < 2.7, x, 0) = where(x <= 2.7, x, 0)"""
+    return where(lt(x, const(2.7)), x, 0.0), where(le(x, const(2.7)), x, 0.0)
+
+
+@rule
+def whole_threshold_itself(n: "index"):
+    """n < 300 = n <= 300 for integers"""
+    return lt(n, const(300)), le(n, const(300))
+
+
+@rule
+def products_beyond_the_range(x):
+    """x · 10²⁰⁰ · 10²⁰⁰ / 10²⁰⁰ = x · 10²⁰⁰, which float64 cannot compute from left to right"""
+    return x * const(1e200) * const(1e200) / const(1e200), x * const(1e200)
+
+
+@pytest.mark.parametrize("law", [threshold_itself, whole_threshold_itself], ids=str)
+def test_a_rule_is_tried_at_its_own_constants(law):
+    with pytest.raises(Refuted, match="float64, seed 0: the same call finds this again"):
+        assert_rule(law)
+    assert onepass.check(law).status == "refuted"
+
+
+def test_a_law_of_real_numbers_is_not_refuted_by_the_range_of_float64():
+    assert_rule(products_beyond_the_range)
+    assert onepass.check(products_beyond_the_range).status == "proved"
 
 
 def test_a_law_may_define_more_than_its_left_side():
@@ -239,8 +270,6 @@ def test_functions_may_write_into_their_arguments():
 
 
 def test_testing_is_public():
-    import onepass
-
     assert onepass.testing is testing
     assert np.isfinite(testing.RTOL)
 
