@@ -5,7 +5,7 @@ Rounding a sum to half precision absorbs what stands beside such a number: float
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 
 from .term import Term, subterms
@@ -14,13 +14,25 @@ ABSORBED = 2048  # float16 has no odd integers beyond it: beside such a number r
 THROUGH = ("neg", "cast", "where", "maximum", "minimum")
 
 
-def addends(x: Term) -> Iterator[Term]:
-    """What is added up or chosen from, through casts and multiples by a literal."""
-    if x.op in ("add", "sub", *THROUGH) or (x.op == "mul" and any(a.op == "const" for a in x.args)):
-        for part in x.args[x.op == "where" :]:
-            yield from addends(part)
-    else:
-        yield x
+def addends(root: Term) -> Iterator[Term]:
+    """What is added up or chosen from, each once, through casts and multiples by a literal."""
+    for x in _reached(root, lambda x: x.op in ("add", "sub", *THROUGH) or _is_multiple(x)):
+        if x.op not in ("add", "sub", *THROUGH) and not _is_multiple(x):
+            yield x
+
+
+def _is_multiple(x: Term) -> bool:
+    return x.op == "mul" and any(a.op == "const" for a in x.args)
+
+
+def _reached(root: Term, goes_on: Callable[[Term], bool]) -> list[Term]:
+    """The root and what is reached from it through terms that go on, each once; of a choice both values."""
+    found, seen = [root], {root}
+    for x in found:
+        fresh = [a for a in x.args[x.op == "where" :] if a not in seen] if goes_on(x) else []
+        seen.update(fresh)
+        found += dict.fromkeys(fresh)
+    return found
 
 
 def may_mask(x: Term) -> bool:
@@ -30,11 +42,8 @@ def may_mask(x: Term) -> bool:
 
 def absorbs(x: Term, dtype: str) -> bool:
     """Whether rounding x to the dtype may absorb an addend: of float16, beside a mask by a number or by a tensor."""
-    if dtype != "float16":
-        return False
-    if x.op in ("add", "sub"):
-        return any(may_mask(part) or _is_large(part) for part in addends(x))
-    return x.op in THROUGH and any(absorbs(part, dtype) for part in x.args)
+    sums = [y for y in _reached(x, lambda y: y.op in THROUGH) if y.op in ("add", "sub")]
+    return dtype == "float16" and any(may_mask(part) or _is_large(part) for y in sums for part in addends(y))
 
 
 def _is_large(x: Term) -> bool:

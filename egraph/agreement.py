@@ -13,7 +13,6 @@ import numpy as np
 from .evaluate import evaluate, evaluate_all
 from .instances import Instance
 from .ops import make, var
-from .rule import Rule
 from .term import FLOATS, Term, TermError, all_dims, rebuild, subterms
 
 RTOL = 1e-9
@@ -52,16 +51,16 @@ def difference(instance: Instance) -> Difference | None:
 
 def _difference_in(instance: Instance, rounding: str | None) -> Difference | None:
     """What is wrong where every result is rounded to a dtype; None for none: then a slack is measured."""
-    rule, dims = instance.rule, sorted(instance.left.dims | instance.right.dims)
+    dims = sorted(instance.left.dims | instance.right.dims)
     sides = [
         _parts(evaluate(side, instance.arrays, dims, rounding=rounding)) for side in (instance.left, instance.right)
     ]
     for number, (left, right) in enumerate(zip(*sides)):
-        if not _wrong(rule, left, right, 0.0).any():
+        if not _wrong(instance, left, right, 0.0).any():
             continue
         if rounding is None and left.dtype.kind == "f":
             slack = _slack(instance, dims, number, left, right)
-            if not _wrong(rule, left, right, slack).any() or _leaves_the_range(instance):
+            if not _wrong(instance, left, right, slack).any() or _leaves_the_range(instance):
                 continue
         shown = f"left side:  {instance.left} = {left.tolist()}\nright side: {instance.right} = {right.tolist()}"
         rounded = "" if rounding in (None, "float64") else f"\nwith every result rounded to {rounding}"
@@ -82,7 +81,7 @@ def _parts(value) -> tuple[np.ndarray, ...]:
     return tuple(map(np.asarray, value)) if isinstance(value, tuple) else (np.asarray(value),)
 
 
-def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray:
+def _wrong(instance: Instance, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray:
     """Where the right side is not what the law promises.
 
     Equal bits are those of a zero's sign too, unless a maximum picks it: of 0 and -0 it may give either.
@@ -90,7 +89,8 @@ def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray
     left, right = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(left, right))
     with np.errstate(invalid="ignore"):
         same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= slack)
-    if rule.exact == "bitwise" and not _picks(rule):
+    rule = instance.rule
+    if rule.exact == "bitwise" and not _picks(instance):
         same &= (left != 0) | (np.signbit(left) == np.signbit(right))
     promised = ~np.isnan(left)
     if rule.both:
@@ -100,9 +100,9 @@ def _wrong(rule: Rule, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray
     return promised & ~same
 
 
-def _picks(rule: Rule) -> bool:
+def _picks(instance: Instance) -> bool:
     """Whether a maximum or a minimum stands in the rule."""
-    nodes = (n for side in (rule.left, rule.right) for n in subterms(side))
+    nodes = (n for side in (instance.left, instance.right) for n in subterms(side))
     return any(n.op in ("maximum", "minimum") or (n.op == "reduce" and n.attrs[0] in PICKING) for n in nodes)
 
 

@@ -17,7 +17,7 @@ from .pattern import CONSTRUCTS, parts
 from .pattern_match import matches
 from .pattern_meaning import free_variables
 from .pattern_readings import Reading, filled, readings
-from .rule import EXACTNESS, LAMBDA, UNSAID, Rule, RuleError, unknown_exactness, variables_of
+from .rule import EXACTNESS, LAMBDA, UNSAID, Rule, RuleError, defined_alike, unknown_exactness, variables_of
 from .term import Term, TermError, subterms
 
 MOST_READINGS = 128  # a pattern of more readings is matched itself, on the terms of a region
@@ -70,6 +70,11 @@ class PatternRule:
         return f"{self.name}: {self.left} = {' or '.join(map(_right_text, self.rights))}{guards}"
 
     both = False  # a pattern is read from left to right
+
+    @property
+    def defined_alike(self) -> bool:
+        """Whether both sides are numbers at the same places; else the right side may be one where the left is none."""
+        return defined_alike(self.exact)
 
     @property
     def assumption(self) -> str | None:

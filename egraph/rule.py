@@ -86,12 +86,17 @@ class Rule:
     @property
     def defined_alike(self) -> bool:
         """Whether both sides are numbers at the same places; else the right side may be one where the left is none."""
-        return self.exact != "reassociates" and not self.restriction.defines_more
+        return defined_alike(self.exact)
 
     @property
     def restriction(self) -> Restriction:
         """What that assumption keeps out of the variables' values."""
         return ASSUMPTIONS.get(self.exact, Restriction())
+
+
+def defined_alike(exact: str) -> bool:
+    """Whether the sides of a law of this exactness are numbers at the same places."""
+    return exact != "reassociates" and not ASSUMPTIONS.get(exact, Restriction()).defines_more
 
 
 def rule(

@@ -26,12 +26,12 @@ def planned(function, dtype=torch.float16):
 
 
 @pytest.mark.parametrize("function", [divided, divided_and_biased])
-def test_a_quotient_is_an_addend_of_its_own(function):
+def test_a_quotient_and_a_rounding_are_addends_of_their_own(function):
     plan, _ = planned(function)
     binding = bind(plan.kernels[0])
     assert isinstance(binding, Binding)
     for gauge, _ in gauges(binding):
-        assert all((constant and term is not gauge) or gauge.op == "div" for constant, term in addends(gauge))
+        assert all((constant and term is not gauge) or gauge.op in ("div", "cast") for constant, term in addends(gauge))
 
 
 @pytest.mark.parametrize("function", [divided, divided_and_biased])

@@ -10,7 +10,7 @@ import torch
 
 import onepass
 from onepass.assumptions import _is_read
-from onepass.aten_pointwise import _holds_least_half
+from onepass.egraph.addends import absorbs, addends
 from onepass.egraph.ops import cast, const, iota, var
 from onepass.egraph.show import LONG, show
 from onepass.egraph.term import Dim
@@ -31,11 +31,19 @@ def test_a_line_names_shared_parts_where_it_would_be_long():
     assert len(text) < 3 * LONG and " where t0 = " in text
 
 
-@pytest.mark.parametrize("walk", [_is_read, _holds_least_half, lambda x: by_difference(x, I, J)])
+@pytest.mark.parametrize("walk", [_is_read, lambda x: absorbs(x, "float16"), lambda x: by_difference(x, I, J)])
 def test_a_walk_sees_a_shared_part_once(walk):
     start = time.perf_counter()
     assert walk(doubled(cast(iota(I) - iota(J), "float32"))) in (True, False)
     assert time.perf_counter() - start < 5
+
+
+def test_an_addend_is_found_once():
+    total = x = var("x", "float32")
+    for _ in range(60):
+        total = total + (total - const(1.0))
+    assert set(addends(total)) == {x, const(1.0)}
+    assert not absorbs(total, "float16")
 
 
 def test_deep_scores_and_biases_are_explained_at_once():
