@@ -10,7 +10,7 @@ from ..egraph.index import floordiv, mod
 from ..egraph.ops import const, iota, make
 from ..egraph.term import Dim, Term, rebuild, substitute, subterms
 
-MOST = 256  # places that a tile holds
+MOST_PLACES = 256  # places that a tile holds
 
 
 def with_one_inner_dim(root: Term) -> Term:
@@ -28,7 +28,7 @@ def _is_double(r: Term) -> bool:
     if r.op != "reduce" or r.args[0].op != "reduce" or {r.attrs[0], r.args[0].attrs[0]} != {"sum"}:
         return False
     outer, inner, body = r.attrs[1], r.args[0].attrs[1], r.args[0].args[0]
-    if not (isinstance(outer.size, int) and isinstance(inner.size, int)) or outer.size * inner.size > MOST:
+    if not (isinstance(outer.size, int) and isinstance(inner.size, int)) or outer.size * inner.size > MOST_PLACES:
         return False
     nodes = [n for n in subterms(body) if n.op != "iota"]
     return body.op == "mul" and outer != inner and all((outer in n.dims) == (inner in n.dims) for n in nodes)

@@ -12,7 +12,7 @@ from .cuts import at_place
 from .dims import nodes_between
 
 PLACES = 4  # of a dim that is written out: coordinates
-MOST = 16  # operations on pairs that are written for one sum: their operands lie in registers all at once
+MOST_OPERATIONS = 16  # operations on pairs that are written for one sum: their operands lie in registers all at once
 
 
 def written_out(root: Term) -> Term:
@@ -29,7 +29,7 @@ def _is_short(r: Term) -> bool:
     size = r.attrs[1].size
     if r.dtype in ("float16", "bfloat16"):  # a fold adds halves in float32
         return False
-    return isinstance(size, int) and size <= PLACES and 0 < len(nodes_between(r.args[0], r.attrs[1])) * size <= MOST
+    return isinstance(size, int) and size <= PLACES and 0 < len(nodes_between(r.args[0], r.attrs[1])) * size <= MOST_OPERATIONS
 
 
 def _terms(r: Term) -> Term:

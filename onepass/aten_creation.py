@@ -5,7 +5,7 @@ The calls are pulled at an index of the result, as in aten_views.py. Used by tra
 
 from __future__ import annotations
 
-from .sizes import term_of
+from .lowering.sizes import term_of
 from .values import Value, apply, choose, convert, handles, kind_of, require_fit, stored_literal
 
 

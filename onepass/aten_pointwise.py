@@ -13,7 +13,7 @@ from .egraph.affine import bounds
 from .egraph.index import negate
 from .egraph.ops import const, make
 from .egraph.term import Term
-from .sizes import term_of
+from .lowering.sizes import term_of
 from .values import (
     FLOATING,
     Call,

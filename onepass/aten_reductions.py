@@ -14,7 +14,7 @@ from .egraph.affine import compare
 from .egraph.index import floordiv
 from .egraph.ops import const, eq, exp, iota, log, make, max_over, reduce, sum_over
 from .egraph.term import Term
-from .sizes import term_of
+from .lowering.sizes import term_of
 from .values import FLOATING, Call, Value, apply, choose, compute_dtype, convert, element, handles, kind_of, spread
 
 

@@ -10,7 +10,7 @@ from .egraph.affine import bounds
 from .egraph.index import floordiv, mod
 from .egraph.ops import const, iota
 from .egraph.term import Term, subterms, tensors
-from .sizes import Size, of_whole_blocks, product, term_of
+from .lowering.sizes import Size, of_whole_blocks, product, term_of
 from .values import INTEGERS, Call, Value, apply, choose, handles, same_size, spread
 from .within import Within, beyond
 

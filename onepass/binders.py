@@ -12,7 +12,7 @@ from dataclasses import replace
 from .egraph.index import simplify_index
 from .egraph.term import Dim, Term, all_dims, rename_dims, subterms
 from .lowering.plan import Store
-from .sizes import product
+from .lowering.sizes import product
 
 _OUTPUT_NAMES = ("e", "i", "h", "b")  # from the last axis forward
 _BOUND_NAMES = ("j", "d", "c", "a", "f", "g", "l", "m", "n", "o", "p", "r", "s", "t", "u", "w", "x", "y", "z")

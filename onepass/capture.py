@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from .errors import Refusal
+from .lowering.sizes import Size
 from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Node, Program
-from .sizes import Size
 
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 _SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values

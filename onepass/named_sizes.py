@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from .capture import size_of, value_of_node
-from .sizes import Size
+from .lowering.sizes import Size
 
 
 def name_sizes(graph: fx.Graph) -> int:

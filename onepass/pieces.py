@@ -15,7 +15,7 @@ from .egraph.ops import const, iota, make, reduce
 from .egraph.term import Dim, Term, rebuild
 from .lowering.build import HELD
 from .lowering.dims import is_long, sum_factors
-from .sizes import Size, term_of
+from .lowering.sizes import Size, term_of
 from .values import Call, Value, choose, convert, handles, kind_of, require_fit, stored_literal
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}

@@ -18,7 +18,7 @@ import torch
 from .egraph.forks import cached_property
 from .errors import ProgramError
 from .kinds import KINDS
-from .sizes import Size, symbols, value_of
+from .lowering.sizes import Size, symbols, value_of
 
 NAMESPACES = ("aten", "prims")
 GETITEM = "getitem"

@@ -30,6 +30,7 @@ from .kinds import name_of
 from .layouts import laid_out
 from .loads import Make, Reads, fuse, hints, with_tail
 from .lowering.plan import NotPlannable
+from .lowering.sizes import UnknownSize
 from .named_sizes import name_sizes
 from .opened import open_calls
 from .options import Options
@@ -82,7 +83,7 @@ def rewrite(
             answers[number] = act(regions[number])
         except Exception as error:
             answers.pop(number, None)
-            if isinstance(error, Refusal | NotPlannable | ProgramError):
+            if isinstance(error, Refusal | NotPlannable | ProgramError | UnknownSize):
                 refusals.append(_refused(error, regions[number]))
             else:
                 _failed(error, where_of(regions[number].anchor), options, failures)

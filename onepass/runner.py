@@ -20,8 +20,8 @@ from .egraph.term import all_dims, subterms
 from .errors import OnepassError
 from .fused import Carried, Fused
 from .lowering.plan import NotPlannable, Plan
+from .lowering.sizes import value_of
 from .measured import Measured
-from .sizes import value_of
 from .traffic import SWELLS, swells
 
 PATIENCE = 8  # comparisons that inputs leave undecided, after which a kernel counts as wrong

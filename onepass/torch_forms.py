@@ -17,7 +17,7 @@ from .egraph.pattern import either
 from .egraph.pattern_match import matches
 from .egraph.term import AttributeVariable, Dim, Term
 from .errors import OnepassError
-from .sizes import value_of
+from .lowering.sizes import value_of
 
 ASSUMED = "no row has -∞ as its every score"  # eager gives NaN there, torch's kernels may give 0
 

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 from .egraph.term import Tensor, Term, tensors
 from .errors import ProgramError
 from .lowering.plan import Kernel, Plan
+from .lowering.sizes import UnknownSize, value_of
 from .program import Input, Program
-from .sizes import value_of
 
 SPARE = 64 << 20  # bytes that a plan may store between kernels whatever the original makes
 SWELLS = "the kernels would store more between them than the original calls make"
@@ -63,7 +63,7 @@ def _example(entry: Input, sizes) -> torch.Tensor:
 
 
 def made(program: Program, sizes: Mapping[str, int]) -> list[int]:
-    """Bytes of every value that the original calls make. Raises ProgramError if a size is not known."""
+    """Bytes of every value that the original calls make. Raises UnknownSize if a size is not known."""
     metas = (m for node in program.nodes for m in node.metas)
     return [_size(Tensor("", m.dtype, m.shape), sizes) for m in metas]
 
@@ -76,7 +76,7 @@ def swells(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:
         return False
     try:
         return sum(_size(part, sizes) for part in parts) > max(SPARE, sum(made(program, sizes)))
-    except ProgramError:
+    except UnknownSize:
         return False
 
 
@@ -84,7 +84,7 @@ def plan_bytes(plan: Plan, sizes: Mapping[str, int]) -> int | None:
     """None if a size is not known."""
     try:
         return sum(_kernel_bytes(kernel, sizes) for kernel in plan.kernels)
-    except ProgramError:
+    except UnknownSize:
         return None
 
 

@@ -17,8 +17,8 @@ from .egraph.index import negate, simplify_node
 from .egraph.ops import INTEGER_RANGES, OPS, cast, const, infinite_beyond, make
 from .egraph.term import Dim, Term, subterms
 from .errors import Refusal
+from .lowering.sizes import Size, product
 from .program import GETITEM, Atom, Meta, Node, operation
-from .sizes import Size, product
 from .within import Within
 
 Index = tuple[Term, ...]

@@ -14,7 +14,7 @@ from .egraph.affine import bounds
 from .egraph.evaluate import evaluate
 from .egraph.ops import const, iota
 from .egraph.term import Dim, Term, all_dims, substitute, subterms
-from .sizes import Size, value_of
+from .lowering.sizes import Size, value_of
 
 MOST_PLACES = 2**22  # of an index that are looked at one by one
 AT_A_CALL = 2**16  # of them where a call waits

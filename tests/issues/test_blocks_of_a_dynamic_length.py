@@ -10,7 +10,7 @@ import torch
 
 from onepass import report
 from onepass.backend import onepass_backend
-from onepass.sizes import of_whole_blocks, product
+from onepass.lowering.sizes import of_whole_blocks, product
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

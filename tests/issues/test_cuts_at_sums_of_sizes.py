@@ -10,7 +10,7 @@ from onepass.backend import onepass_backend
 from onepass.egraph.affine import compare, linear_size
 from onepass.egraph.ops import const, iota
 from onepass.egraph.term import Dim
-from onepass.sizes import term_of
+from onepass.lowering.sizes import term_of
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

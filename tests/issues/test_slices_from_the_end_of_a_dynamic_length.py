@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from onepass.backend import onepass_backend
-from onepass.lowering.sizes import resolve
-from onepass.sizes import term_of, value_of
+from onepass.lowering.sizes import resolve, term_of, value_of
 
 
 def _attended(q, k, v):
