@@ -32,7 +32,7 @@ prove: $(READY)
 
 # Checked by Rocq, which is installed as Debian's package coq where it is missing (250 MB, needs root or sudo).
 theory: $(READY)
-	$(PYTHON) -m onepass.proofs.audit
+	$(PYTHON) -m onepass.proofs.rocq_audit
 
 # Random programs against float64 eager: make fuzz N=10000; each loud outcome is printed as a program
 fuzz: $(READY)

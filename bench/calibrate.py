@@ -1,4 +1,4 @@
-"""Measures what lowering/schedule/machine.py assumes of one multiprocessor: rates of units and the latency of a load.
+"""Measures what lowering/plan/device.py assumes of one multiprocessor: rates of units and the latency of a load.
 
 `python bench/calibrate.py --out bench/results/machine_h200.json` runs each micro-kernel twice, one with twice the
 rounds: the difference has no launch in it. Clocks come from the same difference of a kernel that reads its clock.
@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from onepass.lowering.schedule.machine import H200
+from onepass.lowering.plan.device import H200
 
 ROUNDS, REPEAT, WARPS, ELEMENTS = 4000, 5, 8, 4096
 

@@ -2,7 +2,7 @@
 
 Prints, for each executor and problem, what the present default loses to the best of the table, and for each row of the
 defaults the configuration of the table whose worst loss over the row's problems is least (`--rows`). Rows are put into
-lowering/tuning.py and lowering/gluon_schedule.py by hand; tests/test_defaults.py holds what is lost.
+lowering/launch/triton_config.py and lowering/hopper/config.py by hand; tests/test_defaults.py holds what is lost.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.measured import Problem, kernel_of, table
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.gluon_launch import fitting, row_of
-from onepass.lowering.schedule.predict import Configuration
-from onepass.lowering.triton_launch import default_for
+from onepass.lowering.gluon.launch import fitting, row_of
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.schedule.kernel_time import Configuration
+from onepass.lowering.triton.launch import default_for
 
 GROUPS = {  # what a default row can tell apart
     "ptr": lambda p: (p.width,),

@@ -26,7 +26,7 @@ from queue import SimpleQueue
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.settings import EXECUTORS, SPILLED, Problem, Setting, leading, plain, problems, shapes, slices
-from onepass.trials import Outcome, Worker
+from onepass.tune.trial_process import Outcome, Worker
 
 TOLERANCE = 2e-2  # largest accepted difference from float32 attention, for bf16 inputs of unit variance
 COMPILE_SECONDS, TIME_SECONDS = 40.0, 20.0
@@ -58,11 +58,11 @@ def derive(task: Task) -> None:
     """Writes the problem's plan to the task's file, if no other process has."""
     import torch
 
-    from onepass.capture import program_of
-    from onepass.lowering.gluon_apart import apart
-    from onepass.lowering.gluon_launch import fits
-    from onepass.pipeline import optimize
-    from onepass.translate import translate
+    from onepass.compiler.optimize import optimize
+    from onepass.graph.trace import program_of
+    from onepass.lowering.gluon.launch import fits
+    from onepass.lowering.hopper.split_states import apart
+    from onepass.translate.translate import translate
 
     path = Path(task.plan)
     if not path.exists():
@@ -97,8 +97,8 @@ def compile_first(task: Task) -> dict:
     """Compiles into Triton's disk cache, launches once, and says what the kernels need of a thread and a block."""
     import torch
 
-    from onepass.lowering.compat import compiled_forms
-    from onepass.lowering.triton_launch import load
+    from onepass.lowering.launch.triton_compat import compiled_forms
+    from onepass.lowering.triton.launch import load
 
     derive(task)
     load.cache_clear()  # a function that an earlier task launched would report that task's forms too

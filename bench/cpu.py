@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from onepass import backend, measure
+from onepass.api import backend
+from onepass.cli import measure
 
 HEADS, DIM = 8, 64
 EAGER = {"inner": "eager", "libraries": False}
@@ -79,7 +80,7 @@ def cold_seconds(count: int) -> float:
 
 def host() -> None:
     """What a call costs beside the kernel: of the operation and through torch.compile, against SDPA's of the same."""
-    from onepass import executors
+    from onepass.runtime import executors
 
     small = [torch.randn(1, 2, 16, 16) for _ in range(3)]
     sdpa = torch.nn.functional.scaled_dot_product_attention
@@ -118,8 +119,8 @@ class Layers(torch.nn.Module):
 
 def module_seconds(count: int, size: int) -> float:
     """What the backend takes, Dynamo's and PyTorch's own time left out."""
-    from onepass.options import Options
-    from onepass.replace import rewrite
+    from onepass.compiler.options import Options
+    from onepass.graph_passes.replace import rewrite
 
     taken = []
 

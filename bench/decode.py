@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from onepass.bench.beyond import latent
+from onepass.bench.beyond_flex import latent
 from onepass.bench.problems import repeated, sdpa
-from onepass.capture import program_of
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.tuning import Config
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 TOLERANCE = 2e-2
 

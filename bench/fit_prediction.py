@@ -1,6 +1,7 @@
-"""Fits the constants of lowering/schedule/predict.py to the measured table, and ranks each problem by the others' fit.
+"""Fits the constants of lowering/schedule/kernel_time.py to the measured table; ranks each problem by the others' fit.
 
-`--fit` prints constants fitted to all problems; they are written by hand into predict.py and pipeline.py, rounded.
+`--fit` prints constants fitted to all problems; they are written by hand into kernel_time.py and
+pipeline_time.py of lowering/schedule, rounded.
 `--left-out` fits once more for every problem, without it. Without these, what is there is ranked. Two times are no
 order if they differ by less than 1 %, or than two rounds of one of them did. Needs SciPy (extra `tune`) to fit.
 """
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from bench.measured import Problem, kernel_of, table
-from onepass.lowering.schedule import predict
+from onepass.lowering.schedule import kernel_time
 
 OUT = Path(__file__).parent / "results" / "prediction_h200.csv"
 LEAST_NOISE = {"gluon": 0.01, "ptr": 0.02}  # older rows do not say what repeated runs differ by
@@ -39,7 +40,7 @@ RANGES = {
 }  # fmt: skip
 
 
-def measured(executor: str) -> dict[Problem, list[tuple[predict.Configuration, predict.Demand, float, float]]]:
+def measured(executor: str) -> dict[Problem, list[tuple[kernel_time.Configuration, kernel_time.Demand, float, float]]]:
     """By problem: configurations with a time, what they ask for, the time in seconds, its noise."""
     found = {}
     for problem, rows in table().items():
@@ -48,7 +49,7 @@ def measured(executor: str) -> dict[Problem, list[tuple[predict.Configuration, p
         for c, row in rows.items():
             if c.executor == executor and row["ms"]:
                 noise = max(LEAST_NOISE[executor], float(row["noise"] or 0))
-                demand = predict.demand(kernel, kernel.loops[0], c)
+                demand = kernel_time.demand(kernel, kernel.loops[0], c)
                 if demand.resident:
                     cells.append((c, demand, float(row["ms"]) / 1e3, noise))
         if len(cells) >= 2:
@@ -58,7 +59,7 @@ def measured(executor: str) -> dict[Problem, list[tuple[predict.Configuration, p
 
 def times(cells) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(measured, predicted, noise)"""
-    found = [predict.loop_seconds(d, c) + predict.EXECUTORS[c.executor].launch for c, d, *_ in cells]
+    found = [kernel_time.loop_seconds(d, c) + kernel_time.EXECUTORS[c.executor].launch for c, d, *_ in cells]
     return np.array([t for *_, t, _ in cells]), np.array(found), np.array([n for *_, n in cells])
 
 
@@ -81,7 +82,7 @@ def agreement(true: np.ndarray, found: np.ndarray, noise: np.ndarray | float = 0
 def use(executor: str, vector) -> None:
     """Puts constants into predict.EXECUTORS."""
     values = {n: float(v) for n, v in zip(RANGES[executor], vector)}
-    predict.EXECUTORS[executor] = replace(predict.EXECUTORS[executor], **values)
+    kernel_time.EXECUTORS[executor] = replace(kernel_time.EXECUTORS[executor], **values)
 
 
 def errors(executor: str, vector, cells) -> np.ndarray:
@@ -100,7 +101,7 @@ def fit(executor: str, cells, cold: bool = False) -> list[float]:
     from scipy.optimize import least_squares
 
     low, high = np.array(list(RANGES[executor].values())).T
-    vector = np.array([getattr(predict.EXECUTORS[executor], n) for n in RANGES[executor]])
+    vector = np.array([getattr(kernel_time.EXECUTORS[executor], n) for n in RANGES[executor]])
     vector = (low + high) / 4 if cold else vector
     scale = (high - low) / 4
     for _ in range(2):
@@ -115,7 +116,7 @@ def fit(executor: str, cells, cold: bool = False) -> list[float]:
 
 def ranks(executor: str, left_out: bool = False) -> list[dict]:
     rows, cells = [], measured(executor)
-    before = predict.EXECUTORS[executor]
+    before = kernel_time.EXECUTORS[executor]
     for problem, some in cells.items():
         true, found, noise = times(some)
         error = np.log(found / true)
@@ -124,7 +125,7 @@ def ranks(executor: str, left_out: bool = False) -> list[dict]:
         if left_out:
             fit(executor, {p: c for p, c in cells.items() if p != problem}, cold=True)
             numbers["left_out"] = agreement(true, times(some)[1], noise)["tau_beyond_noise"]
-            predict.EXECUTORS[executor] = before
+            kernel_time.EXECUTORS[executor] = before
         said = {n: f"{v:.3f}" if isinstance(v, float) else v for n, v in numbers.items()}
         rows.append({"executor": executor, "problem": problem, "rows": len(some)} | said)
     return rows
@@ -133,7 +134,7 @@ def ranks(executor: str, left_out: bool = False) -> list[dict]:
 def main() -> None:
     for executor in RANGES if "--fit" in sys.argv else ():
         fit(executor, measured(executor))
-        print(predict.EXECUTORS[executor])
+        print(kernel_time.EXECUTORS[executor])
     with OUT.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

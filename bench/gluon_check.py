@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.gluon_launch import GluonLauncher, fitting
-from onepass.lowering.gluon_schedule import Schedule
-from onepass.lowering.triton_launch import Launcher
+from onepass.lowering.gluon.launch import GluonLauncher, fitting
+from onepass.lowering.hopper.config import Schedule
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.triton.launch import Launcher
 from tests.gluon_ahead_of_time import CHANGES, inputs_of, plain, plan_of
 
 NAMES = {"q": 0, "k": 1, "v": 2, "more": 3, "one": 3, "two": 4}

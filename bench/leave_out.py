@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from bench.gluon_check import alive, case, in_turns, watchdog
-from onepass.lowering import gluon_launch
+from onepass.lowering.gluon import launch
 
-EMIT = gluon_launch.emit
+EMIT = launch.emit
 HEADS = {"evoformer": dict(batch=8, heads=256)}
 STAGES = {
     "all": [],
@@ -80,8 +80,8 @@ def launchers(kind: str, width: int, length: int, heads: int | None = None) -> d
     while waiting:
         stage = waiting.pop(0)
         alive(f"{kind} {stage}")
-        gluon_launch.emit = without(stage, texts)
-        launcher = gluon_launch.GluonLauncher(plan)
+        launch.emit = without(stage, texts)
+        launcher = launch.GluonLauncher(plan)
         try:
             launcher.results(values)
             torch.cuda.synchronize()

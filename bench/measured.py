@@ -16,13 +16,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.settings import CAP, WINDOW, gluon_configuration
-from onepass.egraph.ops import cast, exp2, iota, le, logical_and, lt, sum_over, tanh, where
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
-from onepass.lowering.schedule.predict import Configuration, seconds
-from onepass.points import NAMES, needs, point, space_of
-from onepass.space import Constraint, Parameter, Space
-from onepass.tuner import Trial
+from onepass.egraph.terms.ops import cast, exp2, iota, le, logical_and, lt, sum_over, tanh, where
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.schedule.kernel_time import Configuration, seconds
+from onepass.tune.bayesian_search import Trial
+from onepass.tune.kernel_space import NAMES, needs, point, space_of
+from onepass.tune.search_space import Constraint, Parameter, Space
 from tests.attention_terms import loaded, one_pass, stored
 
 TABLE = Path(__file__).parent / "results" / "configurations_h200.csv"

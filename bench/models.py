@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 from onepass.bench.timing import said
 
 CONTESTANTS = {

@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.measured import TABLE, Problem, kernel_of
 from bench.settings import SPILLED
-from onepass.egraph.term import Tensor
-from onepass.lowering.compat import compile_ahead, contiguous, resources
-from onepass.lowering.plan import Plan
-from onepass.lowering.triton_emit import emit, map_name
-from onepass.lowering.triton_launch import load
-from onepass.lowering.triton_term import Facts
+from onepass.egraph.terms.term import Tensor
+from onepass.lowering.codegen.tile_writer import Facts
+from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
+from onepass.lowering.plan.records import Plan
+from onepass.lowering.triton.kernel import emit, map_name
+from onepass.lowering.triton.launch import load
 
 SHAPE = ("variant", "width", "rows", "loop", "warps", "stages")
 

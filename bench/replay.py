@@ -17,8 +17,8 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.measured import Problem, needed, predicted, space, table, trials
-from onepass.points import configuration
-from onepass.tuner import History, at_random, replayed, tune
+from onepass.tune.bayesian_search import History, at_random, replayed, tune
+from onepass.tune.kernel_space import configuration
 
 OUT = Path(__file__).parent / "results" / "replay_h200.csv"
 COUNTS = (10, 20, 30)

@@ -133,8 +133,8 @@ def slices(problem: Problem) -> list[tuple[slice, slice]]:
 
 def triton_launcher(plan, setting: Setting):
     """A callable on tensors by name; `prepared` is the launcher behind it."""
-    from onepass.lowering.triton_launch import Launcher
-    from onepass.lowering.tuning import Config
+    from onepass.lowering.launch.triton_config import Config
+    from onepass.lowering.triton.launch import Launcher
 
     launcher = Launcher(plan, Config(setting.rows, setting.loop, setting.warps, setting.stages))
     call = lambda tensors: launcher(tensors)
@@ -163,7 +163,7 @@ def gluon_settings(problem: Problem) -> list[Setting]:
 def leading(problem: Problem, executor: str) -> tuple[Setting, ...]:
     """What is launched by default and the fastest that were measured: who may be the best is measured in every run."""
     from bench import measured
-    from onepass.lowering.schedule.predict import Configuration
+    from onepass.lowering.schedule.kernel_time import Configuration
 
     row = row_of(problem)
     if executor != "gluon":
@@ -174,7 +174,7 @@ def leading(problem: Problem, executor: str) -> tuple[Setting, ...]:
 def near_to(row, space) -> list:
     """Configurations that differ in one setting from what is launched, or from the fastest that was measured."""
     from bench import measured
-    from onepass.lowering.schedule.predict import layout
+    from onepass.lowering.schedule.kernel_time import layout
 
     schedules = [launched(row), *map(layout, measured.best(row, 1))]
     return [c for s in schedules for c in varied(s) if space.allows(measured.point(c))]
@@ -191,8 +191,8 @@ def row_of(problem: Problem):
 def launched(row):
     """The schedule that a problem has by default."""
     from bench.measured import kernel_of
-    from onepass.lowering.gluon_bind import bind
-    from onepass.lowering.gluon_launch import fitting
+    from onepass.lowering.gluon.launch import fitting
+    from onepass.lowering.hopper.kernel_form import bind
 
     binding = bind(kernel_of(row))
     return fitting(binding, {}, binding.overlays)
@@ -200,7 +200,7 @@ def launched(row):
 
 def varied(schedule) -> list:
     """Configurations of all schedules that differ in one setting that may be searched."""
-    from onepass.lowering.schedule.predict import Configuration
+    from onepass.lowering.schedule.kernel_time import Configuration
 
     values = [(f.name, value) for f in fields(schedule) if f.metadata for value in f.metadata["values"]]
     found = [replace(schedule, **{name: value}) for name, value in values]
@@ -210,7 +210,7 @@ def varied(schedule) -> list:
 def sample(row, space) -> list:
     """At random, half of them of those that are predicted to be within a half of the best."""
     from bench.measured import predicted
-    from onepass.points import configuration
+    from onepass.tune.kernel_space import configuration
 
     points = [configuration(p) for p in space]
     random.Random(row.width).shuffle(points)
@@ -221,7 +221,7 @@ def sample(row, space) -> list:
 
 def gluon_setting(c) -> Setting:
     """The row of the table that stands for a configuration: `more` holds what no other column does, flags as words."""
-    from onepass.points import KNOWN
+    from onepass.tune.kernel_space import KNOWN
 
     said = {name: getattr(c, name) for name in KNOWN}
     numbers = " ".join(f"{name}={value}" for name, value in said.items() if not isinstance(value, bool))
@@ -231,7 +231,7 @@ def gluon_setting(c) -> Setting:
 
 def gluon_configuration(rows: int, columns: int, warps: int, stages: int, more: str):
     """The configuration that a row stands for."""
-    from onepass.lowering.schedule.predict import Configuration
+    from onepass.lowering.schedule.kernel_time import Configuration
 
     words = [word.split("=") for word in more.split()]
     said = {word[0]: int(word[1]) if len(word) == 2 else True for word in words}
@@ -240,8 +240,8 @@ def gluon_configuration(rows: int, columns: int, warps: int, stages: int, more: 
 
 def gluon_launcher(plan, setting: Setting):
     """A callable on tensors by name that raises where Gluon would be replaced by Triton."""
-    from onepass.lowering.gluon_launch import GluonLauncher
-    from onepass.lowering.schedule.predict import layout
+    from onepass.lowering.gluon.launch import GluonLauncher
+    from onepass.lowering.schedule.kernel_time import layout
 
     shape = (setting.rows, setting.loop, setting.warps, setting.stages)
     schedule = layout(gluon_configuration(*shape, setting.more))

@@ -15,14 +15,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.measured import Problem, kernel_of
 from bench.settings import problems
-from onepass.capture import program_of
+from onepass.compiler.optimize import optimize_all
 from onepass.errors import OnepassError
-from onepass.lowering.gluon_bind import Binding, bind
-from onepass.lowering.gluon_choice import choose
-from onepass.lowering.plan import NotPlannable
-from onepass.lowering.schedule import solved
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.graph.trace import program_of
+from onepass.lowering.hopper.kernel_form import Binding, bind
+from onepass.lowering.plan.records import NotPlannable
+from onepass.lowering.schedule import schedule_store
+from onepass.lowering.schedule.choose_config import choose
+from onepass.translate.translate import translate
 from tests.gluon_ahead_of_time import plan_of
 from tests.variants import every
 
@@ -77,16 +77,16 @@ def bound(name: str, plan):
 
 
 def main() -> None:
-    before = json.loads(solved.SHIPPED.read_text()) if "keep" in sys.argv else {}
-    store = solved.Kept.store = Store(before)
-    solved.shipped_schedules = dict  # nothing ships while this runs
-    solved.WORK, solved.ROOM = solved.SHIPPED_WORK, solved.SHIPPED_ROOM
+    before = json.loads(schedule_store.SHIPPED.read_text()) if "keep" in sys.argv else {}
+    store = schedule_store.Kept.store = Store(before)
+    schedule_store.shipped_schedules = dict  # nothing ships while this runs
+    schedule_store.WORK, schedule_store.ROOM = schedule_store.SHIPPED_WORK, schedule_store.SHIPPED_ROOM
     for some in (measured, variants, forms):
         for name, binding in some():
             choice = choose(binding, {}, binding.overlays, None)
             print(f"{name:34} {choice and choice.schedule} {choice and choice.solved}", flush=True)
         rows = (f"{json.dumps(key)}: {json.dumps(store[key], separators=(',', ':'))}" for key in sorted(store))
-        solved.SHIPPED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+        schedule_store.SHIPPED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
         print(f"{len(store)} schedules", flush=True)
 
 

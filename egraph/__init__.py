@@ -3,7 +3,7 @@
 What a law is written with is a name of this module; everything else is in its modules.
 """
 
-from .guard import (
+from .rewrite.guard import (
     apart,
     associative,
     commutative,
@@ -27,10 +27,10 @@ from .guard import (
     size_at_most,
     within,
 )
-from .pattern import also, either, exists, given, recursive
-from .pattern_rule import PatternRule, decline
-from .rule import Rule, RuleError, rule
-from .term import Dim, Tensor, Term, TermError
+from .rewrite.pattern import also, either, exists, given, recursive
+from .rewrite.pattern_rule import PatternRule, decline
+from .rewrite.rule import Rule, RuleError, rule
+from .terms.term import Dim, Tensor, Term, TermError
 
 __all__ = [
     "Dim",

@@ -10,16 +10,16 @@ from pathlib import Path as _Path
 __version__ = "0.1.0"
 
 _HOME = {  # public name: the module that holds it; a module that is public itself is its own home
-    "GraphPass": "passes",
-    "Report": "report",
+    "GraphPass": "api.graph_pass",
+    "Report": "report.records",
     "Rule": "egraph",
-    "check": "given",
+    "check": "compiler.rule_admission",
     "errors": "errors",
-    "explain": "explained",
+    "explain": "api.explain",
     "independent": "egraph",
-    "onepass_backend": "backend",
+    "onepass_backend": "api.backend",
     "positive": "egraph",
-    "reports": "report",
+    "reports": "report.records",
     "rule": "egraph",
     "testing": "testing",
 }

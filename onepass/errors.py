@@ -1,6 +1,6 @@
 """What can go wrong, as classes. A Refusal is an answer, not a failure: a region stays as the user wrote it, and why.
 
-Everything that onepass raises on purpose is an OnepassError. Used by capture, replacement and the reports.
+Everything that onepass raises on purpose is an OnepassError.
 """
 
 from __future__ import annotations

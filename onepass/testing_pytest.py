@@ -1,33 +1,8 @@
-"""A pytest plugin: `@pytest.mark.onepass_rules(RULES)` runs a test once for each rule, as its fixture `onepass_rule`.
+"""The door of the pytest plugin: an installed onepass names it, and `pytest_plugins = "onepass.testing_pytest"` may.
 
-An installed onepass brings it by entry point; else write `pytest_plugins = "onepass.testing_pytest"` in conftest.py.
-The test says what it asks of a rule: `onepass.testing.assert_rule(onepass_rule)`, say.
+The plugin is in testing/pytest_plugin.py.
 """
 
-from __future__ import annotations
+from .testing.pytest_plugin import pytest_configure, pytest_generate_tests
 
-import pytest
-
-MARK = "onepass_rules"
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", f"{MARK}(rules): run the test for each rule, as the fixture onepass_rule")
-
-
-def pytest_generate_tests(metafunc):
-    if "onepass_rule" not in metafunc.fixturenames:
-        return
-    from .egraph.pattern_rule import PatternRule
-    from .egraph.rule import Rule
-
-    mark = metafunc.definition.get_closest_marker(MARK)
-    rules = mark.args[0] if mark is not None and len(mark.args) == 1 else None
-    if (
-        not isinstance(rules, list | tuple)
-        or not rules
-        or not all(isinstance(rule, Rule | PatternRule) for rule in rules)
-    ):
-        where = f"{metafunc.definition.nodeid} asks for onepass_rule"
-        raise pytest.UsageError(f"{where}: mark it with @pytest.mark.{MARK}([a_rule, ...]), a list of rules, not empty")
-    metafunc.parametrize("onepass_rule", rules, ids=[rule.name for rule in rules])
+__all__ = ["pytest_configure", "pytest_generate_tests"]

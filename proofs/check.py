@@ -1,7 +1,6 @@
 """`check(rule)`: the verdict on one rule, by the layers in order; each decides or leaves the question to the next.
 
 Invariant: only a proof says proved, only a counterexample says refuted, and everything else is unknown with its reason.
-Used at the definition of users' rules, by `python -m onepass prove`, and by tests.
 """
 
 from __future__ import annotations
@@ -10,17 +9,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from ..egraph.agreement import BITWISE_IN
-from ..egraph.guard import Guard
-from ..egraph.instances import variables_under_exponents
-from ..egraph.ops import MONOIDS, const, le, lt, make
-from ..egraph.rule import Restriction, Rule, RuleError, refuse_bad
-from ..egraph.term import AttributeVariable, Dim, Term, TermError, all_dims, rebuild, reduces, rename_dims, subterms
-from . import dtypes, index
-from .cells import Facts, compare
-from .reductions import NOT_EMPTY, Proof, Reductions
+from ..egraph.rewrite.guard import Guard
+from ..egraph.rewrite.rule import Restriction, Rule, RuleError, refuse_bad
+from ..egraph.sampling.compare_sides import BITWISE_IN
+from ..egraph.sampling.samples import variables_under_exponents
+from ..egraph.terms.ops import MONOIDS, const, le, lt, make
+from ..egraph.terms.term import (
+    AttributeVariable,
+    Dim,
+    Term,
+    TermError,
+    all_dims,
+    rebuild,
+    reduces,
+    rename_dims,
+    subterms,
+)
+from .provers import dtypes, index_prover
+from .provers.case_analysis import Facts, compare
+from .provers.extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL
+from .provers.reduction_prover import NOT_EMPTY, Proof, Reductions
 from .refute import search
-from .values import ABSENT, NEG, PAIR_OF_REALS, POS, REAL
 from .verdict import Verdict
 
 BUDGET = 2.0
@@ -65,7 +74,7 @@ def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verd
     found, met = search(rule, budget)
     if found:
         return verdict("refuted", "random float64 values", found=found)
-    if index.is_about_indices(rule.left, rule.right):  # dear, so only where numbers found nothing
+    if index_prover.is_about_indices(rule.left, rule.right):  # dear, so only where numbers found nothing
         proved = prove(rule, perf_counter() + budget, solver=True)
         if proved.holds:
             return verdict("proved", proved.method, under=proved.assumptions)
@@ -168,7 +177,7 @@ def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: floa
         return Reductions(facts, still, facts.literals, deadline).prove(rule.left, rule.right, both)
     found = compare(rule.left, rule.right, facts, deadline)
     if solver and not found.forward:
-        equal, why = index.equal(rule.left, rule.right, rule.guards, restriction.literals_positive)
+        equal, why = index_prover.equal(rule.left, rule.right, rule.guards, restriction.literals_positive)
         return Proof(equal, equal, ("integer arithmetic by z3",), 1, why)
     return Proof(found.forward, found.backward, ("cells",), found.cases, found.why)
 

@@ -1,7 +1,7 @@
 """`python -m onepass prove`: every shipped rule is decided, printed and entered in ledger.toml; then a mutation score.
 
 The ledger says of each rule what it claims (a digest), the verdict, how, and how long it took; an entry whose rule and
-verdict are as before stays as it is. A test holds it to the rules; egraph/ledger.py reads it at run time.
+verdict are as before stays as it is. A test holds it to the rules; egraph/derivation/ledger.py reads it at run time.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from time import perf_counter
 
-from ..egraph import ledger
-from ..egraph.ledger import LEDGER, digest_of, meanings
-from ..egraph.rule import Rule
+from ..egraph.derivation import ledger
+from ..egraph.derivation.ledger import LEDGER, digest_of, meanings
+from ..egraph.rewrite.rule import Rule
 from ..rules import ALL
 from .check import check
-from .score import score
+from .mutation_score import score
 from .verdict import Verdict
 
 HEAD = "# What `python -m onepass prove` found of every shipped rule. Written by it; not edited by hand.\n"

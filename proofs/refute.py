@@ -1,6 +1,6 @@
 """Looks for a counterexample of a rule: hostile random instances, small ones first, both sides in float64.
 
-Finding none proves nothing. Deterministic: the generator's seed is fixed. Used by check.py.
+Finding none proves nothing. Deterministic: the generator's seed is fixed.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from random import Random
 from time import perf_counter
 
-from ..egraph.agreement import Difference, difference
-from ..egraph.instances import random_instance
-from ..egraph.rule import Rule
-from ..egraph.term import Dim
+from ..egraph.rewrite.rule import Rule
+from ..egraph.sampling.compare_sides import Difference, difference
+from ..egraph.sampling.samples import random_instance
+from ..egraph.terms.term import Dim
 from .verdict import Counterexample
 
 DRAWS = 400

@@ -1,7 +1,7 @@
 """What a prover says of a rule: proved, refuted with a counterexample, or unknown with the reason.
 
 Three answers and no fourth: what cannot be decided is unknown, and unknown is not proved. A verdict names the
-assumptions under which it holds. Made by check.py; read by the ledger, the command line and whoever defines a rule.
+assumptions under which it holds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Laws of index arithmetic: a view is an index term, and these undo a merge of axes followed by its split.
 
-Sums and multiples of coordinates are in affine normal form before these are tried (egraph/affine.py).
+Sums and multiples of coordinates are in affine normal form before these are tried (egraph/terms/affine.py).
 """
 
 from ..egraph import in_range, nonzero, rule
-from ..egraph.ops import const
+from ..egraph.terms.ops import const
 
 
 @rule(when=lambda g: nonzero(g), exact="bitwise")

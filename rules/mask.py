@@ -6,7 +6,7 @@ They bring every spelling to where(kept, x, identity) at the root of the reduced
 from math import inf
 
 from ..egraph import independent, integer, not_constant, positive, rule
-from ..egraph.ops import const, exp, le, logical_not, lt, sum_over, where
+from ..egraph.terms.ops import const, exp, le, logical_not, lt, sum_over, where
 
 ABSENT = const(-inf)
 ZERO = const(0.0)

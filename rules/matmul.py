@@ -4,7 +4,7 @@ A matrix product is a sum of products, so its reassociation follows from these a
 """
 
 from ..egraph import apart, has_dtype, independent, rule
-from ..egraph.ops import cast, maximum, sum_over
+from ..egraph.terms.ops import cast, maximum, sum_over
 
 
 @rule(exact="bitwise")

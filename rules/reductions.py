@@ -4,7 +4,7 @@ What does not depend on the reduced dim moves out of the reduction, and back in.
 """
 
 from ..egraph import constant, float_dtype, independent, not_constant, positive, rule
-from ..egraph.ops import cast, max_over, reduce, sum_over
+from ..egraph.terms.ops import cast, max_over, reduce, sum_over
 
 
 @rule(when=lambda s, c: (constant(c), not_constant(s)))

@@ -4,7 +4,7 @@ All are used from left to right by the normaliser; none changes which reductions
 """
 
 from ..egraph import constant, float_dtype, has_dtype, nonzero, not_absorbed, not_constant, rule, within
-from ..egraph.ops import cast, maximum, where
+from ..egraph.terms.ops import cast, maximum, where
 
 
 @rule(when=lambda x, c: (nonzero(c), not_constant(x)))

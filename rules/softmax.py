@@ -4,7 +4,7 @@ Shifting every exponent leaves a quotient of exponentials alone; whether it is a
 """
 
 from ..egraph import independent, rule
-from ..egraph.ops import const, exp, exp2, finite, log, max_over, maximum, sum_over
+from ..egraph.terms.ops import const, exp, exp2, finite, log, max_over, maximum, sum_over
 
 
 @rule(when=lambda c: independent(c, of="j"), exact="scores are finite")

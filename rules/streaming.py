@@ -7,7 +7,7 @@ s = -∞ is absent. It is a monoid, so it tiles, streams, splits and merges like
 from math import inf
 
 from ..egraph import independent, rule
-from ..egraph.ops import const, eq, exp, mantissa, max_over, rescaled_sum, scale, sum_over, where
+from ..egraph.terms.ops import const, eq, exp, mantissa, max_over, rescaled_sum, scale, sum_over, where
 
 
 @rule(exact="masked values are finite")

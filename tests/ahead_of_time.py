@@ -9,13 +9,13 @@ import sys
 
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.term import Tensor
-from onepass.lowering.compat import compile_ahead, contiguous, resources
-from onepass.lowering.triton_emit import Facts, emit, map_name
-from onepass.lowering.triton_launch import default_for, load
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.term import Tensor
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
+from onepass.lowering.triton.kernel import Facts, emit, map_name
+from onepass.lowering.triton.launch import default_for, load
+from onepass.translate.translate import translate
 
 
 def _masked(score, keep):

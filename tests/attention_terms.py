@@ -11,8 +11,8 @@ from math import inf
 import numpy as np
 import torch
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import (
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import (
     cast,
     exp,
     iota,
@@ -26,10 +26,10 @@ from onepass.egraph.ops import (
     sum_over,
     where,
 )
-from onepass.egraph.term import Dim, Tensor, Term
-from onepass.lowering.build import build_plan
-from onepass.lowering.sizes import resolve
-from onepass.lowering.tiled import run_tiled
+from onepass.egraph.terms.sizes import resolve
+from onepass.egraph.terms.term import Dim, Tensor, Term
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import run_tiled
 
 FLOOR = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}
 HALVES = ("float16", "bfloat16")

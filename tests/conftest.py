@@ -24,22 +24,24 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
     """As in a new process with an empty cache; modules ask for it by `pytestmark = pytest.mark.usefixtures`."""
-    from onepass import given, operator, report
+    from onepass.compiler import rule_admission
+    from onepass.report import records
+    from onepass.runtime import operator
 
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     torch._dynamo.reset()
     operator.forget()
-    report.forget()
-    given.forget()
+    records.forget()
+    rule_admission.forget()
     torch.manual_seed(0)
 
 
 @pytest.fixture(params=[(32, 16), (256, 512)], ids=["small tiles", "large tiles"])
 def tiles(request, monkeypatch):
     """The tiled executor with small tiles, so that some are empty, full, partial and short, and with large ones."""
-    from onepass.lowering import tiled
+    from onepass.lowering.tiled import executor
 
-    monkeypatch.setattr(tiled, "ROWS", request.param[0])
-    monkeypatch.setattr(tiled, "COLUMNS", request.param[1])
+    monkeypatch.setattr(executor, "ROWS", request.param[0])
+    monkeypatch.setattr(executor, "COLUMNS", request.param[1])
     if request.param[0] < 256:
-        monkeypatch.setattr(tiled, "BUDGET", 4000)
+        monkeypatch.setattr(executor, "BUDGET", 4000)

@@ -59,12 +59,14 @@ class _Seen(Exception):
 
 def record(function, inputs, dynamic: bool) -> dict:
     """What becomes of each graph of a function, and of each plan."""
-    from onepass import fused, operator, report
-    from onepass.backend import rewrite_module
-    from onepass.options import Options
+    from onepass.api.backend import rewrite_module
+    from onepass.compiler import compiled_region
+    from onepass.compiler.options import Options
+    from onepass.report import records
+    from onepass.runtime import operator
 
     operator.forget()
-    report.forget()
+    records.forget()
     torch._dynamo.reset()
     reports = []
 
@@ -79,7 +81,7 @@ def record(function, inputs, dynamic: bool) -> dict:
             return {"failed": type(error).__name__}
     return {
         "reports": [_of_report(r) for r in reports],
-        "plans": [_of_plan(found.plan) for found in fused._BY_KEY.values()],
+        "plans": [_of_plan(found.plan) for found in compiled_region._BY_KEY.values()],
     }
 
 
@@ -98,8 +100,8 @@ def _of_plan(plan) -> dict:
 
 
 def _triton(kernel, plan) -> dict:
-    from onepass.lowering.triton_emit import Facts, emit, map_name
-    from onepass.lowering.triton_launch import default_for
+    from onepass.lowering.triton.kernel import Facts, emit, map_name
+    from onepass.lowering.triton.launch import default_for
 
     mapped = frozenset(map_name(kernel, loop) for loop in kernel.loops if loop.map)
     return {
@@ -110,9 +112,9 @@ def _triton(kernel, plan) -> dict:
 
 
 def _gluon(plan) -> list:
-    from onepass.lowering.gluon_apart import apart
-    from onepass.lowering.gluon_bind import bind
-    from onepass.lowering.gluon_launch import fits
+    from onepass.lowering.gluon.launch import fits
+    from onepass.lowering.hopper.kernel_form import bind
+    from onepass.lowering.hopper.split_states import apart
 
     kernels = _or_error(lambda: apart(plan, fits).kernels)
     if isinstance(kernels, str):
@@ -140,9 +142,9 @@ def _or_error(make):
 
 def plain(value):
     """Records as lists of their fields' values, terms and dims as text; sets are sorted."""
-    from onepass.egraph.serial import to_json
-    from onepass.egraph.show import show_let
-    from onepass.egraph.term import Term
+    from onepass.egraph.rewrite.serialization import to_json
+    from onepass.egraph.terms.printing import show_let
+    from onepass.egraph.terms.term import Term
 
     if isinstance(value, Term):
         return [show_let(value), json.dumps(to_json(value))]
@@ -176,7 +178,7 @@ def _share(task) -> int:
 
 def laws() -> dict[str, str]:
     """The digest of every law."""
-    from onepass.egraph.ledger import digest_of
+    from onepass.egraph.derivation.ledger import digest_of
     from onepass.rules import ALL
 
     return {law.name: digest_of(law) for law in ALL}

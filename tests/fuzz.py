@@ -23,9 +23,9 @@ from random import Random
 
 import torch
 
-import onepass.report as report
-from onepass.backend import onepass_backend
-from onepass.lowering.compat import TARGETS
+import onepass.report.records as report
+from onepass.api.backend import onepass_backend
+from onepass.lowering.launch.triton_compat import TARGETS
 from tests.fuzz_compile import failures
 from tests.fuzz_forms import random_form
 from tests.fuzz_layers import random_layer

@@ -11,12 +11,12 @@ import time
 
 import torch
 
-from onepass import executors
-from onepass.backend import onepass_backend
-from onepass.lowering.compat import TYPE_NAMES, compile_ahead, mixes_addresses
-from onepass.lowering.plan import NotPlannable
-from onepass.lowering.triton_launch import Launcher, _classifier, default_for
-from onepass.lowering.tuning import SHARED_MEMORY
+from onepass.api.backend import onepass_backend
+from onepass.lowering.launch.triton_compat import TYPE_NAMES, compile_ahead, mixes_addresses
+from onepass.lowering.launch.triton_config import SHARED_MEMORY
+from onepass.lowering.plan.records import NotPlannable
+from onepass.lowering.triton.launch import Launcher, _classifier, default_for
+from onepass.runtime import executors
 from tests.fuzz_programs import Fuzzed
 
 SLOW = 60  # seconds of a compilation

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from onepass import operator
-from onepass.report import Report
+from onepass.report.records import Report
+from onepass.runtime import operator
 from tests.variants import Variant, every
 
 PAGE = Path(__file__).parents[1] / "docs" / "gallery.md"

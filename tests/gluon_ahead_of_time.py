@@ -9,16 +9,16 @@ import sys
 
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.compat import compile_ahead, contiguous, resources, tensor_map_type
-from onepass.lowering.gluon_apart import apart
-from onepass.lowering.gluon_bind import bind, sent
-from onepass.lowering.gluon_emit import emit
-from onepass.lowering.gluon_launch import fits, fitting, options_of, prepare
-from onepass.lowering.guard_bits import packed
-from onepass.lowering.triton_launch import load
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.gluon.kernel import emit
+from onepass.lowering.gluon.launch import fits, fitting, options_of, prepare
+from onepass.lowering.hopper.kernel_form import bind, sent
+from onepass.lowering.hopper.split_states import apart
+from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources, tensor_map_type
+from onepass.lowering.masks.mask_bits import packed
+from onepass.lowering.triton.launch import load
+from onepass.translate.translate import translate
 
 BATCH, HEADS, LENGTH = 2, 8, 4096
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 WAYS = {"eager": {"inner": "eager", "executor": "tiled"}, "inductor": {}}
 
@@ -37,7 +37,7 @@ def like_eager(function, *given, way="eager", requires=None):
     for a, b in zip(mine, exact, strict=True):
         torch.testing.assert_close(a.grad, b.grad, **near)
         torch.testing.assert_close(a, b, **near)
-    return report.reports()[-1]
+    return records.reports()[-1]
 
 
 def as_tuple(results):

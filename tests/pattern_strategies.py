@@ -3,11 +3,11 @@
 from hypothesis import strategies as st
 
 from onepass.egraph import Dim, Tensor, TermError
-from onepass.egraph.guard import constant, independent, not_constant
-from onepass.egraph.ops import const, iota, load, make, reduce, var
-from onepass.egraph.pattern import OperatorVariable, also, build, either, given
-from onepass.egraph.pattern_rule import always_bound
-from onepass.egraph.term import AttributeVariable
+from onepass.egraph.rewrite.guard import constant, independent, not_constant
+from onepass.egraph.rewrite.pattern import OperatorVariable, also, build, either, given
+from onepass.egraph.rewrite.pattern_rule import always_bound
+from onepass.egraph.terms.ops import const, iota, load, make, reduce, var
+from onepass.egraph.terms.term import AttributeVariable
 
 I, J = Dim("i", 2), Dim("j", 3)
 LEAVES = (load(Tensor("a", "float32", (2,)), iota(I)), load(Tensor("b", "float32", (3,)), iota(J)), const(1.0))
@@ -73,7 +73,7 @@ def _binders(draw, depth, again, local):
 
 def guarded_recursion(name, body, fuel):
     """The recursive pattern, or its body's first alternative of the kind if it could unfold in place."""
-    from onepass.egraph.pattern import recursive
+    from onepass.egraph.rewrite.pattern import recursive
 
     try:
         return recursive(_named(name, body), fuel)

@@ -5,8 +5,8 @@ Shared by the tests of ranges and of both executors.
 
 from hypothesis import strategies as st
 
-from onepass.egraph.index import simplify_index
-from onepass.egraph.ops import (
+from onepass.egraph.terms.index_simplify import simplify_index
+from onepass.egraph.terms.ops import (
     const,
     eq,
     iota,
@@ -21,7 +21,7 @@ from onepass.egraph.ops import (
     minimum,
     where,
 )
-from onepass.egraph.term import Dim, Tensor
+from onepass.egraph.terms.term import Dim, Tensor
 
 SMALL = st.integers(-6, 6)
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import torch
 
-from onepass.lowering import triton_launch
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.tuning import SPILLED
+from onepass.lowering.launch.triton_config import SPILLED
+from onepass.lowering.triton import launch
+from onepass.lowering.triton.launch import Launcher
 
 MOST = 1024 * 100  # bytes of shared memory that it has: tiles of 1024 elements
 
@@ -32,9 +32,9 @@ class Pretended(Launcher):
 
 
 def pretend(monkeypatch, most=MOST) -> None:
-    monkeypatch.setattr(triton_launch, "shared_memory", lambda device: most)
-    monkeypatch.setattr(triton_launch, "interprets", lambda function: False)
-    monkeypatch.setattr(triton_launch, "architecture", lambda device: "sm_90")
+    monkeypatch.setattr(launch, "shared_memory", lambda device: most)
+    monkeypatch.setattr(launch, "interprets", lambda function: False)
+    monkeypatch.setattr(launch, "architecture", lambda device: "sm_90")
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
 
 

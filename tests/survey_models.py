@@ -21,7 +21,8 @@ from functools import partial
 import torch
 
 import onepass
-from onepass import operator, report
+from onepass.report import records
+from onepass.runtime import operator
 from tests.models import MODELS, SCALE, Model
 from tests.models_more import MORE
 from tests.models_wide import WIDE
@@ -47,7 +48,7 @@ def line(name: str, chosen: argparse.Namespace) -> str:
     (model,) = [x for x in ALL if x.name == name]
     SCALE.widths, SCALE.length, SCALE.attention = chosen.widths, chosen.length, chosen.attention
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
     operator.forget()
     torch.manual_seed(0)
     try:

@@ -6,15 +6,15 @@ import math
 import pytest
 import torch
 
-from onepass.bench.beyond import invariant_points
-from onepass.capture import program_of
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.parts import shared
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.bench.beyond_flex import invariant_points
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.launch.split_loops import shared
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 from tests.issues.test_tiles_as_short_as_their_dims import tensors
 
 

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from onepass import agreement, fused, runner
-from onepass.agreement import mismatch, undecided
-from onepass.backend import Options
-from onepass.capture import program_of
+from onepass.api.backend import Options
+from onepass.compiler import compiled_region
+from onepass.graph.trace import program_of
+from onepass.runtime import compare_results, runner
+from onepass.runtime.compare_results import mismatch, undecided
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 REGIMES = {
@@ -97,7 +98,7 @@ def attention(q, k, v):
 
 def test_an_undecided_call_gets_the_tiled_results_and_the_next_one_decides(monkeypatch, fresh):
     inputs = given(torch.float32)
-    one = runner.Runner(fused.make(program_of(attention, *inputs), Options(executor="triton")))
+    one = runner.Runner(compiled_region.make(program_of(attention, *inputs), Options(executor="triton")))
     call = runner.call_of(one.found, inputs, ())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
@@ -122,4 +123,4 @@ def test_float32_that_is_multiplied_in_less_is_compared_with_less(monkeypatch):
     halves = streamed(*[x.half() for x in inputs]).float()
     assert mismatch(halves, tiled(*inputs), inputs) is not None
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert agreement.mismatch(halves, tiled(*inputs), inputs) is None
+    assert compare_results.mismatch(halves, tiled(*inputs), inputs) is None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.lowering.tuning import SHARED_MEMORY
+from onepass.lowering.launch.triton_config import SHARED_MEMORY
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")

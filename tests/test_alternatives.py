@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onepass.lowering.alternatives import EXP2, RECIPROCAL, RESCALINGS, SMALL, TANGENT
-from onepass.lowering.gluon_special import (
+from onepass.lowering.gluon.device_math import (
     ORDER,
     TOGETHER,
     capped_text,
@@ -14,6 +13,7 @@ from onepass.lowering.gluon_special import (
     small_logistic_text,
     weights_text,
 )
+from onepass.lowering.hopper.approximations import EXP2, RECIPROCAL, RESCALINGS, SMALL, TANGENT
 
 THEORY = Path(__file__).resolve().parent.parent / "proofs" / "theory"
 

@@ -5,14 +5,16 @@ from math import inf
 import pytest
 import torch
 
-from onepass import autotune, cache, executors, fused, operator, rivals
-from onepass.__main__ import UNFINISHED, main
-from onepass.lowering.build import build_plan
-from onepass.lowering.schedule.predict import Configuration, layout
-from onepass.points import KNOWN, NAMES, SEARCHED, configuration, point, predicted, space_of
-from onepass.runner import Runner
-from onepass.trials import Outcome
-from onepass.tuner import Trial
+from onepass.cli.commands import UNFINISHED, main
+from onepass.compiler import compiled_region, disk_cache
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.schedule.kernel_time import Configuration, layout
+from onepass.runtime import executors, library_choice, operator
+from onepass.runtime.runner import Runner
+from onepass.tune import autotune
+from onepass.tune.bayesian_search import Trial
+from onepass.tune.kernel_space import KNOWN, NAMES, SEARCHED, configuration, point, predicted, space_of
+from onepass.tune.trial_process import Outcome
 from tests.attention_terms import attention as example
 
 pytest.importorskip("sklearn")
@@ -95,25 +97,25 @@ def test_the_winner_is_kept_and_goes_first(asked, monkeypatch):
     history = autotune.tune_call(asked, fake(asked), 8, True)
     best = dict(zip(NAMES, history.best.point))
     assert history.best.time == min(t.time for t in history.trials) and len(history.trials) == 8
-    assert cache.read(asked.found.key)["tuned"] == {asked.size: best}
-    runner, device, size = Runner(fused.read(asked.text)), torch.device("cuda"), asked.size
-    monkeypatch.setattr(rivals, "size_class", lambda *_: size)
+    assert disk_cache.read(asked.found.key)["tuned"] == {asked.size: best}
+    runner, device, size = Runner(compiled_region.read(asked.text)), torch.device("cuda"), asked.size
+    monkeypatch.setattr(library_choice, "size_class", lambda *_: size)
     monkeypatch.setattr(executors, "preference", lambda *_: (*executors.KERNELS, "tiled"))
     first, (who, _) = next(iter(runner.order(device, asked.call).items()))
     assert first == who and all(f"{name} {value}" in who for name, value in best.items())
     assert list(runner.order(torch.device("cpu"), asked.call)) == [*executors.KERNELS, "tiled"]
-    monkeypatch.setattr(rivals, "size_class", lambda *_: "other sizes")
+    monkeypatch.setattr(library_choice, "size_class", lambda *_: "other sizes")
     assert list(runner.order(device, asked.call)) == [*executors.KERNELS, "tiled"]
 
 
 def test_nothing_right_keeps_nothing(asked):
     history = autotune.tune_call(asked, fake(asked, ("ptr", "gluon")), 4, True)
-    assert history.best is None and "tuned" not in cache.read(asked.found.key)
+    assert history.best is None and "tuned" not in disk_cache.read(asked.found.key)
 
 
 def test_a_setting_that_no_longer_runs_is_left(asked, monkeypatch):
     """On this machine no kernel of Triton runs: the call is served by the next in the chain."""
-    runner = Runner(fused.read(asked.text))
+    runner = Runner(compiled_region.read(asked.text))
     prepare = executors.tuned({"executor": "gluon", "rows": 128, "columns": 64, "warps": 8, "stages": 2})
     order = {"tuned": ("tuned", prepare), "tiled": ("tiled", executors.tiled)}
     monkeypatch.setattr(runner, "order", lambda *_: order)

@@ -8,10 +8,11 @@ from torch import library as operations
 from torch.nn.functional import scaled_dot_product_attention, softmax
 
 import onepass
-from onepass import fused, report
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
-from onepass.options import Options
+from onepass.api.backend import onepass_backend
+from onepass.compiler import compiled_region
+from onepass.compiler.options import Options
+from onepass.graph.trace import program_of
+from onepass.report import records
 
 EAGER = {"inner": "eager"}
 
@@ -65,11 +66,11 @@ def inputs(function=plain, size=300, dtype=torch.float32, dim=16, batch=1):
 
 
 def fused_regions():
-    return sum(region.count for r in report.reports() for region in r.regions)
+    return sum(region.count for r in records.reports() for region in r.regions)
 
 
 def notes():
-    return [note for r in report.reports() for region in r.regions for note in region.notes]
+    return [note for r in records.reports() for region in r.regions for note in region.notes]
 
 
 def assert_as_right_as_eager(result, function, arguments):
@@ -117,7 +118,7 @@ def test_only_the_gradient_that_is_wanted_is_made():
 
 def test_the_operation_passes_torchs_own_checks():
     arguments = inputs(size=40)
-    text = fused.make(program_of(causal, *arguments), Options(), [causal(*arguments).stride()]).text
+    text = compiled_region.make(program_of(causal, *arguments), Options(), [causal(*arguments).stride()]).text
     operations.opcheck(torch.ops.onepass.region.default, ([x.requires_grad_() for x in arguments], text, []))
 
 
@@ -129,7 +130,7 @@ def with_logsumexp(q, k, v):
 def test_several_results_pass_torchs_own_checks():
     arguments = inputs(size=40)
     strides = [x.stride() for x in with_logsumexp(*arguments)]
-    text = fused.make(program_of(with_logsumexp, *arguments), Options(), strides).text
+    text = compiled_region.make(program_of(with_logsumexp, *arguments), Options(), strides).text
     operations.opcheck(torch.ops.onepass.region.default, ([x.requires_grad_() for x in arguments], text, []))
 
 
@@ -207,7 +208,7 @@ def test_a_marked_dynamic_length(inner):
         for x in arguments:
             torch._dynamo.mark_dynamic(x, 2)
         torch.testing.assert_close(compiled(*arguments), causal(*arguments), rtol=1e-4, atol=1e-5)
-    assert len(report.reports()) == 1, "one graph serves every length"
+    assert len(records.reports()) == 1, "one graph serves every length"
 
 
 @pytest.mark.parametrize("function", SPELLINGS)
@@ -240,8 +241,8 @@ class Layers(torch.nn.Module):
 
 def test_equal_layers_are_searched_once(monkeypatch):
     searches = []
-    original = fused._search
-    monkeypatch.setattr(fused, "_search", lambda *a: searches.append(1) or original(*a))
+    original = compiled_region._search
+    monkeypatch.setattr(compiled_region, "_search", lambda *a: searches.append(1) or original(*a))
     model, x = Layers(8), torch.randn(1, 2, 40, 16)
     result = torch.compile(model, backend=onepass_backend, options=EAGER)(x)
     assert len(searches) <= 2 and fused_regions() == 8  # as it is, and with what is computed around it

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from onepass.__main__ import main
-from onepass.bench import problems, results, scales, suites, timing, variants
-from onepass.bench.options import SUITES, add_options
+from onepass.bench import flex_variants, problems, results, scales, suites, timing
+from onepass.bench.cli_options import SUITES, add_options
+from onepass.cli.commands import main
 
 CASES = [case for suite in SUITES for case in suites.cases(suite, scales.TINY)]
 
@@ -40,7 +40,7 @@ def test_the_scale_of_the_published_figures():
 def test_pairs_are_counted_over_batch_and_heads():
     """Against the scores that the plain spelling leaves finite."""
     shape = problems.Shape(2, 4, 64, 16)
-    for name, variant in variants.variants(scales.TINY).items():
+    for name, variant in flex_variants.variants(scales.TINY).items():
         if variant.mask_mod is None or variant.group > 1:
             continue
         extra = variant.extra(shape, "cpu", torch.float32)

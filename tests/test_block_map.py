@@ -8,19 +8,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass import report
-from onepass.backend import onepass_backend
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import const, eq, iota, le, load, logical_and, logical_not, logical_or, sum_over, where
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering import block_map, triton_launch
-from onepass.lowering.block_map import EMPTY, FULL, PARTIAL, MapCache, Tiling, class_plan, shared_visits
-from onepass.lowering.build import build_plan
-from onepass.lowering.map_lists import visit_lists
-from onepass.lowering.plan import BlockMap
-from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_launch import Launcher, build_map, run_triton
-from onepass.lowering.tuning import Config
+from onepass.api.backend import onepass_backend
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, eq, iota, le, load, logical_and, logical_not, logical_or, sum_over, where
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.masks import block_map
+from onepass.lowering.masks.block_map import EMPTY, FULL, PARTIAL, MapCache, Tiling, class_plan, shared_visits
+from onepass.lowering.masks.tile_lists import visit_lists
+from onepass.lowering.plan.records import BlockMap
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton import launch
+from onepass.lowering.triton.launch import Launcher, build_map, run_triton
+from onepass.report import records
 from tests.predicates import guards
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -205,7 +206,7 @@ def test_a_shared_list_says_what_each_tile_of_rows_runs_and_tests(rows, count, t
 @pytest.fixture
 def always(monkeypatch):
     monkeypatch.setattr(block_map, "LEAST_TILES", 1)
-    monkeypatch.setattr("onepass.lowering.triton_launch.pays", lambda *_: True)
+    monkeypatch.setattr("onepass.lowering.triton.launch.pays", lambda *_: True)
 
 
 @pytest.mark.parametrize("guard", GUARDS)
@@ -247,7 +248,7 @@ def test_limits_from_data_need_no_map():
 @pytest.fixture
 def counted(monkeypatch):
     builds = []
-    monkeypatch.setattr(triton_launch, "build_map", lambda *args: builds.append(args) or build_map(*args))
+    monkeypatch.setattr(launch, "build_map", lambda *args: builds.append(args) or build_map(*args))
     return builds
 
 
@@ -259,26 +260,26 @@ def tiling_of(guard, rows=32, columns=32):
 
 def test_an_unchanged_mask_is_read_once(counted):
     cache, tensors = MapCache(), data(32, 32)[0]
-    one = cache.get(tiling_of(documents), tensors, triton_launch.build_map)
-    assert cache.get(tiling_of(documents), tensors, triton_launch.build_map) is one and len(counted) == 1
-    cache.get(tiling_of(causal_documents), tensors, triton_launch.build_map)
+    one = cache.get(tiling_of(documents), tensors, launch.build_map)
+    assert cache.get(tiling_of(documents), tensors, launch.build_map) is one and len(counted) == 1
+    cache.get(tiling_of(causal_documents), tensors, launch.build_map)
     assert len(counted) == 2
 
 
 def test_a_mask_written_in_place_is_read_again(counted):
     cache, tensors = MapCache(), data(32, 32)[0]
-    before = cache.get(tiling_of(documents), tensors, triton_launch.build_map)[0].clone()
+    before = cache.get(tiling_of(documents), tensors, launch.build_map)[0].clone()
     tensors["ids"][:, 16:].fill_(7)
-    (after,) = cache.get(tiling_of(documents), tensors, triton_launch.build_map)
+    (after,) = cache.get(tiling_of(documents), tensors, launch.build_map)
     assert len(counted) == 2 and not torch.equal(before, after)
     tensors["ids"].view(-1)[3] = 5  # through a view
-    cache.get(tiling_of(documents), tensors, triton_launch.build_map)
+    cache.get(tiling_of(documents), tensors, launch.build_map)
     assert len(counted) == 3
 
 
 def test_a_new_tensor_in_an_old_place_is_read_again(counted):
     cache, ids = MapCache(), data(32, 32)[0]["ids"]
-    read = lambda tensor: cache.get(tiling_of(documents), {"ids": tensor}, triton_launch.build_map)
+    read = lambda tensor: cache.get(tiling_of(documents), {"ids": tensor}, launch.build_map)
     read(ids)
     twin = torch.empty(0, dtype=ids.dtype, device=DEVICE).set_(ids)  # same memory, its own version
     read(twin)
@@ -291,9 +292,9 @@ def test_a_new_tensor_in_an_old_place_is_read_again(counted):
 
 def test_views_of_one_tensor_are_read_once(counted):
     cache, whole = MapCache(), data(32, 32)[0]["ids"].repeat(2, 1)
-    read = lambda: cache.get(tiling_of(documents), {"ids": whole[:BATCH]}, triton_launch.build_map)
+    read = lambda: cache.get(tiling_of(documents), {"ids": whole[:BATCH]}, launch.build_map)
     assert read() is read() and len(counted) == 1
-    cache.get(tiling_of(documents), {"ids": whole[1 : 1 + BATCH]}, triton_launch.build_map)  # other places
+    cache.get(tiling_of(documents), {"ids": whole[1 : 1 + BATCH]}, launch.build_map)  # other places
     assert len(counted) == 2
     whole[3] += 1  # written where the view does not look: one version for all
     read()
@@ -305,7 +306,7 @@ def test_a_tensor_without_a_version_is_read_each_time(counted):
         tensors = data(32, 32)[0]
         cache = MapCache()
         for _ in range(2):
-            cache.get(tiling_of(documents), tensors, triton_launch.build_map)
+            cache.get(tiling_of(documents), tensors, launch.build_map)
     assert len(counted) == 2 and not cache._kept
 
 
@@ -374,7 +375,7 @@ def test_a_map_that_cannot_be_built_never_reaches_the_caller(monkeypatch, good):
             raise IndexError("index 64 is out of bounds")
         return build_map(*args)
 
-    monkeypatch.setattr(triton_launch, "build_map", failing)
+    monkeypatch.setattr(launch, "build_map", failing)
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 48, 16, device=DEVICE) for _ in range(3))
     keep = torch.rand(1, 48, device=DEVICE) < 0.7
@@ -385,7 +386,7 @@ def test_a_map_that_cannot_be_built_never_reaches_the_caller(monkeypatch, good):
     for _ in range(2):
         torch.testing.assert_close(fast(q, k, v, keep), attention(q, k, v, keep))
         keep[0, :5] = True
-    (region,) = report.reports()[-1].regions
+    (region,) = records.reports()[-1].regions
     assert region.ran == "tiled" and any("index 64" in note for note in region.notes)
 
 

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 import torch
 
-from onepass.egraph.ops import (
+from onepass.egraph.terms.ops import (
     const,
     exp,
     iota,
@@ -22,11 +22,11 @@ from onepass.egraph.ops import (
     sum_over,
     where,
 )
-from onepass.egraph.term import Dim, Tensor, tensors
-from onepass.lowering.build import build_plan, plan_stores
-from onepass.lowering.limits import conjuncts
-from onepass.lowering.plan import NotPlannable, Store
-from onepass.lowering.tiled import tiled_results
+from onepass.egraph.terms.term import Dim, Tensor, tensors
+from onepass.lowering.masks.loop_ranges import conjuncts
+from onepass.lowering.plan.records import NotPlannable, Store
+from onepass.lowering.planning.planner import build_plan, plan_stores
+from onepass.lowering.tiled.executor import tiled_results
 from tests.attention_terms import attention, one_pass, three_pass
 
 

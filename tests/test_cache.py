@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import onepass
-from onepass import cache, fused, operator, report
-from onepass.backend import onepass_backend
-from onepass.egraph.serial import digest, from_json, rule_from_json, rule_to_json, to_json
-from onepass.egraph.term import TermError
+from onepass.api.backend import onepass_backend
+from onepass.compiler import compiled_region, disk_cache
+from onepass.egraph.rewrite.serialization import digest, from_json, rule_from_json, rule_to_json, to_json
+from onepass.egraph.terms.term import TermError
+from onepass.report import records
 from onepass.rules import ALL
+from onepass.runtime import operator
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 def new_process():
     torch._dynamo.reset()
     operator.forget()
-    report.forget()
+    records.forget()
 
 
 def attention(q, k, v):
@@ -39,7 +41,7 @@ def run(size=300):
     arguments = [torch.randn(1, 2, size, 16) for _ in range(3)]
     compiled = torch.compile(attention, backend=onepass_backend, options={"inner": "eager"})
     torch.testing.assert_close(compiled(*arguments), attention(*arguments), rtol=1e-4, atol=1e-5)
-    (region,) = report.reports()[0].regions
+    (region,) = records.reports()[0].regions
     return region
 
 
@@ -52,7 +54,7 @@ def no_search(monkeypatch):
     def fail(*a):
         raise AssertionError("searched")
 
-    return lambda: monkeypatch.setattr(fused, "_search", fail)
+    return lambda: monkeypatch.setattr(compiled_region, "_search", fail)
 
 
 def test_the_second_process_does_not_search(folder, no_search):
@@ -117,13 +119,13 @@ def other_key(path):
 
 def of_another_name(path):
     """Whole and signed, but as the entry of another name."""
-    body = cache.read(path.stem)
-    cache.write("0" * 40, body)
+    body = disk_cache.read(path.stem)
+    disk_cache.write("0" * 40, body)
     path.write_text((path.parent.parent / "00" / f"{'0' * 40}.json").read_text().replace("0" * 40, path.stem))
 
 
 def too_large(path):
-    path.write_text(path.read_text() + " " * cache.LARGEST)
+    path.write_text(path.read_text() + " " * disk_cache.LARGEST)
 
 
 def a_folder(path):
@@ -193,18 +195,18 @@ def test_a_full_disk(monkeypatch, folder):
 
 def test_the_cache_can_be_switched_off(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEPASS_CACHE", "off")
-    assert cache.folder() is None
+    assert disk_cache.folder() is None
     assert "not stored" in run().cache
 
 
 def test_versions_and_devices_have_keys_of_their_own(monkeypatch):
-    before = cache.key("text", "cpu")
-    assert before == cache.key("text", "cpu") != cache.key("other", "cpu")
-    monkeypatch.setattr(cache, "versions", lambda: {"torch": "other"})
-    assert cache.key("text", "cpu") != before
+    before = disk_cache.key("text", "cpu")
+    assert before == disk_cache.key("text", "cpu") != disk_cache.key("other", "cpu")
+    monkeypatch.setattr(disk_cache, "versions", lambda: {"torch": "other"})
+    assert disk_cache.key("text", "cpu") != before
     monkeypatch.undo()
-    monkeypatch.setattr(cache, "capability", lambda device: "sm_90")
-    assert cache.key("text", "cpu") != before
+    monkeypatch.setattr(disk_cache, "capability", lambda device: "sm_90")
+    assert disk_cache.key("text", "cpu") != before
 
 
 def test_equal_programs_under_other_names_share_an_entry(folder):
@@ -217,7 +219,7 @@ def test_equal_programs_under_other_names_share_an_entry(folder):
     arguments = [torch.randn(1, 2, 300, 16) for _ in range(3)]
     new_process()
     result = torch.compile(renamed, backend=onepass_backend, options={"inner": "eager"})(*arguments)
-    assert len(entries(folder)) == 1 and "found on disk" in report.reports()[0].regions[0].cache
+    assert len(entries(folder)) == 1 and "found on disk" in records.reports()[0].regions[0].cache
     torch.testing.assert_close(result, renamed(*arguments), rtol=1e-4, atol=1e-5)
 
 
@@ -228,7 +230,7 @@ def test_clear_removes_entries_and_nothing_else(folder, tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text("kept")
     (folder / "aa").symlink_to(tmp_path / "elsewhere")
-    assert cache.clear() == 1
+    assert disk_cache.clear() == 1
     assert [path.read_text() for path in mine] == ["kept"] * 3
 
 
@@ -257,7 +259,7 @@ def test_what_is_no_term_is_refused(data):
 
 
 def test_numbers_come_back_exactly():
-    from onepass.egraph.ops import const
+    from onepass.egraph.terms.ops import const
 
     for value in (0.1, -0.0, math.inf, -math.inf, 1e-320, 3, True):
         again = from_json(json.loads(json.dumps(to_json(const(value)))))

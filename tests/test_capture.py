@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass import rules
-from onepass.capture import program_of
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.index import simplify_index
-from onepass.egraph.normal import canonical_names, normalise
-from onepass.egraph.ops import const, iota, le, load, make, max_over, sum_over
-from onepass.egraph.term import Dim, Tensor, rebuild, subterms
+from onepass.egraph.derivation.normalize import canonical_names, normalise
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.index_simplify import simplify_index
+from onepass.egraph.terms.ops import const, iota, le, load, make, max_over, sum_over
+from onepass.egraph.terms.term import Dim, Tensor, rebuild, subterms
 from onepass.errors import ProgramError, Refusal
-from onepass.program import Program, operation
-from onepass.translate import translate
-from onepass.values import HANDLERS, handles
+from onepass.graph.program import Program, operation
+from onepass.graph.trace import program_of
+from onepass.translate.registry import HANDLERS, handles
+from onepass.translate.translate import translate
 from tests import spellings
 
 

@@ -14,20 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onepass
-from onepass import __main__ as command
-from onepass import certificates, rules
-from onepass.capture import program_of
-from onepass.certificates import CertificateFileError, certificate, verify
+from onepass import rules
+from onepass.cli import commands as command
+from onepass.compiler import certificate_files
+from onepass.compiler.certificate_files import CertificateFileError, certificate, verify
+from onepass.compiler.optimize import certify, optimize
 from onepass.egraph import Dim, TermError, rule
-from onepass.egraph.certificate import FOLDING, INDICES, NOT_RULES, CertificateError, Derivation, check
-from onepass.egraph.derive import derive, replay
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.normal import Normaliser
-from onepass.egraph.ops import const, exp, iota, le, load, sum_over
-from onepass.egraph.serial import rule_to_json, to_json
-from onepass.egraph.term import Tensor, tensors
-from onepass.pipeline import certify, optimize
-from onepass.translate import translate
+from onepass.egraph.derivation.certificate import FOLDING, INDICES, NOT_RULES, CertificateError, Derivation, check
+from onepass.egraph.derivation.derive import derive, replay
+from onepass.egraph.derivation.normalize import Normaliser
+from onepass.egraph.rewrite.serialization import rule_to_json, to_json
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, exp, iota, le, load, sum_over
+from onepass.egraph.terms.term import Tensor, tensors
+from onepass.graph.trace import program_of
+from onepass.runtime import operator
+from onepass.translate.translate import translate
 from tests.strategies import index_terms
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -275,10 +277,10 @@ def test_verify_needs_neither_torch_nor_the_search(file):
 def test_a_report_carries_its_certificate_through_the_cache_and_prints_it(tmp_path):
     inputs = [torch.randn(SHAPE) for _ in range(3)]
     first = onepass.explain(plain, *inputs)
-    onepass.operator.forget()
+    operator.forget()
     again = onepass.explain(plain, *inputs)
     assert "found on disk" in again.regions[0].cache
-    (checked,) = verify(certificates.write(again, tmp_path / "c.json"))
+    (checked,) = verify(certificate_files.write(again, tmp_path / "c.json"))
     assert checked.derivation == Derivation.from_json(first.regions[0].certificates[0]["derivation"])
     text = str(again.derivation)
     assert "constant folding" in text and "everywhere:  1 / 8  =>  0.125" in text

@@ -6,18 +6,18 @@ from functools import cache
 import pytest
 
 from bench.solve import variants
-from onepass.lowering import gluon_choice, gluon_launch
-from onepass.lowering.gluon_bind import accumulated, bind, width
-from onepass.lowering.gluon_choice import best, choose, fits
-from onepass.lowering.gluon_launch import choice_of, prepare, row_of
-from onepass.lowering.gluon_schedule import DEFAULTS, Schedule
-from onepass.lowering.schedule import solved as solving
-from onepass.lowering.schedule import solver
+from onepass.lowering.gluon import launch
+from onepass.lowering.gluon.launch import choice_of, prepare, row_of
+from onepass.lowering.hopper.config import DEFAULTS, Schedule
+from onepass.lowering.hopper.kernel_form import accumulated, bind, width
+from onepass.lowering.schedule import choose_config, solver
+from onepass.lowering.schedule import schedule_store as solving
 from onepass.lowering.schedule.checker import complaints
-from onepass.lowering.schedule.predict import Configuration, problem_of
+from onepass.lowering.schedule.choose_config import best, choose, fits
+from onepass.lowering.schedule.kernel_time import Configuration, problem_of
 from onepass.lowering.schedule.problem import Schedule as Solution
-from onepass.lowering.schedule.rewrite import subtiled
-from onepass.lowering.schedule.solved import anonymous, solved
+from onepass.lowering.schedule.schedule_store import anonymous, solved
+from onepass.lowering.schedule.subtiling import subtiled
 from tests.gluon_ahead_of_time import plan_of
 
 pytest.importorskip("ortools")
@@ -30,7 +30,7 @@ def binding_of(kind="full", size=64, length=1024):
 
 @pytest.fixture
 def no_defaults(monkeypatch):
-    monkeypatch.setattr(gluon_launch, "default_row", lambda *_: None)
+    monkeypatch.setattr(launch, "default_row", lambda *_: None)
 
 
 # Without any measured row --------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def test_a_width_that_was_not_measured_is_solved(size):
 
 
 def test_a_width_that_was_measured_is_not(monkeypatch):
-    monkeypatch.setattr(gluon_choice, "best", lambda *_: pytest.fail("a measured kernel was solved"))
+    monkeypatch.setattr(choose_config, "best", lambda *_: pytest.fail("a measured kernel was solved"))
     binding = binding_of("full", 128)
     choice = choice_of(binding, {})
     assert set(choice.origins.values()) == {"measured on an H200"}
@@ -105,13 +105,13 @@ def test_a_first_use_builds_small_models_only(kind, size, monkeypatch):
 
 def test_what_is_proved_impossible_is_not_chosen(monkeypatch):
     """Everything is infeasible for the solver but one warpgroup on 64 columns."""
-    true = gluon_choice.solved
+    true = choose_config.solved
 
     def only(problem, consumers, columns):
         found = true(problem, consumers, columns)
         return found if (consumers, columns) == (1, 64) else replace(found, status="infeasible", knobs=None, size=0)
 
-    monkeypatch.setattr(gluon_choice, "solved", only)
+    monkeypatch.setattr(choose_config, "solved", only)
     best.cache_clear()
     found = best(binding_of("full", 128), ())
     assert (found.schedule.consumers, found.schedule.tile) == (1, 64)
@@ -122,14 +122,14 @@ def test_a_solved_interval_is_part_of_the_prediction():
     """A tile whose best schedule takes much longer than the model thinks is not the fastest any more."""
     binding = binding_of("full", 128)
     first = best(binding, ()).schedule
-    slow = lambda c: gluon_choice._seconds(binding, c, {}, 1 << 15)
+    slow = lambda c: choose_config._seconds(binding, c, {}, 1 << 15)
     c = Configuration("gluon", 64 * first.consumers, first.tile, 4 * first.consumers, first.depth, first.queries)
-    assert slow(c) > 3 * gluon_choice._seconds(binding, c, {}, 0)
+    assert slow(c) > 3 * choose_config._seconds(binding, c, {}, 0)
 
 
 def test_cutting_down_says_so():
     choice = choice_of(binding_of("full", 64, 64), {})
-    assert choice.schedule.consumers == 1 and choice.origins["consumers"] == gluon_choice.LENGTH
+    assert choice.schedule.consumers == 1 and choice.origins["consumers"] == choose_config.LENGTH
     assert choice.schedule.turns is False
 
 

@@ -21,12 +21,12 @@ from bench.settings import (
     shapes,
     varied,
 )
-from onepass.capture import program_of
-from onepass.lowering.schedule.predict import Configuration, problem_of, seconds
-from onepass.lowering.schedule.solved import anonymous
-from onepass.pipeline import optimize
-from onepass.points import NAMES, configuration
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.schedule.kernel_time import Configuration, problem_of, seconds
+from onepass.lowering.schedule.schedule_store import anonymous
+from onepass.translate.translate import translate
+from onepass.tune.kernel_space import NAMES, configuration
 
 SCRIPT = Path(__file__).resolve().parent.parent / "bench" / "configurations.py"
 

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass.egraph.ops import eq, iota, le, load, logical_and
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.block_map import Dealt, MapCache, Tiling
-from onepass.lowering.gluon_order import CACHE, OVERHEAD, at_a_time, dealt
-from onepass.lowering.map_lists import dealt_items
-from onepass.lowering.plan import BlockMap
-from onepass.lowering.triton_launch import build_map, typical_run, with_items_dealt
+from onepass.egraph.terms.ops import eq, iota, le, load, logical_and
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.gluon.work_order import CACHE, OVERHEAD, at_a_time, dealt
+from onepass.lowering.masks.block_map import Dealt, MapCache, Tiling
+from onepass.lowering.masks.tile_lists import dealt_items
+from onepass.lowering.plan.records import BlockMap
+from onepass.lowering.triton.launch import build_map, typical_run, with_items_dealt
 from tests.test_block_map import DEVICE
 
 TILE = 64

@@ -9,16 +9,16 @@ import torch
 
 from bench.choose_defaults import default, loss, measured
 from bench.measured import Problem, kernel_of, table
-from onepass import executors
-from onepass.capture import program_of
-from onepass.lowering import gluon_schedule
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.gluon_launch import row_of, slower
-from onepass.lowering.plan import Plan
-from onepass.lowering.tuning import SHARED_OUT, Config, default_config, of_steps
-from onepass.options import Options
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.compiler.options import Options
+from onepass.graph.trace import program_of
+from onepass.lowering.gluon.launch import row_of, slower
+from onepass.lowering.hopper import config as gluon_schedule
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.launch.triton_config import SHARED_OUT, Config, default_config, of_steps
+from onepass.lowering.plan.records import Plan
+from onepass.runtime import executors
+from onepass.translate.translate import translate
 
 PROBLEMS = list(table())
 

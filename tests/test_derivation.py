@@ -8,9 +8,9 @@ import pytest
 
 from onepass import rules
 from onepass.egraph import Dim, Tensor, TermError, independent, rule
-from onepass.egraph.certificate import CertificateError, Derivation, check, replace_at, subterm_at
-from onepass.egraph.derive import Limits, derive
-from onepass.egraph.ops import const, exp, iota, load, mantissa, max_over, maximum, rescaled_sum, scale, sum_over
+from onepass.egraph.derivation.certificate import CertificateError, Derivation, check, replace_at, subterm_at
+from onepass.egraph.derivation.derive import Limits, derive
+from onepass.egraph.terms.ops import const, exp, iota, load, mantissa, max_over, maximum, rescaled_sum, scale, sum_over
 
 I, J, D, E = Dim("i", 5), Dim("j", 7), Dim("d", 4), Dim("e", 3)
 

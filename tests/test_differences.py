@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.ops import (
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.ops import (
     cast,
     const,
     exp,
@@ -24,16 +24,16 @@ from onepass.egraph.ops import (
     sum_over,
     where,
 )
-from onepass.egraph.term import Dim, Tensor, subterms
-from onepass.lowering import differences
-from onepass.lowering.build import build_plan
-from onepass.lowering.differences import by_difference, of_difference
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.tiled import run_tiled, tiled_results
-from onepass.lowering.triton_emit import Facts, emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.egraph.terms.term import Dim, Tensor, subterms
+from onepass.graph.trace import program_of
+from onepass.lowering.analysis import relative_index
+from onepass.lowering.analysis.relative_index import by_difference, of_difference
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import run_tiled, tiled_results
+from onepass.lowering.triton.kernel import Facts, emit
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 I, J, H = Dim("i", 40), Dim("j", 300), Dim("h", 2)
 TABLE, SLOPE = Tensor("table", "float32", (9,)), Tensor("slope", "float32", (2,))
@@ -88,8 +88,8 @@ def made(function, rows=40, columns=300, width=16, dtype=torch.float32):
 
 @pytest.fixture
 def any_size(monkeypatch):
-    monkeypatch.setattr(differences, "SCORES", 1)
-    monkeypatch.setattr(differences, "SAVED", 1)
+    monkeypatch.setattr(relative_index, "SCORES", 1)
+    monkeypatch.setattr(relative_index, "SAVED", 1)
 
 
 @pytest.mark.parametrize("function", VARIANTS, ids=lambda f: f.__name__)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
 from onepass.rules.matmul import distance_by_product
-from onepass.translate import translate
+from onepass.translate.translate import translate
 
 BFLOAT16 = torch.bfloat16
 

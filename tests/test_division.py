@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from onepass.lowering.division import BITS, division
+from onepass.lowering.codegen.fast_division import BITS, division
 
 
 def quotient(number: int, divisor: int) -> int:

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from onepass import operator
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.runtime import operator
 
 LENGTHS = (7, 2, 3, 5, 13, 16, 17, 31, 32, 33, 64, 65, 97, 101, 127, 128, 129, 191, 257, 1)
 

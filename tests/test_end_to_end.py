@@ -11,11 +11,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onepass.capture import program_of
-from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_launch import run_triton
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton.launch import run_triton
+from onepass.translate.translate import translate
 from tests import spellings
 
 DTYPES = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 1e-2}  # with the absolute floor of each

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from onepass.api.graph_pass import GraphPass
+from onepass.compiler.options import OptionError, Options
 from onepass.egraph import Dim, RuleError, TermError, either, independent, positive, rule
-from onepass.egraph.guard import GUARDS, Guard
-from onepass.egraph.ops import cast, const, exp, logical_not, max_over, reduce, sum_over, var, where
-from onepass.egraph.rule import ASSUMPTIONS, EXACTNESS, refuse_bad
-from onepass.options import OptionError, Options
-from onepass.passes import GraphPass
+from onepass.egraph.rewrite.guard import GUARDS, Guard
+from onepass.egraph.rewrite.rule import ASSUMPTIONS, EXACTNESS, refuse_bad
+from onepass.egraph.terms.ops import cast, const, exp, logical_not, max_over, reduce, sum_over, var, where
 
 
 def refused(function, **options) -> str:

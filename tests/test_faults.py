@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from onepass import cache, pipeline, report
-from onepass.backend import onepass_backend
-from onepass.egraph.engine import Limits
+from onepass.api.backend import onepass_backend
+from onepass.compiler import disk_cache, optimize
+from onepass.egraph.search.engine import Limits
+from onepass.report import records
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -33,16 +34,16 @@ def compiled(function=attention):
 
 
 def fused() -> int:
-    return sum(region.count for r in report.reports() for region in r.regions)
+    return sum(region.count for r in records.reports() for region in r.regions)
 
 
 @pytest.mark.parametrize("limits", [Limits(seconds=0.0), Limits(nodes=1), Limits(rounds=0)], ids=str)
 def test_a_search_that_is_stopped_is_right_and_says_so(limits, monkeypatch):
-    real = pipeline.search
-    monkeypatch.setattr(pipeline, "search", lambda term, phases, _, target: real(term, phases, limits, target))
+    real = optimize.search
+    monkeypatch.setattr(optimize, "search", lambda term, phases, _, target: real(term, phases, limits, target))
     arguments = inputs()
     torch.testing.assert_close(compiled()(*arguments), attention(*arguments))
-    found = report.reports()[-1]
+    found = records.reports()[-1]
     stops = [region.statistics["stop"] for region in found.regions]
     assert found.refusals or any("saturated" not in reason for stop in stops for reason in stop.values())
 
@@ -63,7 +64,7 @@ def test_processes_that_write_one_entry_never_mix_it():
     writers = [start(name) for name in "xyz"]
     seen = set()
     while any(w.poll() is None for w in writers):
-        body = cache.read("a" * 40)
+        body = disk_cache.read("a" * 40)
         if body is not None:
             assert body["text"] == body["writer"] * 50_000
             seen.add(body["writer"])
@@ -71,13 +72,13 @@ def test_processes_that_write_one_entry_never_mix_it():
 
 
 def test_a_writer_that_is_killed_leaves_the_entry_whole():
-    cache.write("a" * 40, {"writer": "x", "text": "x" * 50_000})
+    disk_cache.write("a" * 40, {"writer": "x", "text": "x" * 50_000})
     for delay in (0.5, 0.8, 1.0):
         writer = start("y")
         time.sleep(delay)
         writer.send_signal(signal.SIGKILL)
         writer.wait()
-        body = cache.read("a" * 40)
+        body = disk_cache.read("a" * 40)
         assert body["text"] == body["writer"] * 50_000
 
 
@@ -89,11 +90,11 @@ def test_names_in_an_entry_are_never_code(name):
     """An entry whose names were changed and that was signed again: it is data, at worst it is useless."""
     arguments = inputs()
     compiled()(*arguments)
-    (path,) = cache.folder().glob("*/*.json")
-    body = cache.read(path.stem)
+    (path,) = disk_cache.folder().glob("*/*.json")
+    body = disk_cache.read(path.stem)
     old = body["names"][0]
-    assert cache.write(path.stem, json.loads(json.dumps(body).replace(json.dumps(old), json.dumps(name))))
-    from onepass import operator
+    assert disk_cache.write(path.stem, json.loads(json.dumps(body).replace(json.dumps(old), json.dumps(name))))
+    from onepass.runtime import operator
 
     torch._dynamo.reset()
     operator.forget()
@@ -126,7 +127,7 @@ def test_what_surrounds_attention_is_respected(function, regions, mode):
     arguments = inputs()
     with mode():
         torch.testing.assert_close(compiled(function)(*arguments), function(*arguments))
-    found = report.reports()
+    found = records.reports()
     if regions is None:  # what a checkpoint calls stays as written, and the report says so
         assert fused() or any("checkpoint" in r.reason for f in found for r in f.refusals)
     else:

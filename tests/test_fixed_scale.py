@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from onepass.egraph.ops import const, exp, iota, load, make, where
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.gluon_launch import choice_of
-from onepass.lowering.magnitude import proved
-from onepass.lowering.near import small
-from onepass.lowering.weighing import LEAST, fixed_scale
+from onepass.egraph.terms.ops import const, exp, iota, load, make, where
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.analysis.softmax_scaling import LEAST, fixed_scale
+from onepass.lowering.analysis.value_bounds import proved
+from onepass.lowering.gluon.launch import choice_of
+from onepass.lowering.hopper.approximations import small
+from onepass.lowering.hopper.kernel_form import bind
 from tests.gluon_ahead_of_time import plan_of, source_of
 
 I, J = Dim("i", 512), Dim("j", 512)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -58,7 +58,7 @@ def test_a_call_gives_another_float(function, inner):
             given = inputs(n, torch.float32)
             compare(fast(*given, t), function, given, t)
         assert len(graphs) == most
-        assert report.reports()[-1].regions and not report.reports()[-1].refusals
+        assert records.reports()[-1].regions and not records.reports()[-1].refusals
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def test_the_type_is_the_tensors(kind):
     for t in (0.5, 0.25):
         given = inputs(11, kind)
         compare(fast(*given, t), scaled, given, t)
-    assert report.reports()[-1].regions
+    assert records.reports()[-1].regions
 
 
 @torch.no_grad()
@@ -78,7 +78,7 @@ def test_a_modules_float_is_a_number_under_a_guard():
     for n in (9, 17, 33):
         given = inputs(n, torch.float32)
         compare(fast(*given), module, given)
-    assert len(graphs) == 1 and report.reports()[-1].regions
+    assert len(graphs) == 1 and records.reports()[-1].regions
     module.scale = 0.5
     compare(fast(*given), module, given)
     assert len(graphs) == 2

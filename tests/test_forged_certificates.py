@@ -9,14 +9,14 @@ from math import inf
 import pytest
 import torch
 
-from onepass import __main__ as command
 from onepass import rules
-from onepass.certificates import verify
+from onepass.cli import commands as command
+from onepass.compiler.certificate_files import verify
 from onepass.egraph import Dim, TermError
-from onepass.egraph.certificate import FOLDING, INDICES, NOT_RULES, CertificateError, Derivation, check
-from onepass.egraph.ops import cast, const, eq, exp, iota, le, load, lt, make, power, scale, scaled, sum_over
-from onepass.egraph.serial import rule_to_json, to_json
-from onepass.egraph.term import Tensor
+from onepass.egraph.derivation.certificate import FOLDING, INDICES, NOT_RULES, CertificateError, Derivation, check
+from onepass.egraph.rewrite.serialization import rule_to_json, to_json
+from onepass.egraph.terms.ops import cast, const, eq, exp, iota, le, load, lt, make, power, scale, scaled, sum_over
+from onepass.egraph.terms.term import Tensor
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

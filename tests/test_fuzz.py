@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 
-from onepass import executors
+from onepass.runtime import executors
 from tests.fuzz import LOUD, compared, judge, run, shrunk
 from tests.fuzz_layers import forms, layer, sections
 from tests.fuzz_programs import SMALL, Fuzzed, programs

@@ -1,6 +1,6 @@
 """The frame of the committed gallery is that of the records; test_variants.py holds each section to its report."""
 
-from onepass.report import Refused, Report
+from onepass.report.records import Refused, Report
 from tests import gallery
 from tests.variants import every
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import onepass
-from onepass import cache, given
+from onepass.compiler import disk_cache, rule_admission
+from onepass.compiler.options import Options
 from onepass.egraph import RuleError
-from onepass.egraph.ops import exp, max_over, reduce, sum_over, tanh
-from onepass.egraph.pattern import either
+from onepass.egraph.rewrite.pattern import either
+from onepass.egraph.terms.ops import exp, max_over, reduce, sum_over, tanh
 from onepass.errors import OptionError, RuleRefuted, RuleUnproved
-from onepass.options import Options
 from onepass.proofs.verdict import Verdict
 from onepass.rules.reductions import divisor_out_of_sum
 
@@ -112,14 +112,14 @@ def test_an_undecided_rule_raises_unless_it_is_trusted(verdicts):
         Options.read({"rules": [onepass.rule(_plain_law)]})
     trusted = onepass.rule(trust=True)(_plain_law)
     assert Options.read({"rules": [trusted]}).rules == (trusted,)
-    assert given.unproved(trusted)
+    assert rule_admission.unproved(trusted)
 
 
 def test_a_trusted_rule_that_is_proved_is_not_called_unproved(verdicts):
     trusted = onepass.rule(trust=True)(_plain_law)
-    assert given.unproved(trusted), "nobody has asked the provers yet"
+    assert rule_admission.unproved(trusted), "nobody has asked the provers yet"
     Options.read({"rules": [trusted]})
-    assert not given.unproved(trusted)
+    assert not rule_admission.unproved(trusted)
 
 
 def test_every_report_names_what_is_only_trusted(verdicts, tmp_path):
@@ -165,7 +165,7 @@ def test_a_rule_is_decided_once_in_a_process_and_once_on_a_disk(verdicts):
     _, asked = verdicts
     for _ in range(3):
         Options.read({"rules": [subtraction_undone]})
-        given.forget()
+        rule_admission.forget()
     assert asked == ["subtraction_undone"]
 
 
@@ -233,8 +233,8 @@ def test_a_pattern_rule_is_decided_reading_by_reading(verdicts):
     assert len(asked) == len(odd_functions.rules) == 2
     assert onepass.check(odd_functions).rule == "odd_functions"
     answers[odd_functions.rules[1].name] = "refuted"
-    given.forget()
-    cache.clear()
+    rule_admission.forget()
+    disk_cache.clear()
     with pytest.raises(RuleRefuted, match="rule odd_functions"):
         Options.read({"rules": [odd_functions]})
 

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering import gluon_order
-from onepass.lowering.block_map import EMPTY, FULL
-from onepass.lowering.compat import RELEASE, gluon_missing
-from onepass.lowering.gluon_bind import accumulated, bind, chunks, shared_bytes
-from onepass.lowering.gluon_launch import fitting, prepare
-from onepass.lowering.gluon_schedule import DEFAULTS, REGISTERS, SHARED_MEMORY, Schedule, duration
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.gluon import work_order
+from onepass.lowering.gluon.launch import fitting, prepare
+from onepass.lowering.hopper.config import DEFAULTS, REGISTERS, SHARED_MEMORY, Schedule, duration
+from onepass.lowering.hopper.kernel_form import accumulated, bind, chunks, shared_bytes
+from onepass.lowering.launch.triton_compat import RELEASE, gluon_missing
+from onepass.lowering.masks.block_map import EMPTY, FULL
+from onepass.translate.translate import translate
 from tests.gluon_ahead_of_time import plain, plan_of, source_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,7 +157,7 @@ def _kept(kind, rows, length):
 @pytest.mark.parametrize("rows,length,tile", [(512, 512, 128), (300, 517, 64), (700, 200, 128)])
 def test_ranges_hold_what_the_guard_keeps_and_say_what_is_full(kind, rows, length, tile, plans):
     binding = bind(plans(kind, rows=rows, columns=length).kernels[0])
-    found, kept = gluon_order.ranges(binding, {}, 64, tile), _kept(kind, rows, length)
+    found, kept = work_order.ranges(binding, {}, 64, tile), _kept(kind, rows, length)
     for n in range(len(found.begin)):
         mine = kept[64 * n : 64 * n + 64]
         assert found.end[n] > found.begin[n] >= 0 and found.end[n] <= math.ceil(length / tile)
@@ -170,7 +170,7 @@ def test_ranges_hold_what_the_guard_keeps_and_say_what_is_full(kind, rows, lengt
 @pytest.mark.parametrize("rows,length,height,tile", [(2048, 2048, 192, 128), (300, 1517, 64, 64)])
 def test_classes_of_tiles_agree_with_every_element(kind, rows, length, height, tile, plans):
     binding = bind(plans(kind, rows=rows, columns=length).kernels[0])
-    found, kept = gluon_order.classes(binding, {}, height, tile), _kept(kind, rows, length)
+    found, kept = work_order.classes(binding, {}, height, tile), _kept(kind, rows, length)
     assert found.shape == (math.ceil(rows / height), math.ceil(length / tile))
     assert (found == EMPTY).any() and ((found == FULL).any() or kind == "dilated")
     for (n, t), one in np.ndenumerate(found):
@@ -214,18 +214,18 @@ def test_short_items_share_a_multiprocessor(kind, residents):
 @pytest.mark.parametrize("points,programs", [(1, 4), (6, 5), (16, 132)])
 def test_work_is_dealt_out_once_and_evenly(points, programs, plans):
     binding = bind(plans("causal", rows=2048, columns=2048).kernels[0])
-    block = gluon_order.ranges(binding, {}, 128, 128)
-    table = gluon_order.dealt(block.end - block.begin, points, 1 << 20, programs, 128)
+    block = work_order.ranges(binding, {}, 128, 128)
+    table = work_order.dealt(block.end - block.begin, points, 1 << 20, programs, 128)
     mine = [column[1 : 1 + column[0]].tolist() for column in table.T]
     assert sorted(i for items in mine for i in items) == list(range(points * 16)) and len(mine) == programs
-    cost = (block.end - block.begin) + gluon_order.OVERHEAD / 128
+    cost = (block.end - block.begin) + work_order.OVERHEAD / 128
     loads = [sum(cost[i % 16] for i in items) for items in mine]
     assert max(loads) <= sum(loads) / programs + max(cost)
 
 
 @pytest.mark.parametrize("points,few,many", [(1, 3, 8), (64, 5, 16), (256, 17, 64), (10, 40, 4), (48, 1, 0)])
 def test_grid_points_are_worked_on_few_at_a_time_and_more_at_the_end(points, few, many):
-    found = gluon_order._groups(points, *gluon_order.at_a_time(points, 1, few, gluon_order.CACHE // max(many, 1)))
+    found = work_order._groups(points, *work_order.at_a_time(points, 1, few, work_order.CACHE // max(many, 1)))
     assert [n for start, stop in found for n in range(start, stop)] == list(range(points))
     assert all(stop - start <= few for start, stop in found[:-1])
     assert few <= found[-1][1] - found[-1][0] <= max(few, many) or len(found) == 1

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from onepass.lowering.gluon_apart import apart
-from onepass.lowering.gluon_bind import accumulated, bind
-from onepass.lowering.gluon_launch import fits
-from onepass.lowering.tiled import tiled_results
+from onepass.lowering.gluon.launch import fits
+from onepass.lowering.hopper.kernel_form import accumulated, bind
+from onepass.lowering.hopper.split_states import apart
+from onepass.lowering.tiled.executor import tiled_results
 from tests.gluon_ahead_of_time import inputs_of, plain, plan_of
 
 

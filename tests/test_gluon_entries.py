@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.gluon_bind import bind, entered, sent
-from onepass.lowering.gluon_emit import emit
-from onepass.lowering.gluon_launch import fitting, prepare
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.gluon.kernel import emit
+from onepass.lowering.gluon.launch import fitting, prepare
+from onepass.lowering.hopper.kernel_form import bind, entered, sent
+from onepass.translate.translate import translate
 
 
 def attend(q, k, v):

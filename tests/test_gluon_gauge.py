@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import cast, const, iota, load, reduce
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.gluon_gauge import split
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import cast, const, iota, load, reduce
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.hopper.score_offsets import split
 from tests.gluon_ahead_of_time import plan_of
 
 ROWS, LOOP, INNER, HEAD = Dim("i", 12), Dim("j", 20), Dim("d", 4), Dim("h", 3)

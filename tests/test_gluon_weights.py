@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.compat import gluon_missing
-from onepass.lowering.gluon_launch import GluonLauncher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.gluon.launch import GluonLauncher
+from onepass.lowering.launch.triton_compat import gluon_missing
+from onepass.translate.translate import translate
 from tests.gluon_ahead_of_time import source_of
 
 LEAST = torch.finfo(torch.bfloat16).min

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 from tests.variants import relative
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

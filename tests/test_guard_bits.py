@@ -11,16 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import iota, le, load, logical_and, logical_or
-from onepass.egraph.term import Dim, Tensor, tensors
-from onepass.lowering.block_map import MapCache
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.gluon_launch import fitting, prepare
-from onepass.lowering.gluon_schedule import ROWS, Schedule
-from onepass.lowering.guard_bits import Words, packed, small
-from onepass.lowering.plan import BlockMap
-from onepass.lowering.triton_launch import build_map
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import iota, le, load, logical_and, logical_or
+from onepass.egraph.terms.term import Dim, Tensor, tensors
+from onepass.lowering.gluon.launch import fitting, prepare
+from onepass.lowering.hopper.config import ROWS, Schedule
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.masks.block_map import MapCache
+from onepass.lowering.masks.mask_bits import Words, packed, small
+from onepass.lowering.plan.records import BlockMap
+from onepass.lowering.triton.launch import build_map
 from tests.gluon_ahead_of_time import plan_of, source_of
 from tests.test_block_map import DEVICE, dense, dense_by_head, documents, guard_with_masks, random_blocks
 from tests.test_block_map import data as tensors_of

@@ -119,7 +119,7 @@ def test_compiled_functions_are_compared_as_compiled():
 
 
 def test_edges_are_those_of_the_calls_and_numbers_in_the_functions():
-    from onepass.testing_trace import edges_of_functions
+    from onepass.testing.trace import edges_of_functions
 
     function = lambda x: torch.where(x < 2.7, torch.exp(x), x.half().to(x.dtype))
     edges = edges_of_functions([function], ["n"], torch.float64)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import onepass
-from onepass import __main__ as command
-from onepass.installed import installed
-from onepass.options import OptionError, Options
+from onepass.cli import commands as command
+from onepass.compiler.options import OptionError, Options
+from onepass.compiler.rule_plugins import installed
 
 ROOT = Path(__file__).resolve().parent.parent
 LAWS = """

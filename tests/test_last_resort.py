@@ -4,16 +4,20 @@ The GPU's chain is put in place of the CPU's: the last executor of a device is a
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from onepass import executors, fused, report, runner, traffic
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
-from onepass.lowering import gluon_launch, triton_emit
-from onepass.lowering.plan import NotPlannable
-from onepass.options import Options
+from onepass.api.backend import onepass_backend
+from onepass.compiler import compiled_region, traffic
+from onepass.compiler.options import Options
+from onepass.graph.trace import program_of
+from onepass.lowering.gluon import launch
+from onepass.lowering.plan.records import NotPlannable
+from onepass.lowering.triton import kernel
+from onepass.report import records
+from onepass.runtime import executors, runner
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -66,7 +70,7 @@ CHAINS = [
 
 @pytest.mark.parametrize("option, refused, chain", CHAINS)
 def test_the_chain_of_a_gpu_ends_in_the_original_calls(option, refused, chain, monkeypatch):
-    monkeypatch.setattr(gluon_launch, "refusal", lambda *_: refused)
+    monkeypatch.setattr(launch, "refusal", lambda *_: refused)
     assert executors.preference(option, None, torch.device("cuda")) == chain
     assert executors.preference("auto", None, torch.device("cpu")) == ("tiled",)
 
@@ -79,8 +83,8 @@ def test_kernels_that_fail_give_way_to_the_original_calls(function, mode, as_on_
         arguments = inputs(*lengths)
         with mode():
             torch.testing.assert_close(run(*arguments), function(*arguments), rtol=1e-5, atol=1e-6)
-    (region,) = report.reports()[-1].regions
-    assert region.ran == executors.ORIGINAL and region.ran in str(report.reports()[-1])
+    (region,) = records.reports()[-1].regions
+    assert region.ran == executors.ORIGINAL and region.ran in str(records.reports()[-1])
     assert [note for note in region.notes if "triton failed" in note and "on purpose" in note]
     assert not [note for note in region.notes if "tiled" in note]
 
@@ -91,7 +95,7 @@ def test_strict_says_that_a_kernel_failed(as_on_a_gpu):
 
 
 def one_of(arguments):
-    one = runner.Runner(fused.make(program_of(attention, *arguments), Options(executor="triton")))
+    one = runner.Runner(compiled_region.make(program_of(attention, *arguments), Options(executor="triton")))
     return one, runner.call_of(one.found, arguments, ())
 
 
@@ -124,7 +128,7 @@ def test_a_plan_that_stores_more_than_the_original_makes_is_refused(monkeypatch)
         arguments = inputs(5, 5 + len(refusals))  # another region, which no cache knows
         run = compiled(linear, dynamic=True)
         torch.testing.assert_close(run(*arguments), linear(*arguments), rtol=1e-4, atol=1e-4)
-        found = report.reports()[-1]
+        found = records.reports()[-1]
         assert [r.reason for r in found.refusals] == refusals and len(found.regions) == 1 - len(refusals)
 
 
@@ -134,7 +138,7 @@ def test_sizes_at_which_a_plan_stores_more_run_the_original_calls(monkeypatch):
     for length, who in ((200, "tiled"), (5, executors.ORIGINAL), (190, "tiled")):
         arguments = inputs(length, length)
         torch.testing.assert_close(run(*arguments), linear(*arguments), rtol=1e-4, atol=1e-4)
-        (region,) = report.reports()[-1].regions
+        (region,) = records.reports()[-1].regions
         assert region.ran == who
     assert any(traffic.SWELLS in note for note in region.notes)
 
@@ -146,11 +150,11 @@ def test_what_no_kernel_can_run_on_a_gpu_is_left_as_written(monkeypatch):
         raise NotPlannable("no form")
 
     program = program_of(linear, *inputs())
-    plan = fused.make(program, Options()).plan
-    monkeypatch.setattr(triton_emit, "emit", none)
-    entries = tuple(fused.replace(i, meta=fused.replace(i.meta, device="cuda")) for i in program.inputs)
-    on_gpu = fused.replace(program, inputs=entries)
-    fused._require_kernels(plan, program, Options(), {})
-    fused._require_kernels(plan, on_gpu, Options(executor="tiled"), {})
+    plan = compiled_region.make(program, Options()).plan
+    monkeypatch.setattr(kernel, "emit", none)
+    entries = tuple(replace(i, meta=replace(i.meta, device="cuda")) for i in program.inputs)
+    on_gpu = replace(program, inputs=entries)
+    compiled_region._require_kernels(plan, program, Options(), {})
+    compiled_region._require_kernels(plan, on_gpu, Options(executor="tiled"), {})
     with pytest.raises(NotPlannable, match="no form"):
-        fused._require_kernels(plan, on_gpu, Options(), {})
+        compiled_region._require_kernels(plan, on_gpu, Options(), {})

@@ -6,14 +6,26 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import const, eq, iota, le, load, logical_and, logical_not, logical_or, lt, sum_over, where
-from onepass.egraph.term import Dim, Tensor, subterms
-from onepass.lowering import tiled
-from onepass.lowering.build import build_plan
-from onepass.lowering.limits import ends, ranges, tile_classes, tile_range
-from onepass.lowering.triton_launch import run_triton
-from onepass.lowering.tuning import Config
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import (
+    const,
+    eq,
+    iota,
+    le,
+    load,
+    logical_and,
+    logical_not,
+    logical_or,
+    lt,
+    sum_over,
+    where,
+)
+from onepass.egraph.terms.term import Dim, Tensor, subterms
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.masks.loop_ranges import ends, ranges, tile_classes, tile_range
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled import executor
+from onepass.lowering.triton.launch import run_triton
 from tests.predicates import COLUMN, MASKS, ROW, I, J, guarded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -99,8 +111,8 @@ def test_the_tiled_executor_adds_what_is_kept_once(drawn, tile, row_tile):
     plan, inputs, expected = sums(*drawn)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("ROWS", row_tile), ("COLUMNS", tile), ("BUDGET", 1)):
-            patch.setattr(tiled, name, value)
-        assert torch.equal(tiled.run_tiled(plan, inputs).cpu(), expected)
+            patch.setattr(executor, name, value)
+        assert torch.equal(executor.run_tiled(plan, inputs).cpu(), expected)
 
 
 @settings(max_examples=25)

@@ -8,14 +8,15 @@ import torch
 import torch.nn.functional as F
 
 import onepass
-from onepass import loads, report
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
+from onepass.api.backend import onepass_backend
+from onepass.compiler.optimize import optimize_all
+from onepass.compiler.options import Options
 from onepass.errors import OptionError
-from onepass.lowering.triton_launch import Launcher
-from onepass.options import Options
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.fusion import producers
+from onepass.graph.trace import program_of
+from onepass.lowering.triton.launch import Launcher
+from onepass.report import records
+from onepass.translate.translate import translate
 from tests.spellings import attend
 from tests.test_variants import left_outside, tuples
 from tests.variants import every, heads
@@ -34,7 +35,7 @@ def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
     torch.manual_seed(0)
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
 
 
 def compiled(function, mode):
@@ -188,7 +189,8 @@ def test_emitted_kernels_compute_what_is_around(name):
 def test_layers_ask_once_how_often_an_input_is_read(monkeypatch):
     """Equal regions share the estimate, as they share the plan."""
     asked = []
-    monkeypatch.setattr(loads, "_repeats", lambda region, found=loads._repeats: asked.append(region) or found(region))
+    found = producers._repeats
+    monkeypatch.setattr(producers, "_repeats", lambda region: asked.append(region) or found(region))
 
     def layers(q, k, v):
         for _ in range(3):
@@ -212,7 +214,7 @@ def test_a_form_of_torchs_own_is_not_lost(libraries):
 @pytest.mark.parametrize("width, inside", [(64, True), (300, False)])
 def test_on_hopper_a_gate_is_worth_more_than_a_form_of_torchs_own(monkeypatch, width, inside):
     """Where the kernel has the form there, which it has up to 256 columns."""
-    monkeypatch.setattr(loads, "_has_special_form", lambda device: True)
+    monkeypatch.setattr(producers, "_has_special_form", lambda device: True)
 
     def gated(q, k, v, gate):
         return torch.sigmoid(gate) * (torch.softmax(q @ k.mT / 4, -1) @ v)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.facts import INTERPRETER, Facts
-from onepass.lowering.triton_emit import emit
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.plan.launch_facts import INTERPRETER, Facts
+from onepass.lowering.triton.kernel import emit
+from onepass.translate.translate import translate
 
 
 def capped(q, k, v):

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from onepass.egraph import Dim
-from onepass.egraph.ops import cast, const, exp, iota, load, make, sum_over, where
-from onepass.egraph.term import Tensor
-from onepass.lowering.magnitude import magnitude, positive
-from onepass.lowering.weighing import LOG2_E, MODERATE, weighing
+from onepass.egraph.terms.ops import cast, const, exp, iota, load, make, sum_over, where
+from onepass.egraph.terms.term import Tensor
+from onepass.lowering.analysis.softmax_scaling import LOG2_E, MODERATE, weighing
+from onepass.lowering.analysis.value_bounds import magnitude, positive
 
 I, J, D = Dim("i", 64), Dim("j", 128), Dim("d", 16)
 Q, K = Tensor("q", "bfloat16", (64, 16)), Tensor("k", "bfloat16", (128, 16))

@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering import tiled, triton_launch
-from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.tuning import Config
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.tiled import executor
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton import launch
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 from tests.attention_terms import error
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -74,8 +75,8 @@ MASKS = {
 @pytest.fixture
 def small_tiles(monkeypatch):
     for name, value in (("ROWS", 16), ("COLUMNS", 16), ("BUDGET", 2000)):
-        monkeypatch.setattr(tiled, name, value)
-    monkeypatch.setattr(triton_launch, "pays", lambda *_: True)
+        monkeypatch.setattr(executor, name, value)
+    monkeypatch.setattr(launch, "pays", lambda *_: True)
 
 
 def attention(mask):

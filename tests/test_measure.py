@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from onepass import measure
+from onepass.cli import measure
 
 KNOWN = 2**20
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import onepass
-from onepass.report import Refused
+from onepass.report.records import Refused
 
 pytestmark = pytest.mark.usefixtures("fresh")
 X = torch.randn(2, 20, 16)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import onepass
-from onepass import __main__ as command
+from onepass.cli import commands as command
 from onepass.errors import InputError, OptionError
 
 pytestmark = pytest.mark.usefixtures("fresh")

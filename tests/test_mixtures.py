@@ -11,8 +11,8 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import onepass
-from onepass import operator
-from onepass.region_walk import survey
+from onepass.graph.survey import survey
+from onepass.runtime import operator
 
 pytestmark = pytest.mark.usefixtures("fresh")
 HEADS, WIDTH = 6, 8

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 pytestmark = pytest.mark.usefixtures("fresh")
 WIDTH, HEADS, LENGTH = 16, 2, 12

@@ -7,9 +7,10 @@ import torch
 from torch import library
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from onepass import executors, fused, operator
-from onepass.capture import program_of
-from onepass.options import Options
+from onepass.compiler import compiled_region
+from onepass.compiler.options import Options
+from onepass.graph.trace import program_of
+from onepass.runtime import executors, operator
 
 pytestmark = pytest.mark.usefixtures("fresh")
 REGION = torch.ops.onepass.region.default
@@ -24,7 +25,7 @@ def arguments(dtype=torch.float32):
 
 
 def text(dtype=torch.float32) -> str:
-    return fused.make(program_of(attention, *arguments(dtype)), Options(libraries=False)).text
+    return compiled_region.make(program_of(attention, *arguments(dtype)), Options(libraries=False)).text
 
 
 @pytest.mark.parametrize("differentiable", [False, True])
@@ -93,8 +94,8 @@ def test_a_call_costs_the_host_little(monkeypatch):
 
 
 def test_a_text_that_nothing_can_be_made_of_runs_its_original_calls(monkeypatch):
-    monkeypatch.setattr(fused, "make", lambda *_: 1 / 0)
+    monkeypatch.setattr(compiled_region, "make", lambda *_: 1 / 0)
     inputs = arguments()
-    region = fused.Fused("k", program_of(attention, *inputs), Options(), (), ("q", "k", "v"), None, None).text
+    region = compiled_region.Fused("k", program_of(attention, *inputs), Options(), (), ("q", "k", "v"), None, None).text
     torch.testing.assert_close(operator.runner(region)(inputs, ())[0], attention(*inputs))
     torch.testing.assert_close(REGION(inputs, region, [])[0], attention(*inputs))

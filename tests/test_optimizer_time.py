@@ -8,9 +8,10 @@ from time import process_time
 import pytest
 import torch
 
-from onepass import operator, report
-from onepass.backend import rewrite_module
-from onepass.options import Options
+from onepass.api.backend import rewrite_module
+from onepass.compiler.options import Options
+from onepass.report import records
+from onepass.runtime import operator
 from tests.variants import every
 
 LARGEST = ("invariant points", "Evoformer, rows", "MLA, absorbed", "differential")
@@ -42,7 +43,7 @@ def once(function, inputs) -> float:
 
     def backend(graph, _):
         before = process_time()
-        report.record(rewrite_module(graph, Options.read({})))
+        records.record(rewrite_module(graph, Options.read({})))
         taken.append(process_time() - before)
         return graph.forward
 
@@ -84,10 +85,10 @@ def test_distinct_layers_take_a_third_of_a_second_each_at_most_and_equal_ones_tw
 def test_the_largest_variants_take_a_second_at_most(name, seconds):
     (variant,) = (v for v in every() if v.name == name)
     assert seconds(variant.function, variant.inputs()) <= 1.0
-    assert report.reports()[-1].regions
+    assert records.reports()[-1].regions
 
 
 def test_time_is_linear_in_distinct_regions(seconds):
     few, many = seconds(*several(4)), seconds(*several(16))
-    assert sum(len(r.regions) for r in report.reports()) == 1 + ATTEMPTS * (4 + 16)
+    assert sum(len(r.regions) for r in records.reports()) == 1 + ATTEMPTS * (4 + 16)
     assert many <= 2 * 4 * few  # squares would take 4 * 4; other work on the machine disturbs either

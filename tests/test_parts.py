@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import (
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import (
     cast,
     const,
     iota,
@@ -26,17 +26,16 @@ from onepass.egraph.ops import (
     tanh,
     where,
 )
-from onepass.egraph.term import Dim, Tensor, subterms
-from onepass.lowering.build import plan_stores
-from onepass.lowering.parts import THEOREMS, divided, number, numbers, shared
-from onepass.lowering.plan import Store
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.triton_term import Facts
-from onepass.lowering.tuning import Config, of_few_rows
-
-from .test_triton import DEVICE, attention, inputs_of
+from onepass.egraph.terms.term import Dim, Tensor, subterms
+from onepass.lowering.codegen.tile_writer import Facts
+from onepass.lowering.launch.split_loops import THEOREMS, divided, number, numbers, shared
+from onepass.lowering.launch.triton_config import Config, of_few_rows
+from onepass.lowering.plan.records import Store
+from onepass.lowering.planning.planner import plan_stores
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
+from tests.test_triton import DEVICE, attention, inputs_of
 
 SINGLE = Tensor("out", "float32", (2, 20, 16))
 THEORY = Path(__file__).resolve().parent.parent / "proofs" / "theory"

@@ -10,9 +10,11 @@ from torch._dynamo.utils import counters
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import onepass
-from onepass import GraphPass, operator, report
-from onepass.backend import onepass_backend
-from onepass.egraph.ops import exp, log
+from onepass import GraphPass
+from onepass.api.backend import onepass_backend
+from onepass.egraph.terms.ops import exp, log
+from onepass.report import records
+from onepass.runtime import operator
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 DOORS = ("joint_custom_pre_pass", "pre_grad_custom_pass")
@@ -37,7 +39,7 @@ def new_process():
     """As far as onepass and Dynamo can tell."""
     torch._dynamo.reset()
     operator.forget()
-    report.forget()
+    records.forget()
 
 
 def causal(q, k, v):
@@ -54,7 +56,7 @@ def inputs(size=300):
 
 
 def regions():
-    return [region for r in report.reports() for region in r.regions]
+    return [region for r in records.reports() for region in r.regions]
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -109,7 +111,7 @@ def test_a_joint_graph_is_left_and_said():
     arguments = [x.requires_grad_() for x in inputs(40)]
     result = torch.compile(causal, options={"joint_custom_pre_pass": GraphPass()})(*arguments)
     assert regions() == []
-    assert [refused.kind for r in report.reports() for refused in r.refusals] == ["training"]
+    assert [refused.kind for r in records.reports() for refused in r.refusals] == ["training"]
     torch.testing.assert_close(result, causal(*arguments), rtol=1e-4, atol=1e-5)
 
 
@@ -156,10 +158,10 @@ def test_uuid_covers_rules_options_and_the_next_pass():
 
 
 def test_uuid_covers_versions(monkeypatch):
-    from onepass import cache
+    from onepass.compiler import disk_cache
 
     before = GraphPass().uuid()
-    monkeypatch.setattr(cache, "versions", lambda: {"torch": "other"})
+    monkeypatch.setattr(disk_cache, "versions", lambda: {"torch": "other"})
     assert GraphPass().uuid() != before
 
 

@@ -4,12 +4,12 @@ from collections import Counter
 
 from hypothesis import assume, given, settings
 
-from onepass.egraph.match import holds, instantiate, match
-from onepass.egraph.pattern import CONSTRUCTS
-from onepass.egraph.pattern_match import matches
-from onepass.egraph.pattern_meaning import all_matches, free_variables, matched_by
-from onepass.egraph.pattern_readings import readings
-from onepass.egraph.term import subterms
+from onepass.egraph.rewrite.match import holds, instantiate, match
+from onepass.egraph.rewrite.pattern import CONSTRUCTS
+from onepass.egraph.rewrite.pattern_expansion import readings
+from onepass.egraph.rewrite.pattern_matcher import matches
+from onepass.egraph.rewrite.pattern_semantics import all_matches, free_variables, matched_by
+from onepass.egraph.terms.term import subterms
 from tests.pattern_strategies import patterns, small_terms
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import onepass
-from onepass import fused
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
+from onepass.api.backend import onepass_backend
+from onepass.api.graph_pass import GraphPass
+from onepass.compiler import compiled_region
+from onepass.compiler.optimize import optimize
+from onepass.compiler.options import OptionError, Options
 from onepass.egraph import (
     Dim,
     Tensor,
@@ -21,16 +23,14 @@ from onepass.egraph import (
     recursive,
     rule,
 )
-from onepass.egraph.certificate import CertificateError, check
-from onepass.egraph.ground import Instance, ground, readable
-from onepass.egraph.ops import const, exp, iota, load, make, max_over, reduce, sum_over, var
+from onepass.egraph.derivation.certificate import CertificateError, check
+from onepass.egraph.search.pattern_grounding import Instance, ground, readable
+from onepass.egraph.terms.ops import const, exp, iota, load, make, max_over, reduce, sum_over, var
 from onepass.errors import RuleUnproved
-from onepass.options import OptionError, Options
-from onepass.passes import GraphPass
-from onepass.pipeline import optimize
-from onepass.report import reports
+from onepass.graph.trace import program_of
+from onepass.report.records import reports
 from onepass.testing import Refuted, assert_rule
-from onepass.translate import translate
+from onepass.translate.translate import translate
 
 pytestmark = pytest.mark.usefixtures("fresh")
 LONG = 300  # keys: too many to be held at once, so that passes over them count
@@ -144,10 +144,10 @@ def test_one_rule_for_every_rank(rank):
 def test_a_graph_carries_the_results_of_code_and_no_code():
     arguments = inputs()
     options = Options(rules=(minimum_by_code, add_negated), executor="tiled")
-    made = fused.make(program_of(attention, *arguments), options, [attention(*arguments).stride()])
+    made = compiled_region.make(program_of(attention, *arguments), options, [attention(*arguments).stride()])
     assert all(type(r).__name__ == "Rule" for r in made.options.rules)
-    fused.forget()
-    again = fused.read(made.text)
+    compiled_region.forget()
+    again = compiled_region.read(made.text)
     assert again.report.passes == (3, 1) and again.plan == made.plan
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from onepass.egraph import Dim, RuleError, Tensor, TermError, also, constant, either, exists, given, recursive, rule
-from onepass.egraph.classes import CLASSES, OPERATION_OF
-from onepass.egraph.ops import MONOIDS, OPS, const, exp, iota, load, make, max_over, sum_over, var
-from onepass.egraph.pattern import OPERATORS
-from onepass.egraph.pattern_match import matches
+from onepass.egraph.rewrite.guard import CLASSES, OPERATION_OF
+from onepass.egraph.rewrite.pattern import OPERATORS
+from onepass.egraph.rewrite.pattern_matcher import matches
+from onepass.egraph.terms.ops import MONOIDS, OPS, const, exp, iota, load, make, max_over, sum_over, var
 
 A, B, C = (load(Tensor(name, "float32", (3,)), iota(Dim("j", 3))) for name in "abc")
 x, y = var("x"), var("y")

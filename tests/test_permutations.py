@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 ORDERS = sorted(permutations(range(4)))
 
@@ -22,7 +22,7 @@ def test_each_permutation_equals_eager(order):
     torch.manual_seed(0)
     arguments = [torch.randn(8, 8, 8, 8) for _ in range(3)]
     result = torch.compile(attention, backend=onepass_backend, options={"inner": "eager"})(*arguments)
-    (graph,) = report.reports()
+    (graph,) = records.reports()
     assert [note for region in graph.regions for note in region.notes] == []
     assert graph.regions or graph.refusals
     torch.testing.assert_close(result, attention(*arguments), rtol=1e-4, atol=1e-5)

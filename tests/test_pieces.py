@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass.capture import program_of
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.term import reduces, subterms
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.term import reduces, subterms
 from onepass.errors import Refusal
-from onepass.translate import translate
+from onepass.graph.trace import program_of
+from onepass.translate.translate import translate
 
 FOLDS = {
     "sum": lambda x, axis: x.sum(axis),

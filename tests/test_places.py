@@ -9,15 +9,14 @@ import pytest
 import torch
 
 import onepass
-from onepass.egraph.ops import const, iota, load, maximum, minimum, reduce
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.differences import by_difference
-from onepass.lowering.places import of_places
-from onepass.lowering.skewed import folded, picked, skewed
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.tuning import Config
+from onepass.egraph.terms.ops import const, iota, load, maximum, minimum, reduce
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.analysis.relative_index import by_difference, folded, picked, skewed
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.planning.tabulate_lookups import of_places
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
 from tests.test_absorbed import named, planned
 
 FAR = 5

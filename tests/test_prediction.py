@@ -8,13 +8,13 @@ import pytest
 
 from bench.fit_prediction import agreement, fit, measured, times
 from bench.measured import predicted, table
-from onepass.lowering.build import build_plan
-from onepass.lowering.gluon_schedule import Schedule as Skeleton
-from onepass.lowering.schedule import predict
-from onepass.lowering.schedule.knobs import NotRunnable, knobs
-from onepass.lowering.schedule.predict import Configuration, seconds, steps
+from onepass.lowering.hopper.config import Schedule as Skeleton
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.schedule import kernel_time
+from onepass.lowering.schedule.kernel_time import Configuration, seconds, steps
 from onepass.lowering.schedule.problem import Schedule
-from onepass.lowering.schedule.rewrite import subtiled
+from onepass.lowering.schedule.read_settings import NotRunnable, knobs
+from onepass.lowering.schedule.subtiling import subtiled
 from tests.attention_terms import attention
 from tests.test_schedule import alone, alternating
 
@@ -40,7 +40,7 @@ def test_predictions_order_what_was_measured(cells):
 
 
 def test_a_problem_is_ordered_by_constants_that_never_saw_it(monkeypatch):
-    monkeypatch.setitem(predict.EXECUTORS, "gluon", predict.EXECUTORS["gluon"])
+    monkeypatch.setitem(kernel_time.EXECUTORS, "gluon", kernel_time.EXECUTORS["gluon"])
     pytest.importorskip("scipy")
     every = measured("gluon")
     problem = next(p for p in every if str(p) == "full D128 S4096")

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 HEADS, WIDTH, TURNED = 4, 16, 8
 
@@ -50,11 +50,11 @@ def tensors(rows, columns, narrow, batch=2):
 
 def compiled(function, inputs):
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
     options = {"inner": "eager", "executor": "tiled", "strict": True}
     with torch.no_grad():
         result = torch.compile(function, backend=onepass_backend, options=options)(*inputs)
-    (found,) = report.reports()
+    (found,) = records.reports()
     return result, found
 
 

@@ -13,14 +13,14 @@ from torch import fx, nn
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from onepass import rules
-from onepass.backend import onepass_backend
-from onepass.egraph.normal import canonical_names, normalise
-from onepass.egraph.term import subterms
+from onepass.api.backend import onepass_backend
+from onepass.egraph.derivation.normalize import canonical_names, normalise
+from onepass.egraph.terms.term import subterms
 from onepass.errors import Refusal
-from onepass.kinds import KINDS
-from onepass.region_signature import signature
-from onepass.regions import find_regions, region_module
-from onepass.translate import translate
+from onepass.graph.op_kinds import KINDS
+from onepass.regions.find import find_regions, region_module
+from onepass.regions.region import signature
+from onepass.translate.translate import translate
 from tests import spellings
 
 INFINITY = math.inf

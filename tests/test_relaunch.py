@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from onepass.lowering import compat
-from onepass.lowering.compat import RELEASE, Relaunch, Window
+from onepass.lowering.launch import triton_compat
+from onepass.lowering.launch.triton_compat import RELEASE, Relaunch, Window
 
 pytestmark = pytest.mark.skipif(RELEASE < (3, 7), reason="Triton 3.6 compiles a launcher in C for every signature")
 MAP = "tensordesc<bf16[64, 64],layout>"
@@ -20,12 +20,12 @@ OFF += ["launch_cooperative_grid"]
 @pytest.fixture
 def driver(monkeypatch):
     """NVIDIA's driver module with a device 0 whose launches are kept in `calls`."""
-    module = sys.modules[compat.triton.backends.backends["nvidia"].driver.__module__]
+    module = sys.modules[triton_compat.triton.backends.backends["nvidia"].driver.__module__]
     calls = []
     utils = SimpleNamespace(launch=lambda *given: calls.append(given), build_signature_metadata=tuple)
     utils.fill_tma_descriptor_tiled = lambda *given: given
     active = SimpleNamespace(utils=utils, get_current_device=lambda: 0, get_current_stream=lambda device: 7 + device)
-    monkeypatch.setattr(compat.triton.runtime.driver, "_active", active)
+    monkeypatch.setattr(triton_compat.triton.runtime.driver, "_active", active)
     for name in ("ARG_CONSTEXPR", "ARG_KERNEL", "ARG_TUPLE"):
         monkeypatch.setattr(module, name, name, raising=False)
     monkeypatch.setattr(module, "PyKernelArg", lambda nested_tuple, type: type, raising=False)

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from onepass import agreement, backend, executors, fused, report, runner
-from onepass.backend import onepass_backend
-from onepass.lowering.plan import NotPlannable
+from onepass.api import backend
+from onepass.api.backend import onepass_backend
+from onepass.compiler import compiled_region
+from onepass.lowering.plan.records import NotPlannable
+from onepass.report import records
+from onepass.runtime import compare_results, executors, runner
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,7 +38,7 @@ def compiled(function=attention, **options):
 
 
 def only(name):
-    return [x for r in report.reports() for x in getattr(r, name)]
+    return [x for r in records.reports() for x in getattr(r, name)]
 
 
 def assert_original(function=attention, arguments=None):
@@ -47,7 +50,7 @@ def broken(*a, **k):
     raise Broken("on purpose")
 
 
-PLACES = [(fused, "make"), (fused, "_search"), (fused, "_restore"), (fused, "canonical")]
+PLACES = [(compiled_region, name) for name in ("make", "_search", "_restore", "canonical")]
 
 
 @pytest.mark.parametrize("module, name", PLACES)
@@ -65,7 +68,7 @@ def test_strict_raises_while_compiling(module, name, monkeypatch):
 
 
 def test_a_failure_while_looking_for_regions_leaves_the_graph(monkeypatch):
-    from onepass import replace
+    from onepass.graph_passes import replace
 
     monkeypatch.setattr(replace, "find_regions", broken)
     assert_original()
@@ -73,7 +76,7 @@ def test_a_failure_while_looking_for_regions_leaves_the_graph(monkeypatch):
 
 
 def test_a_failure_while_replacing_leaves_the_region(monkeypatch):
-    from onepass import replace
+    from onepass.graph_passes import replace
 
     monkeypatch.setattr(replace, "insert", broken)
     assert_original()
@@ -84,7 +87,7 @@ def test_what_has_no_plan_is_refused(monkeypatch):
     def refuse(*a, **k):
         raise NotPlannable("not today")
 
-    monkeypatch.setattr(fused, "_search", refuse)
+    monkeypatch.setattr(compiled_region, "_search", refuse)
     assert_original()
     (refused,) = only("refusals")
     assert refused.reason == "not today" and refused.file == __file__
@@ -134,13 +137,13 @@ def test_a_failing_kernel_gives_way_to_the_tiled_executor(monkeypatch):
 @pytest.mark.parametrize("wrong", [lambda x: x * math.nan, lambda x: x + 1, lambda x: x[..., :3], lambda x: x.double()])
 def test_a_wrong_kernel_is_found_out(wrong):
     expected = torch.randn(4, 8)
-    assert agreement.mismatch(wrong(expected), expected) is not None
-    assert agreement.mismatch(expected + 1e-6, expected) is None
+    assert compare_results.mismatch(wrong(expected), expected) is not None
+    assert compare_results.mismatch(expected + 1e-6, expected) is None
 
 
 def test_a_kernel_is_validated_before_it_is_used(monkeypatch):
     arguments = inputs()
-    made = fused.make(program(arguments), backend.Options(executor="triton"))
+    made = compiled_region.make(program(arguments), backend.Options(executor="triton"))
     capturing = [False]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
     one, call = runner.Runner(made), runner.call_of(made, arguments, ())
@@ -167,7 +170,7 @@ def test_calls_of_one_kind_are_prepared_once(monkeypatch):
 
 
 def program(arguments):
-    from onepass.capture import program_of
+    from onepass.graph.trace import program_of
 
     return program_of(attention, *arguments)
 
@@ -236,7 +239,7 @@ def test_a_text_that_is_no_region_is_an_error_of_ours():
     options = '{"rules": [], "strict": false, "executor": "auto"}'
     for text in ("", "{}", "[]", f'{{"program": "{{}}", "options": {options}, "strides": []}}'):
         with pytest.raises(ProgramError):
-            fused.carried(text)
+            compiled_region.carried(text)
 
 
 CHECK = """

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import onepass
-from onepass import __main__ as command
-from onepass import report, report_text
-from onepass.backend import onepass_backend
-from onepass.egraph.certificate import Derivation
-from onepass.report import Report
-from onepass.runner import ExecutorError
+from onepass.api.backend import onepass_backend
+from onepass.cli import commands as command
+from onepass.egraph.derivation.certificate import Derivation
+from onepass.report import records
+from onepass.report import text as report_text
+from onepass.report.records import Report
+from onepass.runtime.runner import ExecutorError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,7 +72,7 @@ def test_explain_replaces_nothing_and_keeps_no_report():
         return result
 
     onepass.explain(watched, *inputs())
-    assert seen == [1] and report.reports() == ()
+    assert seen == [1] and records.reports() == ()
 
 
 def test_explain_may_be_asked_again_and_again():
@@ -303,7 +304,7 @@ def test_kernels_asked_for_without_a_gpu(executor, monkeypatch):
     arguments = inputs(40)
     result = torch.compile(unmasked, backend=onepass_backend, options=options)(*arguments)
     torch.testing.assert_close(result, unmasked(*arguments))
-    (region,) = report.reports()[-1].regions
+    (region,) = records.reports()[-1].regions
     assert region.ran == "tiled" and [n for n in region.notes if n.startswith(sentence)]
     torch._dynamo.reset()
     with pytest.raises(ExecutorError, match=sentence):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import onepass
-from onepass import operator
-from onepass.__main__ import main
+from onepass.cli.commands import main
+from onepass.runtime import operator
 
 FILE = "import torch\ndef attend(q, k, v):\n    return torch.softmax(q @ k.mT, -1) @ v\n"
 

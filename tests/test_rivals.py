@@ -4,13 +4,15 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from onepass import cache, fused, operator, report, rivals, torch_forms, traffic
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
-from onepass.options import Options
+from onepass.api.backend import onepass_backend
+from onepass.compiler import compiled_region, disk_cache, library_kernels, traffic
+from onepass.compiler.options import Options
+from onepass.graph.trace import program_of
+from onepass.report import records
+from onepass.runtime import library_choice, operator
 
 pytestmark = pytest.mark.usefixtures("fresh")
-CPU_KERNEL = next(k for k in torch_forms.KERNELS if k.device == "cpu")
+CPU_KERNEL = next(k for k in library_kernels.KERNELS if k.device == "cpu")
 
 
 def causal(q, k, v):
@@ -55,7 +57,7 @@ OTHERS = {
 
 
 def made(function, *inputs):
-    return fused.make(program_of(function, *inputs), Options())
+    return compiled_region.make(program_of(function, *inputs), Options())
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -66,7 +68,7 @@ def test_a_form_is_found_and_its_kernel_computes_it(name, dtype):
     found = made(function, *inputs)
     assert found.form is not None and found.form.lower is lower
     named = dict(zip((i.name for i in found.program.inputs), inputs, strict=True))
-    call = torch_forms.prepare(found.form, CPU_KERNEL, found.names, {})
+    call = library_kernels.prepare(found.form, CPU_KERNEL, found.names, {})
     result, exact = call([named[i.name] for i in found.program.inputs]), function(*(x.double() for x in inputs))
     torch.testing.assert_close(result.double(), exact, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-5)
 
@@ -78,8 +80,8 @@ def test_no_form_where_it_means_something_else(name):
 
 def test_unequal_lengths_under_a_triangle_do_not_suit_it():
     found = made(causal, torch.randn(2, 4, 24, 16), torch.randn(2, 4, 30, 16), torch.randn(2, 4, 30, 16))
-    with pytest.raises(torch_forms.Unsuitable):
-        torch_forms.prepare(found.form, CPU_KERNEL, found.names, {})
+    with pytest.raises(library_kernels.Unsuitable):
+        library_kernels.prepare(found.form, CPU_KERNEL, found.names, {})
 
 
 def timed(seconds: float, result=None):
@@ -89,14 +91,14 @@ def timed(seconds: float, result=None):
 
 
 def test_the_fastest_that_is_right_is_taken(monkeypatch):
-    monkeypatch.setattr(rivals, "_seconds", lambda run, tensors: run.seconds)
+    monkeypatch.setattr(library_choice, "_seconds", lambda run, tensors: run.seconds)
     one = torch.ones(3)
     wrong = lambda name, results: None if results[0] is one else "different"
     own, others = timed(1.0, one), {"slower": timed(0.8, one), "wrong": timed(0.1, one + 1), "fails": timed(0.1)}
-    assert rivals.fastest(own, others, [one], wrong) == ("slower", 0.8)
-    assert rivals.fastest(own, others | {"best": timed(0.5, one)}, [one], wrong) == ("best", 0.5)
-    assert rivals.fastest(own, {"hardly": timed(0.95, one)}, [one], wrong) == ("", 1.0)
-    assert rivals.fastest(own, {}, [one], wrong) == ("", 1.0)
+    assert library_choice.fastest(own, others, [one], wrong) == ("slower", 0.8)
+    assert library_choice.fastest(own, others | {"best": timed(0.5, one)}, [one], wrong) == ("best", 0.5)
+    assert library_choice.fastest(own, {"hardly": timed(0.95, one)}, [one], wrong) == ("", 1.0)
+    assert library_choice.fastest(own, {}, [one], wrong) == ("", 1.0)
 
 
 def run(*shapes, **options):
@@ -106,13 +108,13 @@ def run(*shapes, **options):
     for length in shapes:
         inputs = [torch.randn(2, 2, length, 16) for _ in range(3)]
         torch.testing.assert_close(function(*inputs), plain(*inputs), rtol=1e-4, atol=1e-5)
-        yield report.reports()[-1].regions[-1].ran
+        yield records.reports()[-1].regions[-1].ran
 
 
 @pytest.mark.parametrize("name", ["sdpa flash", "the original calls"])
 def test_a_class_of_sizes_is_measured_once_at_its_second_call(name, monkeypatch):
     measured = []
-    monkeypatch.setattr(rivals, "fastest", lambda own, others, *_: measured.append(set(others)) or (name, 0.25))
+    monkeypatch.setattr(library_choice, "fastest", lambda own, others, *_: measured.append(set(others)) or (name, 0.25))
     with torch.no_grad():
         who = list(run(40, 41, 42, 60, 70))
         assert who[:2] == ["tiled", "tiled"]
@@ -121,13 +123,13 @@ def test_a_class_of_sizes_is_measured_once_at_its_second_call(name, monkeypatch)
         assert who[4] == "tiled", "another class"
         assert measured == [{"sdpa flash", "the original calls"}]
         (key,) = {runner.found.key for runner in operator._RUNNERS.values()}
-        assert [choice[0] for choice in cache.read(key)["choices"].values()] == [name]
+        assert [choice[0] for choice in disk_cache.read(key)["choices"].values()] == [name]
         operator.forget()
         assert next(run(40)).startswith(name), "remembered on disk"
 
 
 def test_none_is_asked_where_it_is_forbidden_or_an_executor_is_named(monkeypatch):
-    monkeypatch.setattr(rivals, "fastest", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(library_choice, "fastest", lambda *_: pytest.fail("measured"))
     with torch.no_grad():
         assert list(run(40, 40, 40, libraries=False)) == ["tiled"] * 3
         assert list(run(40, 40, 40, executor="tiled")) == ["tiled"] * 3
@@ -138,16 +140,16 @@ def test_the_original_calls_are_no_rival_where_their_values_are_large(monkeypatc
     assert max(traffic.made(found.program, {})) == 2 * 2 * 24 * 24 * 4
     inputs = [torch.randn(2, 2, 24, 16)]
     call = type("Call", (), {"sizes": {}})
-    assert set(rivals.rivals(found, inputs, call)) == {"sdpa flash", "the original calls"}
-    monkeypatch.setitem(rivals.SMALL, "cpu", 2 * 2 * 24 * 24 * 4 - 1)
-    assert set(rivals.rivals(found, inputs, call)) == {"sdpa flash"}
+    assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash", "the original calls"}
+    monkeypatch.setitem(library_choice.SMALL, "cpu", 2 * 2 * 24 * 24 * 4 - 1)
+    assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash"}
 
 
 @pytest.mark.parametrize("stored", [3, {"cpu": 1}, [["a"]], {"cpu": ["x", "y"]}, {"cpu": ["nobody", 0.5]}])
 def test_a_damaged_choice_is_no_choice(stored):
     inputs = [torch.randn(2, 2, 24, 16) for _ in range(3)]
     found = made(plain, *inputs)
-    cache.update(found.key, choices=stored)
+    disk_cache.update(found.key, choices=stored)
     torch.testing.assert_close(
         torch.ops.onepass.region(inputs, found.text, [])[0], plain(*inputs), rtol=1e-4, atol=1e-5
     )

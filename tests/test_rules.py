@@ -9,12 +9,12 @@ import pytest
 from hypothesis import Phase, find, settings
 
 from onepass import rules
-from onepass.egraph.certificate import check
-from onepass.egraph.derive import derive
-from onepass.egraph.match import rewrite
-from onepass.egraph.rule import ASSUMPTIONS
+from onepass.egraph.derivation.certificate import check
+from onepass.egraph.derivation.derive import derive
+from onepass.egraph.rewrite.match import rewrite
+from onepass.egraph.rewrite.rule import ASSUMPTIONS
 from onepass.testing import Refuted, assert_rule, mutants
-from onepass.testing_strategies import instances
+from onepass.testing.strategies import instances
 
 every_rule = pytest.mark.parametrize("law", rules.ALL, ids=lambda law: law.name)
 

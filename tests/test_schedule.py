@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass.egraph.ops import OPS, iota, make, sum_over, tanh
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
+from onepass.egraph.terms.ops import OPS, iota, make, sum_over, tanh
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.plan.device import COSTS, H200, PEAK
+from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.schedule.checker import complaints
-from onepass.lowering.schedule.graph import Tile, loop_problem
-from onepass.lowering.schedule.machine import COSTS, H200, PEAK
+from onepass.lowering.schedule.from_loop import Tile, loop_problem
 from onepass.lowering.schedule.problem import PRODUCER, Problem, Schedule
-from onepass.lowering.schedule.rewrite import parted, subtiled, with_registers
 from onepass.lowering.schedule.solver import solve
+from onepass.lowering.schedule.subtiling import parted, subtiled, with_registers
 from tests.attention_terms import attention, loaded, one_pass, stored
 
 pytest.importorskip("ortools")

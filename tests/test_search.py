@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onepass.egraph.engine import EngineError, Limits, rule_text, saturate
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.extract import extract, passes
-from onepass.egraph.normal import canonical_names, normalise
-from onepass.egraph.ops import cast, const, exp, iota, le, load, max_over, sum_over, where
-from onepass.egraph.search import search
-from onepass.egraph.term import Dim, Tensor
+from onepass.egraph.derivation.normalize import canonical_names, normalise
+from onepass.egraph.search.engine import EngineError, Limits, rule_text, saturate
+from onepass.egraph.search.extract import extract, passes
+from onepass.egraph.search.search import search
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import cast, const, exp, iota, le, load, max_over, sum_over, where
+from onepass.egraph.terms.term import Dim, Tensor
 from onepass.rules import ALL, NORMAL, PHASES
 
 ROOT = Path(__file__).resolve().parent.parent

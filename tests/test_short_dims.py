@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import iota, load, sum_over
-from onepass.egraph.term import Dim, Tensor, reduces
-from onepass.lowering.columns import joined
-from onepass.lowering.cuts import between_batches
-from onepass.lowering.plan import Store
-from onepass.lowering.short_sums import PLACES, written_out
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import iota, load, sum_over
+from onepass.egraph.terms.term import Dim, Tensor, reduces
+from onepass.graph.trace import program_of
+from onepass.lowering.plan.records import Store
+from onepass.lowering.planning.kernel_cuts import between_batches
+from onepass.lowering.planning.normalize_terms import PLACES, written_out
+from onepass.lowering.planning.reshape_dims import joined
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 I, J = Dim("i", 5), Dim("j", 7)
 

@@ -7,10 +7,12 @@ import re
 import pytest
 import torch
 
-from onepass import cache, executors, operator, report
-from onepass.backend import onepass_backend
-from onepass.measured import Measured
-from onepass.points import SETTINGS
+from onepass.api.backend import onepass_backend
+from onepass.compiler import disk_cache
+from onepass.report import records
+from onepass.runtime import executors, operator
+from onepass.runtime.measurements import Measured
+from onepass.tune.kernel_space import SETTINGS
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -23,16 +25,16 @@ def run(dynamic=False):
     """Compiles and runs once, as in a new process; the result is right, and the report says how it was found."""
     torch._dynamo.reset()
     operator.forget()
-    report.forget()
+    records.forget()
     arguments = [torch.randn(1, 2, 300, 16) for _ in range(3)]
     compiled = torch.compile(attention, backend=onepass_backend, dynamic=dynamic, options={"inner": "eager"})
     torch.testing.assert_close(compiled(*arguments), attention(*arguments), rtol=1e-4, atol=1e-5)
-    (region,) = report.reports()[0].regions
+    (region,) = records.reports()[0].regions
     return region
 
 
 def only_entry():
-    (path,) = cache.folder().glob("*/*.json")
+    (path,) = disk_cache.folder().glob("*/*.json")
     return path
 
 
@@ -106,9 +108,9 @@ CHANGES = {
 def test_an_entry_that_does_not_fit_the_program_is_a_miss(change):
     run()
     entry = only_entry()
-    body = cache.read(entry.stem)
+    body = disk_cache.read(entry.stem)
     change(body)
-    assert cache.write(entry.stem, body)
+    assert disk_cache.write(entry.stem, body)
     assert "searched now" in run().cache
     assert "found on disk" in run().cache, "the entry was written anew"
 
@@ -116,9 +118,9 @@ def test_an_entry_that_does_not_fit_the_program_is_a_miss(change):
 def test_an_entry_of_another_symbol_is_a_miss():
     assert "searched now" in run(dynamic=True).cache
     entry = only_entry()
-    text = json.dumps(cache.read(entry.stem))
+    text = json.dumps(disk_cache.read(entry.stem))
     symbol = re.search(r'"(s\d+)"', text).group()
-    cache.write(entry.stem, json.loads(text.replace(symbol, '"s1234"')))
+    disk_cache.write(entry.stem, json.loads(text.replace(symbol, '"s1234"')))
     assert "searched now" in run(dynamic=True).cache
     assert "found on disk" in run(dynamic=True).cache
 
@@ -127,10 +129,10 @@ def test_what_an_entry_says_of_another_form_is_planned_and_reported_anew():
     """A derivation without a step is true: the region runs as it was captured, and the report says so."""
     first = run()
     entry = only_entry()
-    body = cache.read(entry.stem)
+    body = disk_cache.read(entry.stem)
     (derivation,) = body["derivations"]
     body["derivations"] = [{**derivation, "goal": derivation["start"], "steps": []}]
-    cache.write(entry.stem, {**body, "normal": [0]})
+    disk_cache.write(entry.stem, {**body, "normal": [0]})
     second = run()
     assert "found on disk" in second.cache and first.derivation and not second.derivation
     assert second.extracted == second.captured and len(second.kernels[0].loops) > len(first.kernels[0].loops)
@@ -146,7 +148,7 @@ def test_what_an_entry_says_of_another_form_is_planned_and_reported_anew():
 def test_what_was_measured_is_nothing_where_it_is_not_as_it_is_written(stored):
     run()
     entry = only_entry()
-    cache.update(entry.stem, validated=stored, choices=stored, tuned=stored)
+    disk_cache.update(entry.stem, validated=stored, choices=stored, tuned=stored)
     found = Measured.read(entry.stem)
     assert all(isinstance(kind, str) for kind in found.validated)
     assert all(isinstance(name, str) and part * 1.0 == part for name, part in found.choices.values())

@@ -9,8 +9,8 @@ import math
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 LENGTH, WIDTH, STEPS = 40, 16, 4
 
@@ -114,13 +114,13 @@ def test_steps(step, regions):
         return onepass_backend(module, example_inputs, options={"inner": "eager", "executor": "tiled", "strict": True})
 
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
     settings = step, 2, int(step is counted)
     found = decoded(*settings, torch.compile(step, backend=backend))
     for mine, eager in zip(found, decoded(*settings, step), strict=True):
         torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-5)
     assert len(graphs) == 1, "a position is no reason to compile again"
-    (said,) = report.reports()
+    (said,) = records.reports()
     assert sum(r.count for r in said.regions) == regions
     assert [r.kind for r in said.refusals] == ([] if regions else ["in-place"])
 
@@ -135,9 +135,9 @@ def test_a_model_generates_with_its_static_cache():
     asked = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
     plain = model.generate(tokens, **asked)
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
     options = {"inner": "eager", "executor": "tiled"}
     model.forward = torch.compile(model.forward, backend=onepass_backend, options=options)
     assert torch.equal(model.generate(tokens, **asked), plain)
-    assert [sum(r.count for r in said.regions) for said in report.reports()] == [2, 2]  # the prompt, and every step
-    assert not any(said.refusals for said in report.reports())
+    assert [sum(r.count for r in said.regions) for said in records.reports()] == [2, 2]  # the prompt, and every step
+    assert not any(said.refusals for said in records.reports())

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onepass.egraph import Dim, Tensor, TermError
-from onepass.egraph.affine import affine, bounds, compare, split_multiple, to_term
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import (
+from onepass.egraph.terms.affine import affine, bounds, compare, split_multiple, to_term
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import (
     MONOIDS,
     OPS,
     cast,
@@ -31,8 +31,8 @@ from onepass.egraph.ops import (
     var,
     where,
 )
-from onepass.egraph.show import show, show_let
-from onepass.egraph.term import all_dims, reduces, rename_dims, substitute, subterms, tensors
+from onepass.egraph.terms.printing import show, show_let
+from onepass.egraph.terms.term import all_dims, reduces, rename_dims, substitute, subterms, tensors
 from tests.strategies import INDEX_DIMS, coordinates, float_terms, index_terms
 
 I, J, D = Dim("i", 4), Dim("j", 3), Dim("d", 2)

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 import torch
 
-from onepass.egraph.ops import (
+from onepass.egraph.terms.ops import (
     cast,
     const,
     exp,
@@ -26,9 +26,9 @@ from onepass.egraph.ops import (
     sum_over,
     where,
 )
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
-from onepass.lowering.sizes import UnknownSize, resolve
+from onepass.egraph.terms.sizes import UnknownSize, resolve
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.planning.planner import build_plan
 from tests.attention_terms import Case, attention, check, error, keep, loaded, one_pass, run
 
 

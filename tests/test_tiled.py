@@ -12,18 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass.egraph.ops import (
-    const,
-    iota,
-    load,
-    make,
-    sum_over,
-    where,
-)
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering import tiled
-from onepass.lowering.build import build_plan
-from onepass.lowering.tiled import InputMismatch, run_tiled
+from onepass.egraph.terms.ops import const, iota, load, make, sum_over, where
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled import executor
+from onepass.lowering.tiled.executor import InputMismatch, run_tiled
 from tests.attention_terms import (
     MASKS,
     Case,
@@ -127,12 +120,12 @@ def test_rows_without_a_key_are_nan():
 
 def test_empty_tiles_never_run(monkeypatch):
     seen = []
-    add = tiled.State.add
+    add = executor.State.add
     monkeypatch.setattr(
-        tiled.State, "add", lambda s, v, drops, o, f: (seen.append(drops is not None), add(s, v, drops, o, f))
+        executor.State, "add", lambda s, v, drops, o, f: (seen.append(drops is not None), add(s, v, drops, o, f))
     )
     for name, value in (("ROWS", 32), ("COLUMNS", 16), ("BUDGET", 1024)):
-        monkeypatch.setattr(tiled, name, value)
+        monkeypatch.setattr(executor, name, value)
     run(attention((1,), 128, 128, mask="causal", symbolic=True))
     assert (len(seen), sum(seen)) == (2 + 4 + 6 + 8, 4 * 2)
 
@@ -193,8 +186,8 @@ def test_inputs_that_are_not_the_plans_are_named():
     st.sampled_from([0.0, 1.0, 50.0]),
 )
 def test_any_attention(batch, queries, keys, width, mask, form, dtype, seed, size):
-    before = tiled.ROWS, tiled.COLUMNS, tiled.BUDGET
-    tiled.ROWS, tiled.COLUMNS, tiled.BUDGET = 16, 32, 4000
+    before = executor.ROWS, executor.COLUMNS, executor.BUDGET
+    executor.ROWS, executor.COLUMNS, executor.BUDGET = 16, 32, 4000
     try:
         case = attention(
             tuple(batch), queries, keys, width, dtype=dtype, mask=mask, form=form, symbolic=True, seed=seed
@@ -202,7 +195,7 @@ def test_any_attention(batch, queries, keys, width, mask, form, dtype, seed, siz
         case.inputs["q"].mul_(size)
         check(case)
     finally:
-        tiled.ROWS, tiled.COLUMNS, tiled.BUDGET = before
+        executor.ROWS, executor.COLUMNS, executor.BUDGET = before
 
 
 MEMORY = """

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from onepass.trials import Outcome, Worker
-from onepass.tuner import Isolated, checked
+from onepass.tune.bayesian_search import Isolated, checked
+from onepass.tune.trial_process import Outcome, Worker
 
 
 def act(task):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import (
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import (
     OPS,
     cast,
     const,
@@ -26,12 +26,12 @@ from onepass.egraph.ops import (
     tanh,
     where,
 )
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
-from onepass.lowering.triton_launch import Launcher, LaunchError, run_triton
-from onepass.lowering.triton_launch import load as load_function
-from onepass.lowering.triton_ops import STRUCTURAL, TEMPLATES
-from onepass.lowering.tuning import Config
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.codegen.ops import STRUCTURAL, TEMPLATES
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.triton.launch import Launcher, LaunchError, run_triton
+from onepass.lowering.triton.launch import load as load_function
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}

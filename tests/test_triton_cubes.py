@@ -8,14 +8,14 @@ import math
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.plan import NotPlannable
-from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.tuning import Config
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.records import NotPlannable
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 ROWS, COLUMNS, WIDTH = 20, 300, 64
 SMALL = Config(16, 32, 4, 1)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import const, iota, load, make, max_over, power, reduce
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
-from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_launch import run_triton
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, iota, load, make, max_over, power, reduce
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton.launch import run_triton
 from tests.test_triton import DEVICE, SMALL, attention, compare, inputs_of
 
 I, J = Dim("i", 40), Dim("j", 300)

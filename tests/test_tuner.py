@@ -13,9 +13,9 @@ from bench.measured import needed, predicted, space, table, trials
 from bench.replay import COUNTS, histories
 from bench.replay import OUT as REPLAY
 from bench.settings import SPILLED
-from onepass.points import configuration
-from onepass.space import Constraint, Parameter, Space
-from onepass.tuner import Cached, Trial, at_random, checked, replayed, tune
+from onepass.tune.bayesian_search import Cached, Trial, at_random, checked, replayed, tune
+from onepass.tune.kernel_space import configuration
+from onepass.tune.search_space import Constraint, Parameter, Space
 
 pytest.importorskip("sklearn")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import onepass
-from onepass.installed import GROUP
+from onepass.compiler.rule_plugins import GROUP
 from tests.test_installed import install
 
 pytestmark = pytest.mark.usefixtures("fresh")

@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.index import simplify_index
-from onepass.egraph.ops import const, iota, load, make
-from onepass.egraph.show import show
-from onepass.egraph.term import Dim, Tensor, subterms
-from onepass.egraph.under import simplify_under_conditions
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_launch import Launcher
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.index_conditional import simplify_under_conditions
+from onepass.egraph.terms.index_simplify import simplify_index
+from onepass.egraph.terms.ops import const, iota, load, make
+from onepass.egraph.terms.printing import show
+from onepass.egraph.terms.term import Dim, Tensor, subterms
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.launch import Launcher
 from tests.test_absorbed import named, planned
 
 I, J = Dim("i", 7), Dim("j", 9)

@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import fx
 
-from onepass import operator, report
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
-from onepass.kinds import kind_of, name_of
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.api.backend import onepass_backend
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.op_kinds import kind_of, name_of
+from onepass.graph.trace import program_of
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.launch import Launcher
+from onepass.report import records
+from onepass.runtime import operator
+from onepass.translate.translate import translate
 from tests import gallery
 from tests.variants import every, heads
 from tests.waste import wasted_since_forgotten
@@ -47,7 +48,7 @@ def left_outside(graph: fx.Graph) -> tuple[str, ...]:
 def compiled(function, inputs):
     """The results, what is left outside of kernels, and the report."""
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
     left = []
 
     def backend(module, example_inputs):
@@ -57,7 +58,7 @@ def compiled(function, inputs):
 
     with torch.no_grad():
         results = torch.compile(function, backend=backend)(*inputs)
-    (found,) = report.reports()
+    (found,) = records.reports()
     return tuples(results), tuple(left), found
 
 
@@ -100,11 +101,11 @@ def test_one_kernel_serves_every_length(name):
 
     def backend(module, example_inputs):
         made = onepass_backend(module, example_inputs, options={"inner": "eager", "executor": "tiled", "strict": True})
-        kernels.extend(len(r.kernels) for r in report.reports()[-1].regions)
+        kernels.extend(len(r.kernels) for r in records.reports()[-1].regions)
         return made
 
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
     fast = torch.compile(variant.function, backend=backend)
     for lengths in LENGTHS:
         inputs = DYNAMIC[name](*lengths)

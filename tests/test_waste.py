@@ -10,12 +10,12 @@ import torch
 
 from onepass.bench.scales import CPU
 from onepass.bench.suites import cases
-from onepass.capture import program_of
-from onepass.egraph.ops import const, iota, reduce
-from onepass.egraph.term import Dim
-from onepass.lowering.plan import Loop, Plan
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.ops import const, iota, reduce
+from onepass.egraph.terms.term import Dim
+from onepass.graph.trace import program_of
+from onepass.lowering.plan.records import Loop, Plan
+from onepass.translate.translate import translate
 from tests.waste import wasted
 
 LARGE = replace(CPU, rows=300)  # of an Evoformer: more than a tile holds

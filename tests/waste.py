@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onepass import fused
-from onepass.egraph.term import Term, reduces, tensors
-from onepass.lowering.plan import Kernel, Loop, Plan
+from onepass.compiler import compiled_region
+from onepass.egraph.terms.term import Term, reduces, tensors
+from onepass.lowering.plan.records import Kernel, Loop, Plan
 
 
 def wasted(plan: Plan) -> list[str]:
@@ -20,7 +20,7 @@ def wasted(plan: Plan) -> list[str]:
 
 def wasted_since_forgotten() -> list[str]:
     """The same of all plans that this process has."""
-    return [line for known in fused._BY_KEY.values() for line in wasted(known.plan)]
+    return [line for known in compiled_region._BY_KEY.values() for line in wasted(known.plan)]
 
 
 def _idle_parts(kernel: Kernel, plan: Plan) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 Times are slots of `slot` clocks. An operation's copies start every `interval` slots; a copy of iteration n starts at
 times[op] + n * interval. Warp 0 issues the copies into shared memory, warps 1.. are consumer warpgroups.
-Written by graph.py, solved by solver.py, judged by checker.py.
 """
 
 from __future__ import annotations

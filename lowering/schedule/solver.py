@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import combinations
 from math import inf
 
-from ...egraph.solver import cp_model, deterministic
+from ...egraph.search.cp_sat import cp_model, deterministic
 from .problem import PRODUCER, Operation, Problem, Schedule
 
 WORK = 60.0  # deterministic units for one interval and number of warpgroups, about seconds

@@ -1,6 +1,6 @@
 """What was measured, as rows of a CSV file, a table for people, and plots. Rows name machine and versions themselves.
 
-A file is read back to go on where a run ended and to print or plot it again. Called by run.py.
+A file is read back to go on where a run ended and to print or plot it again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The command `bench --suite`: measures a suite on this machine, writes rows as soon as they are known, prints a table.
 
-A run with the same --out goes on where the last one ended; a contestant that fails is a row with its reason. Called by
-the command line.
+A run with the same --out goes on where the last one ended; a contestant that fails is a row with its reason.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from importlib import metadata
 
 import torch
 
-from ..report import forget, reports
+from ..report.records import forget, reports
 from . import results
 from .problems import Problem
 from .results import OURS, Row
@@ -134,7 +133,7 @@ def _compiled(plain: Callable, arguments) -> Callable:
 
 
 def _onepass(plain: Callable, arguments, options: dict) -> Callable:
-    from ..backend import onepass_backend
+    from ..api.backend import onepass_backend
 
     made = torch.compile(plain, backend=onepass_backend, dynamic=False, options=options)
     return lambda: made(*arguments)

@@ -1,7 +1,4 @@
-"""How large the suites' problems are: three scales, of which the figures for the H200 use GPU.
-
-Read by suites.py, variants.py and beyond.py.
-"""
+"""How large the suites' problems are: three scales, of which the figures for the H200 use GPU."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The suites as lists of cases: full and causal; FlexAttention's variants; what is beyond it; Flashlight's two; decode.
 
-Called by run.py. What a case computes is in variants.py, beyond.py and problems.py.
+What a case computes is in flex_variants.py, beyond_flex.py and problems.py.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from functools import partial
 
 import torch
 
-from .beyond import Form, form, of_heads, pairs, places, points, structures
+from .beyond_flex import Form, form, of_heads, pairs, places, points, structures
+from .flex_variants import variants
 from .problems import Problem, Shape, Variant, differential, evoformer, problem
 from .scales import Scale
-from .variants import variants
 
 
 @dataclass(frozen=True)

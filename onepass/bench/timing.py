@@ -1,7 +1,7 @@
 """Checks contestants against float64, then times them in turns: values first, medians of rounds, a cold L2 cache.
 
 A contestant that fails or is wrong becomes an Outcome with its reason, never an exception. Events time a GPU, the clock
-a CPU. Called by run.py.
+a CPU.
 """
 
 from __future__ import annotations

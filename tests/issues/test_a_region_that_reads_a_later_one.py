@@ -6,8 +6,8 @@ Calls were put in from the last to the first, so that value was gone by then.
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -29,5 +29,5 @@ def test_it_is_fused_and_right():
     run = torch.compile(nystrom, backend=onepass_backend, options={"strict": True, "inner": "eager"})
     exact = nystrom(*(x.double() for x in inputs))
     torch.testing.assert_close(run(*inputs), exact, check_dtype=False, atol=1e-5, rtol=1e-4)
-    (said,) = report.reports()
+    (said,) = records.reports()
     assert sum(r.passes == (3, 1) for r in said.regions) == 2 and not said.failures

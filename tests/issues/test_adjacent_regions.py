@@ -2,7 +2,7 @@
 
 import torch
 
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def attend(q, k, v):

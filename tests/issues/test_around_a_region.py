@@ -5,7 +5,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch.nn.attention.flex_attention import flex_attention
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 OPTIONS = {"inner": "eager", "executor": "tiled", "libraries": False}
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

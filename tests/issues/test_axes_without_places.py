@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from onepass import replace, report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.graph_passes import replace
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -35,5 +36,5 @@ def test_a_walk_that_fails_leaves_the_graph(monkeypatch):
     inputs = [torch.randn(3, 2, 7, 8) for _ in range(3)]
     run = torch.compile(heads, backend=onepass_backend, options={"inner": "eager"})
     torch.testing.assert_close(run(*inputs), heads(*inputs))
-    said = report.reports()[-1]
+    said = records.reports()[-1]
     assert not said.regions and "in the walk" in said.failures[0]

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def places(q):

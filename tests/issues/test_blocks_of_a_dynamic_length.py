@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
-from onepass.lowering.sizes import of_whole_blocks, product
+from onepass.api.backend import onepass_backend
+from onepass.egraph.terms.sizes import of_whole_blocks, product
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -62,5 +62,5 @@ def test_one_graph_serves_all_lengths(function, dynamic):
         inputs = [torch.randn(2, 3, length, 16) for _ in range(3)]
         exact = function(*(x.double() for x in inputs))
         torch.testing.assert_close(run(*inputs), exact, check_dtype=False, atol=1e-5, rtol=1e-4)
-    (said,) = report.reports()
+    (said,) = records.reports()
     assert not said.refusals and [(r.count, r.passes[0]) for r in said.regions] == [(1, 3)]

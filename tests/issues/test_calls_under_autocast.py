@@ -4,7 +4,7 @@ number where the forward had switched autocast off, and products that the plan m
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def compiled(function):

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import onepass
-from onepass.capture import program_of
-from onepass.egraph.normal import normalise
-from onepass.egraph.ops import cast, const, infinite_beyond
-from onepass.egraph.term import subterms
+from onepass.egraph.derivation.normalize import normalise
+from onepass.egraph.terms.ops import cast, const, infinite_beyond
+from onepass.egraph.terms.term import subterms
+from onepass.graph.trace import program_of
 from onepass.rules import NORMAL
-from onepass.translate import translate
+from onepass.translate.translate import translate
 
 pytestmark = pytest.mark.usefixtures("fresh")
 LEAST = {dtype: torch.finfo(dtype).min for dtype in (torch.float64, torch.float32, torch.float16)}

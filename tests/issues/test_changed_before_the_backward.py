@@ -6,8 +6,8 @@ In training such a region is left as written; without gradients it is fused as b
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 from tests.own_gradients import WAYS, fused, like_eager
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -74,4 +74,4 @@ def test_without_gradients_it_is_fused(function):
     with torch.no_grad():
         torch.testing.assert_close(run(*mine), function(*exact), check_dtype=False, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mine[3], exact[3], check_dtype=False)
-    assert fused(report.reports()[-1]) == 1
+    assert fused(records.reports()[-1]) == 1

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from onepass import GraphPass, report
-from onepass.backend import onepass_backend
+from onepass import GraphPass
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -32,7 +33,7 @@ def test_the_first_call_saves_what_all_do(way):
         plain(*own).square().sum().backward()
         for mine, exact in zip(given, own, strict=True):
             torch.testing.assert_close(mine.grad.double(), exact.grad, atol=1e-4, rtol=1e-4)
-    assert report.reports()[-1].regions
+    assert records.reports()[-1].regions
 
 
 def test_hooks_see_what_the_call_saves():

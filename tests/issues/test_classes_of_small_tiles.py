@@ -6,11 +6,11 @@ from math import prod
 import pytest
 import torch
 
-from onepass.egraph.ops import eq, iota, load, logical_and, logical_not
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.block_map import EMPTY, FULL, PARTIAL, Tiling
-from onepass.lowering.plan import BlockMap
-from onepass.lowering.triton_launch import CLASSED, _classifier
+from onepass.egraph.terms.ops import eq, iota, load, logical_and, logical_not
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.masks.block_map import EMPTY, FULL, PARTIAL, Tiling
+from onepass.lowering.plan.records import BlockMap
+from onepass.lowering.triton.launch import CLASSED, _classifier
 from tests.test_block_map import DEVICE
 
 ROWS = COLUMNS = 626

@@ -6,7 +6,7 @@ The scale of a state is that of every state with the same gauge, and depends on 
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def attend(q, k, v, sinks):

@@ -10,10 +10,11 @@ import operator
 import pytest
 import torch
 
-from onepass import replace, report
-from onepass.backend import onepass_backend
-from onepass.options import Options
-from onepass.regions import find_regions
+from onepass.api.backend import onepass_backend
+from onepass.compiler.options import Options
+from onepass.graph_passes import replace
+from onepass.regions.find import find_regions
+from onepass.report import records
 
 COMPARED = {f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
@@ -65,4 +66,4 @@ def test_it_is_right():
     options = {"inner": "eager", "strict": True, "executor": "triton"}
     run = torch.compile(attend, backend=onepass_backend, options=options)
     torch.testing.assert_close(run(*given), attend(*given), rtol=1e-5, atol=1e-5)
-    assert report.reports()[-1].regions[0].ran == "triton"
+    assert records.reports()[-1].regions[0].ran == "triton"

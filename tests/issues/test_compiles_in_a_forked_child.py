@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from onepass.egraph import bindings, forks
-from onepass.egraph.bindings import EngineError, new_engine
-from onepass.egraph.engine import saturate
+from onepass.egraph import forks
+from onepass.egraph.search import egglog_bindings
+from onepass.egraph.search.egglog_bindings import EngineError, new_engine
+from onepass.egraph.search.engine import saturate
 from onepass.rules import PHASES
 from tests.test_search import program
 
@@ -111,12 +112,12 @@ def apart(monkeypatch):
     """As where egglog was loaded before a fork."""
     with new_engine():
         pass
-    monkeypatch.setattr(bindings, "_loaded_in", 0)
+    monkeypatch.setattr(egglog_bindings, "_loaded_in", 0)
 
 
 def test_the_search_is_the_same_in_a_process_of_its_own(monkeypatch):
     here = saturate(program(causal=True), PHASES)
-    monkeypatch.setattr(bindings, "_loaded_in", 0)
+    monkeypatch.setattr(egglog_bindings, "_loaded_in", 0)
     there = saturate(program(causal=True), PHASES)
     assert (there.classes, there.roots, there.fired) == (here.classes, here.roots, here.fired)
     assert there.statistics["matches"] == here.statistics["matches"]

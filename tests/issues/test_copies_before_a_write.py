@@ -7,8 +7,8 @@ two regions that would have become one around a write stay two.
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -76,4 +76,4 @@ def test_the_values_are_those_of_the_time_of_the_copy(function):
     run = torch.compile(function, backend=onepass_backend, options={"strict": True, "inner": "eager"})
     torch.testing.assert_close(run(*given), function(*inputs), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(given, inputs)
-    assert sum(region.count for r in report.reports() for region in r.regions) == 1 + (function is changed_between_two)
+    assert sum(region.count for r in records.reports() for region in r.regions) == 1 + (function is changed_between_two)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
-from onepass.lowering.parts import shared
-from onepass.lowering.tiled import tiled_results
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.api.backend import onepass_backend
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.split_loops import shared
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.report import records
+from onepass.translate.translate import translate
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -44,4 +44,4 @@ def test_the_region_is_fused():
     given = inputs(4096, torch.float64)
     run = torch.compile(lifted, backend=onepass_backend, options={"strict": True, "inner": "eager", "libraries": False})
     torch.testing.assert_close(run(*given), lifted(*given), atol=1e-12, rtol=1e-12)
-    assert report.reports()[-1].regions
+    assert records.reports()[-1].regions

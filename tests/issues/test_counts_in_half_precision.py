@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def by_count(q, k, v, mask):

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from onepass.capture import program_of
-from onepass.egraph.term import subterms
-from onepass.lowering.triton_emit import emit, roots
-from onepass.lowering.triton_launch import default_for, run_triton
-from onepass.lowering.tuning import CUBES
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize
+from onepass.egraph.terms.term import subterms
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_config import CUBES
+from onepass.lowering.triton.kernel import emit, roots
+from onepass.lowering.triton.launch import default_for, run_triton
+from onepass.translate.translate import translate
 
 
 def centred(q, k, v):

@@ -5,12 +5,12 @@ a multiple of symbols was not known to be below it, and a cut at the end of an a
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
-from onepass.egraph.affine import compare, linear_size
-from onepass.egraph.ops import const, iota
-from onepass.egraph.term import Dim
-from onepass.lowering.sizes import term_of
+from onepass.api.backend import onepass_backend
+from onepass.egraph.terms.affine import compare, linear_size
+from onepass.egraph.terms.ops import const, iota
+from onepass.egraph.terms.sizes import term_of
+from onepass.egraph.terms.term import Dim
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -39,5 +39,5 @@ def test_each_length_is_right_and_nothing_is_concatenated(dynamic):
         q, k, v = (torch.randn(3, n, 8) for n in (5, 1, 1))
         inputs = q, k, v, torch.randn(3, past, 8), torch.randn(3, past, 8)
         torch.testing.assert_close(run(*inputs), attend(*inputs), atol=1e-5, rtol=1e-5)
-    assert all("where" not in region.captured for r in report.reports() for region in r.regions)
-    assert sum(region.count for r in report.reports() for region in r.regions) >= 1
+    assert all("where" not in region.captured for r in records.reports() for region in r.regions)
+    assert sum(region.count for r in records.reports() for region in r.regions) >= 1

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 CALLS = {
     "later argument": lambda x: F.hardtanh(x, max_val=0.5, inplace=True),

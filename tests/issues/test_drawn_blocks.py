@@ -7,9 +7,9 @@ A smaller table of truth values is read in the region, at places made anew.
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
-from onepass.regions import find_regions
+from onepass.api.backend import onepass_backend
+from onepass.regions.find import find_regions
+from onepass.report import records
 
 N = 48
 
@@ -55,7 +55,7 @@ def test_it_is_right(executor):
     options = {"inner": "eager", "strict": True, "executor": executor}
     run = torch.compile(attend, backend=onepass_backend, options=options)
     torch.testing.assert_close(run(*given), attend(*given), rtol=1e-5, atol=1e-5)
-    assert report.reports()[-1].regions[0].ran == executor
+    assert records.reports()[-1].regions[0].ran == executor
 
 
 def by_distance(q, k, v, bias):
@@ -71,4 +71,4 @@ def test_a_bias_by_distance_is_read_in_the_region(executor, dynamic):
     options = {"inner": "eager", "strict": True, "executor": executor}
     run = torch.compile(by_distance, backend=onepass_backend, options=options, dynamic=dynamic)
     torch.testing.assert_close(run(*given), by_distance(*given), rtol=1e-5, atol=1e-5)
-    assert report.reports()[-1].regions[0].ran == executor
+    assert records.reports()[-1].regions[0].ran == executor

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 import onepass
-from onepass import cache, egraph, given, lowering, proofs, rules
-from onepass.fused import Kept
+from onepass import egraph, lowering, proofs, rules
+from onepass.compiler import disk_cache, rule_admission
+from onepass.compiler.compiled_region import Kept
 
 NAMES = {
-    "results": lambda: cache.versions.__wrapped__()["source"],
-    "verdicts": lambda: given._provers.__wrapped__(),
+    "results": lambda: disk_cache.versions.__wrapped__()["source"],
+    "verdicts": lambda: rule_admission._provers.__wrapped__(),
 }
 EDITS = [  # of a package's file, and what is named anew by it
-    (onepass, "cache.py", ["results"]),
+    (onepass, "compiler/disk_cache.py", ["results"]),
     (onepass, "bench/run.py", ["results"]),
     (rules, "softmax.py", ["results"]),
     (lowering, "schedule/solver.py", ["results"]),
@@ -24,7 +25,7 @@ EDITS = [  # of a package's file, and what is named anew by it
     (lowering, "schedule/deeper/new.py", ["results"]),
     (lowering, "schedule/__pycache__/solver.py", []),
     (lowering, "README.md", []),
-    (egraph, "match.py", ["results", "verdicts"]),
+    (egraph, "rewrite/match.py", ["results", "verdicts"]),
     (egraph, "deeper/new.py", ["results", "verdicts"]),
     (proofs, "check.py", ["verdicts"]),
     (proofs, "ledger.toml", ["verdicts"]),
@@ -57,5 +58,5 @@ def test_a_schedule_that_other_code_solved_is_not_taken_over(monkeypatch, tmp_pa
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
     assert Kept.store.write("a" * 40, {"status": "unknown"})
     assert Kept.store.read("a" * 40) == {"status": "unknown"}
-    monkeypatch.setattr(cache, "versions", lambda: {"source": "edited"})
+    monkeypatch.setattr(disk_cache, "versions", lambda: {"source": "edited"})
     assert Kept.store.read("a" * 40) is None

@@ -12,9 +12,21 @@ import torch
 import onepass
 from onepass import rule
 from onepass.egraph import positive
-from onepass.egraph.ops import const, eq, exp, finite, mantissa, max_over, rescaled_sum, scale, sum_over, var, where
-from onepass.egraph.rule import Rule
-from onepass.egraph.term import Dim
+from onepass.egraph.rewrite.rule import Rule
+from onepass.egraph.terms.ops import (
+    const,
+    eq,
+    exp,
+    finite,
+    mantissa,
+    max_over,
+    rescaled_sum,
+    scale,
+    sum_over,
+    var,
+    where,
+)
+from onepass.egraph.terms.term import Dim
 from onepass.errors import RuleRefuted
 from onepass.proofs.check import check
 
@@ -174,6 +186,6 @@ def test_deep_and_huge_rules_get_an_answer_in_bounded_time(left):
 
 
 def _nodes(x):
-    from onepass.egraph.term import subterms
+    from onepass.egraph.terms.term import subterms
 
     return subterms(x)

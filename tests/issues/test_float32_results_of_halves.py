@@ -9,16 +9,16 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.ops import cast, exp, iota, load, sum_over
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.ops import cast, exp, iota, load, sum_over
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.graph.trace import program_of
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 HALVES = (torch.bfloat16, torch.float16)
 WHOLE = 'input_precision="ieee"'

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from onepass.egraph.ops import cast, iota, load, sum_over
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import run_triton
-from onepass.lowering.tuning import Config
+from onepass.egraph.terms.ops import cast, iota, load, sum_over
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import run_triton
 
 I, J = Dim("i", 24), Dim("j", 70)
 DIVISORS = 1, 4, 6, 64

@@ -7,11 +7,11 @@ import json
 import pytest
 
 import onepass
-from onepass import cache, given
-from onepass.egraph.ops import max_over
-from onepass.egraph.serial import digest
+from onepass.compiler import disk_cache, rule_admission
+from onepass.compiler.options import Options
+from onepass.egraph.rewrite.serialization import digest
+from onepass.egraph.terms.ops import max_over
 from onepass.errors import RuleRefuted
-from onepass.options import Options
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -25,9 +25,9 @@ def shift_unguarded(s: "j", c: "j"):
 @pytest.fixture
 def entry():
     """Of the verdict, as the provers give it."""
-    assert given.known(shift_unguarded).status == "refuted"
-    given.forget()
-    (path,) = cache.folder().glob("*/*.json")
+    assert rule_admission.known(shift_unguarded).status == "refuted"
+    rule_admission.forget()
+    (path,) = disk_cache.folder().glob("*/*.json")
     return path
 
 
@@ -48,11 +48,11 @@ def damaged(path):
 
 
 def without_a_status(path):
-    cache.write(path.stem, {"text": ""})
+    disk_cache.write(path.stem, {"text": ""})
 
 
 def of_another_word(path):
-    cache.write(path.stem, {"status": ["proved"], "text": ""})
+    disk_cache.write(path.stem, {"status": ["proved"], "text": ""})
 
 
 CHANGES = [forged, forged_with_a_digest, damaged, without_a_status, of_another_word]
@@ -60,8 +60,8 @@ CHANGES = [forged, forged_with_a_digest, damaged, without_a_status, of_another_w
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_it_is_decided_anew(change, entry, monkeypatch):
-    asked, decided = [], given.check
-    monkeypatch.setattr(given, "check", lambda rule: asked.append(rule.name) or decided(rule))
+    asked, decided = [], rule_admission.check
+    monkeypatch.setattr(rule_admission, "check", lambda rule: asked.append(rule.name) or decided(rule))
     change(entry)
     with pytest.raises(RuleRefuted):
         Options.read({"rules": [shift_unguarded]})
@@ -69,6 +69,6 @@ def test_it_is_decided_anew(change, entry, monkeypatch):
 
 
 def test_an_honest_one_is_not(entry, monkeypatch):
-    monkeypatch.setattr(given, "check", lambda rule: pytest.fail("decided again"))
+    monkeypatch.setattr(rule_admission, "check", lambda rule: pytest.fail("decided again"))
     with pytest.raises(RuleRefuted):
         Options.read({"rules": [shift_unguarded]})

@@ -2,12 +2,12 @@
 
 import torch
 
-from onepass.egraph.ops import iota, load, max_over
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import run_triton
-from onepass.lowering.tuning import Config
+from onepass.egraph.terms.ops import iota, load, max_over
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import run_triton
 
 I, J = Dim("i", 8), Dim("j", 300)
 PLAN = build_plan(

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 HEADS = 4
 torch.manual_seed(0)

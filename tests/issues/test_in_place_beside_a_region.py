@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
-from onepass.report import reports
+from onepass.api.backend import onepass_backend
+from onepass.report.records import reports
 
 
 def attend(q, k, v):

@@ -6,7 +6,7 @@ import math
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def compiled(function):

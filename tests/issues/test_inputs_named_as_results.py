@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import onepass
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -32,7 +32,7 @@ def test_the_result_is_right(function, executor):
     options = {"inner": "eager", "executor": executor, "strict": True}
     result = torch.compile(function, backend=onepass_backend, options=options)(*x)
     torch.testing.assert_close(result, function(*x), rtol=1e-4, atol=1e-5)
-    assert report.reports()[-1].regions[0].ran == executor
+    assert records.reports()[-1].regions[0].ran == executor
 
 
 def test_the_inputs_keep_their_names():

@@ -7,8 +7,9 @@ each call now and run as written where the two share; a pass, which cannot look,
 import pytest
 import torch
 
-from onepass import GraphPass, report
-from onepass.backend import onepass_backend
+from onepass import GraphPass
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -47,7 +48,7 @@ def test_a_later_call_may_share(function, inner):
         given, own = arguments(shared), arguments(shared)
         torch.testing.assert_close(fast(*given), function(*own), atol=2e-6, rtol=2e-6)
         torch.testing.assert_close(given, own)
-    assert len(runs) == 1 and report.reports()[-1].regions
+    assert len(runs) == 1 and records.reports()[-1].regions
 
 
 @torch.no_grad()
@@ -64,5 +65,5 @@ def test_a_pass_leaves_the_region():
         return module.forward
 
     torch.compile(written_between, backend=backend)(*arguments(False))
-    (refusal,) = report.reports()[-1].refusals
+    (refusal,) = records.reports()[-1].refusals
     assert refusal.kind == "in-place" and "may be its memory" in refusal.reason

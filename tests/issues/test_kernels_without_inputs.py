@@ -4,10 +4,10 @@ the comparison of first results failed, and the region ran by its original calls
 
 import torch
 
-from onepass.egraph.ops import cast, exp, iota
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering.build import build_plan
-from onepass.lowering.tiled import _run_kernel, run_tiled
+from onepass.egraph.terms.ops import cast, exp, iota
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import _run_kernel, run_tiled
 
 I = Dim("i", 40)
 

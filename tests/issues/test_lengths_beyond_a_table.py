@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 
 import onepass
-from onepass.capture import program_of
-from onepass.egraph.ops import const, iota, make
-from onepass.egraph.term import Dim
+from onepass.egraph.terms.ops import const, iota, make
+from onepass.egraph.terms.term import Dim
 from onepass.errors import Refusal
-from onepass.translate import translate
-from onepass.within import Within
+from onepass.graph.trace import program_of
+from onepass.translate.index_bounds import Within
+from onepass.translate.translate import translate
 
 
 def _scored(q, k, v, rows):

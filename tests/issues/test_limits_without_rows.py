@@ -14,15 +14,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onepass import executors, report
-from onepass.backend import onepass_backend
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import const, iota, le, load, logical_and, logical_not, logical_or
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering import gluon_order
-from onepass.lowering.block_map import EMPTY, FULL
-from onepass.lowering.limits import ranges
-from onepass.lowering.plan import Loop
+from onepass.api.backend import onepass_backend
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, iota, le, load, logical_and, logical_not, logical_or
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.gluon import work_order
+from onepass.lowering.masks.block_map import EMPTY, FULL
+from onepass.lowering.masks.loop_ranges import ranges
+from onepass.lowering.plan.records import Loop
+from onepass.report import records
+from onepass.runtime import executors
 from tests.predicates import guards
 
 ROWS, COLUMNS, HEIGHT, TILE = 70, 50, 16, 8
@@ -54,7 +55,7 @@ MASK = load(Tensor("mask", "bool", (ROWS, 1)), iota(I), const(0))
 def test_classes_hold_what_the_guard_keeps(other, constant):
     mask = np.random.default_rng(0).random((ROWS, 1)) < 0.5
     for guard in (logical_or(constant, other), logical_and(constant, other)):
-        found = gluon_order.classes(binding(guard), {}, HEIGHT, TILE)
+        found = work_order.classes(binding(guard), {}, HEIGHT, TILE)
         if found is None:  # a limit reads the mask
             continue
         kept = np.broadcast_to(evaluate(guard, {"mask": mask}, (I, J, G))[..., 0].astype(bool), (ROWS, COLUMNS))
@@ -75,7 +76,7 @@ def test_what_fails_while_choosing_does_not_reach_the_caller(monkeypatch):
     run = torch.compile(attend, backend=onepass_backend, options=options)
     for _ in range(2):
         torch.testing.assert_close(run(*given_inputs), attend(*given_inputs))
-    (region,) = report.reports()[-1].regions
+    (region,) = records.reports()[-1].regions
     assert region.ran == executors.ORIGINAL and any("index 64" in note for note in region.notes)
     with pytest.raises(IndexError):
         torch.compile(attend, backend=onepass_backend, options={**options, "strict": True})(*given_inputs)

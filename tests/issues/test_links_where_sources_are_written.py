@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import onepass
-from onepass import cache, operator
-from onepass.backend import onepass_backend
-from onepass.lowering.triton_launch import load
+from onepass.api.backend import onepass_backend
+from onepass.compiler import disk_cache
+from onepass.lowering.triton.launch import load
+from onepass.runtime import operator
 
 pytestmark = [
     pytest.mark.usefixtures("fresh"),
@@ -80,12 +81,12 @@ def test_a_kernels_copy_replaces_a_link_and_leaves_its_target(victim, copied):
 def test_a_link_in_place_of_our_folder_leads_nowhere(tmp_path, caplog, copied):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    cache.folder().mkdir()
-    (cache.folder() / "source").symlink_to(elsewhere)
+    disk_cache.folder().mkdir()
+    (disk_cache.folder() / "source").symlink_to(elsewhere)
     assert explained() is None and "not a folder of this user" in caplog.text
     assert copied().name.startswith("<onepass")
-    (cache.folder() / "aa").symlink_to(elsewhere)
-    assert not cache.write("a" * 40, {})
+    (disk_cache.folder() / "aa").symlink_to(elsewhere)
+    assert not disk_cache.write("a" * 40, {})
     assert not list(elsewhere.iterdir())
 
 
@@ -97,10 +98,10 @@ def test_a_folder_for_debugging_is_written_to_wherever_results_are_kept(tmp_path
 
 
 def test_what_is_made_is_its_users_alone(monkeypatch):
-    monkeypatch.setenv("ONEPASS_CACHE", str(cache.folder() / "deep" / "down"))
+    monkeypatch.setenv("ONEPASS_CACHE", str(disk_cache.folder() / "deep" / "down"))
     x = inputs()
     result = torch.compile(attention, backend=onepass_backend, options={"inner": "eager", "executor": "triton"})(*x)
     torch.testing.assert_close(result, attention(*x), rtol=1e-4, atol=1e-5)
     explained()
-    made = [cache.folder(), *cache.folder().parents[:2], *cache.folder().rglob("*")]
+    made = [disk_cache.folder(), *disk_cache.folder().parents[:2], *disk_cache.folder().rglob("*")]
     assert len(made) > 6 and all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in made)

@@ -6,7 +6,7 @@ A law added the logarithm of the row's sum to the row's maximum, where it was lo
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def attend(q, k, v, keep):

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from onepass.capture import program_of
-from onepass.lowering.build import HELD
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.parts import divided, numbers
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.launch.split_loops import divided, numbers
+from onepass.lowering.planning.planner import HELD
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 CHANNELS, TOKENS = 48, 670

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -40,4 +40,4 @@ def test_what_is_assigned_is_right(function, fused):
     inputs[3][:, :, 0] = True
     run = torch.compile(function, backend=onepass_backend, options={"strict": True, "inner": "eager"})
     torch.testing.assert_close(run(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
-    assert sum(region.count for r in report.reports() for region in r.regions) == fused
+    assert sum(region.count for r in records.reports() for region in r.regions) == fused

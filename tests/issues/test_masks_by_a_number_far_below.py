@@ -11,15 +11,15 @@ from functools import partial
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.term import tensors
-from onepass.lowering import triton_launch
-from onepass.lowering.faint import FAR, HIDDEN
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.tuning import Config
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.term import tensors
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.masks.finite_masks import FAR, HIDDEN
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton import launch
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 LEAST = torch.finfo(torch.float32).min
 
@@ -224,7 +224,7 @@ def test_rows_without_keys_are_as_in_eager(name, tiles):
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("name", BY_DATA)
 def test_rows_without_keys_in_a_kernel(name, listed, monkeypatch):
-    monkeypatch.setattr(triton_launch, "pays", lambda *arguments: listed)
+    monkeypatch.setattr(launch, "pays", lambda *arguments: listed)
     function, inputs, plan = _given(name)
     names = [x.name for x in plan.inputs]
     (found,) = Launcher(plan, Config(16, 16, 4, 1)).bind(names, _by_name(plan, inputs), {})(_by_name(plan, inputs))
@@ -313,6 +313,6 @@ def _exactly(name, tensors):
 
 def test_bits_of_a_mask_choose_any_number():
     """On a GPU, masks that are given came out as -inf: what stood for it was 0 or -inf and nothing else."""
-    gluon_parts = pytest.importorskip("onepass.lowering.gluon_parts")
+    gluon_parts = pytest.importorskip("onepass.lowering.gluon.device_functions")
     for number, text in ((0.0, "0.0"), (-math.inf, "0fFF800000"), (HIDDEN, "-1.2676506002282294e+30")):
         assert gluon_parts._for_absent("ABSENT", number) == text

@@ -7,10 +7,10 @@ import os
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
-from onepass.lowering import triton_launch
-from onepass.options import Options
-from onepass.replace import rewrite
+from onepass.api.backend import onepass_backend
+from onepass.compiler.options import Options
+from onepass.graph_passes.replace import rewrite
+from onepass.lowering.triton import launch
 
 LENGTH, WIDTH = 1100, 16
 
@@ -68,9 +68,9 @@ def test_views_of_an_input_are_what_the_input_is():
 def test_each_layer_has_a_map_of_its_own_mask(inner, monkeypatch):
     built = []
     monkeypatch.setattr(
-        triton_launch,
+        launch,
         "build_map",
-        lambda *given, inside=triton_launch.build_map: (built.append(given), inside(*given))[1],
+        lambda *given, inside=launch.build_map: (built.append(given), inside(*given))[1],
     )
     torch._dynamo.reset()
     options = {"inner": inner, "executor": "triton", "strict": True}

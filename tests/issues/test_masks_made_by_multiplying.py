@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 LEAST = torch.finfo(torch.float32).min
 

@@ -4,9 +4,9 @@ followed. Memory is known by its storage now, which a map keeps from being anoth
 import pytest
 import torch
 
-from onepass.lowering import triton_launch
-from onepass.lowering.block_map import MapCache
-from onepass.lowering.triton_launch import build_map
+from onepass.lowering.masks.block_map import MapCache
+from onepass.lowering.triton import launch
+from onepass.lowering.triton.launch import build_map
 from tests.test_block_map import DEVICE, data, documents, tiling_of
 
 COLUMNS = 32
@@ -37,10 +37,10 @@ def test_every_replaced_mask_is_read(kept):
 
 def test_an_unchanged_mask_is_read_once_still(monkeypatch):
     builds = []
-    monkeypatch.setattr(triton_launch, "build_map", lambda *args: builds.append(args) or build_map(*args))
+    monkeypatch.setattr(launch, "build_map", lambda *args: builds.append(args) or build_map(*args))
     cache, mask = MapCache(), band(8).to(DEVICE)
     for _ in range(3):
-        cache.get(tiling_of(documents), {"ids": mask}, triton_launch.build_map)
+        cache.get(tiling_of(documents), {"ids": mask}, launch.build_map)
     assert len(builds) == 1
 
 

@@ -10,13 +10,13 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.compat import mixes_addresses
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import LaunchError, run_triton
-from onepass.lowering.tuning import Config
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_compat import mixes_addresses
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import LaunchError, run_triton
+from onepass.translate.translate import translate
 from tests.pretended import Pretended, prepared, pretend
 
 DESCRIPTORS = """

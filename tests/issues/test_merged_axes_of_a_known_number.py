@@ -4,10 +4,10 @@ for one, so that 3 was lost and other rows were read."""
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
-from onepass.egraph.index import floordiv, mod
-from onepass.egraph.ops import const, iota, make
-from onepass.egraph.term import Dim
+from onepass.api.backend import onepass_backend
+from onepass.egraph.terms.index_simplify import floordiv, mod
+from onepass.egraph.terms.ops import const, iota, make
+from onepass.egraph.terms.term import Dim
 
 
 def _folded(q, k, v):

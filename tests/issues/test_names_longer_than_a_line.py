@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from onepass import report
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import run_triton
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.api.backend import onepass_backend
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import run_triton
+from onepass.report import records
+from onepass.translate.translate import translate
 from tests.gluon_ahead_of_time import source_of
 
 LONG = "a_bias_whose_name_is_longer_than_a_line_" * 4
@@ -63,8 +63,8 @@ class _Inner(nn.Module):
 def test_a_tensor_of_a_module_is_called_by_its_last_two_names():
     model, inputs = nn.ModuleDict({"layers": nn.ModuleList([_Inner()])}), _inputs(40, 16, torch.float32)[:3]
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
     with torch.no_grad():
         torch.compile(model["layers"][0], backend=onepass_backend, options={"inner": "eager"})(*inputs)
-    (region,) = report.reports()[-1].regions
+    (region,) = records.reports()[-1].regions
     assert "relative_attention_bias_weight" in region.captured and "modules" not in region.captured

@@ -10,10 +10,11 @@ from itertools import pairwise
 import torch
 
 import onepass
-from onepass import operator, report
-from onepass.capture import program_of
-from onepass.fused import canonical
-from onepass.translate import translate
+from onepass.compiler.compiled_region import canonical
+from onepass.graph.trace import program_of
+from onepass.report import records
+from onepass.runtime import operator
+from onepass.translate.translate import translate
 
 
 def blocks(q, k, v):
@@ -41,7 +42,7 @@ def test_a_form_is_found_on_disk(tmp_path, monkeypatch, caplog):
     for _ in range(2):
         torch._dynamo.reset()
         operator.forget()
-        report.forget()
+        records.forget()
         with caplog.at_level(logging.WARNING):
             found = onepass.explain(blocks, *inputs())
         said.append([region.cache for region in found.regions])

@@ -12,11 +12,11 @@ import torch
 from torch.nn import functional
 
 import onepass
-from onepass.capture import program_of
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.told import tells
-from onepass.translate import translate
+from onepass.compiler.assumptions import tells
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 pytestmark = pytest.mark.usefixtures("fresh")
 LENGTH = 40

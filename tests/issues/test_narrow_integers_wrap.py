@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.affine import bounds
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.ops import cast, const, iota
-from onepass.egraph.term import Dim, subterms
-from onepass.lowering.build import build_plan
-from onepass.lowering.magnitude import interval
-from onepass.lowering.triton_launch import run_triton
-from onepass.lowering.tuning import Config
-from onepass.translate import translate
+from onepass.egraph.terms.affine import bounds
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import cast, const, iota
+from onepass.egraph.terms.term import Dim, subterms
+from onepass.graph.trace import program_of
+from onepass.lowering.analysis.value_bounds import interval
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.triton.launch import run_triton
+from onepass.translate.translate import translate
 
 LENGTH = 70
 places = lambda: torch.arange(LENGTH)

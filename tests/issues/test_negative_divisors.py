@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import onepass
-from onepass.egraph.affine import bounds
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.index import simplify_index
-from onepass.egraph.ops import const, iota, make
-from onepass.egraph.term import Dim
-from onepass.lowering.magnitude import interval
+from onepass.egraph.terms.affine import bounds
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.index_simplify import simplify_index
+from onepass.egraph.terms.ops import const, iota, make
+from onepass.egraph.terms.term import Dim
+from onepass.lowering.analysis.value_bounds import interval
 
 I, J = Dim("i", 7), Dim("j", 9)
 LENGTH = 40

@@ -5,9 +5,9 @@ import pytest
 
 from onepass import rules
 from onepass.egraph import Dim
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.normal import normalise
-from onepass.egraph.ops import const, iota, le
+from onepass.egraph.derivation.normalize import normalise
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, iota, le
 
 I, J = Dim("i", 5), Dim("j", 4)
 CASES = [iota(I) * -2, -(iota(I) * 3) - 1, iota(I) * -2 - iota(J) * 3]

@@ -8,9 +8,9 @@ import math
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
-from onepass.egraph.engine import saturate
-from onepass.egraph.ops import const
+from onepass.api.backend import onepass_backend
+from onepass.egraph.search.engine import saturate
+from onepass.egraph.terms.ops import const
 
 
 def attend(q, k, v, mask):

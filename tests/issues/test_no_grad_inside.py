@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from onepass import GraphPass, report
-from onepass.backend import onepass_backend
+from onepass import GraphPass
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 from tests.own_gradients import WAYS, as_tuple, attend, fused, heads, like_eager
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -117,7 +118,7 @@ def test_the_pass_before_gradients_keeps_it_too():
     given = [x.requires_grad_() for x in heads()]
     torch.compile(frozen_weights, options={"pre_grad_custom_pass": GraphPass()})(*given).sum().backward()
     assert [x.grad is None for x in given] == [True, True, False]
-    assert fused(report.reports()[-1]) == 1
+    assert fused(records.reports()[-1]) == 1
 
 
 def test_what_stays_is_as_it_was():
@@ -163,7 +164,7 @@ def test_what_no_place_is_right_for_is_refused():
     assert [r.requires_grad for r in found] == [r.requires_grad for r in wanted] == [True, False]
     mine, exact = (torch.autograd.grad(r[0].sum(), given, allow_unused=True) for r in (found, wanted))
     torch.testing.assert_close(mine, exact)
-    (refusal,) = report.reports()[-1].refusals
+    (refusal,) = records.reports()[-1].refusals
     assert refusal.kind == "no_grad" and refusal.file == __file__ and refusal.reason.startswith("sin reads the region")
 
 
@@ -179,4 +180,4 @@ def test_without_gradients_it_is_as_it_was(function):
             results = as_tuple(run(*inputs))
         exact = as_tuple(function(*(x.detach().double() for x in inputs)))
         torch.testing.assert_close(results, exact, check_dtype=False, rtol=1e-4, atol=1e-4)
-        assert not any(r.requires_grad for r in results) and fused(report.reports()[-1]) >= 1
+        assert not any(r.requires_grad for r in results) and fused(records.reports()[-1]) >= 1

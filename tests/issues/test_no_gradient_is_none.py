@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onepass.capture import program_of
+from onepass.graph.trace import program_of
 from tests.own_gradients import WAYS, attend, fused, heads, like_eager
 
 pytestmark = pytest.mark.usefixtures("fresh")

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 BEYOND = {
     "filled": lambda q, k, v, m, x: torch.softmax((q @ k.mT).masked_fill(~m, x), -1) @ v,

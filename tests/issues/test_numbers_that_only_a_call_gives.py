@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -104,7 +104,7 @@ def checked(function):
         inputs = [torch.randn(1, 2, length, 8) for length in (rows, keys, keys)]
         wanted = function(*(x.double() for x in inputs), n)
         torch.testing.assert_close(run(*inputs, n).double(), wanted, rtol=2e-4, atol=2e-5)
-    return report.reports()[0]
+    return records.reports()[0]
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -134,4 +134,4 @@ def test_the_kernel_is_right_too(name):
     run = torch.compile(lambda q, k, v, n: function(q, k, v, n), backend=onepass_backend, dynamic=True, options=options)
     wanted = function(*(x.double() for x in inputs), 2)
     torch.testing.assert_close(run(*inputs, 2).double(), wanted, rtol=2e-4, atol=2e-5)
-    assert report.reports()[-1].regions[0].ran == "triton"
+    assert records.reports()[-1].regions[0].ran == "triton"

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -18,4 +18,4 @@ def test_the_region_in_front_is_fused_and_right():
     inputs = [torch.randn(2, 20, 8) for _ in range(3)]
     run = torch.compile(energy, backend=onepass_backend, options={"strict": True, "inner": "eager"})
     torch.testing.assert_close(run(*inputs), energy(*inputs))
-    assert report.reports()[-1].regions
+    assert records.reports()[-1].regions

@@ -5,10 +5,10 @@ that is cut down to one tile waits late and takes no turns, and a tuner does not
 
 import pytest
 
-from onepass.lowering.gluon_bind import bind, shared_bytes
-from onepass.lowering.gluon_launch import Refused, fitting, prepare
-from onepass.lowering.gluon_schedule import Schedule
-from onepass.lowering.schedule.predict import Configuration, seconds
+from onepass.lowering.gluon.launch import Refused, fitting, prepare
+from onepass.lowering.hopper.config import Schedule
+from onepass.lowering.hopper.kernel_form import bind, shared_bytes
+from onepass.lowering.schedule.kernel_time import Configuration, seconds
 from tests.gluon_ahead_of_time import plan_of
 
 ENDLESS = [Schedule(2, 64, 1), Schedule(2, 64, 1, turns=True, late=True), Schedule(1, 64, 2, turns=True)]

@@ -11,9 +11,10 @@ import torch
 from torch.export import Dim, export
 from torch.utils.cpp_extension import include_paths, library_paths
 
-from onepass import GraphPass, report
-from onepass.backend import onepass_backend
+from onepass import GraphPass
+from onepass.api.backend import onepass_backend
 from onepass.errors import OptionError
+from onepass.report import records
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -54,7 +55,7 @@ def assert_right(results, inputs):
 @pytest.mark.parametrize("dynamic, aot, fused", [(False, "python", 2), (True, "python", 2), (True, "anywhere", 0)])
 def test_a_package_runs_and_is_right(dynamic, aot, fused, tmp_path):
     path = package(tmp_path / "model.pt2", dynamic, aot)
-    found = report.reports()[-1]
+    found = records.reports()[-1]
     assert len(found.regions) == fused and not found.failures
     assert [r.kind for r in found.refusals] == ([] if fused else ["package"])
     run = torch._inductor.aoti_load_package(path)
@@ -62,7 +63,7 @@ def test_a_package_runs_and_is_right(dynamic, aot, fused, tmp_path):
     for inputs in CALLS[dynamic]:
         assert_right(run(*inputs), inputs)
         assert_right(loader.boxed_run([*inputs]), inputs)
-    assert all(r.ran for r in report.reports()[-1].regions)
+    assert all(r.ran for r in records.reports()[-1].regions)
     if dynamic:
         (in_another_process if fused else without_python)(path, tmp_path)
 
@@ -135,7 +136,7 @@ def test_where_inductor_writes_cpp_it_gets_the_graph_as_written(way):
     with torch.no_grad():
         result = run(*inputs)
     torch.testing.assert_close(result.double(), function(*(x.double() for x in inputs)), atol=1e-5, rtol=1e-5)
-    assert [r.kind for r in report.reports()[-1].refusals] == ["wrapper"] and not report.reports()[-1].regions
+    assert [r.kind for r in records.reports()[-1].refusals] == ["wrapper"] and not records.reports()[-1].regions
 
 
 def test_the_option_is_checked_kept_and_named():

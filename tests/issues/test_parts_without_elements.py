@@ -3,7 +3,7 @@
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def attend(q, k, v, cos):

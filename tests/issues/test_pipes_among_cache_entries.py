@@ -8,8 +8,10 @@ import signal
 import pytest
 import torch
 
-from onepass import cache, operator, report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.compiler import disk_cache
+from onepass.report import records
+from onepass.runtime import operator
 
 pytestmark = [
     pytest.mark.usefixtures("fresh"),
@@ -24,12 +26,12 @@ def attention(q, k, v):
 def run():
     """As in a new process; what the report says of the cache."""
     operator.forget()
-    report.forget()
+    records.forget()
     torch._dynamo.reset()
     x = [torch.randn(1, 2, 6, 8) for _ in range(3)]
     result = torch.compile(attention, backend=onepass_backend, options={"inner": "eager", "executor": "tiled"})(*x)
     torch.testing.assert_close(result, attention(*x))
-    return report.reports()[-1].regions[0].cache
+    return records.reports()[-1].regions[0].cache
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def pipe():
         raise AssertionError("it waits")
 
     run()
-    (entry,) = cache.folder().glob("*/*.json")
+    (entry,) = disk_cache.folder().glob("*/*.json")
     entry.unlink()
     os.mkfifo(entry)
     before = signal.signal(signal.SIGALRM, stop)
@@ -51,7 +53,7 @@ def pipe():
 
 
 def test_a_pipe_is_a_miss_that_is_logged(pipe, caplog):
-    assert cache.read(pipe.stem) is None
+    assert disk_cache.read(pipe.stem) is None
     assert "not a regular file" in caplog.text
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 LENGTH = 12
 PLACE = torch.arange(LENGTH)

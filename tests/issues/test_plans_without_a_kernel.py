@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from onepass import executors, report
-from onepass.backend import onepass_backend
-from onepass.lowering.plan import NotPlannable
+from onepass.api.backend import onepass_backend
+from onepass.lowering.plan.records import NotPlannable
+from onepass.report import records
+from onepass.runtime import executors
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -29,7 +30,7 @@ def assert_right(function, executor):
     options = {"inner": "eager", "executor": executor, "strict": True}
     result = torch.compile(function, backend=onepass_backend, options=options)(*given)
     torch.testing.assert_close(result.double(), function(*(x.double() for x in given)), rtol=1e-5, atol=1e-5)
-    return report.reports()[-1]
+    return records.reports()[-1]
 
 
 @pytest.mark.parametrize("executor", ["triton", "gluon"])

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 POOLED = {
     "pooled": lambda x: F.avg_pool1d(x.mT, 2).mT,

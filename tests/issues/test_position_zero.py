@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def cached(q, keys, values, k, v, position: int):

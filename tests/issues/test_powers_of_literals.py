@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 
 def decaying(base):

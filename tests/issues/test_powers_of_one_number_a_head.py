@@ -4,9 +4,9 @@ that to a tile of comparisons."""
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
-from onepass.lowering.triton_ops import HELPERS
+from onepass.api.backend import onepass_backend
+from onepass.lowering.codegen.ops import HELPERS
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 BASES = [0.7, -0.9, 1.0, -1.0, 0.0, 1.2, -1.1, 0.3]
@@ -32,7 +32,7 @@ def test_the_kernel_runs_in_the_interpreter_and_is_right(function, bases):
     result = torch.compile(function, backend=onepass_backend, options=options)(q, k, v, torch.tensor(bases))
     wanted = function(q.double(), k.double(), v.double(), torch.tensor(bases, dtype=torch.float64))
     torch.testing.assert_close(result.double(), wanted, rtol=1e-4, atol=1e-4)
-    (region,) = report.reports()[-1].regions
+    (region,) = records.reports()[-1].regions
     assert region.ran == "triton" and not region.notes
 
 

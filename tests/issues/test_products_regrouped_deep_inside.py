@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
-from onepass.egraph.certificate import check
-from onepass.egraph.derive import derive
-from onepass.egraph.ops import const, iota, load, make
-from onepass.egraph.term import Dim, Tensor
+from onepass.api.backend import onepass_backend
+from onepass.egraph.derivation.certificate import check
+from onepass.egraph.derivation.derive import derive
+from onepass.egraph.terms.ops import const, iota, load, make
+from onepass.egraph.terms.term import Dim, Tensor
 from onepass.rules import ALL
 
 pytestmark = pytest.mark.usefixtures("fresh")

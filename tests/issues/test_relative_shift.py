@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 
 import onepass
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.index import simplify_index
-from onepass.egraph.ops import const, iota, make
-from onepass.egraph.term import Dim, subterms
-from onepass.lowering.triton_emit import emit
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.index_simplify import simplify_index
+from onepass.egraph.terms.ops import const, iota, make
+from onepass.egraph.terms.term import Dim, subterms
+from onepass.lowering.triton.kernel import emit
 from tests.test_absorbed import planned
 
 LENGTH = 33

@@ -5,12 +5,12 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.default_tiles import default_for
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.tuning import cube_config
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_config import cube_config
+from onepass.lowering.triton.default_config import default_for
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 
 def points(v, x, y, w):

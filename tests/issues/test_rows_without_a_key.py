@@ -9,12 +9,12 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import run_triton
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import run_triton
+from onepass.translate.translate import translate
 
 
 def chosen(q, k, v, keep, bias, fill):

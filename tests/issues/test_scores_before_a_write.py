@@ -5,8 +5,8 @@ stood before the write. And a cache that is an input beside a view of itself was
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -82,7 +82,7 @@ def test_the_values_are_those_of_their_time(function, dynamic):
     found = torch.compile(function, backend=onepass_backend, options=options, dynamic=dynamic)(*given)
     torch.testing.assert_close(found, function(*exact), check_dtype=False, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(given, exact, check_dtype=False, atol=1e-6, rtol=1e-6)
-    (said,) = report.reports()
+    (said,) = records.reports()
     assert sum(region.count for region in said.regions) == CASES[function]
     assert [r.kind for r in said.refusals] == ([] if CASES[function] else ["in-place"])
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
-from onepass.report import forget, reports
+from onepass.api.backend import onepass_backend
+from onepass.report.records import forget, reports
 
 
 def keep(scores):

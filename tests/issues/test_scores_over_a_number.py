@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.gluon_bind import Binding, bind, gauges
-from onepass.lowering.gluon_gauge import addends
-from onepass.lowering.tiled import tiled_results
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.hopper.kernel_form import Binding, bind, gauges
+from onepass.lowering.hopper.score_offsets import addends
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.translate.translate import translate
 
 
 def divided(q, k, v, t):

@@ -5,7 +5,7 @@ import math
 import torch
 
 import onepass
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
 
 
 def attend(q, k, v):

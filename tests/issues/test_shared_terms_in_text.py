@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import onepass
-from onepass.assumptions import _is_read
-from onepass.egraph.addends import absorbs, addends
-from onepass.egraph.ops import cast, const, iota, var
-from onepass.egraph.show import LONG, show
-from onepass.egraph.term import Dim
-from onepass.lowering.differences import by_difference
+from onepass.compiler.assumptions import _is_read
+from onepass.egraph.terms.addends import absorbs, addends
+from onepass.egraph.terms.ops import cast, const, iota, var
+from onepass.egraph.terms.printing import LONG, show
+from onepass.egraph.terms.term import Dim
+from onepass.lowering.analysis.relative_index import by_difference
 
 I, J = Dim("i", 900), Dim("j", 900)
 

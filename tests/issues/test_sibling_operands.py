@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.normal import normalise
-from onepass.egraph.ops import const, iota, le, load, where
-from onepass.egraph.term import Dim, Tensor
+from onepass.egraph.derivation.normalize import normalise
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, iota, le, load, where
+from onepass.egraph.terms.term import Dim, Tensor
 from onepass.rules import NORMAL
 
 I, J = Dim("i", 3), Dim("j", 5)

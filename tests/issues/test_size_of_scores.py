@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -32,4 +32,4 @@ def test_every_length_is_right(function, fused):
     for rows, columns in ((7, 9), (20, 33)):
         inputs = [torch.randn(3, n, 8) for n in (rows, columns, columns)] + [torch.rand(3, columns) < 0.8]
         torch.testing.assert_close(run(*inputs), function(*inputs), atol=1e-5, rtol=1e-5)
-    assert fused is None or sum(region.count for r in report.reports() for region in r.regions) == fused
+    assert fused is None or sum(region.count for r in records.reports() for region in r.regions) == fused

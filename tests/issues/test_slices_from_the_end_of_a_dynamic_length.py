@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from onepass.backend import onepass_backend
-from onepass.lowering.sizes import resolve, term_of, value_of
+from onepass.api.backend import onepass_backend
+from onepass.egraph.terms.sizes import resolve, term_of, value_of
 
 
 def _attended(q, k, v):

@@ -9,12 +9,12 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.term import subterms
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.term import subterms
+from onepass.graph.trace import program_of
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 
 def normalised(weights, v):

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
-from onepass import GraphPass, report
-from onepass.backend import onepass_backend
-from onepass.other_dims import HOOK, OverLastDims, with_other_dims
+from onepass import GraphPass
+from onepass.api.backend import onepass_backend
+from onepass.graph_passes.softmax_dims import HOOK, OverLastDims, with_other_dims
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 DIMS = (0, 1, -2, -1)
@@ -78,7 +79,7 @@ def assert_right(run, function, inputs):
 def test_it_is_fused_and_right(form, dim, way):
     with torch.no_grad():
         assert_right(WAYS[way](form(dim)), form(dim), heads())
-    found = report.reports()[-1]
+    found = records.reports()[-1]
     assert len(found.regions) == 1 and not found.refusals and not found.failures
 
 
@@ -87,7 +88,7 @@ def test_it_is_fused_and_right(form, dim, way):
 def test_what_is_refused_is_right_too(form, dim):
     with torch.no_grad():
         assert_right(WAYS["backend"](refused(form(dim))), form(dim), heads())
-    found = report.reports()[-1]
+    found = records.reports()[-1]
     assert [r.kind for r in found.refusals] == ["autocast"] and not found.regions
     assert counters["inductor"]["fuse_attention"] == (dim == -1), "over the last dim Inductor's kernel is right"
 
@@ -105,14 +106,14 @@ def test_what_trains_is_right_too(dim, way):
     torch.testing.assert_close(result.double(), wanted, rtol=1e-4, atol=1e-5)
     for x, y in zip(mine, exact, strict=True):
         torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-4, atol=1e-5)
-    assert not report.reports()[-1].regions
+    assert not records.reports()[-1].regions
 
 
 def test_what_a_checkpoint_holds_is_right_too():
     function = lambda *inputs: checkpoint(divided(-2), *inputs, use_reentrant=False)
     with torch.no_grad():
         assert_right(WAYS["backend"](function), divided(-2), heads())
-    assert not report.reports()[-1].regions
+    assert not records.reports()[-1].regions
 
 
 def test_with_symbolic_sizes_and_lengths_that_differ():

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import onepass
-from onepass import cache
-from onepass.lowering.folder import named_folder
+from onepass.compiler import disk_cache
+from onepass.lowering.launch.source_folder import named_folder
 
 LENGTH = 70
 
@@ -90,8 +90,8 @@ def test_a_reader_that_has_enough_is_no_error():
 
 def test_an_empty_name_is_no_folder(monkeypatch):
     monkeypatch.delenv("ONEPASS_CACHE", raising=False)
-    usual = cache.folder()
+    usual = disk_cache.folder()
     monkeypatch.setenv("ONEPASS_CACHE", "")
-    assert cache.folder() == usual is not None and named_folder() is None
+    assert disk_cache.folder() == usual is not None and named_folder() is None
     monkeypatch.setenv("ONEPASS_CACHE", "off")
-    assert cache.folder() is None and named_folder() is None
+    assert disk_cache.folder() is None and named_folder() is None

@@ -2,8 +2,8 @@
 
 import pytest
 
-from onepass.lowering.triton_launch import LaunchError
-from onepass.lowering.tuning import SPILLED, Config
+from onepass.lowering.launch.triton_config import SPILLED, Config
+from onepass.lowering.triton.launch import LaunchError
 from tests.ahead_of_time import plan_of
 from tests.pretended import Pretended, pretend
 from tests.pretended import prepared as launched

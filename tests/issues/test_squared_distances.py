@@ -8,11 +8,11 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.triton_launch import default_for, run_triton
-from onepass.lowering.tuning import CUBES
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.launch.triton_config import CUBES
+from onepass.lowering.triton.launch import default_for, run_triton
+from onepass.translate.translate import translate
 
 
 def distances(q, k, v):

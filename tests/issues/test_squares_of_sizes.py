@@ -1,6 +1,6 @@
 """A view that merges rows and columns of unknown length was refused: its size, s0**2, was no product and no integer."""
 
-from onepass.lowering.sizes import product, term_of, value_of
+from onepass.egraph.terms.sizes import product, term_of, value_of
 
 
 def test_a_square_is_a_product():

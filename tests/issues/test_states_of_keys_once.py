@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch.nn.functional import elu
 
-from onepass.capture import program_of
-from onepass.lowering.build import HELD
-from onepass.lowering.tiled import tiled_results
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.planning.planner import HELD
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.translate.translate import translate
 
 
 def linear(q, k, v):

@@ -11,12 +11,12 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.traffic import plan_bytes
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.compiler.traffic import plan_bytes
+from onepass.graph.trace import program_of
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 HEADS = 16
 

@@ -6,8 +6,9 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map
 
-from onepass import GraphPass, report
-from onepass.backend import onepass_backend
+from onepass import GraphPass
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -70,7 +71,7 @@ def compiled(way):
 
 def of_all_graphs(kind):
     """Inductor's code makes subclasses, and Dynamo compiles what they are made by."""
-    return [one for found in report.reports() for one in getattr(found, kind)]
+    return [one for found in records.reports() for one in getattr(found, kind)]
 
 
 @pytest.mark.parametrize("way", ["eager", "inductor"])
@@ -105,7 +106,7 @@ def test_distributed_tensors_are_named_too():
         with torch.no_grad():
             result = compiled("eager")(*(distribute_tensor(x, mesh, [Shard(1)]) for x in plain))
         torch.testing.assert_close(result.full_tensor(), attend(*plain))
-        assert "is a DTensor, a subclass of Tensor" in report.reports()[-1].refusals[0].reason
+        assert "is a DTensor, a subclass of Tensor" in records.reports()[-1].refusals[0].reason
     finally:
         dist.destroy_process_group()
 
@@ -120,7 +121,7 @@ def test_a_subclass_that_only_hears_of_calls_is_fused_and_hears_of_none(grad):
         heard = [c for c in CALLS if c not in (torch.Tensor.requires_grad_,)]
     assert not heard and isinstance(result, Watched)
     torch.testing.assert_close(result.detach().as_subclass(torch.Tensor), attend(*plain))
-    assert len(report.reports()[-1].regions) == 1
+    assert len(records.reports()[-1].regions) == 1
 
 
 @pytest.mark.parametrize("way", ["eager", "inductor"])
@@ -130,6 +131,6 @@ def test_parameters_and_buffers_are_plain(kind, way):
     with torch.no_grad():
         result = compiled(way)(*map(kind, plain))
     torch.testing.assert_close(result, attend(*plain))
-    found = report.reports()[-1]
+    found = records.reports()[-1]
     assert not found.refusals and not found.failures
     assert len(found.regions) == (kind is torch.nn.Buffer)  # products with parameters are layers

@@ -7,12 +7,12 @@ import os
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
-from onepass.lowering.triton_emit import emit
-from onepass.pipeline import optimize
-from onepass.translate import translate
+from onepass.api.backend import onepass_backend
+from onepass.compiler.optimize import optimize
+from onepass.graph.trace import program_of
+from onepass.lowering.triton.kernel import emit
+from onepass.report import records
+from onepass.translate.translate import translate
 
 
 def attend(q, k, v):
@@ -38,5 +38,5 @@ def test_and_it_computes_the_right_thing():
     run = torch.compile(attend, backend=onepass_backend, options={"inner": "eager", "executor": "triton"})
     result, exact = run(*inputs()), attend(*(x.double() for x in inputs()))
     own = (attend(*inputs()).double() - exact).abs().max()
-    assert report.reports()[-1].regions[0].ran == "triton"
+    assert records.reports()[-1].regions[0].ran == "triton"
     assert (result.double() - exact).abs().max() <= 1.5 * own

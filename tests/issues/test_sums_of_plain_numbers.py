@@ -5,10 +5,10 @@ import torch
 from torch.nn import functional
 
 import onepass
-from onepass.capture import program_of
-from onepass.egraph.term import reduces, subterms
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.term import reduces, subterms
+from onepass.graph.trace import program_of
+from onepass.translate.translate import translate
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

@@ -6,9 +6,9 @@ Two tiles of scores beside each other do not fit into a thread's registers; thei
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.translate.translate import translate
 from tests.gluon_ahead_of_time import source_of
 
 

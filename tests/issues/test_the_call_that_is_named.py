@@ -2,8 +2,8 @@
 
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 
 def spread(q, k, v):
@@ -15,5 +15,5 @@ def test_a_refusal_names_the_call_that_is_not_understood_and_the_answer_is_right
     inputs = [torch.randn(2, 24, 16) for _ in range(3)]
     run = torch.compile(spread, backend=onepass_backend, options={"inner": "eager"})
     torch.testing.assert_close(run(*inputs), spread(*inputs))
-    (refusal,) = report.reports()[-1].refusals
+    (refusal,) = records.reports()[-1].refusals
     assert refusal.reason.startswith("std at ") and __file__.rsplit("/", 1)[-1] in refusal.reason

@@ -5,12 +5,12 @@ import inspect
 import pytest
 import torch
 
-from onepass.bench.beyond import invariant_points
-from onepass.capture import program_of
-from onepass.lowering.triton_emit import emit
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.bench.beyond_flex import invariant_points
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 BATCH, ROWS, HEADS, WIDTH, POINTS, PAIR = 1, 20, 3, 16, 4, 128
 MANY, FEWER = 48, 80  # heads, and columns of pairs that take less memory than their scores, which are then not stored

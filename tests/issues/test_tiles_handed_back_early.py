@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from onepass.lowering.compat import gluon_missing
+from onepass.lowering.launch.triton_compat import gluon_missing
 from tests.gluon_ahead_of_time import inputs_of, plain, plan_of, source_of
 
 SIZES = {"rows": 256, "columns": 256, "batch": 4, "heads": 128}
@@ -34,7 +34,7 @@ def test_a_fence_stands_between_the_load_and_the_hand_back(kind):
 
 @pytest.mark.skipif(gluon_missing() is not None or not torch.cuda.is_available(), reason="needs a Hopper GPU")
 def test_and_every_run_computes_the_same():
-    from onepass.lowering.gluon_launch import GluonLauncher
+    from onepass.lowering.gluon.launch import GluonLauncher
 
     inputs = [x.cuda() for x in inputs_of("evoformer", 64, **SIZES)]
     plan = plan_of("evoformer", 64, **SIZES)

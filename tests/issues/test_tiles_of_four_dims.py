@@ -7,15 +7,15 @@ from math import prod
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.term import subterms
-from onepass.lowering.default_tiles import default_for
-from onepass.lowering.triton_cubes import leading
-from onepass.lowering.triton_emit import emit, roots
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.tuning import CUBES
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.term import subterms
+from onepass.graph.trace import program_of
+from onepass.lowering.codegen.batched_products import leading
+from onepass.lowering.launch.triton_config import CUBES
+from onepass.lowering.triton.default_config import default_for
+from onepass.lowering.triton.kernel import emit, roots
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 PER_THREAD = 256  # places of a tile that a thread holds
 

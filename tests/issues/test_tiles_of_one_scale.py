@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onepass.lowering import plan
+from onepass.lowering.plan import records
 from tests.gluon_ahead_of_time import plan_of, source_of
 
 FLOAT = np.float32
@@ -28,7 +28,7 @@ def decay_of(before, scale):
 def test_a_scale_is_rounded_before_anything_is_taken_from_it():
     text = source_of(plan_of("bias", 64))[2].text
     assert "level_of(shift" in text and "decay_of(" in text
-    parts = Path(plan.__file__).parent / "gluon_parts.py"
+    parts = Path(records.__file__).parents[1] / "gluon/device_functions.py"
     assert "mul.rn.f32 $0, $1, $2;" in parts.read_text(encoding="utf-8")
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from onepass import rules
-from onepass.backend import onepass_backend
-from onepass.capture import program_of
-from onepass.egraph.normal import normalise
-from onepass.egraph.term import subterms
-from onepass.translate import translate
+from onepass.api.backend import onepass_backend
+from onepass.egraph.derivation.normalize import normalise
+from onepass.egraph.terms.term import subterms
+from onepass.graph.trace import program_of
+from onepass.translate.translate import translate
 
 pytestmark = pytest.mark.usefixtures("fresh")
 LEAST = torch.finfo(torch.float16).min

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from onepass.egraph.ops import const, iota, le, load, logical_and, sum_over, where
-from onepass.egraph.term import Dim, Tensor
-from onepass.lowering import block_map, triton_launch
-from onepass.lowering.build import build_plan
-from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_launch import Launcher, map_name
-from onepass.lowering.tuning import Config
+from onepass.egraph.terms.ops import const, iota, le, load, logical_and, sum_over, where
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.masks import block_map
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton import launch
+from onepass.lowering.triton.launch import Launcher, map_name
 
 ROWS, COLUMNS = 40, 70
 i, j = Dim("i", ROWS), Dim("j", COLUMNS)
@@ -32,7 +33,7 @@ def summed(guard, body):
 def case(request, monkeypatch):
     """The plan of Σ_j (x where the second guard holds) · (1 + Σ_j x where the first does), and its inputs."""
     monkeypatch.setattr(block_map, "LEAST_TILES", 1)
-    monkeypatch.setattr(triton_launch, "pays", lambda *_: True)
+    monkeypatch.setattr(launch, "pays", lambda *_: True)
     first, second = GUARDS[request.param]
     inner = const(1.0) + summed(first, x)
     term = summed(second, where(le(inner, const(0.0)), x, x * const(2.0)))

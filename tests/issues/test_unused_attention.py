@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -20,4 +20,4 @@ def test_what_is_used_is_fused_and_right():
     inputs = [torch.randn(2, 3, 9, 8) for _ in range(3)]
     run = torch.compile(first_head, backend=onepass_backend, options={"strict": True, "inner": "eager"})
     torch.testing.assert_close(run(*inputs), first_head(*inputs), atol=1e-5, rtol=1e-5)
-    assert sum(region.count for r in report.reports() for region in r.regions) == 1
+    assert sum(region.count for r in records.reports() for region in r.regions) == 1

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from onepass.backend import onepass_backend
-from onepass.region_walk import survey
+from onepass.api.backend import onepass_backend
+from onepass.graph.survey import survey
 
 
 def _scaled_input(x, k, v):

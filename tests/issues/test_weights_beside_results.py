@@ -9,16 +9,16 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.egraph.term import subterms
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.gluon_emit import emit
-from onepass.lowering.gluon_launch import fitting, prepare
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_launch import Launcher
-from onepass.lowering.weighing import any_scale
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.egraph.terms.term import subterms
+from onepass.graph.trace import program_of
+from onepass.lowering.analysis.softmax_scaling import any_scale
+from onepass.lowering.gluon.kernel import emit
+from onepass.lowering.gluon.launch import fitting, prepare
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 
 
 def two(q, k, v):

@@ -6,11 +6,11 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.tiled import tiled_results
-from onepass.lowering.triton_launch import Launcher
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.launch import Launcher
+from onepass.translate.translate import translate
 from tests.waste import wasted
 
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")

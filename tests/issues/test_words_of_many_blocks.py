@@ -5,13 +5,13 @@ import os
 import pytest
 import torch
 
-from onepass.capture import program_of
-from onepass.lowering.gluon_bind import bind
-from onepass.lowering.guard_bits import Words, packed, word_plan
-from onepass.lowering.tiled import run_tiled
-from onepass.lowering.triton_launch import build_map
-from onepass.pipeline import optimize_all
-from onepass.translate import translate
+from onepass.compiler.optimize import optimize_all
+from onepass.graph.trace import program_of
+from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.masks.mask_bits import Words, packed, word_plan
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton.launch import build_map
+from onepass.translate.translate import translate
 
 
 def _masked(q, k, v, given):

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import library
 
 import onepass
-from onepass import report
-from onepass.backend import onepass_backend
+from onepass.api.backend import onepass_backend
+from onepass.report import records
 
 
 @library.custom_op("onepass_tests::second_is_written", mutates_args=("into",))
@@ -111,10 +111,10 @@ def _inputs():
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_it_computes_the_same(name, dynamic):
     torch._dynamo.reset()
-    report.forget()
+    records.forget()
     fused = torch.compile(CASES[name], backend=onepass_backend, options={"inner": "eager"}, dynamic=dynamic)
     torch.testing.assert_close(fused(*_inputs()), CASES[name](*_inputs()))
-    assert not any(said.failures for said in report.reports())
+    assert not any(said.failures for said in records.reports())
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("hardtanh", "foreach scores")])

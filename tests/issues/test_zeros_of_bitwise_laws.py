@@ -3,7 +3,7 @@
 import pytest
 
 from onepass import rule
-from onepass.egraph.ops import const
+from onepass.egraph.terms.ops import const
 from onepass.proofs.check import check
 
 

@@ -8,14 +8,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from onepass.egraph.evaluate import evaluate
-from onepass.egraph.mutation import mutants
-from onepass.egraph.ops import const, exp, log, lt, maximum, minimum, sqrt, tanh, var, where
-from onepass.egraph.rule import Rule, variables_of
-from onepass.proofs.cells import Facts, compare
-from onepass.proofs.linear import feasible
-from onepass.proofs.polynomial import ONE, add, exponential, multiply, of_atom, square
-from onepass.proofs.values import EVERY, NEG, REAL
+from onepass.egraph.rewrite.rule import Rule, variables_of
+from onepass.egraph.sampling.mutants import mutants
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, exp, log, lt, maximum, minimum, sqrt, tanh, var, where
+from onepass.proofs.algebra.linear_inequalities import feasible
+from onepass.proofs.algebra.polynomial import ONE, add, exponential, multiply, of_atom, square
+from onepass.proofs.provers.case_analysis import Facts, compare
+from onepass.proofs.provers.extended_reals import EVERY, NEG, REAL
 
 A, B, C = map(var, "abc")
 GRID = [dict(zip("abc", map(np.array, point))) for point in product((-2.0, -0.5, 0.0, 1.0, 3.0, -inf), repeat=3)]

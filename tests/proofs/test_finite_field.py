@@ -4,11 +4,11 @@ from math import inf
 
 import pytest
 
-from onepass.egraph.normal import normalise
-from onepass.egraph.ops import const, exp, iota, le, load, log, mantissa, max_over, rescaled_sum, sum_over, where
-from onepass.egraph.search import search
-from onepass.egraph.term import Dim, Tensor
-from onepass.proofs.finite_field import GENERATOR, NotApplicable, P, Q, agree
+from onepass.egraph.derivation.normalize import normalise
+from onepass.egraph.search.search import search
+from onepass.egraph.terms.ops import const, exp, iota, le, load, log, mantissa, max_over, rescaled_sum, sum_over, where
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.proofs.provers.finite_field import GENERATOR, NotApplicable, P, Q, agree
 from onepass.rules import NORMAL, PHASES
 
 I, J, D, E = Dim("i", 3), Dim("j", 5), Dim("d", 2), Dim("e", 2)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from onepass.proofs import audit
-from onepass.proofs.audit import Assumptions
+from onepass.proofs import rocq_audit
+from onepass.proofs.rocq_audit import Assumptions
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTED = audit.committed()
+LISTED = rocq_audit.committed()
 REALS = ("ClassicalDedekindReals", "Classical_Prop", "FunctionalExtensionality")
 TABLE_ROW = re.compile(r"^\| (`\w+\.\w+`.*?) \| (.*) \|$", re.MULTILINE)
 
@@ -25,7 +25,7 @@ def as_rocq_answers(name: str, assumed: Assumptions) -> str:
     return (
         f"Constant Onepass.{name}\n{name} :\nforall A : Type, A = A\n\n{name} is not universe polymorphic\n"
         f"Arguments {name} {arguments}\n  l%list_scope\n{name} is opaque\nExpands to: Constant Onepass.{name}\n"
-        + (f"Axioms:\n{listed}" if listed else audit.CLOSED + "\n")
+        + (f"Axioms:\n{listed}" if listed else rocq_audit.CLOSED + "\n")
     )
 
 
@@ -38,17 +38,17 @@ def found_as_listed() -> dict[str, Assumptions]:
 
 
 def test_every_theorem_is_listed_and_every_listed_one_is_a_theorem():
-    assert audit.theorems() and sorted(audit.theorems()) == sorted(LISTED.hypotheses)
+    assert rocq_audit.theorems() and sorted(rocq_audit.theorems()) == sorted(LISTED.hypotheses)
 
 
 def test_every_file_is_compiled():
-    assert sorted(audit.modules()) == sorted(path.stem for path in audit.THEORY.glob("*.v"))
+    assert sorted(rocq_audit.modules()) == sorted(path.stem for path in rocq_audit.THEORY.glob("*.v"))
 
 
 def test_files_require_only_files_before_them():
-    for place, module in enumerate(audit.modules()):
-        required = re.findall(r"From Onepass Require Import ([\w ]+)\.", audit.source(module))
-        assert set(" ".join(required).split()) <= set(audit.modules()[:place])
+    for place, module in enumerate(rocq_audit.modules()):
+        required = re.findall(r"From Onepass Require Import ([\w ]+)\.", rocq_audit.source(module))
+        assert set(" ".join(required).split()) <= set(rocq_audit.modules()[:place])
 
 
 def test_only_axioms_of_the_reals_are_allowed():
@@ -58,16 +58,16 @@ def test_only_axioms_of_the_reals_are_allowed():
 def test_theorems_about_monoids_are_closed():
     assert {name.partition(".")[0] for name in LISTED.closed} == {"Monoid", "Homomorphism", "Tupling", "Cascade"}
     for module in ("Monoid", "Homomorphism", "Tupling", "Cascade"):
-        assert "Reals" not in audit.source(module)
+        assert "Reals" not in rocq_audit.source(module)
 
 
 def test_every_hypothesis_is_declared_and_used():
-    assert {word for words in LISTED.hypotheses.values() for word in words} == audit.hypothesis_names()
+    assert {word for words in LISTED.hypotheses.values() for word in words} == rocq_audit.hypothesis_names()
 
 
 def test_readme_states_every_theorem_with_its_hypotheses():
     stated = {}
-    for names, rest in TABLE_ROW.findall((audit.THEORY / "README.md").read_text()):
+    for names, rest in TABLE_ROW.findall((rocq_audit.THEORY / "README.md").read_text()):
         columns = rest.split(" | ")
         hypotheses = tuple(re.findall(r"`(\w+)`", columns[1])) if len(columns) == 3 else ()
         stated |= dict.fromkeys(re.findall(r"`(\w+\.\w+)`", names), hypotheses)
@@ -77,8 +77,8 @@ def test_readme_states_every_theorem_with_its_hypotheses():
 def test_answers_are_read_back():
     found = found_as_listed()
     text = "".join(as_rocq_answers(*item) for item in found.items())
-    assert audit.answered(text, audit.hypothesis_names()) == found
-    assert audit.complaints(found, LISTED) == []
+    assert rocq_audit.answered(text, rocq_audit.hypothesis_names()) == found
+    assert rocq_audit.complaints(found, LISTED) == []
 
 
 @pytest.mark.parametrize("name", ["Monoid.tile", "Softmax.streaming_attention"])
@@ -91,30 +91,30 @@ def test_a_change_is_complained_of(name):
         {"Monoid.new": Assumptions((), ())},
     ]
     for change in changes:
-        assert len(audit.complaints(found | change, LISTED)) == 1
+        assert len(rocq_audit.complaints(found | change, LISTED)) == 1
     del found[name]
-    assert audit.complaints(found, LISTED) == [f"{name} is listed and not proved"]
+    assert rocq_audit.complaints(found, LISTED) == [f"{name} is listed and not proved"]
 
 
 def test_a_closed_theorem_may_not_use_the_reals():
     found = found_as_listed() | {"Monoid.absent": Assumptions(("op_unit_left",), tuple(LISTED.allowed)[:1])}
-    assert len(audit.complaints(found, LISTED)) == 1
-    assert audit.complaints(found, replace(LISTED, closed=LISTED.closed - {"Monoid.absent"})) == []
+    assert len(rocq_audit.complaints(found, LISTED)) == 1
+    assert rocq_audit.complaints(found, replace(LISTED, closed=LISTED.closed - {"Monoid.absent"})) == []
 
 
 @pytest.mark.parametrize("word", ["Admitted.", "Proof. admit. Qed.", "Axiom a : False.", "Parameters x : nat."])
 def test_what_is_unproved_is_refused(word, tmp_path, monkeypatch):
     (tmp_path / "Wrong.v").write_text(f"(* nothing Admitted here *) Theorem t : True. {word}")
     (tmp_path / "Right.v").write_text("(* nothing Admitted here *) Theorem t : True. Proof. exact I. Qed.")
-    monkeypatch.setattr(audit, "THEORY", tmp_path)
-    assert "Theorem t" in audit.source("Right")
-    with pytest.raises(audit.TheoryError, match=r"Wrong\.v says"):
-        audit.source("Wrong")
+    monkeypatch.setattr(rocq_audit, "THEORY", tmp_path)
+    assert "Theorem t" in rocq_audit.source("Right")
+    with pytest.raises(rocq_audit.TheoryError, match=r"Wrong\.v says"):
+        rocq_audit.source("Wrong")
 
 
 def test_an_answer_that_is_not_understood_is_no_success():
-    with pytest.raises(audit.TheoryError, match="not understood"):
-        audit.answered("Constant Onepass.Monoid.tile\nExpands to: x\nSomething new\n", set())
+    with pytest.raises(rocq_audit.TheoryError, match="not understood"):
+        rocq_audit.answered("Constant Onepass.Monoid.tile\nExpands to: x\nSomething new\n", set())
 
 
 def test_checks_run_it():
@@ -127,23 +127,25 @@ TRIED = [(1, 1, False, 4), (1, 0, True, 4), (1, 0, False, 0), (0, 1, True, 0)]
 @pytest.mark.parametrize("apt, sudo, root, runs", TRIED)
 def test_installation_is_tried_twice_and_its_failure_said(apt, sudo, root, runs, monkeypatch):
     there, commands = {"apt-get": apt, "sudo": sudo}, []
-    monkeypatch.setattr(audit.shutil, "which", lambda name: "/bin/x" if there.get(name) else None)
-    monkeypatch.setattr(audit.os, "geteuid", lambda: 0 if root else 1000)
-    monkeypatch.setattr(audit.subprocess, "run", lambda command, **_: commands.append(command))
-    with pytest.raises(audit.TheoryError, match="install Debian's coq"):
-        audit.install()
+    monkeypatch.setattr(rocq_audit.shutil, "which", lambda name: "/bin/x" if there.get(name) else None)
+    monkeypatch.setattr(rocq_audit.os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(rocq_audit.subprocess, "run", lambda command, **_: commands.append(command))
+    with pytest.raises(rocq_audit.TheoryError, match="install Debian's coq"):
+        rocq_audit.install()
     assert len(commands) == runs and all((command[0] == "sudo") != root for command in commands)
 
 
 def test_what_is_there_is_not_installed(monkeypatch):
-    monkeypatch.setattr(audit.shutil, "which", lambda name: "/bin/x")
-    monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: pytest.fail("nothing was missing"))
-    audit.install()
+    monkeypatch.setattr(rocq_audit.shutil, "which", lambda name: "/bin/x")
+    monkeypatch.setattr(rocq_audit.subprocess, "run", lambda *_, **__: pytest.fail("nothing was missing"))
+    rocq_audit.install()
 
 
 def test_the_provers_discharge_the_hypotheses_of_the_theory():
-    """proofs/theorems.py maps names such as "Cascade.cascade_stream" to the hypotheses that are discharged, by name."""
-    theorems = pytest.importorskip("onepass.proofs.theorems").THEOREMS
+    """provers/theorems.py maps names such as "Cascade.cascade_stream" to the hypotheses that are discharged, by
+    name.
+    """
+    theorems = pytest.importorskip("onepass.proofs.provers.theorems").THEOREMS
     assert theorems and {name: set(theorems[name]) for name in theorems} == {
         name: set(LISTED.hypotheses.get(name, ("no such theorem",))) for name in theorems
     }

@@ -1,0 +1,1 @@
+"""Why two terms are equal: normal forms, derivations, certificates, and the ledger of proved rules."""

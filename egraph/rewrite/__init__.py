@@ -1,0 +1,1 @@
+"""What a rule is: guards, patterns, matching, and the decorator `@rule`."""

@@ -1,0 +1,229 @@
+"""Classes of operations and monoids that laws may ask for, as a table; a test holds each row to the meanings of
+egraph/terms/ops.py.
+
+Increasing: f(x) is defined for every x up to ±∞ and never falls as x grows; decreasing: never rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from string import Formatter
+
+from ..terms.addends import absorbs
+from ..terms.affine import bounds
+from ..terms.ops import term, within_range
+from ..terms.term import FLOATS, AttributeVariable, Dim, Term, TermError, all_dims, rename_dims
+
+OPERATION_OF = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+"""What a monoid folds with, where that is an operation of terms."""
+
+MONOID_NAMES = (*OPERATION_OF, "rescaled")  # every one is associative and commutative, by being a monoid here
+
+CLASSES = {
+    "increasing": ("exp", "exp2", "tanh", "sigmoid", "erf", "floor"),
+    "decreasing": ("neg",),
+    "commutative": ("add", "mul", "maximum", "minimum", "and", "or", "eq", *MONOID_NAMES),
+    "associative": ("add", "mul", "maximum", "minimum", "and", "or", *MONOID_NAMES),
+    "idempotent": ("maximum", "minimum", "and", "or", "max", "min", "any", "all"),
+}
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`kind` is a key of GUARDS; operands are pattern terms, dims or plain values."""
+
+    kind: str
+    operands: tuple
+
+    def __post_init__(self):
+        if self.kind not in GUARDS:
+            raise TermError(f"unknown guard {self.kind!r}")
+        if len(self.operands) != GUARDS[self.kind].arity:
+            raise TermError(f"guard {self.kind!r} takes {GUARDS[self.kind].arity} operands, not {len(self.operands)}")
+
+    def __str__(self) -> str:
+        return GUARDS[self.kind].says.format(*self.operands)
+
+
+@dataclass(frozen=True)
+class GuardRow:
+    """`holds` gets the operands as bound; `facts` gives egglog facts from operand names, None if it has none."""
+
+    says: str
+    holds: Callable[..., bool]
+    facts: Callable[..., list[str]] | None
+
+    @property
+    def arity(self) -> int:
+        """How many operands it is about: those that its sentence names."""
+        return len({name for _, name, _, _ in Formatter().parse(self.says) if name})
+
+
+def _literal(x: Term):
+    return x.attrs[0] if x.op == "const" else None
+
+
+def _compares(test: Callable[[float], bool]) -> Callable[[Term], bool]:
+    return lambda x: _literal(x) is not None and test(_literal(x))
+
+
+def _in_range(x: Term, size: Term) -> bool:
+    low, high = bounds(x)
+    limit = _literal(size)
+    return limit is not None and low is not None and high is not None and 0 <= low and high < limit
+
+
+def _within(x: Term, dtype: str) -> bool:
+    return x.op == "const" and dtype in FLOATS and bool(within_range(float(x.attrs[0]), dtype))
+
+
+def read_as(x: Term) -> str:
+    """What a term reads, and where, whatever its dims are called."""
+    names = {d: Dim(f"dim {n}", d.size) for n, d in enumerate(all_dims(x))}
+    return str(rename_dims(x, names))
+
+
+GUARDS = {
+    "independent": GuardRow(
+        "{0} does not depend on {1}",
+        lambda x, dim: dim not in x.dims,
+        lambda x, dim: [f"(= dims_{x} (free {x}))", f"(= 0 (& dims_{x} {dim}))"],
+    ),
+    "depends": GuardRow(
+        "{0} depends on {1}",
+        lambda x, dim: dim in x.dims,
+        None,
+    ),
+    "constant": GuardRow("{0} is a constant", lambda x: x.op == "const", lambda x: [f"(= {x} (const value_{x}))"]),
+    "not_constant": GuardRow("{0} is not a constant", lambda x: x.op != "const", None),
+    "positive": GuardRow(
+        "{0} > 0",
+        _compares(lambda v: v > 0 and isfinite(v)),
+        lambda x: [f"(= {x} (const value_{x}))", f"(> value_{x} 0.0)"],
+    ),
+    "nonzero": GuardRow(
+        "{0} ≠ 0",
+        _compares(lambda v: v != 0 and isfinite(v)),
+        lambda x: [f"(= {x} (const value_{x}))", f"(!= value_{x} 0.0)"],
+    ),
+    "in_range": GuardRow("0 ≤ {0} < {1}", _in_range, None),
+    "integer": GuardRow("{0} is an integer", lambda x: x.dtype == "int64", None),
+    "has_dtype": GuardRow(
+        "{0} has dtype {1}", lambda x, dtype: x.dtype == dtype, lambda x, dtype: [f"(dtype {x} {dtype})"]
+    ),
+    "float_dtype": GuardRow(
+        "{0} is a floating dtype", lambda d: d in ("float16", "bfloat16", "float32", "float64"), None
+    ),
+    "apart": GuardRow(
+        "{0} and {1} are not read alike",
+        lambda x, y: read_as(x) != read_as(y),
+        lambda x, y: [f"(read {x} text_{x})", f"(read {y} text_{y})", f"(!= text_{x} text_{y})"],
+    ),
+    "not_absorbed": GuardRow("rounding {0} to {1} absorbs no addend", lambda x, dtype: not absorbs(x, dtype), None),
+    "within": GuardRow("{0} is within the range of {1}", _within, None),
+    "rank": GuardRow("{0} has {1} to {2} dims", lambda x, least, most: least <= len(x.dims) <= most, None),
+    "size_at_most": GuardRow("|{0}| ≤ {1}", lambda d, most: isinstance(d.size, int) and d.size <= most, None),
+    "divisible": GuardRow("{1} divides |{0}|", lambda d, n: isinstance(d.size, int) and d.size % n == 0, None),
+    "operation_of": GuardRow("{0} is the operation of {1}", lambda f, m: OPERATION_OF.get(m) == f, None),
+    **{name: GuardRow(f"{{0}} is {name}", members.__contains__, None) for name, members in CLASSES.items()},
+}
+CLASS_GUARDS = ("operation_of", *CLASSES)  # about operators and monoids alone: decided as soon as those are known
+
+
+def independent(x: Term, of: Dim | str) -> Guard:
+    """x does not depend on the dim."""
+    return Guard("independent", (x, Dim(of) if isinstance(of, str) else of))
+
+
+def depends(x: Term, on: Dim | str) -> Guard:
+    """x does depend on the dim (for directed simplification only: not monotone, so never in the e-graph)."""
+    return Guard("depends", (x, Dim(on) if isinstance(on, str) else on))
+
+
+def constant(x: Term) -> Guard:
+    """x is a literal."""
+    return Guard("constant", (x,))
+
+
+def not_constant(x: Term) -> Guard:
+    """x is anything but a literal (for directed simplification only)."""
+    return Guard("not_constant", (x,))
+
+
+def positive(x: Term) -> Guard:
+    """x is a literal, finite and > 0."""
+    return Guard("positive", (x,))
+
+
+def nonzero(x: Term) -> Guard:
+    """x is a literal, finite and ≠ 0."""
+    return Guard("nonzero", (x,))
+
+
+def in_range(x: Term, size) -> Guard:
+    """0 <= x < size is known from the sizes of the dims in the integer term x."""
+    return Guard("in_range", (x, term(size)))
+
+
+def integer(x: Term) -> Guard:
+    """x is an integer term."""
+    return Guard("integer", (x,))
+
+
+def has_dtype(x: Term, dtype) -> Guard:
+    """x has this dtype (a name or an AttributeVariable); the search knows it of tensors as they are stored."""
+    return Guard("has_dtype", (x, dtype))
+
+
+def float_dtype(dtype) -> Guard:
+    """An AttributeVariable stands for a floating dtype."""
+    return Guard("float_dtype", (dtype,))
+
+
+def apart(x: Term, y: Term) -> Guard:
+    """x and y are no places of one tensor that are read alike, as those of a distance between its own rows are."""
+    return Guard("apart", (x, y))
+
+
+def within(x: Term, dtype) -> Guard:
+    """x is a literal that the floating dtype (a name or an AttributeVariable) has room for: no cast makes it ±∞."""
+    return Guard("within", (x, dtype))
+
+
+def not_absorbed(x: Term, dtype) -> Guard:
+    """x is no sum in which a rounding to the dtype may absorb an addend (for directed simplification only)."""
+    return Guard("not_absorbed", (x, dtype))
+
+
+def rank(x: Term, least: int, most: int) -> Guard:
+    """x depends on so many dims."""
+    return Guard("rank", (x, least, most))
+
+
+def size_at_most(dim: Dim | str, most: int) -> Guard:
+    """The dim's size is known and at most this."""
+    return Guard("size_at_most", (Dim(dim) if isinstance(dim, str) else dim, most))
+
+
+def divisible(dim: Dim | str, by: int) -> Guard:
+    """The dim's size is known and a multiple of this."""
+    return Guard("divisible", (Dim(dim) if isinstance(dim, str) else dim, by))
+
+
+def operation_of(f: AttributeVariable, monoid: AttributeVariable) -> Guard:
+    """The operator is what the monoid folds with."""
+    return Guard("operation_of", (f, monoid))
+
+
+def _class_guard(name: str):
+    def guard(variable: AttributeVariable) -> Guard:
+        return Guard(name, (variable,))
+
+    guard.__name__ = name
+    guard.__doc__ = f"The operator or monoid is {name}: see CLASSES in guard.py."
+    return guard
+
+
+increasing, decreasing, commutative, associative, idempotent = map(_class_guard, CLASSES)

@@ -1,0 +1,110 @@
+"""Mutants of a rule: one small change each, such as a typing mistake would make. Most are wrong laws.
+
+Tests use them to see that the testers bite: every shipped rule has a mutant that is refuted. Public as
+`onepass.testing.mutants`; no mutant is well-formed only by accident, ill-formed ones are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..rewrite.rule import Rule, refuse_bad
+from ..terms.ops import const, make, var
+from ..terms.term import Dim, Term, TermError, all_dims, subterms
+
+NOT_COMMUTATIVE = ("sub", "div", "pow", "floordiv", "mod", "lt", "le", "scaled", "where")
+NEIGHBOURS = {
+    "add": "sub", "sub": "add", "mul": "add", "div": "mul", "and": "or", "or": "and", "lt": "le", "le": "lt",
+    "maximum": "minimum", "minimum": "maximum", "floordiv": "mod", "mod": "floordiv", "exp": "neg",
+}  # fmt: skip
+OTHER_MONOID = {"sum": "max", "max": "min", "min": "max", "prod": "sum", "any": "all", "all": "any"}
+
+
+def mutants(rule: Rule) -> Iterator[Rule]:
+    """Well-formed rules that differ from the given one in one place, each named after what was changed."""
+    seen = {(rule.left, rule.right, rule.guards)}
+    for what, changed in _changes(rule):
+        mutant = replace(changed, name=f"{rule.name} with {what}")
+        key = mutant.left, mutant.right, mutant.guards
+        try:
+            refuse_bad(mutant)
+        except TermError:
+            continue
+        if key not in seen:
+            seen.add(key)
+            yield mutant
+
+
+def _changes(rule: Rule) -> Iterator[tuple[str, Rule]]:
+    for number, guard in enumerate(rule.guards):
+        yield f"no guard «{guard}»", replace(rule, guards=rule.guards[:number] + rule.guards[number + 1 :])
+    for what, right in _changed_terms(rule.right):
+        yield f"{what} on the right", replace(rule, right=right)
+    for what, left in _changed_terms(rule.left):
+        yield f"{what} on the left", replace(rule, left=left)
+
+
+def _changed_terms(root: Term) -> Iterator[tuple[str, Term]]:
+    """The term with one occurrence changed."""
+    for node, again in _places(root):
+        for what, new in _changed_nodes(node, all_dims(root), _variables(root)):
+            try:
+                yield what, again(new())
+            except TermError:
+                continue
+
+
+def _places(root: Term):
+    """Every occurrence of a subterm with a function that puts another one in its place, the root first."""
+    yield root, lambda new: new
+    for number, argument in enumerate(root.args):
+        for node, again in _places(argument):
+
+            def put(new, number=number, again=again):
+                args = (*root.args[:number], again(new), *root.args[number + 1 :])
+                return make(root.op, args, root.attrs)
+
+            yield node, put
+
+
+def _variables(root: Term) -> list[Term]:
+    return [n for n in subterms(root) if n.op == "var"]
+
+
+def _changed_nodes(node: Term, dims: list[Dim], variables: list[Term]):
+    """Descriptions of changes with functions that make them (they may raise TermError)."""
+    args = node.args
+    if node.op == "var":
+        name, dtype = node.attrs
+        yield f"another variable for one {name}", lambda: var(f"{name}_other", dtype)
+        for other in variables:
+            if other is not node and other.attrs[1] == dtype:
+                yield f"{other} for one {name}", lambda other=other: other
+    if node.op in NOT_COMMUTATIVE:
+        swapped = (*args[:-2], args[-1], args[-2])
+        yield f"the operands of {node.op} swapped", lambda: make(node.op, swapped, node.attrs)
+    if node.op == "reduce":
+        yield from _changed_reductions(node, dims)
+    if node.op == "const":
+        yield f"another constant than {node}", lambda: const(_other(node.attrs[0]))
+    if node.op in NEIGHBOURS:
+        yield f"{NEIGHBOURS[node.op]} for {node.op}", lambda: make(NEIGHBOURS[node.op], args, node.attrs)
+    if args and node.op not in ("load", "reduce"):
+        yield f"no {node.op}", lambda: args[-1]
+
+
+def _changed_reductions(node: Term, dims: list[Dim]):
+    monoid, dim = node.attrs
+    if monoid in OTHER_MONOID:
+        yield f"{OTHER_MONOID[monoid]} for {monoid}", lambda: make("reduce", node.args, (OTHER_MONOID[monoid], dim))
+    for other in dims:
+        if other != dim:
+            yield f"{other} for {dim}", lambda other=other: make("reduce", node.args, (monoid, other))
+    yield f"no reduction over {dim}", lambda: node.args[0]
+
+
+def _other(value):
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if value - value == 0 else type(value)(0)

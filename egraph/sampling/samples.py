@@ -1,0 +1,281 @@
+"""Concrete, hostile instances of a rule, drawn by a chooser that the caller gives: Hypothesis or a random generator.
+
+A variable may depend on every dim that the guards do not forbid, whatever its annotation says: that is what the matcher
+would accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, isfinite, prod
+from random import Random
+
+import numpy as np
+
+from ..rewrite.guard import GUARDS, Guard
+from ..rewrite.match import holds, instantiate, match
+from ..rewrite.pattern_expansion import Reading, readings
+from ..rewrite.pattern_rule import MOST_READINGS, PatternRule
+from ..rewrite.rule import Rule, variables_of
+from ..terms.ops import MONOIDS, const, iota, le, load, scaled
+from ..terms.term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError, all_dims, subterms
+from .function_edges import RANGES, around, edges_of, edges_of_cast
+
+PLAIN = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.75, 0.1, -0.3, 3.7)
+PROFILES = {  # what the elements of one tensor are drawn from; the first of each is where shrinking goes
+    "plain": PLAIN,
+    "large": tuple(50 * x for x in PLAIN),
+    "ties": (1.0, 2.0),
+    "zeros": (0.0, -0.0),
+    "tiny": (1e-30, -1e-30, 3e-31),
+}
+ABSENT = "one absent"  # a plain tensor with one -∞: a masked score
+MANTISSAS = "random mantissas"  # numbers that fill a float64, for rules that claim equal bits
+LONGEST = 24  # values drawn for one tensor
+FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf)
+INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
+INTEGERS = range(-3, 7)
+SIZES = (1, 2, 2, 3, 3)
+JUMPS = ("floor", "floordiv", "mod", "log", "log2", "log1p")  # have edges over the reals; those of exp are of a dtype
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
+FURTHER = "none of the rule's own: a law holds along every other dim, too"
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A rule with values for its variables: both sides as terms, the arrays they load, what each variable became."""
+
+    rule: Rule | PatternRule
+    left: Term
+    right: Term | TermError
+    arrays: dict[str, np.ndarray]
+    binding: dict[str, object]
+
+    @property
+    def further(self) -> tuple[Dim, ...]:
+        """The dims that no variable of the rule stands for: laws hold pointwise along every other dim, too."""
+        named = [v for v in self.binding.values() if isinstance(v, Dim)]
+        sides = [side for side in (self.left, self.right) if isinstance(side, Term)]
+        return tuple(d for d in dict.fromkeys(d for side in sides for d in all_dims(side)) if d not in named)
+
+    def __str__(self) -> str:
+        shown = dict(self.binding)
+        heads = {name: name for name in self.arrays}
+        for name, value in self.binding.items():  # a variable that is a tensor of its name is said with its elements
+            if isinstance(value, Term) and value.op == "load" and value.attrs[0].name == name in heads:
+                heads[name] = str(shown.pop(name))
+        lines = [f"{n} = {v.size if isinstance(v, Dim) else v}" for n, v in sorted(shown.items())]
+        lines += [f"{heads[name]} = {a.tolist()}" for name, a in sorted(self.arrays.items())]
+        return "\n".join([*lines, *(f"dim {d.name} = {d.size}, {FURTHER}" for d in self.further)])
+
+
+def drawn_instance(rule: Rule | PatternRule, choose: Callable, array: Callable) -> Instance | None:
+    """An instance whose left side matches under every guard, or None; the right side may turn out to mean nothing."""
+    if isinstance(rule, PatternRule):
+        return _drawn_application(rule, choose, array)
+    sampler = Sampler(rule, choose, array)
+    left = _instantiated(rule.left, sampler.binding())
+    found = match(rule.left, left) if isinstance(left, Term) else None
+    if found is None or not all(holds(g, found) for g in rule.guards):
+        return None
+    return Instance(rule, left, _instantiated(rule.right, found), sampler.arrays, found)
+
+
+def _drawn_application(rule: PatternRule, choose: Callable, array: Callable) -> Instance | None:
+    """An instance of some reading of the pattern, matched by the pattern itself, with one of its right sides."""
+    reading = choose(_readings(rule))
+    declared = tuple((name, kind) for name, kind in rule.variables if name in variables_of(reading.left))
+    plain = Rule(rule.name, rule.law, reading.left, reading.left, declared, reading.guards, False, rule.exact)
+    drawn = drawn_instance(plain, choose, array)
+    applied = () if drawn is None else rule.applications(drawn.left)
+    found = [a for a in applied if isinstance(a.result, Term) and a.result is not drawn.left]
+    if not found:
+        return None
+    chosen = choose(found)
+    return Instance(rule, drawn.left, chosen.result, drawn.arrays, chosen.binding)
+
+
+@lru_cache(64)
+def _readings(rule: PatternRule) -> list[Reading]:
+    """The readings that are sampled; of very many, every so-manieth of the first thousands."""
+    found = list(readings(rule.left, rule.guards, 64 * MOST_READINGS))
+    return found[:: max(1, len(found) // MOST_READINGS)]
+
+
+def _instantiated(pattern: Term, binding) -> Term | TermError:
+    try:
+        return instantiate(pattern, binding)
+    except TermError as error:
+        return error
+
+
+@lru_cache(256)
+def profiles_of(rule: Rule | PatternRule) -> dict[str, tuple[float, ...]]:
+    """PROFILES, and the numbers around the rule's own constants and around the edges of its functions, if any."""
+    rights = rule.rights if isinstance(rule, PatternRule) else (rule.right,)
+    nodes = [n for side in (rule.left, *rights) if isinstance(side, Term) for n in subterms(side)]
+    numbers = [float(n.attrs[0]) for n in nodes if n.op == "const"]
+    numbers += edges_of(n.op for n in nodes if n.op in JUMPS)
+    targets = [n.attrs[0] if isinstance(n.attrs[0], str) else "float16" for n in nodes if n.op == "cast"]
+    numbers += [x for target in targets for x in edges_of_cast(target)]
+    own = tuple(x for x in (*(n for n in numbers if isfinite(n)), *around(numbers)) if x not in PLAIN)
+    return {**PROFILES, "edges": own} if own else PROFILES
+
+
+def kinds_of(profiles: dict[str, tuple[float, ...]], not_finite: Sequence[str] = ()) -> tuple[str, ...]:
+    """What an array may be made of, with weights: a profile, or what is put among plain numbers."""
+    return ("plain", "plain", "plain", *profiles, *["edges"] * 2 * ("edges" in profiles), *not_finite)
+
+
+def _around_integers(rule: Rule) -> tuple[int, ...]:
+    """The rule's own integers and their neighbours, where these are not among the small ones."""
+    values = [n.attrs[0] for side in (rule.left, rule.right) for n in subterms(side) if n.op == "const"]
+    near = {v + step for v in values if type(v) is int for step in (-1, 0, 1)}
+    return tuple(sorted(near - set(INTEGERS)))
+
+
+def random_instance(rule: Rule, generator: Random) -> Instance | None:
+    """`drawn_instance` by a random generator: what a prover without Hypothesis uses."""
+    usual = [MANTISSAS] * 8 if rule.exact == "bitwise" else []
+    profiles = profiles_of(rule)
+
+    def array(shape: tuple[int, ...], finite: bool) -> np.ndarray:
+        profile = generator.choice([*usual, *kinds_of(profiles, () if finite else (ABSENT,))])
+        values = np.array([generator.choice(profiles.get(profile, PLAIN)) for _ in range(prod(shape))], dtype=float)
+        if profile == MANTISSAS:
+            values = np.array([generator.uniform(-4.0, 4.0) for _ in range(prod(shape))], dtype=float)
+        if profile == ABSENT and values.size:
+            values[generator.randrange(values.size)] = -inf
+        return values.reshape(shape)
+
+    return drawn_instance(rule, generator.choice, array)
+
+
+class Sampler:
+    """Draws one binding: dims, attributes, literals, then terms that load arrays.
+
+    choose: one element of a sequence; array: float64 values of (shape, finite), hostile ones among them.
+    """
+
+    def __init__(self, rule: Rule, choose: Callable, array: Callable):
+        self.rule, self.choose, self.array = rule, choose, array
+        self.arrays: dict[str, np.ndarray] = {}
+        self.restriction = rule.restriction
+        self.scores = variables_under_exponents(rule.left)
+        self.pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
+        self.implied = _implied_dtypes(rule.left)
+        self.integers = (*INTEGERS, *_around_integers(rule))
+        self.bound: dict[str, object] = {}
+
+    def binding(self) -> dict[str, object]:
+        self._draw_dims()
+        kinds = {name: kind.split() for name, kind in self.rule.variables}
+        for name in kinds:
+            if name not in self.pattern:
+                self.bound[name] = self._attribute(name, kinds[name])
+        literal = [name for name in self.pattern if self._is_literal(name, kinds.get(name, []))]
+        for name in literal:
+            self.bound[name] = self._literal(name)
+        for name in self.pattern:
+            if name not in literal:
+                self.bound[name] = self._term(name)
+        return self.bound
+
+    def _draw_dims(self) -> None:
+        names = sorted(n for n in variables_of(self.rule.left) if n.startswith("dim "))
+        for name in names:
+            self.bound[name] = Dim(name.removeprefix("dim "), self.choose(SIZES))
+        if len(names) > 1 and self.choose([False] * 7 + [True]):
+            self.bound[names[1]] = self.bound[names[0]]  # two variables may stand for one dim
+        other = max((n.removeprefix("dim ") for n in names if n.startswith("dim r")), default="") + "r"
+        self.batch = Dim(other, self.choose((1, 2)))  # laws hold pointwise in every dim they do not mention
+
+    def _guards(self, kind: str, name: str) -> list[Guard]:
+        about = (self.pattern.get(name), AttributeVariable(name))
+        return [g for g in self.rule.guards if g.kind == kind and g.operands[0] in about]
+
+    def _attribute(self, name: str, kind: list[str]):
+        if "monoid" in kind:
+            return self.choose(list(MONOIDS))
+        return self.choose(DTYPES[:4] if self._guards("float_dtype", name) else DTYPES)
+
+    def _is_literal(self, name: str, kind: list[str]) -> bool:
+        if any(self._guards(k, name) for k in ("constant", "positive", "nonzero")) or self._is_bound_of_range(name):
+            return True
+        return "constant" in kind and self.choose((False, True))
+
+    def _is_bound_of_range(self, name: str) -> bool:
+        return any(g.kind == "in_range" and g.operands[1] is self.pattern[name] for g in self.rule.guards)
+
+    def _literal(self, name: str) -> Term:
+        values = INTEGER_LITERALS if self.pattern[name].attrs[1] == "int64" else FLOAT_LITERALS
+        tests = [GUARDS[k].holds for k in ("positive", "nonzero") if self._guards(k, name)]
+        if self.restriction.literals_positive or self._is_bound_of_range(name):
+            tests.append(GUARDS["positive"].holds)
+        return const(self.choose([v for v in values if all(test(const(v)) for test in tests)]))
+
+    def _dims(self, name: str) -> tuple[Dim, ...]:
+        every = dict.fromkeys(v for v in (*self.bound.values(), self.batch) if isinstance(v, Dim))
+        forbidden = {instantiate(g.operands[1], self.bound) for g in self._guards("independent", name)}
+        needed = {instantiate(g.operands[1], self.bound) for g in self._guards("depends", name)}
+        chance = [False, True, True, True, True]
+        return tuple(d for d in every if d not in forbidden and (d in needed or self.choose(chance)))
+
+    def _dtype(self, name: str) -> str:
+        for guard in self._guards("has_dtype", name):
+            return instantiate(guard.operands[1], self.bound)
+        monoids = [v for v in self.bound.values() if isinstance(v, str) and v in MONOIDS]
+        declared = self.pattern[name].attrs[1]
+        if declared == "any" and name in self.implied:
+            return self.implied[name]
+        if declared == "any" and monoids:
+            return {"bool": "bool", PAIR: PAIR}.get(MONOIDS[monoids[0]].dtype, "float32")
+        return "float32" if declared == "any" else declared
+
+    def _term(self, name: str) -> Term:
+        for guard in self._guards("in_range", name):
+            largest = instantiate(guard.operands[1], self.bound).attrs[0]
+            return iota(Dim(f"{name}_range", self.choose(range(1, largest + 1))))
+        dims, dtype = self._dims(name), self._dtype(name)
+        if dtype == PAIR:
+            return scaled(self._load(f"{name}_scale", dims, "float32"), self._load(f"{name}_weight", dims, "float32"))
+        if dtype == "int64" and dims and self.choose((False, True)):
+            return iota(dims[0]) * const(self.choose((1, 2, 3))) + const(self.choose((0, 1, 2)))
+        if dtype == "bool" and len(dims) > 1 and self.choose((False, True)):
+            return le(iota(dims[1]), iota(dims[0]))
+        return self._load(name, dims, dtype)
+
+    def _load(self, name: str, dims: tuple[Dim, ...], dtype: str) -> Term:
+        shape = tuple(d.size for d in dims)
+        if dtype in FLOATS:
+            restricted = self.restriction
+            finite = restricted.scores_finite if name in self.scores else restricted.values_finite
+            drawn = self.array(shape, finite)
+            largest = RANGES[dtype].largest if dtype in RANGES else inf  # no tensor of the dtype holds a larger number
+            self.arrays[name] = np.where(np.isinf(drawn), drawn, np.clip(drawn, -largest, largest))
+        else:
+            element = (False, True) if dtype == "bool" else self.integers
+            values = [self.choose(element) for _ in range(int(np.prod(shape)))]
+            self.arrays[name] = np.array(values, dtype=bool if dtype == "bool" else np.int64).reshape(shape)
+        return load(Tensor(name, dtype, shape), *map(iota, dims))
+
+
+def _implied_dtypes(left: Term) -> dict[str, str]:
+    """The dtype of each variable that is an operand of logic, or folded by a monoid of one dtype."""
+    found = {}
+    for node in subterms(left):
+        monoid = MONOIDS.get(node.attrs[0]) if node.op == "reduce" and isinstance(node.attrs[0], str) else None
+        kind = "bool" if node.op in ("and", "or", "not") else monoid.dtype if monoid else "same"
+        found |= {a.attrs[0]: kind for a in node.args if a.op == "var" and kind != "same"}
+    return found
+
+
+def variables_under_exponents(left: Term) -> set[str]:
+    """Names of the variables that are exponentiated: scores, for which -∞ means absent; the others are values.
+
+    The first operand of `scaled` is an exponent: ⟨s, w⟩ means w · e^s.
+    """
+    exponents = (n.args[0] for n in subterms(left) if n.op in ("exp", "exp2", "scaled"))
+    return set().union(*map(variables_of, exponents))

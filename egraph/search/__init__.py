@@ -1,0 +1,1 @@
+"""The cheapest equal term: e-graph, cost, extraction."""

@@ -1,0 +1,108 @@
+"""Pattern rules brought to one region: as the ordinary rules they amount to, or as equations about its own subterms.
+
+What the pattern's readings cannot say (code, too many choices, guards without a form in the e-graph) is matched on the
+subterms of the normalised region; each result, once verified, is a rule without variables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..derivation.certificate import CertificateError
+from ..rewrite.match import Binding
+from ..rewrite.pattern_rule import Declined, PatternRule
+from ..rewrite.pattern_semantics import matched_by
+from ..rewrite.rule import Rule
+from ..terms.term import Term, subterms
+from .engine import EngineError, rule_text
+
+MOST_INSTANCES = 100  # of one rule in one region
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An equation about one region, and why it holds: the rule and the values of its variables."""
+
+    rule: Rule
+    origin: PatternRule
+    binding: Binding
+
+    def verify(self) -> None:
+        """Decides pattern, guards and right side again, by the meaning of patterns. Raises CertificateError."""
+        if not matched_by(self.origin.left, self.rule.left, self.binding):
+            raise CertificateError(0, f"{self.rule.name}: {self.rule.left} does not match {self.origin.left}")
+        if not self.origin.allows(self.binding):
+            raise CertificateError(0, f"{self.rule.name}: a guard of {self.origin} does not hold")
+        if not any(self.rule.right in self.origin.results(right, self.binding) for right in self.origin.rights):
+            raise CertificateError(0, f"{self.rule.name}: {self.rule.right} is no right side of {self.origin}")
+
+
+@dataclass
+class Grounded:
+    """Ordinary rules, equations about the region among them, and how often each rule declined for which reason."""
+
+    rules: tuple[Rule, ...] = ()
+    declined: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+def ground(given: Sequence[Rule | PatternRule], regions: Sequence[Term], device=None) -> Grounded:
+    """The given rules for the terms of a region, in normal form, on a type of device (a name, or None: not known).
+
+    Raises RuleError where the code of a right side fails, CertificateError where it cannot be verified.
+    """
+    rules, declined = [], {}
+    for each in given:
+        if isinstance(each, Rule):
+            rules.append(each)
+        elif each.device not in (None, device):
+            declined[each.name] = {f"it is for {each.device} only": 1}
+        elif readable(each):
+            rules += each.rules
+        else:
+            found, reasons = _instances(each, regions)
+            rules += [instance.rule for instance in found]
+            if reasons:
+                declined[each.name] = dict(reasons)
+    return Grounded(tuple(rules), declined)
+
+
+def readable(rule: PatternRule) -> bool:
+    """Whether the ordinary rules that a pattern rule amounts to can be searched."""
+    try:
+        return rule.rules is not None and all(rule_text(r, "user") for r in rule.rules)
+    except EngineError:
+        return False
+
+
+def _instances(origin: PatternRule, regions: Sequence[Term]) -> tuple[list[Instance], Counter]:
+    found: dict[tuple[Term, Term], Instance] = {}
+    declined: Counter = Counter()
+    for node in dict.fromkeys(node for region in regions for node in subterms(region)):
+        for application in origin.applications(node) if node.dtype != "int64" else ():
+            result = application.result
+            why = result.reason if isinstance(result, Declined) else _misfit(node, result)
+            if why:
+                declined[why] += 1
+            elif result is not node and (node, result) not in found:
+                if len(found) == MOST_INSTANCES:
+                    declined[f"more than {MOST_INSTANCES} instances in one region"] += 1
+                    return list(found.values()), declined
+                rule = _equation(origin, len(found) + 1, node, result)
+                found[node, result] = Instance(rule, origin, application.binding)
+                found[node, result].verify()
+    return list(found.values()), declined
+
+
+def _equation(origin: PatternRule, number: int, left: Term, right: Term) -> Rule:
+    name = f"{origin.name} #{number}"
+    return Rule(name, origin.law, left, right, (), (), False, origin.exact, origin.source, origin.trusted)
+
+
+def _misfit(left: Term, right: Term) -> str:
+    """Why one term cannot stand for the other, whatever the rule's author thinks."""
+    if left.dtype != right.dtype and "float" not in (left.dtype, right.dtype):
+        return f"the right side is {right.dtype}, the left side {left.dtype}"
+    extra = sorted(d.name for d in right.dims - left.dims)
+    return f"the right side depends on {', '.join(extra)}, the left side does not" if extra else ""

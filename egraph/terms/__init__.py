@@ -1,0 +1,1 @@
+"""What a program is: terms over named dimensions, operations and their meanings, sizes, printing."""

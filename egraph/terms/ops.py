@@ -1,0 +1,314 @@
+"""The operations: one row each, with arity, dtype rule and meaning in float64 (the only specification).
+
+Cost, capture and emission are separate tables keyed by these names; a test checks that each is total. Meanings take
+numpy arrays that broadcast over the named dims; of a float cast only the overflow is modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from numbers import Real
+
+import numpy as np
+
+from .term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation. `arity` None means any number of arguments; `dtype` is a rule of _DTYPE_RULES."""
+
+    name: str
+    arity: int | None
+    dtype: str
+    meaning: Callable | None = None
+    attributes: tuple[type, ...] = ()
+
+
+@dataclass(frozen=True)
+class Monoid:
+    """What a reduce folds with. `fold(array, axis)` keeps the axis; the identity is the absent element."""
+
+    name: str
+    identity: object
+    fold: Callable
+    dtype: str = "same"
+
+
+def _fold_rescaled(state, axis):
+    scale, mantissa = np.broadcast_arrays(*state)
+    top = np.max(scale, axis=axis, keepdims=True)
+    present = np.where(np.isneginf(scale), 0.0, mantissa * np.exp(scale - top))  # scale -inf: an absent element
+    return top, np.sum(present, axis=axis, keepdims=True)
+
+
+def _mantissa(state):
+    scale, mantissa = np.broadcast_arrays(*state)
+    return np.where(np.isneginf(scale), np.nan, mantissa)  # nothing was present: there is no mantissa (as 0/0)
+
+
+MONOIDS = {
+    m.name: m
+    for m in (
+        Monoid("sum", 0.0, lambda x, axis: np.sum(x, axis=axis, keepdims=True)),
+        Monoid("prod", 1.0, lambda x, axis: np.prod(x, axis=axis, keepdims=True)),
+        Monoid("max", -inf, lambda x, axis: np.max(x, axis=axis, keepdims=True)),
+        Monoid("min", inf, lambda x, axis: np.min(x, axis=axis, keepdims=True)),
+        Monoid("any", False, lambda x, axis: np.any(x, axis=axis, keepdims=True), "bool"),
+        Monoid("all", True, lambda x, axis: np.all(x, axis=axis, keepdims=True), "bool"),
+        Monoid("rescaled", (-inf, 0.0), _fold_rescaled, PAIR),
+    )
+}
+
+_ROWS = (
+    Op("const", 0, "const", None, (object,)),
+    Op("iota", 0, "int64", None, (Dim,)),
+    Op("load", None, "load", None, (Tensor,)),
+    Op("var", 0, "var", None, (str, str)),
+    Op("size", 0, "int64", None, (str,)),
+    Op("neg", 1, "same", np.negative),
+    Op("exp", 1, "float", np.exp),
+    Op("exp2", 1, "float", np.exp2),
+    Op("log", 1, "float", np.log),
+    Op("log2", 1, "float", np.log2),
+    Op("log1p", 1, "float", np.log1p),
+    Op("sqrt", 1, "float", np.sqrt),
+    Op("rsqrt", 1, "float", lambda x: 1.0 / np.sqrt(x)),
+    Op("tanh", 1, "float", np.tanh),
+    Op("sigmoid", 1, "float", lambda x: 1.0 / (1.0 + np.exp(-x))),
+    Op("erf", 1, "float", np.vectorize(__import__("math").erf, otypes=[float])),
+    Op("sin", 1, "float", np.sin),
+    Op("cos", 1, "float", np.cos),
+    Op("abs", 1, "same", np.abs),
+    Op("floor", 1, "same", np.floor),
+    Op("finite", 1, "compare", np.isfinite),
+    Op("not", 1, "bool", np.logical_not),
+    Op("cast", 1, "cast", None, (str,)),
+    Op("add", 2, "same", np.add),
+    Op("sub", 2, "same", np.subtract),
+    Op("mul", 2, "same", np.multiply),
+    Op("div", 2, "float", np.divide),
+    Op("pow", 2, "same", np.power),
+    Op("maximum", 2, "same", np.maximum),
+    Op("minimum", 2, "same", np.minimum),
+    Op("floordiv", 2, "same", np.floor_divide),
+    Op("mod", 2, "same", np.mod),
+    Op("lt", 2, "compare", np.less),
+    Op("le", 2, "compare", np.less_equal),
+    Op("eq", 2, "compare", np.equal),
+    Op("and", 2, "bool", np.logical_and),
+    Op("or", 2, "bool", np.logical_or),
+    Op("where", 3, "where", np.where),
+    Op("reduce", 1, "reduce", None, (str, Dim)),
+    Op("scaled", 2, "pair", lambda scale, weight: (scale, weight)),
+    Op("scale", 1, "unpair", lambda state: state[0]),
+    Op("mantissa", 1, "unpair", _mantissa),
+)
+OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+
+
+INTEGER_RANGES = {"uint8": (0, 255)} | {f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32)}
+OVERFLOW = {  # the least magnitude that rounds to ∞: half a unit of the last place beyond the largest number
+    "float16": (2 - 2.0**-11) * 2.0**15,
+    "bfloat16": (2 - 2.0**-8) * 2.0**127,
+    "float32": (2 - 2.0**-24) * 2.0**127,
+}
+
+
+def within_range(value, dtype: str):
+    """Whether a number, or each of an array, is finite in the dtype if it is finite; NaN is."""
+    return ~(np.abs(value) >= OVERFLOW.get(dtype, inf)) | np.isinf(value)
+
+
+def infinite_beyond(value, dtype: str) -> np.ndarray:
+    """Numbers in float64 as a cast to the floating dtype leaves them: ±∞ beyond its range, and no other rounding."""
+    value = np.asarray(value, np.float64)
+    return np.where(within_range(value, dtype), value, np.copysign(inf, value))
+
+
+def rounded(value, dtype: str) -> np.ndarray:
+    """Numbers in float64 as torch rounds them to a floating dtype: to nearest even, by way of float32 where it is half.
+
+    For example 0.1 is 0.10009765625 in bfloat16, and 1e-9 is 0 in float16.
+    """
+    value = np.asarray(value, np.float64)
+    if dtype not in OVERFLOW:
+        return value
+    with np.errstate(over="ignore", under="ignore"):
+        single = value.astype(np.float32)
+        if dtype == "float16":
+            single = single.astype(np.float16)
+        if dtype == "bfloat16":
+            bits = single.view(np.uint32)
+            upper = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+            single = np.where(np.isfinite(single), upper.view(np.float32), single)
+    return single.astype(np.float64)
+
+
+def _expect_literal(value) -> None:
+    """Raises TermError for what is no truth value, no integer of 64 bits and no float."""
+    if not isinstance(value, (bool, int, float)):
+        raise TermError(f"{value!r} is no literal: a literal is a bool, an int or a float")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise TermError(f"a literal of {value.bit_length()} bits is beyond int64")
+
+
+def _join(dtypes) -> str:
+    """The one concrete dtype among weak ones; two concrete ones are an error: casts are operations."""
+    concrete = {d for d in dtypes if d not in ("float", "any")}
+    if len(concrete) > 1:
+        raise TermError(f"operands of different dtypes {sorted(concrete)}: insert a cast")
+    return concrete.pop() if concrete else ("float" if "float" in dtypes else "any")
+
+
+def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
+    kinds = [a.dtype for a in args]
+    match row.dtype:
+        case "const":
+            _expect_literal(attrs[0])
+            return {bool: "bool", int: "int64"}.get(type(attrs[0]), "float")
+        case "load":
+            return attrs[0].dtype
+        case "var":
+            return attrs[1]
+        case "cast":
+            return attrs[0] if isinstance(attrs[0], str) else "any"
+        case "compare":
+            _no_pair(row, kinds)
+            _join(kinds)
+            return "bool"
+        case "where":
+            _expect(row, kinds[0], ("bool", "any"))
+            return _join(kinds[1:])
+        case "reduce":
+            return _reduce_dtype(row, kinds[0], attrs[0])
+        case "float":
+            joined = _join(kinds)
+            _expect(row, joined, (*FLOATS, "any"))
+            return joined
+        case "pair":
+            return PAIR + _join(kinds)
+        case "unpair":
+            _expect(row, kinds[0][: len(PAIR)], (PAIR, "any"))
+            return kinds[0].removeprefix(PAIR)
+        case "same":
+            _no_pair(row, kinds)
+            return _join(kinds)
+        case fixed:
+            return fixed
+
+
+def _reduce_dtype(row: Op, kind: str, monoid) -> str:
+    if isinstance(monoid, AttributeVariable):
+        return kind
+    expected = MONOIDS[monoid].dtype
+    if expected == PAIR:
+        _expect(row, kind[: len(PAIR)], (PAIR, "any"))
+    else:
+        _no_pair(row, (kind,))
+        if expected != "same":
+            _expect(row, kind, (expected, "any"))
+    return kind
+
+
+def _no_pair(row: Op, kinds) -> None:
+    if any(kind.startswith(PAIR) for kind in kinds):
+        raise TermError(f"{row.name} does not take a rescaled state: take its scale or its mantissa")
+
+
+def _expect(row: Op, dtype: str, allowed) -> None:
+    if dtype not in allowed:
+        raise TermError(f"{row.name} does not take an operand of dtype {dtype}")
+
+
+def make(op: str, args: tuple[Term, ...] = (), attrs: tuple = ()) -> Term:
+    """The checked constructor behind all others. Raises TermError for what no program can mean."""
+    row = OPS.get(op)
+    if row is None:
+        raise TermError(f"unknown operation {op!r}")
+    if row.arity is not None and len(args) != row.arity:
+        raise TermError(f"{op} takes {row.arity} operands, got {len(args)}")
+    dims = frozenset().union(*(a.dims for a in args))
+    if op == "iota":
+        dims = frozenset(attrs)
+    elif op == "reduce":
+        dims = dims - {attrs[1]}
+    return Term(op, args, attrs, dims=dims, dtype=_dtype(row, args, attrs))
+
+
+def term(value) -> Term:
+    """A Term as it is; a Python number as a constant. Raises TermError for anything else."""
+    if not isinstance(value, Term | Real):
+        raise TermError(f"{value!r} is neither a term nor a real number")
+    return value if isinstance(value, Term) else const(value)
+
+
+def terms(values) -> tuple[Term, ...]:
+    """Operands of one operation: as in PyTorch, a Python int beside a term that is no integer is a float."""
+    kinds = {v.dtype for v in values if isinstance(v, Term)}
+    integers = kinds <= {"int64", "bool"}
+    return tuple(term(v if integers or type(v) is not int else float(v)) for v in values)
+
+
+def const(value: float | int | bool) -> Term:
+    """A literal. Floats are weak: they take the dtype of what they meet."""
+    return make("const", (), (value,))
+
+
+def iota(dim: Dim) -> Term:
+    """The coordinate along a dim, 0 <= iota < size, as an integer term."""
+    return make("iota", (), (dim,))
+
+
+def load(tensor: Tensor, *index) -> Term:
+    """An element of a materialised tensor; one integer term per axis. Views and gathers are index terms."""
+    if len(index) != len(tensor.shape):
+        raise TermError(f"{tensor.name} has {len(tensor.shape)} axes, got {len(index)} indices")
+    return make("load", tuple(term(i) for i in index), (tensor,))
+
+
+def var(name: str, dtype: str = "any") -> Term:
+    """A pattern variable, or a free scalar family in a law."""
+    return make("var", (), (name, dtype))
+
+
+def cast(x: Term, dtype) -> Term:
+    return make("cast", (x,), (dtype,))
+
+
+def reduce(monoid, dim: Dim | str, body) -> Term:
+    """Folds body over dim with the monoid (a name of MONOIDS, or an AttributeVariable in a pattern)."""
+    if isinstance(monoid, str) and monoid not in MONOIDS:
+        raise TermError(f"unknown monoid {monoid!r}")
+    return make("reduce", (term(body),), (monoid, Dim(dim) if isinstance(dim, str) else dim))
+
+
+def sum_over(dim, body) -> Term:
+    return reduce("sum", dim, body)
+
+
+def max_over(dim, body) -> Term:
+    return reduce("max", dim, body)
+
+
+def rescaled_sum(dim, scale, weight) -> Term:
+    """The rescaled sum over dim of weight · e^scale, kept as a (largest scale, mantissa) pair."""
+    return reduce("rescaled", dim, scaled(scale, weight))
+
+
+def _constructor(name: str):
+    def construct(*args) -> Term:
+        return make(name, terms(args))
+
+    construct.__name__ = name
+    construct.__doc__ = f"The term {name}(...)."
+    return construct
+
+
+exp, exp2, log, log2, tanh, sqrt, rsqrt = map(_constructor, ("exp", "exp2", "log", "log2", "tanh", "sqrt", "rsqrt"))
+maximum, minimum, power = map(_constructor, ("maximum", "minimum", "pow"))
+lt, le, eq, where = map(_constructor, ("lt", "le", "eq", "where"))
+logical_and, logical_or, logical_not = map(_constructor, ("and", "or", "not"))
+scaled, scale, mantissa, finite = map(_constructor, ("scaled", "scale", "mantissa", "finite"))

@@ -1,0 +1,40 @@
+"""Two axes of a tensor that one dim goes through as its quotient and rest, where they lie in memory as one run.
+
+Its places are neighbours then, and a tile is loaded by vectors of them; strides say so, launch by launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+
+import torch
+
+from ...egraph.terms.ops import const, iota
+from ...egraph.terms.term import Tensor, Term, subterms
+
+Runs = frozenset[tuple[str, int]]  # names of tensors and the first of two axes
+
+
+def runs_of(terms: Iterable[Term], values: Mapping[str, torch.Tensor]) -> Runs:
+    """Those of the pairs of axes that the terms read whose strides make them one."""
+    loads = {n for term in terms for n in subterms(term) if n.op == "load"}
+    found = ((n.attrs[0].name, axis, places) for n in loads for axis, places in _pairs(n.args))
+    one = lambda strides, axis, places: strides[axis] == places * strides[axis + 1]
+    return frozenset((name, axis) for name, axis, places in found if one(values[name].stride(), axis, places))
+
+
+def along(tensor: Tensor, index: tuple[Term, ...], runs: Runs) -> tuple[Term, ...]:
+    """The index by the dim itself instead of its quotient and rest."""
+    for axis, _ in [*_pairs(index)] if runs else ():
+        if (tensor.name, axis) in runs:
+            index = (*index[:axis], const(0), iota(*index[axis].args[0].dims), *index[axis + 2 :])
+    return index
+
+
+def _pairs(index: tuple[Term, ...]) -> Iterator[tuple[int, int]]:
+    """(axis, places) where an axis and the next are indexed by iota // places and iota % places."""
+    for axis, (first, second) in enumerate(pairwise(index)):
+        split = (first.op, second.op) == ("floordiv", "mod") and first.args == second.args
+        if split and first.args[0].op == "iota" and first.args[1].op == "const":
+            yield axis, first.args[1].attrs[0]

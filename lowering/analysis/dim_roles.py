@@ -1,0 +1,277 @@
+"""What a term's structure says about its dims: which are loops, batches of a contraction, or carried by values only.
+
+Pure functions over terms, without sizes of a run. lowering/planning/planner.py chooses a kernel's shape by them,
+lowering/tiled/executor.py its products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from math import prod
+
+from ...egraph.search.cost import INNER, contracts
+from ...egraph.terms.term import Dim, Term, factors, reduces, subterms
+from .relative_index import folded, picked
+
+CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
+CHAIN = 64  # places of a dim that a tile holds of a product for the next one
+CONTRACTIBLE = ("mul", "load", "cast", "reduce", "scaled")  # what a product of matrices computes without a cube
+
+
+def is_long(dim: Dim, held: int) -> bool:
+    """Too long, or of unknown length: not to be held whole in a tile."""
+    return not isinstance(dim.size, int) or dim.size > held
+
+
+def size_key(dim: Dim) -> tuple[bool, int]:
+    """Sorts dims by size; a symbolic one counts as longer than any number."""
+    return (True, 0) if not isinstance(dim.size, int) else (False, dim.size)
+
+
+def every_reduction(terms: Iterable[Term]) -> list[Term]:
+    """Every distinct reduction of the terms, inner ones first."""
+    return list(dict.fromkeys(r for term in terms for r in reduces(term)))
+
+
+def loop_dims(terms: Iterable[Term], held: int) -> frozenset[Dim]:
+    """The reduced dims that are loops: long ones, those of a rescaled state, and those that would make a cube large."""
+    return _loop_dims(tuple(every_reduction(terms)), held)
+
+
+@lru_cache(512)
+def _loop_dims(found: tuple[Term, ...], held: int) -> frozenset[Dim]:
+    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held)} | _of_cubes(found)
+    long |= _of_chains(found, long)
+    return frozenset(r.attrs[1] for r in found if r.attrs[0] == "rescaled") | (long - _contracted_inside(found, long))
+
+
+def _of_cubes(found: Sequence[Term]) -> set[Dim]:
+    """Dims of sums over cubes: what is computed for the dim, a dim reduced inside and others, as a difference is.
+
+    A batch of the sum inside is no other: one place of it is on the grid.
+    """
+    dims: set[Dim] = set()
+    for outer in found:
+        dim = outer.attrs[1]
+        for inner in (r for r in reduces(outer.args[0]) if dim in r.dims):
+            two, batch = {dim, inner.attrs[1]}, batch_of(inner)
+            flat = [n for n in subterms(inner.args[0]) if n.op not in CONTRACTIBLE and two < n.dims]
+            known = all(isinstance(d.size, int) for d in two)
+            if any(n.dims - batch - two for n in flat) and known and prod(d.size for d in two) > CUBE:
+                dims.add(dim)
+    return dims
+
+
+def _of_chains(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
+    """Dims of products in which a product held whole is a factor: the next one would have all that it gives at once."""
+    dims: set[Dim] = set()
+    for outer in (r for r in found if is_product(r) and is_long(r.attrs[1], CHAIN)):
+        inside = [r for r in reduces(outer.args[0]) if is_product(r) and outer.attrs[1] in r.dims]
+        if any(r.attrs[1] not in long | dims for r in inside):
+            dims.add(outer.attrs[1])
+    return dims
+
+
+def _contracted_inside(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
+    """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on.
+
+    Held whole, as the search's cost takes them to be: the alternative is a loop inside a loop.
+    """
+    inside = {
+        r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
+    }
+    bad = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum"}
+    return {d for d in long - bad if isinstance(d.size, int) and d.size <= INNER}
+
+
+def loop_reductions(terms: Sequence[Term], held: int) -> list[Term]:
+    """Reductions that need a loop, inner ones first."""
+    dims = loop_dims(terms, held)
+    return [r for r in every_reduction(terms) if r.attrs[1] in dims]
+
+
+def sum_factors(r: Term) -> list[Term]:
+    """Factors of a sum's body, a guard around it set aside; for a rescaled sum the gauge counts as one more factor."""
+    body = r.args[0]
+    if body.op == "scaled":
+        return [body.args[0], *factors(body.args[1])]
+    while body.op == "where":
+        body = body.args[1]
+    return factors(body)
+
+
+def columns_of(nodes: Iterable[Term], rows: Dim, grid: Sequence[Dim], least: int) -> tuple[Dim, ...]:
+    """A dim of the grid that a product, or an operation on pairs, has on its other side than rows: with tiles of both a
+    product is one of matrices, and neighbours in memory are one program's."""
+    for node in nodes:
+        sides = _sides(node)
+        mine = frozenset().union(*(side for side in sides if rows in side))
+        others = frozenset().union(*(side for side in sides if rows not in side)) - mine
+        found = [d for d in grid if d in others and min(size_key(d), size_key(rows)) >= (False, least)]
+        if mine and found:
+            return tuple(found[-1:])
+    return ()
+
+
+def _sides(node: Term) -> list[frozenset[Dim]]:
+    if node.op == "reduce":
+        return [f.dims - {node.attrs[1]} for f in sum_factors(node)] if node.attrs[0] in ("sum", "rescaled") else []
+    return [a.dims for a in node.args] if sides_between(node) else []
+
+
+def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[int]]:
+    """Divides factors, given by their dims, into the two of a product to be summed; the second is empty if one is all.
+
+    Each side has a factor with the summed dim; a factor that fits on both sides goes to the second, smaller one.
+    """
+    having = sorted((k for k, d in enumerate(dims) if summed in d), key=lambda k: -len(dims[k]))
+    if len(having) < 2:
+        return list(range(len(dims))), []
+    one = having[0]
+    other = next((k for k in having[1:] if not dims[k] <= dims[one]), having[1])
+    left = [
+        k for k in range(len(dims)) if k == one or (k != other and not dims[k] <= dims[other] and dims[k] <= dims[one])
+    ]
+    return left, [k for k in range(len(dims)) if k not in left]
+
+
+def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
+    """The dims of the two sides of a sum's product; none of another reduction."""
+    if r.attrs[0] not in ("sum", "rescaled"):
+        return frozenset(), frozenset()
+    dims = [f.dims for f in sum_factors(r)]
+    left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
+    return left, right
+
+
+def is_contraction(node: Term) -> bool:
+    """Whether the node is a sum over a product whose factors do not share all dims."""
+    return node.op == "reduce" and node.attrs[0] == "sum" and contracts(node.args[0])
+
+
+def is_product(r: Term) -> bool:
+    """Whether a sum is one of matrices: each side has a dim that the other one lacks."""
+    left, right = product_sides(r)
+    return bool(left - right) and bool(right - left)
+
+
+@lru_cache(4096)
+def batch_of(r: Term) -> frozenset[Dim]:
+    """Free dims of a sum that both sides of its product have: a matrix product would repeat over them.
+
+    None of which only the difference to another dim is on one side (relative_index.py).
+    """
+    left, right = product_sides(r)
+    if right <= left or left <= right:
+        return frozenset()
+    shared, parts, summed = (left & right) - {r.attrs[1]}, sum_factors(r), r.attrs[1]
+    apart = lambda d: picked(parts, d, summed) or any(folded(parts, d, other, summed) for other in r.dims - {d})
+    return frozenset(d for d in shared if not apart(d))
+
+
+def batch_dims(terms: Iterable[Term]) -> set[Dim]:
+    """Those of every sum in the terms."""
+    return {d for r in every_reduction(terms) for d in batch_of(r)}
+
+
+def beside_long(terms: Iterable[Term], held: int) -> set[Dim]:
+    """Dims on a side of a product that has a long one too: tiles of that one are enough for the other side."""
+    pairs = (product_sides(r) for r in every_reduction(terms) if is_product(r))
+    alone = [side for left, right in pairs for side in (left - right, right - left)]
+    return {d for side in alone if any(is_long(other, held) for other in side) for d in side}
+
+
+def beside_rows(loops: Sequence[Term], least: int) -> set[Dim]:
+    """Dims of a product's side with the loop, where the other side has rows: by those it is one of matrices."""
+    found: set[Dim] = set()
+    for dim, r in ((loop.attrs[1], r) for loop in loops for r in reduces(loop.args[0]) if loop.attrs[1] in r.dims):
+        sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
+        with_loop = frozenset().union(*(side for side in sides if dim in side))
+        across = frozenset().union(*(side for side in sides if dim not in side)) - with_loop
+        if any(size_key(d) >= (False, least) for d in across):
+            found |= with_loop
+    return found
+
+
+def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> float:
+    """What products that are no products of matrices take for each row and column of a tile, as rows are a batch of
+    them: the elements of their other dims, which are neither loops nor on the grid, and the part of a tile of at
+    least so many rows that would be empty.
+    """
+    work, size = 0, lambda d: d.size if isinstance(d.size, int) else CUBE
+    for left, right in map(product_sides, every_reduction(terms)):
+        if rows in left & right and not right <= left:
+            work += prod(size(d) for d in (left | right) - {rows} - apart)
+    return work * max(1.0, least / size(rows))
+
+
+def sides_between(node: Term) -> frozenset[Dim]:
+    """The dims that only one side of a pointwise operation on pairs has, as a difference is: no product gives those."""
+    if node.op in CONTRACTIBLE or len(node.args) != 2:
+        return frozenset()
+    one, other = (a.dims for a in node.args)
+    return one ^ other if one - other and other - one else frozenset()
+
+
+def nodes_between(body: Term, dim: Dim) -> list[Term]:
+    """The operations on pairs that a fold over the dim has for each of its places."""
+    return [n for n in subterms(body) if dim in n.dims and dim not in sides_between(n) and sides_between(n)]
+
+
+def paired_dims(terms: Iterable[Term]) -> set[Dim]:
+    """All such dims in the terms."""
+    return {d for term in terms for t in computed(term) for d in sides_between(t)}
+
+
+def computed(term: Term) -> Iterator[Term]:
+    """The term's nodes but for places that a load computes: these are no values of a tile."""
+    return subterms(term, lambda node: node.op == "load")
+
+
+def repeated_dims(terms: Sequence[Term], held: int) -> set[Dim]:
+    """Dims for each place of which a loop would do a product again that lacks them, though another one has them.
+
+    As where products of matrices are summed over their batch: on the grid every sum would need all the products.
+    """
+    found: set[Dim] = set()
+    for loop in loop_reductions(terms, held):
+        inner = [r for r in reduces(loop.args[0]) if r.attrs[0] == "sum" and loop.attrs[1] in r.dims]
+        batch = batch_dims(inner)
+        for r in inner:
+            if any(batch & {other.attrs[1]} and r in subterms(other.args[0]) for other in inner if other is not r):
+                found |= (loop.dims | loop.args[0].dims) - r.dims
+    return found
+
+
+def state_dims(terms: Iterable[Term]) -> set[Dim]:
+    """Dims of gauges, of guards under reductions, and of the bodies of reductions other than sums."""
+    found: set[Dim] = set()
+    reductions = every_reduction(terms)
+    for r in reductions:
+        if r.attrs[0] not in ("sum", "rescaled"):
+            found |= r.args[0].dims
+        elif r.args[0].op == "scaled":
+            found |= r.args[0].args[0].dims
+    for t in {t for r in reductions for t in subterms(r.args[0])}:
+        if t.op == "where":
+            found |= t.args[0].dims
+    return found
+
+
+def private_dims(terms: Sequence[Term]) -> set[Dim]:
+    """Free dims of the terms that only values carry: in no state, and in one factor at most of every sum.
+
+    Only if another factor lacks the dim is there work to share, and only if the dim is alone is a tile a matrix.
+    """
+    found = every_reduction(terms)
+    bound = {r.attrs[1] for r in found}
+    every = {d for term in terms for t in subterms(term) for d in t.dims}
+    batch = batch_dims(terms)
+    taken = bound | batch | state_dims(terms)
+    for r in (r for r in found if r.attrs[0] in ("sum", "rescaled")):
+        taken |= frozenset.intersection(*(f.dims for f in sum_factors(r)))
+        for inner in reduces(r.args[0]):
+            rows = inner.dims - {r.attrs[1]} - batch
+            taken |= rows if len(rows) > 1 else frozenset()
+    return every - taken

@@ -1,0 +1,1 @@
+"""Terms as text over tiles, for Triton and Gluon alike."""

@@ -1,0 +1,1 @@
+"""A kernel in Gluon: its text and its launch."""

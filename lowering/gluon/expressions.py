@@ -1,0 +1,309 @@
+"""Terms as Gluon expressions: triton_term's writer with layouts, for the two tiles that a consumer warpgroup holds.
+
+Scores live over (rows, loop) and accumulators over (rows, a chunk of the value dim), in the layouts of their products;
+a vector is a slice of the first, converted where it meets the second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from math import prod
+
+from ...egraph.terms.affine import affine, bounds
+from ...egraph.terms.ops import cast, iota
+from ...egraph.terms.term import Dim, Term, subterms
+from ..analysis.exact_products import native
+from ..analysis.softmax_scaling import LOG2_E
+from ..codegen.ops import Value, atom, is_integer, literal, type_name
+from ..codegen.products import const_value, factors
+from ..codegen.tile_writer import Scope, TileWriter
+from ..hopper.approximations import capped, multiple, small
+from ..hopper.config import MOST_CONSUMERS, ROWS, WARPGROUP
+from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, spares
+from ..plan.launch_facts import Facts
+from ..plan.records import Kernel, NotPlannable
+
+BRANCH = 32  # registers of a thread that branch together between two forms of a special function
+EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
+HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
+NAMES = ("copy_in", "copy_out")
+PARTS = (
+    "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
+    "level_of logistic_curve multiplied partial_sum quotient ramp rescaled rounded row_max row_sum take_turn tangent "
+    "thread_words unit_of widened"
+).split()
+SPECIAL = ("bounded_weights", "capped_weights", "logistic_of", "small_logistic_of")
+RESERVED = (
+    *HOPPER,
+    *NAMES,
+    *PARTS,
+    *SPECIAL,
+    *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),
+    *"visits words total tile entry bits at item following more last place".split(),
+    *(f"consumer{w}" for w in range(MOST_CONSUMERS)),
+)
+
+
+def gluon(text: str) -> str:
+    """Triton's names as Gluon's."""
+    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", text).replace("@triton.jit", "@gluon.jit")
+
+
+class GluonWriter(TileWriter):
+    """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
+
+    plain = False  # no two matrices share memory here, and a step is one piece
+
+    def __init__(self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term], spared: int = 0):
+        super().__init__(kernel, facts, roots)
+        self.names.taken.update(RESERVED)
+        self.binding, self.wide = binding, binding.wide
+        self.spared = spared if spares(binding) else 0
+        self.together = min(BRANCH, tile * ROWS // WARPGROUP)
+        self.blocks = {kernel.rows: str(ROWS), binding.loop.dim: str(tile)}
+        self.scores: dict[tuple, str] = {}
+        self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
+        self.wide_scope = Scope()
+
+    # Scopes and layouts
+
+    def scope_of(self, dims) -> Scope:
+        if self.wide is not None and self.wide in dims:
+            return self.wide_scope
+        return super().scope_of(dims)
+
+    def open_chunk(self, number: int, start: int, extent: int) -> None:
+        self.chunk, self.wide_scope = (number, start, extent), Scope()
+
+    def extent(self, dim: Dim) -> str:
+        return str(self.chunk[2]) if dim == self.wide else super().extent(dim)
+
+    def layout(self, dims) -> str:
+        """The layout of a tile over these dims."""
+        dims, value = tuple(dims), f"VALUE{self.chunk[0]}"
+        known = {
+            (self.kernel.rows,): "ROWS",
+            (self.binding.loop.dim,): "COLUMNS",
+            (self.kernel.rows, self.binding.loop.dim): "SCORE",
+            (self.wide,): f"gl.SliceLayout(0, {value})",
+            (self.kernel.rows, self.wide): value,
+        }
+        if dims not in known:
+            raise NotPlannable(f"a tile over {', '.join(map(str, dims))} has no place in the form")
+        return known[dims]
+
+    def range_of(self, dim: Dim, wide: bool = False) -> Value:
+        scope = self.scope_of((dim,)) if dim == self.wide else self.outer
+        key = ("range", dim, wide)
+        if key not in scope.memo:
+            start = f"{self.chunk[1]} + " if dim == self.wide and self.chunk[1] else ""
+            cast = ".to(gl.int64)" if wide else ""
+            text = f"{start}gl.arange(0, {self.extent(dim)}, layout={self.layout((dim,))}){cast}"
+            scope.memo[key] = self.assign(f"{dim}_range", Value(text, (dim,), "int64"), scope)
+        return scope.memo[key]
+
+    def padding(self, dim: Dim) -> Value | None:
+        if dim != self.wide:
+            return super().padding(dim)
+        _, start, extent = self.chunk
+        if start + extent <= dim.size:
+            return None
+        return Value(f"{self.coordinate(dim).text} < {dim.size}", (dim,), "bool")
+
+    def align(self, value: Value, dims) -> str:
+        rows = (self.kernel.rows,)
+        if self.wide in dims and value.dims == rows:
+            return f"gl.convert_layout({value.text}, gl.SliceLayout(1, VALUE{self.chunk[0]}))[:, None]"
+        return super().align(value, dims)
+
+    def spread(self, value: Value, dims) -> Value:
+        dims = self.sort({*dims, *value.dims})
+        if value.dims == dims:
+            return value
+        whole = f"gl.full({self.shape(dims)}, True, gl.int1, {self.layout(dims)})"
+        text = self.align(value, dims)
+        return Value(f"gl.where({whole}, {text}, {text})", dims, value.dtype)
+
+    # Terms
+
+    def address(self, tensor, index, dims) -> str:
+        """A scalar base and the tile's offsets. These hold the tile's start, so that nothing can be computed once for
+        all tiles and kept: registers are scarce."""
+        pointer, strides = self.pointers[tensor]
+        base, offsets = [pointer], []
+        for position, stride in zip(index, strides, strict=True):
+            coefficients, constant = affine(position)
+            base += [f"{constant} * {stride}"] if constant else []
+            for one, factor in coefficients.items():
+                step = stride if factor == 1 else f"{factor} * {stride}"
+                value = self.value(one)
+                wide = tensor.name in self.facts.wide or one.op != "iota"
+                text = f"{atom(value.text)}.to(gl.int64)" if wide and value.dims else atom(value.text)
+                if value.dims:
+                    offsets.append(Value(f"{text} * {step}", value.dims))
+                else:
+                    base.append(f"gl.cast({value.text}, gl.int64) * {step}")
+        text = " + ".join(base)
+        if len(base) > 1:
+            build = lambda: self.assign(f"{tensor.name}_base", Value(text), self.outer)
+            text = self.once(("base", text), (), build).text
+        return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
+
+    def read_diagonal(self, diagonal: Diagonal) -> None:
+        """Reads a vector over loop minus rows; a warpgroup without rows reads what the last one does."""
+        tensor, rows = diagonal.tensor, self.kernel.rows
+        dims = (rows, self.binding.loop.dim)
+        pointers = self.address(tensor, diagonal.load.args, dims)
+        if str(rows) not in self.facts.even:
+            text = f"gl.maximum({self.starts[rows]} + {ROWS} - {self.sizes[rows]}, 0)"
+            beyond = self.once(("beyond",), (), lambda: self.assign("beyond", Value(text), self.outer))
+            pointers += f" + {beyond.text} * {diagonal.step}"
+        value = self.assign(f"{tensor.name}_tile", Value(f"diagonal_tile({pointers}, {diagonal.step})", dims))
+        self.inner.memo[diagonal.load] = Value(f"{value.text}.to({type_name(tensor.dtype)})", dims, tensor.dtype)
+        self.inner.memo[cast(diagonal.load, "float32")] = value
+
+    def _build(self, node: Term, home: Scope) -> Value:
+        """As the base class, but what is made of coordinates becomes a float without a conversion: those are slow."""
+        if node.op == "cast" and node.dtype == "float32" and self.binding.loop.dim in node.dims:
+            parts = _coordinates(node.args[0], (self.kernel.rows, self.binding.loop.dim))
+            if parts is not None:
+                return self._counted(*parts)
+            if is_integer(node.args[0].dtype) and _small(node.args[0]):
+                value = self.value(node.args[0])
+                wide = any(n.op in ("load", "cast") for n in subterms(node.args[0]))  # what is no coordinate may be
+                return Value(
+                    f"counted({atom(value.text)}.to(gl.int32))" if wide else f"counted({value.text})", value.dims
+                )
+        return super()._build(node, home)
+
+    def _counted(self, coefficients: dict[Term, int], constant: int) -> Value:
+        texts, dims = [], self.sort({d for place in coefficients for d in place.dims})
+        for place, factor in coefficients.items():
+            at = self.value(place)
+            build = lambda at=at: self.assign("counted", Value(f"counted({at.text})", at.dims))
+            value = self.once(("counted", place), place.dims, build)
+            texts.append(self.align(value, dims) if factor == 1 else f"{self.align(value, dims)} * {float(factor)}")
+        return Value(" + ".join([*texts, *([str(float(constant))] if constant else [])]), dims)
+
+    def _cast(self, value: Value, node: Term) -> Value:
+        if (value.dtype, node.dtype) == ("bfloat16", "float32") and self.binding.loop.dim in value.dims:
+            return Value(f"widened({value.text})", value.dims)
+        return super()._cast(value, node)
+
+    def _pointwise(self, node: Term, args: list[Value]) -> Value:
+        if node.op == "tanh" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
+            kinds = {o.tensor.dtype for o in (*self.binding.row_operands, *self.binding.streams)}
+            name = "coarse_tangent" if kinds == {"bfloat16"} else "tangent"
+            return Value(f"{name}({args[0].text})", args[0].dims)
+        if node.op == "sigmoid" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
+            return self._logistic(node.args[0], args[0])
+        if node.op == "div" and self.wide in args[0].dims and self.wide not in args[1].dims:
+            inverse = self.assign("inverse", Value(f"1.0 / {self.align(args[1], args[1].dims)}", args[1].dims))
+            dims = self.union(args[0], inverse)
+            return Value(f"{self.align(args[0], dims)} * {self.align(inverse, dims)}", dims)
+        return super()._pointwise(node, args)
+
+    def _logistic(self, inside: Term, value: Value) -> Value:
+        if not self.spared:
+            return Value(f"logistic_curve({value.text})", value.dims)
+        term, scale, shift = multiple(inside)
+        value = self.spread(self.value(term), value.dims)
+        numbers = f"{-scale * LOG2_E!r}, {-shift * LOG2_E!r}, {self.spared}"
+        if small(inside):
+            return Value(f"small_logistic_of({value.text}, {numbers}, {self.together})", value.dims)
+        return Value(f"logistic_of({value.text}, {numbers})", value.dims)
+
+    def capped(self, raw: Term, factor: str, shift: float) -> Value | None:
+        """2^(raw · factor - shift) where the raw score is tanh of a multiple and special functions are spared."""
+        found = capped(raw) if self.spared else None
+        if found is None:
+            return None
+        term, scale = found
+        value = self.spread(self.value(term), self.sort(raw.dims))
+        numbers = f"{scale!r}, {shift!r}, {factor}, {self.spared}, {self.together}"
+        return self.assign("weight", Value(f"capped_weights({value.text}, {numbers})", value.dims))
+
+    def _reduce(self, node: Term) -> Value:
+        """A product of the skeleton by its name, times the constant that was inside the sum."""
+        parts = factors(node.args[0])
+        name = self.scores.get(product_key(node))
+        if name is None:
+            raise NotPlannable(f"the {node.attrs[0]} over {node.attrs[1]} is no product of the form")
+        constant = prod(float(const_value(p, 1.0)) for p in parts)
+        text = name if constant == 1.0 else f"{name} * {literal(constant)}"
+        return Value(text, (self.kernel.rows, self.binding.loop.dim))
+
+
+def _small(node: Term) -> bool:
+    low, high = bounds(node)
+    return low is not None and high is not None and 0 <= low and high < EXACT
+
+
+def _coordinates(node: Term, dims: tuple[Dim, ...]) -> tuple[dict[Term, int], int] | None:
+    """A sum of multiples of coordinates along these dims, if every float on the way to it is exact."""
+    if not is_integer(node.dtype):
+        return None
+    coefficients, constant = affine(node)
+    if any(atom not in [iota(d) for d in dims] for atom in coefficients):
+        return None
+    sizes = [d.size for d in dims]
+    if not all(isinstance(n, int) for n in sizes):
+        return None
+    largest = abs(constant) + sum(abs(factor) * max(sizes) for factor in coefficients.values())
+    return (coefficients, constant) if largest < EXACT else None
+
+
+def product_key(node: Term) -> tuple:
+    """The same for a product with and without constants among its factors."""
+    return node.attrs, frozenset(native(p) for p in factors(node.args[0]) if p.op != "const")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A value product to be issued with the next step: packed weights times a matrix into chunks of an accumulator."""
+
+    packed: str
+    matrix: Operand
+    accumulators: tuple[str, ...]
+    last: bool  # the last reader of the matrix in its tile
+
+
+def summed(products: Collection[Product], bodies: Iterable[Term]) -> dict[Term, list[Product]]:
+    """Sums of products that nothing else reads, in order: they have one accumulator, which each product adds to."""
+    nodes = {n for body in bodies for n in subterms(body)}
+    readers = Counter(a for n in nodes for a in n.args)
+    alike = Counter(product_key(n) for n in nodes if n.op == "reduce")
+    alone = lambda p: readers[p.node] == alike[product_key(p.node)] == 1
+    free = {p.node: [p] for p in products if alone(p) and not any(f.op == "const" for f in factors(p.node.args[0]))}
+    found: dict[Term, list[Product]] = {}
+    for node in sorted((n for n in nodes if n.op == "add"), key=lambda n: sum(1 for _ in subterms(n))):
+        parts = [free.get(a) for a in node.args]
+        if all(parts) and node.args[0] is not node.args[1]:
+            free[node] = found[node] = [p for part in parts for p in part]
+            for part in node.args:
+                found.pop(part, None)
+    return found
+
+
+def name_products(writer: GluonWriter, products: list[Product], sums: dict[Term, list[Product]]) -> dict[Product, str]:
+    """Names of accumulators; a sum's products have one, which is no name of any of theirs."""
+    first = {p: parts[0] for parts in sums.values() for p in parts}
+    names = {p: writer.names.fresh("score") for p in products if first.get(p, p) is p}
+    writer.scores = {product_key(p.node): name for p, name in names.items() if p not in first}
+    return {p: names[first.get(p, p)] for p in products}
+
+
+def wait_for(outstanding: int, names: list[str]) -> str:
+    """The wait that gives products in flight their values."""
+    comma = "," if len(names) == 1 else ""
+    return f"{', '.join(names)} = warpgroup_mma_wait({outstanding}, deps=({', '.join(names)}{comma}))"
+
+
+def matrix_in(text: str, operand: Operand, across: int, inner: int, transposed: bool) -> str:
+    """A tile in shared memory as [across, inner], or as [inner, across]."""
+    shape = (across, inner) if operand.across_first else (inner, across)
+    text = f"{text}.reshape([{shape[0]}, {shape[1]}])" if len(operand.axes) > 2 else text
+    return text if operand.across_first != transposed else f"{text}.permute((1, 0))"

@@ -1,0 +1,382 @@
+"""A bound kernel and a schedule as Gluon source: one producer warp, consumer warpgroups, rings between them.
+
+The producer copies tiles of rows and of the loop into shared memory; a consumer issues the next score products together
+with the last value products and runs the pointwise code under the latter. A ring's slot is handed back only after a
+wait that covers its last reader. The steps of a tile are in consumer.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ...egraph.terms.affine import affine, to_term
+from ...egraph.terms.ops import const, iota
+from ...egraph.terms.printing import show
+from ...egraph.terms.term import Dim, Term, subterms
+from ..codegen.ops import Value, helpers, remarks, wrapped
+from ..hopper.config import ROWS, Schedule
+from ..hopper.kernel_form import Binding, Diagonal, Operand, bytes_of, chunks
+from ..masks.mask_bits import Packed
+from ..plan.launch_facts import Facts
+from ..plan.records import Plan
+from ..triton.kernel import Argument, roots
+from .consumer import Consumer
+from .expressions import HOPPER, NAMES, PARTS, SPECIAL, GluonWriter, gluon
+from .work_items import WalkWriter, loads
+
+HEADER = f"""import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import {", ".join(HOPPER)}
+from onepass.lowering.gluon.device_copies import {", ".join(NAMES)}
+from onepass.lowering.gluon.device_functions import {", ".join(PARTS)}
+from onepass.lowering.gluon.device_math import {", ".join(SPECIAL)}
+
+
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
+    "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's;
+    vacant: it may have no rows at all; table: a table orders the work;
+    chained: as in the schedule, where the sizes allow it;
+    overlays: tensors over rows and loop that are copied tile by tile; diagonals: tensors over their difference that
+    threads read once for all of their rows; sent: results that leave by shared memory; entered: what is read for these
+    and comes in there;
+    listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits;
+    packed: the guard's part that is kept as bits.
+    """
+
+    facts: Facts = Facts()  # noqa: RUF009
+    masked: str = "some"
+    skewed: bool = True
+    vacant: bool = True
+    table: bool = False
+    chained: bool = False
+    overlays: tuple[Operand, ...] = ()
+    diagonals: tuple[Diagonal, ...] = ()
+    sent: tuple[Operand, ...] = ()
+    entered: tuple[tuple[Operand, Operand], ...] = ()
+    listed: tuple[Dim, ...] | None = None
+    packed: Packed | None = None
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map: the box copied at once; axes[n] is the dim that the n-th axis runs over, with the box's extent."""
+
+    name: str
+    tensor: str
+    box: tuple[int, ...]
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a kernel and how to call it: first the maps, then the arguments, the table of work,
+    the lists of tiles and the words of the guard's bits, where it has them."""
+
+    text: str
+    function: str
+    maps: tuple[Map, ...]
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Shared memory of one operand: names of its buffers (one a chunk) and barriers; `bytes` of one slot.
+
+    Tiles over rows and loop are handed back with the first columns, which saves each warpgroup a barrier a tile.
+    """
+
+    operand: Operand
+    buffers: tuple[str, ...]
+    maps: tuple[str, ...]
+    full: str
+    empty: str
+    bytes: int
+
+
+def emit(binding: Binding, plan: Plan, schedule: Schedule, shape: Shape) -> Source:
+    """The kernel's Gluon source. Raises NotPlannable for what has no such form."""
+    return _Emitter(binding if shape.packed is None else shape.packed.bound(binding), schedule, shape).source(plan)
+
+
+class _Emitter:
+    def __init__(self, binding: Binding, schedule: Schedule, shape: Shape):
+        self.binding, self.schedule, self.shape = binding, schedule, shape
+        self.kernel, self.loop = binding.kernel, binding.loop
+        self.names = self.writer().names
+        self.function = self.names.fresh(self.kernel.name)
+        self.arguments: list[Argument] = []
+        self.maps: dict[str, Map] = {}
+        self._declare()
+        fresh = self.names.fresh
+        self.walks = WalkWriter(binding, schedule, self.sizes, shape.listed, fresh)
+        self.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
+        self.row_full, self.row_empty = fresh("rows_full"), fresh("rows_empty")
+        self.row_rings = [self._ring(o, ROWS) for o in binding.row_operands]
+        later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
+        columns = [self._ring(o, schedule.tile) for o in binding.columns]
+        overlays = [replace(self._ring(o, ROWS), empty=columns[0].empty) for o in shape.overlays]
+        self.rings = [*columns, *overlays, *(self._ring(o, schedule.tile) for o in later)]
+        self.exits = {o.tensor: self._ring(o, ROWS) for o in shape.sent}
+        self.entries = {exit.tensor: self._entry(entry, self.exits[exit.tensor]) for entry, exit in shape.entered}
+
+    def writer(self) -> GluonWriter:
+        """A writer for a new function; all share names and declared arguments."""
+        s, facts = self.schedule, self.shape.facts
+        writer = GluonWriter(self.kernel, self.binding, facts, s.tile, roots(self.kernel), s.spared)
+        if hasattr(self, "names"):
+            writer.names, writer.pointers = self.names, self.pointers
+            writer.sizes, writer.scalars = self.sizes, dict(self.scalars)
+        return writer
+
+    # Signature
+
+    def _declare(self) -> None:
+        fresh, kernel = self.names.fresh, self.kernel
+        entries = (entry for entry, _ in self.shape.entered)
+        copied = {o.load for o in (*self.binding.row_operands, *self.binding.streams, *self.shape.overlays, *entries)}
+        nodes = {n for root in roots(kernel) for n in subterms(root)}
+        bounds = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
+        nodes |= {n for b in bounds for n in subterms(b)}
+        indices = {n for load in copied for a in load.args for n in subterms(a)}
+        read = {n.attrs[0] for n in (nodes - copied) | indices if n.op == "load"}
+        self.pointers, self.sizes, self.scalars = {}, {}, {}
+        read |= {store.output for store in kernel.stores}
+        for tensor in [t for t in dict.fromkeys([*kernel.inputs, *(s.output for s in kernel.stores)]) if t in read]:
+            name = fresh(tensor.name)
+            strides = tuple(fresh(f"{name}_stride_{axis}") for axis in range(len(tensor.shape)))
+            self.arguments += [Argument(name, tensor.name)]
+            self.arguments += [Argument(s, tensor.name, axis) for axis, s in enumerate(strides)]
+            self.pointers[tensor] = (name, strides)
+        for dim in (*kernel.grid, kernel.rows, self.loop.dim):
+            self.sizes[dim] = fresh(f"{dim}_size")
+            self.arguments.append(Argument(self.sizes[dim], size=dim.size))
+            self.scalars.setdefault(str(dim.size), self.sizes[dim])
+        for node in nodes | indices:
+            if node.op == "size" and node.attrs[0] not in self.scalars:
+                self.scalars[node.attrs[0]] = fresh(node.attrs[0])
+                self.arguments.append(Argument(self.scalars[node.attrs[0]], size=node.attrs[0]))
+
+    def _ring(self, operand: Operand, across: int) -> Ring:
+        fresh, name = self.names.fresh, operand.tensor.name
+        buffers, maps = [], []
+        overlay = operand in self.shape.overlays
+        for _, extent in self._parts(operand):
+            extent = min(extent, self.schedule.send) if operand in self.shape.sent else extent
+            sizes = {operand.across: across, operand.inner: extent}
+            box = tuple(sizes.get(d, 1) for d in operand.axes)
+            known = next((m for m in self.maps.values() if (m.operand, m.box) == (operand, box)), None)
+            if known is None:
+                known = Map(fresh(f"{name}_map"), operand.tensor.name, box, operand)
+                self.maps[known.name] = known
+            maps.append(known.name)
+            buffers.append(fresh(f"{name}_tiles"))
+        total = bytes_of(operand.tensor) * across * sum(e for _, e in self._parts(operand))
+        total *= self.schedule.consumers if overlay else 1
+        if operand.across == self.kernel.rows and not overlay:
+            return Ring(operand, tuple(buffers), tuple(maps), self.row_full, self.row_empty, total)
+        return Ring(operand, tuple(buffers), tuple(maps), fresh(f"{name}_full"), fresh(f"{name}_empty"), total)
+
+    def _entry(self, operand: Operand, exit: Ring) -> Ring:
+        """Shared memory that a result leaves by, as what comes in there before."""
+        ring = self._ring(operand, ROWS)
+        boxes = [", ".join(map(str, self.maps[name].box)) for name in ring.maps]
+        buffers = tuple(f"{x}.index(W).reshape([{box}])" for x, box in zip(exit.buffers, boxes, strict=True))
+        return replace(ring, buffers=buffers, full=self.names.fresh(f"{operand.tensor.name}_full"), empty="")
+
+    def _parts(self, operand: Operand) -> list[tuple[int, int]]:
+        return [(0, self.schedule.tile)] if operand in self.shape.overlays else chunks(operand.inner.size)
+
+    # Assembly
+
+    def source(self, plan: Plan) -> Source:
+        consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
+        producer = self._function("producer", [], self._producer())
+        wrappers = []
+        for w in range(self.schedule.consumers):
+            body = [f"consumer({', '.join([str(w), *consumer[1]])})"]
+            wrappers.append(self._function(f"consumer{w}", [], body))
+        kernel = self._kernel(producer, wrappers)
+        body = "".join(text for text, _ in (producer, consumer, *wrappers)) + kernel
+        text = self._header(plan) + HEADER + self._layouts() + gluon(helpers(body)) + body
+        return Source(text, self.function, tuple(self.maps.values()), tuple(self.arguments))
+
+    def _parameters(self) -> list[str]:
+        rings = [n for r in (*self.row_rings, *self.rings) for n in (*r.buffers, r.full, r.empty)]
+        rings += [n for r in self.exits.values() for n in r.buffers] + [r.full for r in self.entries.values()]
+        return list(dict.fromkeys([*self._outside(), *rings]))
+
+    def _outside(self) -> list[str]:
+        words = ["words"] if self.shape.packed else []
+        return [*self.maps, *(a.name for a in self.arguments), "items", "visits", *words, "total"]
+
+    def _function(self, name: str, first: list[str], body: list[str]) -> tuple[str, list[str]]:
+        """A device function that takes what its body mentions, and the names of that."""
+        text = gluon("\n".join(f"    {line}" if line else "" for line in body))
+        words = set(re.findall(r"\w+", text))
+        used = [p for p in self._parameters() if p in words]
+        signature = wrapped(", ".join([*first, *used]))
+        return f"@gluon.jit\ndef {name}(\n{signature},\n):\n{text}\n\n\n", used
+
+    def _kernel(self, producer, wrappers) -> str:
+        s, lines = self.schedule, []
+        for ring in (*self.row_rings, *self.rings, *self.exits.values()):
+            slots = s.queries * s.consumers if ring in self.row_rings else s.depth
+            slots *= s.consumers if ring.operand in self.shape.overlays else 1
+            for buffer, name, (_, extent) in zip(ring.buffers, ring.maps, self._parts(ring.operand), strict=True):
+                slots = s.consumers * (1 + (extent > s.send)) if ring in self.exits.values() else slots
+                lines.append(
+                    f"{buffer} = gl.allocate_shared_memory({name}.dtype, [{slots}] + {name}.block_shape, {name}.layout)"
+                )
+        barriers = {self.row_full: (s.queries * s.consumers, 1), self.row_empty: (s.queries * s.consumers, 1)}
+        barriers |= {r.full: (s.consumers, 1) for r in self.entries.values()}
+        barriers |= {r.full: (s.depth, 1) for r in self.rings} | {r.empty: (s.depth, s.consumers) for r in self.rings}
+        for name, (slots, count) in barriers.items():
+            lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
+            lines.append(f"for slot in gl.static_range({slots}):")
+            lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
+        lines.append("fence_async_shared()")
+        _, own, other = s.registers
+        parts = [(f"consumer{w}", used) for w, (_, used) in enumerate(wrappers)] + [("producer", producer[1])]
+        calls = [f"({name}, ({', '.join(used)},))" for name, used in parts]
+        lines.append("gl.warp_specialize([")
+        lines += [wrapped(f"{call},", 112, 4, 5) for call in calls]
+        workers = s.consumers - 1
+        lines.append(f"], {[4] * workers + [1]}, {[own] * workers + [other]})")
+        body = "\n".join("    " + line.replace("\n", "\n    ") for line in lines)
+        signature = wrapped(", ".join(self._outside()))
+        plain = [a.name for a in self.arguments if a.size is not None] + ["total"]
+        return f"@gluon.jit(do_not_specialize={plain})\ndef {self.function}(\n{signature},\n):\n{body}\n"
+
+    def _layouts(self) -> str:
+        """Layouts of scores and accumulators, their rows and columns, and of weights as operands."""
+        product = "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16])"
+        lines = [f"_SCORE = {product.format(self.schedule.tile)}", "SCORE = gl.constexpr(_SCORE)"]
+        lines += [f"{n} = gl.constexpr(gl.SliceLayout({a}, _SCORE))" for n, a in (("ROWS", 1), ("COLUMNS", 0))]
+        wide = chunks(self.binding.wide.size) if self.binding.wide else []
+        for number, (_, extent) in enumerate(wide):
+            lines.append(f"_VALUE{number} = {product.format(extent)}")
+            lines.append(f"VALUE{number} = gl.constexpr(_VALUE{number})")
+            lines.append(f"WEIGHT{number} = gl.constexpr(gl.DotOperandLayout(0, _VALUE{number}, 2))")
+        return "\n".join(lines) + "\n\n\n"
+
+    def _header(self, plan: Plan) -> str:
+        kernel = self.kernel
+        stored = [(s.output.name, ", ".join(map(str, s.order)), show(s.term)) for s in kernel.stores]
+        facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
+        facts += [f"Schedule: {self.schedule}; guard on tiles: {self.shape.masked}"]
+        facts += [f"Guard over {self.loop.dim}: {show(self.loop.guard)}"] if self.loop.guard is not None else []
+        facts += [f"As bits: {show(self.shape.packed.record.guard)}"] if self.shape.packed else []
+        facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
+        return remarks(facts)
+
+    # Producer
+
+    def _items(self, body: list[str], opening: list[str] | None = None) -> list[str]:
+        """The loop over a program's items. `opening` begins the first one; else every item begins in the body."""
+        head = [f"high = items_here(items, total, {self.shape.table})", "count = 0", "turn = 0"]
+        head += opening or []
+        body = body if opening else [f"item = item_at(position, items, {self.shape.table})", *body]
+        return [*head, "for position in range(0, high):", *(f"    {line}" for line in body)]
+
+    def _take(self, place: str) -> list[str]:
+        """Goes to the next item and reads the number of the one after it, so that nobody waits for it."""
+        return ["item = following", f"following = item_at(gl.minimum({place}, high - 1), items, {self.shape.table})"]
+
+    def _producer(self) -> list[str]:
+        writer, s = self.writer(), self.schedule
+        first = self.walks.item(writer, "item")
+        walk = self.walks.of_program(writer, first)
+        writer.starts |= {self.kernel.rows: f"{first} + w * {ROWS}", self.loop.dim: "start"}
+        rows, lines = self._rows(writer), writer.outer.lines
+        lines += rows if s.queries > 1 else []
+        body = [*walk.at("t"), f"start = tile * {s.tile}", f"slot = count % {s.depth}"]
+        body += [f"phase = (count // {s.depth} & 1) ^ 1"]
+        for n, ring in enumerate(self.rings):
+            shared = ring.operand in self.shape.overlays
+            body += [] if shared else [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
+            body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})"]
+            if shared:
+                body += [f"for w in gl.static_range({s.consumers}):"]
+                body += [f"    {x}" for x in self._copies(writer, ring, "slot", f"slot * {s.consumers} + w")]
+            else:
+                body += self._copies(writer, ring, "slot")
+            if n == 0:
+                body += [f"asked_for({place})" for place in self._vectors(writer)]
+            if n == 0 and s.queries == 1:  # the first columns need not wait until the rows before are done with
+                body += ["if t == 0:", *(f"    {line}" for line in rows)]
+        lines += [f"for t in range(0, {walk.count}):", *(f"    {line}" for line in [*body, "count += 1"])]
+        return self._items([*lines, "turn += 1"])
+
+    def _vectors(self, writer: GluonWriter) -> list[str]:
+        """Where a tile's part begins of what consumers read along the loop."""
+        found, along = [], iota(self.loop.dim)
+        for load in dict.fromkeys(n for root in roots(self.kernel) for n in subterms(root) if n.op == "load"):
+            tensor = load.attrs[0]
+            here = tensor in self.pointers and along in load.args
+            if here and load.dims <= {*self.kernel.grid, self.loop.dim}:
+                first = writer.address(tensor, tuple(const(0) if a is along else a for a in load.args), ())
+                found.append(f"{first} + start * {self.pointers[tensor][1][load.args.index(along)]}")
+        return found
+
+    def _rows(self, writer: GluonWriter) -> list[str]:
+        """Copies an item's rows, for each warpgroup once it has done with those before."""
+        s = self.schedule
+        lines = [f"place = turn % {s.queries} * {s.consumers} + w"]
+        lines += [f"mbarrier.wait({self.row_empty}.index(place), (turn // {s.queries} & 1) ^ 1)"]
+        lines += [f"mbarrier.expect({self.row_full}.index(place), {sum(r.bytes for r in self.row_rings)})"]
+        lines += [line for ring in self.row_rings for line in self._copies(writer, ring, "place", "place")]
+        return [f"for w in gl.static_range({s.consumers}):", *(f"    {line}" for line in lines)]
+
+    def _entering(self, writer: GluonWriter) -> list[str]:
+        """Copies what an item's results are made of to where they will leave, once those before have left."""
+        lines = ["tma.store_wait(0)"] if self.entries else []
+        for ring in self.entries.values():
+            lines += [f"mbarrier.expect({ring.full}.index(W), {ring.bytes})", *self._copies(writer, ring, "W", "")]
+        return lines
+
+    def _copies(self, writer: GluonWriter, ring: Ring, slot: str, buffer_slot: str = "slot") -> list[str]:
+        """Copies one tile; without a slot the buffers are where it goes."""
+        operand, lines = ring.operand, []
+        for (start, _), buffer, name in zip(self._parts(operand), ring.buffers, ring.maps, strict=True):
+            where = ", ".join(self._coordinate(writer, i, d, start) for i, d in zip(operand.load.args, operand.axes))
+            target = f"{ring.full}.index({slot}), {buffer}" + (f".index({buffer_slot})" if buffer_slot else "")
+            lines.append(f"copy_in({name}, [{where}], {target})")
+        return lines
+
+    def _coordinate(self, writer: GluonWriter, index: Term, dim: Dim | None, start: int) -> str:
+        coefficients, constant = affine(index)
+        if dim is not None:
+            del coefficients[iota(dim)]
+        rest = to_term((coefficients, constant))
+        parts = [] if dim is None else [str(start)] if dim not in writer.starts else [writer.starts[dim]]
+        if rest.op != "const" or rest.attrs[0] or not parts:
+            text = writer.value(rest).text
+            parts.append(f"gl.cast({text}, gl.int32)" if loads(rest) else text)
+        return " + ".join(p for p in parts if p != "0" or len(parts) == 1)
+
+    # Consumer
+
+    def _consumer(self) -> list[str]:
+        writer, s = self.writer(), self.schedule
+        first = self.walks.item(writer, "item")
+        row = writer.assign("row", Value(f"{first} + W * {ROWS}"), writer.outer).text
+        writer.starts[self.kernel.rows] = row
+        walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", self.shape.vacant)
+        entering = self._entering(writer)
+        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits, self.entries)
+        consumer.words = self.walks.words(writer, row, self.shape.packed.record) if self.shape.packed else ""
+        head = [f"if W == {s.consumers - 1}:", "    give_turn(0)"] if s.turns else []
+        last = ["tma.store_wait(0)"] if self.exits else []
+        if not self.shape.chained:
+            return [*head, *self._items(consumer.item(walk, entering)), *last]
+        opening, body = consumer.chained(walk, self._take("position + 2"))
+        head_item = f"following = item_at(0, items, {self.shape.table})"
+        opening = [head_item, "more = high > 0", *self._take("1"), *opening]
+        return [*head, *self._items(body, opening), *last]

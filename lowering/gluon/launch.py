@@ -1,0 +1,396 @@
+"""Runs a plan's kernels by Gluon where they bind and the tensors suit tensor maps, by Triton where not.
+
+Everything that depends on sizes and strides alone (text, table of work, arguments) is prepared once; a call with new
+pointers only makes new tensor maps. `refusals` says why a kernel has no Gluon form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+import torch
+
+from ...egraph.forks import cached_property
+from ...egraph.terms.affine import affine
+from ...egraph.terms.sizes import resolve
+from ..codegen.fast_division import BITS, division
+from ..hopper.config import ANY, DEFAULTS, MULTIPROCESSORS, ROWS, Row, Schedule, default_row
+from ..hopper.kernel_form import (
+    Binding,
+    Diagonal,
+    Operand,
+    accumulated,
+    bind,
+    chunks,
+    crowded,
+    entered,
+    sent,
+    sloped,
+    width,
+)
+from ..hopper.split_states import apart
+from ..launch.triton_compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
+from ..launch.triton_config import Config
+from ..masks.block_map import EMPTY, Tiling, capturing, pays, shared_visits
+from ..masks.mask_bits import Packed, Words, fine, packed, small
+from ..plan.launch_facts import Facts
+from ..plan.records import Kernel, NotPlannable, Plan
+from ..schedule.choose_config import Choice, choose
+from ..triton.kernel import map_name, reach
+from ..triton.launch import INT32, Launch, Launcher, load, typical_run
+from . import work_order as order
+from .kernel import Map, Shape, Source, emit
+
+NOTHING = torch.zeros(1, dtype=torch.int32)
+WASTE = 0.05  # of all rows, that warpgroups compute in vain
+UNKNOWN = 512  # columns that a tile of rows is taken to run where a map in memory says which
+ROOMY, LONG = 128, 2048  # columns of accumulators beside wide tiles; loops that are worth a kernel for each state
+SLOWER = 0.66  # the rate of plain Triton's kernels over this form's
+
+
+class Refused(Exception):
+    """A kernel or its tensors do not suit the form; the message says why."""
+
+
+@dataclass
+class GluonLaunch:
+    """One kernel ready to run. `arguments` holds a tensor's name where a pointer goes; no tensor of a call is kept."""
+
+    function: object
+    programs: int
+    windows: tuple[tuple[str, Window], ...]  # of tensors, by name
+    arguments: tuple[str | int | torch.Tensor, ...]
+    maps: tuple = ()  # of blocks: names of what each gives, and its tiling
+    options: dict = field(default_factory=dict)
+    again: Relaunch | None = None
+
+    @cached_property
+    def bare(self) -> list[str | int]:
+        """The arguments with an address for every tensor of its own."""
+        return [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in self.arguments]
+
+    def run(self, values: dict[str, torch.Tensor]) -> None:
+        bases = [values[name] for name, _ in self.windows]
+        if self.again is not None:
+            self.again(bases, [values[a].data_ptr() if a.__class__ is str else a for a in self.bare])
+            return
+        arguments = [values[a] if a.__class__ is str else a for a in self.arguments]
+        described = [window.described(base) for (_, window), base in zip(self.windows, bases, strict=True)]
+        kernel = self.function[(self.programs,)](*described, *arguments, **self.options)
+        self.again = Relaunch(kernel, self.programs, tuple(window for _, window in self.windows))
+
+
+class GluonLauncher(Launcher):
+    """A Launcher that prefers Gluon kernel by kernel; `schedules` by kernel name replace the defaults."""
+
+    def __init__(self, plan: Plan, config: Config | None = None, schedules: dict[str, Schedule] | None = None):
+        plan = plan if gluon_missing() else apart(plan, fits)
+        super().__init__(plan, config)
+        self.schedules = schedules or {}
+        self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
+        self.refusals = {name: found for name, found in self.bindings.items() if isinstance(found, str)}
+        self.choices: dict[str, Choice] = {}
+
+    def enough(self, kernel: Kernel, sizes: dict) -> float:
+        """In parts a kernel is plain Triton, which is slower by a third."""
+        bound = not isinstance(self.bindings[kernel.name], str) and resolve(kernel.rows.size, sizes) >= ROWS
+        return SLOWER * super().enough(kernel, sizes) if bound else super().enough(kernel, sizes)
+
+    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch | GluonLaunch:
+        binding = self.bindings.get(kernel.name)
+        if binding is None:  # one of the kernels that share out the loops of another
+            return super()._prepare(kernel, values, sizes, device)
+        try:
+            if isinstance(binding, str):
+                raise Refused(binding)
+            return self._prepare_gluon(binding, values, sizes, device)
+        except (Refused, NotPlannable) as reason:
+            self.refusals[kernel.name] = str(reason)
+            return super()._prepare(kernel, values, sizes, device)
+
+    def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
+        kernel = binding.kernel
+        _check(binding, values, sizes, device)
+        overlays, exits = (
+            tuple(o for o in found if _unsuited(o, values[o.tensor.name]) is None)
+            for found in (binding.overlays, sent(binding))
+        )
+        places = torch.cuda.get_device_properties(device).multi_processor_count
+        suited = tuple(o for o in binding.entries if _unsuited(o, values[o.tensor.name]) is None)
+        binding = replace(binding, entries=suited)
+        schedule = self.schedules.get(kernel.name)
+        if schedule is None:
+            run = self._run_here(binding, values, sizes, device)
+            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays, places, run)
+            schedule = choice.schedule
+        exits = exits if schedule.send else ()
+        diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
+        bits = packed(binding)
+        bits = bits if bits is not None and small(bits, values, sizes) else None
+        wide = wide_tensors(kernel, values, sizes)
+        prepared = prepare(binding, schedule, sizes, overlays, exits, wide, diagonals, bits, places)
+        source = emit(binding, self.plan, schedule, prepared.shape)
+        windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
+        programs = min(places * schedule.residents, prepared.total)
+        function = load(source.text, source.function)
+        lists, table, words = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
+        found, maps = self._known(binding, prepared, schedule, programs, device), ()
+        if prepared.tiling is not None:
+            found[1], maps = lists, (((lists, table), prepared.tiling),)
+            found[0] = table if prepared.tiling.dealt else found[0]
+        if prepared.words is not None:
+            found, maps = [*found, words], (*maps, ((words,), prepared.words))
+        arguments = (*_arguments(source, values, sizes), *found, prepared.total)
+        return GluonLaunch(function, programs, windows, arguments, maps, options_of(schedule))
+
+    def _run_here(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> float | None:
+        """Columns that tiles of rows run where a map says which, as the tensors of this call have it."""
+        record, kernel = binding.loop.map, binding.kernel
+        if record is None or not pays(kernel, record, ROWS, ROWS, sizes) or capturing(device):
+            return None
+        tiling = Tiling(record, ROWS if record.rows else 1, ROWS, tuple(sorted(sizes.items())))
+        return typical_run(tiling, values)
+
+    def _known(self, binding, prepared, schedule, programs: int, device) -> list[torch.Tensor | str]:
+        """The table of who runs what and the lists of tiles that the host knows."""
+        table = NOTHING
+        if prepared.lengths is not None and prepared.shape.table:
+            points = prepared.total // len(prepared.lengths)
+            streamed = order.streamed(binding, prepared.length)
+            table = torch.from_numpy(order.dealt(prepared.lengths, points, streamed, programs, schedule.tile))
+        return [table.to(device), prepared.listed.to(device)]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What sizes say of a kernel: the facts for its text, how much work each tile of rows is where that is known,
+    the number of items, the loop's length, and what lists of tiles come from: a map of blocks, or themselves.
+    words: what the guard's bits come from, where it has them.
+    """
+
+    shape: Shape
+    lengths: np.ndarray | None
+    total: int
+    length: int
+    tiling: Tiling | None = None
+    listed: torch.Tensor = NOTHING
+    words: Words | None = None
+
+
+def prepare(
+    binding: Binding,
+    schedule: Schedule,
+    sizes: dict,
+    overlays: tuple[Operand, ...] = (),
+    exits: tuple[Operand, ...] = (),
+    wide: frozenset[str] = frozenset(),
+    diagonals: tuple[Diagonal, ...] = (),
+    bits: Packed | None = None,
+    places: int = MULTIPROCESSORS,
+) -> Prepared:
+    """Everything about a call that does not need a device of `places` multiprocessors. Raises Refused.
+
+    bits: the guard's part that may be kept as bits, which it is where a map of blocks pays.
+    """
+    if not schedule.terminates:
+        raise Refused(f"warpgroups would wait for ever with {schedule}")
+    kernel, loop = binding.kernel, binding.loop
+    height = ROWS * schedule.consumers
+    count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
+    total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
+    if total >= 1 << BITS:
+        raise Refused(f"{total} tiles of rows are more than items are numbered for")
+    even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
+    diagonals = tuple(d for d in diagonals if count % ROWS == 0 and str(loop.dim) in even and d.tensor.name not in wide)
+    pairs = entered(binding, exits, schedule.send)
+    facts = Facts(frozenset(even), wide)
+    shape = Shape(facts, "some", False, overlays=overlays, diagonals=diagonals, sent=exits, entered=pairs)
+    if loop.map is not None and pays(kernel, loop.map, ROWS, schedule.tile, sizes):
+        known = tuple(sorted(sizes.items()))
+        tiling = Tiling(loop.map, ROWS if loop.map.rows else 1, schedule.tile, known, schedule.consumers)
+        tiling = replace(tiling, dealt=order.dealing(binding, schedule, sizes, total, places))
+        words = bits and Words(bits.record, ROWS, schedule.tile, known)
+        shape = replace(shape, listed=(*loop.map.dims, *loop.map.rows), packed=bits, table=tiling.dealt is not None)
+        return Prepared(shape, None, total, length, tiling, words=words)
+    if len(loop.ranges) != 1:
+        classes = order.classes(binding, sizes, ROWS, schedule.tile)
+        if classes is None:
+            raise Refused("its guard keeps a union of ranges that depend on more than the row")
+        listed = shared_visits(torch.from_numpy(classes), schedule.consumers)
+        lengths = listed[:, 0].numpy()
+        shape = replace(shape, listed=(kernel.rows,), table=_uneven(lengths, schedule))
+        return Prepared(shape, lengths, total, length, listed=listed)
+    # Code that leaves tiles out takes registers: only for idle warpgroups that would cost more than a few percent.
+    idle = -count % height >= max(ROWS, WASTE * count)
+    own = order.ranges(binding, sizes, ROWS, schedule.tile)
+    block = order.ranges(binding, sizes, height, schedule.tile)
+    lengths = None if block is None else block.end - block.begin
+    lengths = order.work(lengths, count, schedule.consumers) if idle and block is not None else lengths
+    shape = replace(
+        shape,
+        masked=order.guarded_tiles(binding, own),
+        skewed=bool(loop.limits) and order.skewed(own, block, schedule.consumers),
+        vacant=idle,
+        table=_uneven(lengths, schedule),
+        chained=chains(binding, schedule, overlays)
+        and not (idle or pairs)
+        and order.chainable(own, block, schedule.consumers, schedule.depth),
+    )
+    return Prepared(shape, lengths, total, length)
+
+
+def chains(binding: Binding, schedule: Schedule, overlays: tuple[Operand, ...]) -> bool:
+    return schedule.chained and schedule.queries > 1 and len(binding.steps) == 1 and not overlays
+
+
+def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
+    return schedule.ordered and lengths is not None and len(set(lengths.tolist())) > 1
+
+
+def row_of(binding: Binding, sizes: dict, run_here: float | None = None) -> Row | None:
+    """The default row of a kernel. run_here: columns that tiles of rows run, where a map has said it.
+
+    A map of a guard by row and column is taken to keep every tile: one warpgroup alone reads each anew, and where most
+    run, that is more than the L2 gives. So is one by column alone, in whose kept tiles nothing but the last is partial.
+    Other maps, by ids or by a table of blocks, are taken to keep few until they are there.
+    """
+    kernel, loop = binding.kernel, binding.loop
+    length, run = resolve(loop.dim.size, sizes), ANY
+    mapped = loop.map is not None and pays(kernel, loop.map, ROWS, ROWS, sizes)
+    classes = None if mapped or not loop.limits else order.classes(binding, sizes, ROWS, ROWS)
+    bits = packed(binding) if mapped else None
+    bits = bits if bits and fine(bits, sizes) else None
+    padded = mapped and not loop.map.rows and not loop.limits
+    if not binding.overlays and (mapped or classes is not None):
+        unknown = length if padded or bits is not None else UNKNOWN if run_here is None else run_here
+        run = unknown if mapped else ROWS * np.quantile((classes != EMPTY).sum(1), 0.9)
+    uneven = (mapped and not padded) or bool(loop.limits)
+    even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
+    diagonals = binding.diagonals if even else ()
+    full = crowded(binding if bits is None else bits.bound(binding), diagonals, masked=not padded)
+    kinds = (uneven, full, bool(binding.overlays), sloped(binding), mapped and not padded)
+    return default_row(width(binding), accumulated(binding), length, run, *kinds)
+
+
+def slower(plan: Plan, sizes: dict) -> float:
+    """By which part the plan's one kernel was measured to be slower in this form than in plain Triton; 0 if not."""
+    found = [bind(kernel) for kernel in plan.kernels]
+    row = row_of(found[0], sizes) if len(found) == 1 and isinstance(found[0], Binding) else None
+    return row.slower if row else 0.0
+
+
+def fits(binding: Binding) -> bool:
+    """Whether a warpgroup holds the accumulators well: of several states in a long loop, no more than leave room for
+    wide tiles, which was measured to be worth one more kernel and its result's way through memory."""
+    length, columns = binding.loop.dim.size, accumulated(binding)
+    if len(binding.steps) > 1 and columns > ROOMY and isinstance(length, int) and length >= LONG:
+        return False
+    return any(width(binding) <= row.width and columns <= row.columns for row in DEFAULTS)
+
+
+def options_of(schedule: Schedule) -> dict:
+    """What Triton is told; alone on its multiprocessor, a program may have all registers."""
+    return {"num_warps": 4, **OPTIONS} | ({"maxnreg": schedule.registers[0]} if schedule.residents > 1 else {})
+
+
+def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Schedule:
+    """The kernel's own schedule. Raises Refused."""
+    return choice_of(binding, sizes, overlays).schedule
+
+
+def choice_of(
+    binding: Binding,
+    sizes: dict,
+    overlays: tuple[Operand, ...] = (),
+    places: int = MULTIPROCESSORS,
+    run_here: float | None = None,
+) -> Choice:
+    """The kernel's schedule on `places` multiprocessors, and where its settings come from. Raises Refused."""
+    row = row_of(binding, sizes, run_here)
+    found = choose(binding, sizes, overlays, row, places)
+    if found is None and row is None:
+        raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
+    if found is None:
+        raise Refused("its tiles do not fit in shared memory")
+    return found
+
+
+def wide_tensors(kernel: Kernel, values: dict, sizes: dict) -> frozenset[str]:
+    """Tensors whose offsets within one grid point may need 64 bits."""
+    extent = max(resolve(d.size, sizes) for d in (kernel.rows, kernel.loops[0].dim)) + 1024
+    return frozenset(n for (n, axis), c in reach(kernel).items() if c * abs(values[n].stride(axis)) * extent >= INT32)
+
+
+def _check(binding: Binding, values: dict, sizes: dict, device: torch.device) -> None:
+    if missing := gluon_missing() or (architecture(device) != "sm_90" and "the device is no Hopper GPU"):
+        raise Refused(missing)
+    kernel = binding.kernel
+    if any(t.dtype == "float64" for t in (*kernel.inputs, *(s.output for s in kernel.stores))):
+        raise Refused("float64 has no Gluon form")
+    if resolve(kernel.rows.size, sizes) < ROWS:
+        raise Refused(f"fewer than {ROWS} rows")
+    if 0 in (resolve(binding.loop.dim.size, sizes), *(resolve(d.size, sizes) for d in kernel.grid)):
+        raise Refused("a dim is empty")
+    for operand in (*binding.row_operands, *binding.streams):
+        if reason := _unsuited(operand, values[operand.tensor.name]):
+            raise Refused(reason)
+
+
+def _unsuited(operand: Operand, tensor: torch.Tensor) -> str | None:
+    """Why no tensor map describes this tensor; None if one does."""
+    strides, name = tensor.stride(), operand.tensor.name
+    if strides[-1] != 1 or operand.axes[-1] is None:
+        return f"the last axis of {name} is not one run in memory"
+    if any(s <= 0 or s * tensor.element_size() % 16 for s in strides[:-1]) or tensor.data_ptr() % 16:
+        return f"the rows of {name} do not begin at multiples of 16 bytes"
+    return None
+
+
+def _window(described: Map, tensor: torch.Tensor, sizes: dict) -> Window:
+    """What a tensor map covers: a tile's dim ends where the dim ends, so that what follows reads as zero."""
+    operand, extents = described.operand, list(tensor.shape)
+    for n, (dim, box) in enumerate(zip(operand.axes, described.box, strict=True)):
+        if dim is None:
+            continue
+        coefficients, constant = affine(operand.load.args[n])
+        length = resolve(dim.size, sizes)
+        if len(coefficients) == 1 and constant >= 0:
+            extents[n] = min(extents[n], constant + length)
+        elif (sum(e for _, e in chunks(length)) if dim == operand.inner else -(-length // box) * box) != length:
+            raise Refused(f"a tile of {operand.tensor.name} begins at a computed place and may reach beyond its dim")
+    return Window(tuple(extents), tensor.stride(), described.box)
+
+
+def _arguments(source: Source, values: dict, sizes: dict) -> list[str | int]:
+    found: list[str | int] = []
+    for argument in source.arguments:
+        if argument.size is not None:
+            size = resolve(argument.size, sizes)
+            found.append(division(-(-size // argument.step))[argument.part] if argument.part else size)
+        elif argument.axis is not None:
+            found.append(values[argument.tensor].stride(argument.axis))
+        else:
+            found.append(argument.tensor)
+    return found
+
+
+def refusal(plan: Plan, device: torch.device) -> str | None:
+    """Why no kernel of the plan has a Gluon form here; None if one has, as far as is known without its tensors."""
+    if missing := gluon_missing() or (architecture(device) != "sm_90" and "the device is no Hopper GPU"):
+        return missing
+    found = [bind(kernel) for kernel in plan.kernels]
+    return None if any(isinstance(f, Binding) for f in found) else "; ".join(dict.fromkeys(map(str, found)))
+
+
+def refusals(plan: Plan) -> dict[str, str]:
+    """By kernel, why it last ran as plain Triton."""
+    return launcher(plan).refusals
+
+
+@lru_cache(maxsize=256)
+def launcher(plan: Plan) -> GluonLauncher:
+    """The launcher of a plan, one for this process."""
+    return GluonLauncher(plan)

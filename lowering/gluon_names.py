@@ -1,9 +1,0 @@
-"""Gluon's copies between memory and shared memory by tensor maps, which Triton 3.8 renamed, under one name each.
-
-Imported by the text of a kernel only; everything else that differs between releases is in compat.py.
-"""
-
-from triton.experimental.gluon.language.nvidia.hopper import tma
-
-copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global

@@ -1,0 +1,1 @@
+"""Which kernels have the warp-specialised form of Hopper, and with which settings."""

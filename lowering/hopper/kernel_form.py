@@ -1,0 +1,376 @@
+"""Which plans fit the Hopper skeleton, and as what: products of rows by columns, states between, products by values.
+
+A kernel binds when its one loop is score products -> pointwise code -> states -> value products; otherwise `bind` says
+why not. Nothing is known by what it is for.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ...egraph.terms.affine import affine
+from ...egraph.terms.ops import iota, load
+from ...egraph.terms.term import Dim, Tensor, Term, reduces, subterms
+from ..analysis.exact_products import native
+from ..codegen.ops import HALVES
+from ..codegen.products import const_value, factors
+from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
+from .score_offsets import Gauge, split
+
+WIDEST = 256  # columns of one operand or accumulator
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A two-dimensional tile of a tensor: `across` is rows or the loop dim, `inner` the summed or the value dim.
+
+    axes[n] is the tile dim that the n-th index runs over, or None where the index is one number for all of the tile.
+    """
+
+    load: Term
+    across: Dim
+    inner: Dim
+    axes: tuple[Dim | None, ...]
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.load.attrs[0]
+
+    @property
+    def across_first(self) -> bool:
+        return self.axes.index(self.across) < self.axes.index(self.inner)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Σ_inner rows[i, inner] · columns[j, inner]; `node` is the reduction, `factor` its constant."""
+
+    node: Term
+    rows: Operand
+    columns: Operand
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a state: weight · factors, summed over the loop, as a matrix with `matrix` or as a vector."""
+
+    factors: tuple[Term, ...]
+    matrix: Operand | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What runs between two waits: score products, then the states that need them."""
+
+    products: tuple[Product, ...]
+    states: tuple[tuple[Accumulator, tuple[Value, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """A load over rows and loop that depends on their difference alone: one index holds step · (loop - rows) + ..."""
+
+    load: Term
+    axis: int
+    step: int
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.load.attrs[0]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A kernel as the skeleton's parts. `wide` is the value dim, None if no state has a matrix; `overlays` are tensors
+    read along rows and loop, which can be copied as score tiles are (`across` is the rows, `inner` the loop); `entries`
+    are read by what is stored alone, along rows and the value dim.
+    """
+
+    kernel: Kernel
+    loop: Loop
+    steps: tuple[Step, ...]
+    wide: Dim | None
+    overlays: tuple[Operand, ...] = ()
+    diagonals: tuple[Diagonal, ...] = ()
+    entries: tuple[Operand, ...] = ()
+
+    @property
+    def products(self) -> list[Product]:
+        return [p for step in self.steps for p in step.products]
+
+    @property
+    def row_operands(self) -> list[Operand]:
+        return list(dict.fromkeys(p.rows for p in self.products))
+
+    @property
+    def streams(self) -> list[Operand]:
+        """What the loop reads tile by tile, in the order of first use."""
+        return list(dict.fromkeys([p.columns for p in self.products] + self.matrices))
+
+    @property
+    def columns(self) -> list[Operand]:
+        return list(dict.fromkeys(p.columns for p in self.products))
+
+    @property
+    def matrices(self) -> list[Operand]:
+        return [v.matrix for step in self.steps for _, values in step.states for v in values if v.matrix]
+
+
+def bind(kernel: Kernel) -> Binding | str:
+    """The kernel's parts, or the reason why it has no such form."""
+    try:
+        return _bind(kernel)
+    except NotPlannable as reason:
+        return str(reason)
+
+
+def _bind(kernel: Kernel) -> Binding:
+    if len(kernel.loops) != 1:
+        raise NotPlannable(f"it has {len(kernel.loops)} loops; the form has one")
+    if kernel.rows is None:
+        raise NotPlannable("it has no rows")
+    if kernel.columns:
+        raise NotPlannable("its programs have tiles of columns; those of the form hold whole rows")
+    (loop,) = kernel.loops
+    if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
+        kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
+        raise NotPlannable(f"its tensors are {kinds}; the form multiplies half precision")
+    if kernel.written_by(loop):
+        raise NotPlannable("its loop writes what other kernels read")
+    if loop.guard is not None and reduces(loop.guard):
+        raise NotPlannable("the guard of its loop holds a reduction")
+    stored = dict.fromkeys(d for store in kernel.stores for d in store.order)
+    inside = set(kernel.held) - set(stored)
+    wide = [d for d in stored if d not in kernel.grid and d != kernel.rows]
+    if len(wide) > 1:
+        raise NotPlannable(f"more than one dim is held of what is stored: {', '.join(map(str, wide))}")
+    matcher = _Matcher(kernel.rows, loop.dim, inside, wide[0] if wide else None)
+    steps = _steps(loop, matcher)
+    if not all(step.products for step in steps):
+        raise NotPlannable("a state of its loop takes in no product of rows and columns")
+    if kernel.exact & {r for state in loop.accumulators for r in state.reductions}:
+        raise NotPlannable("a float32 result shows what multiplies the values, and the form rounds that to their type")
+    bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values) if body is not None]
+    loads = list(dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load"))
+    diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)
+    return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))
+
+
+def _diagonal(node: Term, rows: Dim, loop: Dim) -> Diagonal | None:
+    """The load as a diagonal, None if it is none."""
+    moving = [axis for axis, index in enumerate(node.args) if index.dims & {rows, loop}]
+    if len(moving) != 1 or node.dtype not in (*HALVES, "float32"):
+        return None
+    coefficients, _ = affine(node.args[moving[0]])
+    step = coefficients.pop(iota(loop), 0)
+    if not step or coefficients.pop(iota(rows), 0) != -step or any(a.dims & {rows, loop} for a in coefficients):
+        return None
+    return Diagonal(node, moving[0], step)
+
+
+class _Matcher:
+    """Finds operands and products by their dims."""
+
+    def __init__(self, rows: Dim, loop: Dim, inside: set[Dim], wide: Dim | None):
+        self.rows, self.loop, self.inside, self.wide = rows, loop, inside, wide
+        self.tile_dims = {rows, loop, *inside, *([wide] if wide else [])}
+
+    def operand(self, node: Term, across: Dim, inner: Dim) -> Operand:
+        """The load as a tile [across, inner]. Raises NotPlannable where no tensor map describes it."""
+        tensor = node.attrs[0]
+        axes = tuple(self._axis(tensor, index) for index in node.args)
+        if len(axes) > 5:
+            raise NotPlannable(f"{tensor.name} has more than five axes")
+        if sorted(filter(None, axes)) != sorted((across, inner)):
+            raise NotPlannable(f"{tensor.name} is not indexed once by each of {across} and {inner}")
+        if inner != self.loop and (not isinstance(inner.size, int) or inner.size > WIDEST):
+            raise NotPlannable(f"dim {inner} of {tensor.name} is wider than {WIDEST} or of unknown size")
+        return Operand(node, across, inner, axes)
+
+    def _axis(self, tensor: Tensor, index: Term) -> Dim | None:
+        coefficients, _ = affine(index)
+        moving = [atom for atom in coefficients if atom.dims & self.tile_dims]
+        if not moving:
+            return None
+        (dim,) = moving[0].dims if len(moving[0].dims) == 1 else (None,)
+        if len(moving) > 1 or dim is None or moving[0] is not iota(dim) or coefficients[moving[0]] != 1:
+            raise NotPlannable(f"an index of {tensor.name} is no start plus a coordinate")
+        return dim
+
+    def overlays(self, loads: list[Term]) -> tuple[Operand, ...]:
+        """Floating loads over rows and loop that a tensor map describes; the others are read by pointers."""
+        found = []
+        for node in loads:
+            if node.dims >= {self.rows, self.loop} and node.dtype in (*HALVES, "float32"):
+                with suppress(NotPlannable):
+                    found.append(self.operand(node, self.rows, self.loop))
+        return tuple(found)
+
+    def entries(self, kernel: Kernel) -> tuple[Operand, ...]:
+        """Half-precision loads over rows and the value dim, of what is stored, that a tensor map describes."""
+        states = {r for loop in kernel.loops for state in loop.accumulators for r in state.reductions}
+        nodes = [n for s in kernel.stores for n in subterms(s.term, states.__contains__) if n.op == "load"]
+        found = []
+        for node in dict.fromkeys(nodes):
+            plain = all(not index.dims & self.tile_dims or index.op == "iota" for index in node.args)
+            if self.wide is not None and node.dims >= {self.rows, self.wide} and node.dtype in HALVES and plain:
+                with suppress(NotPlannable):
+                    found.append(self.operand(node, self.rows, self.wide))
+        return tuple(found)
+
+    def product(self, node: Term) -> Product:
+        """A sum within a tile as a matrix product of rows and columns."""
+        monoid, inner = node.attrs
+        parts = [p for p in factors(node.args[0]) if p.op != "const"]
+        loads = [native(p) for p in parts]
+        if monoid != "sum" or len(parts) != 2 or any(x is None or x.op != "load" for x in loads):
+            raise NotPlannable(f"the {monoid} over {inner} is not of two half-precision tensors as they are stored")
+        left = [x for x in loads if self.rows in x.dims and self.loop not in x.dims]
+        right = [x for x in loads if self.loop in x.dims and self.rows not in x.dims]
+        if len(left) != 1 or len(right) != 1 or left[0].dtype != right[0].dtype:
+            raise NotPlannable(f"the sum over {inner} does not multiply rows by columns")
+        return Product(node, self.operand(left[0], self.rows, inner), self.operand(right[0], self.loop, inner))
+
+    def value(self, body: Term) -> Value:
+        """A state's value: at most one factor has the value dim, and that one is a stored matrix."""
+        if body.dims & self.inside:
+            raise NotPlannable(f"a state has dim {min(body.dims & self.inside)}, which is summed behind the loop")
+        parts = factors(body)
+        broad = [p for p in parts if self.wide in p.dims]
+        rest = tuple(p for p in parts if p not in broad and const_value(p, 0) != 1)
+        if not broad:
+            return Value(rest, None)
+        matrix = native(broad[0])
+        if len(broad) > 1 or matrix is None or matrix.op != "load" or self.rows in matrix.dims:
+            raise NotPlannable(
+                "a value is not one half-precision tensor as it is stored, times factors without its dim"
+            )
+        return Value(rest, self.operand(matrix, self.loop, self.wide))
+
+
+def _steps(loop: Loop, matcher: _Matcher) -> tuple[Step, ...]:
+    """States that share products share a step; the others follow one another."""
+    groups: list[tuple[dict[Term, Product], list]] = []
+    for state in loop.accumulators:
+        values = tuple(matcher.value(v) for v in state.values)
+        if state.monoid not in ("rescaled", "sum", "max"):
+            raise NotPlannable(f"a {state.monoid} over {loop.dim} has no place in the form")
+        if state.monoid == "max" and values[0].matrix is not None:
+            raise NotPlannable(f"a maximum over {loop.dim} of a matrix")
+        bodies = [state.gauge] if state.gauge is not None else []
+        bodies += [f for v in values for f in v.factors]
+        needed = {r: matcher.product(r) for body in bodies for r in reduces(body) if r.attrs[1] in matcher.inside}
+        if any(matcher.wide in n.dims for body in bodies for n in subterms(body)):
+            raise NotPlannable(f"a score depends on {matcher.wide}")
+        meeting = [g for g in groups if g[0].keys() & needed.keys()] if needed else groups[:1]
+        merged, states = dict(needed), [(state, values)]
+        for products, others in reversed(meeting):
+            merged, states = {**products, **merged}, [*others, *states]
+        groups = [g for g in groups if g not in meeting] + [(merged, states)]
+    return tuple(Step(tuple(products.values()), tuple(states)) for products, states in groups)
+
+
+def chunks(size: int) -> list[tuple[int, int]]:
+    """(start, extent) of the tiles that cover `size` columns: powers of two from 16 to 256, few, with little waste."""
+    padded = max(16, 1 << (size - 1).bit_length())
+    found, start = [], 0
+    while start < size:
+        extent = max(16, 1 << ((size - start).bit_length() - 1))
+        found.append((start, extent))
+        start += extent
+    return found if start + 16 < padded else [(0, padded)]
+
+
+def sent(binding: Binding) -> tuple[Operand, ...]:
+    """What is stored over rows and the value dim in half precision, as tiles that shared memory can send."""
+    rows, wide, found = binding.kernel.rows, binding.wide, []
+    for store in binding.kernel.stores:
+        if wide in store.order and store.output.dtype in HALVES and len(store.order) <= 5:
+            axes = tuple(d if d in (rows, wide) else None for d in store.order)
+            found.append(Operand(load(store.output, *(iota(d) for d in store.order)), rows, wide, axes))
+    return tuple(found)
+
+
+def entered(binding: Binding, exits: tuple[Operand, ...], send: int) -> tuple[tuple[Operand, Operand], ...]:
+    """Pairs of what is read along rows and value dim for a result, and that result, whose way out it can come in by."""
+    if not binding.wide or any(extent > send for _, extent in chunks(binding.wide.size)):
+        return ()
+    stores, found = {s.output: s.term for s in binding.kernel.stores}, {}
+    for exit in exits:
+        mine = [e for e in binding.entries if e.load in set(subterms(stores[exit.tensor])) and e not in found]
+        mine = [e for e in mine if e.tensor.dtype == exit.tensor.dtype and e.across_first == exit.across_first]
+        found |= {entry: exit for entry in mine[:1]}
+    return tuple(found.items())
+
+
+def staged(extent: int, send: int) -> int:
+    """Columns of shared memory through which a chunk of a result leaves: all, or two parts in turn."""
+    return extent if extent <= send else 2 * send
+
+
+def accumulated(binding: Binding) -> int:
+    """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
+    return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
+
+
+def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = (), masked: bool = True) -> bool:
+    """Whether the code between the products has coordinates or tensors over rows and loop: those take registers.
+
+    Sums of coordinates that a gauge adds are numbers of rows and columns, not of scores; diagonals are read by one
+    address. masked: the guard counts, where limits of the loop do not say all of it.
+    """
+    loop, rows = binding.loop, binding.kernel.rows
+    bodies = [f for step in binding.steps for _, values in step.states for v in values for f in v.factors]
+    for gauge, parts in gauges(binding):
+        bodies += [gauge] if parts is None else [term for _, term in parts.scores]
+    if masked and loop.guard is not None and not all(r.exact for r in loop.ranges):
+        return True
+    known = {diagonal.load for diagonal in diagonals}
+    return any(_fills(body, loop.dim, {rows, loop.dim}, known) for body in bodies)
+
+
+def gauges(binding: Binding) -> list[tuple[Term, Gauge | None]]:
+    """Of every state that has one, and its parts where it has parts of its own for columns or rows."""
+    found = [a.gauge for step in binding.steps for a, _ in step.states if a.gauge is not None]
+    return [(gauge, split(gauge, binding.kernel.rows, binding.loop.dim)) for gauge in found]
+
+
+def sloped(binding: Binding) -> bool:
+    """Whether a gauge has sums of coordinates that are numbers of columns."""
+    return any(parts is not None and parts.slopes for _, parts in gauges(binding))
+
+
+def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:
+    """Whether a term has a coordinate along the dim, or a load along all of these, that lies in no reduction."""
+    if dim not in node.dims or node.op == "reduce" or node in known:
+        return False
+    if node.op in ("iota", "load"):
+        return node.op == "iota" or dims <= node.dims
+    return any(_fills(a, dim, dims, known) for a in node.args)
+
+
+def spares(binding: Binding) -> bool:
+    """Whether special functions may be off by a small part of a half's rounding: all that is seen is rounded to one."""
+    stored = {s.output.dtype for s in binding.kernel.stores}
+    return stored <= set(HALVES) and {o.tensor.dtype for o in (*binding.row_operands, *binding.streams)} <= set(HALVES)
+
+
+def width(binding: Binding) -> int:
+    """The widest operand's columns."""
+    return max(sum(e for _, e in chunks(o.inner.size)) for o in (*binding.row_operands, *binding.streams))
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Of one element."""
+    return 4 if tensor.dtype == "float32" else 2
+
+
+def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], schedule) -> int:
+    """Shared memory of the rings, of the rows' buffers and of what is sent, without barriers."""
+    inner = lambda operands: sum(e for o in operands for _, e in chunks(o.inner.size))
+    rows = 64 * schedule.consumers
+    ring = 2 * inner(binding.streams) + rows * sum(bytes_of(o.tensor) for o in overlays)
+    kept = schedule.queries * inner(binding.row_operands)
+    kept += sum(staged(e, schedule.send) for o in sent(binding) for _, e in chunks(o.inner.size))
+    return 2 * rows * kept + schedule.tile * schedule.depth * ring

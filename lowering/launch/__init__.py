@@ -1,0 +1,1 @@
+"""What is settled when sizes, strides and device are known."""

@@ -1,0 +1,1 @@
+"""Guards as ranges of a loop, as classes of tiles, as bits."""

@@ -1,0 +1,358 @@
+"""Guards as ranges of a loop's coordinate, by interval reasoning over any boolean combination, and ranges as tiles.
+
+Invariant: an empty tile holds no element that the guard keeps, a full tile none that it drops; what is not understood
+makes a tile partial. lowering/planning/planner.py makes the ranges; lowering/tiled/executor.py calls `tile_classes`,
+and the emitters emit its arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+from typing import NamedTuple
+
+from ...egraph.terms.affine import Affine, affine, bounds, combine, compare, length, to_term
+from ...egraph.terms.index_simplify import floordiv, simplify_index
+from ...egraph.terms.ops import const, iota, make, maximum, minimum, where
+from ...egraph.terms.term import Dim, Term, rebuild, reduces, subterms, tensors
+from ..plan.records import BlockMap, Limit, Range
+
+MOST_CLAUSES = 16  # of a guard in disjunctive form; one with more is not looked into
+MOST_RANGES = 4  # of a loop: more are joined by their hull
+EVERYWHERE = Range((), (), False)
+
+
+class TileRange(NamedTuple):
+    """Tiles start..stop may hold kept elements; of these, tiles full_start..full_stop hold nothing else."""
+
+    start: int
+    full_start: int
+    full_stop: int
+    stop: int
+
+
+def conjuncts(guard: Term, negated: bool = False) -> tuple[Term, ...]:
+    """Predicates whose conjunction is the guard (or its negation); comparisons of integers become le or eq."""
+    if guard.op == "not":
+        return conjuncts(guard.args[0], not negated)
+    if guard.op == ("or" if negated else "and"):
+        return tuple(dict.fromkeys(c for a in guard.args for c in conjuncts(a, negated)))
+    if guard.op in ("le", "lt") and _of_integers(guard):
+        guard = _negated_order(guard) if negated else compare(guard.op, *guard.args)
+        return () if guard is const(True) else (guard,)
+    return (make("not", (guard,)) if negated else guard,)
+
+
+def conjunction(parts: Iterable[Term]) -> Term | None:
+    """The conjuncts as one predicate; None for none."""
+    result = None
+    for part in parts:
+        result = part if result is None else make("and", (result, part))
+    return result
+
+
+def _of_integers(comparison: Term) -> bool:
+    return all(a.dtype == "int64" for a in comparison.args)
+
+
+def _negated_order(p: Term) -> Term:
+    return compare("lt" if p.op == "le" else "le", p.args[1], p.args[0])
+
+
+# From a guard to clauses: a disjunction of conjunctions of literals
+
+
+def clauses(guard: Term, loop: Dim, negated: bool = False) -> list[tuple[Term, ...]]:
+    """The guard (or its negation) as a disjunction of conjunctions; what has too many stays one opaque literal."""
+    found = _clauses(guard, loop, negated)
+    return found if len(found) <= MOST_CLAUSES else [(make("not", (guard,)) if negated else guard,)]
+
+
+def _clauses(p: Term, loop: Dim, negated: bool) -> list[tuple[Term, ...]]:
+    if p.op == "not":
+        return _clauses(p.args[0], loop, not negated)
+    if p.op in ("and", "or"):
+        left, right = (clauses(a, loop, negated) for a in p.args)
+        return _product(left, right) if (p.op == "or") == negated else [*left, *right]
+    if p.op == "where":
+        yes, no = (clauses(a, loop, negated) for a in p.args[1:])
+        return [*_product(clauses(p.args[0], loop), yes), *_product(clauses(p.args[0], loop, True), no)]
+    if p.op in ("le", "lt") and _of_integers(p):
+        return _order(_negated_order(p) if negated else compare(p.op, *p.args), loop)
+    if p.op == "eq" and _of_integers(p):
+        return _equal(p, loop, negated)
+    if p.op == "const":
+        return [()] if bool(p.attrs[0]) != negated else []
+    return [(make("not", (p,)) if negated else p,)]
+
+
+def _product(left: list[tuple[Term, ...]], right: list[tuple[Term, ...]]) -> list[tuple[Term, ...]]:
+    return [tuple(dict.fromkeys((*a, *b))) for a in left for b in right]
+
+
+def _equal(p: Term, loop: Dim, negated: bool) -> list[tuple[Term, ...]]:
+    """a = b as a ≤ b ∧ b ≤ a where that limits the loop, a ≠ b as a < b ∨ b < a."""
+    if loop in p.dims and _solve(_difference(p), loop) is None:
+        return [(make("not", (p,)) if negated else p,)]
+    one, other = (_order(compare("lt" if negated else "le", *args), loop) for args in (p.args, p.args[::-1]))
+    return [*one, *other] if negated else _product(one, other)
+
+
+def _order(p: Term, loop: Dim) -> list[tuple[Term, ...]]:
+    """A comparison with an absolute value, a maximum or a minimum of the loop's coordinate, taken apart."""
+    if p.op == "const":
+        return [()] if p.attrs[0] else []
+    form = _difference(p)
+    for atom, c in form[0].items():
+        if atom.op in ("abs", "maximum", "minimum") and loop in atom.dims:
+            parts = atom.args if len(atom.args) == 2 else (atom.args[0], make("neg", atom.args))
+            rest = combine(form, ({atom: 1}, 0), -c)
+            one, other = (_order(_at_most_zero(combine(rest, affine(x), c)), loop) for x in parts)
+            both = (atom.op == "minimum") != (c > 0)
+            return _product(one, other) if both else [*one, *other]
+    return [(p,)]
+
+
+def _difference(p: Term) -> Affine:
+    return combine(affine(p.args[0]), affine(p.args[1]), -1)
+
+
+def _at_most_zero(form: Affine) -> Term:
+    return compare("le", to_term(form), const(0))
+
+
+# From a literal to a limit
+
+
+class Solved(NamedTuple):
+    """A bound on the loop's coordinate; `exact` if the literal says no more than that."""
+
+    side: str
+    bound: Affine
+    exact: bool
+
+
+def _solve(form: Affine, loop: Dim, exact: bool = True) -> Solved | None:
+    """form ≤ 0 solved for the loop's coordinate j, which stands in it once as c · j or inside a floor division.
+
+    c · j + r ≤ 0 is j < -r // c + 1; r ≤ c · j is j >= (r + c - 1) // c; and x // n ≤ m is x ≤ n · m + n - 1,
+    m ≤ x // n is n · m ≤ x. Other atoms with j in them are replaced by the end of their interval that allows most.
+    """
+    mine = sorted((a for a in form[0] if loop in a.dims), key=lambda a: a.op not in ("iota", "floordiv"))
+    if not mine:
+        return None
+    for atom in mine[1:]:
+        c = form[0][atom]
+        end = bounds(atom)[0 if c > 0 else 1]
+        if end is None:
+            return None
+        form, exact = combine(combine(form, ({atom: 1}, 0), -c), ({}, end), c), False
+    atom, c = mine[0], form[0][mine[0]]
+    rest = combine(form, ({atom: 1}, 0), -c)
+    most = _quotient(combine(({}, 0), rest, -1), c) if c > 0 else _quotient(combine(rest, ({}, -c - 1), 1), -c)
+    if atom is iota(loop):
+        return Solved("upper", combine(most, ({}, 1), 1), exact) if c > 0 else Solved("lower", most, exact)
+    width = _positive(atom.args[1]) if atom.op == "floordiv" else None
+    if width is None:
+        return None
+    inner = affine(atom.args[0])
+    if c > 0:
+        return _solve(combine(combine(inner, most, -width), ({}, width - 1), -1), loop, exact)
+    return _solve(combine(combine(({}, 0), most, width), inner, -1), loop, exact)
+
+
+def _quotient(form: Affine, divisor: int) -> Affine:
+    return form if divisor == 1 else affine(floordiv(to_term(form), const(divisor)))
+
+
+def _positive(x: Term) -> int | None:
+    return x.attrs[0] if x.op == "const" and x.attrs[0] > 0 else None
+
+
+def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tuple[str, Limit, bool] | None:
+    """A literal as ("upper" | "lower", limit, exact); None if it says nothing of where the loop's coordinate is.
+
+    A literal without the loop's dim is an upper limit: the whole length where it holds, nothing where it does not.
+    """
+    if part.dims & set(held):
+        return None
+    if loop not in part.dims:
+        solved, bound = Solved("upper", ({}, 0), True), where(part, length(loop), const(0))
+    else:
+        solved = _solve(_difference(part), loop) if part.op == "le" else None
+        bound = to_term(solved.bound) if solved is not None else None
+    if solved is None or loop in bound.dims or (rising := _direction(bound, rows)) is None:
+        return None
+    return solved.side, Limit(_within(bound, length(loop)), rising >= 0), solved.exact
+
+
+def _within(bound: Term, size: Term) -> Term:
+    """A bound that reads data, within 0 .. size, so that nothing added to it overflows and 32 bits hold it."""
+    if not any(n.op == "load" for n in subterms(bound)):
+        return bound
+    form, k = affine(bound)
+    return maximum(minimum(to_term((form, 0)), simplify_index(size - const(k))), const(-k)) + const(k)
+
+
+def without_clamps(bound: Term, loop: Dim) -> Term:
+    """The bound as a reader wants it: what data says, wherever it lies."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        if made.op == "maximum" and made.args[0].op == "minimum" and made.args[1].op == "const":
+            data, most = made.args[0].args
+            if simplify_index(most - made.args[1]) is length(loop):
+                return data
+        return made
+
+    return simplify_index(rebuild(bound, change))
+
+
+def _direction(x: Term, rows: Dim | None) -> int | None:
+    """+1, -1 or 0 as the integer rises, falls or stays with the row coordinate; None if that is not known."""
+    if rows not in x.dims:
+        return 0
+    coefficients = affine(x)[0]
+    steps = [(_atom_direction(atom, rows), c) for atom, c in coefficients.items()]
+    return _joined(None if step is None else step * (1 if c > 0 else -1) for step, c in steps)
+
+
+def _joined(steps: Iterable[int | None]) -> int | None:
+    found = set(steps) - {0}
+    return 0 if not found else found.pop() if len(found) == 1 else None
+
+
+def _atom_direction(atom: Term, rows: Dim | None) -> int | None:
+    if rows not in atom.dims:
+        return 0
+    if atom is iota(rows):
+        return 1
+    if atom.op == "floordiv" and _positive(atom.args[1]):
+        return _direction(atom.args[0], rows)
+    if atom.op in ("maximum", "minimum"):
+        return _joined(_direction(a, rows) for a in atom.args)
+    if atom.op == "where" and atom.args[0].op == "le" and not any(rows in a.dims for a in atom.args[1:]):
+        condition, yes, no = atom.args
+        low, high = bounds(yes - no)
+        step = _direction(to_term(_difference(condition)), rows) if _of_integers(condition) else None
+        return None if step is None else -step if low is not None and low >= 0 else step if high == 0 else None
+    return None
+
+
+# From clauses to ranges
+
+
+def ranges(guard: Term | None, loop: Dim, rows: Dim | None, held: Iterable[Dim] = ()) -> tuple[Range, ...]:
+    """Ranges whose union holds every coordinate that the guard keeps; in an exact one it keeps all."""
+    found: list[Range] = []
+    for clause in clauses(guard, loop) if guard is not None else [()]:
+        limits = [as_limit(part, loop, rows, held) for part in clause]
+        known = [limit for limit in limits if limit is not None]
+        uppers, lowers = (
+            tuple(dict.fromkeys(limit for s, limit, _ in known if s == side)) for side in ("upper", "lower")
+        )
+        found.append(Range(uppers, lowers, len(known) == len(limits) and all(exact for *_, exact in known)))
+    found = _without_absorbed(found)
+    while (pair := next(((a, b, r) for a, b in combinations(found, 2) if (r := _union(a, b, rows))), None)) is not None:
+        found = _without_absorbed([pair[2], *(r for r in found if r not in pair[:2])])
+    while len(found) > MOST_RANGES:
+        found = _without_absorbed([*found[:-2], _hull(*found[-2:], rows)])
+    return tuple(found)
+
+
+def _without_absorbed(found: list[Range]) -> list[Range]:
+    """Without the ranges that lie inside another one and know no more than it."""
+    kept: list[Range] = []
+    for r in sorted(dict.fromkeys(found), key=lambda r: (len(r.uppers) + len(r.lowers), not r.exact)):
+        if not any(_inside(r, other) and (other.exact or not r.exact) for other in kept):
+            kept.append(r)
+    return kept
+
+
+def _inside(one: Range, other: Range) -> bool:
+    return set(other.uppers) <= set(one.uppers) and set(other.lowers) <= set(one.lowers)
+
+
+def _union(a: Range, b: Range, rows: Dim | None) -> Range | None:
+    """The union of two ranges that share their other end, where it is one range."""
+    if a.exact != b.exact:
+        return None
+    if set(a.lowers) == set(b.lowers) and a.uppers and b.uppers:
+        upper = _outermost(a.uppers, b.uppers, rows, minimum, maximum)
+        return upper and Range((upper,), a.lowers, a.exact)
+    if set(a.uppers) == set(b.uppers) and a.lowers and b.lowers:
+        lower = _outermost(a.lowers, b.lowers, rows, maximum, minimum)
+        return lower and Range(a.uppers, (lower,), a.exact)
+    return None
+
+
+def _hull(a: Range, b: Range, rows: Dim | None) -> Range:
+    upper = _outermost(a.uppers, b.uppers, rows, minimum, maximum) if a.uppers and b.uppers else None
+    lower = _outermost(a.lowers, b.lowers, rows, maximum, minimum) if a.lowers and b.lowers else None
+    return Range((upper,) if upper else (), (lower,) if lower else (), False)
+
+
+def _outermost(one: tuple[Limit, ...], other: tuple[Limit, ...], rows, within, across) -> Limit | None:
+    """The looser of two ends, each the tightest of several limits; None if it moves with the rows both ways."""
+    bound = across(*(_nested(within, [limit.bound for limit in side]) for side in (one, other)))
+    rising = _direction(bound, rows)
+    return None if rising is None else Limit(bound, rising >= 0)
+
+
+def _nested(operation, parts: list[Term]) -> Term:
+    result = parts[0]
+    for part in parts[1:]:
+        result = operation(result, part)
+    return result
+
+
+def block_map(guard: Term | None, loop: Dim, rows: Dim | None, grid: Iterable[Dim], made: Iterable[str], faint: bool):
+    """The record of a map for a guard that reads tensors by the loop's or the rows' coordinate; None if there is none.
+
+    made: names of tensors that exist only between kernels.
+    """
+    if guard is None or reduces(guard) or {t.name for t in tensors(guard)} & set(made):
+        return None
+    dims = tuple(d for d in grid if d in guard.dims)
+    moving = [n for n in subterms(guard) if n.op == "load" and n.dims & {loop, rows}]
+    if not moving or guard.dims - {*dims, loop, rows}:
+        return None
+    return BlockMap(guard, loop, dims, (rows,) if rows in guard.dims else (), faint)
+
+
+# From ranges to tiles
+
+
+def ends(limit: Limit, first: int, last: int) -> tuple[int, int]:
+    """(least, largest) bound over a row tile from the bounds at its first and last row."""
+    return (first, last) if limit.rising else (last, first)
+
+
+def tile_range(
+    tile: int, length: int, uppers: Iterable[tuple[int, int]], lowers: Iterable[tuple[int, int]]
+) -> TileRange:
+    """Which tiles of the loop to run, from the (least, largest) bounds over a tile of rows. It divides no number < 0.
+
+    A short last tile is never counted as full, so that an emitter may leave its mask out of full tiles.
+    """
+    stop = full_stop = length
+    for least, largest in uppers:
+        stop, full_stop = min(stop, largest), min(full_stop, least)
+    start = full_start = 0
+    for least, largest in lowers:
+        start, full_start = max(start, least), max(full_start, largest)
+    stop = -(-max(stop, 0) // tile)
+    start = min(min(start, length) // tile, stop)
+    full_start = min(max(-(-min(full_start, length) // tile), start), stop)
+    full_stop = min(max(max(full_stop, 0) // tile, full_start), stop)
+    return TileRange(start, full_start, full_stop, stop)
+
+
+def tile_classes(found: Iterable[tuple[TileRange, bool]]) -> dict[int, bool]:
+    """The tiles to run, in order, of the union of ranges (each with whether it is exact), and whether each is full."""
+    classes: dict[int, bool] = {}
+    for tiles, exact in found:
+        for n in range(tiles.start, tiles.stop):
+            full = exact and tiles.full_start <= n < tiles.full_stop
+            classes[n] = classes.get(n, False) or full
+    return dict(sorted(classes.items()))

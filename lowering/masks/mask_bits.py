@@ -1,0 +1,113 @@
+"""Guards over data as bits: one bit a score, laid out as the threads of a warpgroup hold the scores of a tile.
+
+Where a guard reads a tensor by row and column, a kernel would load an element for every score, and again at every grid
+point that shares them. The words are made by a plan of the guard's own term and kept as block maps are, while the
+tensors are the same and unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+import torch
+
+from ...egraph.terms.ops import cast, const, eq, iota, le, logical_and, reduce, where
+from ...egraph.terms.sizes import resolve
+from ...egraph.terms.term import Dim, Tensor, Term, subterms
+from ..hopper.config import ROWS, WARPGROUP
+from ..hopper.kernel_form import Binding
+from ..plan.records import BlockMap, Plan
+from ..planning.planner import build_plan
+from .block_map import Tiling, replaced
+from .loop_ranges import conjunction, conjuncts
+
+WORD = 32  # bits: the scores of one thread in 64 columns
+
+
+class Words(Tiling):
+    """The words of all tiles of a launch: int32 [dims..., tiles of rows, tiles of the loop, words of a tile]."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A guard in two parts: what is kept as bits, as a map's record, and what is tested beside them, None if nothing.
+    `sources` are the tensors that the first part reads by all of its dims.
+    """
+
+    record: BlockMap
+    rest: Term | None
+    sources: tuple[Tensor, ...]
+
+    def bound(self, binding: Binding) -> Binding:
+        """The binding with only the rest to be tested."""
+        loop = replace(binding.loop, guard=self.rest)
+        return replace(binding, kernel=replace(binding.kernel, loops=(loop,)), loop=loop)
+
+
+@lru_cache(maxsize=256)
+def packed(binding: Binding) -> Packed | None:
+    """The parts of a guard; None where it reads no tensor by row and column. What is tested beside the bits has dims
+    that these lack: with them there would be more bits than any input has elements.
+    """
+    rows, loop = binding.kernel.rows, binding.loop
+    if loop.map is None:
+        return None
+    reads = lambda term: [n for n in subterms(term) if n.op == "load" and {rows, loop.dim} <= n.dims]
+    parts = conjuncts(loop.guard)
+    dims = frozenset(d for part in parts if reads(part) for d in part.dims)
+    mine = conjunction(part for part in parts if part.dims <= dims)
+    sources = tuple(n.attrs[0] for n in reads(mine) if n.dims == dims) if dims else ()
+    if not sources:
+        return None
+    record = replace(loop.map, guard=mine, dims=tuple(d for d in loop.map.dims if d in dims))
+    return Packed(record, conjunction(part for part in parts if not part.dims <= dims), sources)
+
+
+def bits_of(packed: Packed, sizes: Mapping[str, int]) -> int:
+    words = Words(packed.record, ROWS, ROWS, tuple(sorted(sizes.items())))
+    return prod(map(words.length, (*packed.record.dims, *packed.record.rows, packed.record.loop)))
+
+
+def small(packed: Packed, values: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> bool:
+    """Whether some input takes more memory than the bits: not where a view repeats a small one."""
+    held = max(values[t.name].untyped_storage().nbytes() for t in packed.sources)
+    return bits_of(packed, sizes) <= 8 * held
+
+
+def fine(packed: Packed, sizes: Mapping[str, int]) -> bool:
+    """The same by shapes alone: whether some input has an element for each few scores, not for a block of them."""
+    elements = max(prod(resolve(size, sizes) for size in t.shape) for t in packed.sources)
+    return bits_of(packed, sizes) <= 8 * elements
+
+
+@lru_cache(maxsize=128)
+def word_plan(words: Words) -> Plan:
+    """The plan that finds the words. Register n of a thread's scores, bit n % 32 of its word n // 32, has column
+    8 (n // 4) + n % 2 from the thread's first one and row 8 (n // 2 % 2); four neighbouring threads share a row. What
+    lies past the end of the loop is 0; past the rows' end the last row is repeated, and nobody stores that.
+    """
+    record, parts = words.record, words.tile // (2 * WORD)
+    word, bit = Dim("word", WARPGROUP * parts), Dim("bit", WORD)
+    thread, part, n = iota(word) // parts, iota(word) % parts, iota(bit)
+    row = thread // 32 * 16 + thread % 32 // 4 + n // 2 % 2 * 8
+    column = part * (2 * WORD) + n // 4 * 8 + thread % 4 * 2 + n % 2
+    places = {iota(d): iota(words.static(d)) for d in record.dims}
+    places[iota(record.rows[0])] = words.at(record.rows[0], words.row_tile, row)
+    places[iota(record.loop)] = words.at(record.loop, words.tile, column)
+    kept = replaced(record.guard, places, dict(words.sizes))
+    blocks = words.blocks(record.loop, words.tile)
+    if words.length(record.loop) % words.tile:
+        beyond = const(words.length(record.loop))
+        kept = logical_and(kept, le(iota(blocks) * const(words.tile) + column + 1, beyond))
+    found = reduce("sum", bit, where(kept, _power_of_two(n), cast(const(0), "int32")))
+    order = (*map(words.static, record.dims), words.blocks(record.rows[0], words.row_tile), blocks, word)
+    return build_plan(found, Tensor("words of tiles", "int32", tuple(d.size for d in order)), order, held=WORD)
+
+
+def _power_of_two(n: Term) -> Term:
+    """2^n as an int32, for n from 0 to 31, which is the sign."""
+    factors = [where(eq(n // 2**k % 2, const(1)), const(2**2**k), const(1)) for k in range(5)]
+    return prod((cast(f, "int32") for f in factors[1:]), start=cast(factors[0], "int32"))

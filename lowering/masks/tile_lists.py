@@ -1,0 +1,136 @@
+"""From the classes of tiles to the lists of tiles that kernels follow, and to who follows which: small Triton kernels.
+
+A program makes one list: places are running counts, so nothing is sorted. Entries behind a list's end are not written.
+Lengths stay on the device, so that nobody waits for them.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+import triton
+import triton.language as tl
+
+from .block_map import Dealt
+
+NUMBERS = ["tiles", "head", "few", "last", "apart", "programs", "total", "most", "tile", "overhead"]
+ROOM = 4  # times as many items as a program has on average, and so many more, at most
+
+
+@triton.jit
+def list_of_one(classes, lists, count, BLOCK: tl.constexpr):
+    """[count] classes of a tile of rows: how many are partial, how many not empty, then those, partial ones first."""
+    program = tl.program_id(0).to(tl.int64)
+    numbers = tl.arange(0, BLOCK)
+    found = tl.load(classes + program * count + numbers, mask=numbers < count, other=0)
+    partial, full = (found == 1).to(tl.int32), (found == 2).to(tl.int32)
+    partial_count = tl.sum(partial, axis=0)
+    mine = lists + program * (count + 3)
+    tl.store(mine, partial_count)
+    tl.store(mine + 1, partial_count + tl.sum(full, axis=0))
+    place = tl.where(partial == 1, tl.cumsum(partial, axis=0), partial_count + tl.cumsum(full, axis=0))
+    tl.store(mine + 1 + place, numbers, mask=found != 0)
+
+
+@triton.jit
+def list_of_several(classes, lists, count, rows, groups, outer, step, TOGETHER: tl.constexpr, BLOCK: tl.constexpr):
+    """`shared_visits` of [.., rows, count] classes: rows are `step` apart, what is before them `outer` apart."""
+    program = tl.program_id(0).to(tl.int64)
+    first = program % groups * TOGETHER
+    mine = lists + program * (count + 1 + 2 * TOGETHER)
+    base = classes + program // groups * outer
+    numbers = tl.arange(0, BLOCK)
+    visited = tl.zeros([BLOCK], tl.int32)
+    entries = numbers << TOGETHER
+    for w in tl.static_range(TOGETHER):
+        exists = numbers < tl.where(first + w < rows, count, 0)
+        found = tl.load(base + (first + w) * step + numbers, mask=exists, other=0)
+        visited = visited | (found != 0).to(tl.int32)
+        entries += (found != 2).to(tl.int32) << w
+    # where nothing is kept the first tile stands in the list, so that every state begins
+    visited = tl.where(numbers == 0, tl.maximum(visited, 1 - tl.max(visited, axis=0)), visited)
+    place = tl.cumsum(visited, axis=0) - 1
+    tl.store(mine, tl.sum(visited, axis=0))
+    for w in tl.static_range(TOGETHER):
+        exists = numbers < tl.where(first + w < rows, count, 0)
+        kept = tl.load(base + (first + w) * step + numbers, mask=exists, other=0) != 0
+        last = tl.max(tl.where(kept, place + 1, 0), axis=0)
+        begin = tl.min(tl.where(kept, place, count), axis=0)
+        tl.store(mine + 1 + 2 * w, tl.where(last > 0, begin, 0))
+        tl.store(mine + 2 + 2 * w, tl.maximum(last, 1))
+    tl.store(mine + 1 + 2 * TOGETHER + place, entries, mask=visited != 0)
+
+
+def visit_lists(classes: torch.Tensor, together: int, by_rows: bool) -> torch.Tensor:
+    """Lists of the tiles to visit from int32 classes [..., (rows,) count], contiguous: as `list_of_one` says, or for
+    several tiles of rows together `shared_visits`. Without rows one class holds for all of them."""
+    count, outer = classes.shape[-1], classes.shape[:-1]
+    block = triton.next_power_of_2(count)
+    if not together:
+        lists = classes.new_empty((*outer, count + 3))
+        list_of_one[(outer.numel(),)](classes, lists, count, BLOCK=block)
+        return lists
+    rows, step = (outer[-1], count) if by_rows else (together, 0)
+    groups = -(-rows // together)
+    lists = classes.new_empty((*(outer[:-1] if by_rows else outer), groups, count + 1 + 2 * together))
+    sizes = (count, rows, groups, max(step * rows, count), step)
+    list_of_several[(lists.shape[:-1].numel(),)](classes, lists, *sizes, TOGETHER=together, BLOCK=block)
+    return lists
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def table_of_items(
+    lengths, places, firsts, ends, table, tiles, head, few, last, apart, programs, total, most, tile, overhead,
+    STEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """List scheduling by one program. A lane is a key: the columns that a program of the kernel has so far, how many
+    items, its number. In each round the STEP least busy ones take the next items, the longest for the least busy.
+    Lengths and places are by falling length; of ranks that are alike, from firsts to ends, one grid point's come first,
+    as they read the same memory.
+    """
+    lane = tl.arange(0, BLOCK)
+    key = tl.where(lane < programs, lane.to(tl.int64), (1 << 62) + 0xFFF)
+    for first in range(0, total, STEP):
+        key = tl.sort(key)
+        at = first + lane
+        takes = (lane < STEP) & (at < total)
+        early = at < head * tiles
+        start = tl.where(early, at // (few * tiles) * few, head)
+        size = tl.where(early, tl.minimum(few, head - start), last)
+        within = at - start * tiles
+        begin = tl.load(firsts + within // size, mask=takes, other=0).to(tl.int32)
+        alike = tl.load(ends + within // size, mask=takes, other=1).to(tl.int32) - begin
+        within -= begin * size
+        point, rank = start + within // alike, begin + within % alike
+        length = tl.load(lengths + point * apart + rank, mask=takes, other=0)
+        place = tl.load(places + point * apart + rank, mask=takes, other=0)
+        count, program = (key >> 12) & 0xFFFFF, key & 0xFFF
+        tl.store(table + (count + 1) * programs + program, point * tiles + place.to(tl.int32), mask=takes)
+        taken = ((length * tile + overhead).to(tl.int64) << 32) + (1 << 12)
+        key = tl.where(takes, key + taken, key)
+        key = tl.where(takes & (count + 1 == most), key | (1 << 62), key)
+    tl.store(table + (key & 0xFFF), (key >> 12) & 0xFFFFF, mask=(key & 0xFFF) < programs)
+
+
+def dealt_items(lists: torch.Tensor, dealt: Dealt, tile: int) -> torch.Tensor:
+    """The table that lowering/gluon/work_order.py's `dealt` makes, from lists of tiles `tile` wide: int32 [1 + the most
+    that one has, programs]. Rows of a column behind its count are not written.
+    """
+    *grid, tiles = dealt.items
+    points, total = prod(grid), prod(dealt.items)
+    lengths, places = lists[..., 0].reshape(dealt.listed).expand(*dealt.listed[:-1], tiles).sort(descending=True)
+    apart = 0 if lengths.numel() == tiles else tiles
+    if apart:
+        firsts = torch.arange(tiles, device=lists.device)
+        ends = firsts + 1
+        lengths, places = (x.expand(dealt.items).contiguous() for x in (lengths, places))
+    else:
+        rising = -lengths.flatten()
+        firsts, ends = (torch.searchsorted(rising, rising, right=after) for after in (False, True))
+    most = ROOM * -(-total // dealt.programs) + ROOM
+    table = lists.new_empty((1 + most, dealt.programs))
+    sizes = (tiles, points - dealt.last, dealt.few, dealt.last, apart, dealt.programs, total, most)
+    step, block = max(1, dealt.programs // 2), triton.next_power_of_2(dealt.programs)
+    table_of_items[(1,)](lengths, places, firsts, ends, table, *sizes, tile, dealt.overhead, STEP=step, BLOCK=block)
+    return table

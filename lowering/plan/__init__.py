@@ -1,0 +1,1 @@
+"""What runs: records of plans and kernels, dtypes, devices, thresholds, and queries on them."""

@@ -1,0 +1,25 @@
+"""What is known of a launch when a kernel's text is written: sizes, strides, the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..analysis.contiguous_axes import Runs
+
+INTERPRETER = "interpreter"  # stands for a machine
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Dims whose size is a multiple of their tile, tensors that need 64-bit offsets, ..."""
+
+    even: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+    mapped: frozenset[str] = frozenset()  # the block maps that loops follow
+    machine: str = ""  # as lowering/launch/triton_config.py names it, the interpreter, or nothing that is known
+    runs: Runs = frozenset()  # axes that lie in memory as one run with the next
+
+    @property
+    def interpreted(self) -> bool:
+        """The interpreter multiplies bfloat16 tiles as raw bits: they are widened there."""
+        return self.machine == INTERPRETER

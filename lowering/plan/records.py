@@ -1,0 +1,193 @@
+"""The Plan: what runs, as a frozen tree of records over terms. No strings of code, no device.
+
+A kernel runs once per point of its grid dims and per tile of its row dim; held dims are whole in a tile; loops run one
+after another over tiles of a sequential dim and fill accumulators; the result term, over the accumulators' reductions,
+is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...egraph.terms.term import Dim, Tensor, Term
+
+
+class NotPlannable(Exception):
+    """A term that has no plan yet; the message says why, for the report."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bound on the loop's coordinate: an integer term without the loop dim; `rising`: it grows with the rows.
+
+    As an upper limit it keeps j < bound, as a lower limit j >= bound.
+    """
+
+    bound: Term
+    rising: bool
+
+
+@dataclass(frozen=True)
+class Range:
+    """Coordinates j of a loop with every lower limit <= j < every upper limit, within the length.
+
+    `exact`: the guard keeps all of them; else it must be tested.
+    """
+
+    uppers: tuple[Limit, ...]
+    lowers: tuple[Limit, ...]
+    exact: bool
+
+
+@dataclass(frozen=True)
+class BlockMap:
+    """A guard that reads tensors by the loop's or the rows' coordinate: its tiles can be classed before the loop runs.
+
+    The map is over `dims` (grid dims of the guard), blocks of `rows` (one dim, or none) and blocks of the loop; an
+    executor that knows its tile sizes builds it (lowering/masks/block_map.py) where it pays, and otherwise tests the
+    guard. faint: a tile is empty only where each of its rows keeps something in another one.
+    """
+
+    guard: Term
+    loop: Dim
+    dims: tuple[Dim, ...]
+    rows: tuple[Dim, ...]
+    faint: bool = False
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """A state carried through a loop. For the rescaled monoid one scale (gauge) serves all values (the mantissas).
+
+    reductions[n] is the reduce term whose finished value is this accumulator's n-th component: for "rescaled" it is
+    reduce(rescaled, dim, scaled(gauge, values[n])), otherwise reduce(monoid, dim, values[0]). The guard of the loop is
+    already taken out of gauge and values: an element for which it is false is absent (the identity).
+    """
+
+    name: str
+    monoid: str
+    gauge: Term | None
+    values: tuple[Term, ...]
+    reductions: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One pass over tiles of `dim`. Elements where `guard` is false are absent from every accumulator.
+
+    Every element that the guard keeps is in one of `ranges`; they may overlap, and each tile runs once. A tile outside
+    all of them is empty and never runs, one inside an exact range is full and needs no guard. None at all: nothing is
+    kept. With one range (causal, windows), `uppers`, `lowers` and `limits_only` say it; with several they say the sound
+    "no limits, test everywhere". `map`: an executor may follow a block map instead of the ranges. `faint`: elements
+    that the guard drops lie far below the others instead: in a row that keeps nothing all count, and all alike.
+    """
+
+    dim: Dim
+    tile: str
+    accumulators: tuple[Accumulator, ...]
+    guard: Term | None = None
+    ranges: tuple[Range, ...] = (Range((), (), True),)
+    map: BlockMap | None = None
+    part: Dim | None = None
+    faint: bool = False
+
+    @property
+    def uppers(self) -> tuple[Limit, ...]:
+        return self.ranges[0].uppers if len(self.ranges) == 1 else ()
+
+    @property
+    def lowers(self) -> tuple[Limit, ...]:
+        return self.ranges[0].lowers if len(self.ranges) == 1 else ()
+
+    @property
+    def limits_only(self) -> bool:
+        return len(self.ranges) == 1 and self.ranges[0].exact
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits of all ranges."""
+        return tuple(limit for r in self.ranges for limit in (*r.uppers, *r.lowers))
+
+
+@dataclass(frozen=True)
+class Store:
+    """One result: `term` is written to `output`, whose axes run over the dims of `order`."""
+
+    term: Term
+    output: Tensor
+    order: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch. Every store's order has the grid and the rows; held dims that it lacks, its term lacks too. One whose
+    order has a loop's dim is written by that loop, tile by tile; it has no guard then.
+
+    columns: without loops, a dim that programs take tiles of beside those of rows, for products of both. exact: the
+    sums of products whose computed factors must not be rounded to half precision (lowering/analysis/exact_products.py).
+    """
+
+    name: str
+    grid: tuple[Dim, ...]
+    rows: Dim | None
+    row_tile: str
+    held: tuple[Dim, ...]
+    loops: tuple[Loop, ...]
+    stores: tuple[Store, ...]
+    inputs: tuple[Tensor, ...]
+    exact: frozenset[Term] = frozenset()
+    columns: tuple[Dim, ...] = ()
+
+    @property
+    def tiled(self) -> tuple[Dim, ...]:
+        """The rows and columns, tiles of which are a program's."""
+        return (self.rows, *self.columns) if self.rows is not None else ()
+
+    def written_by(self, loop: Loop | None) -> list[Store]:
+        """The stores of a loop; those behind all loops."""
+        dims = {one.dim for one in self.loops} if loop is None else {loop.dim}
+        return [store for store in self.stores if bool(dims & {*store.order}) == (loop is not None)]
+
+    @property
+    def result(self) -> Term:
+        """What the first store writes."""
+        return self.stores[0].term
+
+    @property
+    def output(self) -> Tensor:
+        """Where the first store writes it."""
+        return self.stores[0].output
+
+    @property
+    def order(self) -> tuple[Dim, ...]:
+        """The dims of the first store's axes."""
+        return self.stores[0].order
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kernels in launch order; a later one may load what an earlier one stores. `outputs` are the results, in order.
+
+    A store may write a result as a tensor of the same name in which one axis is two
+    (lowering/planning/reshape_dims.py).
+    """
+
+    kernels: tuple[Kernel, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    derivation: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def output(self) -> Tensor:
+        """The first result."""
+        return self.outputs[0]
+
+    @property
+    def passes(self) -> int:
+        """The largest number of loops over one dim in one kernel chain: how often the longest data is read."""
+        counts: dict[Dim, int] = {}
+        for kernel in self.kernels:
+            for loop in kernel.loops:
+                counts[loop.dim] = counts.get(loop.dim, 0) + 1
+        return max(counts.values(), default=0)

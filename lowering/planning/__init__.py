@@ -1,0 +1,1 @@
+"""Terms to a plan, as a list of passes."""

@@ -1,0 +1,333 @@
+"""A plan's loop as a problem: its products, pointwise regions, folds, states and loads, each with what it costs.
+
+Read off the terms alone: a tanh in a score is two more special-function instructions an element, whatever it is for.
+The problem is of one sub-tile of rows on one warpgroup; subtiling.py makes several of it. Steady state: full tiles
+only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from ...egraph.terms.term import Dim, Term, subterms
+from ..analysis.exact_products import native
+from ..analysis.softmax_scaling import fixed_scale, weighing
+from ..hopper import score_offsets as gauge
+from ..hopper.approximations import EXP2
+from ..plan.device import COSTS, H200, Machine
+from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
+from ..tiled.accumulators import summand
+from ..tiled.tile_program import sides
+from .problem import Edge, Operation, Problem, Value
+
+HALF, WIDE = 2, 4  # bytes of an element in shared memory and in a register
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Extents of one sub-tile: rows of one warpgroup, columns of the loop."""
+
+    rows: int = 64
+    columns: int = 128
+
+
+def loop_problem(
+    kernel: Kernel,
+    loop: Loop,
+    tile: Tile = Tile(),
+    machine: Machine = H200,
+    costs: dict[str, tuple] = COSTS,
+    split: bool = False,
+    spared: float = 0.0,
+) -> Problem:
+    """The problem of one warpgroup's tile. split: sums of coordinates in a gauge are numbers of rows and columns;
+    spared: the part of weights that are made by multiply-adds. Raises NotPlannable for a held dim whose size is
+    unknown.
+    """
+    builder = _Builder(kernel, loop, tile, machine, costs, split, spared)
+    for number, accumulator in enumerate(loop.accumulators):
+        builder.accumulator(accumulator, str(number))
+    return Problem(
+        name=f"{kernel.name} over {loop.dim}, {tile.rows}x{tile.columns}",
+        slot=machine.slot,
+        operations=tuple(builder.operations.values()),
+        edges=tuple(dict.fromkeys(builder.edges)),
+        values=tuple(builder.values),
+        registers=tuple((n, machine.budget(n)) for n, _ in machine.registers),
+        shared_bytes=machine.shared_bytes,
+        resident=sum(builder.resident.values()),
+        load_latency=ceil(machine.load_latency / machine.slot),
+    )
+
+
+@dataclass
+class _Region:
+    """What a pointwise term costs in one tile, in instructions, and the operations that it reads."""
+
+    fma: float = 0
+    special: float = 0
+    inputs: tuple[str, ...] = ()
+
+
+class _Builder:
+    def __init__(
+        self, kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, costs: dict, split: bool, spared: float
+    ):
+        self.kernel, self.loop, self.machine, self.costs = kernel, loop, machine, costs
+        self.split, self.spared = split, spared
+        self.extents = {**dict.fromkeys(kernel.grid, 1), kernel.rows: tile.rows, loop.dim: tile.columns}
+        self.operations: dict[str, Operation] = {}
+        self.edges: list[Edge] = []
+        self.values: list[Value] = []
+        self.resident: dict[Term, int] = {}
+        self.products: dict[Term, str] = {}
+        self.loads: dict[Term, str] = {}
+
+    def elements(self, dims: frozenset[Dim]) -> int:
+        extents = [self.extents.get(d, d.size) for d in dims]
+        if unknown := [d for d, n in zip(dims, extents) if not isinstance(n, int)]:
+            raise NotPlannable(f"{unknown[0]} is held whole and of unknown size: no schedule")
+        return prod(extents)
+
+    def registers(self, dims: frozenset[Dim], size: int) -> int:
+        return ceil(self.elements(dims) * size / WIDE / self.machine.warpgroup)
+
+    # Operations and edges
+
+    def add(self, name: str, work: dict[str, float], **kind) -> str:
+        clocks = {unit: ceil(amount) for unit, amount in work.items() if amount > 0}
+        duration = max(1, *(ceil(c / self.machine.slot) for c in clocks.values()))
+        self.operations[name] = Operation(name, clocks, duration, duration, **kind)
+        return name
+
+    def pointwise(self, name: str, fma: float, special: float = 0) -> str:
+        work = {"fma": fma / self.machine.lanes, "special": special / self.machine.special}
+        return self.add(name, work if any(work.values()) else {"fma": 1})
+
+    def tensor(self, name: str, dims: frozenset[Dim], half: bool) -> str:
+        flops = 2 * self.elements(dims) * (1 if half else 2)
+        return self.add(name, {"tensor": flops / self.machine.tensor_flops}, synchronous=False)
+
+    def edge(self, before: str, after: str, size: int, distance: int = 0) -> None:
+        operation = self.operations[before]
+        if operation.streaming:
+            self.edges.append(Edge(before, after, 0, distance))
+            return
+        fixed, each = self.machine.hand_off
+        transfer = ceil((fixed + each * size / 1024) / self.machine.slot)
+        self.edges.append(Edge(before, after, operation.latency, distance, transfer, size))
+
+    def load(self, node: Term) -> str:
+        if node not in self.loads:
+            taken = set(self.loads.values())
+            base = f"load {node.attrs[0].name}"
+            name = next(n for k in range(len(taken) + 1) if (n := base + f" {k}" * (k > 0)) not in taken)
+            size = self.elements(node.dims) * _bytes(node)
+            private = self.kernel.rows in node.dims
+            work = {"copy": size / self.machine.copy_bytes}
+            kind = {"synchronous": False, "streaming": True, "private": private, "bytes": size}
+            self.loads[node] = self.add(name, work, **kind)
+        return self.loads[node]
+
+    # Terms
+
+    def region(self, *roots: Term) -> _Region:
+        """The pointwise work between the roots and the products and loads that they read."""
+        found, inputs, seen = _Region(), [], set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node in seen or self.loop.dim not in node.dims:
+                continue  # what does not move with the loop is computed before it
+            seen.add(node)
+            if node.op == "load":
+                inputs.append(self.load(node))
+            elif node.op == "reduce" and node.attrs[0] == "sum" and sides(node.args[0], node.attrs[1]):
+                inputs.append(self.product(node))
+            else:
+                folded = node.op == "reduce"
+                fma, special = (1, 0) if folded else self.cost(node)
+                count = self.elements((node.args[0] if folded else node).dims)
+                found.fma, found.special = found.fma + fma * count, found.special + special * count
+                stack += node.args
+        found.inputs = tuple(dict.fromkeys(inputs))
+        return found
+
+    def cost(self, node: Term) -> tuple[float, float]:
+        if native(node) is not None:
+            return 0, 0  # half precision is widened where it is used
+        fixed = node.op == "div" and self.loop.dim not in node.args[1].dims  # by a reciprocal from before the loop
+        return self.costs["mul" if fixed else node.op]
+
+    def product(self, node: Term) -> str:
+        """A contraction of held dims whose result is a tile of the loop."""
+        if node not in self.products:
+            operands = sides(node.args[0], node.attrs[1])
+            name = f"product {len(self.products)}"
+            self.products[node] = name
+            half = all(_half(x) for x in operands)
+            self.tensor(name, node.args[0].dims, half)
+            for side in operands:
+                self.operand(side, name)
+        return self.products[node]
+
+    def operand(self, side: Term, product: str) -> None:
+        """Feeds one side of a product: from shared memory if it is a load, from registers if it is computed."""
+        raw = native(side) or side
+        if self.loop.dim not in side.dims:
+            self.resident |= {n: self.held_bytes(n) for n in subterms(side) if n.op == "load"}
+        elif raw.op == "load":
+            self.edge(self.load(raw), product, 0)
+        else:
+            found = self.region(side)
+            name = self.pointwise(f"operand of {product}", found.fma + self.elements(side.dims) / 2, found.special)
+            self.feed(found.inputs, name)
+            size = self.elements(side.dims) * HALF
+            self.edge(name, product, size)
+            registers = self.registers(side.dims, HALF)
+            self.values.append(Value(f"operand of {product}", name, ((product, 0),), registers))
+
+    def held_bytes(self, node: Term) -> int:
+        return self.elements(node.dims) * _bytes(node)
+
+    def feed(self, inputs: tuple[str, ...], reader: str) -> None:
+        for name in inputs:
+            streaming = self.operations[name].streaming
+            self.edge(name, reader, 0 if streaming else self.elements(self.dims_of(name)) * WIDE)
+
+    def dims_of(self, product: str) -> frozenset[Dim]:
+        return next(node for node, name in self.products.items() if name == product).dims
+
+    # States
+
+    def accumulator(self, record: Accumulator, number: str) -> None:
+        if record.gauge is None and record.monoid != "sum":
+            self.fold(record, number)
+            return
+        guard = self.loop.guard
+        checked = [guard] if guard is not None and not self.loop.limits_only else []
+        weighted = frozenset() if record.gauge is None else record.gauge.dims
+        weight = self.weight(record, number, checked) if record.gauge is not None else None
+        guarded = guard.dims if guard is not None else frozenset()
+        for part, value in enumerate(record.values):
+            gauge_dims = weighted if record.gauge is not None else None
+            split = summand(value, self.loop.dim, record.monoid, gauge_dims, guarded)
+            self.sum(split, f"{number}.{part}", number, weight, weighted, checked if weight is None else [])
+
+    def fold(self, record: Accumulator, number: str) -> None:
+        found = self.region(*record.values)
+        count = self.elements(record.values[0].dims | {self.loop.dim})
+        name = self.pointwise(f"fold {number}", found.fma + count, found.special)
+        self.feed(found.inputs, name)
+        self.edge(name, name, WIDE, 1)
+
+    def weight(self, record: Accumulator, number: str, checked: list[Term]) -> str:
+        """Scores -> their largest so far -> weights: the part of a rescaled state that all its values share."""
+        how, dims, count = weighing(record.gauge), record.gauge.dims, self.elements(record.gauge.dims)
+        parts = gauge.split(record.gauge, self.kernel.rows, self.loop.dim) if self.split else None
+        found = self.region(*([how.raw] if parts is None else [term for _, term in parts.scores]), *checked)
+        found.fma += count * (len(checked) + (parts is not None and bool(parts.slopes)))
+        sources = found.inputs
+        if found.fma or found.special:
+            name = self.pointwise(f"pointwise {number}", found.fma, found.special)
+            self.feed(sources, name)
+            sources = (name,)
+        largest = self.pointwise(f"largest {number}", count)
+        part = self.spared if fixed_scale(self.kernel, record) is not None else 0.0
+        fma = 1 + how.apart + part * (EXP2.instructions + EXP2.limit * bool(checked))
+        weight = self.pointwise(f"weight {number}", count * fma, count * (1 - part))
+        size = count * WIDE
+        for name in sources:
+            self.edge(name, largest, size)
+        self.edge(largest, largest, self.row_bytes(dims), 1)
+        self.edge(largest, weight, size)
+        self.hold(found.inputs, sources, dims, number, weight)
+        return weight
+
+    def row_bytes(self, dims: frozenset[Dim]) -> int:
+        return self.elements(dims - {self.loop.dim}) * WIDE
+
+    def hold(self, inputs, sources, dims: frozenset[Dim], number: str, last: str) -> None:
+        """Registers of the scores: in place from the product that makes them to the weights' last reader."""
+        products = [n for n in inputs if n in self.products.values()]
+        for extra in products[1:]:
+            registers = self.registers(self.dims_of(extra), WIDE)
+            self.values.append(Value(f"tile of {extra}", extra, ((sources[0], 0),), registers))
+        first = products[0] if products else sources[0] if sources else last
+        self.values.append(Value(f"scores {number}", first, ((last, 0),), self.registers(dims, WIDE)))
+
+    def sum(self, split, name: str, number: str, weight: str | None, weighted, checked: list[Term]) -> None:
+        """One sum of weight · left · right over the loop's dim, by a tensor product where right is a matrix."""
+        left = split.left.dims if split.left is not None else frozenset()
+        dims = (weighted | left | {self.loop.dim}) & {d for d in (weighted | left)} or frozenset({self.loop.dim})
+        found = self.region(*([split.left] if split.left is not None else []), *checked)
+        count = self.elements(dims)
+        multiplied = count * (weight is not None and split.left is not None)
+        folded = split.right is None
+        narrow = self.narrow(number, weight, found, multiplied + count * len(checked), count, folded, name)
+        if folded:
+            return
+        total = (dims | split.right.dims) - {self.loop.dim}
+        product = self.tensor(f"accumulate {name}", dims | split.right.dims, _half(split.right))
+        self.operand(split.right, product)
+        self.edge(narrow, product, count * HALF)
+        if f"narrowed {narrow}" not in {v.name for v in self.values}:
+            registers = self.registers(dims, HALF)
+            self.values.append(Value(f"narrowed {narrow}", narrow, ((product, 0),), registers))
+        self.carry(product, total, name, number if weight is not None else None, weighted - {self.loop.dim})
+
+    def narrow(self, number, weight, found: _Region, multiplied, count, folded: bool, name: str) -> str:
+        """The operation that makes a product's left side of the weights; sums of weights alone are part of it."""
+        shared = weight is not None and not multiplied
+        key = f"narrow {number}" if shared else f"narrow {name}"
+        extra = count if folded else count / 2
+        if key in self.operations:
+            before = self.operations[key].work.get("fma", 0) * self.machine.lanes
+            self.widen(key, before + extra)
+            return key
+        self.pointwise(key, found.fma + multiplied + extra, found.special)
+        self.feed(found.inputs, key)
+        if weight is not None:
+            self.edge(weight, key, count * WIDE)
+            self.extend(f"scores {number}", key)
+        return key
+
+    def widen(self, key: str, fma: float) -> None:
+        """More work for an operation that is there already; the edges from it follow its new latency."""
+        old = self.operations[key]
+        special = old.work.get("special", 0) * self.machine.special
+        self.pointwise(key, fma, special)
+        latency = self.operations[key].latency
+        self.edges = [replace(e, delay=latency) if e.before == key else e for e in self.edges]
+
+    def extend(self, value: str, reader: str) -> None:
+        """The value is held until one more reader has ended."""
+        self.values = [replace(v, readers=(*v.readers, (reader, 0))) if v.name == value else v for v in self.values]
+
+    def carry(self, product: str, total: frozenset[Dim], name: str, number: str | None, rows: frozenset[Dim]) -> None:
+        """The running total in registers; under a gauge it is rescaled before each addition."""
+        size, owner = self.elements(total) * WIDE, product
+        if number is not None:
+            owner = self.pointwise(f"rescale {name}", self.elements(total))
+            self.edge(f"largest {number}", owner, self.row_bytes(rows))
+            self.edge(owner, product, size)
+            self.edge(product, owner, size, 1)
+        self.edge(product, product, size, 1)
+        self.values.append(Value(f"total {name}", owner, ((owner, 1),), self.registers(total, WIDE), carried=True))
+
+
+def state_of(value: Value) -> str | None:
+    """The number of the state whose scores or weights these are; None for what belongs to no state."""
+    kind, *_, last = value.name.split()
+    return last.split(".")[0] if kind in ("scores", "narrowed") else None
+
+
+def _bytes(node: Term) -> int:
+    return {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "int8": 1, "uint8": 1}.get(node.dtype, HALF)
+
+
+def _half(side: Term) -> bool:
+    """A side is narrow where everything it loads is."""
+    floating = [n.dtype for n in subterms(side) if n.op == "load" and n.dtype.startswith(("float", "bfloat"))]
+    return all(d in ("float16", "bfloat16") for d in floating)

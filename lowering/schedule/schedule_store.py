@@ -1,0 +1,128 @@
+"""Schedules of tiles by their content: what ships, else solved once within a fixed amount of work, and checked always.
+
+A problem is named by everything that it says but names of tensors, so plans that differ in these share a schedule.
+solved.json ships the usual ones; `python bench/solve.py` makes it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
+from math import inf
+from pathlib import Path
+
+from ...egraph.rewrite.serialization import digest
+from ...egraph.search.cp_sat import SolverMissing
+from .checker import complaints
+from .problem import STATUSES, Problem, Schedule
+from .read_settings import Knobs, knobs
+from .solver import size, solve
+from .subtiling import subtiled
+
+SHIPPED = Path(__file__).with_name("solved.json")
+INTERVALS = 3  # from the bound upwards
+WORK, ROOM = 0.05, 2400  # of a first use: deterministic units for one interval, about seconds; models' sizes together
+SHIPPED_WORK, SHIPPED_ROOM = 10.0, inf  # what solved.json was made with
+
+
+UNSOLVED = "unknown within the work of a first use"
+
+
+class Kept:
+    """Where schedules that were solved in this process outlive it: anything with `read(key)` and `write(key, data)`."""
+
+    store = None
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The best schedule that is known of some warpgroups on tiles of `columns`. knobs is None unless one was found."""
+
+    status: str
+    interval: int
+    bound: int
+    unit: str
+    slot: int
+    knobs: Knobs | None
+    shipped: bool
+    size: int = 0  # of all models that a solve would take which is not shipped
+
+    def __str__(self) -> str:
+        if self.knobs is None:
+            return UNSOLVED if self.status == "unknown" and not self.shipped else self.status
+        bound = f"= the bound of {self.unit}" if self.interval == self.bound else f"bound {self.bound} by {self.unit}"
+        return f"{self.status}, a step in {self.interval} slots of {self.slot} clocks, {bound}"
+
+
+def solved(problem: Problem, consumers: int, columns: int) -> Solved:
+    """Of one warpgroup's problem, for so many warpgroups; status as in Schedule, "missing" without OR-Tools."""
+    return _solved(anonymous(problem).to_json(), consumers, columns)
+
+
+@lru_cache(maxsize=1024)
+def _solved(problem: str, consumers: int, columns: int) -> Solved:
+    tiles = subtiled(Problem.from_json(problem), consumers)
+    found, shipped = schedule_of(tiles, consumers)
+    said = knobs(tiles, found, columns) if found.found else None
+    taken = 0 if shipped else sum(size(tiles, interval, count) for interval, count, _ in found.tried)
+    return Solved(found.status, found.interval, tiles.bound, tiles.bottleneck, tiles.slot, said, shipped, taken)
+
+
+def anonymous(problem: Problem) -> Problem:
+    """The problem with loads numbered instead of named."""
+    loads = [o.name for o in problem.operations if o.streaming]
+    said = {name: f"load {n}" for n, name in enumerate(loads)}
+    new = lambda name: said.get(name, name)
+    return replace(
+        problem,
+        name="",
+        operations=tuple(replace(o, name=new(o.name)) for o in problem.operations),
+        edges=tuple(replace(e, before=new(e.before), after=new(e.after)) for e in problem.edges),
+        values=tuple(
+            replace(v, name=f"value {n}", producer=new(v.producer), readers=tuple((new(r), d) for r, d in v.readers))
+            for n, v in enumerate(problem.values)
+        ),
+    )
+
+
+def schedule_of(tiles: Problem, consumers: int) -> tuple[Schedule, bool]:
+    """(the schedule, whether it ships). One that the checker refuses is as none."""
+    key = key_of(tiles, consumers)
+    shipped = shipped_schedules().get(key)
+    if shipped is not None and not (shipped.found and complaints(tiles, shipped)):
+        return shipped, True
+    if (stored := _stored(key, tiles, consumers)) is not None:
+        return stored, False
+    try:
+        found = solve(tiles, INTERVALS, (consumers,), WORK, ROOM)
+    except SolverMissing:
+        return Schedule("missing"), False
+    if Kept.store is not None:
+        Kept.store.write(key, asdict(found))
+    return found, False
+
+
+def _stored(key: str, tiles: Problem, consumers: int) -> Schedule | None:
+    """What outlived another process, if it is a schedule that may run, at an interval that is looked at here."""
+    body = Kept.store.read(key) if Kept.store is not None else None
+    if body is None:
+        return None
+    looked_at = range(tiles.bound, tiles.bound + INTERVALS)
+    try:
+        found = Schedule.from_json(json.dumps(body))
+        known = found.status in STATUSES and all(i in looked_at and n == consumers for i, n, _ in found.tried)
+        runs = not found.found or (found.interval in looked_at and not complaints(tiles, found))
+        return found if known and runs else None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # no schedule at all
+        return None
+
+
+def key_of(tiles: Problem, consumers: int) -> str:
+    return digest([json.loads(replace(tiles, name="").to_json()), consumers, INTERVALS])[:40]
+
+
+@cache
+def shipped_schedules() -> dict[str, Schedule]:
+    raw = json.loads(SHIPPED.read_text()) if SHIPPED.exists() else {}
+    return {key: Schedule.from_json(json.dumps(body)) for key, body in raw.items()}

@@ -1,0 +1,1 @@
+"""Runs a plan with torch operations, tile by tile."""

@@ -1,0 +1,175 @@
+"""The state of one accumulator while its loop runs: what a tile adds to it, and its finished values.
+
+Invariant: absent elements (dropped by the guard, or of gauge -inf) change nothing, whatever their values hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import torch
+
+from ...egraph.terms.ops import MONOIDS
+from ...egraph.terms.term import PAIR, Dim, Term, factors
+from ..analysis.dim_roles import two_sides
+from ..analysis.relative_index import skewed
+from ..plan.records import Accumulator
+from .tile_ops import HALVES, JOINS, Frame, contract, contract_present, fold, full, skew
+from .tile_program import product
+
+
+@dataclass(frozen=True)
+class Summand:
+    """One value of an accumulator as `left` · `right`, both sides of a matrix product over the loop's dim.
+
+    In a rescaled sum the weight stands on the left too; then left may be None (the weight alone). right is None where
+    there is nothing to multiply by. across: a dim of differences that the right side has instead
+    (lowering/analysis/relative_index.py).
+    """
+
+    left: Term | None
+    right: Term | None
+    across: Dim | None = None
+
+    @property
+    def terms(self) -> list[Term]:
+        return [t for t in (self.left, self.right) if t is not None]
+
+
+def summand(
+    value: Term, dim: Dim, monoid: str, weight: frozenset[Dim] | None, guard: frozenset[Dim], rows: Dim | None = None
+) -> Summand:
+    """Splits the value's factors over two sides. weight: the dims of a rescaled sum's weight; guard: the guard's."""
+    if monoid not in ("sum", "rescaled"):
+        return Summand(value, None)
+    weights = [] if weight is None else [weight | guard | {dim}]
+    parts = [] if weights and value.op == "const" and value.attrs[0] == 1 else factors(value)
+    if found := skewed(parts, rows, dim, *weights):
+        return Summand(product(found.others), product(found.values), found.dim)
+    one, two = two_sides([*weights, *(p.dims for p in parts)], dim)
+    if weights and 0 in two:
+        one, two = two, one
+    left, right = (product(parts[k - len(weights)] for k in side if k >= len(weights)) for side in (one, two))
+    if not weights and right is not None and guard <= right.dims and not guard <= left.dims:
+        left, right = right, left  # what the guard drops is set to zero on the left
+    return Summand(left, right)
+
+
+class State:
+    """Begins absent. `exact` spends more on values that are not finite: a matrix product makes NaN of 0 times them.
+
+    dims: the rows and the loop's; below: the gauge of elements that the guard drops.
+    """
+
+    def __init__(self, record: Accumulator, gauge: Term | None, summands: list[Summand], dims, exact: bool, below):
+        self.record, self.gauge, self.summands, self.exact = record, gauge, summands, exact
+        self.below: float = below
+        self.rows, self.dim = dims
+        self.scale: torch.Tensor | None = None
+        self.totals: list[torch.Tensor | None] = [None] * len(summands)
+        self.dropped = gauge is not None or any(s.across for s in summands)
+        self.kind = record.reductions[0].dtype.removeprefix(PAIR)
+
+    def dtype(self, frame: Frame) -> torch.dtype:
+        return frame.real if self.kind == "float" else getattr(torch, self.kind)
+
+    def add(self, values: dict[Term, torch.Tensor], drops: torch.Tensor | None, owned: set[Term], frame: Frame) -> None:
+        """Adds a tile. drops: where the guard is false; owned: the values that may be overwritten."""
+        self.dropped |= drops is not None
+        if self.gauge is not None:
+            self._add_rescaled(values, drops, owned, frame)
+            return
+        monoid, sides = self.record.monoid, self.summands[0]
+        value = self._tile(values[sides.left], frame)
+        if drops is not None:
+            value = filled(value, drops, MONOIDS[monoid].identity, sides.left in owned)
+        if sides.right is None:
+            new = fold(monoid, value, self.dim, frame)
+        else:
+            new = self._contract(value, drops, values[sides.right], sides, frame)
+        total = self.totals[0]
+        self.totals[0] = new if total is None else JOINS[monoid](total, new)
+
+    def _tile(self, value: torch.Tensor, frame: Frame) -> torch.Tensor:
+        value = value.to(self.dtype(frame)) if value.dim() == 0 else value.float() if value.dtype in HALVES else value
+        return full(value, self.dim, frame)
+
+    def _add_rescaled(self, values, drops, owned, frame) -> None:
+        axis = frame.axes[self.dim]
+        gauge = self._tile(values[self.gauge], frame)
+        mine = self.gauge in owned and gauge is values[self.gauge]
+        if drops is not None:
+            gauge, mine = filled(gauge, drops, self.below, mine), True
+        top = gauge.amax(axis, keepdim=True)
+        top = top if self.scale is None else torch.maximum(self.scale, top)
+        safe = top.masked_fill(top == -inf, 0)  # -inf - -inf has no value, and nothing is present: any number will do
+        absent = torch.isneginf(gauge) if self.exact else None
+        weight = (gauge.sub_(safe) if mine else gauge - safe).exp_()
+        keep = None if self.scale is None else self.scale.sub_(safe).exp_()
+        for n, sides in enumerate(self.summands):
+            share = weight if sides.left is None else weight * values[sides.left]
+            if sides.right is None:
+                new = fold("sum", share if absent is None else share.masked_fill(absent, 0), self.dim, frame)
+            else:
+                new = self._contract(share, absent, values[sides.right], sides, frame)
+            self.totals[n] = new if keep is None else scaled_sum(self.totals[n], keep, new)
+        self.scale = top
+
+    def _contract(self, share, absent, right, sides: Summand, frame) -> torch.Tensor:
+        dim = sides.across or self.dim
+        if sides.across:
+            dropped = torch.zeros_like(share, dtype=torch.bool) if absent is None else absent
+            absent = skew(dropped, self.rows, self.dim, dim, True, frame) if self.exact else None
+            share = skew(share, self.rows, self.dim, dim, 0, frame)
+        if self.exact and absent is not None:
+            return contract_present(share, absent, right, dim, frame)
+        return contract(share, right, dim, frame)
+
+    def lacks_rows(self) -> bool:
+        """Whether some row of a rescaled state has nothing in it."""
+        return self.gauge is not None and (self.scale is None or bool((self.scale == -inf).any()))
+
+    def doubtful(self) -> bool:
+        """Whether a value that is not finite may have come in from an absent element."""
+        if not self.dropped or self.record.monoid not in ("sum", "rescaled"):
+            return False
+        return not all(bool(torch.isfinite(t.sum())) for t in self.totals if t is not None)
+
+    def finished(self, frame: Frame) -> list[tuple[Term, object]]:
+        """Each reduction with its value; a rescaled one with the pair of scale and mantissa."""
+        shape, device, dtype = (1,) * len(frame.axes), frame.device, self.dtype(frame)
+        if self.gauge is None:
+            total = self.totals[0]
+            if total is None:
+                total = torch.full(shape, _absent(self.record.monoid, dtype), dtype=dtype, device=device)
+            return [(r, total) for r in self.record.reductions]
+        if self.scale is None:
+            nothing = (
+                torch.full(shape, -inf, dtype=dtype, device=device),
+                torch.zeros(shape, dtype=dtype, device=device),
+            )
+            return [(r, nothing) for r in self.record.reductions]
+        return [(r, (self.scale, total)) for r, total in zip(self.record.reductions, self.totals)]
+
+
+def _absent(monoid: str, dtype: torch.dtype):
+    if monoid in ("max", "min") and not dtype.is_floating_point:
+        return torch.iinfo(dtype).min if monoid == "max" else torch.iinfo(dtype).max
+    return MONOIDS[monoid].identity
+
+
+def filled(value: torch.Tensor, drops: torch.Tensor, absent, mine: bool) -> torch.Tensor:
+    """The value with `absent` where drops is true."""
+    if not value.is_floating_point() and value.dtype != torch.bool:
+        absent = _absent("max" if absent == -inf else "min", value.dtype) if absent in (inf, -inf) else int(absent)
+    if mine and torch.broadcast_shapes(value.shape, drops.shape) == value.shape:
+        return value.masked_fill_(drops, absent)
+    return torch.where(drops, torch.tensor(absent, dtype=value.dtype, device=value.device), value)
+
+
+def scaled_sum(total: torch.Tensor, keep: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """total · keep + new, in place where the shapes allow."""
+    if torch.broadcast_shapes(total.shape, keep.shape, new.shape) == total.shape and total.dtype == new.dtype:
+        return total.mul_(keep).add_(new)
+    return total * keep + new

@@ -1,0 +1,302 @@
+"""The operations of a term on tiles: torch tensors with one axis per dim of a kernel, of size 1 where it is not used.
+
+Loads are views wherever the index terms are affine. A sum of a product is a batched matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+
+from ...egraph.terms.affine import affine
+from ...egraph.terms.ops import MONOIDS
+from ...egraph.terms.sizes import resolve
+from ...egraph.terms.term import Dim, Term
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass
+class Frame:
+    """One tile: its axes, the range of coordinates it covers along each dim, and what may be read."""
+
+    axes: dict[Dim, int]
+    tensors: Mapping[str, torch.Tensor]
+    sizes: Mapping[str, int]
+    device: torch.device
+    ranges: dict[Dim, tuple[int, int]] = field(default_factory=dict)
+
+    def settled(self, value, node: Term):
+        """A tile made of weak numbers only, as where(p, 0, -1e9) or Σ_j 1, in the type that tensors are computed in."""
+        if node.dtype != "float" or value.dim() == 0 or value.dtype != torch.float64:
+            return value
+        return value.to(self.real)
+
+    @property
+    def real(self) -> torch.dtype:
+        """What weak numbers are computed in."""
+        double = any(t.dtype == torch.float64 for t in self.tensors.values())
+        return torch.float64 if double else torch.float32
+
+    def length(self, dim: Dim) -> int:
+        start, stop = self.ranges[dim]
+        return stop - start
+
+    def coordinates(self, dim: Dim) -> torch.Tensor:
+        return self.spread(torch.arange(*self.ranges[dim], device=self.device), [dim])
+
+    def spread(self, value: torch.Tensor, dims: list[Dim]) -> torch.Tensor:
+        """Gives a tensor whose axes are `dims` its place among all axes."""
+        order = sorted(range(len(dims)), key=lambda k: self.axes[dims[k]])
+        shape = [1] * len(self.axes)
+        for k in order:
+            shape[self.axes[dims[k]]] = value.shape[k]
+        places = {self.axes[d] for d in dims}
+        return value.permute(order)[tuple(slice(None) if k in places else None for k in range(len(shape)))]
+
+
+def _chosen(condition, yes, no):
+    """A literal is float64 here; beside a number without axes of a narrower type torch would widen that."""
+    if yes.dim() == no.dim() == 0 and yes.dtype != no.dtype and yes.is_floating_point() and no.is_floating_point():
+        narrow = min(yes.dtype, no.dtype, key=lambda dtype: dtype.itemsize)
+        yes, no = yes.to(narrow), no.to(narrow)
+    return torch.where(condition, yes, no)
+
+
+def _mantissa(state):
+    scale, mantissa = state
+    return torch.where(torch.isneginf(scale), torch.nan, mantissa)
+
+
+_POINTWISE = "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor add sub mul div pow".split()
+APPLY: dict[str, Callable] = {
+    **{name: getattr(torch, name) for name in (*_POINTWISE, "maximum", "minimum", "lt", "le", "eq")},
+    "finite": torch.isfinite,
+    "not": torch.logical_not,
+    "and": torch.logical_and,
+    "or": torch.logical_or,
+    "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "mod": torch.remainder,
+    "where": _chosen,
+    "scaled": lambda scale, weight: (scale, weight),
+    "scale": lambda state: state[0],
+    "mantissa": _mantissa,
+}
+IN_PLACE: dict[str, Callable] = {name: getattr(torch.Tensor, f"{name}_") for name in _POINTWISE}
+COMMUTE = ("add", "mul")
+
+
+def apply(op: str, args: list, mine: list[bool]):
+    """The operation's value; an operand that is `mine` may be overwritten."""
+    if op in IN_PLACE:
+        args = [a.float() if a.dtype in HALVES else a for a in args]
+        if op in COMMUTE and not (mine[0] and _fits(args[0], args)) and mine[1]:
+            args, mine = args[::-1], mine[::-1]
+        if mine[0] and _fits(args[0], args):
+            return IN_PLACE[op](*args)
+    if op == "where" and mine[1] and args[2].dim() == 0 and args[1].is_floating_point() and _fits(args[1], args):
+        return args[1].masked_fill_(~args[0], args[2].to(args[1].dtype))
+    return APPLY[op](*args)
+
+
+def _fits(target: torch.Tensor, args: list[torch.Tensor]) -> bool:
+    """Whether the result of an arithmetic operation has the target's shape and type."""
+    same = target.is_floating_point() and all(a.dim() == 0 or a.dtype in (target.dtype, torch.bool) for a in args)
+    return same and torch.broadcast_shapes(*(a.shape for a in args)) == target.shape
+
+
+def cast(value: torch.Tensor, dtype: str) -> torch.Tensor:
+    return value.to(getattr(torch, dtype)) if dtype != "float" else value
+
+
+def full(value: torch.Tensor, dim: Dim, frame: Frame) -> torch.Tensor:
+    """The value with its axis for the dim at full length: folding what ignores the dim repeats it."""
+    axis, rank = frame.axes[dim], len(frame.axes)
+    value = value.reshape((1,) * rank) if value.dim() != rank else value
+    if value.shape[axis] == frame.length(dim):
+        return value
+    return value.expand([frame.length(dim) if k == axis else n for k, n in enumerate(value.shape)])
+
+
+_FOLDS: dict[str, Callable] = {
+    "sum": lambda x, axis: x.sum(axis, keepdim=True),
+    "prod": lambda x, axis: x.prod(axis, keepdim=True),
+    "max": lambda x, axis: x.amax(axis, keepdim=True),
+    "min": lambda x, axis: x.amin(axis, keepdim=True),
+    "any": lambda x, axis: x.any(axis, keepdim=True),
+    "all": lambda x, axis: x.all(axis, keepdim=True),
+}
+JOINS: dict[str, Callable] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "any": torch.logical_or,
+    "all": torch.logical_and,
+}
+
+
+def fold(monoid: str, value: torch.Tensor, dim: Dim, frame: Frame) -> torch.Tensor:
+    value = full(value, dim, frame)
+    value = value.float() if value.dtype in HALVES else value
+    if value.shape[frame.axes[dim]] == 0:  # torch has no maximum of nothing
+        return identity(monoid, value).expand([1 if k == frame.axes[dim] else n for k, n in enumerate(value.shape)])
+    return _FOLDS[monoid](value, frame.axes[dim])
+
+
+def identity(monoid: str, like: torch.Tensor) -> torch.Tensor:
+    """The monoid's absent element, as a tensor of rank and type of `like`."""
+    absent = MONOIDS[monoid].identity
+    if not like.is_floating_point() and like.dtype != torch.bool and monoid in ("max", "min"):
+        absent = torch.iinfo(like.dtype).min if monoid == "max" else torch.iinfo(like.dtype).max
+    return torch.full((1,) * like.dim(), absent, dtype=like.dtype, device=like.device)
+
+
+def contract(x: torch.Tensor, y: torch.Tensor, dim: Dim, frame: Frame) -> torch.Tensor:
+    """The sum over dim of x · y: axes of both are a batch, axes of one are rows or columns of a matrix product."""
+    x, y = (v.float() if v.dtype in HALVES else v for v in (full(x, dim, frame), full(y, dim, frame)))
+    axis = frame.axes[dim]
+    others = [k for k in range(x.dim()) if k != axis]
+    batch = [k for k in others if x.shape[k] > 1 and y.shape[k] > 1]
+    left = [k for k in others if x.shape[k] > 1 and y.shape[k] == 1]
+    right = [k for k in others if x.shape[k] == 1 and y.shape[k] > 1]
+    if not x.is_floating_point() or (prod(x.shape[k] for k in left) < 16 and not right):
+        return (x * y).sum(axis, keepdim=True)
+    sizes = [x.shape[k] for k in batch + left] + [y.shape[k] for k in right]
+    product = torch.bmm(_matrices(x, batch, left, [axis]), _matrices(y, batch, [axis], right)).reshape(sizes)
+    kept = batch + left + right
+    product = product.permute(sorted(range(len(kept)), key=kept.__getitem__))
+    return product[tuple(slice(None) if k in kept else None for k in range(x.dim()))]
+
+
+def _matrices(x: torch.Tensor, *groups: list[int]) -> torch.Tensor:
+    used = [k for group in groups for k in group]
+    x = x.permute(used + [k for k in range(x.dim()) if k not in used])
+    return x.reshape([prod(n) for n in _split([*x.shape[: len(used)]], [len(g) for g in groups])])
+
+
+def _split(values: list[int], lengths: list[int]) -> list[list[int]]:
+    found, at = [], 0
+    for n in lengths:
+        found.append(values[at : at + n])
+        at += n
+    return found
+
+
+def contract_present(x, absent, y, dim: Dim, frame: Frame) -> torch.Tensor:
+    """The sum over dim of x · y where not absent, also if y is not finite at absent elements, where 0 · y is NaN."""
+    present, signs = ~absent, (y == torch.inf, y == -torch.inf)
+    result = contract(x, torch.where(torch.isfinite(y), y, 0), dim, frame)
+
+    def meets(where_x, where_y):
+        return contract(where_x.to(x.dtype), where_y.to(x.dtype), dim, frame) > 0
+
+    above, below = (present & (x > 0), present & (x < 0))
+    rises = meets(above, signs[0]) | meets(below, signs[1])
+    falls = meets(above, signs[1]) | meets(below, signs[0])
+    bad = meets(present, torch.isnan(y)) | meets(present & (x == 0), signs[0] | signs[1])
+    result = torch.where(rises, torch.inf, 0) + torch.where(falls, -torch.inf, 0) + result
+    return torch.where(bad, torch.nan, result)
+
+
+def skew(x: torch.Tensor, rows: Dim, loop: Dim, across: Dim, absent, frame: Frame) -> torch.Tensor:
+    """Over rows and differences what was over rows and the loop's dim, and `absent` where a row has no such difference.
+
+    In a buffer of rows that are longer by all but one of them, what goes one place back for each row lies in line.
+    """
+    x = full(full(x, rows, frame), loop, frame).movedim((frame.axes[rows], frame.axes[loop]), (-2, -1))
+    *around, height, width = x.shape
+    line = height + width - 1
+    buffer = x.new_full((*around, height * line), absent)
+    buffer.as_strided(x.shape, (*buffer.stride()[:-1], line - 1, 1), height - 1).copy_(x)
+    made = buffer.view(*around, height, line).movedim((-2, -1), (frame.axes[rows], frame.axes[loop]))
+    return made.transpose(frame.axes[loop], frame.axes[across])
+
+
+def unskew(x: torch.Tensor, rows: Dim, loop: Dim, across: Dim, kept: Dim, frame: Frame) -> torch.Tensor:
+    """Over rows and the loop's dim what was over differences and the one of both that is kept."""
+    height, width = frame.length(rows), frame.length(loop)
+    mine, other = frame.axes[kept], frame.axes[loop if kept == rows else rows]
+    x = full(x, kept, frame).transpose(other, frame.axes[across]).movedim((mine, other), (-2, -1)).contiguous()
+    line, around, start = x.shape[-1], (x.shape[:-2], x.stride()[:-2]), x.storage_offset()
+    if kept == rows:  # place j - i + height - 1 of line i
+        made = x.as_strided((*around[0], height, width), (*around[1], line - 1, 1), start + height - 1)
+    else:  # of line j, from the last row to the first
+        made = x.as_strided((*around[0], width, height), (*around[1], line + 1, 1), start).flip(-1)
+    return made.movedim((-2, -1), (mine, other))
+
+
+def differences(rows: tuple[int, int], columns: tuple[int, int], length: int) -> tuple[int, int]:
+    """The range of column - row + length - 1, for ranges of both."""
+    return columns[0] - rows[1] + length, columns[1] - rows[0] + length - 1
+
+
+def affine_index(index: Term) -> tuple[dict[Dim, int], dict[Term, int], int] | None:
+    """(coefficients of dims, of sizes, constant) of an index that moves forward with its dims; None for any other."""
+    coefficients, constant = affine(index)
+    dims = {atom.attrs[0]: c for atom, c in coefficients.items() if atom.op == "iota"}
+    sizes = {atom: c for atom, c in coefficients.items() if atom.op == "size"}
+    if len(dims) + len(sizes) < len(coefficients) or any(c < 0 for c in dims.values()):
+        return None
+    return dims, sizes, constant
+
+
+def load(node: Term, index: list[torch.Tensor | None], frame: Frame) -> torch.Tensor:
+    """The tile of a tensor. `index` holds values of the index terms that are not affine: those axes are gathered."""
+    source = frame.tensors[node.attrs[0].name]
+    steps, offset, gathered = {}, source.storage_offset(), []
+    for axis, term in enumerate(node.args):
+        least = None if index[axis] is not None else _add_steps(steps, term, source, axis, frame)
+        if least is None:
+            gathered.append(axis)
+        else:
+            offset += least
+    if gathered:
+        return _gather(node, index, gathered, steps, offset, source, frame)
+    dims = list(steps)
+    view = source.as_strided([frame.length(d) for d in dims], [steps[d] for d in dims], offset)
+    return frame.spread(view, dims)
+
+
+def _add_steps(steps: dict[Dim, int], index: Term, source: torch.Tensor, axis: int, frame: Frame) -> int | None:
+    """Adds an affine index's strides; its least offset in the storage, or None if it leaves the axis in this tile."""
+    dims, sizes, constant = affine_index(index)
+    base = constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in sizes.items())
+    least = base + sum(c * frame.ranges[d][0] for d, c in dims.items())
+    largest = base + sum(c * (frame.ranges[d][1] - 1) for d, c in dims.items())
+    if least < 0 or largest >= source.shape[axis]:
+        return None
+    for d, c in dims.items():
+        steps[d] = steps.get(d, 0) + c * source.stride(axis)
+    return least * source.stride(axis)
+
+
+def _gather(node, index, gathered, steps, offset, source, frame) -> torch.Tensor:
+    """Gathered axes become one vector of offsets into the storage; axes in dims that it uses too join it."""
+    linear = torch.zeros((1,) * len(frame.axes), dtype=torch.int64, device=frame.device)
+    for axis in gathered:
+        value = index[axis] if index[axis] is not None else affine_value(node.args[axis], frame)
+        # An index outside the tensor can only stand under a guard that drops the element: any element will do.
+        linear = linear + value.clamp(0, source.shape[axis] - 1) * source.stride(axis)
+    shared = [d for d in steps if linear.shape[frame.axes[d]] > 1]
+    for d in shared:
+        linear = linear + (frame.coordinates(d) - frame.ranges[d][0]) * steps.pop(d)
+    dims = list(steps)
+    extent = int(linear.max()) + 1
+    view = source.as_strided([extent, *(frame.length(d) for d in dims)], [1, *(steps[d] for d in dims)], offset)
+    found = view[linear.flatten()].reshape(*linear.shape, *(frame.length(d) for d in dims))
+    for k, d in enumerate(dims):  # each of these axes moves from the end to its place, where the offsets have size 1
+        found = found.transpose(frame.axes[d], len(frame.axes) + k)
+    return found.reshape(found.shape[: len(frame.axes)])
+
+
+def affine_value(index: Term, frame: Frame) -> torch.Tensor:
+    dims, sizes, constant = affine_index(index)
+    base = constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in sizes.items())
+    value = torch.full((1,) * len(frame.axes), base, dtype=torch.int64, device=frame.device)
+    for d, c in dims.items():
+        value = value + c * frame.coordinates(d)
+    return value

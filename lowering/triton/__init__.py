@@ -1,0 +1,1 @@
+"""A kernel in Triton: its text and its launch."""

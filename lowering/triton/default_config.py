@@ -1,0 +1,74 @@
+"""The configuration that a kernel is launched with where nobody gave one: by what its tiles hold and what it writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import torch
+
+from ...egraph.terms.term import Dim, subterms
+from ..codegen.batched_products import dims_over_differences, has_cubes, leading
+from ..codegen.products import multiplies_parts
+from ..codegen.serial_folds import several_pairs, stepped
+from ..launch.triton_config import (
+    CUBES,
+    PARTS,
+    Config,
+    cube_config,
+    default_config,
+    of_differences,
+    of_few_rows,
+    of_pairs,
+    of_steps,
+)
+from ..plan.records import Kernel
+from ..planning.planner import HELD
+from .kernel import roots
+
+
+def widest(kernel: Kernel) -> tuple[int, int]:
+    """(elements, bytes an element) of the widest held row that a tile keeps of a floating tensor."""
+    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    loops = {loop.dim for loop in kernel.loops}
+    width, size, streamed = 16, 2, 2
+    for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
+        held = [d.size for d in node.dims - placed if isinstance(d.size, int)]
+        dtype = getattr(torch, node.dtype)
+        if dtype.is_floating_point and held:
+            width, size = max(width, *held), max(size, dtype.itemsize)
+            streamed = max(streamed, dtype.itemsize if node.dims & loops else 2)
+    size = size if width <= HELD else streamed  # what rows have stays in shared memory, by halves
+    return width, max(size, 4 if kernel.exact else 2)
+
+
+def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
+    """The default configuration, for few rows another; guards that compare 64-bit data along a wide loop tile need its
+    registers."""
+    width, size = widest(kernel)
+    every = roots(kernel)
+    nodes = {n for root in every for n in subterms(root)}
+    steps = stepped(kernel, nodes)
+    if lead := leading(kernel, nodes):
+        extent = lambda dims: prod(_power(d) for d in dims)
+        apart = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
+        states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
+        carried = max((extent(r.dims - apart) for r in states), default=0)
+        return cube_config(max(map(_power, lead)), carried, width)
+    if has_cubes(kernel, every, {*kernel.grid, *steps}):
+        return CUBES
+    if size == 4 and multiplies_parts(kernel):
+        return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
+    found = of_few_rows(width, size) if few else default_config(width, size, name)
+    if not few:
+        found = of_steps(found, width) if steps else of_pairs(found) if several_pairs(nodes) else found
+        if dims := dims_over_differences(kernel, nodes):
+            found = of_differences(found, width, any(loop.dim in dims for loop in kernel.loops))
+    guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
+    long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
+    return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found
+
+
+def _power(dim: Dim) -> int:
+    """The places that a held dim has in a tile."""
+    return 1 << (dim.size - 1).bit_length()

@@ -1,0 +1,315 @@
+"""A kernel of a Plan as readable Triton source: signature, coordinates, loops split by tile class, store.
+
+The text depends on the kernel and on Facts (which dims are even), not on tile sizes: those are constexpr parameters
+named by the plan. No case here knows what the kernel computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...egraph.terms.affine import affine
+from ...egraph.terms.ops import iota
+from ...egraph.terms.printing import show
+from ...egraph.terms.term import Dim, Term, subterms
+from ..codegen.ops import FOLDS, Value, helpers, identity, is_integer, remarks, type_name, wrapped
+from ..codegen.products import contract
+from ..codegen.relative_products import Doubt, spreads
+from ..codegen.tile_writer import TileWriter
+from ..masks.loop_ranges import conjuncts
+from ..plan.launch_facts import Facts
+from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
+from .loops import RangeWriter, Segment, by_columns
+
+ADDED = ("sum", "rescaled")
+IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One run-time argument: a tensor's pointer, one of its strides (axis), or an integer size (number or symbol).
+
+    part: "multiplier" or "shift" of a division by the size, in tiles of `step` (lowering/codegen/fast_division.py).
+    """
+
+    name: str
+    tensor: str = ""
+    axis: int | None = None
+    size: int | str | None = None
+    step: int = 1
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of one kernel and how to call it. `tiles` are its constexpr parameters with "rows" or "loop"; doubtful:
+    its loops may run once more, in another form."""
+
+    text: str
+    function: str
+    arguments: tuple[Argument, ...]
+    tiles: tuple[tuple[str, str], ...]
+    doubtful: bool = False
+
+
+def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
+    """The kernel's Triton source. Raises NotPlannable for what has no Triton form."""
+    return _Emitter(kernel, facts, Doubt()).source(plan)
+
+
+def roots(kernel: Kernel) -> list[Term]:
+    """Every term that the kernel evaluates as it stands."""
+    found = [store.term for store in kernel.stores]
+    for loop in kernel.loops:
+        found += [loop.guard] if loop.guard is not None else []
+        for state in loop.accumulators:
+            found += [*([state.gauge] if state.gauge is not None else []), *state.values]
+    return found
+
+
+def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
+    """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
+    orders = [(store.output.name, axis, d) for store in kernel.stores for axis, d in enumerate(store.order)]
+    found = {(name, axis): 1 for name, axis, d in orders if d not in kernel.grid}
+    for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
+        for axis, index in enumerate(node.args):
+            steps = [abs(c) for a, c in affine(index)[0].items() if a.op == "iota" and a.attrs[0] not in kernel.grid]
+            if steps:
+                key = (node.attrs[0].name, axis)
+                found[key] = max(found.get(key, 0), *steps)
+    return found
+
+
+def map_name(kernel: Kernel, loop: Loop) -> str:
+    """What a loop's block map is called among the tensors of a launch; loops with one guard share theirs."""
+    records = list(dict.fromkeys(one.map for one in kernel.loops if one.map is not None and one.dim == loop.dim))
+    number = records.index(loop.map) if loop.map in records else 0
+    return f"{kernel.name} {loop.dim} map{number or ''}"
+
+
+class _Emitter:
+    def __init__(self, kernel: Kernel, facts: Facts, doubt: Doubt):
+        self.kernel, self.facts, self.sums = kernel, facts, []
+        self.tiles = TileWriter(kernel, facts, roots(kernel))
+        self.lines, self.tiles.doubt = self.tiles.outer.lines, doubt
+        self.arguments: list[Argument] = []
+        fresh = self.tiles.names.fresh
+        self.function = fresh(f"{kernel.name}_exactly" if doubt.exact else kernel.name)
+        symbols = {block: fresh(block) for block in dict.fromkeys(self.tiles.blocks.values())}
+        self.blocks = {dim: symbols[block] for dim, block in self.tiles.blocks.items()}
+        self.tiles.blocks = dict(self.blocks)
+        if doubt.exact:
+            doubt.tiles = {loop.dim: self.blocks[loop.dim] for loop in kernel.loops}
+            self.tiles.blocks |= dict.fromkeys(doubt.tiles, "1")
+        self._declare_maps()
+        self._declare_tensors()
+        self._declare_sizes()
+
+    # Signature
+
+    def _declare_tensors(self) -> None:
+        fresh = self.tiles.names.fresh
+        tensors = list(dict.fromkeys([*self.kernel.inputs, *(store.output for store in self.kernel.stores)]))
+        names = {t: fresh(t.name) for t in tensors}
+        for tensor, name in names.items():
+            self.arguments.append(Argument(name, tensor.name))
+        for tensor, name in names.items():
+            strides = tuple(fresh(f"{name}_stride_{axis}") for axis in range(len(tensor.shape)))
+            self.arguments += [Argument(s, tensor.name, axis) for axis, s in enumerate(strides)]
+            self.tiles.pointers[tensor] = (name, strides)
+
+    def _declare_sizes(self) -> None:
+        fresh, kernel = self.tiles.names.fresh, self.kernel
+        loops = [loop.dim for loop in kernel.loops]
+        for dim in dict.fromkeys([*kernel.grid, *self.tiles.rows, *loops]):
+            name = fresh(f"{dim}_size")
+            self.arguments.append(Argument(name, size=dim.size))
+            self.tiles.sizes[dim] = name
+            self.tiles.scalars.setdefault(str(dim.size), name)
+        limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
+        for node in dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)):
+            if node.op == "size" and node.attrs[0] not in self.tiles.scalars:
+                self.tiles.scalars[node.attrs[0]] = fresh(node.attrs[0])
+                self.arguments.append(Argument(self.tiles.scalars[node.attrs[0]], size=node.attrs[0]))
+
+    def _declare_maps(self) -> None:
+        for loop in self.kernel.loops:
+            if loop.map not in (None, *self.tiles.maps) and map_name(self.kernel, loop) in self.facts.mapped:
+                name = self.tiles.names.fresh(f"{loop.dim}_map")
+                self.arguments.append(Argument(name, map_name(self.kernel, loop)))
+                self.tiles.maps[loop.map] = name
+
+    # Assembly
+
+    def source(self, plan: Plan) -> Source:
+        roles = tuple((name, "rows" if d == self.kernel.rows else "loop") for d, name in self.blocks.items())
+        tiles = tuple(dict.fromkeys(roles))
+        text = self._text(tiles)
+        text, doubtful = self._header(plan) + IMPORTS + helpers(text) + text, self.tiles.doubt.arisen
+        return Source(text, self.function, tuple(self.arguments), tiles, doubtful)
+
+    def _text(self, tiles: tuple[tuple[str, str], ...]) -> str:
+        """The function; if it multiplies skewed weights, behind one that does not."""
+        self._coordinates()
+        for loop in self.kernel.loops:
+            self._loop(loop)
+        first = len(self.lines)
+        for store in self.kernel.written_by(None):
+            self._store(store, self.lines)
+        before = self._or_exactly(tiles, first) + "\n\n" if self.tiles.doubt.arisen else ""
+        unspecialised = [a.name for a in self.arguments if a.size is not None]
+        parameters = [a.name for a in self.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]
+        signature = wrapped(", ".join(parameters))
+        body = "\n".join(f"    {line}" if line else "" for line in self.lines)
+        decorator = f"@triton.jit(do_not_specialize={unspecialised})"
+        return f"{before}{decorator}\ndef {self.function}(\n{signature},\n):\n{body}\n"
+
+    def _or_exactly(self, tiles: tuple[tuple[str, str], ...], first: int) -> str:
+        """The function that runs once more with one column at a time, instead of the lines from `first`."""
+        exact = _Emitter(self.kernel, replace(self.facts, mapped=frozenset()), Doubt(exact=True))
+        text = exact._text(tiles)
+        names = {replace(a, name=""): a.name for a in self.arguments}
+        given = [names[replace(a, name="")] for a in exact.arguments]
+        given += [name for name, _ in tiles]
+        call = wrapped(f"{exact.function}({', '.join(given)})").splitlines()
+        self.lines[first:] = [f"if {spreads(self.sums)}:", *call, "else:", *(f"    {x}" for x in self.lines[first:])]
+        return text
+
+    def _header(self, plan: Plan) -> str:
+        kernel = self.kernel
+        rows = " and ".join(map(str, self.tiles.rows)) or "None"
+        where = f"{', '.join(map(str, kernel.grid)) or 'nothing'}; rows {rows}; loops "
+        where += ", ".join(str(loop.dim) for loop in kernel.loops) or "none"
+        stored = [(s.output.name, ", ".join(map(str, s.order)), show(s.term)) for s in kernel.stores]
+        facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
+        facts += [f"Programs over {where}; held {', '.join(map(str, kernel.held)) or 'nothing'}."]
+        facts += [f"Guard over {one.dim}: {show(one.guard)}" for one in kernel.loops if one.guard is not None]
+        facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
+        return remarks(facts)
+
+    def _coordinates(self) -> None:
+        """Row tiles vary fastest, so that neighbours read the same loop tiles; the rows with most work come first."""
+        tiles, kernel, fresh = self.tiles, self.kernel, self.tiles.names.fresh
+        rest = fresh("program")
+        self.lines.append(f"{rest} = tl.program_id(0)")
+        for dim in tiles.rows:
+            count, start, block = fresh(f"{dim}_tiles"), fresh(f"{dim}_start"), self.blocks[dim]
+            self.lines.append(f"{count} = tl.cdiv({tiles.sizes[dim]}, {block})")
+            tile = f"({count} - 1 - {rest} % {count})" if self._heavy_last() else f"({rest} % {count})"
+            self.lines += [f"{start} = {tile} * {block}", f"{rest} = {rest} // {count}"]
+            tiles.starts[dim] = start
+        for position, dim in enumerate(reversed(kernel.grid)):
+            name = fresh(str(dim))
+            last = position == len(kernel.grid) - 1
+            self.lines.append(f"{name} = {rest}" if last else f"{name} = {rest} % {tiles.sizes[dim]}")
+            self.lines += [] if last else [f"{rest} = {rest} // {tiles.sizes[dim]}"]
+            tiles.starts[dim] = name
+
+    def _heavy_last(self) -> bool:
+        uppers = [limit.rising for loop in self.kernel.loops for limit in loop.uppers]
+        lowers = [limit.rising for loop in self.kernel.loops for limit in loop.lowers]
+        return any(uppers) and not any(lowers)
+
+    def _store(self, store: Store, lines: list[str]) -> None:
+        tiles, order = self.tiles, store.order
+        dims = tiles.sort(order)
+        value = tiles.spread(tiles.value(store.term), dims)
+        pointer = tiles.address(store.output, tuple(iota(d) for d in order), dims)
+        mask = tiles.conjunction(*(tiles.padding(d) for d in dims))
+        guard = f", mask={tiles.align(mask, dims)}" if mask else ""
+        lines.append(f"tl.store({pointer}, {value.text}{guard})")
+
+    # Loops
+
+    def _loop(self, loop: Loop) -> None:
+        names = [self._start(state, loop) for state in loop.accumulators]
+        segments = RangeWriter(self.tiles, loop).segments()
+        if self.tiles.doubt.exact:
+            segments = by_columns(segments, self.tiles.tile_of(loop.dim))
+        for segment in segments:
+            self._segment(segment, loop, names)
+        added = zip(loop.accumulators, names, strict=True)
+        sums = [c for state, found in added if state.monoid in ADDED for c in found[state.gauge is not None :]]
+        self.sums += [c for c in sums if c.dims and not is_integer(c.dtype)]
+        for state, components in zip(loop.accumulators, names, strict=True):
+            self._finish(state, components)
+
+    def _segment(self, segment: Segment, loop: Loop, names: list[list[Value]]) -> None:
+        start = self.tiles.names.fresh(f"{loop.dim}_start")
+        self.tiles.open(loop.dim, start, segment.ragged)
+        counter = self.tiles.names.fresh("n") if segment.start else start
+        self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
+        self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
+        guard = self.tiles.value(loop.guard) if segment.guarded else None
+        self.tiles.kept = self._kept(loop) if segment.guarded and not loop.faint else None
+        for state, components in zip(loop.accumulators, names, strict=True):
+            self._step(state, components, loop, guard)
+        for store in self.kernel.written_by(loop):
+            self._store(store, self.tiles.inner.lines)
+        body = self.tiles.close()
+        how = ", disable_licm=True" * self.tiles.doubt.exact  # the loops before need the registers
+        self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{how}):")
+        self.lines += [f"    {line}" for line in body]
+
+    def _kept(self, loop: Loop) -> Value | None:
+        """What the guard says of the loop's coordinate alone: elements that no row keeps are not read, NaN or not."""
+        apart = {*self.tiles.rows, *self.tiles.held}
+        parts = [c for c in conjuncts(loop.guard) if loop.dim in c.dims and not c.dims & apart]
+        return self.tiles.conjunction(*map(self.tiles.value, parts))
+
+    # Accumulators: the components of a rescaled one are its scale, then its mantissas
+
+    def _start(self, state: Accumulator, loop: Loop) -> list[Value]:
+        guard = loop.guard.dims if loop.guard is not None else frozenset()
+        shared = guard | (state.gauge.dims if state.gauge is not None else frozenset())
+        rescaled = state.gauge is not None
+        single = "float64" if state.reductions[0].dtype.endswith("float64") else "float32"
+        components = [self._initial(f"{state.name}_scale", shared - {loop.dim}, "max", single)] if rescaled else []
+        for position, value in enumerate(state.values):
+            name = f"{state.name}_{position}" if len(state.values) > 1 else state.name
+            dtype = single if rescaled or value.dtype in ("float", "float16", "bfloat16") else value.dtype
+            monoid = "sum" if rescaled else state.monoid
+            components.append(self._initial(name, (shared | value.dims) - {loop.dim}, monoid, dtype))
+        return components
+
+    def _initial(self, name: str, dims, monoid: str, dtype: str) -> Value:
+        dims = self.tiles.sort(dims)
+        text = f"tl.full({self.tiles.shape(dims)}, {identity(monoid, dtype)}, {type_name(dtype)})"
+        return self.tiles.assign(name, Value(text, dims, dtype), self.tiles.outer)
+
+    def _step(self, state: Accumulator, components: list[Value], loop: Loop, guard: Value | None) -> None:
+        tiles, dim = self.tiles, loop.dim
+        if state.gauge is None:
+            self._plain_step(state, components[0], dim, guard)
+            return
+        before, *mantissas = components
+        near, guard = (guard, None) if loop.faint else (None, guard)
+        present = tiles.conjunction(guard, tiles.padding(dim))
+        how = tiles.weighing(state.gauge, state.reductions)
+        scale, shift, weight = tiles.weights(how, dim, present, before, near)
+        decay = tiles.assign("decay", Value(f"tl.exp2({how.decay(before.text, shift.text)})", before.dims), tiles.inner)
+        for mantissa, value, reduction in zip(mantissas, state.values, state.reductions, strict=True):
+            into = Value(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
+            result = contract(tiles, reduction, value, weight, into)
+            tiles.inner.lines.append(f"{mantissa.text} = {result.text}")
+        tiles.inner.lines.append(f"{before.text} = {scale.text}")
+
+    def _plain_step(self, state: Accumulator, total: Value, dim: Dim, guard: Value | None) -> None:
+        tiles, body = self.tiles, state.values[0]
+        if state.monoid == "sum" and not is_integer(body.dtype):
+            text = contract(tiles, state.reductions[0], body, None, total, guard).text
+        else:
+            folded = tiles.fold(state.monoid, dim, body, tiles.conjunction(guard, tiles.padding(dim)))
+            text = FOLDS[state.monoid].combine.format(total.text, tiles.align(folded, total.dims))
+        tiles.inner.lines.append(f"{total.text} = {text}")
+
+    def _finish(self, state: Accumulator, components: list[Value]) -> None:
+        memo = self.tiles.outer.memo
+        if state.gauge is None:
+            for reduction in state.reductions:
+                memo[reduction] = components[0]
+            return
+        scale, *mantissas = components
+        how = self.tiles.weighing(state.gauge, state.reductions)
+        for reduction, mantissa in zip(state.reductions, mantissas, strict=True):
+            memo["state", reduction] = (scale, mantissa, how)

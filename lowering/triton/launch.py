@@ -1,0 +1,387 @@
+"""Runs a Plan with Triton: texts become functions once, and a call prepares its launches once per sizes and strides.
+
+run_triton is the plain entry; Launcher is what a caller keeps for repeated calls. The text of every kernel stays in
+memory where Triton reads it; the folder that ONEPASS_CACHE or ONEPASS_DEBUG_DIR names gets a copy for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from math import inf, prod
+
+import torch
+
+from ...egraph.forks import cached_property
+from ...egraph.terms.sizes import UnknownSize, resolve
+from ...egraph.terms.term import Tensor
+from ..analysis.contiguous_axes import runs_of
+from ..hopper.config import WARPGROUP
+from ..launch.source_folder import named_folder, write_source
+from ..launch.split_loops import Shared, number, shared
+from ..launch.triton_compat import (
+    OPTIONS,
+    Relaunch,
+    architecture,
+    interpreter_wanted,
+    interprets,
+    mixes_addresses,
+    multiprocessors,
+    shared_memory,
+    spilled,
+)
+from ..launch.triton_config import SPILLED, Config, of_few_rows
+from ..masks.block_map import EMPTY, Found, MapCache, Tiling, class_plan, pays, where_rows_keep
+from ..masks.mask_bits import Words, word_plan
+from ..masks.tile_lists import dealt_items, visit_lists
+from ..plan.launch_facts import INTERPRETER, Facts
+from ..plan.records import Kernel, Loop, Plan
+from ..planning.kernel_cuts import FEW
+from .default_config import default_for, widest
+from .kernel import Source, emit, map_name, reach, roots
+
+log = logging.getLogger(__name__)
+INT32 = 2**31
+CLASSED = 16384  # elements of a guard that one program tests to class tiles
+
+
+class LaunchError(ValueError):
+    """The tensors or sizes given do not fit the plan; the message says which."""
+
+
+@cache
+def load(text: str, function: str):
+    """The @triton.jit function of a text. Triton reads the text back through linecache, so no file is needed."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    name = _copied(f"{function}_{digest}.py", text) or f"<onepass {function} {digest}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    namespace = {"__name__": f"onepass_kernel_{digest}"}
+    exec(compile(text, name, "exec"), namespace)
+    return namespace[function]
+
+
+def _copied(name: str, text: str) -> str:
+    """The path of a copy for people; empty where no folder is named for it, or none can be written there."""
+    try:
+        return str(write_source(named_folder(), name, text) or "")
+    except OSError as error:
+        log.warning("onepass: no copy of %s is written: %s", name, error)
+        return ""
+
+
+@dataclass
+class Launch:
+    """One kernel ready to run: integers and constants are filled in, tensors are looked up by name."""
+
+    function: object
+    programs: int
+    tensors: tuple[str, ...]
+    integers: tuple[int, ...]
+    options: dict
+    maps: tuple[tuple[tuple[str, ...], Tiling], ...] = ()
+    spilled: int = SPILLED  # registers of a thread that it may keep in memory
+    again: Relaunch | None = None
+
+    def compiled(self, values: dict[str, torch.Tensor]):
+        """What the compiler makes of it, without a launch; block maps need not be there yet."""
+        tensors = [values.get(n, torch.int32) for n in self.tensors]
+        return self.function.warmup(*tensors, *self.integers, grid=(self.programs,), **self.options)
+
+    @cached_property
+    def rest(self) -> tuple[int, ...]:
+        """What follows the tensors in the function's order: integers, then constants."""
+        names = self.function.arg_names[len(self.tensors) + len(self.integers) :]
+        return (*self.integers, *(self.options[name] for name in names))
+
+    def run(self, values: dict[str, torch.Tensor]) -> None:
+        if self.again is not None:
+            self.again((), [*[values[name].data_ptr() for name in self.tensors], *self.rest])
+        elif self.programs:
+            kernel = self.function[(self.programs,)](*[values[n] for n in self.tensors], *self.integers, **self.options)
+            self.again = None if interprets(self.function) else Relaunch(kernel, self.programs)
+
+
+def _unsuited(compiled, device: torch.device, allowed: float) -> str:
+    """Why a compiled kernel is not to be launched; "" if it may be. allowed: registers of a thread in memory."""
+    if mixes_addresses(compiled.asm.get("ptx", "")):
+        return "has two matrices in shared memory that ptxas up to CUDA 12.8 mixes up"
+    if (needed := compiled.metadata.shared) > shared_memory(device):
+        return f"needs {needed} bytes of shared memory"
+    found = spilled(compiled)
+    return f"keeps {found} registers of a thread in memory" if found > allowed else ""
+
+
+class Launcher:
+    """A plan with its configurations: call it with tensors by name and values of the symbolic sizes."""
+
+    def __init__(self, plan: Plan, config: Config | dict[str, Config] | None = None):
+        self.plan = plan
+        self.configs = config if isinstance(config, dict) else {k.name: config for k in plan.kernels if config}
+        self.names = tuple(t.name for t in plan.inputs)
+        self._sources: dict[tuple[str, Facts], Source] = {}
+        self._prepared: dict[tuple, tuple[Launch, ...]] = {}
+        self._maps = MapCache()
+        self._whole: dict[str, Kernel] = {}  # what a kernel of parts is a part of
+        self.shared: dict[str, str] = {}  # by kernel, how its loops last were shared out over programs
+
+    def __call__(self, tensors: dict[str, torch.Tensor], sizes=None, output=None) -> torch.Tensor:
+        """The plan's first output."""
+        return self.results(tensors, sizes, {} if output is None else {self.plan.output.name: output})[0]
+
+    def results(self, tensors: dict[str, torch.Tensor], sizes=None, outputs=None) -> tuple[torch.Tensor, ...]:
+        """The plan's outputs, in new tensors or in those given by name."""
+        values, device = self._inputs(tensors)
+        kernels, sizes = self._stages(sizes or {}, device)
+        given = outputs or {}
+        for target in self._targets(kernels):
+            kept = given.get(target.name)
+            values[target.name] = _allocate(target, sizes, device) if kept is None else kept
+        key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device, self.key(values))
+        launches = self._prepared.get(key)
+        if launches is None:
+            seen = _as_stored(kernels, values, sizes)
+            launches = self._prepared[key] = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
+        self._run_on(device, launches, values)
+        return tuple(values[target.name] for target in self.plan.outputs)
+
+    def bind(self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None):
+        """What runs the plan on tensors of these shapes, strides, dtypes and alignments, in the order of `names`.
+
+        strides: of outputs by name, contiguous where there are none. It gives a list of new tensors.
+        """
+        values, device = self._inputs(dict(zip(names, tensors, strict=True)))
+        kernels, sizes = self._stages(sizes, device)
+        wanted, made = strides or {}, []
+        for target in self._targets(kernels):
+            like = _allocate(target, sizes, torch.device("meta"))
+            made.append((target.name, tuple(like.shape), wanted.get(target.name, like.stride()), like.dtype))
+            values[target.name] = torch.empty_strided(*made[-1][1:3], dtype=like.dtype, device=device)
+        seen = _as_stored(kernels, values, sizes)
+        launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
+        outputs = [target.name for target in self.plan.outputs]
+
+        def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            values = dict(zip(names, given))
+            for name, shape, steps, dtype in made:
+                values[name] = torch.empty_strided(shape, steps, dtype=dtype, device=device)
+            self._run_on(device, launches, values)
+            return [values[name] for name in outputs]
+
+        return run
+
+    def _targets(self, kernels: Sequence[Kernel]) -> list[Tensor]:
+        """What the kernels write; results as the plan gives them."""
+        results = {target.name: target for target in self.plan.outputs}
+        return [results.get(s.output.name, s.output) for kernel in kernels for s in kernel.stores]
+
+    def _inputs(self, tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.device]:
+        missing = [name for name in self.names if name not in tensors]
+        if missing:
+            raise LaunchError(f"no tensor was given for {missing[0]!r}")
+        device = next((tensors[n].device for n in self.names), torch.device("cpu"))
+        return {name: tensors[name] for name in self.names}, device
+
+    def _run_on(self, device: torch.device, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                self._run(launches, values)
+        else:
+            self._run(launches, values)
+
+    def key(self, values: dict[str, torch.Tensor]) -> object:
+        """What else of the tensors a prepared launch depends on."""
+        return tuple([tensor.data_ptr() % 16 == 0 for tensor in values.values()])
+
+    def source(self, kernel: Kernel, facts: Facts) -> Source:
+        """The kernel's text for these facts, emitted once."""
+        if (kernel.name, facts) not in self._sources:
+            self._sources[kernel.name, facts] = emit(kernel, self.plan, facts)
+        return self._sources[kernel.name, facts]
+
+    def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> Config:
+        """The given or default configuration, with tiles no larger than the data needs."""
+        size = _size(kernel.rows.size, sizes) if kernel.rows else 0
+        whole = self._whole.get(kernel.name, kernel)
+        given = self.configs.get(kernel.name) or default_for(whole, architecture(device), bool(0 < size <= FEW))
+        rows = min(given.rows, _ceiling(size)) if kernel.rows else given.rows
+        streamed = (*kernel.columns, *(loop.dim for loop in kernel.loops))
+        longest = max((_size(d.size, sizes) for d in streamed), default=given.loop)
+        warps = given.warps if rows == given.rows else max(1, min(given.warps, 4))
+        return Config(rows, min(given.loop, _ceiling(longest)), warps, given.stages, given.parts)
+
+    def _stages(self, sizes: dict, device: torch.device) -> tuple[list[Kernel], dict[str, int]]:
+        """The kernels that run at these sizes, those of too few programs in parts, and the sizes with their numbers."""
+        kernels, known = [], dict(sizes)
+        for kernel in self.plan.kernels:
+            found, count = self._parts(kernel, sizes, device)
+            kernels += [kernel] if found is None else [found.first, found.last]
+            self.shared.pop(kernel.name, None)
+            if found is not None:
+                known[found.part.size] = count
+                self.shared[kernel.name] = f"{found}; {count} parts"
+                self._whole[found.first.name] = kernel
+                if kernel.name in self.configs:
+                    self.configs[found.first.name] = self.configs[kernel.name]
+                self.configs.setdefault(found.last.name, replace(of_few_rows(*widest(found.last)), stages=1))
+        return kernels, known
+
+    def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[Shared | None, int]:
+        """The kernel in parts and their number, where it has fewer programs than the device has room for."""
+        config = self.config(kernel, sizes, device)
+        tiles = max((-(-_size(loop.dim.size, sizes) // config.loop) for loop in kernel.loops), default=0)
+        programs, enough = _programs(kernel, config, sizes), self.enough(kernel, sizes)
+        count = config.parts or number(programs, tiles, multiprocessors(device), enough)
+        found = shared(kernel) if count > 1 else None
+        return found, count
+
+    def enough(self, kernel: Kernel, sizes: dict) -> float:
+        """The part of a device that the kernel's programs may fill and not be shared out over more."""
+        few = kernel.rows is None or _size(kernel.rows.size, sizes) <= FEW
+        return 1.0 if few else 0.5  # with many rows programs compute more than they read
+
+    def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
+        for launch in launches:
+            for names, tiling in launch.maps:
+                again = None if tiling.dealt is None else with_items_dealt
+                values.update(zip(names, self._maps.get(tiling, values, build_map, again)))
+            launch.run(values)
+
+    def _tilings(self, kernel: Kernel, config: Config, sizes: dict) -> dict[Loop, Tiling]:
+        """The block maps that pay, by loop."""
+        found = [loop for loop in kernel.loops if loop.map is not None]
+        known = tuple(sorted(sizes.items()))
+        return {
+            loop: Tiling(loop.map, config.rows if loop.map.rows else 1, config.loop, known)
+            for loop in found
+            if pays(kernel, loop.map, config.rows, config.loop, sizes)
+        }
+
+    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch:
+        """The launch of the configuration; a default one becomes smaller while shared memory or registers are too few.
+
+        Registers that a step keeps in memory by the hundred make a kernel slower than the calls that it stands for.
+        """
+        first, given = self.config(kernel, sizes, device), kernel.name in self.configs
+        for config in (first, *(() if given else first.smaller())):
+            launch = self._launch(kernel, config, values, sizes, device)
+            if device.type != "cuda" or interprets(launch.function) or not launch.programs:
+                return launch
+            with torch.cuda.device(device):
+                reason = _unsuited(launch.compiled(values), device, inf if given else launch.spilled)
+            if not reason:
+                return launch
+        raise LaunchError(f"{kernel.name} {reason} with tiles {config}")
+
+    def _launch(self, kernel: Kernel, config: Config, values: dict, sizes: dict, device: torch.device) -> Launch:
+        tiles = {d: config.rows for d in (kernel.rows,) if d} | dict.fromkeys(kernel.columns, config.loop)
+        tiles |= {loop.dim: config.loop for loop in kernel.loops}
+        even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
+        extent = max(config.rows, config.loop, 256)
+        reached = reach(kernel).items()
+        wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
+        tilings = self._tilings(kernel, config, sizes)
+        mapped = frozenset(map_name(kernel, loop) for loop in tilings)
+        machine = INTERPRETER if interpreter_wanted() else architecture(device)
+        source = self.source(kernel, Facts(even, wide, mapped, machine, runs_of(roots(kernel), values)))
+        function = load(source.text, source.function)
+        integers = []
+        for argument in source.arguments:
+            if argument.size is not None:
+                integers.append(_size(argument.size, sizes))
+            elif argument.axis is not None:
+                integers.append(values[argument.tensor].stride(argument.axis))
+        names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
+        options = {name: getattr(config, role) for name, role in source.tiles}
+        options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
+        maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
+        kept = SPILLED * (1 + source.doubtful)
+        return Launch(function, _programs(kernel, config, sizes), names, tuple(integers), options, maps, kept)
+
+
+def _programs(kernel: Kernel, config: Config, sizes: dict[str, int]) -> int:
+    rows = -(-_size(kernel.rows.size, sizes) // config.rows) if kernel.rows else 1
+    columns = prod(-(-_size(d.size, sizes) // config.loop) for d in kernel.columns)
+    return rows * columns * prod(_size(d.size, sizes) for d in kernel.grid)
+
+
+def _size(size: int | str, sizes: dict[str, int]) -> int:
+    try:
+        return resolve(size, sizes)
+    except UnknownSize as error:
+        raise LaunchError(str(error)) from error
+
+
+def _ceiling(size: int) -> int:
+    """The next power of two, at least 16: the smallest tile that a matrix product takes."""
+    return max(16, 1 << (size - 1).bit_length()) if size > 0 else 16
+
+
+def _allocate(tensor: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
+    return torch.empty([_size(s, sizes) for s in tensor.shape], dtype=getattr(torch, tensor.dtype), device=device)
+
+
+def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes: dict) -> dict[str, torch.Tensor]:
+    """The tensors with the axes that kernels store by: one of a result may be two."""
+    stored = [s.output for kernel in kernels for s in kernel.stores]
+    return {**values, **{t.name: values[t.name].view([_size(n, sizes) for n in t.shape]) for t in stored}}
+
+
+@lru_cache(maxsize=256)
+def launcher(plan: Plan, config: Config | None = None) -> Launcher:
+    """The launcher of a plan, one for this process."""
+    return Launcher(plan, config)
+
+
+def run_triton(plan: Plan, tensors, sizes=None, config: Config | None = None, output=None) -> torch.Tensor:
+    """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
+    return launcher(plan, config)(tensors, sizes, output)
+
+
+@lru_cache(maxsize=128)
+def _classifier(tiling: Tiling) -> tuple[Launcher, dict[str, int]]:
+    """What finds the classes of a map's tiles, some at a time, and the sizes."""
+    plan, places = class_plan(tiling), max(1, CLASSED // (tiling.row_tile * tiling.tile))
+    columns = min(places, 16) if plan.kernels[0].columns else 1
+    return Launcher(plan, Config(places // columns, columns, 4, 1)), dict(tiling.sizes)
+
+
+@lru_cache(maxsize=128)
+def _packer(words: Words) -> Launcher:
+    """What finds the words of a guard's bits, a tile in each program: a warpgroup's words of one block of rows."""
+    plan = word_plan(words)
+    by_words = plan.kernels[0].rows.name == "word"
+    return Launcher(plan, Config(WARPGROUP, 1, 4, 1) if by_words else Config(1, WARPGROUP, 4, 1))
+
+
+def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The list of tiles to visit, and who runs which if a table says it, or the words of a guard's bits, from the
+    guard's tensors."""
+    if isinstance(tiling, Words):
+        return (_packer(tiling)(values, dict(tiling.sizes)),)
+    classes = _classes(tiling, values)
+    if tiling.record.faint:
+        finer = tiling.by_rows()
+        classes = where_rows_keep(classes, _classes(finer, values) if finer else classes, tiling)
+    lists = visit_lists(classes, tiling.together, bool(tiling.record.rows))
+    return (lists,) if tiling.dealt is None else (lists, tiling.dealt.in_turn(lists.device))
+
+
+def with_items_dealt(tiling: Tiling, found: Found) -> Found:
+    """What was built, with a table that deals out items by their lengths: that takes as long as a small kernel itself,
+    so it is for a mask that is read again."""
+    return found[0], dealt_items(found[0], tiling.dealt, tiling.tile)
+
+
+def typical_run(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> float:
+    """Columns that nine in ten tiles of rows run up to, by these tensors; the host waits for it."""
+    kept = (_classes(tiling, values) != EMPTY).sum(-1).double()
+    return tiling.tile * kept.quantile(0.9).item()
+
+
+def _classes(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    classifier, sizes = _classifier(tiling)
+    return classifier(values, sizes)

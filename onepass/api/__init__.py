@@ -1,0 +1,1 @@
+"""The backend, the Inductor pass, and `explain`."""

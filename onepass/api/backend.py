@@ -1,0 +1,121 @@
+"""The torch.compile backend "onepass": fuses what it can, and hands the graph on to Inductor or runs it as it is.
+
+Found by entry point, so `torch.compile(f, backend="onepass")` needs no import. It never breaks a model: whatever fails
+in here leaves the graph as it was, unless strict. Nothing of the process is configured.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from ..compiler.options import Options
+from ..errors import InputError, OptionError
+from ..graph.op_kinds import changes_in_place
+from ..regions.placement import Pairs
+from ..report.graph_breaks import break_after
+from ..report.records import Report, record
+
+log = logging.getLogger(__name__)
+
+
+def onepass_backend(gm: fx.GraphModule | None = None, example_inputs=None, *, options=None, mode=None):
+    """What Dynamo calls with each graph; `options` and `mode` are torch.compile's.
+
+    Without a graph it gives a backend that has these options: bad ones raise where they are written, and not inside of
+    the first call. Raises OptionError, RuleRefuted, RuleUnproved; InputError for what is no graph of Dynamo's.
+    """
+    if gm is not None and not isinstance(gm, fx.GraphModule):
+        given = getattr(gm, "__name__", type(gm).__name__)
+        meant = f"torch.compile({given}, backend=onepass.onepass_backend)"
+        raise InputError(f"onepass_backend is what torch.compile calls: {meant}")
+    backend = Backend(Options.read(options), _known(mode))
+    return backend if gm is None else backend(gm, example_inputs)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend with its options. Raises OptionError for options that contradict each other, or come twice."""
+
+    options: Options
+    mode: str | None = None
+    __name__ = "onepass"  # what Dynamo calls it in its messages
+
+    def __post_init__(self):
+        if self.mode and self.options.inner != "inductor":
+            raise OptionError(f"mode is Inductor's, and inner={self.options.inner!r} leaves Inductor out")
+
+    def __call__(self, gm: fx.GraphModule, example_inputs, **given):
+        if given:
+            raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
+        inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+        written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
+        apart: Pairs = set()
+        record(rewrite_module(gm, self.options, apart=apart))
+        run = gm.forward if self.options.inner == "eager" else _inductor(gm, example_inputs, self.options, self.mode)
+        places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in apart]
+        return _unless_shared(run, fx.GraphModule(gm, written).forward, places) if places else run
+
+
+def _known(mode: str | None) -> str | None:
+    """A mode of Inductor's; None for its default. Raises OptionError for another word."""
+    if mode in (None, "default"):
+        return None
+    try:
+        torch._inductor.list_mode_options(mode)
+    except RuntimeError as error:
+        raise OptionError(str(error)) from error
+    return mode
+
+
+def _unless_shared(run, original, places: list[tuple[int, int]]):
+    """Runs the original where arguments at two places share memory, of which one is written and the other read."""
+    memory = lambda x: x.untyped_storage().data_ptr()
+
+    def call(*args):
+        shared = any(memory(args[one]) == memory(args[other]) for one, other in places)
+        return original(*args) if shared else run(*args)
+
+    return call
+
+
+def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False, apart: Pairs | None = None) -> Report:
+    """Replaces the regions of a Dynamo graph in place and recompiles it. Raises only if strict."""
+    from ..graph_passes.replace import rewrite
+    from .wrappers import left_as_written
+
+    report = left_as_written(options.inner_options) if options.inner == "inductor" else None
+    if report is None:
+        report = rewrite(gm.graph, options, dry=dry, sources=dry, apart=set() if dry else apart)
+    if report.regions and not dry:
+        gm.recompile()
+    ends = break_after(gm)
+    return report if ends is None else replace(report, breaks=(ends,))
+
+
+def _inductor(gm, example_inputs, options: Options, mode):
+    from torch._inductor.compile_fx import compile_fx
+
+    from ..graph_passes.softmax_dims import with_other_dims
+
+    patches = dict(options.inner_options)
+    if mode:
+        patches = {**torch._inductor.list_mode_options(mode), **patches}
+    patches = with_other_dims(gm, patches)
+    return compile_fx(gm, example_inputs, config_patches=patches or None)
+
+
+class Recorder:
+    """A backend that only looks: the reports of a function's graphs, while the function runs as written."""
+
+    def __init__(self, options: Options):
+        self.options = options
+        self.reports: list[Report] = []
+
+    def __call__(self, gm: fx.GraphModule, example_inputs, **_):
+        self.reports.append(rewrite_module(gm, self.options, dry=True))
+        return gm.forward

@@ -1,0 +1,92 @@
+"""`explain`: what onepass would do with a function, without doing it.
+
+Dynamo captures the function as for a compiled call; each graph is looked at and runs as written.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..errors import InputError, OptionError
+from ..report.records import Report
+
+
+def explain(function, *inputs, rules=(), options=None, **keywords) -> Report:
+    """What onepass would do with function(*inputs, **keywords), graph by graph; nothing is replaced.
+
+    rules: the user's, as in `options={"rules": rules}`; options: the backend's. The function runs once, as written.
+    Raises OptionError for unknown options, InputError for a call that the function does not take, and whatever the
+    function raises.
+    """
+    import torch
+    from torch._dynamo import config
+
+    from ..compiler.options import Options
+    from ..report.graph_breaks import breaks_of, counted
+    from .backend import Recorder
+
+    recorder = Recorder(Options.read(_both(rules, options)))
+    function = getattr(function, "_orig_mod", getattr(function, "_torchdynamo_orig_callable", function))
+    refuse_call(function, inputs, keywords)
+    limits = {n: 1 << 20 for n in ("recompile_limit", "accumulated_recompile_limit") if hasattr(config, n)}
+    with config.patch(limits), counted() as reasons:
+        torch.compile(function, backend=recorder)(*inputs, **keywords)
+    report = merged(recorder.reports)
+    return replace(report, breaks=breaks_of(function, report.graphs, report.breaks, reasons))
+
+
+def _both(rules, options):
+    """The options with the rules that were given beside them. Raises OptionError where rules are given twice."""
+    if options is None:
+        return {"rules": rules}
+    if not isinstance(options, Mapping) or (isinstance(rules, tuple) and not rules):
+        return options
+    if "rules" in options:
+        raise OptionError("rules are given twice: as rules=..., and among the options")
+    return {**options, "rules": rules}
+
+
+def refuse_call(function, inputs, keywords) -> None:
+    """Raises InputError for what is no function, and for inputs that its signature does not take."""
+    import torch
+
+    from ..compiler.options import Options
+
+    if isinstance(function, type):
+        made = f"{function.__name__}(...)"
+        raise InputError(f"{function.__name__} is a class: explain({made}, *inputs) explains a module of it")
+    if not callable(function):
+        kind = type(function).__name__
+        raise InputError(f"explain(function, *inputs) takes a function or a module first, and this is of type {kind}")
+    called = function.forward if isinstance(function, torch.nn.Module) else function
+    name = getattr(function, "__name__", type(function).__name__)
+    if getattr(function, "_forward_pre_hooks", None):  # they may change what forward is given
+        return
+    try:
+        signature = inspect.signature(called, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*inputs, **keywords)
+    except TypeError as error:
+        meant = [word for word in keywords if word in Options.__dataclass_fields__ and word not in signature.parameters]
+        many = f"{len(inputs)} input{'' if len(inputs) == 1 else 's'}"
+        said = f"explain calls {name}({', '.join(signature.parameters)}) with {many}"
+        said += f" and {', '.join(keywords)}: {error}" if keywords else f": {error}"
+        if meant:
+            said += f"; of onepass's options write explain(..., options={{{meant[0]!r}: {keywords[meant[0]]!r}}})"
+        elif len(inputs) == 1 and isinstance(inputs[0], tuple | list):
+            said += f"; a {type(inputs[0]).__name__} of inputs is given as explain({name}, *inputs)"
+        raise InputError(said) from error
+
+
+def merged(graphs) -> Report:
+    """The reports of several graphs as one."""
+    graphs = tuple(graphs)
+    regions = tuple(region for report in graphs for region in report.regions)
+    refusals = tuple(dict.fromkeys(r for report in graphs for r in report.refusals))
+    failures = tuple(dict.fromkeys(f for report in graphs for f in report.failures))
+    breaks = tuple(dict.fromkeys(b for report in graphs for b in report.breaks))
+    return Report(regions, refusals, failures, len(graphs), breaks)

@@ -1,0 +1,80 @@
+"""The same replacement as a pass of Inductor: for `joint_custom_pre_pass` (inference) and `pre_grad_custom_pass`.
+
+Its uuid covers versions, laws, rules and options, so Inductor's caches stay on; a cached graph carries what its
+operations need, so the pass need not run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from ..compiler import disk_cache
+from ..compiler.options import OptionError, Options
+from ..egraph.rewrite.serialization import digest
+from ..graph_passes.softmax_dims import over_last_dims
+from ..report.records import Refused, Report, record
+from ..runtime import operator as _operator  # noqa: F401  (registers the operation, for graphs that come out of a cache)
+from .wrappers import AOT, left_as_written, name_for_packages
+
+
+class GraphPass(CustomGraphPass):
+    """`then` is another pass, run after this one on the same graph: passes of several libraries in one place.
+
+    `aot` says where packages that AOTInductor makes have to run: "anywhere", and they have their regions as written, or
+    in "python" that has imported onepass.operator, and they are fused.
+    Raises OptionError, RuleRefuted or RuleUnproved when it is made, before any model is compiled.
+    """
+
+    def __init__(
+        self, rules=(), *, strict=False, executor="auto", then: Callable | None = None, fuse_loads="auto", aot=AOT[0]
+    ):
+        given = {"rules": rules, "strict": strict, "executor": executor, "fuse_loads": fuse_loads}
+        self.options = Options.read(given)
+        if then is not None and not callable(then):
+            raise OptionError(f"then is a pass, not {then!r}")
+        if aot not in AOT:
+            raise OptionError(f"aot is one of {', '.join(AOT)}, not {aot!r}")
+        self.then, self.aot = then, aot
+
+    def __call__(self, graph: fx.Graph) -> None:
+        record(self._rewrite(graph))
+        over_last_dims(graph)
+        if self.then is not None:
+            self.then(graph)
+
+    def _rewrite(self, graph: fx.Graph) -> Report:
+        from ..graph_passes.replace import rewrite
+
+        if any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes):
+            reason = "a joint graph of forward and backward is left as it is: use pre_grad_custom_pass or the backend"
+            return Report(refusals=(Refused(reason, kind="training"),))
+        if (report := left_as_written({}, self.aot)) is not None:
+            return report
+        report = rewrite(graph, self.options)
+        name_for_packages(graph)
+        return report
+
+    def uuid(self):
+        """None, which switches Inductor's caches off, only if the pass in `then` or a rule of code has no name."""
+        after = None
+        if self.then is not None:
+            own = getattr(self.then, "uuid", None)
+            after = own() if own is not None else None
+            if after is None:
+                return None
+        try:
+            return digest(["onepass.GraphPass", disk_cache.versions(), self.options.digest(), self.aot, str(after)])
+        except OptionError:
+            return None
+
+    def __reduce__(self):
+        return _again, (self.options, self.then, self.aot)
+
+
+def _again(options: Options, then, aot: str) -> GraphPass:
+    made = GraphPass(options.rules, strict=options.strict, executor=options.executor, fuse_loads=options.fuse_loads)
+    made.then, made.aot = then, aot
+    return made

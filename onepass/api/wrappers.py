@@ -1,0 +1,42 @@
+"""Where Inductor writes C++ around a graph, and whether that can call onepass's operation, which is Python.
+
+A package of AOTInductor's may be loaded by a C++ program without Python, where the operation does not exist. Made with
+`GraphPass(aot="python")` it calls the operation, under a name that says what has to be imported. Inductor's option
+cpp_wrapper does not write an operation's text as C++ has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import fx
+from torch._inductor import config
+from torch._inductor.virtualized import V
+
+from ..report.records import Refused, Report
+from ..runtime import operator  # noqa: F401  (registers the operation)
+
+AOT = ("anywhere", "python")
+PACKAGED = (
+    "a package of AOTInductor's may be loaded where no Python is: for processes that import onepass.operator, "
+    'GraphPass(aot="python") fuses it'
+)
+WRAPPED = "with its option cpp_wrapper, Inductor cannot write a call of onepass's operation in C++"
+
+
+def left_as_written(options: Mapping[str, object], aot: str = AOT[0]) -> Report | None:
+    """The report of a graph whose wrapper cannot call the operation; None if it can. `options` are Inductor's."""
+    if V.aot_compilation:
+        return None if aot == "python" else Report(refusals=(Refused(PACKAGED, kind="package"),))
+    if options.get("cpp_wrapper", config.cpp_wrapper):
+        return Report(refusals=(Refused(WRAPPED, kind="wrapper"),))
+    return None
+
+
+def name_for_packages(graph: fx.Graph) -> None:
+    """Calls of the operation get the name under which a package asks for it when it is loaded."""
+    region = torch.ops.onepass.region
+    for node in graph.nodes if V.aot_compilation else ():
+        if node.target is region.default:
+            node.target = region.import_onepass_operator

@@ -1,0 +1,280 @@
+"""The command line: `python -m onepass demo | explain F:F | verify FILE | tune F:F | rules | doctor | prove | bench`.
+
+Thin: each command is one function that calls the part that does the work. Exit status 0 means done, 1 that something
+failed or was found wrong, 2 that the command was misused or is not built yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import runpy
+import sys
+from pathlib import Path
+
+UNFINISHED = 2
+FUNC = "a function or a module (an instance) of the file; its inputs come from example_inputs() beside it"
+UNNAMED = """not found by name: its entry point comes with an installed package (`pip install -e .` in a checkout);
+          without one write `import onepass` and backend=onepass.onepass_backend"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of the `onepass` script and of `python -m onepass`."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.run is None:
+        parser.print_help(sys.stderr)
+        return UNFINISHED
+    try:
+        status = chosen.run(chosen) or 0
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads, as `head` does, has enough; what is left to flush at exit goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("onepass", description="attention written in plain PyTorch becomes fused kernels")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name, run, text in COMMANDS:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        if name == "explain":
+            command.add_argument("target", metavar="FILE:FUNC", help=FUNC)
+            command.add_argument("--json", action="store_true", help="print JSON")
+            text = "an option of the backend, as fuse_loads=always or executor=triton; may be given again"
+            command.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=text)
+            command.add_argument("--html", metavar="PATH", help="also write a page")
+            command.add_argument("--certificate", metavar="PATH", help="also write what `verify` checks")
+        if name == "verify":
+            command.add_argument("certificate", metavar="FILE", help="what explain --certificate wrote")
+        if name == "bench":
+            from ..bench.cli_options import add_options
+
+            add_options(command)
+        if name == "tune":
+            command.add_argument("target", metavar="FILE:FUNC", help=FUNC)
+            command.add_argument("--trials", type=int, default=30, help="settings to try for each region (30)")
+        if name == "rules":
+            command.add_argument("--installed", action="store_true", help="also those of other packages, checked")
+        if name == "prove":
+            command.add_argument("--quick", action="store_true", help="the rules only, no mutants of them")
+        if name == "demo":
+            command.add_argument("--size", type=int, default=4096, help="the length for time and memory (4096)")
+    return parser
+
+
+def _demo(chosen) -> int:
+    from .demo import demo
+
+    return demo(chosen.size)
+
+
+def _explain(chosen) -> int:
+    from ..api.explain import explain
+    from ..compiler.options import Options
+    from ..errors import OptionError
+    from .target import TargetError, said, target
+
+    try:
+        options = dict(map(_named_option, chosen.option))
+        Options.read(options)
+        asked = target(chosen.target)
+    except (TargetError, OptionError) as error:
+        print(f"onepass explain: {error}", file=sys.stderr)
+        return UNFINISHED
+    _say_assumed("explain", asked)
+    try:
+        report = explain(asked.function, *asked.inputs, options=options, **asked.keywords)
+    except Exception as error:
+        path = Path(chosen.target.rpartition(":")[0]).resolve()
+        print(f"onepass explain: {chosen.target} fails: {said(error, path)}", file=sys.stderr)
+        return UNFINISHED
+    print(report.json() if chosen.json else report)
+    try:
+        _write(report, chosen)
+    except OSError as error:
+        print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return UNFINISHED
+    return 1 if report.failures else 0
+
+
+def _say_assumed(command: str, asked) -> None:
+    """Which inputs were guessed: whoever did not choose them wants to know what a report is about."""
+    from .target import HINT
+
+    if asked.guessed:
+        print(f"onepass {command}: assumed {asked.guessed}; to give others, {HINT}", file=sys.stderr)
+
+
+def _named_option(text: str) -> tuple[str, object]:
+    """NAME=VALUE as an option of the backend; true and false are truth values. Raises OptionError."""
+    from ..errors import OptionError
+
+    name, given, value = text.partition("=")
+    if not given:
+        raise OptionError(f"{text!r} is not NAME=VALUE")
+    return name, {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _write(report, chosen) -> None:
+    if chosen.html:
+        print(f"\nwritten: {report.html(chosen.html)}", file=sys.stderr)
+    if chosen.certificate:
+        from ..compiler.certificate_files import write
+
+        print(f"written: {write(report, chosen.certificate)}", file=sys.stderr)
+
+
+def _tune(chosen) -> int:
+    """The fastest setting of each region on this GPU, kept in the cache."""
+    import torch
+
+    from .target import TargetError, target
+
+    if not torch.cuda.is_available():
+        print("onepass tune: there is no GPU here; on a CPU fused forms have nothing to tune", file=sys.stderr)
+        return UNFINISHED
+    try:
+        asked = target(chosen.target)
+    except TargetError as error:
+        print(f"onepass tune: {error}", file=sys.stderr)
+        return UNFINISHED
+    _say_assumed("tune", asked)
+    from ..tune.autotune import tune_function
+
+    move = lambda x: x.cuda() if isinstance(x, torch.Tensor) else x
+    inputs, keywords = tuple(map(move, asked.inputs)), {n: move(x) for n, x in asked.keywords.items()}
+    status = 1
+    for call, history in tune_function(asked.function, inputs, keywords, chosen.trials):
+        best, lost = history.best, sum(t.status != "ok" for t in history.trials)
+        said = "nothing right was found" if best is None else f"{best.time * 1e3:.4f} ms with {best.point}"
+        print(f"region {call.found.key[:12]}: {said}; {len(history.trials)} trials, {lost} infeasible")
+        status = 0 if best is not None else status
+    return status
+
+
+def _verify(chosen) -> int:
+    """Neither torch nor the search is loaded here."""
+    from ..compiler.certificate_files import CertificateFileError, verify
+    from ..egraph.derivation.certificate import CertificateError
+
+    try:
+        checked = verify(chosen.certificate)
+    except OSError as error:
+        print(f"onepass verify: cannot read {chosen.certificate}: {error.strerror}", file=sys.stderr)
+        return UNFINISHED
+    except CertificateFileError as error:
+        print(f"onepass verify: {error}", file=sys.stderr)
+        return UNFINISHED
+    except CertificateError as error:
+        print(f"onepass verify: {chosen.certificate} proves nothing: {error}", file=sys.stderr)
+        return 1
+    print("\n\n".join(map(str, checked)) or "no region, nothing to check")
+    return 0
+
+
+def _rules(chosen) -> int:
+    from ..rules import ALL
+
+    width = max(len(rule.name) for rule in ALL)
+    for rule in ALL:
+        guards = f"   when {', '.join(map(str, rule.guards))}" if rule.guards else ""
+        print(f"{rule.name:{width}}  {rule.law}   [{rule.exact}]{guards}")
+    print(f"{len(ALL)} laws")
+    return _installed_rules() if chosen.installed else 0
+
+
+def _installed_rules() -> int:
+    """The rules of other packages with their verdicts; 1 if one is refuted or an entry point is broken."""
+    from ..compiler.rule_admission import REFUTED, known
+    from ..compiler.rule_plugins import installed
+    from ..errors import OptionError
+
+    try:
+        shipped = installed()
+    except OptionError as error:
+        print(f"onepass rules: {error}", file=sys.stderr)
+        return 1
+    status = 0
+    for package, rules in shipped.items():
+        print(f"\nof package {package}")
+        for rule in rules:
+            verdict = known(rule)
+            status |= verdict.status == REFUTED
+            print(f"{rule.name}  {rule.law}   [{rule.exact}]   {verdict.status}{', trusted' * rule.trusted}")
+    return int(status)
+
+
+def _doctor(chosen) -> int:
+    """What is here and what is missing; 1 if onepass cannot work here."""
+    from .. import __version__
+    from ..compiler import disk_cache
+
+    print(f"onepass {__version__} on Python {sys.version.split()[0]}, {sys.platform}")
+    missing = [name for name in ("torch", "egglog", "numpy", "sympy", "rich") if not _found(name, "needed")]
+    uses = {"triton": "kernels", "ortools": "exact extraction", "z3": "proofs", "hypothesis": "testing"}
+    for name, use in uses.items():
+        _found(name, f"optional: {use}")
+    if not missing:
+        _machine()
+    place = disk_cache.folder()
+    probe = "0" * 40
+    works = place is not None and disk_cache.write(probe, {"probe": 1}) and disk_cache.read(probe) == {"probe": 1}
+    disk_cache.forget(probe)
+    print(f"cache     {place or 'switched off'}: {'works' if works else 'keeps nothing'}")
+    return 1 if missing else 0
+
+
+def _found(name: str, use: str) -> bool:
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        print(f"{name:9} missing ({use}): {error}")
+        return False
+    print(f"{name:9} {getattr(module, '__version__', 'found')}")
+    return True
+
+
+def _machine() -> None:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    print(f"gpu       {', '.join(gpus) or 'none: fused forms run tile by tile as torch operations'}")
+    named = "onepass" in torch._dynamo.list_backends()
+    print(f"backend   {'onepass, found by name' if named else UNNAMED}")
+
+
+def _prove(chosen) -> int:
+    from ..proofs import ledger
+
+    return ledger.main(chosen.quick)
+
+
+def _bench(chosen) -> int:
+    """A suite, or without one the CPU figures, which only a checkout has."""
+    if chosen.suite:
+        from ..bench.run import run
+
+        return run(chosen)
+    script = Path(__file__).resolve().parents[2] / "bench" / "cpu.py"
+    if not script.is_file():
+        print("onepass bench: the CPU figures need a checkout; --suite works everywhere", file=sys.stderr)
+        return UNFINISHED
+    runpy.run_path(str(script), run_name="__main__")
+    return 0
+
+
+COMMANDS = (
+    ("demo", _demo, "a small GPT-like block, fused: what happened, how right, how fast"),
+    ("explain", _explain, "what onepass does with a function of a file, and why"),
+    ("verify", _verify, "check a certificate again, without torch and without the search"),
+    ("tune", _tune, "look for the fastest settings of a function's kernels on this GPU, and keep them"),
+    ("rules", _rules, "the laws: name, law, exactness, guards"),
+    ("doctor", _doctor, "what is installed here and what is missing"),
+    ("prove", _prove, "prove the laws"),
+    ("bench", _bench, "the figures of this machine"),
+)

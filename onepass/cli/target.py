@@ -1,0 +1,116 @@
+"""FILE:FUNC of the command line as a function with inputs, or one sentence that says what is wrong with it.
+
+Inputs come from `example_inputs` beside the function (a tuple, or a dict of keyword inputs), else three tensors at most
+are guessed. Errors of the user's file are told with its line, never as a traceback of ours.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import OnepassError
+
+GUESSED_SHAPE, MOST_GUESSED = (1, 4, 128, 64), 3
+HINT = "write `def example_inputs():` beside it, which returns a tuple of inputs, or a dict of keyword inputs"
+
+
+class TargetError(OnepassError, ValueError):
+    """A FILE:FUNC that cannot be looked at; the message says the file, the line and what to write instead."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What `explain` is called with. `guessed` says which inputs were assumed; empty where the file gives them."""
+
+    function: object
+    inputs: tuple = ()
+    keywords: Mapping[str, object] = field(default_factory=dict)
+    guessed: str = ""
+
+
+def target(text: str) -> Target:
+    """Reads FILE:FUNC. Raises TargetError."""
+    file, _, name = text.rpartition(":")
+    if not file or not name.isidentifier():
+        raise TargetError(f"{text!r} is not FILE:FUNC, a file and the name of a function or a module in it")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise TargetError(f"there is no file {file}")
+    module = _module(path, file)
+    function = getattr(module, name, None)
+    if function is None:
+        known = sorted(n for n, v in vars(module).items() if _can_be_explained(v, path.stem))
+        raise TargetError(f"{file} has no function {name}" + (f"; it has {', '.join(known)}" if known else ""))
+    if inspect.isclass(function):
+        raise TargetError(f"{name} of {file} is a class: write `model = {name}(...)` there, and explain {file}:model")
+    if not callable(function):
+        raise TargetError(f"{name} of {file} cannot be called: it is {type(function).__name__}")
+    return _with_inputs(function, name, module, file)
+
+
+def _can_be_explained(value, home: str) -> bool:
+    """A function of the file, or a module that it made."""
+    from torch.nn import Module
+
+    return isinstance(value, Module) or (callable(value) and getattr(value, "__module__", "") == home)
+
+
+def _module(path: Path, file: str):
+    """The user's file as a module. What it raises is told with the last line of that file that was running."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        if sys.modules.get(path.stem) is module:
+            del sys.modules[path.stem]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise TargetError(f"{file} does not import: {said(error, path)}") from error
+    return module
+
+
+def said(error: BaseException, path: Path) -> str:
+    """An exception in one line, with the last line of the file that it passed."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == path]
+    text = " ".join(str(error).split())[:300]
+    return f"{f'line {lines[-1]}: ' if lines else ''}{type(error).__name__}: {text}"
+
+
+def _with_inputs(function, name: str, module, file: str) -> Target:
+    companion = getattr(function, "example_inputs", None) or getattr(module, "example_inputs", None)
+    if companion is None:
+        return _guess(function, name, file)
+    try:
+        given = companion()
+        return Target(function, (), given) if isinstance(given, Mapping) else Target(function, tuple(given))
+    except Exception as error:
+        raise TargetError(f"example_inputs of {file} fails: {said(error, Path(file).resolve())}") from error
+
+
+def _guess(function, name: str, file: str) -> Target:
+    """Tensors as q, k and v would be, for a function that takes three at most."""
+    import torch
+
+    forward = getattr(function, "forward", function)
+    parameters = inspect.signature(forward).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(needed) > MOST_GUESSED or any(p.kind is p.KEYWORD_ONLY for p in needed):
+        names = ", ".join(p.name for p in needed)
+        raise TargetError(f"{name} of {file} takes {names}, and only {MOST_GUESSED} tensors are guessed: {HINT}")
+    generator = torch.Generator().manual_seed(0)
+    inputs = tuple(torch.randn(GUESSED_SHAPE, generator=generator) for _ in needed)
+    kind = "a float32 tensor" if len(inputs) == 1 else "float32 tensors"
+    guessed = f"{', '.join(p.name for p in needed)}: {kind} of shape {GUESSED_SHAPE}" if inputs else ""
+    return Target(function, inputs, guessed=guessed)

@@ -1,0 +1,1 @@
+"""One region: options, search, plan, and the entry that the disk cache keeps."""

@@ -1,0 +1,370 @@
+"""One captured region made ready to run: program -> term -> search -> plan, with its report, kept by content.
+
+`make` does the work once per content in a process and once per content on a disk; `read` does the same from the text
+that a compiled graph carries, so a graph out of any cache finds its plan again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from keyword import iskeyword
+
+from ..egraph.derivation import ledger
+from ..egraph.derivation.certificate import Derivation
+from ..egraph.forks import cached_property, lock
+from ..egraph.rewrite.rule import Rule
+from ..egraph.rewrite.serialization import digest
+from ..egraph.terms.printing import show, show_let
+from ..egraph.terms.term import TermError
+from ..errors import ProgramError
+from ..graph.program import Atom, Program
+from ..lowering.hopper.kernel_form import bind
+from ..lowering.launch.source_folder import write_source
+from ..lowering.launch.split_loops import said
+from ..lowering.masks.loop_ranges import without_clamps
+from ..lowering.masks.mask_bits import packed
+from ..lowering.plan.records import NotPlannable, Plan
+from ..lowering.schedule.schedule_store import Kept
+from ..report.records import KernelReport, RegionReport, Step
+from ..rules import ALL
+from ..runtime import executors
+from ..translate.index_bounds import Within
+from . import disk_cache
+from .assumptions import exactness
+from .certificate_files import certificate
+from .library_kernels import Form, form_of
+from .optimized import Optimized
+from .options import Options
+from .rule_admission import unproved
+from .traffic import SWELLS, eager_bytes, plan_bytes, swells
+
+UNPROVED = "law {} is not used: the ledger does not call it proved as it stands (`python -m onepass prove` decides it)"
+BACKWARD = "recomputes through the original region (no derived backward yet)"
+_MOST = 512  # of a long-lived process, the latest are kept
+_BY_KEY: OrderedDict[str, Fused] = OrderedDict()
+_BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
+_LOCK = lock()
+Strides = tuple[tuple[int | str, ...], ...]  # of every result
+log = logging.getLogger(__name__)
+Kept.store = disk_cache.OfThisVersion  # schedules that were solved
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A region with its plan. `names` are the plan's names of the inputs, in the program's order."""
+
+    key: str
+    program: Program
+    options: Options
+    strides: Strides
+    names: tuple[str, ...]
+    plan: Plan
+    report: RegionReport
+    form: Form | None = None  # that torch has a kernel of, too
+    required: tuple[Within, ...] = ()  # of sizes, or eager raises
+
+    @cached_property
+    def text(self) -> str:
+        """Everything that another process needs: data only."""
+        document = {"program": self.program.to_json(), "options": self.options.carried(), "strides": self.strides}
+        return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+    @cached_property
+    def free_symbols(self) -> tuple[str, ...]:
+        """Symbolic sizes that no axis of an input states plainly: the operator gets them as numbers, in this order."""
+        stated = {s for i in self.program.inputs for s in i.meta.shape}
+        return tuple(s for s in self.program.symbols if s not in stated)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What the text of a graph says, before anything is searched."""
+
+    program: Program
+    options: Options
+    strides: Strides
+
+
+@lru_cache(_MOST)
+def carried(text: str) -> Carried:
+    """Reads the text of a graph. Raises ProgramError for what `Fused.text` did not write."""
+    try:
+        document = json.loads(text)
+        options = Options.from_carried(document["options"])
+        return Carried(Program.from_json(document["program"]), options, tuple(map(tuple, document["strides"])))
+    except (ValueError, KeyError, TypeError, TermError) as error:
+        raise ProgramError(f"not the text of a fused region: {error}") from error
+
+
+def read(text: str) -> Fused:
+    """The region that a graph's text describes, made again if this process does not have it."""
+    with _LOCK:
+        found = _BY_TEXT.get(text)
+        if found is None:
+            known = carried(text)
+            found = _keep(_BY_TEXT, text, make(known.program, known.options, known.strides))
+        return found
+
+
+def make(program: Program, options: Options, strides=(), hints=None) -> Fused:
+    """The region with its plan: from this process, from the disk, or by search. Raises Refusal or NotPlannable."""
+    device = program.inputs[0].meta.device if program.inputs else "cpu"
+    options, notes = _resolved(program, options, device)
+    key = disk_cache.key(digest([canonical(program).digest(), options.carried(), list(strides)]), device)
+    with _LOCK:
+        found = _BY_KEY.get(key)
+        if found is not None:
+            said = f"known in this process, no search{_whose_names(program, found.names)}"
+            again = replace(found.report, cache=said, places=_places(program))
+            found = replace(found, program=program, report=again)
+        else:
+            found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
+            _keep(_BY_KEY, key, found)
+    return replace(found, report=replace(found.report, notes=notes + found.report.notes)) if notes else found
+
+
+def forget() -> None:
+    """Drops what this process has, as a new process would start; the disk keeps its entries."""
+    with _LOCK:
+        _BY_KEY.clear()
+        _BY_TEXT.clear()
+
+
+def _keep(table: OrderedDict, name: str, value: Fused) -> Fused:
+    table[name] = value
+    while len(table) > _MOST:
+        table.popitem(last=False)
+    return value
+
+
+def canonical(program: Program, inputs: Sequence[str] | None = None) -> Program:
+    """The same program under names by position and without source lines: equal for equal layers of a model.
+
+    inputs: other names for the inputs than x0, x1, ...
+    """
+    names = {i.name: inputs[k] if inputs else f"x{k}" for k, i in enumerate(program.inputs)}
+    names |= {n.name: f"node {k}" for k, n in enumerate(program.nodes)}
+
+    def renamed(value):
+        if isinstance(value, tuple):
+            return tuple(renamed(v) for v in value)
+        return replace(value, text=names[value.text]) if isinstance(value, Atom) and value.kind == "node" else value
+
+    inputs = tuple(replace(i, name=names[i.name]) for i in program.inputs)
+    nodes = tuple(
+        replace(n, name=names[n.name], args=renamed(n.args), kwargs=renamed(n.kwargs), where="") for n in program.nodes
+    )
+    return Program(inputs, nodes, tuple(names[output] for output in program.outputs))
+
+
+def _resolved(program: Program, options: Options, device: str) -> tuple[Options, tuple[str, ...]]:
+    """The options with ordinary rules only, so that they can be carried; and what became of rules that declined."""
+    if all(isinstance(rule, Rule) for rule in options.rules):
+        return options, ()
+    from ..translate.translate import translate
+    from .optimize import resolve
+
+    found = resolve([result.term for result in translate(program).results], options.rules, device)
+    notes = tuple(
+        f"rule {name} declined{f' {times} times' if times > 1 else ''}: {reason}"
+        for name, reasons in found.declined.items()
+        for reason, times in reasons.items()
+    )
+    return replace(options, rules=found.rules), notes
+
+
+def _search(key: str, program: Program, options: Options, strides, hints) -> Fused:
+    from ..translate.translate import translate
+    from .optimize import optimize_all
+
+    captured = translate(program)
+    found = optimize_all(captured.results, rules=options.rules)
+    _require_kernels(found.plan, program, options, hints)
+    names = tuple(entry.name for entry in program.inputs)
+    moved = eager_bytes(program, hints), plan_bytes(found.plan, hints)
+    body = {"names": list(names), "bytes": list(moved), **found.to_data()}
+    said = "searched now, stored" if disk_cache.write(key, body) else "searched now, not stored"
+    return _fused(_report(key, program, options, found, body, said), program, options, strides, names, captured, found)
+
+
+def _fused(report: RegionReport, program, options, strides, names, captured, found: Optimized) -> Fused:
+    """The region with what was found of it."""
+    results = [(term, result.order) for term, result in zip(found.terms, captured.results, strict=True)]
+    form = form_of(*results[0]) if len(results) == 1 else None
+    strides = tuple(map(tuple, strides))
+    return Fused(report.key, program, options, strides, names, found.plan, report, form, captured.required)
+
+
+def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
+    """Raises NotPlannable for a plan that has no kernel where kernels run it, or would be worse than what is written.
+
+    What is left as written the compiler around may fuse; the operation could only call it as it stands.
+    """
+    if options.executor != "tiled" and swells(plan, program, hints):
+        raise NotPlannable(SWELLS)
+    if executors.runs_kernels(options.executor, {entry.meta.device for entry in program.inputs}):
+        from ..lowering.triton.kernel import emit
+
+        for kernel in plan.kernels:
+            if isinstance(bind(kernel), str):  # no Gluon either
+                emit(kernel, plan)
+
+
+def _restore(key: str, program: Program, options: Options, strides) -> Fused | None:
+    """From the disk, without a search; its derivations are checked again. What does not fit the program is a miss."""
+    from ..translate.translate import translate
+
+    body = disk_cache.read(key)
+    if body is None:
+        return None
+    try:
+        names = _names_of(body["names"], program)
+        captured = translate(canonical(program, names))
+        found = Optimized.from_data(body, captured.results, options.rules)
+        said = f"found on disk, no search{_whose_names(program, names)}"
+        report = _report(key, program, options, found, body, said)
+        return _fused(report, program, options, strides, names, captured, found)
+    except Exception as error:  # of whatever kind: the search does without the entry, and meets what is not its fault
+        log.warning("onepass: cache entry %s cannot be used: %s", key, error)
+        return None
+
+
+def _names_of(written, program: Program) -> tuple[str, ...]:
+    """The inputs' names under which the region was searched: one for each, and no two alike. Raises ProgramError."""
+    names = tuple(written) if isinstance(written, list) else ()
+    if len(names) != len(program.inputs) or not all(map(_is_name, names)) or len(set(names)) < len(names):
+        raise ProgramError(f"{written!r} are not names of {len(program.inputs)} inputs")
+    return names
+
+
+def _is_name(value) -> bool:
+    return isinstance(value, str) and value.isidentifier() and not iskeyword(value)
+
+
+def _bytes_of(written) -> tuple[int | None, int | None]:
+    """For the report. Raises ProgramError."""
+    match written:
+        case [int() | None as before, int() | None as after]:
+            return before, after
+    raise ProgramError(f"{written!r} are not numbers of bytes")
+
+
+def _whose_names(program: Program, names: Sequence[str]) -> str:
+    own = [entry.name for entry in program.inputs]
+    return "" if own == list(names) else "; tensors have the names of the equal region that was searched"
+
+
+def _report(key: str, program: Program, options: Options, found: Optimized, body: dict, said: str) -> RegionReport:
+    """body: the region's entry. said: where it is from."""
+    written = zip(found.derivations, body["derivations"], strict=True)
+    return RegionReport(
+        key=key,
+        places=_places(program),
+        captured=show_let(*found.captured),
+        extracted=show_let(*found.terms),
+        derivation=steps(found.derivations, options.rules),
+        passes=(found.passes_before, found.passes_after),
+        bytes=_bytes_of(body["bytes"]),
+        kernels=tuple(_kernel(k) for k in found.plan.kernels),
+        statistics=dict(found.statistics),
+        executor=options.executor,
+        libraries=options.libraries,
+        device=program.inputs[0].meta.device if program.inputs else "cpu",
+        cache=said,
+        backward=BACKWARD,
+        certificates=tuple(certificate(derivation, data, options.rules) for derivation, data in written),
+        between=found.plan.notes,
+        notes=(
+            *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
+            *(_unused(rule.name, found) for rule in options.rules if rule.name not in found.fired),
+        ),
+    )
+
+
+def _unused(name: str, found: Optimized) -> str:
+    """Why a rule that was given has no step: whoever wrote it wants to know."""
+    times = found.statistics.get("matches", {}).get(name, 0)
+    return f"rule {name}: " + (f"{times} matches, the form chosen does without it" if times else "it matched nothing")
+
+
+def with_sources(found: Fused) -> Fused:
+    """The same with every kernel's Triton source in a file for reading, named in the report, and its schedule."""
+    kernels = tuple(
+        replace(k, source=_written(found, n), form=k.form + _schedule(found.plan.kernels[n]))
+        for n, k in enumerate(found.report.kernels)
+    )
+    return replace(found, report=replace(found.report, kernels=kernels))
+
+
+def _written(found: Fused, number: int) -> str:
+    """The path of a kernel's source; empty where nothing is kept, and, said in the log, if it cannot be written."""
+    kernel = found.plan.kernels[number]
+    try:
+        from ..lowering.triton.kernel import emit
+
+        place, name = disk_cache.folder(), f"{kernel.name}_{found.key[:12]}.py"
+        return str(write_source(place, name, emit(kernel, found.plan).text) or "")
+    except Exception as error:  # for reading only: a region without readable source still runs
+        log.warning("onepass: no source of kernel %s: %s", kernel.name, error)
+        return ""
+
+
+def _schedule(kernel) -> str:
+    """The settings of its Hopper form, and where they are from; empty where there are none before lengths are known."""
+    from ..egraph.terms.sizes import UnknownSize
+    from ..lowering.gluon.launch import Refused, choice_of
+
+    binding = bind(kernel)
+    if isinstance(binding, str):
+        return ""
+    try:
+        return f"\n{choice_of(binding, {}, binding.overlays)}".replace("; ", "\n")
+    except UnknownSize:
+        return ", scheduled when its lengths are known"
+    except Refused as reason:
+        return f", not for these sizes: {reason}"
+
+
+def _places(program: Program) -> tuple[str, ...]:
+    """Where the user wrote the region's result."""
+    return tuple(n.where for n in program.nodes if n.where)[-1:]
+
+
+def _kernel(kernel) -> KernelReport:
+    loops = tuple(str(loop.dim) for loop in kernel.loops)
+    found = bind(kernel)
+    form = f"plain Triton: {found}" if isinstance(found, str) else "warp-specialised Gluon"
+    form += ", the mask's tensors as bits" if not isinstance(found, str) and packed(found) else ""
+    grid, masks = tuple(map(str, kernel.grid)), tuple(filter(None, map(_mask, kernel.loops)))
+    rows = " and ".join(map(str, kernel.tiled))
+    return KernelReport(kernel.name, grid, rows, loops, form=form, masks=masks, parts=said(kernel))
+
+
+def _mask(loop) -> str:
+    """What of the loop's coordinates is visited, and how; empty for all of them."""
+    if loop.guard is None:
+        return ""
+    spans = [_span(loop.dim, r) for r in loop.ranges]
+    mapped = ", or by a block map of what the mask's tensors hold" if loop.map is not None else ""
+    return ("; or ".join(spans) or f"no {loop.dim}") + mapped
+
+
+def _span(dim, found) -> str:
+    bounds = lambda limits: ", ".join(show(without_clamps(limit.bound, dim)) for limit in limits)
+    lowers, uppers = bounds(found.lowers), bounds(found.uppers)
+    said = f"{lowers} ≤ {dim}" if lowers else f"{dim}" if uppers else f"all {dim}"
+    return said + (f" < {uppers}" if uppers else "") + ("" if found.exact else ", tested")
+
+
+def steps(derivations: Sequence[Derivation], rules) -> tuple[Step, ...]:
+    """The rules that were used, with their laws, and the strongest assumption that a use of each needs."""
+    known = {rule.name: rule for rule in (*ALL, *rules)}
+    needed: dict[str, str] = {}
+    for name, exact in (pair for derivation in derivations for pair in exactness(derivation, known).items()):
+        needed[name] = exact if exact == known[name].exact else needed.get(name, exact)
+    return tuple(Step(name, known[name].law, exact, unproved(known[name])) for name, exact in needed.items())

@@ -1,0 +1,115 @@
+"""The outcome of a search as a record, and as the data that the disk cache keeps of it.
+
+Of that data only the derivations lead to a result, and they count only once they are checked again, from the terms that
+the program at hand is translated to. Results, plan and rules used follow from them. Figures of the search go into
+reports, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..egraph.derivation import ledger
+from ..egraph.derivation.certificate import Derivation, check
+from ..egraph.rewrite.rule import Rule
+from ..egraph.terms.term import Term, TermError
+from ..lowering.plan.records import Plan, Store
+from ..lowering.planning.planner import plan_stores
+from ..rules import ALL
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """Per result: what was `captured`, normalised, the extracted `terms`, and the derivation from as it was captured.
+
+    `fired` names the rules of all derivations, in order.
+    """
+
+    captured: tuple[Term, ...]
+    terms: tuple[Term, ...]
+    plan: Plan
+    fired: tuple[str, ...]
+    statistics: dict
+    passes_before: int
+    passes_after: int
+    derivations: tuple[Derivation, ...]
+
+    @property
+    def term(self) -> Term:
+        """The first result's extracted form."""
+        return self.terms[0]
+
+    @property
+    def derivation(self) -> Derivation:
+        """The first result's derivation."""
+        return self.derivations[0]
+
+    def to_data(self) -> dict:
+        """Plain data. normal: after how many steps each derivation is at the normalised term."""
+        pairs = zip(self.captured, self.derivations, strict=True)
+        return {
+            "derivations": [derivation.to_json() for derivation in self.derivations],
+            "normal": [_chain(derivation).index(term) for term, derivation in pairs],
+            "passes": [self.passes_before, self.passes_after],
+            "statistics": self.statistics,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping, results: Sequence[Store], rules: Sequence[Rule]) -> Optimized:
+        """What `to_data` wrote for these results under these rules, whoever wrote it.
+
+        Raises TermError for a derivation that does not start at its result's term or has a step that no rule allows,
+        ValueError, TypeError, KeyError or IndexError for other data, NotPlannable where the form has no plan.
+        """
+        derivations = tuple(map(Derivation.from_json, data["derivations"]))
+        for result, derivation in zip(results, derivations, strict=True):
+            if derivation.start is not result.term:
+                raise TermError("a derivation starts from another term than this program's")
+            check(derivation, (*ledger.proved(ALL), *rules))
+        places = zip(derivations, map(_count, data["normal"]), strict=True)
+        captured = tuple(_chain(derivation)[place] for derivation, place in places)
+        before, after = map(_count, data["passes"])
+        return planned(results, captured, derivations, _statistics(data["statistics"]), (before, after))
+
+
+def planned(
+    results: Sequence[Store],
+    captured: tuple[Term, ...],
+    derivations: tuple[Derivation, ...],
+    statistics: dict,
+    passes: tuple[int, int],
+) -> Optimized:
+    """The record of checked derivations from the results' terms, with the plan of what they lead to.
+
+    Raises NotPlannable.
+    """
+    terms = tuple(derivation.goal for derivation in derivations)
+    fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
+    stores = [replace(result, term=term) for result, term in zip(results, terms, strict=True)]
+    plan = plan_stores(stores, fired, asked=[result.term for result in results])
+    return Optimized(captured, terms, plan, fired, statistics, *passes, derivations)
+
+
+def _chain(derivation: Derivation) -> list[Term]:
+    return [derivation.start, *(step.after for step in derivation.steps)]
+
+
+def _count(value) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _statistics(data) -> dict:
+    """Names with numbers or words, or with several by name: what a report prints. Raises ValueError for other data."""
+    words = (str, int, float)
+    by_name = lambda value, kinds: isinstance(value, dict) and all(isinstance(v, kinds) for v in value.values())
+    for value in data.values() if isinstance(data, dict) else [None]:
+        inner = value.values() if isinstance(value, dict) else ()
+        several = all(isinstance(v, words) or by_name(v, int) for v in inner) and isinstance(value, dict)
+        if not (isinstance(value, words) or several):
+            raise ValueError("no statistics of a search")
+    if not by_name(data.get("matches", {}), int):
+        raise ValueError("no numbers of matches")
+    return data

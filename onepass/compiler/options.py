@@ -1,0 +1,151 @@
+"""What a user may ask of onepass, checked once: extra rules, strictness, who compiles the rest, who executes.
+
+One frozen record, used by the backend, the pass and the operator. Its JSON is carried by compiled graphs, so it holds
+data only; rules are whole records there, never names of things that another process may not have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..egraph.rewrite.pattern_rule import PatternRule
+from ..egraph.rewrite.rule import Rule
+from ..egraph.rewrite.serialization import digest, rule_from_json, rule_to_json, statement
+from ..egraph.search.pattern_grounding import readable
+from ..errors import OptionError, no_rule
+from ..rules import ALL
+from .rule_admission import admit
+from .rule_plugins import INSTALLED, installed
+
+CHOICES = {
+    "inner": ("inductor", "eager"),
+    "executor": ("auto", "tiled", "triton", "gluon"),
+    "fuse_loads": ("auto", "always", "never"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """`rules` come after onepass's own, "installed" among them stands for those of other packages.
+
+    `inner` compiles what is not replaced; `inner_options` are for Inductor. `libraries` lets torch's own kernels, and
+    the original calls, run a region where they are measured to be faster and the executor is "auto". `fuse_loads`: do
+    kernels compute what stands in front of their inputs: where that is estimated to pay, always, or never.
+    """
+
+    rules: tuple[Rule | PatternRule, ...] = ()
+    strict: bool = False
+    inner: str = "inductor"
+    executor: str = "auto"
+    libraries: bool = True
+    fuse_loads: str = "auto"
+    inner_options: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self):
+        object.__setattr__(self, "rules", _rules(self.rules))
+        _refuse_equal_names(self.rules)
+        for name in ("strict", "libraries"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} is True or False, not {getattr(self, name)!r}")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise OptionError(f"{name} is one of {', '.join(allowed)}, not {getattr(self, name)!r}")
+        _refuse_unread(self.inner, self.inner_options)
+
+    @classmethod
+    def read(cls, given: Mapping | None) -> Options:
+        """The options of torch.compile(..., options={...}), GraphPass or explain; the rules among them are checked.
+
+        Raises OptionError naming what it does not know, RuleRefuted or RuleUnproved for a rule.
+        """
+        if given is not None and not isinstance(given, Mapping):
+            raise OptionError(f"options is a dict of names and values, not {given!r}")
+        given = dict(given or {})
+        known = set(cls.__dataclass_fields__)
+        unknown = sorted(set(given) - known)
+        if unknown:
+            place = f"; write 'inner_options': {{{unknown[0]!r}: ...}}" if unknown[0] in _inductors() else ""
+            raise OptionError(f"onepass has no option {unknown[0]!r}{place}; it has {', '.join(sorted(known))}")
+        read = cls(**given)
+        admit(read.rules)
+        return read
+
+    def carried(self) -> dict:
+        """The part that a compiled graph carries, as JSON data; pattern rules have become ordinary ones."""
+        rules = [rule_to_json(r) for r in self.rules]
+        return {"rules": rules, "strict": self.strict, "executor": self.executor, "libraries": self.libraries}
+
+    @classmethod
+    def from_carried(cls, data: Mapping) -> Options:
+        rules = tuple(rule_from_json(r) for r in data["rules"])
+        return cls(rules=rules, strict=data["strict"], executor=data["executor"], libraries=data["libraries"])
+
+    def digest(self) -> str:
+        """A name for everything that can change what is compiled. Raises OptionError for a rule that has none."""
+        rules = [_statement(rule) for rule in self.rules]
+        inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
+        return digest([rules, self.strict, self.executor, self.libraries, self.fuse_loads, self.inner, inner])
+
+
+def _inductors() -> set[str]:
+    import torch._inductor
+
+    return set(torch._inductor.list_options())
+
+
+def _refuse_unread(inner: str, options) -> None:
+    """Raises OptionError for options of Inductor that nobody would read, or that Inductor does not have."""
+    if not isinstance(options, Mapping):
+        raise OptionError(f"inner_options is a dict of Inductor's options, not {options!r}")
+    if not options:
+        return
+    if inner != "inductor":
+        raise OptionError(f"inner_options are Inductor's, and inner={inner!r} leaves Inductor out: none would be read")
+    unknown = sorted(map(str, set(options) - _inductors()))
+    if unknown:
+        raise OptionError(f"inner_options holds {unknown[0]!r}, which Inductor does not have")
+
+
+def _rules(given) -> tuple[Rule | PatternRule, ...]:
+    """The rules of a list. Raises OptionError that says what was given instead, and where it was written."""
+    if isinstance(given, Rule | PatternRule):
+        raise OptionError(f"rules is a list of rules, not one: write [{given.name}] ({given.source})")
+    if isinstance(given, str) and given == INSTALLED:
+        given = [INSTALLED]
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        what = no_rule(given) if callable(given) else repr(given)
+        raise OptionError(f"rules is a list of rules, or {INSTALLED!r}, not {what}")
+    rules: list[Rule | PatternRule] = []
+    for rule in given:
+        if isinstance(rule, Rule | PatternRule):
+            rules.append(rule)
+        elif rule == INSTALLED:
+            rules += [r for shipped in installed().values() for r in shipped]
+        else:
+            raise OptionError(f"rules holds {no_rule(rule)}")
+    return tuple(rules)
+
+
+def _refuse_equal_names(rules: tuple[Rule | PatternRule, ...]) -> None:
+    """A name is one law, in certificates and in reports."""
+    known = {rule.name: rule for rule in ALL}
+    for number, rule in enumerate(rules):
+        for other in rules[:number]:
+            if other.name == rule.name:
+                where = f"{other.source} and {rule.source}"
+                raise OptionError(f"two of the rules given are named {rule.name!r} ({where})")
+        law = known.get(rule.name)
+        if law is not None and (isinstance(rule, PatternRule) or statement(rule) != statement(law)):
+            raise OptionError(f"rule {rule.name} ({rule.source}) has the name of a law of onepass that says {law}")
+
+
+def _statement(rule: Rule | PatternRule) -> list:
+    """What a rule says, as data."""
+    if isinstance(rule, PatternRule) and not readable(rule):
+        raise OptionError(
+            f"rule {rule.name} ({rule.source}) is matched on a region's own terms: only its results there are data"
+        )
+    device, rules = (rule.device, rule.rules) if isinstance(rule, PatternRule) else (None, [rule])
+    return [device, [rule_to_json(r) for r in rules]]

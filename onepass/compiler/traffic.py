@@ -1,0 +1,106 @@
+"""Bytes that a region moves and makes, estimated from shapes: as eager runs it, and as a plan runs it.
+
+Eager: every ATen call that is not a view reads its inputs and writes its result. A plan: every kernel reads each input
+once per loop that needs it and writes its output once. Caches are left out on both sides. What is moved is for reports;
+by what is made a plan is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..egraph.terms.sizes import UnknownSize, value_of
+from ..egraph.terms.term import Tensor, Term, tensors
+from ..errors import ProgramError
+from ..graph.program import Input, Program
+from ..lowering.plan.records import Kernel, Plan
+
+SPARE = 64 << 20  # bytes that a plan may store between kernels whatever the original makes
+SWELLS = "the kernels would store more between them than the original calls make"
+
+
+class _Counter(TorchDispatchMode):
+    """Counts what the calls below it would read and write."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            self.bytes += sum(_stored(x) for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor))
+        return result
+
+
+def _stored(x: torch.Tensor) -> int:
+    """Bytes behind a tensor: an expanded axis is stored once."""
+    return x.element_size() * prod(n for n, stride in zip(x.shape, x.stride()) if stride != 0)
+
+
+def eager_bytes(program: Program, sizes: Mapping[str, int]) -> int | None:
+    """None if a size is not known, or the region cannot be run on fake tensors."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _Counter() as counter:
+            inputs = [_example(i, sizes) for i in program.inputs]
+            counter.bytes = 0
+            program.run(*inputs, sizes=dict(sizes))
+        return int(counter.bytes)
+    except (ProgramError, RuntimeError, TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def _example(entry: Input, sizes) -> torch.Tensor:
+    shape, strides = ([value_of(s, sizes) for s in texts] for texts in (entry.meta.shape, entry.strides))
+    dtype = getattr(torch, entry.meta.dtype)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=entry.meta.device)
+
+
+def made(program: Program, sizes: Mapping[str, int]) -> list[int]:
+    """Bytes of every value that the original calls make. Raises UnknownSize if a size is not known."""
+    metas = (m for node in program.nodes for m in node.metas)
+    return [_size(Tensor("", m.dtype, m.shape), sizes) for m in metas]
+
+
+def swells(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:
+    """Whether what the plan's kernels store for each other is more than all that the original calls make."""
+    results = {output.name for output in plan.outputs}
+    parts = [s.output for kernel in plan.kernels for s in kernel.stores if s.output.name not in results]
+    if not parts:
+        return False
+    try:
+        return sum(_size(part, sizes) for part in parts) > max(SPARE, sum(made(program, sizes)))
+    except UnknownSize:
+        return False
+
+
+def plan_bytes(plan: Plan, sizes: Mapping[str, int]) -> int | None:
+    """None if a size is not known."""
+    try:
+        return sum(_kernel_bytes(kernel, sizes) for kernel in plan.kernels)
+    except UnknownSize:
+        return None
+
+
+def _kernel_bytes(kernel: Kernel, sizes) -> int:
+    users = [_loop_tensors(loop) for loop in kernel.loops] + [{t for s in kernel.stores for t in tensors(s.term)}]
+    reads = {t: max(1, sum(t in used for used in users[:-1])) for used in users for t in used}
+    written = sum(_size(store.output, sizes) for store in kernel.stores)
+    return written + sum(_size(t, sizes) * times for t, times in reads.items())
+
+
+def _loop_tensors(loop) -> set[Tensor]:
+    terms: list[Term] = [loop.guard] if loop.guard is not None else []
+    for accumulator in loop.accumulators:
+        terms += [*accumulator.values] + ([accumulator.gauge] if accumulator.gauge is not None else [])
+    return {tensor for term in terms for tensor in tensors(term)}
+
+
+def _size(tensor: Tensor, sizes) -> int:
+    return getattr(torch, tensor.dtype).itemsize * prod(value_of(s, sizes) for s in tensor.shape)

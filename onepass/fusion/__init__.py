@@ -1,0 +1,1 @@
+"""What else a region's kernel takes in: producers, epilogues, products."""

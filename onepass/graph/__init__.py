@@ -1,0 +1,1 @@
+"""Questions about one fx graph, and a region as data."""

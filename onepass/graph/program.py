@@ -1,0 +1,259 @@
+"""A Program: one captured region as data. A frozen list of ATen calls with input metadata; JSON in, JSON out.
+
+It is what a graph's custom op carries: it can run itself with PyTorch's own operations (fallback, recomputation in the
+backward), has a digest of its content, and holds names of operations only, so reading one never runs code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..egraph.forks import cached_property
+from ..egraph.terms.sizes import Size, symbols, value_of
+from ..errors import ProgramError
+from .op_kinds import KINDS
+
+NAMESPACES = ("aten", "prims")
+GETITEM = "getitem"
+LIKE_ANOTHER = ("expand_as", "view_as", "reshape_as", "type_as")  # of the other tensor no value is read
+VERSION = 3  # also of what an operation makes of the text: compilers keep their graphs by it
+
+
+@dataclass(frozen=True)
+class Atom:
+    """An argument that JSON has no word for. `kind`: node, size (symbolic), dtype, device, layout, memory_format."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What is known of a tensor: element type, shape (ints or texts of symbolic sizes), device type."""
+
+    dtype: str
+    shape: tuple[Size, ...]
+    device: str
+
+
+@dataclass(frozen=True)
+class Input:
+    """A tensor that the region reads, in the order in which `run` takes them."""
+
+    name: str
+    meta: Meta
+    strides: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call of `target`, such as "aten.softmax.int"; `where` is the user's file:line, not part of the digest."""
+
+    name: str
+    target: str
+    args: tuple
+    kwargs: tuple[tuple[str, object], ...]
+    metas: tuple[Meta, ...]
+    where: str = ""
+
+    @property
+    def meta(self) -> Meta:
+        return self.metas[0]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A captured region. `outputs` name nodes or inputs, in the order of the results."""
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def output_metas(self) -> tuple[Meta, ...]:
+        """What is known of every result."""
+        metas = {x.name: x.meta for x in (*self.nodes, *self.inputs)}
+        return tuple(metas[name] for name in self.outputs)
+
+    @property
+    def output_meta(self) -> Meta:
+        """What is known of the first result."""
+        return self.output_metas[0]
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbolic sizes that the region mentions, by name."""
+        metas = [x.meta for x in self.inputs] + [m for n in self.nodes for m in n.metas]
+        texts = [s for m in metas for s in m.shape]
+        texts += [a.text for n in self.nodes for a in _atoms((n.args, n.kwargs)) if a.kind == "size"]
+        return tuple(sorted(set().union(*map(symbols, texts))))
+
+    @cached_property
+    def differentiable(self) -> tuple[frozenset[int], ...]:
+        """For every result, the places of the inputs that a derivative of it reaches, as autograd finds them."""
+        reached = {x.name: frozenset((k,)) for k, x in enumerate(self.inputs)}
+        for node in self.nodes:
+            reached[node.name] = frozenset().union(*(reached[name] for name in _differentiated(node)))
+        return tuple(reached[name] for name in self.outputs)
+
+    def to_json(self) -> str:
+        return json.dumps(self._document(True), separators=(",", ":"), sort_keys=True)
+
+    def _document(self, locations: bool) -> dict:
+        return {
+            "version": VERSION,
+            "inputs": [[i.name, _meta_out(i.meta), list(i.strides)] for i in self.inputs],
+            "nodes": [
+                [n.name, n.target, _out(n.args), _out(n.kwargs), list(map(_meta_out, n.metas))]
+                + ([n.where] if locations else [])
+                for n in self.nodes
+            ],
+            "outputs": list(self.outputs),
+        }
+
+    @staticmethod
+    def from_json(text: str) -> Program:
+        """Reads a program; raises ProgramError on anything else than what `to_json` writes."""
+        try:
+            document = json.loads(text)
+            if document["version"] != VERSION:
+                raise ProgramError(f"a program of version {document['version']}, not {VERSION}")
+            inputs = tuple(Input(n, _meta_in(m), tuple(s)) for n, m, s in document["inputs"])
+            return Program(inputs, tuple(map(_node_in, document["nodes"])), tuple(document["outputs"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProgramError(f"not a program: {error}") from error
+
+    def digest(self) -> str:
+        """sha256 of the content; where the user wrote it does not matter."""
+        text = json.dumps(self._document(False), separators=(",", ":"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def sizes_of(self, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+        """Values of the symbolic sizes that some axis of an input states plainly."""
+        found: dict[str, int] = {}
+        for entry, tensor in zip(self.inputs, tensors, strict=True):
+            found |= {s: n for s, n in zip(entry.meta.shape, tensor.shape, strict=True) if isinstance(s, str)}
+        return found
+
+    def run(self, *tensors: torch.Tensor, sizes: Mapping[str, int] | None = None) -> torch.Tensor:
+        """The first result, as `results` has it."""
+        return self.results(*tensors, sizes=sizes)[0]
+
+    def results(self, *tensors: torch.Tensor, sizes: Mapping[str, int] | None = None) -> tuple[torch.Tensor, ...]:
+        """The region by PyTorch's own operations. `sizes` is needed only for symbols that no input's axis states."""
+        known = {**self.sizes_of(tensors), **(sizes or {})}
+        return self.bound(known, tensors[0].device if tensors else torch.device("cpu"))(tensors)
+
+    def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Sequence[torch.Tensor]], tuple]:
+        """What runs the region for these sizes on this device, with everything looked up that no tensor decides."""
+        names = [entry.name for entry in self.inputs]
+        steps = [
+            (
+                node.name,
+                operator.getitem if node.target == GETITEM else operation(node.target),
+                [_reader(a, sizes, device) for a in node.args],
+                {k: _reader(a, sizes, device) for k, a in node.kwargs},
+            )
+            for node in self.nodes
+        ]
+
+        def run(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+            values: dict[str, object] = dict(zip(names, tensors, strict=True))
+            for name, call, args, kwargs in steps:
+                values[name] = call(*[read(values) for read in args], **{k: read(values) for k, read in kwargs.items()})
+            return tuple(values[name] for name in self.outputs)
+
+        return run
+
+
+def operation(target: str):
+    """The ATen operation of that name. Raises ProgramError outside of the namespaces that a program may use."""
+    namespace, _, rest = target.partition(".")
+    name, _, overload = rest.partition(".")
+    if namespace not in NAMESPACES or not overload or target.count(".") != 2:
+        raise ProgramError(f"{target!r} is not an ATen operation")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    except AttributeError as error:
+        raise ProgramError(f"this PyTorch has no operation {target!r}") from error
+
+
+def _differentiated(node: Node) -> list[str]:
+    """What the node reads that has a gradient if the node's result has: the dtype is one of real numbers."""
+    name = node.target.split(".")[-2:][0]
+    if not any(getattr(torch, meta.dtype).is_floating_point for meta in node.metas):
+        return []
+    if name == "detach" or KINDS.get(name) == "creation":
+        return []
+    read = node.args[:1] if name in LIKE_ANOTHER else (node.args, node.kwargs)
+    return [atom.text for atom in _atoms(read) if atom.kind == "node"]
+
+
+def _atoms(value):
+    if isinstance(value, Atom):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _atoms(item)
+
+
+def _meta_out(meta: Meta) -> list:
+    return [meta.dtype, list(meta.shape), meta.device]
+
+
+def _meta_in(stored) -> Meta:
+    dtype, shape, device = stored
+    return Meta(dtype, tuple(shape), device)
+
+
+def _node_in(stored) -> Node:
+    name, target, args, kwargs, metas, where = stored
+    return Node(name, target, _in(args), _in(kwargs), tuple(map(_meta_in, metas)), where)
+
+
+def _out(value):
+    if isinstance(value, Atom):
+        return {value.kind: value.text}
+    if isinstance(value, tuple):
+        return [_out(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": repr(value)}
+    return value
+
+
+def _in(stored):
+    if isinstance(stored, dict):
+        ((kind, text),) = stored.items()
+        return float(text) if kind == "number" else Atom(kind, text)
+    return tuple(_in(v) for v in stored) if isinstance(stored, list) else stored
+
+
+def _reader(value, sizes, device) -> Callable[[Mapping], object]:
+    """What gives an argument as PyTorch takes it, from the values that are known."""
+    if isinstance(value, tuple):
+        readers = [_reader(v, sizes, device) for v in value]
+        return lambda values: [read(values) for read in readers]
+    if isinstance(value, Atom) and value.kind == "node":
+        return operator.itemgetter(value.text)
+    found = _constant(value, sizes, device) if isinstance(value, Atom) else value
+    return lambda values: found
+
+
+def _constant(value: Atom, sizes, device):
+    match value.kind:
+        case "size":
+            return value_of(value.text, sizes)
+        case "device":
+            return device if device.type == value.text else torch.device(value.text)
+        case "dtype" | "layout" | "memory_format":
+            found = getattr(torch, value.text, None)
+            if isinstance(found, torch.dtype | torch.layout | torch.memory_format):
+                return found
+    raise ProgramError(f"cannot read the argument {value}")

@@ -1,0 +1,306 @@
+"""From PyTorch to a Program: traces a region to pre-dispatch ATen under fake tensors, or reads ATen nodes as they are.
+
+Shapes stay symbolic where Dynamo's are; nothing here adds a guard.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import operator
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import sympy
+import torch
+from torch import fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy.functions import FloorDiv, Mod
+
+from ..egraph.terms.sizes import Size
+from ..errors import Refusal
+from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Node, Program
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+)')
+_SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_inductor|_higher_order_ops|_tensor\.|functional\.)")
+
+
+def where_of(node: fx.Node) -> str:
+    """The user's file:line of a node; of a module of torch's that no line of a user's calls, where its forward is."""
+    trace = node.meta.get("stack_trace") or ""
+    frames = _FRAME.findall(trace)
+    outside = [f for f in frames if not _INSIDE_TORCH.search(f[0])]
+    file, line = (outside or frames or [("", "")])[-1]
+    return f"{file}:{line}" if file else _forward_of(node)
+
+
+def _forward_of(node: fx.Node) -> str:
+    """The file:line of the innermost module's forward: Dynamo notes no lines of torch's own modules."""
+    for _, module in reversed((node.meta.get("nn_module_stack") or {}).values()):
+        code = getattr(getattr(module, "forward", None), "__code__", None)
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+    return ""
+
+
+def value_of_node(node: fx.Node):
+    """The fake value of a node: ATen graphs keep it under "val", Dynamo's under "example_value"."""
+    found = node.meta.get("val")
+    return node.meta.get("example_value") if found is None else found
+
+
+def trace(region: Callable, fake_inputs: Sequence) -> Program:
+    """A Program of a region of a Dynamo graph (or any callable), traced on the fake values of its inputs.
+
+    Raises Refusal for what has no ATen form: higher-order operations, mutation, autocast.
+    """
+    names = _input_names(region, len(fake_inputs))
+    if names is not None:  # a shape among the inputs is traced as several sizes
+        several = [x if isinstance(x, tuple | list) else (x,) for x in fake_inputs]
+        names = [name for name, values in zip(names, several, strict=True) for _ in values]
+    return _from_traced(aten_graph(region, fake_inputs), names)
+
+
+def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
+    """The pre-dispatch ATen operations of a callable or of a module of nodes, on fake inputs. Raises Refusal."""
+    _require_plain(region, fake_inputs)
+    mode = next((x.fake_mode for x in fake_inputs if isinstance(x, FakeTensor)), None)
+    if mode is None:
+        raise Refusal("the region has no tensor inputs", kind="no inputs")
+    body = fx.Interpreter(region).run if isinstance(region, fx.GraphModule) else region
+    with ExitStack() as stack:
+        stack.enter_context(tracing(TracingContext(mode)))
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        stack.enter_context(mode)
+        before = not _under_autocast(fake_inputs)  # it inserts its casts when operations are dispatched
+        if not before:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # dispatched, and to operations that have terms
+        make = make_fx(body, pre_dispatch=before, tracing_mode="real", _allow_non_fake_inputs=True)
+        return make(*fake_inputs).graph
+
+
+def _require_plain(region, fake_inputs: Sequence) -> None:
+    """A tensor of a class that says itself what operations do has a meaning of its own. Raises Refusal."""
+    names = _input_names(region, len(fake_inputs)) or ["an input"] * len(fake_inputs)
+    for name, value in zip(names, fake_inputs, strict=True):
+        if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):
+            said = f"{_clean(name, set())} is a {type(value).__name__}, a subclass of Tensor with operations of its own"
+            instead = "GraphPass, as a joint_custom_pre_pass for inference, gets the plain tensors that it is made of"
+            raise Refusal(f"{said}, which are not captured: {instead}", kind="subclass")
+
+
+class _Lines(TorchFunctionMode):
+    """Notes the user's line for every operation, where no graph has noted it yet."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH_FOLDER):
+            frame = frame.f_back
+        noted = getattr(fx_traceback, "current_meta", {})
+        noted["stack_trace"] = f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'
+        return function(*args, **(kwargs or {}))
+
+
+def program_of(function: Callable, *inputs: torch.Tensor) -> Program:
+    """A Program of a Python function, traced on example tensors; their sizes become fixed."""
+    if _under_autocast(inputs):
+        raise Refusal("autocast is on: the recorded dtypes are not those that would run", kind="autocast")
+    apart = [x.detach() for x in inputs]  # a tensor passed twice is two inputs
+    with fx_traceback.preserve_node_meta(), _Lines():
+        graph = make_fx(function, pre_dispatch=True, tracing_mode="fake", _allow_non_fake_inputs=True)(*apart).graph
+    return _from_traced(graph, _input_names(function, len(inputs)))
+
+
+def _under_autocast(values) -> bool:
+    kinds = {x.device.type for x in values if isinstance(x, torch.Tensor)}
+    return any(torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) for kind in kinds)
+
+
+def _input_names(region, count: int) -> list[str] | None:
+    if isinstance(region, fx.GraphModule):
+        return [n.name for n in region.graph.nodes if n.op == "placeholder"]
+    try:
+        names = list(inspect.signature(region).parameters)
+    except (TypeError, ValueError):
+        return None
+    return names if len(names) == count else None
+
+
+def _from_traced(graph: fx.Graph, names: list[str] | None) -> Program:
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    (result,) = next(n for n in graph.nodes if n.op == "output").args
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    if not results or not all(isinstance(r, fx.Node) and _is_tensor(value_of_node(r)) for r in results):
+        raise Refusal("a result of the region is not a tensor", kind="outputs")
+    calls = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
+    return from_aten_graph(calls, inputs, results, names)
+
+
+def _is_tensor(value) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def from_aten_graph(
+    nodes: Iterable[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], names: Sequence[str] | None = None
+) -> Program:
+    """A Program of ATen nodes as they stand in a graph. Inputs that are sizes are read off the tensors' shapes."""
+    live = _needed(list(nodes), outputs)
+    taken: dict[fx.Node, str] = {}
+    for node, name in zip(inputs, names or [n.name for n in inputs], strict=True):
+        taken[node] = _clean(name, set(taken.values()))
+    for node in live:
+        taken[node] = _clean(node.name, set(taken.values()))
+    entries = tuple(_input(n, taken[n]) for n in inputs if isinstance(value_of_node(n), torch.Tensor))
+    calls = tuple(_call(n, taken) for n in live if not _is_scalar(value_of_node(n)))
+    return Program(entries, calls, tuple(taken[output] for output in outputs))
+
+
+def _needed(nodes: list[fx.Node], outputs: Sequence[fx.Node]) -> list[fx.Node]:
+    wanted = set(outputs)
+    for node in reversed(nodes):
+        if node in wanted:
+            wanted.update(_operands(node))
+    return [n for n in nodes if n in wanted]
+
+
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """The nodes that it reads; of a concatenation, those with elements (a rotation may leave nothing of a head)."""
+    return [n for n in node.all_input_nodes if not (_is_joint(node) and _is_empty(n))]
+
+
+def _is_joint(node: fx.Node) -> bool:
+    return str(node.target) in ("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
+
+
+def _is_empty(value) -> bool:
+    value = value_of_node(value) if isinstance(value, fx.Node) else value
+    return isinstance(value, torch.Tensor) and any(isinstance(s, int) and s == 0 for s in value.shape)
+
+
+def _is_scalar(value) -> bool:
+    return isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _clean(name: str, used: set[str]) -> str:
+    """Dynamo's l_q_ and make_fx's q_1 as q, where that is free; a module's tensor by the last two of its names."""
+    stem = re.sub(r"^[lL]_(self_)?(?=\w)", "", name)
+    stem = re.sub(r"^(?:.*modules_(\w+?_))?(?:parameters|buffers)_(?=\w)", r"\1", stem)
+    stem = re.sub(r"\W", "_", stem).strip("_") or "x"
+    stem = f"{stem}_" if keyword.iskeyword(stem) or stem[0].isdigit() else stem
+    return next(n for n in (stem, *(f"{stem}_{k}" for k in range(1, len(used) + 2))) if n not in used)
+
+
+def size_of(value: int | torch.SymInt) -> Size:
+    """A size as the graph has it now: a number, also where a guard has fixed a symbol, or the symbols' text."""
+    found = expression(value)
+    return found if isinstance(found, int) else str(found)
+
+
+def expression(value: int | torch.SymInt) -> int | sympy.Expr:
+    """The same as a number or a formula of symbols."""
+    if isinstance(value, int):
+        return value
+    whole = value.node.shape_env.divisible
+    found = value.node.expr.replace(FloorDiv, lambda a, b: _divided(a, b, whole))
+    for quotient in found.atoms(FloorDiv):
+        if Mod(*quotient.args) in whole:
+            found = found.subs(quotient.args[1] * quotient, quotient.args[0])
+    return int(found) if found.is_Integer else found
+
+
+def _divided(a, b, whole: Collection[sympy.Expr]):
+    """a // b where it is known without numbers, as in s**2 // s: no size is zero. whole: what is known to be zero."""
+    if isinstance(b, FloorDiv) and b.args[0] == a and Mod(*b.args) in whole:
+        return b.args[1]
+    quotient = sympy.cancel(a / b)
+    return quotient if quotient.is_polynomial() and quotient.is_integer else FloorDiv(a, b)
+
+
+def _meta(value: torch.Tensor, where: str) -> Meta:
+    if value.is_complex():
+        raise Refusal("complex numbers are not supported", where, "complex")
+    if _is_empty(value):
+        raise Refusal("a tensor without elements", where, "empty")
+    if value.layout != torch.strided or value.is_quantized:
+        raise Refusal("only plain strided tensors are supported", where, "layout")
+    return Meta(_word(value.dtype), tuple(map(size_of, value.shape)), value.device.type)
+
+
+def _word(named) -> str:
+    return str(named).removeprefix("torch.")
+
+
+def _input(node: fx.Node, name: str) -> Input:
+    value = value_of_node(node)
+    return Input(name, _meta(value, where_of(node)), tuple(map(size_of, value.stride())))
+
+
+def _call(node: fx.Node, taken: dict[fx.Node, str]) -> Node:
+    where, value = where_of(node), value_of_node(node)
+    if node.op == "get_attr":
+        return _constant(node, taken[node], where)
+    target = _target(node, where)
+    values = value if isinstance(value, tuple | list) else (value,)
+    if not all(isinstance(v, torch.Tensor) for v in values):
+        raise Refusal(f"{target} does not give tensors", where, "operation")
+    given = node.args
+    if _is_joint(node):
+        given = ([n for n in given[0] if not _is_empty(n)], *given[1:])
+    args = tuple(_encode(a, taken, where) for a in given)
+    kwargs = tuple(sorted((k, _encode(a, taken, where)) for k, a in node.kwargs.items()))
+    return Node(taken[node], target, args, kwargs, tuple(_meta(v, where) for v in values), where)
+
+
+def _target(node: fx.Node, where: str) -> str:
+    if node.target is operator.getitem:
+        return GETITEM
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or node.target.namespace not in NAMESPACES:
+        raise Refusal(f"{getattr(node.target, '__name__', node.target)} is not an ATen operation", where, "operation")
+    target = str(node.target)
+    if schema.is_mutable and target not in _SAFE_IN_PLACE:
+        raise Refusal(f"{target} changes a tensor in place", where, "in-place")
+    return _SAFE_IN_PLACE.get(target, target)
+
+
+def _constant(node: fx.Node, name: str, where: str) -> Node:
+    """A tensor that the trace found in the function itself: kept if all its elements are one number."""
+    found = node.graph.owning_module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    found = getattr(found, "constant", None) if isinstance(found, FakeTensor) else found
+    if not isinstance(found, torch.Tensor) or isinstance(found, FakeTensor) or len(found.unique()) != 1:
+        raise Refusal("a constant tensor is captured by the function; pass it as an input", where, "constant")
+    meta = _meta(found, where)
+    kwargs = (("device", Atom("device", meta.device)), ("dtype", Atom("dtype", meta.dtype)))
+    return Node(name, "aten.full.default", (tuple(found.shape), found.flatten()[0].item()), kwargs, (meta,), where)
+
+
+def _encode(value, taken: dict[fx.Node, str], where: str):
+    """An argument of a call as data."""
+    if isinstance(value, fx.Node):
+        inner = value_of_node(value)
+        return _encode(inner, taken, where) if _is_scalar(inner) else Atom("node", taken[value])
+    if isinstance(value, tuple | list):
+        return tuple(_encode(v, taken, where) for v in value)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return int(value) if value.node.expr.is_Integer else Atom("size", str(value.node.expr))
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.device):
+        return Atom("device", value.type)
+    for kind in ("dtype", "layout", "memory_format"):
+        if isinstance(value, getattr(torch, kind)):
+            return Atom(kind, _word(value))
+    raise Refusal(f"an argument of {type(value).__name__} cannot be stored", where, "argument")

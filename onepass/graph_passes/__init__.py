@@ -1,0 +1,1 @@
+"""Passes over a graph, in order; the last one replaces regions."""

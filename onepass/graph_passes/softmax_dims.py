@@ -1,0 +1,105 @@
+"""Softmax over another dim than the last, in what is left to Inductor.
+
+Inductor 2.13 takes attention for its own kernel's whatever dim its softmax is over (pytorch issue 196468). Here the
+maximum and the sum of such a softmax are taken of a view whose last dim it is: the same numbers, which none of
+Inductor's patterns matches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import fx
+from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from ..compiler import disk_cache
+from ..egraph.rewrite.serialization import digest
+from ..graph.op_kinds import name_of
+from ..graph.trace import value_of_node
+
+ATEN = torch.ops.aten
+TOTALS = (ATEN.amax.default, ATEN.sum.dim_IntList)  # of a softmax, as Inductor's passes see it
+NAMES = ("softmax", "_softmax", "_safe_softmax", "special_softmax", "softmin", "amax")  # what they may come from
+HOOK = "joint_custom_pre_pass"
+log = logging.getLogger(__name__)
+
+
+class OverLastDims(CustomGraphPass):
+    """`then` are the passes that stand in the same place."""
+
+    def __init__(self, then: tuple = ()):
+        self.then = then
+
+    def __call__(self, graph: fx.Graph) -> None:
+        over_last_dims(graph)
+        for after in self.then:
+            after(graph)
+
+    def uuid(self):
+        """None, which switches Inductor's caches off, only if a pass in `then` has no name."""
+        after = [getattr(one, "uuid", lambda: None)() for one in self.then]
+        return None if None in after else digest(["onepass.OverLastDims", disk_cache.versions(), *map(str, after)])
+
+
+def with_other_dims(gm: fx.GraphModule, patches: Mapping[str, object]) -> dict[str, object]:
+    """Options of Inductor's for a graph of Dynamo's: with this pass, if a softmax over another dim is left in it."""
+    modules = (m for m in gm.modules() if isinstance(m, fx.GraphModule))
+    if not any(_is_over_another(node) for m in modules for node in m.graph.nodes):
+        return dict(patches)
+    given = patches.get(HOOK, getattr(config, HOOK))
+    then = tuple(given) if isinstance(given, list | tuple) else () if given is None else (given,)
+    return {**patches, HOOK: OverLastDims(then)}
+
+
+def _is_over_another(node: fx.Node) -> bool:
+    """Dims that are not given, or several, count as others."""
+    name, source = name_of(node), next(iter(node.all_input_nodes), None)
+    if source is None or not (name in NAMES or (name == "sum" and name_of(source) == "exp")):
+        return False
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    (dim,) = dims if isinstance(dims, tuple | list) and len(dims) == 1 else (dims,)
+    return dim not in (-1, getattr(value_of_node(source), "ndim", 0) - 1)
+
+
+def over_last_dims(graph: fx.Graph) -> None:
+    """Rewrites an ATen graph in place. Raises nothing: what fails is left as it is."""
+    for node, dim in list(_totals(graph)):
+        try:
+            _move(graph, node, dim)
+        except Exception as error:
+            log.warning("onepass: a softmax over dim %s stays as it is: %s", dim, error, exc_info=error)
+
+
+def _totals(graph: fx.Graph) -> Iterator[tuple[fx.Node, int]]:
+    """Maxima and sums of softmax, each with its dim counted from the front, where that is not the last."""
+    for node in graph.nodes:
+        if node.target not in TOTALS or node.kwargs or len(node.args) < 3 or not node.args[2] or len(node.args[1]) != 1:
+            continue
+        value = value_of_node(node.args[0])
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            continue
+        of_exponentials = node.target is TOTALS[0] or node.args[0].target is ATEN.exp.default
+        dim = node.args[1][0] % value.ndim
+        if of_exponentials and dim != value.ndim - 1:
+            yield node, dim
+
+
+def _move(graph: fx.Graph, node: fx.Node, dim: int) -> None:
+    """The total of a view in which the dim is the last, moved back: its elements lie as they lay."""
+    source = node.args[0]
+    rank = value_of_node(source).ndim
+    order = [*(k for k in range(rank) if k != dim), dim]
+    back = [order.index(k) for k in range(rank)]
+    made: list[fx.Node] = []
+    with graph.inserting_before(node):
+        for target, *given in ((ATEN.permute.default, order), (node.target, [-1], True), (ATEN.permute.default, back)):
+            read = made[-1] if made else source
+            value = target(value_of_node(read), *given)
+            made.append(graph.call_function(target, (read, *given)))
+            made[-1].meta = {**node.meta, "val": value}
+            made[-1].meta.pop("tensor_meta", None)
+    node.replace_all_uses_with(made[-1])
+    graph.erase_node(node)

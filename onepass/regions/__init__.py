@@ -1,0 +1,1 @@
+"""Which parts of a graph are worth a kernel."""

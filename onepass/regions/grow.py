@@ -1,0 +1,149 @@
+"""How far a region reaches behind its contractions, and which of its values others need: its outputs.
+
+A value that is used outside becomes an output; first the nodes behind it are taken in, as long as that leaves fewer
+outputs, or none that has a row for every column. A grown region is convex. No node changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import fx
+
+from ..graph.op_kinds import changes_in_place, name_of
+from ..graph.survey import Nodes, Survey, shape
+from ..graph.trace import value_of_node
+
+REACH = 160  # nodes looked at behind the last one that is surely inside
+
+
+@dataclass(frozen=True)
+class Growth:
+    """`owned` with what was taken in; `outputs` in graph order; `wide` ones still have the summed axis.
+
+    `circle` is a node outside on a way from the region back into it.
+    """
+
+    owned: Nodes
+    outputs: tuple[fx.Node, ...]
+    wide: tuple[fx.Node, ...]
+    circle: fx.Node | None = None
+
+
+def grow(owned: Iterable[fx.Node], ends: Iterable[fx.Node], s: Survey, taken: Nodes) -> Growth:
+    """The smallest reach with the fewest wide outputs, the fewest outputs, and the least to do behind wide ones.
+
+    `ends` sum over the wide axis.
+    """
+    scan = _Scan(set(owned), set(ends), s)
+    best, kept = scan.price(), 0
+    first, last = min(map(s.place.get, owned)), max(map(s.place.get, owned))
+    for node in s.order[first:]:
+        if s.place[node] > last and (best[:2] == (0, 1) or s.place[node] > last + REACH):
+            break
+        if scan.visit(node, taken) and (price := scan.price()) < best:
+            best, kept = price, len(scan.added)
+    inside = set(owned).union(scan.added[:kept])
+    outputs = tuple(sorted(_used_outside(inside), key=s.place.__getitem__))
+    wide = tuple(n for n in outputs if n in scan.wide)
+    return Growth(frozenset(inside), outputs, wide, scan.circle)
+
+
+def opened(owned: set[fx.Node], end: fx.Node, s: Survey) -> set[fx.Node]:
+    """The nodes without those that outside calls read which give the others what they need, as the largest of a gate's
+    scores do for a mask: what is read is an input then. All of them where no product would be left before the end."""
+    rest = set(owned)
+    while circle := _around(rest, s):
+        read, waiting = set(), [*circle]
+        for node in waiting:
+            fresh = [n for n in node.all_input_nodes if n not in read]
+            read.update(fresh)
+            waiting += fresh
+        rest -= read
+    products = {n for n in rest if s.kind[n] in ("contraction", "attention")} - {end}
+    apart = len(rest) < len(owned) and products and grow(owned, [end], s, frozenset()).circle is not None
+    return rest if apart else owned
+
+
+def _around(inside: set[fx.Node], s: Survey) -> set[fx.Node]:
+    """The nodes outside that read what is inside, of whatever becomes of it, and give what is inside needs."""
+    places = [s.place[n] for n in inside]
+    within = s.order[min(places) : max(places) + 1] if places else []
+    behind, before = set(inside), set(inside)
+    for node in within:
+        behind |= set() if behind.isdisjoint(node.all_input_nodes) else {node}
+    for node in reversed(within):
+        before |= set() if before.isdisjoint(node.users) else {node}
+    return (behind & before) - inside
+
+
+class _Scan:
+    """One walk in graph order: what is inside, what is behind it but stays out, and which values are wide."""
+
+    def __init__(self, inside: set[fx.Node], ends: set[fx.Node], s: Survey):
+        self.inside, self.ends, self.s = inside, ends, s
+        self.blocked: set[fx.Node] = set()
+        self.added: list[fx.Node] = []
+        self.circle: fx.Node | None = None
+        self.wide: set[fx.Node] = set()
+        for node in sorted(inside, key=s.place.__getitem__):
+            self._measure(node)
+
+    def _measure(self, node: fx.Node) -> None:
+        kind = self.s.kind[node]
+        narrow = node in self.ends or (kind == "reduction" and "softm" not in name_of(node))
+        if not narrow and (kind == "contraction" or self.wide.intersection(node.all_input_nodes)):
+            self.wide.add(node)
+
+    def visit(self, node: fx.Node, taken: Nodes) -> bool:
+        """Takes the node in if it can; True if it did."""
+        inputs = node.all_input_nodes
+        stopped = next((n for n in inputs if n in self.blocked), None)
+        if node in self.inside:
+            self.circle = self.circle or stopped
+            return False
+        if stopped is None and not self.inside.intersection(inputs):
+            return False
+        if stopped is not None or node in taken or not self._fits(node):
+            self.blocked.add(node)
+            return False
+        self.inside.add(node)
+        self.added.append(node)
+        self._measure(node)
+        return True
+
+    def _fits(self, node: fx.Node) -> bool:
+        kind = self.s.kind[node]
+        if changes_in_place(node) or shape(node) is None or self.s.scope[node]:
+            return False
+        if kind == "reduction":
+            return bool(self.wide.intersection(node.all_input_nodes)) and self._same_axis(node)
+        return kind in ("pointwise", "cast", "view", "join")
+
+    def _same_axis(self, node: fx.Node) -> bool:
+        """Reduces the axis that the region's own reductions do, or the last one, and no other."""
+        own = {axis_of(n) for n in self.inside if self.s.kind[n] == "reduction"} | {-1}
+        return axis_of(node) in own - {None}
+
+    def price(self) -> tuple[int, int, int]:
+        """Fewer is better; of as many wide outputs, those with less to do outside, where they are read once more."""
+        used = _used_outside(self.inside)
+        wide = used & self.wide
+        done = [n for n in self.wide if self.s.kind[n] in ("pointwise", "reduction")] if wide else []
+        return len(wide), len(used), -len(done)
+
+
+def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:
+    return {n for n in inside if not inside.issuperset(n.users)}
+
+
+def axis_of(node: fx.Node) -> int | None:
+    """The one axis that a reduction reduces, counted from the last; None for several or all."""
+    dim = node.kwargs.get("dim", node.kwargs.get("axis", node.args[1] if len(node.args) > 1 else None))
+    if isinstance(dim, tuple | list) and len(dim) == 1:
+        (dim,) = dim
+    source = value_of_node(node.all_input_nodes[0])
+    if not isinstance(dim, int) or isinstance(dim, bool) or not hasattr(source, "dim"):
+        return None
+    return dim if dim < 0 else dim - source.dim()

@@ -1,0 +1,88 @@
+"""Calls that Dynamo keeps whole though attention is inside (nn.MultiheadAttention) become their ATen operations.
+
+A call is opened only if a region is found in it that nothing forbids; what it gives is the same, and its nodes name the
+user's line. Otherwise the call stays, and its regions are refusals of the report.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from torch import fx
+
+from ..errors import Refusal
+from ..graph.op_kinds import name_of
+from ..graph.trace import aten_graph, value_of_node, where_of
+from .find import Region, find_regions, refused_at
+
+OPAQUE = ("multi_head_attention_forward",)  # functions of torch that Dynamo does not look into
+CLOSED = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")  # and that have no smaller operations
+
+
+def open_calls(graph: fx.Graph) -> list[Region]:
+    """Opens what can be opened, in place; the refusals for what stays. Raises nothing of what a trace may raise."""
+    refused = [_closed(node) for node in graph.nodes if node.op == "call_function" and name_of(node) in CLOSED]
+    for node in [n for n in graph.nodes if n.op == "call_function" and name_of(n) in OPAQUE]:
+        try:
+            _open(graph, node)
+        except Refusal as refusal:
+            refused.append(refused_at(node, refusal))
+    return refused
+
+
+def _closed(node: fx.Node) -> Region:
+    """The fast path that torch's own modules take in eval without gradients."""
+    reason = f"{name_of(node)} is one operation of torch's with attention inside: its modules call it in eval without"
+    reason += " gradients; torch.backends.mha.set_fastpath_enabled(False) lets them call smaller ones"
+    return refused_at(node, Refusal(reason, where_of(node), "opaque"))
+
+
+def _open(graph: fx.Graph, node: fx.Node) -> None:
+    inputs = node.all_input_nodes
+    if not _only_items(node):
+        raise Refusal(f"the results of {name_of(node)} are used as a whole", where_of(node), "opaque")
+    body = aten_graph(lambda *values: _called(node, dict(zip(inputs, values))), [value_of_node(n) for n in inputs])
+    used = {user.args[1] for user in node.users}
+    output = next(n for n in body.nodes if n.op == "output")
+    output.args = (tuple(r if n in used else None for n, r in enumerate(output.args[0])),)
+    if None in [output.args[0][n] for n in used]:
+        raise Refusal(f"a result of {name_of(node)} is used that is no tensor", where_of(node), "opaque")
+    body.eliminate_dead_code()  # the averaged weights, if nobody asks for them, would use the scores a second time
+    if any(n.op == "get_attr" for n in body.nodes):  # a tensor of the trace's module, not of the user's
+        raise Refusal(f"{name_of(node)} is kept whole: it makes a constant tensor", where_of(node), "opaque")
+    _refuse_if_nothing_is_found(node, body)
+    _inline(graph, node, body, inputs)
+
+
+def _only_items(node: fx.Node) -> bool:
+    return all(user.target is operator.getitem and isinstance(user.args[1], int) for user in node.users)
+
+
+def _called(node: fx.Node, values: dict[fx.Node, object]):
+    args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    return node.target(*args, **kwargs)
+
+
+def _refuse_if_nothing_is_found(node: fx.Node, body: fx.Graph) -> None:
+    regions = find_regions(body)
+    if any(region.refusal is None for region in regions):
+        return
+    reason = regions[0].refusal.reason if regions else "nothing in it can be fused"
+    raise Refusal(f"{name_of(node)} is kept whole: {reason}", where_of(node), "opaque")
+
+
+def _inline(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx.Node]) -> None:
+    """The body's nodes in front of the call, under its source line; then the call and its items go."""
+    copied: dict[fx.Node, fx.Node] = dict(zip([n for n in body.nodes if n.op == "placeholder"], inputs))
+    with graph.inserting_before(node):
+        for inner in body.nodes:
+            if inner.op not in ("placeholder", "output"):
+                copied[inner] = graph.node_copy(inner, copied.__getitem__)
+                for name in ("stack_trace", "nn_module_stack"):
+                    if name in node.meta:
+                        copied[inner].meta[name] = node.meta[name]
+    (results,) = next(n for n in body.nodes if n.op == "output").args
+    for user in list(node.users):
+        user.replace_all_uses_with(copied[results[user.args[1]]])
+        graph.erase_node(user)
+    graph.erase_node(node)

@@ -1,0 +1,245 @@
+"""What onepass did and why, as frozen records that print as text and write themselves as JSON and HTML.
+
+Nothing here decides anything: a report can always be thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from ..egraph.derivation.certificate import Derivation
+from .text import page, region_lines, report_lines
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rule that fired. `trusted` is set for a user's rule that nobody proved."""
+
+    rule: str
+    law: str
+    exact: str = ""
+    trusted: bool = False
+
+
+class Steps(tuple[Step, ...]):
+    """The rules of derivations in order of first use; printed, it is the whole derivations as readable mathematics."""
+
+    certificates: tuple[dict, ...]
+
+    def __new__(cls, steps=(), certificates: tuple[dict, ...] = ()):
+        made = super().__new__(cls, steps)
+        made.certificates = certificates
+        return made
+
+    def __str__(self) -> str:
+        laws = {step.rule: step.law for step in self}
+        derivations = (Derivation.from_json(written["derivation"]) for written in self.certificates)
+        return "\n\n".join(d.explained(laws) for d in derivations) or "nothing was derived"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A region that stays as the user wrote it: why, and where in the user's file."""
+
+    reason: str
+    file: str = ""
+    line: int = 0
+    kind: str = "unsupported"
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "(source line unknown)"
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One launch: parallel dims, loops in order, where its source lies (empty: nowhere), its form on Hopper.
+
+    masks: for each loop with a mask, the coordinates that are visited: ranges, a block map, or all, tested.
+    parts: how its loops are shared out over more programs, where sizes leave it few.
+    """
+
+    name: str
+    grid: tuple[str, ...] = ()
+    rows: str = ""
+    loops: tuple[str, ...] = ()
+    source: str = ""
+    form: str = ""
+    masks: tuple[str, ...] = ()
+    parts: str = ""
+
+
+@dataclass(frozen=True)
+class RegionReport:
+    """One fused region. Bytes are None where a size is not known; `notes` say what went wrong and was survived.
+
+    certificates: the derivations as data, for `python -m onepass verify`.
+    around: what stands in front of the inputs and behind the result, and whether the kernels compute it.
+    between: what kernels store for each other, and which masks are classed by a map, with the reason.
+    executor is what was asked for; ran: who ran last in this process, empty if nobody did; device: of its inputs;
+    libraries: whether torch's own may run it where it is faster.
+    """
+
+    key: str
+    places: tuple[str, ...]
+    captured: str
+    extracted: str
+    derivation: tuple[Step, ...]
+    passes: tuple[int, int]
+    bytes: tuple[int | None, int | None]
+    kernels: tuple[KernelReport, ...]
+    statistics: dict
+    executor: str
+    cache: str
+    backward: str
+    notes: tuple[str, ...] = ()
+    count: int = 1
+    certificates: tuple[dict, ...] = ()
+    ran: str = ""
+    around: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
+    device: str = ""
+    libraries: bool = True
+
+    def __post_init__(self):
+        object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Sentences beyond reassociation that the derivation relies on."""
+        return tuple(dict.fromkeys(s.exact for s in self.derivation if s.exact not in ("", "bitwise", "reassociates")))
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """Rules used on their author's word."""
+        return tuple(dict.fromkeys(s.rule for s in self.derivation if s.trusted))
+
+    def __str__(self) -> str:
+        return "\n".join(region_lines(self))
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything about one compiled function: its regions, what was refused, and what failed inside onepass.
+
+    breaks: where Dynamo ends one graph and begins another, with its reason.
+    """
+
+    regions: tuple[RegionReport, ...] = ()
+    refusals: tuple[Refused, ...] = ()
+    failures: tuple[str, ...] = ()
+    graphs: int = 1
+    breaks: tuple[Refused, ...] = ()
+    title: str = field(default="", compare=False)
+
+    @property
+    def kernels(self) -> tuple[KernelReport, ...]:
+        return tuple(kernel for region in self.regions for kernel in region.kernels)
+
+    @property
+    def derivation(self) -> Steps:
+        steps = (step for region in self.regions for step in region.derivation)
+        return Steps(steps, tuple(c for region in self.regions for c in region.certificates))
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """The largest number of passes over one dim, before and after."""
+        return tuple(max((r.passes[k] for r in self.regions), default=0) for k in (0, 1))
+
+    @property
+    def bytes(self) -> tuple[int | None, int | None]:
+        """Bytes moved in all regions by eager and by the plans; None where a size is not known."""
+        return tuple(_sum([r.bytes[k] for r in self.regions]) for k in (0, 1))
+
+    @property
+    def statistics(self) -> tuple[dict, ...]:
+        return tuple(region.statistics for region in self.regions)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(a for region in self.regions for a in region.assumptions))
+
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(t for region in self.regions for t in region.trusted))
+
+    def __str__(self) -> str:
+        return "\n".join(report_lines(self))
+
+    def json(self) -> str:
+        """Everything as JSON text."""
+        data = asdict(self) | {"passes": self.passes, "bytes": self.bytes}
+        for written, region in zip(data["regions"], self.regions, strict=True):
+            written["proof"] = str(region.derivation)
+        return json.dumps(data | {"assumptions": self.assumptions, "trusted": self.trusted}, indent=1, default=str)
+
+    def html(self, path) -> Path:
+        """Writes one self-contained page and returns its path."""
+        path = Path(path)
+        path.write_text(page(self), encoding="utf-8")
+        return path
+
+
+# Records of this process ----------------------------------------------------------------------------------------------
+
+_MOST = 256  # of a long-lived process, the latest reports are kept
+_REPORTS: OrderedDict[int, Report] = OrderedDict()
+_ATTACHED: OrderedDict[str, RegionReport] = OrderedDict()
+
+
+def record(report: Report) -> None:
+    """Keeps a graph's report; the backend and the pass call it."""
+    _REPORTS[len(_REPORTS) + 1 if not _REPORTS else next(reversed(_REPORTS)) + 1] = report
+    for region in report.regions:
+        attach(region)
+    while len(_REPORTS) > _MOST:
+        _REPORTS.popitem(last=False)
+
+
+def attach(region: RegionReport) -> None:
+    """Keeps a region's report under its key, with an older one's notes; the operator calls it when it first runs."""
+    old = _ATTACHED.get(region.key)
+    notes = tuple(dict.fromkeys((*(old.notes if old else ()), *region.notes)))
+    _ATTACHED[region.key] = replace(region, notes=notes, ran=region.ran or (old.ran if old else ""))
+    while len(_ATTACHED) > _MOST:
+        _ATTACHED.popitem(last=False)
+
+
+def note(key: str, sentence: str) -> None:
+    """Adds what was seen at run time to a region's report."""
+    region = _ATTACHED.get(key)
+    if region is not None and sentence not in region.notes:
+        attach(replace(region, notes=(*region.notes, sentence)))
+
+
+def ran(key: str, who: str) -> None:
+    """Says who ran a region; the operator calls it when that changes."""
+    region = _ATTACHED.get(key)
+    if region is not None:
+        _ATTACHED[key] = replace(region, ran=who)
+
+
+def reports() -> tuple[Report, ...]:
+    """The newest 256 reports of this process, oldest first; programs out of a compiler's cache are in one last."""
+    kept = [replace(r, regions=tuple(_with_notes(x) for x in r.regions)) for r in _REPORTS.values()]
+    seen = {region.key for report in kept for region in report.regions}
+    cached = tuple(region for key, region in _ATTACHED.items() if key not in seen)
+    return (*kept, Report(cached, title="programs found in a compiler's cache")) if cached else tuple(kept)
+
+
+def _with_notes(region: RegionReport) -> RegionReport:
+    known = _ATTACHED.get(region.key)
+    return region if known is None else replace(region, notes=known.notes, ran=known.ran)
+
+
+def forget() -> None:
+    """Drops every report of this process."""
+    _REPORTS.clear()
+    _ATTACHED.clear()
+
+
+def _sum(counts):
+    return None if any(c is None for c in counts) else sum(counts)

@@ -1,0 +1,163 @@
+"""A report as text and as one HTML page: lines with a label each, in the order in which a reader asks.
+
+What is said is in the records alone; nothing is looked up here.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .records import RegionReport, Report
+
+
+def report_lines(report: Report):
+    many = "graph" if report.graphs == 1 else "graphs"
+    fused = sum(region.count for region in report.regions)
+    head = f"onepass: {fused} fused, {len(report.refusals)} left as written, in {report.graphs} {many}"
+    yield head + (f" ({report.title})" if report.title else "")
+    for number, region in enumerate(report.regions, 1):
+        yield f"\nregion {number}"
+        yield from (f"  {line}" for line in region_lines(region))
+    for refused in report.refusals:
+        yield f"\nleft as written: {refused.where}\n  {refused.reason}"
+    for failure in report.failures:
+        yield f"\nfailed inside onepass, the original runs: {failure}"
+    for found in report.breaks:
+        yield f"\ngraph break: {found.where}\n  {found.reason}; nothing is fused across it"
+    if not report.graphs:
+        yield "\nno graph was captured: the function runs as Python, and there is nothing to fuse"
+    elif not (report.regions or report.refusals or report.failures):
+        many = "the graph" if report.graphs == 1 else "any graph"
+        said = "no two products with a reduction that is known (a softmax, a sum, a maximum) between them were found"
+        yield f"{said} in {many}: there is nothing to fuse"
+        yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch)"
+
+
+def region_lines(region: RegionReport):
+    times = f" ({region.count} times)" if region.count > 1 else ""
+    yield f"at          {', '.join(region.places) or '(source line unknown)'}{times}"
+    yield from _labelled("captured", region.captured)
+    yield from _labelled("extracted", region.extracted)
+    for number, (step, times) in enumerate(_runs(region.derivation), 1):
+        again = f" ({times} times)" if times > 1 else ""
+        yield f"{'rules' if number == 1 else '':11} {number:2}. {step.rule}{again}: {step.law}"
+    yield f"passes      {region.passes[0]} -> {region.passes[1]}{_in_loops(region)}"
+    yield f"bytes       {_bytes(region.bytes[0])} -> {_bytes(region.bytes[1])} (estimated)"
+    for kernel in region.kernels:
+        where = f", source {kernel.source}" if kernel.source else ""
+        loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
+        yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
+        yield from (f"mask        {mask}" for mask in kernel.masks)
+        yield from (f"in parts    {line}" for line in filter(None, [kernel.parts]))
+        yield from _form(region.device, kernel.form)
+    yield from (f"between     {line}" for line in region.between)
+    yield from (f"around      {line}" for line in region.around)
+    yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
+    yield f"runs by     {_runner(region)}"
+    yield f"backward    {region.backward}"
+    yield f"cache       {region.cache}"
+    yield from (f"assumes     {a}" for a in region.assumptions)
+    yield from (f"trusted     {t}: not proved, used on its author's word" for t in region.trusted)
+    yield from (f"note        {n}" for n in region.notes)
+
+
+def _in_loops(region: RegionReport) -> str:
+    """How many loops the passes are, where that is another number: what a tile holds whole is read once, in none."""
+    names = (re.sub(r"_\d+$", "", name) for kernel in region.kernels for name in kernel.loops)  # j_0 is j bound again
+    loops = max(Counter(names).values(), default=0)
+    if not region.kernels or loops == region.passes[1]:
+        return ""
+    many = f"{loops or 'no'} loop{'' if loops == 1 else 's'}"
+    if loops and any(not kernel.loops for kernel in region.kernels) and loops + 1 == region.passes[1]:
+        return f", in {many} and a kernel without one"
+    return f", in {many}" + (": what is passed over fits in a tile" if loops < region.passes[1] else "")
+
+
+def _form(device: str, form: str):
+    """The kernel's form on Hopper; of a region on a CPU the line says that it is of elsewhere."""
+    yield from _labelled("on Hopper", form) if device != "cpu" else _labelled("elsewhere", f"on a Hopper GPU, {form}")
+
+
+WHO = {"tiled": "torch operations, tile by tile", "triton": "Triton kernels", "gluon": "Gluon kernels"}
+
+
+def _runner(region: RegionReport) -> str:
+    """Who ran the region last; before its first call, who will, as far as the option says it."""
+    asked, cpu = region.executor, region.device == "cpu"
+    if region.ran:
+        name = region.ran if region.ran not in WHO else f"{region.ran}: {WHO[region.ran]}"
+        return name if region.ran == asked else f"{name} (executor {asked!r})"
+    if region.device == "meta":
+        return f"nobody: tensors on meta hold no numbers (executor {asked!r})"
+    if asked == "tiled":
+        return f"tiled: {WHO['tiled']}"
+    if asked == "auto":
+        own, others = (WHO["tiled"], "its original calls") if cpu else ("kernels", "calls of torch")
+        rest = f", or {others} where they are faster" if region.libraries else ""
+        return f"{own}{rest} (executor 'auto', from its first call)"
+    if cpu:
+        return f"{WHO[asked]} under Triton's interpreter (TRITON_INTERPRET=1), else {WHO['tiled']} (executor {asked!r})"
+    return f"{WHO[asked]} (executor {asked!r}, from its first call)"
+
+
+def _labelled(label: str, text: str):
+    for number, line in enumerate(text.splitlines() or [""]):
+        yield f"{label if number == 0 else '':11} {line}"
+
+
+def _runs(steps):
+    """Equal steps in a row, with how many."""
+    runs: list[list] = []
+    for step in steps:
+        if runs and runs[-1][0] == step:
+            runs[-1][1] += 1
+        else:
+            runs.append([step, 1])
+    return [tuple(run) for run in runs]
+
+
+def _statistic(value) -> str:
+    """A number, or what several of them come to; JSON has each."""
+    if isinstance(value, dict):
+        value = {k: sum(v.values()) if isinstance(v, dict) else v for k, v in value.items()}
+    if isinstance(value, dict) and all(isinstance(v, int) for v in value.values()):
+        return f"{sum(value.values())} by {len(value)} rules"
+    if isinstance(value, dict):
+        return " and ".join(dict.fromkeys(map(str, value.values())))
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _bytes(count: int | None) -> str:
+    if count is None:
+        return "unknown"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+_STYLE = "body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}"
+_STYLE += "pre{background:#f5f5f2;padding:1em;overflow-x:auto;white-space:pre-wrap}"
+_STYLE += "td,th{padding:.2em 1em .2em 0;text-align:left;vertical-align:top}"
+
+
+def page(report: Report) -> str:
+    """The report's text under a table of its regions; every piece of it is escaped."""
+    rows = [
+        ("at", "passes", "bytes", "rules", "kernels"),
+        *((", ".join(r.places), _arrow(r.passes, str), _arrow(r.bytes, _bytes), str(len(r.derivation)),
+           ", ".join(k.name for k in r.kernels)) for r in report.regions),
+    ]  # fmt: skip
+    tags = ["th", *["td"] * len(report.regions)]
+    cells = ["".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in row) for row, tag in zip(rows, tags, strict=True)]
+    table = "".join(f"<tr>{row}</tr>" for row in cells)
+    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>onepass report</title><style>{_STYLE}</style>"
+    return f"{head}<h1>onepass report</h1><table>{table}</table><pre>{html.escape(str(report))}</pre></html>\n"
+
+
+def _arrow(pair, say) -> str:
+    return f"{say(pair[0])} → {say(pair[1])}"

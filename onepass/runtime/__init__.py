@@ -1,0 +1,1 @@
+"""The torch operator, and who runs it."""

@@ -1,0 +1,67 @@
+"""Whether a kernel's first results are the tiled executor's, up to the rounding of what they are made from.
+
+The tiled executor adds up in float32, a kernel multiplies halves: what that may change is bounded (MEAN, LARGEST), and
+leaving out one key of 300 changes more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+# A kernel rounds weights and other computed operands of a product to the half that the other side has, each by at most
+# u = 2^-8 (bfloat16) or 2^-11 (float16), and the result once more: it moves by at most 3u · Σ w |v| / Σ w. These
+# are independent or common to a row, so over a result they are well below 3u of its size; a key of 300 that is left out
+# is 1 / √300 of it even where all weights are alike. Hence 8u for the root of the mean square, and 16u of the largest
+# element for the largest difference, for the cancellation in one. In float32, u stands for the order of sums and exp2.
+MEAN, LARGEST = 8, 16
+ROUNDING = {torch.float64: 1e-10, torch.float32: 2.0**-15, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+LEAST = 1e-5  # sizes below this count as this: what cancels to nothing leaves noise
+
+
+def mismatch(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor] = ()) -> str | None:
+    """Why two results are not the same up to rounding in the narrowest dtype of all; None if they are."""
+    if result.shape != expected.shape or result.dtype != expected.dtype:
+        return f"{result.dtype} {tuple(result.shape)} instead of {expected.dtype} {tuple(expected.shape)}"
+    if not expected.is_floating_point():
+        return None if torch.equal(result, expected) else "different values"
+    if not _same_places(result, expected):
+        return "NaN or infinity at different places"
+    return _differs(result, expected, inputs)
+
+
+def _same_places(result: torch.Tensor, expected: torch.Tensor) -> bool:
+    """NaN and each infinity stand where they do in the other."""
+    kind = lambda x: torch.stack([x.isnan(), x == torch.inf, x == -torch.inf])
+    return torch.equal(kind(result), kind(expected))
+
+
+def _differs(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor]) -> str | None:
+    """By how much too much, where both are finite; None if it is rounding."""
+    unit = max(_rounding(t.dtype) for t in (expected, *inputs) if t.dtype in ROUNDING)
+    both = result.isfinite() & expected.isfinite()
+    wanted, error = expected[both].double(), (result[both].double() - expected[both].double()).abs()
+    if not error.numel():
+        return None
+    for factor, size in ((MEAN, lambda x: x.square().mean().sqrt()), (LARGEST, lambda x: x.abs().max())):
+        found, allowed = size(error).item(), factor * unit * max(size(wanted).item(), LEAST)
+        if found > allowed:
+            return f"{'on average' if factor == MEAN else 'somewhere'} by {found:.3g}, more than {allowed:.3g}"
+    return None
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    fast = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"  # TensorFloat-32 or halves
+    return ROUNDING[torch.float16 if fast else dtype]
+
+
+def undecided(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether the two only have NaN and infinities at other places, and an input holds some.
+
+    At masked places NaN and infinities count as absent; which tiles are read decides which rows they reach. A -∞ alone
+    is a mask.
+    """
+    alike = result.shape == expected.shape and result.dtype == expected.dtype and expected.is_floating_point()
+    unusual = any(bool((t.isnan() | (t == torch.inf)).any()) for t in inputs if t.is_floating_point())
+    return alike and unusual and _differs(result, expected, inputs) is None

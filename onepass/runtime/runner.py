@@ -1,0 +1,329 @@
+"""How one region runs in this process: who runs it, checked once, and then ready for every call of the same kind.
+
+A kind of call is its tensors' shapes, strides, dtypes and alignment, and the sizes that no tensor states. The first
+call of a kind prepares everything that depends on no pointer; the next ones look it up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from ..compiler import disk_cache, library_kernels
+from ..compiler.compiled_region import Carried, Fused
+from ..compiler.traffic import SWELLS, swells
+from ..egraph.terms.sizes import value_of
+from ..egraph.terms.term import all_dims, subterms
+from ..errors import OnepassError
+from ..lowering.plan.records import NotPlannable, Plan
+from ..report import records
+from . import executors, library_choice
+from .compare_results import mismatch, undecided
+from .measurements import Measured
+
+PATIENCE = 8  # comparisons that inputs leave undecided, after which a kernel counts as wrong
+MOST = 1024  # kinds of calls that are kept ready; a generation of that many lengths is prepared anew
+NO_SIZES = "one is zero or negative, and to a plan they are sizes"
+BEYOND = "places would be beyond a table"
+Tensors = Sequence[torch.Tensor]
+log = logging.getLogger(__name__)
+
+
+class ExecutorError(OnepassError):
+    """An executor that cannot be used: not there, or its result is not the tiled executor's."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What calls of one kind share: values of every symbolic size, and each result's dtype, shape and strides."""
+
+    sizes: dict[str, int]
+    results: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...] | None], ...]
+
+
+def call_of(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) -> Call:
+    """The kind of a call. `numbers` are the sizes that no tensor states, in the order of the program's symbols."""
+    sizes = all_sizes(known.program, tensors, numbers)
+    metas = known.program.output_metas
+    strides = known.strides or (None,) * len(metas)
+    return Call(
+        sizes,
+        tuple(
+            (getattr(torch, m.dtype), _values(m.shape, sizes), None if s is None else _values(s, sizes))
+            for m, s in zip(metas, strides, strict=True)
+        ),
+    )
+
+
+def all_sizes(program, tensors: Tensors, numbers: Sequence[int]) -> dict[str, int]:
+    """Every symbolic size of the region: those that a tensor's axis states, and those given."""
+    stated = {s for i in program.inputs for s in i.meta.shape}
+    free = [s for s in program.symbols if s not in stated]
+    return {**program.sizes_of(tensors), **dict(zip(free, numbers, strict=True))}
+
+
+def _unfit(found: Fused, call: Call) -> str:
+    """Why no plan runs at the sizes of a call; "" if one does."""
+    if not _are_sizes(found, call):
+        return NO_SIZES
+    return "" if all(within.holds(call.sizes) for within in found.required) else BEYOND
+
+
+def _are_sizes(found: Fused, call: Call) -> bool:
+    """Every length is one, and no number that only masks and places are reckoned with is negative."""
+    if min(call.sizes.values(), default=1) > 0:
+        return True
+    lengths, divisors = _lengths(found.plan)
+    divided = any(call.sizes.get(name, 1) <= 0 for name in divisors)
+    return min(call.sizes.values()) >= 0 and not divided and all(value_of(n, call.sizes) > 0 for n in lengths)
+
+
+@lru_cache(maxsize=256)
+def _lengths(plan: Plan) -> tuple[frozenset, frozenset[str]]:
+    """The lengths of all tensors and dims of a plan, and the symbols of sizes that something is divided by."""
+    stores = [store for kernel in plan.kernels for store in kernel.stores]
+    nodes = {n for store in stores for n in subterms(store.term)}
+    dims = {d for store in stores for d in (*store.order, *all_dims(store.term))}
+    shapes = {n for t in (*plan.inputs, *(store.output for store in stores)) for n in t.shape}
+    below = {m for n in nodes if n.op in ("floordiv", "mod") for m in subterms(n.args[1])}
+    return frozenset(shapes | {d.size for d in dims}), frozenset(m.attrs[0] for m in below if m.op == "size")
+
+
+def _values(sizes, known: dict[str, int]) -> tuple[int, ...]:
+    return tuple(value_of(s, known) for s in sizes)
+
+
+class Runner:
+    """One region: which executors are left, what was validated, and the kinds of calls that are ready."""
+
+    def __init__(self, found: Fused):
+        self.found = found
+        self.broken: set[str] = set()
+        self.ran = ""
+        self.orders: dict[torch.device, tuple[str, ...]] = {}
+        self.ready: dict[tuple, tuple[str, Callable[[Tensors], list[torch.Tensor]]]] = {}
+        kept = Measured.read(found.key)
+        self.validated, self.choices, self.tuned = kept.validated, kept.choices, kept.tuned
+        self.seen: set[str] = set()
+        self.undecided: Counter[str] = Counter()
+        records.attach(found.report)
+
+    def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
+        key = [tensors[0].device, *numbers]
+        for x in tensors:
+            key += (x.shape, x.stride(), x.dtype, x.data_ptr() & 15)
+        kind = tuple(key)
+        known = self.ready.get(kind)
+        if known is None:
+            return self._prepared(kind, tensors, numbers)
+        name, run = known
+        who = getattr(run, "who", name)
+        if who != self.ran:
+            self.say(who)
+        try:
+            return run(tensors)
+        except Exception as error:
+            self._fails(name, error)
+            return self._prepared(kind, tensors, numbers)
+
+    def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
+        """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
+        call = call_of(self.found, tensors, numbers)
+        try:
+            results = self._chosen(kind, tensors, call) if not _unfit(self.found, call) else None
+            results = self._planned(kind, tensors, call) if results is None else results
+        except Exception as error:  # of asking who should run, or of measuring it
+            if self.found.options.strict:
+                raise
+            tell(self.found.key, f"choosing an executor failed, so the original calls run: {one_line(error)}")
+            results = None
+        if results is not None:
+            return results
+        run = executors.original(self.found, tensors, call)
+        self._keep(kind, executors.ORIGINAL, run)
+        self.say(executors.ORIGINAL)
+        return run(tensors)
+
+    def _planned(self, kind: tuple, tensors: Tensors, call: Call) -> list[torch.Tensor] | None:
+        """The results by the first executor that works; None if none does."""
+        for name, (who, prepare) in self.order(tensors[0].device, call).items():
+            if name in self.broken:
+                continue
+            try:
+                run = prepare(self.found, tensors, call)
+                if who != name:
+                    run.who = who
+                results, checked = self._checked(name, run, tensors, call)
+            except NotPlannable as reason:
+                self._declines(name, reason)
+                continue
+            except Exception as error:
+                self._fails(name, error)
+                continue
+            if checked and self._decided(name, run, results, tensors, call):
+                self._keep(kind, name, run)
+            self.say(getattr(run, "who", name))
+            return results
+        return None
+
+    def _chosen(self, kind: tuple, tensors: Tensors, call: Call) -> list[torch.Tensor] | None:
+        """The results by the rival that was found faster for such sizes; None if there is none, or it fails."""
+        name, part = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
+        if not name or name in self.broken:
+            return None
+        try:
+            run = library_choice.rivals(self.found, tensors, call)[name](self.found, tensors, call)
+            results = run(tensors)
+        except Exception:  # these tensors do not suit it: the plan runs them
+            return None
+        run.who = f"{name}, measured at {part:.2f} of the plan's time"
+        run.who += "" if name == executors.ORIGINAL else f", assuming {library_kernels.ASSUMED}"
+        self._keep(kind, name, run)
+        self.say(run.who)
+        return results
+
+    def _decided(self, name: str, run: Callable, results: list[torch.Tensor], tensors: Tensors, call: Call) -> bool:
+        """Whether the executor is to run calls of this kind from now on; a class of sizes is measured once.
+
+        On a CPU a class is measured at its second call, as many have no second. On a GPU the first call compiles and
+        compares anyway, and the second may be captured in a graph.
+        """
+        others = {n: prepare for n, prepare in library_choice.rivals(self.found, tensors, call).items() if n != name}
+        size = library_choice.size_class(tensors[0].device, call.sizes)
+        if not others or size in self.choices:
+            return True
+        if tensors[0].is_cuda:
+            if torch.cuda.is_current_stream_capturing():
+                return False
+        elif size not in self.seen:
+            self.seen.add(size)
+            return False
+        self.choices[size] = library_choice.fastest(
+            run, self._ready_rivals(others, tensors, call), tensors, self._wrong(results, tensors)
+        )
+        disk_cache.update(self.found.key, choices=self.choices)
+        return not self.choices[size][0]
+
+    def _ready_rivals(self, others: dict[str, Callable], tensors: Tensors, call: Call) -> dict[str, Callable]:
+        ready = {}
+        for name, prepare in others.items():
+            try:
+                ready[name] = prepare(self.found, tensors, call)
+            except OnepassError:  # it does not take these tensors
+                continue
+        return ready
+
+    def _wrong(self, expected: list[torch.Tensor], tensors: Tensors) -> Callable:
+        """The original calls are right by definition; another rival's results are compared with the plan's."""
+
+        def reason(name: str, results: list[torch.Tensor]) -> str | None:
+            if name == executors.ORIGINAL:
+                return None
+            return next(filter(None, (mismatch(r, e, tensors) for r, e in zip(results, expected, strict=True))), None)
+
+        return reason
+
+    def _keep(self, kind: tuple, name: str, run: Callable) -> None:
+        if len(self.ready) >= MOST:
+            self.ready.clear()
+        self.ready[kind] = (name, run)
+
+    def _declines(self, name: str, reason: NotPlannable) -> None:
+        """An executor that has no kernel for the plan is no failure, but is not asked again."""
+        self.broken.add(name)
+        records.note(self.found.key, f"executor {name} has no kernel for it: {reason}")
+
+    def _fails(self, name: str, error: Exception) -> None:
+        """An executor that failed is used no more in this process; if strict, its error goes to the caller."""
+        if self.found.options.strict:
+            raise error
+        self.broken.add(name)
+        self.ready = {kind: known for kind, known in self.ready.items() if known[0] != name}
+        tell(self.found.key, f"executor {name} failed and is not used again: {one_line(error)}")
+
+    def say(self, who: str) -> None:
+        """Who ran, for the report."""
+        if who != self.ran:
+            self.ran = who
+            records.ran(self.found.key, who)
+
+    def order(self, device: torch.device, call: Call) -> dict[str, tuple[str, Callable]]:
+        """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
+        swollen = self.found.options.executor != "tiled" and swells(self.found.plan, self.found.program, call.sizes)
+        if why := _unfit(self.found, call) or SWELLS * swollen:
+            records.note(self.found.key, f"{executors.ORIGINAL} run at some sizes: {why}")
+            return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
+        said = executors.by_measurement(self.preference(device), self.found, call.sizes)
+        order = {name: (who, executors.EXECUTORS[name]) for name, who in said.items()}
+        settings = self.tuned.get(library_choice.size_class(device, call.sizes)) if self.tuned else None
+        if settings is None or self.found.options.executor != "auto" or device.type != "cuda":
+            return order
+        said = f"tuned: {', '.join(f'{name} {value}' for name, value in sorted(settings.items()))}"
+        return {said: (said, executors.tuned(settings)), **order}
+
+    def preference(self, device: torch.device) -> tuple[str, ...]:
+        """Who runs the plan on this device, best first; worked out once."""
+        if device not in self.orders:
+            asked = self.found.options.executor
+            self.orders[device] = executors.preference(asked, self.found.plan, device)
+            if asked not in ("auto", *self.orders[device]):
+                self._cannot(f"executor {asked} needs a GPU, and the tensors are on {device}: tiled runs")
+        return self.orders[device]
+
+    def _cannot(self, sentence: str) -> None:
+        """What was asked for is not to be had: said in the report; if strict, an error."""
+        if self.found.options.strict:
+            raise ExecutorError(sentence)
+        tell(self.found.key, sentence)
+
+    def _checked(self, name: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
+        """The results, and whether they are known to be right: a kernel's first ones are compared with the tiled's."""
+        kind = f"{name} {_specialisation(tensors, call.sizes)}"
+        if name in ("tiled", executors.ORIGINAL) or kind in self.validated or not tensors[0].is_cuda:
+            return run(tensors), True
+        return self.validate(kind, run, tensors, call)
+
+    def validate(self, kind: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
+        """A wrong kernel is never used. A graph capture cannot wait for a comparison: it gets the original calls."""
+        if torch.cuda.is_current_stream_capturing():
+            return executors.original(self.found, tensors, call)(tensors), False
+        expected = self._expected(tensors, call)
+        results = run(tensors)
+        pairs = [(r, e) for r, e in zip(results, expected, strict=True) if mismatch(r, e, tensors)]
+        if pairs and all(undecided(*pair, tensors) for pair in pairs) and self.undecided[kind] < PATIENCE:
+            self.undecided[kind] += 1  # the next call may tell
+            return expected, False
+        if pairs:
+            reason = mismatch(*pairs[0], tensors)
+            raise ExecutorError(f"the kernel's result differs from the tiled executor's: {reason}")
+        self.validated.add(kind)
+        disk_cache.update(self.found.key, validated=sorted(self.validated))
+        return results, True
+
+    def _expected(self, tensors: Tensors, call: Call) -> list[torch.Tensor]:
+        """What a kernel is compared with: the plan tile by tile, or the original calls where memory is too short."""
+        try:
+            return executors.EXECUTORS["tiled"](self.found, tensors, call)(tensors)
+        except torch.OutOfMemoryError:
+            return executors.original(self.found, tensors, call)(tensors)
+
+
+def _specialisation(tensors: Tensors, sizes: dict[str, int]) -> str:
+    """What a kernel compiler specialises on: sizes, strides and addresses by divisibility and being one."""
+    numbers = [*sizes.values(), *(n for t in tensors for n in (*t.shape, *t.stride(), t.data_ptr()))]
+    return "".join("1" if n == 1 else "d" if n % 16 == 0 else "." for n in numbers)
+
+
+def one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def tell(key: str, sentence: str) -> None:
+    """Says what was survived, in the log and in the region's report."""
+    log.warning("onepass: %s (region %s)", sentence, key[:12])
+    records.note(key, sentence)

@@ -1,0 +1,33 @@
+"""What users test rules and functions with: `assert_rule(rule)`, `assert_equivalent(f, g, *inputs)`, hostile values.
+
+Each name is loaded from its home on first use, so that pytest can load the plugin in this folder without the rest.
+Needs the extra `test` (hypothesis).
+"""
+
+from importlib import import_module as _import_module
+
+_HOME = {  # public name: the module that holds it
+    "Instance": ".strategies",
+    "RTOL": "..egraph.sampling.compare_sides",
+    "Refuted": ".assertions",
+    "assert_equivalent": ".assertions",
+    "assert_rule": ".assertions",
+    "hostile_arrays": ".strategies",
+    "instances": ".strategies",
+    "mutants": "..egraph.sampling.mutants",
+    "named_shapes": ".strategies",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _HOME[name] == ".strategies":
+        _import_module(".assertions", __name__).needs_hypothesis()
+    value = globals()[name] = getattr(_import_module(_HOME[name], __name__), name)
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,223 @@
+"""Tests that a user writes in one line: a rule holds, two functions are equivalent. Public: `onepass.testing`.
+
+Hypothesis draws hostile values and shrinks what fails to a minimal counterexample. A seed fixes all draws: a test gives
+the same result in every run. A rule that never fires, and functions that were never compared, are failures.
+Needs the extra `test` (hypothesis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf, prod
+
+from ..egraph.rewrite.pattern_rule import PatternRule
+from ..egraph.rewrite.rule import Rule
+from ..egraph.sampling.compare_sides import difference
+
+LEAST_EXAMPLES = 10
+SMALL = 2**14  # elements of a tensor for which one thread is enough
+SWEPT = 8  # arguments of the sweep, at most, for each that is drawn
+
+
+class Refuted(AssertionError):
+    """A claim that does not hold; the message is a minimal counterexample.
+
+    arguments: those of the two functions, as a tuple of tensors; None for a rule.
+    """
+
+    arguments: tuple | None = None
+
+
+def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool = True, seed: int = 0) -> None:
+    """Raises Refuted with a minimal counterexample if the two sides of a rule differ, or if it never fires.
+
+    Where the left side is not NaN, the right side equals it. A rule of both directions holds from right to left, too,
+    where its right side is finite; a bitwise rule, and one under a named assumption, is NaN on both sides or on none.
+    A pattern rule is tested reading by reading, one of code on random readings. Raises TypeError for what is no rule.
+    """
+    needs_hypothesis()
+    if isinstance(rule, PatternRule) and rule.rules is not None:
+        for reading in rule.rules:
+            assert_rule(reading, max(LEAST_EXAMPLES, examples // len(rule.rules)), shrink=shrink, seed=seed)
+        return
+    if not isinstance(rule, Rule | PatternRule):
+        raise TypeError(f"{rule} cannot be tested as a rule: decorate a law with @onepass.rule")
+    from .strategies import instances
+
+    fired = [0]
+
+    def body(instance):
+        fired[0] += 1
+        wrong = difference(instance)
+        if wrong:
+            again = f"float64, seed {seed}: the same call finds this again"
+            raise Refuted(f"rule {rule} is refuted\nlaw: {rule.law}\n{wrong}\n{again}")
+
+    _search(instances(rule), body, examples, shrink, seed)
+    if not fired[0]:
+        raise Refuted(f"rule {rule} never fired: no drawn instance matched its left side under its guards")
+
+
+def assert_equivalent(
+    f: Callable,
+    g: Callable,
+    inputs,
+    examples: int = 200,
+    *,
+    dtype=None,
+    seed: int = 0,
+    finite: bool = False,
+    largest: float = inf,
+    empty: bool = False,
+    sums_may_overflow: bool = True,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> None:
+    """Raises Refuted with a minimal counterexample if two PyTorch functions differ by more than rounding.
+
+    examples: how many arguments are drawn; up to eight times as many are swept, one hostile value at a time.
+    inputs: a sequence with one entry per argument: a text of dims such as "b i d" (sizes are drawn, 1 included; equal
+    letters are equal sizes), a shape, or a tensor that is used as it is; or a Hypothesis strategy of argument tuples.
+    dtype: of all floating arguments, float64 by default. seed: fixes what is drawn.
+    finite: draws no -∞ (which stands for what is masked), ∞ or NaN. largest: draws no number beyond it.
+    empty: draws sizes of 0 as well. rtol, atol: what counts as rounding, by default a few roundings of the dtype; an
+    error that the steadier of both functions would show if each operation erred by as much is rounding, too.
+    sums_may_overflow: skips inputs at which a sum, a product or a quotient of finite numbers leaves the range of the
+    dtype, since another order of the same sum may stay in it. Functions (exp, squares, casts) never may.
+    """
+    import torch
+
+    from . import compare
+
+    dtype = torch.float64 if dtype is None else dtype
+    compared = _Comparison((f, g), dtype, compare.tolerance_of(dtype, rtol, atol), sums_may_overflow, empty, seed)
+    if not hasattr(inputs, "example") and all(isinstance(a, torch.Tensor) for a in inputs):
+        compared.seed = None
+        compared(tuple(inputs))
+    else:
+        needs_hypothesis()
+        from .draws import Draws
+
+        draws = Draws((f, g), inputs, dtype, finite, largest, empty)
+        with _few_threads(torch, draws.inputs):
+            _sweep_and_search(draws, compared, examples, seed)
+    if not compared.count:
+        raise ValueError(_never_compared(compare.names(f, g), compared.skipped))
+
+
+@dataclass
+class _Comparison:
+    """Compares two functions on arguments and raises Refuted where they differ; counts what it compared and skipped."""
+
+    functions: tuple[Callable, Callable]
+    dtype: object
+    tolerance: object
+    sums_may_overflow: bool
+    empty: bool
+    seed: int | None
+    count: int = 0
+    skipped: int = 0
+
+    def __call__(self, drawn: tuple) -> None:
+        from . import compare
+
+        arguments = tuple(compare.cast(a, self.dtype) for a in drawn)
+        try:
+            why = compare.difference(self.functions, arguments, self.tolerance, self.sums_may_overflow)
+        except compare.OutOfRange:
+            self.skipped += 1
+            return
+        except Exception:
+            if self.empty and compare.has_no_elements(arguments):
+                return  # both refuse it
+            raise
+        self.count += 1
+        if why:
+            raise self._refuted(why, arguments)
+
+    def _refuted(self, why: str, arguments: tuple) -> Refuted:
+        from . import compare
+
+        one, other = compare.names(*self.functions)
+        lines = [f"argument {n}: {compare.shown(a)}" for n, a in enumerate(arguments)]
+        drawn = "" if self.seed is None else f", seed {self.seed}: the same call finds this again"
+        lines.append(f"{self.dtype}{drawn}; `arguments` of this error are the tensors")
+        error = Refuted("\n".join([f"{one} and {other} differ: {why}", *lines]))
+        error.arguments = arguments
+        return error
+
+
+def _sweep_and_search(draws, body: Callable, examples: int, seed: int) -> None:
+    """Runs the body on swept arguments, then on drawn ones. What fails in the sweep is shrunk near where it fails."""
+    for arguments in draws.sweep(SWEPT * examples):
+        try:
+            body(arguments)
+        except Refuted as found:
+            _search(draws.near(arguments), body, examples, True, seed)
+            raise found.with_traceback(None) from None
+    _search(draws.strategy(), body, examples, True, seed)
+
+
+@contextmanager
+def _few_threads(torch, inputs):
+    """One thread where tensors are small: with more of them, waiting for one another takes ten times as long."""
+    count = torch.get_num_threads()
+    sizes = [a.numel() if isinstance(a, torch.Tensor) else prod(a) for a in inputs if not isinstance(a, str)]
+    torch.set_num_threads(1 if max(sizes, default=0) <= SMALL else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+
+
+def _never_compared(names, skipped: int) -> str:
+    said = f"{' and '.join(names)} were never compared"
+    if not skipped:
+        return f"{said}: no arguments were drawn at which both give a result"
+    left = f"{said}: at all arguments a sum or a product leaves the range of the dtype"
+    return f"{left}; draw smaller numbers (largest=...), or count it as a difference (sums_may_overflow=False)"
+
+
+# Running -------------------------------------------------------------------------------------------------------------
+
+
+def needs_hypothesis():
+    try:
+        import hypothesis
+    except ImportError as error:
+        raise ImportError("onepass.testing needs hypothesis: pip install 'onepass[test]'") from error
+    return hypothesis
+
+
+def _search(strategy, body: Callable, examples: int, shrink: bool, seed: int) -> None:
+    """Runs the body on drawn values; lets out a clean Refuted for the smallest that fails."""
+    h = needs_hypothesis()
+    phases = [h.Phase.generate, *([h.Phase.shrink] if shrink else [])]
+
+    @h.seed(seed)
+    @h.settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=phases,
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=h.Verbosity.quiet,
+        suppress_health_check=list(h.HealthCheck),
+    )
+    @h.given(strategy)
+    def run(drawn):
+        body(drawn)
+
+    try:
+        run()
+    except Refuted as found:
+        clean = Refuted(*found.args)
+        clean.arguments = found.arguments
+        raise clean from None
+    except h.errors.Flaky as error:
+        raise ValueError("the same arguments gave different results when they were tried again") from error
+    except h.errors.Unsatisfiable:
+        pass

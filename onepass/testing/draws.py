@@ -1,0 +1,106 @@
+"""What two functions are compared on: every hostile value in turn, then values that Hypothesis draws.
+
+The sweep puts one value at a time into the arguments: it needs no luck. The draws mix values, sizes and arguments.
+Invariant: both depend only on the inputs, on the numbers and calls of the functions, and on the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import log, prod
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from ..egraph.sampling.samples import kinds_of
+from .strategies import CONSTANT, NOT_FINITE, chooser, drawn_array, named_shapes, wide_profiles
+from .trace import edges_of_functions
+
+MILD = ("plain", "large", "ties")  # profiles whose values need no sweep: all draws have them
+SWEPT_SIZES = (2, 3)  # of the letters of texts, in turn
+
+
+class Draws:
+    """Arguments for functions: `sweep` gives a fixed list, `strategy` draws, `near` draws what is simpler than some."""
+
+    def __init__(self, functions: Sequence[Callable], inputs, dtype, finite: bool, largest: float, empty: bool):
+        self.given = inputs if isinstance(inputs, st.SearchStrategy) else None
+        self.inputs = () if self.given is not None else tuple(inputs)
+        self.dtype, self.smallest = dtype, 0 if empty else 1
+        self.not_finite = () if finite else tuple(NOT_FINITE)
+        self.texts = tuple(a for a in self.inputs if isinstance(a, str))
+        edges = edges_of_functions(functions, self.inputs, dtype) if self.inputs else ()
+        self.profiles = wide_profiles(str(dtype).removeprefix("torch."), edges, largest)
+
+    def strategy(self):
+        """A strategy of argument tuples."""
+        if self.given is not None:
+            return self.given.map(lambda drawn: drawn if isinstance(drawn, tuple) else (drawn,))
+
+        @st.composite
+        def draw_all(draw):
+            choose, shapes = chooser(draw), draw(named_shapes(self.texts, smallest=self.smallest))
+            common = choose((None, None, *self.profiles))  # one profile for all arguments, where it is not None
+            every = kinds_of(self.profiles, (CONSTANT, *self.not_finite))
+            kinds = every if common is None else (common, common, common, "plain")
+            return self._filled(shapes, lambda shape, n: drawn_array(choose, shape, self.profiles, kinds))
+
+        return draw_all()
+
+    def sweep(self, most: int) -> Iterator[tuple]:
+        """At most so many arguments: plain ones, but one or all of them hold a profile, or one value, or it once."""
+        if all(isinstance(a, torch.Tensor) for a in self.inputs):  # none are drawn here
+            return
+        letters = dict.fromkeys(w for text in self.texts for w in text.split() if not w.isdigit())
+        sizes = {w: SWEPT_SIZES[n % len(SWEPT_SIZES)] for n, w in enumerate(letters)}
+        shapes = [tuple(int(w) if w.isdigit() else sizes[w] for w in text.split()) for text in self.texts]
+        recipes = list(self._recipes())
+        count = min(most, len(recipes))
+        for number in range(count):
+            yield self._filled(shapes, partial(self._swept, *recipes[number * len(recipes) // count]))
+
+    def _recipes(self) -> Iterator[tuple[dict[int, Sequence[float]], bool]]:
+        """Which arguments hold which values, and whether in one element only."""
+        drawn = [n for n, a in enumerate(self.inputs) if not isinstance(a, torch.Tensor)]
+        end = max(x for palette in self.profiles.values() for x in palette)
+        for palette in self.profiles.values():
+            yield from (({n: palette}, False) for n in drawn)
+            yield dict.fromkeys(drawn, palette), False
+        hostile = [x for name, palette in self.profiles.items() if name not in MILD for x in palette]
+        hostile.sort(key=lambda x: abs(log(abs(x))) if x else 0.0)  # the least hostile first
+        for value in dict.fromkeys((*hostile, *(NOT_FINITE[kind] for kind in self.not_finite))):
+            yield from (({n: [value]}, once) for n in drawn for once in (False, True))
+            if len(drawn) > 1:
+                inverse = min(end, 1 / abs(value)) if value else 1.0
+                yield from ((dict.fromkeys(drawn, both), False) for both in ([value], [value, -value]))
+                yield {n: [(value, inverse)[k % 2]] for k, n in enumerate(drawn)}, False
+
+    def _swept(self, palettes: dict[int, Sequence[float]], once: bool, shape: tuple[int, ...], n: int) -> np.ndarray:
+        """Plain values, in another order for each argument, or those of the argument's palette; once: its first one."""
+        size, plain, palette = prod(shape), self.profiles["plain"], palettes.get(n)
+        turn = np.array((plain[1:] or plain) if palette is None or once else palette, dtype=float)
+        values = turn[(np.arange(size) + n) % len(turn)]
+        if once and palette is not None and size:
+            values[n % size] = palette[0]
+        return values.reshape(shape)
+
+    def near(self, arguments: tuple):
+        """A strategy of the values of some arguments, at fewer places and in smaller sizes: it shrinks a swept one."""
+        own = [tuple(dict.fromkeys((0.0, 1.0, *a.double().flatten().tolist()))) for a in arguments]
+
+        @st.composite
+        def draw_all(draw):
+            choose, shapes = chooser(draw), draw(named_shapes(self.texts, max(SWEPT_SIZES)))
+            values = lambda shape, n: np.array([choose(own[n]) for _ in range(prod(shape))])
+            return self._filled(shapes, lambda shape, n: values(shape, n).reshape(shape))
+
+        return draw_all()
+
+    def _filled(self, shapes, array: Callable) -> tuple:
+        """The arguments; those that are drawn are made by `array` from a shape and the argument's number."""
+        shapes = iter(shapes)
+        sizes = [next(shapes) if isinstance(a, str) else a for a in self.inputs]
+        tensor = lambda shape, n: torch.as_tensor(array(tuple(shape), n)).to(self.dtype)
+        return tuple(a if isinstance(a, torch.Tensor) else tensor(a, n) for n, a in enumerate(sizes))

@@ -1,0 +1,119 @@
+"""Hypothesis strategies: concrete, hostile instances of a rule, and hostile tensors for functions.
+
+A variable may depend on every dim that the guards do not forbid, whatever its annotation says: that is what the matcher
+would accept. A `chooser` makes every choice, so that a seed fixes all draws. Needs hypothesis: assertions.py imports it
+on first use; tests and users may import it directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from math import inf, nan, prod
+
+import numpy as np
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from ..egraph.rewrite.pattern_rule import PatternRule
+from ..egraph.rewrite.rule import Rule
+from ..egraph.sampling.function_edges import RANGES, around
+from ..egraph.sampling.samples import ABSENT, LONGEST, PLAIN, PROFILES, Instance, drawn_instance, kinds_of, profiles_of
+
+Profiles = Mapping[str, tuple[float, ...]]  # what the elements of one tensor are drawn from, plain numbers first
+CONSTANT = "constant"  # one plain number at all places
+ABSENT_ROWS, NOT_A_NUMBER, INFINITE = "absent rows", "one NaN", "one infinite"
+NOT_FINITE = {ABSENT: -inf, ABSENT_ROWS: -inf, NOT_A_NUMBER: nan, INFINITE: inf}
+HEADROOM = 64  # drawn numbers stay below the end of a range by this factor: sums of a few of them stay within it
+BEYOND_CONSTANTS = 2**70
+
+
+def chooser(draw: Callable) -> Callable:
+    """A function that draws one of some options; the first is where a counterexample is shrunk to.
+
+    Hypothesis draws some numbers from the source of loaded modules, so that a seed alone would not fix what is drawn.
+    None of those numbers is as large as these.
+    """
+
+    def choose(options: Sequence):
+        return options[draw(st.integers(BEYOND_CONSTANTS, BEYOND_CONSTANTS + len(options) - 1)) - BEYOND_CONSTANTS]
+
+    return choose
+
+
+@st.composite
+def instances(draw, rule: Rule | PatternRule) -> Instance:
+    """Instances of the rule's left side for which every guard holds; the right side may turn out to mean nothing."""
+    choose, profiles = chooser(draw), profiles_of(rule)
+    array = lambda shape, finite: drawn_array(
+        choose, shape, profiles, kinds_of(profiles, (CONSTANT,) if finite else (CONSTANT, ABSENT))
+    )
+    found = drawn_instance(rule, choose, array)
+    assume(found is not None)
+    return found
+
+
+@st.composite
+def hostile_arrays(draw, shape: tuple[int, ...], finite: bool = False, profiles: Profiles | None = None) -> np.ndarray:
+    """A float64 array: small numbers, or hostile ones of the whole range, or with -∞, ∞ and NaN unless `finite`."""
+    given = wide_profiles() if profiles is None else profiles
+    return drawn_array(chooser(draw), shape, given, kinds_of(given, (CONSTANT,) if finite else (CONSTANT, *NOT_FINITE)))
+
+
+@st.composite
+def named_shapes(draw, names: tuple[str, ...], largest: int = 4, smallest: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Shapes for texts such as "i d" and "j d": one size for each letter, digits as they are."""
+    words = sorted({w for text in names for w in text.split() if not w.isdigit()})
+    choose, options = chooser(draw), (*range(1, largest + 1), *range(smallest, 1))
+    sizes = {w: choose(options) for w in words}
+    return tuple(tuple(int(w) if w.isdigit() else sizes[w] for w in text.split()) for text in names)
+
+
+def drawn_array(choose: Callable, shape: tuple[int, ...], profiles: Profiles, kinds: Sequence[str]) -> np.ndarray:
+    """An array of one kind: a short list of values, repeated, so that values and shapes shrink apart."""
+    size, kind, plain = prod(shape), choose(kinds), profiles.get("plain", PLAIN)
+    values = _repeated(choose, profiles.get(kind, plain), size, 1 if kind == CONSTANT else LONGEST)
+    if kind not in PROFILES and kind in profiles and size > 1 and choose((False, True)):
+        values = np.where(_some(choose, size), values, _repeated(choose, plain, size, LONGEST))
+    if kind in NOT_FINITE and size:
+        some = _some(choose, size) if kind == ABSENT_ROWS else [choose(range(size))]
+        values[some] = NOT_FINITE[kind]
+    return values.reshape(shape)
+
+
+def _repeated(choose: Callable, palette: Sequence[float], size: int, longest: int) -> np.ndarray:
+    """An array of some values of a palette: of one, of a few, or of as many as there are elements."""
+    most = max(1, min(size, longest))
+    pool = np.array([choose(palette) for _ in range(choose((1, min(most, 3), most, most)))], dtype=float)
+    if size <= LONGEST:
+        return np.resize(pool, size)
+    seed = choose(range(2**16))  # repetition would leave large arrays with equal rows
+    return np.random.default_rng(seed).permutation(np.resize(pool, size))
+
+
+def _some(choose: Callable, size: int) -> np.ndarray:
+    """Which elements are unlike the others."""
+    return np.resize(np.array([choose((True, False)) for _ in range(min(size, LONGEST))]), size)
+
+
+@lru_cache(64)
+def wide_profiles(
+    dtype: str = "float64", edges: Iterable[float] = (), largest: float = inf
+) -> dict[str, tuple[float, ...]]:
+    """Profiles of the whole range of a dtype and of the neighbours of edges, without numbers beyond the largest."""
+    r = RANGES[dtype]
+    most = min(largest, r.largest / HEADROOM)
+    steps = [k / 12 for k in range(1, 12)] + [1 / 64, 1 / 32, 1 / 24]
+    sizes = [10.0**k for k in range(1, 10)] + [1 / r.epsilon, 2 / r.epsilon] + sorted(r.largest**k for k in steps)
+    small = sorted((r.tiny**k for k in steps), reverse=True) + [r.epsilon, r.tiny, r.least, 3 * r.least]
+    signed = lambda values: tuple(s for x in values for s in (x, -x))
+    offset = 1 / r.epsilon**0.5
+    found = {
+        **PROFILES,
+        "edges": around(edges, dtype),
+        "ladder": signed([*sizes, *small]),
+        "offset": tuple(offset + x for x in PLAIN),
+        "far offset": tuple(64 * offset + 4 * x for x in PLAIN),
+    }
+    kept = {name: tuple(x for x in values if abs(x) <= most) for name, values in found.items()}
+    return {name: values for name, values in kept.items() if values}

@@ -1,0 +1,1 @@
+"""ATen calls to terms: one table, one handler per operation."""

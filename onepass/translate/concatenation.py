@@ -1,0 +1,191 @@
+"""Concatenations: a choice by position between tensors, and reductions over them as one reduction for each piece.
+
+⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕: in a piece each choice by position is decided, so
+nothing is concatenated. Along other axes the choice stays, and its indices never leave a tensor; so it does in one
+factor of a short sum of products, which is then computed whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..egraph.terms.affine import affine, bounds, compare
+from ..egraph.terms.index_simplify import simplify_index
+from ..egraph.terms.ops import const, iota, make, reduce
+from ..egraph.terms.sizes import Size, term_of
+from ..egraph.terms.term import Dim, Term, rebuild
+from ..lowering.analysis.dim_roles import is_long, sum_factors
+from ..lowering.planning.planner import HELD
+from .registry import Call, Value, choose, convert, handles, kind_of, require_fit, stored_literal
+
+COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
+
+
+def at_most(i: Term, largest: Term) -> Term:
+    """min(i, largest), or i where it is known to be the smaller one."""
+    low, _ = bounds(largest - i)
+    return i if low is not None and low >= 0 else make("minimum", (i, largest))
+
+
+def at_least(i: Term, smallest: Term) -> Term:
+    """max(i, smallest), or i where it is known to be the larger one."""
+    low, _ = bounds(i - smallest)
+    return i if low is not None and low >= 0 else make("maximum", (i, smallest))
+
+
+def _replaced(index, axis: int, new: Term) -> tuple[Term, ...]:
+    return (*index[:axis], new, *index[axis + 1 :])
+
+
+def _among(parts: list[Value], axis: int, index, dtype: str) -> Term:
+    first, *rest = parts
+    own = convert(first.at(index), dtype) if not rest else None
+    if own is not None:
+        return own
+    i, size = index[axis], term_of(first.shape[axis])
+    here = compare("lt", i, size)
+    if here.op == "const":
+        kept, moved = (parts[:1], i) if here.attrs[0] else (rest, simplify_index(i - size))
+        return _among(kept, axis, _replaced(index, axis, moved), dtype)
+    inside = simplify_index(at_most(i, simplify_index(size - const(1))))
+    behind = simplify_index(at_least(simplify_index(i - size), const(0)))
+    left = convert(first.at(_replaced(index, axis, inside)), dtype)
+    return choose(here, left, _among(rest, axis, _replaced(index, axis, behind), dtype))
+
+
+@handles("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
+def concatenate(call: Call) -> Value:
+    """One after another along an axis."""
+    parts = call["tensors"]
+    axis = parts[0].axis(call["dim"])
+    return call.value(lambda index: _among(parts, axis, index, kind_of(call.meta.dtype)))
+
+
+@handles("aten.stack.default")
+def stack(call: Call) -> Value:
+    """Beside one another along a new axis."""
+    parts, axis = call["tensors"], call["dim"] % len(call.meta.shape)
+
+    def pull(index):
+        dtype, (*others, last) = kind_of(call.meta.dtype), parts
+        rest = (*index[:axis], *index[axis + 1 :])
+        found = convert(last.at(rest), dtype)
+        for k, part in reversed(list(enumerate(others))):
+            found = choose(compare("le", index[axis], const(k)), convert(part.at(rest), dtype), found)
+        return found
+
+    return call.value(pull)
+
+
+@handles("aten.constant_pad_nd.default", "aten.pad.default")
+def pad(call: Call) -> Value:
+    """A number around; a negative width would cut off and is refused."""
+    source, widths = call["self"], call["pad"]
+    if call.get("mode", "constant") != "constant" or any(not isinstance(w, int) or w < 0 for w in widths):
+        raise call.refuse("is supported with a constant and known widths from zero on")
+    fill = stored_literal(call.get("value") or 0, call.meta.dtype)
+    require_fit(call, call.get("value"))
+    rank = len(source.shape)
+    sides = [(rank - 1 - k, widths[2 * k]) for k in range(len(widths) // 2) if widths[2 * k] or widths[2 * k + 1]]
+
+    def pull(index):
+        kept: Term = const(True)
+        for axis, before in sides:
+            i = simplify_index(index[axis] - const(before))
+            last = simplify_index(term_of(source.shape[axis]) - const(1))
+            kept = simplify_index(make("and", (kept, compare("le", const(0), i))))
+            kept = simplify_index(make("and", (kept, compare("le", i, last))))
+            index = _replaced(index, axis, simplify_index(at_most(at_least(i, const(0)), last)))
+        return choose(kept, source.at(index), fill)
+
+    return call.value(pull)
+
+
+# Reductions over pieces -----------------------------------------------------------------------------------------------
+
+
+def in_pieces(root: Term) -> Term:
+    """Every reduction over an axis along which some index is held back inside a tensor, piece by piece."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        return _split(made) if node.op == "reduce" and node.attrs[0] in COMBINE else made
+
+    return rebuild(root, change)
+
+
+def _split(total: Term) -> Term:
+    monoid, dim = total.attrs
+    body = total.args[0]
+    cut = next((c for c in _cuts(body, dim) if _inside(c, dim) and not _in_one_factor(c, total)), None)
+    if cut is None:
+        return total
+    before = _piece(monoid, dim, body, "before", const(0), cut)
+    after = _piece(monoid, dim, body, "after", cut, simplify_index(term_of(dim.size) - cut))
+    return make(COMBINE[monoid], (before, after))
+
+
+def _in_one_factor(cut: Term, total: Term) -> bool:
+    """Of several factors of a short sum, one has the choice: it costs less there than a second product."""
+    dim = total.attrs[1]
+    having = [f for f in sum_factors(total) if dim in f.dims]
+    return len(having) > 1 and not is_long(dim, HELD) and sum(cut in _cuts(f, dim) for f in having) == 1
+
+
+def _piece(monoid: str, dim: Dim, body: Term, side: str, start: Term, size: Term) -> Term:
+    if size is const(1):
+        return in_pieces(_at(body, dim, start))
+    part = Dim(f"{dim.name}.{side}", _size(size))
+    return _split(reduce(monoid, part, _at(body, dim, simplify_index(iota(part) + start))))
+
+
+def _at(body: Term, dim: Dim, place: Term) -> Term:
+    """The body at a place of the dim; what binds the dim again inside is left alone."""
+    done: dict[Term, Term] = {}
+
+    def visit(node: Term) -> Term:
+        if dim not in node.dims:
+            return node
+        if node not in done:
+            here = node.op == "iota" and node.attrs[0] == dim
+            done[node] = place if here else make(node.op, tuple(map(visit, node.args)), node.attrs)
+        return done[node]
+
+    return simplify_index(visit(body))
+
+
+def _cuts(body: Term, dim: Dim) -> Iterator[Term]:
+    """Positions of the dim at which an index stops being held back."""
+    seen, waiting = set(), [body]
+    while waiting:
+        node = waiting.pop()
+        if node in seen or dim not in node.dims:
+            continue
+        seen.add(node)
+        waiting.extend(node.args)
+        if node.op in ("minimum", "maximum") and node.dtype == "int64":
+            i, end = node.args
+            if affine(i)[0].get(iota(dim)) == 1 and dim not in end.dims:
+                first = iota(dim) - i + end
+                yield simplify_index(first + const(1) if node.op == "minimum" else first)
+
+
+def _inside(cut: Term, dim: Dim) -> bool:
+    """A position that is a size, in front of which and from which on there is something."""
+    rest = simplify_index(term_of(dim.size) - cut)
+    if dim in cut.dims or _size(cut) is None or const(0) in (cut, rest):
+        return False
+    (low, _), (left, _) = bounds(cut), bounds(rest)
+    known = isinstance(dim.size, int)
+    return low is not None and left is not None and (low > 0 and left > 0 if known else low >= 0 and left >= 0)
+
+
+def _size(x: Term) -> Size | None:
+    """A sum of sizes as a number or text; None for anything else."""
+    coefficients, constant = affine(x)
+    if any(atom.op != "size" for atom in coefficients):
+        return None
+    if not coefficients:
+        return constant
+    parts = [f"{c}*{atom.attrs[0]}" if c != 1 else str(atom.attrs[0]) for atom, c in coefficients.items()]
+    return " + ".join([*parts, str(constant)] if constant else parts)

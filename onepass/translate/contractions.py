@@ -1,0 +1,116 @@
+"""How products of rows are pulled that are no products of matrices: of each with each, and of one beside another.
+
+Halves multiply and add in float32 and are rounded once.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from ..egraph.terms.ops import const, iota
+from ..graph.op_kinds import name_of
+from ..graph.trace import value_of_node
+from .reductions import contraction, require_floats
+from .registry import Call, Value, convert, element, handles, kind_of, spread
+
+
+def _dotted(call: Call, left: Value, right: Value, size, places) -> Value:
+    """Σ over one more coordinate; places: from an index and it to the operands' indices."""
+    dtype, binder = require_floats(call, left, right), call.binder(size)
+
+    def pull(index):
+        pairs = zip((left, right), places(index, iota(binder)), strict=True)
+        result = contraction(call, [element(x, place, dtype) for x, place in pairs], [binder], dtype)
+        return convert(result, kind_of(call.meta.dtype))
+
+    return call.value(pull)
+
+
+@handles("aten.inner.default")
+def inner(call):
+    left, right = call["self"], call["other"]
+    if not (left.shape and right.shape):
+        raise call.refuse("of a number is not supported")
+    rows = len(left.shape) - 1
+    places = lambda index, inside: ((*index[:rows], inside), (*index[rows:], inside))
+    return _dotted(call, left, right, left.shape[-1], places)
+
+
+@handles("aten.linalg_vecdot.default")
+def vecdot(call):
+    left, right = call["x"], call["y"]
+    shape = list(call.meta.shape)
+    axis = call["dim"] % (len(shape) + 1)
+    sizes = [x.shape[axis - len(shape) - 1] for x in (left, right)]
+    whole = (*shape[:axis], max(sizes, key=lambda size: size != 1), *shape[axis:])
+
+    def places(index, inside):
+        full = (*index[:axis], inside, *index[axis:])
+        return [spread(x, full, whole) for x in (left, right)]
+
+    return _dotted(call, left, right, whole[axis], places)
+
+
+@handles("aten.tensordot.default")
+def tensordot(call):
+    left, right = call["self"], call["other"]
+    dtype = require_floats(call, left, right)
+    summed = [[d % len(x.shape) for d in call[name]] for x, name in ((left, "dims_self"), (right, "dims_other"))]
+    sizes = [(left.shape[a], right.shape[b]) for a, b in zip(*summed, strict=True)]
+    if any(a != b and 1 in (a, b) for a, b in sizes):
+        raise call.refuse("of axes that are repeated is not supported", "shape")
+    binders = [call.binder(size) for size, _ in sizes]
+
+    def pull(index):
+        rest, places = iter(index), []
+        for x, axes in zip((left, right), summed, strict=True):
+            own = dict(zip(axes, map(iota, binders), strict=True))
+            places.append(element(x, tuple(own[k] if k in own else next(rest) for k in range(len(x.shape))), dtype))
+        return convert(contraction(call, places, binders, dtype), kind_of(call.meta.dtype))
+
+    return call.value(pull)
+
+
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "convolution")
+NEUTRAL = {  # in the order in which they follow a bias; ATen's own has two more before the groups
+    "stride": (1,),
+    "padding": (0, "valid", "same"),
+    "dilation": (1,),
+    "transposed": (False,),
+    "output_padding": (0,),
+    "groups": (1,),
+}
+
+
+def is_one_wide(node: fx.Node) -> bool:
+    """Whether a node is a convolution that sums over channels alone, one place at a time."""
+    if name_of(node) not in CONVOLUTIONS or len(node.args) < 2:
+        return False
+    names = [n for n in NEUTRAL if name_of(node) == "convolution" or n not in ("transposed", "output_padding")]
+    given = dict(zip(names, node.args[3:])) | {n: node.kwargs[n] for n in names if n in node.kwargs}
+    kernel = value_of_node(node.args[1])
+    return kernel is not None and set(kernel.shape[2:]) <= {1} and _neutral(given)
+
+
+def _neutral(given: dict) -> bool:
+    each = lambda x: x if isinstance(x, tuple | list) else (x,)
+    return all(value in NEUTRAL[name] for name, values in given.items() for value in each(values))
+
+
+@handles(*(f"aten.{n}.default" for n in CONVOLUTIONS), *(f"aten.{n}.padding" for n in CONVOLUTIONS[:3]))
+def convolution(call):
+    x, weight, bias = call["input"], call["weight"], call["bias"]
+    dtype = require_floats(call, x, weight)
+    places = len(weight.shape) - 2
+    if {*weight.shape[2:]} - {1} or not _neutral({n: v for n, v in call.arguments.items() if n in NEUTRAL}):
+        raise call.refuse("over more than one place")
+    binder = call.binder(weight.shape[1])
+
+    def pull(index):
+        *batch, channel = index[: len(index) - places]
+        read = element(x, (*batch, iota(binder), *index[len(index) - places :]), dtype)
+        factor = element(weight, (channel, iota(binder), *[const(0)] * places), dtype)
+        result = contraction(call, [read, factor], [binder], dtype)
+        return convert(result if bias is None else result + element(bias, (channel,), dtype), kind_of(call.meta.dtype))
+
+    return call.value(pull)

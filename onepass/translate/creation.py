@@ -1,0 +1,62 @@
+"""PyTorch operations that make tensors of nothing but their shape, or keep a triangle of one.
+
+The calls are pulled at an index of the result, as in views.py.
+"""
+
+from __future__ import annotations
+
+from ..egraph.terms.sizes import term_of
+from .registry import Value, apply, choose, convert, handles, kind_of, require_fit, stored_literal
+
+
+def filled(call, number) -> Value:
+    require_fit(call, number)
+    fill = term_of(number) if isinstance(number, str) else stored_literal(number, call.meta.dtype)
+    return call.value(lambda index: convert(fill, kind_of(call.meta.dtype)))
+
+
+CREATED = {"zeros": 0, "ones": 1, "new_zeros": 0, "new_ones": 1, "zeros_like": 0, "ones_like": 1}
+for _name, _number in CREATED.items():
+    handles(f"aten.{_name}.default")(lambda call, number=_number: filled(call, number))
+
+
+@handles("aten.full.default", "aten.new_full.default", "aten.full_like.default", symbolic="fill_value")
+def full(call):
+    return filled(call, call["fill_value"])
+
+
+@handles("aten.scalar_tensor.default", symbolic="s")
+def scalar_tensor(call):
+    return filled(call, call["s"])
+
+
+RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step", "prims.iota.default")
+
+
+@handles(*RANGES, symbolic="start step")
+def arange(call):
+    start, step = call.get("start") or 0, call.get("step") or 1
+    if not all(isinstance(x, int | str) for x in (start, step)):
+        raise call.refuse("with fractional steps is not supported")
+    place = lambda index: apply("add", term_of(start), apply("mul", term_of(step), index[0]))
+    return call.value(lambda index: convert(place(index), call.meta.dtype))
+
+
+@handles("aten.eye.default", "aten.eye.m")
+def eye(call):
+    one, zero = (stored_literal(x, call.meta.dtype) for x in (1, 0))
+    return call.value(lambda index: choose(apply("eq", index[0], index[1]), one, zero))
+
+
+@handles("aten.tril.default", "aten.triu.default", symbolic="diagonal")
+def triangle(call):
+    source, diagonal = call["self"], term_of(call["diagonal"])
+    zero = stored_literal(0, call.meta.dtype)
+    lower = "tril" in call.node.target
+
+    def pull(index):
+        limit = apply("add", index[-2], diagonal)
+        kept = apply("le", index[-1], limit) if lower else apply("le", limit, index[-1])
+        return choose(kept, source.at(index), zero)
+
+    return call.value(pull)

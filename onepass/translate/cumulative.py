@@ -1,0 +1,62 @@
+"""Differences between neighbours and running sums along an axis, of integers that the graph itself makes.
+
+As decoders tell packed sequences by jumps in their positions, and give positions by counting a mask: where nothing is
+read, both are functions of coordinates.
+"""
+
+from __future__ import annotations
+
+from ..egraph.terms.affine import compare
+from ..egraph.terms.index_simplify import simplify_index
+from ..egraph.terms.ops import const, iota
+from ..egraph.terms.term import Term, subterms
+from .registry import Call, Value, apply, choose, convert, handles, kind_of, stored
+
+OF_NUMBERS = "is supported of integers that the graph makes itself, and summed where they are alike along the axis"
+
+
+@handles("aten.diff.default")
+def differences(call: Call) -> Value:
+    """x[i + 1] - x[i], or x[i] - x[i - 1] behind x[0] - front where one number was put in front."""
+    source, front = call["self"], call["prepend"]
+    axis = source.axis(call["dim"])
+    if call["n"] != 1 or call["append"] is not None or kind_of(call.meta.dtype) != "int64":
+        raise call.refuse("is supported once, of integers, with nothing appended")
+    if front is not None and front.shape[axis] != 1:
+        raise call.refuse("is supported with one number in front")
+
+    def pull(index):
+        at = lambda x, i: convert(x.at((*index[:axis], simplify_index(i), *index[axis + 1 :])), "int64")
+        step = lambda later, earlier: stored(simplify_index(apply("sub", later, earlier)), call.meta.dtype)
+        i = index[axis]
+        if front is None:
+            return step(at(source, i + const(1)), at(source, i))
+        first = step(at(source, const(0)), at(front, const(0)))
+        return choose(compare("le", i, const(0)), first, step(at(source, i), at(source, i - const(1))))
+
+    return call.value(lambda index: _made(call, pull(index)))
+
+
+@handles("aten.cumsum.default")
+def running_sum(call: Call) -> Value:
+    """Σ_{j ≤ i} x[j] = (i + 1) · x, of what is the same for every j."""
+    source = call["self"]
+    axis, dtype = source.axis(call["dim"]), kind_of(call.meta.dtype)
+    if dtype != "int64" or not source.shape:
+        raise call.refuse("is supported of integers along an axis")
+
+    def pull(index):
+        j = iota(call.binder(source.shape[axis]))
+        x = _made(call, convert(source.at((*index[:axis], j, *index[axis + 1 :])), dtype))
+        if j in subterms(x):
+            raise call.refuse(OF_NUMBERS)
+        return stored(simplify_index(apply("mul", x, index[axis] + const(1))), call.meta.dtype)
+
+    return call.value(pull)
+
+
+def _made(call: Call, x: Term) -> Term:
+    """x, where it is made of numbers: places before the first one would be read otherwise."""
+    if any(t.op == "load" for t in subterms(x)):
+        raise call.refuse(OF_NUMBERS)
+    return x

@@ -1,0 +1,92 @@
+"""How norms over an axis and distances are pulled: a sum of powers, and what is done with its root.
+
+Halves are computed in float32 and rounded once, as PyTorch does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from ..egraph.terms.ops import const, iota, reduce, sum_over
+from ..egraph.terms.term import Term
+from .reductions import batch_index, fold
+from .registry import Call, Value, apply, compute_dtype, convert, element, handles, kind_of, literal, spread
+
+BY_PRODUCT = 25  # rows of either side, beyond which PyTorch takes distances as √(|a|² + |b|² - 2 a · b)
+
+
+def _powers(source: Value, dtype: str, order: float) -> Value:
+    """|x| or x², in the dtype that norms are computed in."""
+
+    def pull(index) -> Term:
+        x = element(source, index, dtype)
+        return apply("mul", x, x) if order == 2 else apply("abs", x)
+
+    return Value(replace(source.meta, dtype=dtype), pull)
+
+
+@handles("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
+def vector_norm(call: Call) -> Value:
+    """Of order 1, 2 or infinity, over given axes."""
+    source, dims, order = call["self"], call.get("dim"), call.get("ord", call.get("p"))
+    if not dims or order not in (None, 1, 2, math.inf):
+        raise call.refuse("is supported over given axes, of order 1, 2 and infinity")
+    order, dtype = 2 if order is None else order, compute_dtype(call.meta.dtype)
+    axes = sorted(source.axis(d) for d in (dims if isinstance(dims, list) else [dims]))
+    root = (lambda x: apply("sqrt", x)) if order == 2 else (lambda x: x)
+    monoid = "max" if order == math.inf else "sum"
+    return fold(call, monoid, _powers(source, dtype, order), axes, bool(call["keepdim"]), dtype, root)
+
+
+@handles("aten.rms_norm.default")
+def rms_norm(call: Call) -> Value:
+    """x / √(mean x² + eps) · weight over the last axis."""
+    source, weight, shape = call["input"], call["weight"], call["normalized_shape"]
+    if len(shape) != 1 or not isinstance(shape[0], int):
+        raise call.refuse("is supported over one axis of known size")
+    dtype = compute_dtype(source.meta.dtype)
+    eps = torch.finfo(getattr(torch, dtype)).eps if call["eps"] is None else call["eps"]
+    squares = replace(source.meta, dtype=dtype, shape=source.shape[:-1])
+    last, mean = [len(source.shape) - 1], lambda x: apply("div", x, convert(const(shape[0]), dtype))
+    means = fold(call, "sum", _powers(source, dtype, 2), last, False, dtype, mean, squares)
+
+    def pull(index) -> Term:
+        root = apply("rsqrt", apply("add", means.at(index[:-1]), literal(eps, dtype)))
+        x = apply("mul", element(source, index, dtype), root)
+        x = x if weight is None else apply("mul", x, element(weight, spread(weight, index, source.shape), dtype))
+        return convert(x, kind_of(call.meta.dtype))
+
+    return call.value(pull)
+
+
+@handles("aten.cdist.default", "aten._cdist_forward.default", "aten._euclidean_dist.default")
+def distances(call: Call) -> Value:
+    """Of order 1, 2 or infinity; of order 2 by a product where PyTorch takes one, whose rounding is then the same."""
+    left, right, order = call["x1"], call["x2"], call.get("p", 2)
+    if order not in (1, 2, math.inf):
+        raise call.refuse("is supported of order 1, 2 and infinity")
+    dtype, binder = compute_dtype(call.meta.dtype), call.binder(left.shape[-1])
+    long = any(isinstance(n, int) and n > BY_PRODUCT for n in (left.shape[-2], right.shape[-2]))
+    mode = call.get("compute_mode", 1)  # _euclidean_dist is the product
+    by_product = order == 2 and (long if mode in (None, 0) else mode == 1)
+
+    def pull(index) -> Term:
+        batch, shape = index[:-2], call.meta.shape[:-2]
+        a, b = (
+            element(x, (*batch_index(x, batch, shape), place, iota(binder)), dtype)
+            for x, place in zip((left, right), index[-2:])
+        )
+        if by_product:
+            squares = sum_over(binder, a * a) + sum_over(binder, b * b)
+            apart = squares - sum_over(binder, a * b) * const(2.0)
+            result = apply("sqrt", apply("maximum", apart, const(0.0)))
+        elif order == 2:
+            result = apply("sqrt", sum_over(binder, (a - b) * (a - b)))
+        else:
+            result = reduce("sum" if order == 1 else "max", binder, apply("abs", a - b))
+        return convert(result, kind_of(call.meta.dtype))
+
+    return call.value(pull)

@@ -1,0 +1,276 @@
+"""What a captured tensor is during translation: a function from index terms to a Term, and how to combine such.
+
+`handles` registers how one ATen operation is pulled; a handler gets a Call and gives a Value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from ..egraph.terms.affine import affine, bounds
+from ..egraph.terms.index_simplify import negate, simplify_node
+from ..egraph.terms.ops import INTEGER_RANGES, OPS, cast, const, infinite_beyond, make
+from ..egraph.terms.sizes import Size, product
+from ..egraph.terms.term import Dim, Term, subterms
+from ..errors import Refusal
+from ..graph.program import GETITEM, Atom, Meta, Node, operation
+from .index_bounds import Within
+
+Index = tuple[Term, ...]
+HALVES = ("float16", "bfloat16")
+FLOATING = (*HALVES, "float32", "float64")
+INTEGERS = (*INTEGER_RANGES, "int64")
+LONGEST = 2**28  # of dims and sizes that are known by name only
+HANDLERS: dict[str, Callable[[Call], Value | list[Value]]] = {}
+SYMBOLIC: dict[str, frozenset[str]] = {}  # by target, the arguments that may be numbers which only a call gives
+
+
+class Symbolic(str):
+    """The text of a number that only a call gives, as an argument."""
+
+
+class Value:
+    """A tensor of the region. `at(index)` is its element as a Term of `kind`, one integer term per axis."""
+
+    def __init__(self, meta: Meta, pull: Callable[[Index], Term]):
+        self.meta, self._pull, self._memo = meta, pull, {}
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return self.meta.shape
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.meta.dtype)
+
+    def at(self, index: Sequence[Term]) -> Term:
+        index = tuple(index)
+        assert len(index) == len(self.shape), (index, self.shape)
+        if index not in self._memo:
+            self._memo[index] = self._pull(index)
+        return self._memo[index]
+
+    def axis(self, axis: int) -> int:
+        """A dim argument counted from the front."""
+        return axis % max(len(self.shape), 1)
+
+
+class Call:
+    """One node with its arguments by name. `call["dim"]` is the argument or its default.
+
+    Reading an argument that is Symbolic is refused, if the handler does not say that it takes one.
+    """
+
+    def __init__(self, node: Node, values: dict[str, Value | list[Value]]):
+        self.node, self.meta, self._binders = node, node.meta, 0
+        self.required: list[Within] = []  # for sizes that are not known here
+        self.arguments = _bind(node, values)
+
+    def __getitem__(self, name: str):
+        return self._known(name, self.arguments[name])
+
+    def get(self, name: str, default=None):
+        return self._known(name, self.arguments.get(name, default))
+
+    def _known(self, name: str, value):
+        parts = value if isinstance(value, list) else [value]
+        if any(isinstance(x, Symbolic) for x in parts) and name not in SYMBOLIC[self.node.target]:
+            raise self.refuse(f"is supported where its argument {name!r} is the same number at every call", "sizes")
+        return value
+
+    def value(self, pull: Callable[[Index], Term], meta: Meta | None = None) -> Value:
+        return Value(meta or self.meta, pull)
+
+    def binder(self, size: Size) -> Dim:
+        """A fresh dim to reduce over; the names for readers come at the end."""
+        self._binders += 1
+        return Dim(f"{self.node.name}.{self._binders}", size)
+
+    def refuse(self, reason: str, kind: str = "operation") -> Refusal:
+        return Refusal(f"{self.node.target}: {reason}", self.node.where, kind)
+
+
+def handles(*targets: str, symbolic: str = ""):
+    """Registers the decorated function as what the targets mean. `symbolic` names arguments that may be Symbolic."""
+
+    def register(handler):
+        for target in targets:
+            assert target not in HANDLERS, f"{target} is registered twice"
+            HANDLERS[target], SYMBOLIC[target] = handler, frozenset(symbolic.split())
+        return handler
+
+    return register
+
+
+def _bind(node: Node, values) -> dict[str, object]:
+    def plain(x):
+        if isinstance(x, Atom):
+            return values[x.text] if x.kind == "node" else Symbolic(x.text) if x.kind == "size" else x.text
+        return [plain(v) for v in x] if isinstance(x, tuple) else x
+
+    if node.target == GETITEM:
+        return {"self": plain(node.args[0]), "position": node.args[1]}
+    schema = operation(node.target)._schema.arguments
+    bound = {a.name: a.default_value if a.has_default_value() else None for a in schema}
+    bound |= {a.name: plain(x) for a, x in zip(schema, node.args, strict=False)}
+    return bound | {k: plain(x) for k, x in node.kwargs}
+
+
+def kind_of(dtype: str) -> str:
+    """The dtype of the terms of a tensor: integers are all computed as int64."""
+    return "int64" if dtype in INTEGERS else dtype
+
+
+def compute_dtype(dtype: str) -> str:
+    """Where arithmetic on tensors of this dtype happens."""
+    return "float32" if dtype in HALVES else kind_of(dtype)
+
+
+def operand_dtype(dtype: str) -> str:
+    """What operands of arithmetic on such tensors become: a number beside a tensor of uint8 comes round as one."""
+    return "float32" if dtype in HALVES else dtype
+
+
+def same_size(a: Size, b: Size) -> bool:
+    """Known to be equal; unknown is False."""
+    return a == b or product((a,)) == product((b,))
+
+
+def spread(value: Value, index: Index, shape: Sequence[Size]) -> Index:
+    """The index into a value that is broadcast to the shape which `index` is for."""
+    kept = index[len(index) - len(value.shape) :]
+    sizes = tuple(shape)[len(index) - len(value.shape) :]
+    return tuple(const(0) if own == 1 != size else i for own, size, i in zip(value.shape, sizes, kept, strict=True))
+
+
+def literal(x: float, dtype: str) -> Term:
+    """A Python scalar as it enters arithmetic in the dtype, infinite beyond its range."""
+    if dtype == "bool":
+        return const(bool(x))
+    return const(int(x)) if dtype == "int64" else const(infinite_beyond(x, dtype).item())
+
+
+def stored_literal(x: float, dtype: str) -> Term:
+    """A Python scalar as an element of a tensor of the dtype, rounded as storing it rounds."""
+    return literal(torch.tensor(x, dtype=getattr(torch, dtype)).item() if dtype in HALVES else x, kind_of(dtype))
+
+
+def require_fit(call: Call, *numbers) -> None:
+    """Raises where eager does: numbers are stored in the result's dtype, and a finite one lies beyond its range."""
+    dtype = getattr(torch, call.meta.dtype)
+    known = [n for n in numbers if isinstance(n, int | float) and dtype.is_floating_point and math.isfinite(n)]
+    if any(abs(n) > torch.finfo(dtype).max for n in known):
+        raise call.refuse(f"with a number beyond {call.meta.dtype} raises")
+
+
+def is_literal(x: Term) -> bool:
+    return x.op == "const"
+
+
+def _is_choice(x: Term) -> bool:
+    return x.op == "where" and is_literal(x.args[1]) and is_literal(x.args[2])
+
+
+def distribute(function: Callable[..., Term], *args: Term) -> Term | None:
+    """f(where(p, a, b), c) = where(p, f(a, c), f(b, c)) for literals a, b, c; None if it is not that."""
+    choices = [k for k, a in enumerate(args) if _is_choice(a)]
+    if len(choices) != 1 or not all(is_literal(a) for k, a in enumerate(args) if k not in choices):
+        return None
+    (k,) = choices
+    branches = [function(*args[:k], branch, *args[k + 1 :]) for branch in args[k].args[1:]]
+    return choose(args[k].args[0], *branches)
+
+
+def apply(op: str, *args: Term) -> Term:
+    """An operation on terms of one dtype, computed if the operands are literals or choices between literals."""
+    if args and all(map(is_literal, args)) and (found := _fold(op, args)) is not None:
+        return found
+    chosen = tuple(map(_as_choice, args)) if op in ("add", "sub", "mul") and any(map(is_literal, args)) else args
+    found = distribute(lambda *branch: apply(op, *branch), *chosen)
+    return simplify_node(make(op, args), args) if found is None else found
+
+
+def _as_choice(x: Term) -> Term:
+    """A predicate that counts as a number: of masks made as (1 - kept) · number, the number and 0 are left."""
+    counts = x.op == "cast" and x.args[0].dtype == "bool" and x.dtype in FLOATING
+    return make("where", (x.args[0], literal(1, x.dtype), literal(0, x.dtype))) if counts else x
+
+
+def _fold(op: str, args: tuple[Term, ...]) -> Term | None:
+    with np.errstate(all="ignore"):
+        try:
+            value = np.asarray(OPS[op].meaning(*(a.attrs[0] for a in args))).item()
+        except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+            return None
+    return None if isinstance(value, float) and math.isnan(value) else const(value)
+
+
+def choose(condition: Term, yes: Term, no: Term) -> Term:
+    """where(condition, yes, no) with the literal branch last, of two literals the smaller one."""
+    if is_literal(condition):
+        chosen = yes if condition.attrs[0] else no
+        return chosen if yes.dtype == no.dtype or not is_literal(chosen) else make("where", (condition, yes, no))
+    if yes is no:
+        return yes
+    if yes.dtype == no.dtype == "bool" and is_literal(yes) and is_literal(no):
+        return condition if yes.attrs[0] else negate(condition)
+    if yes.dtype == no.dtype == "bool" and is_literal(no):
+        return apply("or", negate(condition), yes) if no.attrs[0] else apply("and", condition, yes)
+    if yes.op == "where" and is_literal(no) and yes.args[2] is no:
+        return choose(apply("and", condition, yes.args[0]), yes.args[1], no)
+    turn = is_literal(yes) and (not is_literal(no) or yes.attrs[0] < no.attrs[0])
+    return make("where", (negate(condition), no, yes)) if turn else make("where", (condition, yes, no))
+
+
+def wrapped(x: Term, dtype: str) -> Term:
+    """An integer as a tensor of the dtype holds it: what does not fit, or may not, comes round from the other end."""
+    if dtype not in INTEGER_RANGES:
+        return x
+    least, largest = INTEGER_RANGES[dtype]
+    if is_literal(x):
+        return const((x.attrs[0] - least) % (largest - least + 1) + least)
+    if (found := distribute(lambda branch: wrapped(branch, dtype), x)) is not None:
+        return found
+    low, high = bounds(x, {n: (0, LONGEST) for n in subterms(x) if _is_named(n)})
+    fits = low is not None and high is not None and least <= low and high <= largest
+    return x if fits else cast(cast(x, dtype), "int64")
+
+
+def _is_named(x: Term) -> bool:
+    """A size, or a coordinate below one, that is known by name only."""
+    return x.op == "size" or (x.op == "iota" and not isinstance(x.attrs[0].size, int))
+
+
+def stored(x: Term, dtype: str) -> Term:
+    """A result of arithmetic as an element of the dtype. Sums of int32 that may be anything are taken to fit: they are
+    positions, and limits of loops are found in sums alone."""
+    x = convert(x, kind_of(dtype))
+    return x if dtype == "int32" and None in bounds(x) and _is_sum(x) else wrapped(x, dtype)
+
+
+def _is_sum(x: Term) -> bool:
+    return all(abs(c) == 1 and atom.op not in ("mul", "pow") for atom, c in affine(x)[0].items())
+
+
+def convert(x: Term, dtype: str) -> Term:
+    """x as a term of the dtype, wrapped to a narrow integer's; literals and weak terms adapt without a cast."""
+    if dtype in INTEGER_RANGES:
+        whole = convert(x, "int64")
+        return whole if dtype == "int32" and x.dtype != "int64" else wrapped(whole, dtype)
+    if x.dtype == dtype:
+        return x
+    if is_literal(x):
+        value = x.attrs[0]
+        return const(value != 0) if dtype == "bool" else literal(value, dtype)
+    found = distribute(lambda branch: convert(branch, dtype), x)
+    weak = x.dtype == "float" and dtype in FLOATING
+    return found or (x if weak else cast(x, dtype))
+
+
+def element(value: Value, index: Index, dtype: str | None = None) -> Term:
+    """An element ready for arithmetic in the dtype (default: where its own dtype computes)."""
+    return convert(value.at(index), dtype or compute_dtype(value.meta.dtype))

@@ -1,0 +1,115 @@
+"""From a Program to one Term: every value is pulled at the output's index, so views vanish into index terms.
+
+Invariant: the term's value at the output dims is the program's output, as the operations' definitions say. Raises
+Refusal, with the user's line, for what has no meaning here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..egraph.terms.index_conditional import simplify_under_conditions
+from ..egraph.terms.index_simplify import simplify_index
+from ..egraph.terms.ops import cast, iota, load
+from ..egraph.terms.term import Dim, Tensor, Term
+from ..errors import Refusal
+from ..graph.program import Input, Program
+from ..lowering.plan.records import Store
+from . import concatenation
+from .dim_names import named_alike
+from .index_bounds import Within
+from .registry import FLOATING, HANDLERS, Call, Value, convert, kind_of
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A region as algebra: each result's term over the dims of its axes; `inputs` as in the program. required: of sizes
+    that a call has, or eager raises."""
+
+    results: tuple[Store, ...]
+    inputs: tuple[Tensor, ...]
+    required: tuple[Within, ...] = ()
+
+    @property
+    def term(self) -> Term:
+        """The first result's."""
+        return self.results[0].term
+
+    @property
+    def output(self) -> Tensor:
+        """The first result's."""
+        return self.results[0].output
+
+    @property
+    def order(self) -> tuple[Dim, ...]:
+        """The first result's."""
+        return self.results[0].order
+
+
+def translate(program: Program) -> Captured:
+    """The region's mathematics. Raises Refusal for an operation or a shape that is not understood."""
+    _refuse_mixed_devices(program)
+    inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
+    required: list[Within] = []
+    values = _values(program, inputs, required)
+    results = [_result(values[name], number, program) for number, name in enumerate(program.outputs)]
+    return Captured(tuple(named_alike(results)), inputs, tuple(required))
+
+
+def pulled(program: Program) -> list[Term]:
+    """An element of each result of any dtype, by coordinates. Raises Refusal as `translate` does."""
+    inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
+    found = [_values(program, inputs, [])[name] for name in program.outputs]
+    values = [value for one in found for value in (one if isinstance(one, list) else [one])]
+    return [v.at(tuple(iota(Dim(f"{axis}", size)) for axis, size in enumerate(v.shape))) for v in values]
+
+
+def _values(program: Program, inputs: tuple[Tensor, ...], required: list[Within]) -> dict[str, Value | list[Value]]:
+    values: dict[str, Value | list[Value]] = {
+        i.name: _loaded(i, t) for i, t in zip(program.inputs, inputs, strict=True)
+    }
+    for node in program.nodes:
+        handler = HANDLERS.get(node.target)
+        if handler is None:
+            raise Refusal(f"{node.target} is not supported", node.where, "operation")
+        call = Call(node, values)
+        values[node.name] = handler(call)
+        required += call.required
+    return values
+
+
+def _result(value: Value, number: int, program: Program) -> Store:
+    meta = value.meta
+    if meta.dtype not in FLOATING:
+        raise Refusal(f"the region's result is {meta.dtype}, not floating", _where(program), "dtype")
+    name = _free(f"output{number or ''}", {i.name for i in program.inputs})
+    order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
+    pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), kind_of(meta.dtype)))
+    pulled = concatenation.in_pieces(simplify_under_conditions(pulled))
+    return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with a line behind it for each input that has it."""
+    return _free(f"{name}_", taken) if name in taken else name
+
+
+def _where(program: Program) -> str:
+    return program.nodes[-1].where if program.nodes else ""
+
+
+def _loaded(entry: Input, tensor: Tensor) -> Value:
+    """Reading an input. Integers are computed as int64, so that coordinates and data meet in one dtype, and wrapped
+    where a narrower one does not hold the result (registry.py)."""
+
+    def pull(index):
+        found = load(tensor, *index)
+        return found if found.dtype == kind_of(entry.meta.dtype) else cast(found, kind_of(entry.meta.dtype))
+
+    return Value(entry.meta, pull)
+
+
+def _refuse_mixed_devices(program: Program) -> None:
+    devices = sorted({i.meta.device for i in program.inputs})
+    if len(devices) > 1:
+        raise Refusal(f"inputs on different devices: {', '.join(devices)}", _where(program), "device")

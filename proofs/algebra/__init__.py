@@ -1,0 +1,1 @@
+"""Exact arithmetic: polynomials, linear inequalities, floor division."""

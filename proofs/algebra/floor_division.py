@@ -1,0 +1,62 @@
+"""floor of a quotient, as far as three laws carry: they decide floor division and remainder in index arithmetic.
+
+floor(n + x) = n + floor(x) for integers n; floor((n + floor(x)) / m) = floor((n + x) / m) for positive integers m; and
+floor(x) = 0 for 0 ≤ x < 1. What is left is an integer of its own.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor as floor_of_number
+
+from .polynomial import ONE, Monomial, Polynomial, Quotient, add, atom, data_of, join, multiply, number, quotient
+
+INTEGERS = ("integer", "floor")
+
+
+def floor(q: Quotient, o) -> Quotient:
+    """The largest integer not above q; `o` knows signs."""
+    if q.under != ONE:
+        return _atom(q)
+    whole, rest = _split(_without_inner(q.over, o))
+    fraction = Quotient(rest, ONE)
+    if rest and not (o.implied(fraction) in (0, 1) and o.implied(number(1) - fraction) == 1):
+        whole = add(whole, _atom(fraction).over)
+    return Quotient(whole, ONE)
+
+
+def _atom(q: Quotient) -> Quotient:
+    return Quotient({((atom("floor", *q.key), Fraction(1)),): Fraction(1)}, ONE)
+
+
+def _split(p: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """The part that is an integer whatever its variables, and the rest; constants are cut at their own floor."""
+    whole = {m: c for m, c in p.items() if m and _is_integer(m) and c.denominator == 1}
+    rest = {m: c for m, c in p.items() if m not in whole}
+    constant = Fraction(floor_of_number(rest.get((), 0)))
+    if constant:
+        whole[()] = constant
+        rest = add(rest, {(): constant}, -1)
+    return whole, rest
+
+
+def _is_integer(m: Monomial) -> bool:
+    return all(data_of(a)[0] in INTEGERS and e > 0 and e.denominator == 1 for a, e in m)
+
+
+def _without_inner(p: Polynomial, o) -> Polynomial:
+    """(n + floor(x)) / m with floor(x) replaced by x, if p has this form for a positive integer m."""
+    for monomial, c in p.items():
+        for place, power in monomial:
+            if data_of(place)[0] != "floor" or power != 1:
+                continue
+            share = {join(monomial, ((place, Fraction(1)),), -1): c}  # 1 / m
+            divisor = quotient(ONE, share).over
+            ((one, d),) = divisor.items()
+            rest = multiply(add(p, {monomial: c}, -1), divisor)
+            positive = d > 0 and d.denominator == 1 and _is_integer(one) and o.implied(Quotient(divisor, ONE)) == 1
+            if positive and all(_is_integer(m) and e.denominator == 1 for m, e in rest.items()):
+                over, under = data_of(place)[1:]
+                inner = multiply(dict(over), share)
+                return add(add(p, {monomial: c}, -1), inner) if dict(under) == ONE else p
+    return p

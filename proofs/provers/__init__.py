@@ -1,0 +1,1 @@
+"""Provers: each decides one kind of question about a rule."""

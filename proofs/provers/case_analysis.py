@@ -1,0 +1,360 @@
+"""Are two scalar terms equal for all values? Decided exactly, by going through every case of what the meanings ask.
+
+A case fixes the kind of every variable (a real, ±∞, undefined) and the sign of every real that matters; in each both
+sides are quotients of polynomials and are compared exactly. "Yes" is a proof over the extended reals; "no" means only
+that some case did not come out equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from time import perf_counter
+
+from ...egraph.terms.term import FLOATS, Term, subterms
+from ..algebra.linear_inequalities import feasible
+from ..algebra.polynomial import (  # fmt: skip
+    ONE,
+    Monomial,
+    Polynomial,
+    Quotient,
+    Undecided,
+    add,
+    data_of,
+    equal,
+    frozen,
+    is_positive,
+    join,
+    logarithm,
+    of_atom,
+    square,
+    substituted,
+)
+from .extended_reals import (  # fmt: skip
+    ABSENT,
+    ANY_PAIR,
+    COMPARISONS,
+    EVERY,
+    MEANINGS,
+    NEG,
+    PAIR_OF_REALS,
+    REAL,
+    UNDEFINED,
+    kind_of,
+    literal,
+    opaque,
+    same,
+)
+
+MOST_CASES = 20_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """forward: where the left side is defined, the right side equals it. backward: the other way round."""
+
+    forward: bool
+    backward: bool
+    cases: int
+    why: str = ""
+
+    @property
+    def both(self) -> bool:
+        return self.forward and self.backward
+
+
+@dataclass
+class Facts:
+    """What is known of the variables: the kinds each may have, and signs of reals (name: 1, or 0 for "not zero")."""
+
+    kinds: Callable[[str], tuple]
+    signs: Mapping[str, int] = field(default_factory=dict)
+    real_casts: frozenset = frozenset()  # dtypes, or their variables, for which a cast changes no real
+    assumed: tuple[Term, ...] = ()  # conditions that hold
+    casts_round: bool = False  # a cast to those is any increasing function that keeps ±∞, instead
+    own_casts: frozenset = frozenset()  # (variable, dtype): it has the dtype, or is a literal within its range
+    literals: frozenset = frozenset()  # variables for literals: a cast may make them infinite
+
+
+class _Path:
+    """One case: the decisions taken, the signs they fix, and what follows by substitution."""
+
+    def __init__(self, prefix: list[int], facts: Facts):
+        self.prefix, self.facts, self.peeking = prefix, facts, False
+        self.taken: list[tuple[int, int]] = []  # which option of how many
+        self.known: dict[tuple, object] = {}
+        self.signs: list[tuple[Polynomial, int]] = []
+        self.solved: list[dict[int, Quotient]] = []
+
+    def choose(self, question: tuple, options: tuple):
+        if question not in self.known:
+            self.known[question] = options[self._next(len(options))]
+        return self.known[question]
+
+    def _next(self, count: int) -> int:
+        place = len(self.taken)
+        picked = self.prefix[place] if place < len(self.prefix) else 0
+        self.taken.append((picked, count))
+        return picked
+
+    def sign(self, q: Quotient) -> int:
+        for values in self.solved:
+            q = substituted(q, values)
+        return self._sign(q.over) * (1 if q.under == ONE else self._sign(q.under))
+
+    def implied(self, q: Quotient) -> int | None:
+        """The sign of a real if the decisions taken leave one only; takes none."""
+        self.peeking = True
+        try:
+            return self.sign(q)
+        except _Open:
+            return None
+        finally:
+            self.peeking = False
+
+    def _sign(self, p: Polynomial) -> int:
+        if not p:
+            return 0
+        common, rest = _content(p)
+        sign = 1
+        for place, power in common:
+            if not is_positive(place):
+                own = self._decided({((place, Fraction(1)),): Fraction(1)})
+                sign *= own if power % 2 else own * own
+        return sign * self._sign_of_rest(rest) if sign else 0
+
+    def _sign_of_rest(self, p: Polynomial) -> int:
+        signs = {1 if c > 0 else -1 for c in p.values()}
+        if len(signs) == 1 and all(_not_negative(m) for m in p) and any(_positive(m) for m in p):
+            return signs.pop()
+        if len(p) == 2:
+            (m, c), (n, d) = sorted(p.items(), key=lambda item: -item[1])
+            up, down = logarithm(m), logarithm(n)
+            if c == -d and up is not None and down is not None:
+                return self._sign(add(up, down, -1))  # exp is increasing
+            if c == -d and (arguments := _rounded(m, n)):
+                return self._sign_of_rounded(p, self.sign(arguments[0] - arguments[1]))
+        if len(p) > 2 and (found := square(p)):
+            return (1 if found[0] > 0 else -1) * self._sign(found[1]) ** 2
+        return self._decided(p)
+
+    def _sign_of_rounded(self, p: Polynomial, sign: int) -> int:
+        """Rounding is increasing: it keeps the sign of a difference, or makes it nothing."""
+        kept = sign and self.choose(("rounding", frozenset(p)), (True, False))
+        if not kept:
+            self._solve(p)
+        return sign if kept else 0
+
+    def _decided(self, p: Polynomial) -> int:
+        """The sign of a polynomial that nothing simpler gives: every feasible one is a case."""
+        leading = p[min(p)]
+        p, flip = {m: c / abs(leading) for m, c in p.items()}, 1
+        if leading < 0:
+            p, flip = {m: -c for m, c in p.items()}, -1
+        question = ("sign", frozen(p))
+        if question not in self.known:
+            options = [s for s in self._given(p) if feasible([*self.signs, (p, s)])]
+            if not options:
+                raise _Impossible
+            if self.peeking and len(options) > 1:
+                raise _Open
+            if self.peeking:
+                return flip * options[0]
+            sign = options[self._next(len(options))]
+            self.known[question] = sign
+            self.signs.append((p, sign))
+            if sign == 0:
+                self._solve(p)
+        return flip * self.known[question]
+
+    def _given(self, p: Polynomial) -> tuple[int, ...]:
+        """The signs that a fact leaves to a variable."""
+        (monomial, *others) = p
+        if not others and len(monomial) == 1 and data_of(monomial[0][0])[0] in ("var", "integer"):
+            fact = self.facts.signs.get(data_of(monomial[0][0])[1])
+            return {1: (1,), 0: (1, -1), None: (1, 0, -1)}[fact]
+        return (1, 0, -1)
+
+    def _solve(self, p: Polynomial) -> None:
+        """p = 0 as a substitution for a variable in which it is linear, if there is one."""
+        q = Quotient(p, ONE)
+        for values in self.solved:
+            q = substituted(q, values)
+        occurring = [a for m in q.over for a in _atoms_within(m)]
+        for monomial, c in q.over.items():
+            if len(monomial) == 1 and monomial[0][1] == 1 and occurring.count(monomial[0][0]) == 1:
+                rest = {m: -d / c for m, d in q.over.items() if m != monomial}
+                self.solved.append({monomial[0][0]: Quotient(rest, ONE)})
+                return
+
+    def equal(self, a: Quotient, b: Quotient) -> bool:
+        for values in self.solved:
+            a, b = substituted(a, values), substituted(b, values)
+        return equal(a, b)
+
+
+class _Impossible(Exception):
+    """The case cannot occur."""
+
+
+class _Open(Exception):
+    """The decisions taken so far do not fix a sign."""
+
+
+def _content(p: Polynomial) -> tuple[Monomial, Polynomial]:
+    """The largest monomial that divides the polynomial, negative powers included, and what it leaves."""
+    first, *others = p
+    common = dict(first)
+    for m in others:
+        powers = dict(m)
+        common = {a: min(common.get(a, Fraction(0)), powers.get(a, Fraction(0))) for a in {*common, *powers}}
+    shared = tuple(sorted((a, e) for a, e in common.items() if e))
+    return shared, {join(m, shared, -1): c for m, c in p.items()}
+
+
+def _rounded(m: Monomial, n: Monomial) -> list[Quotient] | None:
+    """What two monomials are the roundings of, if both are, to one dtype."""
+    if [e for _, e in (*m, *n)] != [1, 1]:
+        return None
+    kinds = [data_of(place) for place, _ in (*m, *n)]
+    if any(kind[0] != "rounded" or kind[1] != kinds[0][1] for kind in kinds):
+        return None
+    return [Quotient(dict(over), dict(under)) for _, _, over, under in kinds]
+
+
+def _positive(m: Monomial) -> bool:
+    return all(is_positive(a) for a, _ in m)
+
+
+def _not_negative(m: Monomial) -> bool:
+    return all(is_positive(a) or e % 2 == 0 for a, e in m)
+
+
+def _atoms_within(m: Monomial) -> list[int]:
+    """Every atom of a monomial, those under exponents and in arguments included (opaque ones count twice)."""
+    found = []
+    for place, _ in m:
+        kind = data_of(place)
+        found.append(place)
+        if kind[0] == "exp":
+            found += _atoms_within(kind[1])
+    return found
+
+
+class Evaluator:
+    """The value of terms along one path."""
+
+    def __init__(self, path: _Path):
+        self.path, self.done = path, {}
+
+    def value(self, root: Term):
+        for node in subterms(root):
+            if node not in self.done:
+                self.done[node] = self._value(node, [self.done[a] for a in node.args])
+        return self.done[root]
+
+    def _value(self, node: Term, args: list):
+        if node.op == "var":
+            return self._variable(*node.attrs)
+        if node.op == "const":
+            return literal(node.attrs[0])
+        if node.op == "cast":
+            return self._cast(node, args[0])
+        if node.op == "reduce":
+            raise Undecided("a reduction, whose value is no function of one element")
+        if node.op in COMPARISONS and UNDEFINED in args:
+            return self.path.choose(("undefined truth", node), (True, False))  # NaN and 1/0 compare each in its way
+        if node.op in MEANINGS:
+            return MEANINGS[node.op](*args, self.path)
+        return opaque(f"{node.op} {node.attrs}", args, self.path)
+
+    def _variable(self, name: str, dtype: str):
+        kinds = (True, False) if dtype == "bool" else self.path.facts.kinds(name)
+        kind = self.path.choose(("variable", name), kinds)
+        if kind in (PAIR_OF_REALS, ABSENT, ANY_PAIR):
+            return self._state(name, kind)
+        return of_atom("integer" if dtype == "int64" else "var", name) if kind == REAL else kind
+
+    def _state(self, name: str, kind: str) -> tuple:
+        """A rescaled state: its scale and its mantissa; an absent one has the scale -∞ and no mantissa."""
+        parts = f"{name} scale", f"{name} mantissa"
+        if kind == ABSENT:
+            return NEG, UNDEFINED
+        if kind == PAIR_OF_REALS:
+            return tuple(of_atom("var", part) for part in parts)
+        kinds = [self.path.choose(("variable", part), EVERY) for part in parts]
+        return tuple(of_atom("var", part) if kind == REAL else kind for part, kind in zip(parts, kinds))
+
+    def _cast(self, node: Term, value):
+        """Over the reals a float dtype changes nothing, or rounds; of literals, and to others, an unknown function."""
+        dtype, operand = node.attrs[0], node.args[0]
+        known = dtype in FLOATS or dtype in self.path.facts.real_casts
+        if (operand, dtype) in self.path.facts.own_casts:
+            return value
+        if known and not isinstance(value, bool) and operand not in self.path.facts.literals:
+            rounds = self.path.facts.casts_round and isinstance(value, Quotient)
+            return of_atom("rounded", str(dtype), *value.key) if rounds else value
+        if operand.op == "cast" and operand.attrs[0] == dtype:
+            return value
+        return opaque(f"cast {dtype}", [value], self.path)
+
+
+def compare(left: Term, right: Term, facts: Facts, deadline: float = float("inf")) -> Outcome:
+    """Goes through all cases of two terms without reductions. Raises nothing: what it cannot decide is no proof."""
+    forward = backward = True
+    why, cases = "", 0
+
+    def look(path: _Path, evaluator: Evaluator) -> bool:
+        nonlocal forward, backward, why
+        if any(evaluator.value(condition) is not True for condition in facts.assumed):
+            raise _Impossible
+        a, b = evaluator.value(left), evaluator.value(right)
+        if not same(a, b, path.equal):
+            forward &= a == UNDEFINED
+            backward &= b == UNDEFINED
+            why = why or "the sides differ, or could not be seen to be equal, in some case"
+        return forward or backward
+
+    try:
+        cases = _walk(look, facts, deadline)
+    except Undecided as error:
+        return Outcome(False, False, cases, str(error))
+    return Outcome(forward, backward, cases, "" if forward and backward else why)
+
+
+def values_of(root: Term, facts: Facts, deadline: float = float("inf")) -> set | None:
+    """The kinds of value that a term takes; None if that is not decided."""
+    found = set()
+
+    def look(path: _Path, evaluator: Evaluator) -> bool:
+        found.add(kind_of(evaluator.value(root)))
+        return True
+
+    try:
+        _walk(look, facts, deadline)
+    except Undecided:
+        return None
+    return found
+
+
+def _walk(look: Callable[[_Path, Evaluator], bool], facts: Facts, deadline: float) -> int:
+    """Shows every case to `look` until it has seen enough; how many there were. Raises Undecided if too many."""
+    waiting: list[list[int]] = [[]]
+    cases = 0
+    while waiting:
+        prefix = waiting.pop()
+        path = _Path(prefix, facts)
+        cases += 1
+        try:
+            enough = not look(path, Evaluator(path))
+        except _Impossible:
+            enough = False
+        if enough:
+            break
+        if cases > MOST_CASES or perf_counter() > deadline:
+            raise Undecided(f"more than {cases} cases, or no time left")
+        taken = [picked for picked, _ in path.taken]
+        for place in range(len(prefix), len(path.taken)):
+            waiting += [[*taken[:place], other] for other in range(1, path.taken[place][1])]
+    return cases

@@ -1,0 +1,61 @@
+"""Does the right side of a rule have the dtype of the left, whatever the variables' dtypes? Tried for each of them.
+
+A finite question: a variable has one of a few dtypes, or is a literal. What the left side cannot be typed with is no
+instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import inf
+from time import perf_counter
+
+from ...egraph.rewrite.match import holds, instantiate
+from ...egraph.rewrite.rule import Rule, variables_of
+from ...egraph.sampling.compare_sides import ill_typed
+from ...egraph.terms.ops import const, load, scaled
+from ...egraph.terms.term import Dim, Tensor, Term, TermError, reduces, subterms
+
+DTYPES = ("float32", "bfloat16", "int64", "bool")
+DECIDED_BY_DTYPE = ("has_dtype", "float_dtype", "integer", "within")
+LITERAL = ("constant", "positive", "nonzero")
+
+
+def complaint(rule: Rule, deadline: float = inf) -> str:
+    """The first choice of dtypes for which the sides do not agree, or that there was no time left; else nothing."""
+    for binding in _bindings(rule):
+        if perf_counter() > deadline:
+            return "too many choices of dtypes for its variables"
+        try:
+            left = instantiate(rule.left, binding)
+        except TermError:
+            continue
+        if all(holds(g, binding) for g in rule.guards if g.kind in DECIDED_BY_DTYPE):
+            try:
+                right = instantiate(rule.right, binding)
+            except TermError as error:
+                right = error
+            if why := ill_typed(left, right):
+                return why
+    return ""
+
+
+def _bindings(rule: Rule) -> Iterator[dict[str, object]]:
+    """Every choice: scalars of every dtype for variables, numbers for literals, dtypes for variables of dtypes."""
+    literal = {g.operands[0] for g in rule.guards if g.kind in LITERAL}
+    pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
+    dims = {name: Dim(name.removeprefix("dim "), 2) for name in variables_of(rule.left) if name.startswith("dim ")}
+    paired = any(r.attrs[0] == "rescaled" for r in reduces(rule.left))
+    choices = {name: _values(node, node in literal, paired) for name, node in pattern.items()}
+    choices |= {name: DTYPES for name, kind in rule.variables if kind == "dtype"}
+    for chosen in product(*choices.values()):
+        yield {**dims, **dict(zip(choices, chosen))}
+
+
+def _values(node: Term, literal: bool, paired: bool) -> tuple:
+    name, dtype = node.attrs
+    if literal:
+        return (const(2),) if dtype == "int64" else (const(2.0), const(2))
+    scalars = tuple(load(Tensor(name, d)) for d in (DTYPES if dtype == "any" else (dtype,)))
+    return (*scalars, scaled(scalars[0], scalars[0])) if paired and dtype == "any" else scalars

@@ -1,0 +1,222 @@
+"""Exact random checks of whole programs: numbers of a finite field instead of reals, so nothing is rounded.
+
+Exponents live in Z_q, all else in Z_p with q a divisor of p - 1, and exp is a homomorphism from one to the other. A
+maximum is the largest by a random order: what holds here does not depend on which score is the largest. Rescaled sums
+are folded in several blocks that are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from random import Random
+
+import numpy as np
+
+from ...egraph.terms.ops import OPS
+from ...egraph.terms.term import FLOATS, Dim, Term, all_dims, subterms
+
+Q = 1_000_000_007
+P = 44_000_000_309  # 44 · Q + 1, a prime, as Q is
+GENERATOR = pow(2, 44, P)  # of order Q
+ABSENT = None  # the exponent of an element that is not there
+EXPONENT, BASE, OTHER = Q, P, 0
+
+
+class NotApplicable(Exception):
+    """The term uses an operation, or a tensor in two roles, that finite fields have no meaning for."""
+
+
+def moduli(root: Term) -> dict[Term, int]:
+    """The field of every subterm: exponents are what is exponentiated or is a scale, found from the root down."""
+    found: dict[Term, int] = {root: BASE}
+    for node in reversed(list(subterms(root))):
+        mine = found[node]
+        for place, argument in enumerate(node.args):
+            field = _field_of_argument(node, place, mine)
+            if found.setdefault(argument, field) != field and argument.op != "const":
+                raise NotApplicable(f"{argument} is an exponent here and a number there")
+    return found
+
+
+def _field_of_argument(node: Term, place: int, mine: int) -> int:
+    match node.op:
+        case "exp" | "scale":
+            return EXPONENT
+        case "scaled":
+            return EXPONENT if place == 0 else BASE
+        case "where" if place == 0:
+            return OTHER
+        case "eq" if any(a.op == "const" and a.attrs[0] == float("-inf") for a in node.args):
+            return EXPONENT  # is it absent?
+        case "load":
+            return OTHER
+    return mine
+
+
+class Field:
+    """One random order of exponents, and random values for tensors as they are asked for."""
+
+    def __init__(self, seed: int = 0):
+        self.random = Random(seed)
+        self.ranks: dict[int, float] = {}
+        self.tensors: dict[str, np.ndarray] = {}
+
+    def value(self, root: Term, sizes: Mapping[str, int] | None = None) -> np.ndarray:
+        """The term's values as integers of the field, one axis per dim of `all_dims`, size 1 where it is constant.
+
+        Raises NotApplicable for what has no meaning in finite fields.
+        """
+        order, fields = all_dims(root), moduli(root)
+        lengths = {d: d.size if isinstance(d.size, int) else (sizes or {})[d.size] for d in order}
+        done: dict[Term, object] = {}
+        for node in subterms(root):
+            args = [done[a] for a in node.args]
+            for place, a in enumerate(node.args):  # a literal is a number of the field that asks for it
+                if a.op == "const":
+                    args[place] = _literal(a.attrs[0], _field_of_argument(node, place, fields[node]))
+            done[node] = self._node(node, args, fields[node], order, lengths)
+        return done[root]
+
+    def _node(self, node: Term, args, modulus: int, order: list[Dim], lengths):
+        match node.op:
+            case "const":
+                return _literal(node.attrs[0], modulus)
+            case "iota":
+                shape = [lengths[d] if d == node.attrs[0] else 1 for d in order]
+                return np.arange(lengths[node.attrs[0]]).reshape(shape)
+            case "load":
+                return self._tensor(node.attrs[0], modulus, lengths)[tuple(np.broadcast_arrays(*args))]
+            case "cast" if node.attrs[0] in FLOATS and node.args[0].dtype in FLOATS:
+                return args[0]
+            case "reduce":
+                return self._fold(node.attrs[0], args[0], modulus, order.index(node.attrs[1]), lengths[node.attrs[1]])
+            case "scaled":
+                return tuple(args)
+            case "scale" | "mantissa":
+                return args[0][node.op == "mantissa"]
+        if modulus == OTHER or node.op == "where":
+            if OPS[node.op].meaning is None:
+                raise NotApplicable(node.op)
+            found = OPS[node.op].meaning(*args)
+            return found.astype(bool) if node.op == "eq" else found
+        if node.op in ("maximum",):
+            return np.vectorize(self._larger, otypes=[object])(*args)
+        if node.op not in _ARITHMETIC:
+            raise NotApplicable(f"{node.op} has no meaning in a finite field")
+        return np.vectorize(lambda *xs: _ARITHMETIC[node.op](modulus, *xs), otypes=[object])(*args)
+
+    def _tensor(self, tensor, modulus: int, lengths) -> np.ndarray:
+        if tensor.name not in self.tensors:
+            sizes = {d.size: n for d, n in lengths.items()}
+            shape = tuple(s if isinstance(s, int) else sizes[s] for s in tensor.shape)
+            limit = 2 if tensor.dtype == "bool" else modulus or min(shape, default=1)
+            drawn = [self.random.randrange(limit) for _ in range(int(np.prod(shape)))]
+            kind = bool if tensor.dtype == "bool" else object if modulus else int
+            self.tensors[tensor.name] = np.array(drawn, dtype=kind).reshape(shape)
+        return self.tensors[tensor.name]
+
+    def _larger(self, a, b):
+        """The larger of two exponents by a random order; an absent one is the least."""
+        if a is ABSENT or b is ABSENT:
+            return b if a is ABSENT else a
+        for x in (a, b):
+            self.ranks.setdefault(x, self.random.random())
+        return a if self.ranks[a] >= self.ranks[b] else b
+
+    def _fold(self, monoid: str, value, modulus: int, axis: int, size: int):
+        if monoid == "rescaled":
+            return self._fold_rescaled(value, axis, size)
+        operation = {"sum": lambda a, b: (a + b) % modulus, "prod": lambda a, b: a * b % modulus, "max": self._larger}
+        if monoid not in operation:
+            raise NotApplicable(f"a reduction by {monoid}")
+        parts = _slices(value, axis, size)
+        total = parts[0]
+        for part in parts[1:]:
+            total = np.vectorize(operation[monoid], otypes=[object])(total, part)
+        return total
+
+    def _fold_rescaled(self, state, axis: int, size: int):
+        """Streams two blocks or more, each on its own, and merges what they leave."""
+        pairs = list(zip(*(_slices(part, axis, size) for part in np.broadcast_arrays(*state))))
+        cut = self.random.randrange(1, size) if size > 1 else 1
+        total = None
+        for block in (pairs[:cut], pairs[cut:]):
+            partial = None
+            for pair in block:
+                partial = pair if partial is None else self._merged(partial, pair)
+            total = partial if total is None else total if partial is None else self._merged(total, partial)
+        return total
+
+    def _merged(self, left, right):
+        def merge(m, a, n, b):
+            if m is ABSENT or n is ABSENT:
+                return (n, b) if m is ABSENT else (m, a)
+            top = self._larger(m, n)
+            return top, (a * _exp(m - top) + b * _exp(n - top)) % P
+
+        return np.vectorize(merge, otypes=[object, object])(*left, *right)
+
+
+def _slices(value, axis: int, size: int) -> list[np.ndarray]:
+    shape = list(np.shape(value))
+    shape[axis] = size
+    return np.split(np.broadcast_to(value, shape), size, axis=axis)
+
+
+def _literal(value, modulus: int) -> np.ndarray:
+    """A rational literal in a field, as an array of one element; -∞ is absent."""
+    if isinstance(value, bool) or modulus == OTHER:
+        return np.array(value)
+    if value == float("-inf"):
+        return np.array(ABSENT, dtype=object)
+    if value != value or value == float("inf"):
+        raise NotApplicable(f"the literal {value}")
+    exact = Fraction(value)
+    return np.array(exact.numerator * pow(exact.denominator, -1, modulus) % modulus, dtype=object)
+
+
+def _exp(exponent: int | None) -> int:
+    return 0 if exponent is ABSENT else pow(GENERATOR, exponent % Q, P)
+
+
+def _divided(modulus: int, a, b):
+    if b % modulus == 0:
+        raise NotApplicable("a division by zero")
+    return a * pow(b, -1, modulus) % modulus
+
+
+def _with_absent(operation):
+    """-∞ with any number is -∞."""
+    return lambda modulus, *xs: ABSENT if ABSENT in xs else operation(modulus, *xs)
+
+
+_ARITHMETIC = {
+    "add": _with_absent(lambda modulus, a, b: (a + b) % modulus),
+    "sub": _with_absent(lambda modulus, a, b: (a - b) % modulus),
+    "mul": _with_absent(lambda modulus, a, b: a * b % modulus),
+    "neg": _with_absent(lambda modulus, a: -a % modulus),
+    "div": _with_absent(_divided),
+    "exp": lambda modulus, a: _exp(a),
+}
+
+
+def agree(left: Term, right: Term, trials: int = 3, sizes: Mapping[str, int] | None = None) -> bool:
+    """Whether two programs give the same numbers of the field for random tensors. Raises NotApplicable."""
+    for seed in range(trials):
+        field = Field(seed)
+        a, b = (field.value(side, sizes) for side in (left, right))
+        dims = sorted(left.dims | right.dims)
+        a, b = (_arranged(value, all_dims(side), dims) for value, side in ((a, left), (b, right)))
+        if not np.array_equal(*np.broadcast_arrays(a, b)):
+            return False
+    return True
+
+
+def _arranged(value, order: list[Dim], wanted: list[Dim]) -> np.ndarray:
+    value = np.asarray(value)
+    full = value.reshape((1,) * (len(order) - value.ndim) + value.shape)
+    gone = tuple(n for n, d in enumerate(order) if d not in wanted)
+    kept = [d for d in order if d in wanted]
+    flat = np.squeeze(full, axis=gone).transpose([kept.index(d) for d in wanted if d in kept])
+    return np.expand_dims(flat, tuple(n for n, d in enumerate(wanted) if d not in kept))

@@ -1,0 +1,127 @@
+"""Equations of integers with floor division and remainder, decided by z3: index terms of layouts.
+
+a // g is the q with a = q·g + r, where r lies between 0 and g and has the sign of g; loads are uninterpreted functions.
+z3 is optional: without it the answer is "unknown" and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...egraph.rewrite.guard import Guard
+from ...egraph.terms.term import Term, subterms
+
+INTEGER_OPERATIONS = ("floordiv", "mod")
+MILLISECONDS = 3000
+
+
+def is_about_indices(*sides: Term) -> bool:
+    """Whether floor division or remainder occurs."""
+    return any(node.op in INTEGER_OPERATIONS for side in sides for node in subterms(side))
+
+
+def equal(left: Term, right: Term, guards: Iterable[Guard], sizes_positive: bool) -> tuple[bool, str]:
+    """Whether the sides are proved equal for all integers under the guards; if not, why."""
+    try:
+        import z3
+    except ImportError:
+        return False, "z3 is not installed: pip install 'onepass[solvers]'"
+    reading = _Reading(z3)
+    try:
+        a, b = reading.term(left), reading.term(right)
+        known = [reading.guard(guard, sizes_positive) for guard in guards]
+    except _NotAnIndex as error:
+        return False, str(error)
+    solver = z3.Solver()
+    solver.set("timeout", MILLISECONDS)
+    solver.add(*(z3.simplify(x, som=True) for x in (*known, *reading.divisions, *reading.lemmas(), a != b)))
+    answer = solver.check()
+    if answer == z3.unsat:
+        return True, ""
+    return False, f"z3 answers {answer}" + (f": {solver.model()}" if answer == z3.sat else "")
+
+
+class _NotAnIndex(Exception):
+    """The term is outside integer arithmetic."""
+
+
+class _Reading:
+    """Terms as z3 integers; divisions collects what defines each quotient."""
+
+    def __init__(self, z3):
+        self.z3 = z3
+        self.done: dict[Term, object] = {}
+        self.divisions: list = []
+        self.quotients: list[tuple] = []
+
+    def term(self, root: Term):
+        for node in subterms(root):
+            if node not in self.done:
+                self.done[node] = self._node(node, [self.done[a] for a in node.args])
+        return self.done[root]
+
+    def _node(self, node: Term, args):
+        z3 = self.z3
+        match node.op:
+            case "var" if node.dtype == "int64":
+                return z3.Int(node.attrs[0])
+            case "const" if isinstance(node.attrs[0], int):
+                return z3.IntVal(int(node.attrs[0]))
+            case "iota" | "size":
+                return z3.Int(f"{node.op} {node.attrs[0]}")
+            case "load":
+                function = z3.Function(f"load {node.attrs[0].name}", *[z3.IntSort()] * (len(args) + 1))
+                return function(*args) if args else z3.Int(f"load {node.attrs[0].name}")
+            case "add":
+                return args[0] + args[1]
+            case "sub":
+                return args[0] - args[1]
+            case "mul":
+                return args[0] * args[1]
+            case "neg":
+                return -args[0]
+            case "floordiv":
+                return self._quotient(*args)
+            case "mod":
+                return args[0] - self._quotient(*args) * args[1]
+        raise _NotAnIndex(f"{node.op} of dtype {node.dtype} is no index arithmetic")
+
+    def _quotient(self, a, g):
+        """The floor of a / g. Where g is 0 nothing is said of it."""
+        for b, h, q in self.quotients:
+            if b.eq(a) and h.eq(g):
+                return q
+        z3 = self.z3
+        q = z3.Int(f"quotient {len(self.quotients)}")
+        rest = a - q * g
+        self.divisions.append(z3.Implies(g > 0, z3.And(0 <= rest, rest < g)))
+        self.divisions.append(z3.Implies(g < 0, z3.And(g < rest, rest <= 0)))
+        self.quotients.append((a, g, q))
+        return q
+
+    def lemmas(self) -> list:
+        """Products of inequalities, valid for all integers, that spare z3 a search: x ≥ 0 and g ≥ 0 give x · g ≥ 0."""
+        z3, found = self.z3, []
+        plain = [v for t, v in self.done.items() if t.op in ("var", "const") and v.sort() == z3.IntSort()]
+        pairs = [(one, other) for one in self.quotients for other in self.quotients if one is not other]
+        for (_, g, q), (b, h, p) in pairs:
+            for d in (q - p, p - q, *(sign * (q - p - v) for v in plain for sign in (1, -1))):
+                found.append(z3.Implies(z3.And(d >= 1, g > 0), d * g >= g))
+                found.append(z3.Implies(z3.And(d >= 1, g < 0), d * g <= g))
+            rest = b - p * h
+            products = (g * h > 0, rest * g >= 0, (h - 1 - rest) * g >= 0)
+            found.append(z3.Implies(z3.And(g > 0, h > 0), z3.And(*products)))
+        return [z3.simplify(lemma, som=True) for lemma in found]
+
+    def guard(self, guard: Guard, sizes_positive: bool):
+        """What a guard says of integers; one that says nothing of them is true."""
+        match guard.kind:
+            case "nonzero":
+                divisor = self.term(guard.operands[0])
+                return divisor > 0 if sizes_positive else divisor != 0
+            case "positive":
+                return self.term(guard.operands[0]) > 0
+            case "in_range":
+                index, size = map(self.term, guard.operands)
+                return self.z3.And(0 <= index, index < size)
+        return self.z3.BoolVal(True)

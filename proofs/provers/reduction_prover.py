@@ -1,0 +1,350 @@
+"""Equality of terms with reductions, of any length and any rank: a chain of theorem instances from side to side.
+
+Every step rewrites a reduction by a theorem of the theory; its hypotheses, stated for the terms at hand, are decided by
+case_analysis.py. What is left are terms whose reductions agree, compared as scalars, pointwise in every dim. A step may
+hold in one direction only: where one side is defined the other equals it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+
+from ...egraph.rewrite.guard import OPERATION_OF
+from ...egraph.terms.ops import MONOIDS, const, make, max_over, reduce, sum_over, var
+from ...egraph.terms.term import PAIR, Dim, Term, reduces, substitute, subterms
+from . import theorems
+from .case_analysis import Facts, Outcome, compare, values_of
+from .extended_reals import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL, state_kinds
+from .term_views import factors, hole, holes, joinable, outermost, product, skeleton
+from .theorems import RESCALED, THEOREMS, homomorphism, statement
+
+MOST_TERMS = 40
+NOT_EMPTY = "ranges are not empty"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One theorem at one place. forward: before's values, where defined, are after's; backward: the other way."""
+
+    theorem: str
+    after: Term
+    forward: bool
+    backward: bool
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is shown of two sides, by which theorems, in how many cases."""
+
+    forward: bool
+    backward: bool
+    theorems: tuple[str, ...]
+    cases: int
+    why: str = ""
+    not_empty: bool = False  # whether ranges were taken to hold an element
+
+
+@cache
+def law_holds(hypothesis: str, name: str) -> bool:
+    """Whether a monoid of egraph/terms/ops.py has a property, over the extended reals."""
+    facts = Facts(lambda _: EVERY)
+    return compare(*statement(hypothesis, theorems.monoid(name), theorems.elements_of(name)), facts).both
+
+
+@cache
+def cascade_holds(hypothesis: str) -> bool:
+    """Whether the rescaled sum has a property that the cascade theorem needs: over the reals, absent ones apart."""
+    return compare(*statement(hypothesis, RESCALED), Facts(lambda _: (REAL,))).both
+
+
+@cache
+def applies(theorem: str, name: str) -> bool:
+    """Whether a theorem about any monoid applies to this one."""
+    if name == "rescaled":
+        laws = ("Cascade.combine_assoc", "Cascade.combine_unit_left", "Cascade.combine_comm")
+        return all(cascade_holds(h) for law in laws for h in THEOREMS[law])
+    return all(law_holds(h, name) for h in THEOREMS[theorem])
+
+
+class Reductions:
+    """One question: facts of its variables, which of them do not depend on which dim, and which are literals."""
+
+    def __init__(self, facts: Facts, independent: frozenset[tuple[Term, Dim]], literals: frozenset[Term], deadline):
+        self.independent, self.literals, self.deadline = independent, literals, deadline
+        self.atoms: dict[str, tuple] = {}
+        kinds = facts.kinds
+        self.facts = Facts(
+            lambda name: EVERY if name.startswith("element ") else self.atoms.get(name) or kinds(name),
+            facts.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts, literals,
+        )  # fmt: skip
+        self.cases = 0
+        self.not_empty = False  # whether some maximum was taken for a real
+        self._compared: dict[tuple[Term, Term], Outcome] = {}
+
+    # Scalars ---------------------------------------------------------------------------------------------------------
+
+    def scalar(self, left: Term, right: Term) -> Outcome:
+        """Compares two terms with equal reductions taken for equal values."""
+        if (left, right) not in self._compared:
+            names = self._names([*outermost(left), *outermost(right)])
+            sides = (substitute(side, names) for side in (left, right))
+            found = compare(*sides, self.facts, self.deadline)
+            self.cases += found.cases
+            self._compared[left, right] = found
+        return self._compared[left, right]
+
+    def _names(self, found: list[Term]) -> dict[Term, Term]:
+        """A variable for every reduction; the same one for those whose bodies are equal."""
+        names: dict[Term, Term] = {}
+        for one in found:
+            for other in list(names):
+                if one is other or (one.attrs == other.attrs and self.scalar(one.args[0], other.args[0]).both):
+                    names[one] = names[other]
+                    break
+            else:
+                names[one] = self._atom(one)
+        return names
+
+    def _atom(self, reduction: Term) -> Term:
+        kind = MONOIDS[reduction.attrs[0]].dtype
+        name = f"reduction {len(self.atoms)}"
+        self.atoms[name] = self._kinds(reduction)
+        return var(name, "bool" if kind == "bool" else "any")
+
+    def _kinds(self, reduction: Term) -> tuple[str, ...]:
+        """What a reduction may be: real where all that it folds is real, ranges not being empty."""
+        monoid, found = reduction.attrs[0], self._values(reduction.args[0])
+        if monoid == "rescaled":
+            kinds = state_kinds(found)
+            self.not_empty |= kinds == (PAIR_OF_REALS,)
+            return kinds
+        found = found or {*EVERY}
+        if found <= {REAL}:
+            self.not_empty |= monoid in ("max", "min")
+            return (REAL,)
+        return (REAL, NEG) if found <= {REAL, NEG} and monoid in ("sum", "max") else EVERY
+
+    def _values(self, x: Term) -> set | None:
+        """The kinds of value that a term takes, reductions in it included; None if that is not decided."""
+        return values_of(substitute(x, self._names(outermost(x))), self.facts, self.deadline)
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+
+    def depends(self, x: Term, dim: Dim) -> bool:
+        """Whether the value may change along the dim: a variable does, unless a guard says that it does not."""
+        if (x, dim) in self.independent or x in self.literals:
+            return False
+        if x.op in ("var", "load", "size"):
+            return x.op != "size"
+        if x.op == "reduce" and x.attrs[1] == dim:
+            return False
+        return dim in x.attrs or any(self.depends(a, dim) for a in x.args)
+
+    def steps(self, root: Term) -> Iterator[Step]:
+        """Everything that a theorem says of the term, at any place in it."""
+        inside = {n for r in reduces(root) for n in subterms(r.args[0])} | joinable(root)
+        compared = {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
+        for node in list(subterms(root)):
+            for step in self._at(node, node in inside):
+                if node in compared and not (step.forward and step.backward):
+                    continue  # to define more may turn a comparison
+                yield Step(step.theorem, substitute(root, {node: step.after}), step.forward, step.backward)
+
+    def _at(self, node: Term, inside: bool) -> Iterator[Step]:
+        if node.op == "reduce":
+            yield from self._pulled(node)
+            yield from self._split(node)
+            yield from self._exchanged(node)
+        elif node.op in ("scale", "mantissa"):
+            yield from self._two_passes(node)
+        elif not node.dtype.startswith(PAIR):  # no theorem here is about a function that gives a state
+            yield from self._joined(node)
+            yield from self._fixed(node)
+            if inside:
+                yield from self._pushed(node)
+
+    def _pulled(self, node: Term) -> Iterator[Step]:
+        """⊕_j phi(x) = phi(⊕'_j x) where all else in phi does not depend on j."""
+        (monoid, dim), (body,) = node.attrs, node.args
+        for form in self._forms(body, monoid, dim):
+            moving = [n for n, a in enumerate(form.args) if self.depends(a, dim)]
+            if len(moving) != 1 or form.op == "reduce" or form.args[moving[0]].dtype.startswith(PAIR):
+                continue
+            rewritten = Outcome(True, True, 0) if form is body else self.scalar(body, form)
+            phi = hole(form, moving[0])
+            for source in _sources(monoid):
+                yield from self._promoted(source, monoid, phi, form.args[moving[0]], dim, rewritten)
+
+    def _promoted(self, source, target, phi, x, dim, rewritten) -> Iterator[Step]:
+        theorem, found = self._homomorphism(source, target, phi)
+        forward, backward = found.backward and rewritten.forward, found.forward and rewritten.backward
+        if forward or backward:
+            yield Step(theorem, phi(reduce(source, dim, x)), forward, backward)
+
+    def _homomorphism(self, source: str, target: str, phi: Callable) -> tuple[str, Outcome]:
+        """phi_op says how phi(a ⊕ b) and phi a ⊕' phi b compare; by induction so do the reductions."""
+        structure, elements = homomorphism(source, target, phi), theorems.elements_of(source)
+        whole = "Homomorphism.promote"
+        found = self.scalar(*statement("phi_op", structure, elements))
+        if (found.forward or found.backward) and not self.scalar(*statement("phi_unit", structure, elements)).both:
+            whole = "Homomorphism.promote_nonempty"
+        return whole, found
+
+    def _pushed(self, node: Term) -> Iterator[Step]:
+        """phi(⊕_k x) = ⊕'_k phi(x): the same theorem from the other side."""
+        for phi, others, inner in holes(node):
+            (source, dim), (x,) = inner.attrs, inner.args
+            if any(self.depends(a, dim) for a in others):
+                continue
+            for target in _sources(source):
+                theorem, found = self._homomorphism(source, target, phi)
+                if found.forward or found.backward:
+                    yield Step(theorem, reduce(target, dim, phi(x)), found.forward, found.backward)
+
+    def _fixed(self, node: Term) -> Iterator[Step]:
+        """phi(⊕_k x) = ⊕_k x where phi fixes every x."""
+        for phi, others, folded in holes(node):
+            if self._fixes(phi, others, folded):
+                yield Step("Homomorphism.fixed", folded, True, True)
+
+    def _fixes(self, phi: Callable, others: list[Term], folded: Term) -> bool:
+        """Whether the theorem says so; an element that is a reduction may be fixed by the theorem, too."""
+        (monoid, dim), (x,) = folded.attrs, folded.args
+        if monoid not in OPERATION_OF or any(self.depends(a, dim) for a in others):
+            return False
+        structure, elements = homomorphism(monoid, monoid, phi), (*theorems.elements_of(monoid)[:2], x)
+        known = ("fixed_element",) if x.op == "reduce" and self._fixes(phi, others, x) else ()
+        asked = (h for h in THEOREMS["Homomorphism.fixed"] if h not in known)
+        return all(self.scalar(*statement(h, structure, elements)).both for h in asked)
+
+    def _forms(self, body: Term, monoid: str, dim: Dim) -> Iterator[Term]:
+        """The body, and the body with what does not depend on the dim gathered on the right."""
+        yield body
+        still, moving = (list(part) for part in ([], []))
+        for factor in factors(body, monoid, lambda x: self.depends(x, dim)):
+            (moving if self.depends(factor, dim) else still).append(factor)
+        if still and moving:
+            op = "mul" if monoid in ("sum", "prod") else "add"
+            form = make(op, (product(op, moving), product(op, still)))
+            if form is not body:
+                yield form
+
+    def _split(self, node: Term) -> Iterator[Step]:
+        (monoid, dim), (body,) = node.attrs, node.args
+        if body.op == OPERATION_OF.get(monoid) and applies("Monoid.pointwise", monoid):
+            after = make(body.op, tuple(reduce(monoid, dim, a) for a in body.args))
+            yield Step("Monoid.pointwise", after, True, True)
+
+    def _joined(self, node: Term) -> Iterator[Step]:
+        if len(node.args) == 2 and all(a.op == "reduce" for a in node.args):
+            a, b = node.args
+            operation = OPERATION_OF.get(a.attrs[0])
+            if a.attrs == b.attrs and (operation == node.op or self._is_difference(node.op, a.attrs[0])):
+                if applies("Monoid.pointwise", a.attrs[0]):
+                    after = reduce(*a.attrs, make(node.op, (a.args[0], b.args[0])))
+                    yield Step("Monoid.pointwise", after, True, True)
+
+    def _is_difference(self, op: str, monoid: str) -> bool:
+        """x - y is x + (-y), and a negative of a sum is the sum of negatives."""
+        a, b = theorems.ELEMENTS[:2]
+        negation = homomorphism("sum", "sum", lambda x: -x)
+        sums = op == "sub" and monoid == "sum"
+        return sums and all(self.scalar(*e).both for e in ((a - b, a + -b), statement("phi_op", negation)))
+
+    def _exchanged(self, node: Term) -> Iterator[Step]:
+        (monoid, dim), (inner,) = node.attrs, node.args
+        if inner.op == "reduce" and inner.attrs[0] == monoid and inner.attrs[1] != dim:
+            if applies("Monoid.fubini", monoid):
+                after = reduce(monoid, inner.attrs[1], reduce(monoid, dim, inner.args[0]))
+                yield Step("Monoid.fubini", after, True, True)
+
+    def _two_passes(self, node: Term) -> Iterator[Step]:
+        """The fold of rescaled pairs is the largest score, and the sum of the views from it; absent ones apart."""
+        (state,) = node.args
+        if state.op != "reduce" or state.attrs[0] != "rescaled" or state.args[0].op != "scaled":
+            return
+        dim, (score, weight) = state.attrs[1], state.args[0].args
+        if not all(map(cascade_holds, THEOREMS["Cascade.cascade_absent"])) or not self._can_be_absent(score, weight):
+            return
+        highest = max_over(dim, score)
+        after = highest if node.op == "scale" else sum_over(dim, RESCALED.view(highest, score, weight))
+        yield Step("Cascade.cascade_absent", after, True, True)
+
+    def _can_be_absent(self, score: Term, weight: Term) -> bool:
+        """Scores are reals or -∞, weights are reals, and an element of score -∞ then views as the sum's unit."""
+        kinds = [self._values(side) for side in (score, weight)]
+        if None in kinds or kinds[0] - {REAL, NEG} or kinds[1] - {REAL}:
+            return False
+        gone = RESCALED.view(theorems.SCORE, const(float("-inf")), weight)
+        self.atoms[theorems.SCORE.attrs[0]] = (REAL,)
+        return self.scalar(gone, const(0.0)).both
+
+    # Search ----------------------------------------------------------------------------------------------------------
+
+    def prove(self, left: Term, right: Term, both: bool) -> Proof:
+        """A chain from side to side; `both`: in both directions. The best that was found within the limits."""
+        sides = (_Side(left), _Side(right))
+        best = Proof(False, False, (), 0, "no chain of theorems joins the sides")
+        fresh = [left, right]
+        while True:
+            for n, term in enumerate(fresh):
+                if term is not None:
+                    best = self._met(sides, n, term, best)
+            if best.forward and (best.backward or not both):
+                break
+            fresh = [side.next(self) if perf_counter() < self.deadline else None for side in sides]
+            if fresh == [None, None]:
+                break
+        return Proof(best.forward, best.backward, best.theorems or ("cells",), self.cases, best.why, self.not_empty)
+
+    def _met(self, sides, n: int, term: Term, best: Proof) -> Proof:
+        """Compares a new term of one side with every known one of the other that reduces alike."""
+        for other in list(sides[1 - n].known):
+            mine, its = skeleton(term), skeleton(other)
+            if not (mine <= its or its <= mine):  # a reduction may cancel on one side, not on both
+                continue
+            a, b = (term, other) if n == 0 else (other, term)
+            found = self.scalar(a, b)
+            (f, g, names), (h, i, more) = sides[0].known[a], sides[1].known[b]
+            proof = Proof(f and found.forward and i, g and found.backward and h, names + more, 0, found.why)
+            if (proof.forward, proof.backward) > (best.forward, best.backward):
+                best = proof
+        return best
+
+
+class _Side:
+    """The terms that one side was shown to be, each with the directions in which it is, and by which theorems."""
+
+    def __init__(self, start: Term):
+        self.known: dict[Term, tuple[bool, bool, tuple[str, ...]]] = {start: (True, True, ())}
+        self.found = None
+
+    def next(self, prover: Reductions) -> Term | None:
+        """One more term, or None."""
+        if self.found is None:
+            self.found = self._search(prover)
+        return next(self.found, None)
+
+    def _search(self, prover: Reductions) -> Iterator[Term]:
+        waiting = list(self.known)
+        while waiting:
+            term = min(waiting, key=lambda term: len(reduces(term)))  # what was joined is nearer to one reduction
+            waiting.remove(term)
+            forward, backward, names = self.known[term]
+            for step in prover.steps(term):
+                flags = forward and step.forward, backward and step.backward
+                if any(flags) and step.after not in self.known and len(self.known) < MOST_TERMS:
+                    self.known[step.after] = (*flags, (*names, step.theorem))
+                    waiting.append(step.after)
+                    yield step.after
+
+
+def _sources(monoid: str) -> list[str]:
+    """The monoids from which a homomorphism to this one may come: itself first."""
+    if monoid not in OPERATION_OF:
+        return []
+    kind = MONOIDS[monoid].dtype
+    return [monoid, *(name for name in OPERATION_OF if name != monoid and MONOIDS[name].dtype == kind)]
