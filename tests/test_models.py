@@ -82,9 +82,9 @@ def undisturbed(before: dict[str, int], after: dict[str, int]) -> bool:
 def test_every_attention_is_fused_and_nothing_else_is_disturbed(record):
     exact, eager, fused, graphs = answers(record.build(), record.inputs())
     reports = onepass.reports()
-    assert sum(region.count for records in reports for region in records.regions) == record.attentions
-    assert [r.reason for records in reports for r in records.refusals] == []
-    assert [f for records in reports for f in records.failures] == []
-    assert [n for records in reports for region in records.regions for n in region.notes] == []
+    assert sum(region.count for report in reports for region in report.regions) == record.attentions
+    assert [r.reason for report in reports for r in report.refusals] == []
+    assert [f for report in reports for f in report.failures] == []
+    assert [n for report in reports for region in report.regions for n in region.notes] == []
     assert all(undisturbed(before, after) for before, after in graphs)
     assert as_near(fused, eager, exact) and not wasted_since_forgotten()

@@ -198,9 +198,9 @@ def contraction(call, terms, binders, dtype: str) -> Term:
 
 
 def require_floats(call, *values: Value) -> str:
-    if any(v.meta.dtype not in FLOATING for v in registry):
+    if any(v.meta.dtype not in FLOATING for v in values):
         raise call.refuse("a contraction of integers is not supported", "dtype")
-    return compute_dtype(registry[0].meta.dtype)
+    return compute_dtype(values[0].meta.dtype)
 
 
 def product_of(call, left: Value, right: Value) -> Value:
