@@ -19,8 +19,9 @@ from bench.settings import SPILLED
 from onepass.egraph.terms.term import Tensor
 from onepass.lowering.codegen.tile_writer import Facts
 from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
+from onepass.lowering.plan.queries import map_name
 from onepass.lowering.plan.records import Plan
-from onepass.lowering.triton.kernel import emit, map_name
+from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import load
 
 SHAPE = ("variant", "width", "rows", "loop", "warps", "stages")

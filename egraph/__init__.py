@@ -3,6 +3,7 @@
 What a law is written with is a name of this module; everything else is in its modules.
 """
 
+from .rewrite.define import rule
 from .rewrite.guard import (
     apart,
     associative,
@@ -29,7 +30,7 @@ from .rewrite.guard import (
 )
 from .rewrite.pattern import also, either, exists, given, recursive
 from .rewrite.pattern_rule import PatternRule, decline
-from .rewrite.rule import Rule, RuleError, rule
+from .rewrite.rule import Rule, RuleError
 from .terms.term import Dim, Tensor, Term, TermError
 
 __all__ = [

@@ -14,17 +14,8 @@ from ..egraph.rewrite.rule import Restriction, Rule, RuleError, refuse_bad
 from ..egraph.sampling.compare_sides import BITWISE_IN
 from ..egraph.sampling.samples import variables_under_exponents
 from ..egraph.terms.ops import MONOIDS, const, le, lt, make
-from ..egraph.terms.term import (
-    AttributeVariable,
-    Dim,
-    Term,
-    TermError,
-    all_dims,
-    rebuild,
-    reduces,
-    rename_dims,
-    subterms,
-)
+from ..egraph.terms.term import AttributeVariable, Dim, Term, TermError
+from ..egraph.terms.traversal import all_dims, rebuild, reduces, rename_dims, subterms
 from .provers import dtypes, index_prover
 from .provers.case_analysis import Facts, compare
 from .provers.extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL

@@ -6,7 +6,7 @@ Each says what it claims, why it tempts, and where it fails. Some were found in 
 from math import inf
 
 from ..egraph import constant, float_dtype, has_dtype, independent, nonzero, not_constant, rule
-from ..egraph.terms.ops import (  # fmt: skip
+from ..egraph.terms.ops import (
     cast,
     const,
     exp,

@@ -13,7 +13,8 @@ from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.term import Tensor
 from onepass.graph.trace import program_of
 from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
-from onepass.lowering.triton.kernel import Facts, emit, map_name
+from onepass.lowering.plan.queries import map_name
+from onepass.lowering.triton.kernel import Facts, emit
 from onepass.lowering.triton.launch import default_for, load
 from onepass.translate.translate import translate
 

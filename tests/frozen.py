@@ -100,7 +100,8 @@ def _of_plan(plan) -> dict:
 
 
 def _triton(kernel, plan) -> dict:
-    from onepass.lowering.triton.kernel import Facts, emit, map_name
+    from onepass.lowering.plan.queries import map_name
+    from onepass.lowering.triton.kernel import Facts, emit
     from onepass.lowering.triton.launch import default_for
 
     mapped = frozenset(map_name(kernel, loop) for loop in kernel.loops if loop.map)

@@ -13,10 +13,10 @@ from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.gluon.kernel import emit
 from onepass.lowering.gluon.launch import fits, fitting, options_of, prepare
+from onepass.lowering.gluon.mask_words import packed
 from onepass.lowering.hopper.kernel_form import bind, sent
 from onepass.lowering.hopper.split_states import apart
 from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources, tensor_map_type
-from onepass.lowering.masks.mask_bits import packed
 from onepass.lowering.triton.launch import load
 from onepass.translate.translate import translate
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from onepass.egraph import Dim, Tensor
 from onepass.egraph.terms.ops import OPS, const, iota, load, make, max_over, sum_over
-from onepass.egraph.terms.term import all_dims
+from onepass.egraph.terms.traversal import all_dims
 
 INDEX_DIMS = (Dim("i", 4), Dim("j", 3), Dim("k", 1))
 FLOAT_OPS = ("neg", "exp", "add", "sub", "mul", "maximum", "minimum", "tanh")

@@ -22,7 +22,8 @@ from onepass.egraph.terms.ops import (
     sum_over,
     where,
 )
-from onepass.egraph.terms.term import Dim, Tensor, tensors
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import tensors
 from onepass.lowering.masks.loop_ranges import conjuncts
 from onepass.lowering.plan.records import NotPlannable, Store
 from onepass.lowering.planning.planner import build_plan, plan_stores

@@ -17,7 +17,8 @@ from onepass.egraph.derivation.normalize import canonical_names, normalise
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.index_simplify import simplify_index
 from onepass.egraph.terms.ops import const, iota, le, load, make, max_over, sum_over
-from onepass.egraph.terms.term import Dim, Tensor, rebuild, subterms
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import rebuild, subterms
 from onepass.errors import ProgramError, Refusal
 from onepass.graph.program import Program, operation
 from onepass.graph.trace import program_of

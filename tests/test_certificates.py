@@ -26,7 +26,8 @@ from onepass.egraph.derivation.normalize import Normaliser
 from onepass.egraph.rewrite.serialization import rule_to_json, to_json
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import const, exp, iota, le, load, sum_over
-from onepass.egraph.terms.term import Tensor, tensors
+from onepass.egraph.terms.term import Tensor
+from onepass.egraph.terms.traversal import tensors
 from onepass.graph.trace import program_of
 from onepass.runtime import operator
 from onepass.translate.translate import translate

@@ -24,7 +24,8 @@ from onepass.egraph.terms.ops import (
     sum_over,
     where,
 )
-from onepass.egraph.terms.term import Dim, Tensor, subterms
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis import relative_index
 from onepass.lowering.analysis.relative_index import by_difference, of_difference

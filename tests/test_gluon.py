@@ -21,10 +21,11 @@ from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.gluon import work_order
 from onepass.lowering.gluon.launch import fitting, prepare
-from onepass.lowering.hopper.config import DEFAULTS, REGISTERS, SHARED_MEMORY, Schedule, duration
+from onepass.lowering.hopper.config import DEFAULTS, Schedule, duration
 from onepass.lowering.hopper.kernel_form import accumulated, bind, chunks, shared_bytes
 from onepass.lowering.launch.triton_compat import RELEASE, gluon_missing
 from onepass.lowering.masks.block_map import EMPTY, FULL
+from onepass.lowering.plan.device import REGISTERS, SHARED_MEMORY
 from onepass.translate.translate import translate
 from tests.gluon_ahead_of_time import plain, plan_of, source_of
 

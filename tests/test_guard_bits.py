@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import iota, le, load, logical_and, logical_or
-from onepass.egraph.terms.term import Dim, Tensor, tensors
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import tensors
 from onepass.lowering.gluon.launch import fitting, prepare
-from onepass.lowering.hopper.config import ROWS, Schedule
+from onepass.lowering.gluon.mask_words import packed, small
+from onepass.lowering.hopper.config import Schedule
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.masks.block_map import MapCache
-from onepass.lowering.masks.mask_bits import Words, packed, small
+from onepass.lowering.masks.mask_bits import Words
+from onepass.lowering.plan.device import ROWS
 from onepass.lowering.plan.records import BlockMap
 from onepass.lowering.triton.launch import build_map
 from tests.gluon_ahead_of_time import plan_of, source_of

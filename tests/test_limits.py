@@ -20,7 +20,8 @@ from onepass.egraph.terms.ops import (
     sum_over,
     where,
 )
-from onepass.egraph.terms.term import Dim, Tensor, subterms
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import subterms
 from onepass.lowering.launch.triton_config import Config
 from onepass.lowering.masks.loop_ranges import ends, ranges, tile_classes, tile_range
 from onepass.lowering.planning.planner import build_plan

@@ -26,7 +26,8 @@ from onepass.egraph.terms.ops import (
     tanh,
     where,
 )
-from onepass.egraph.terms.term import Dim, Tensor, subterms
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import subterms
 from onepass.lowering.codegen.tile_writer import Facts
 from onepass.lowering.launch.split_loops import THEOREMS, divided, number, numbers, shared
 from onepass.lowering.launch.triton_config import Config, of_few_rows

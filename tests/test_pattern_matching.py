@@ -9,7 +9,7 @@ from onepass.egraph.rewrite.pattern import CONSTRUCTS
 from onepass.egraph.rewrite.pattern_expansion import readings
 from onepass.egraph.rewrite.pattern_matcher import matches
 from onepass.egraph.rewrite.pattern_semantics import all_matches, free_variables, matched_by
-from onepass.egraph.terms.term import subterms
+from onepass.egraph.terms.traversal import subterms
 from tests.pattern_strategies import patterns, small_terms
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.term import reduces, subterms
+from onepass.egraph.terms.traversal import reduces, subterms
 from onepass.errors import Refusal
 from onepass.graph.trace import program_of
 from onepass.translate.translate import translate

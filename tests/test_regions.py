@@ -15,11 +15,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from onepass import rules
 from onepass.api.backend import onepass_backend
 from onepass.egraph.derivation.normalize import canonical_names, normalise
-from onepass.egraph.terms.term import subterms
+from onepass.egraph.terms.traversal import subterms
 from onepass.errors import Refusal
 from onepass.graph.op_kinds import KINDS
-from onepass.regions.find import find_regions, region_module
-from onepass.regions.region import signature
+from onepass.regions.find import find_regions
+from onepass.regions.region import region_module, signature
 from onepass.translate.translate import translate
 from tests import spellings
 

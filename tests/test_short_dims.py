@@ -9,7 +9,8 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import iota, load, sum_over
-from onepass.egraph.terms.term import Dim, Tensor, reduces
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import reduces
 from onepass.graph.trace import program_of
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.kernel_cuts import between_batches

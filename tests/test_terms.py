@@ -32,7 +32,7 @@ from onepass.egraph.terms.ops import (
     where,
 )
 from onepass.egraph.terms.printing import show, show_let
-from onepass.egraph.terms.term import all_dims, reduces, rename_dims, substitute, subterms, tensors
+from onepass.egraph.terms.traversal import all_dims, reduces, rename_dims, substitute, subterms, tensors
 from tests.strategies import INDEX_DIMS, coordinates, float_terms, index_terms
 
 I, J, D = Dim("i", 4), Dim("j", 3), Dim("d", 2)

@@ -13,7 +13,8 @@ from onepass.egraph.terms.index_conditional import simplify_under_conditions
 from onepass.egraph.terms.index_simplify import simplify_index
 from onepass.egraph.terms.ops import const, iota, load, make
 from onepass.egraph.terms.printing import show
-from onepass.egraph.terms.term import Dim, Tensor, subterms
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import subterms
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.launch import Launcher
 from tests.test_absorbed import named, planned

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onepass.compiler import compiled_region
-from onepass.egraph.terms.term import Term, reduces, tensors
+from onepass.egraph.terms.term import Term
+from onepass.egraph.terms.traversal import reduces, tensors
 from onepass.lowering.plan.records import Kernel, Loop, Plan
 
 

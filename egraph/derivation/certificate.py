@@ -19,7 +19,8 @@ from ..terms.affine import affine, bounds, combine, to_term
 from ..terms.evaluate import evaluate
 from ..terms.ops import OPS, make, var
 from ..terms.printing import show
-from ..terms.term import FLOATS, Term, TermError, substitute, subterms
+from ..terms.term import FLOATS, Term, TermError
+from ..terms.traversal import substitute, subterms
 
 FORWARD, BACKWARD = "forward", "backward"
 FOLDING, INDICES = "constant folding", "index arithmetic"

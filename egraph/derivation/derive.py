@@ -13,7 +13,8 @@ from time import perf_counter
 
 from ..rewrite.match import holds, instantiate, match
 from ..rewrite.rule import Rule
-from ..terms.term import Term, TermError, substitute, subterms
+from ..terms.term import Term, TermError
+from ..terms.traversal import substitute, subterms
 from .certificate import BACKWARD, FORWARD, Derivation, Step, binding_text, replace_at
 from .normalize import Normaliser
 from .proof_graph import ProofGraph, Readings

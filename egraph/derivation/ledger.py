@@ -23,6 +23,7 @@ STATED = ("name", "left", "right", "variables", "guards", "both", "exact")
 # The modules that say what laws mean.
 MEANINGS = (
     "terms/term",
+    "terms/traversal",
     "terms/ops",
     "terms/addends",
     "terms/affine",
@@ -30,6 +31,7 @@ MEANINGS = (
     "rewrite/guard",
     "rewrite/match",
     "rewrite/rule",
+    "rewrite/define",
 )
 
 

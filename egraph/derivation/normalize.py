@@ -16,7 +16,8 @@ from ..rewrite.match import rewrite
 from ..rewrite.rule import Rule
 from ..terms.affine import affine, compare, split_multiple, to_term
 from ..terms.ops import OPS, const, infinite_beyond, make, within_range
-from ..terms.term import FLOATS, Dim, Term, TermError, all_dims, rename_dims
+from ..terms.term import FLOATS, Dim, Term, TermError
+from ..terms.traversal import all_dims, rename_dims
 from .certificate import FOLDING, INDICES
 
 EXACT_IN_EVERY_DTYPE = 256  # bfloat16 has eight bits

@@ -14,7 +14,8 @@ from time import perf_counter
 
 from ..rewrite.match import holds, instantiate, match, match_attribute
 from ..rewrite.rule import Rule, variables_of
-from ..terms.term import Term, TermError, subterms
+from ..terms.term import Term, TermError
+from ..terms.traversal import subterms
 
 Readings = Sequence[tuple[Rule, bool]]  # a rule, and whether it is read from left to right
 ALTERNATIVES = 8  # members of a class tried per variable before a guard counts as unknown

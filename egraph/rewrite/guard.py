@@ -14,7 +14,8 @@ from string import Formatter
 from ..terms.addends import absorbs
 from ..terms.affine import bounds
 from ..terms.ops import term, within_range
-from ..terms.term import FLOATS, AttributeVariable, Dim, Term, TermError, all_dims, rename_dims
+from ..terms.term import FLOATS, AttributeVariable, Dim, Term, TermError
+from ..terms.traversal import all_dims, rename_dims
 
 OPERATION_OF = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 """What a monoid folds with, where that is an operation of terms."""

@@ -6,7 +6,8 @@ it. A binding maps variable names to terms, "dim j" to dims, and attribute varia
 
 from __future__ import annotations
 
-from ..terms.term import AttributeVariable, Dim, Term, rebuild
+from ..terms.term import AttributeVariable, Dim, Term
+from ..terms.traversal import rebuild
 from .guard import GUARDS, Guard
 from .pattern import build
 from .rule import Rule

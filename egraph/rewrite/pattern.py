@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..terms.ops import OPS, make, term, var
-from ..terms.term import PAIR, AttributeVariable, Dim, Term, TermError, subterms
+from ..terms.term import PAIR, AttributeVariable, Dim, Term, TermError
+from ..terms.traversal import subterms
 from .guard import Guard
 
 CONSTRUCTS = ("apply", "either", "also", "given", "exists", "recursive", "again")

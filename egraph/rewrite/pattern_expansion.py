@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ..terms.ops import MONOIDS, OPS
-from ..terms.term import AttributeVariable, Dim, Term, TermError, rebuild, subterms
+from ..terms.term import AttributeVariable, Dim, Term, TermError
+from ..terms.traversal import rebuild, subterms
 from .guard import CLASS_GUARDS, GUARDS, Guard
 from .match import instantiate
 from .pattern import OPERATORS, build, is_plain

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..forks import cached_property
-from ..terms.term import Term, TermError, subterms
+from ..terms.term import Term, TermError
+from ..terms.traversal import subterms
 from .guard import Guard
 from .match import Binding, holds, instantiate
 from .pattern import CONSTRUCTS, parts

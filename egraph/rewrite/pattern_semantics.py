@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 
-from ..terms.term import Term, rebuild, subterms
+from ..terms.term import Term
+from ..terms.traversal import rebuild, subterms
 from .guard import Guard
 from .match import Binding, holds, instantiate
 from .pattern import build, fits_operator, is_plain

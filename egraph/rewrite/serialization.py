@@ -10,7 +10,8 @@ import hashlib
 import json
 
 from ..terms.ops import MONOIDS, OPS, make
-from ..terms.term import AttributeVariable, Dim, Tensor, Term, TermError, subterms
+from ..terms.term import AttributeVariable, Dim, Tensor, Term, TermError
+from ..terms.traversal import subterms
 from .guard import Guard
 from .rule import Rule, refuse_bad
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..terms.evaluate import evaluate, evaluate_all
 from ..terms.ops import make, var
-from ..terms.term import FLOATS, Term, TermError, all_dims, rebuild, subterms
+from ..terms.term import FLOATS, Term, TermError
+from ..terms.traversal import all_dims, rebuild, subterms
 from .samples import Instance
 
 RTOL = 1e-9

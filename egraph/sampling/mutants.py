@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ..rewrite.rule import Rule, refuse_bad
 from ..terms.ops import const, make, var
-from ..terms.term import Dim, Term, TermError, all_dims, subterms
+from ..terms.term import Dim, Term, TermError
+from ..terms.traversal import all_dims, subterms
 
 NOT_COMMUTATIVE = ("sub", "div", "pow", "floordiv", "mod", "lt", "le", "scaled", "where")
 NEIGHBOURS = {

@@ -20,7 +20,8 @@ from ..rewrite.pattern_expansion import Reading, readings
 from ..rewrite.pattern_rule import MOST_READINGS, PatternRule
 from ..rewrite.rule import Rule, variables_of
 from ..terms.ops import MONOIDS, const, iota, le, load, scaled
-from ..terms.term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError, all_dims, subterms
+from ..terms.term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError
+from ..terms.traversal import all_dims, subterms
 from .function_edges import RANGES, around, edges_of, edges_of_cast
 
 PLAIN = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.75, 0.1, -0.3, 3.7)

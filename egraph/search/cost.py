@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ..terms.term import Dim, Term, factors, reduces, subterms
+from ..terms.term import Dim, Term
+from ..terms.traversal import factors, reduces, subterms
 
 NOMINAL = 2048  # stands for a symbolic size, for ranking only
 ON_CHIP = 256  # a static dim up to this size is held whole in a tile and needs no pass of its own

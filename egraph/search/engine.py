@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from ..rewrite.guard import GUARDS, read_as
 from ..rewrite.rule import Rule, variables_of
 from ..terms.ops import OPS, const, make
-from ..terms.term import AttributeVariable, Dim, Term, all_dims, subterms
+from ..terms.term import AttributeVariable, Dim, Term
+from ..terms.traversal import all_dims, subterms
 from .cost import inner_dims
 from .egglog_bindings import EngineError, new_engine, said
 

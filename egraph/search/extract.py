@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..terms.term import Dim, Tensor, Term, reduces, subterms
+from ..terms.term import Dim, Tensor, Term
+from ..terms.traversal import reduces, subterms
 from .cost import Target, contracts, length, node_time, streamed, worthwhile
 from .engine import EGraph, Node, leafy
 

@@ -15,7 +15,8 @@ from ..rewrite.match import Binding
 from ..rewrite.pattern_rule import Declined, PatternRule
 from ..rewrite.pattern_semantics import matched_by
 from ..rewrite.rule import Rule
-from ..terms.term import Term, subterms
+from ..terms.term import Term
+from ..terms.traversal import subterms
 from .engine import EngineError, rule_text
 
 MOST_INSTANCES = 100  # of one rule in one region

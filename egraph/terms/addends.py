@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import isfinite
 
-from .term import Term, subterms
+from .term import Term
+from .traversal import subterms
 
 ABSORBED = 2048  # float16 has no odd integers beyond it: beside such a number rounding moves a score by one and more
 THROUGH = ("neg", "cast", "where", "maximum", "minimum")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .ops import INTEGER_RANGES, const, make
-from .term import Dim, Term, subterms
+from .term import Dim, Term
+from .traversal import subterms
 
 Affine = tuple[dict[Term, int], int]
 Ends = tuple[int | None, int | None]

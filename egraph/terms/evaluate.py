@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .ops import MONOIDS, OPS, infinite_beyond, rounded
-from .term import FLOATS, PAIR, Dim, Term, TermError, all_dims, subterms
+from .term import FLOATS, PAIR, Dim, Term, TermError
+from .traversal import all_dims, subterms
 
 
 def evaluate(

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from .affine import affine, bounds
 from .index_simplify import negate, simplify_index
 from .ops import const, iota, make, maximum, minimum
-from .term import Dim, Term, rebuild, substitute, subterms
+from .term import Dim, Term
+from .traversal import rebuild, substitute, subterms
 
 Ends = dict[tuple[Dim, Dim], tuple[int, int]]  # of (i, j): the least and the largest i - j
 

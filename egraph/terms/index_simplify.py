@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from .affine import Affine, affine, bounds, combine, compare, to_term
 from .ops import const, make
-from .term import Term, rebuild
+from .term import Term
+from .traversal import rebuild
 
 _ARITHMETIC = ("add", "sub", "mul", "neg")
 

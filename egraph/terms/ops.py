@@ -13,7 +13,7 @@ from numbers import Real
 
 import numpy as np
 
-from .term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError
+from .term import FLOATS, HOOKS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError
 
 
 @dataclass(frozen=True)
@@ -312,3 +312,6 @@ maximum, minimum, power = map(_constructor, ("maximum", "minimum", "pow"))
 lt, le, eq, where = map(_constructor, ("lt", "le", "eq", "where"))
 logical_and, logical_or, logical_not = map(_constructor, ("and", "or", "not"))
 scaled, scale, mantissa, finite = map(_constructor, ("scaled", "scale", "mantissa", "finite"))
+
+
+HOOKS |= {"make": make, "terms": terms}

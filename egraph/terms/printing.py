@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .term import Term, subterms
+from .term import HOOKS, Term
+from .traversal import subterms
 
 _INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("·", 2), "div": ("/", 2), "floordiv": ("//", 2), "mod": ("%", 2)}
 _INFIX |= {"lt": ("<", 0), "le": ("≤", 0), "eq": ("=", 0), "and": ("∧", -1), "or": ("∨", -2), "pow": ("^", 3)}
@@ -84,3 +85,6 @@ def show_let(*roots: Term, least: int = 24) -> str:
             text, strength = name, 9
         done[node] = (text, strength)
     return "\n".join([*lines, *(done[root][0] for root in roots)])
+
+
+HOOKS["show"] = show

@@ -7,13 +7,16 @@ Everyone uses this module; it imports nothing of ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from weakref import WeakValueDictionary
 
 PAIR = "pair of "  # prefix of a rescaled state's dtype: a (scale, mantissa) pair meaning mantissa · e^scale
 FLOATS = ("float", "float16", "bfloat16", "float32", "float64")  # "float" is weak: it adapts, like a Python scalar
+
+
+# What terms ask of modules that build on this one: ops.py puts "make" and "terms" here, printing.py "show".
+HOOKS: dict[str, Callable] = {}
 
 
 @dataclass(frozen=True, order=True)
@@ -80,9 +83,7 @@ class Term:
         return self._hash
 
     def __reduce__(self):
-        from .ops import make
-
-        return make, (self.op, self.args, self.attrs)
+        return HOOKS["make"], (self.op, self.args, self.attrs)
 
     def __add__(self, other):
         return _binary("add", self, other)
@@ -145,79 +146,8 @@ class Term:
     __le__ = __gt__ = __ge__ = __lt__
 
     def __repr__(self) -> str:
-        from .printing import show
-
-        return show(self)
+        return HOOKS["show"](self)
 
 
 def _binary(op: str, *operands):
-    from .ops import make, terms
-
-    return make(op, terms(operands))
-
-
-def subterms(root: Term, whole: Callable[[Term], bool] = lambda term: False) -> Iterator[Term]:
-    """Every distinct subterm once, arguments before the terms that use them; none below one that is `whole`."""
-    seen: set[Term] = set()
-    stack: list[tuple[Term, bool]] = [(root, False)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            if not whole(node):
-                stack.extend((a, False) for a in reversed(node.args))
-
-
-def rebuild(root: Term, change: Callable[[Term, tuple[Term, ...]], Term]) -> Term:
-    """Bottom-up map: `change(node, new_args)` gives the new node; shared subterms are visited once."""
-    done: dict[Term, Term] = {}
-    for node in subterms(root):
-        done[node] = change(node, tuple(done[a] for a in node.args))
-    return done[root]
-
-
-def substitute(root: Term, mapping: dict[Term, Term]) -> Term:
-    """Replaces whole subterms. The caller sees to it that no free dim of a replacement is bound on the way up."""
-    from .ops import make
-
-    def change(node, args):
-        return mapping.get(node) or (node if args == node.args else make(node.op, args, node.attrs))
-
-    return rebuild(root, change)
-
-
-def rename_dims(root: Term, mapping: dict[Dim, Dim]) -> Term:
-    """Renames dims, bound ones included; the mapping must not merge a bound dim with one free in its body."""
-    from .ops import make
-
-    def change(node, args):
-        attrs = tuple(mapping.get(a, a) if isinstance(a, Dim) else a for a in node.attrs)
-        return make(node.op, args, attrs)
-
-    return rebuild(root, change)
-
-
-@lru_cache(4096)
-def reduces(root: Term) -> tuple[Term, ...]:
-    """Every distinct reduction in the term, inner ones first. Kept, as planning asks again and again."""
-    return tuple(t for t in subterms(root) if t.op == "reduce")
-
-
-def factors(product: Term) -> list[Term]:
-    """The factors of a product of products."""
-    if product.op != "mul":
-        return [product]
-    return [f for a in product.args for f in factors(a)]
-
-
-def all_dims(root: Term) -> list[Dim]:
-    """Every dim that occurs, free or bound, in order of first occurrence."""
-    return list(dict.fromkeys(a for t in subterms(root) for a in t.attrs if isinstance(a, Dim)))
-
-
-def tensors(root: Term) -> list[Tensor]:
-    """Every tensor that is loaded, in order of first occurrence."""
-    return list(dict.fromkeys(a for t in subterms(root) for a in t.attrs if isinstance(a, Tensor)))
+    return HOOKS["make"](op, HOOKS["terms"](operands))

@@ -11,9 +11,9 @@ from itertools import pairwise
 import torch
 
 from ...egraph.terms.ops import const, iota
-from ...egraph.terms.term import Tensor, Term, subterms
-
-Runs = frozenset[tuple[str, int]]  # names of tensors and the first of two axes
+from ...egraph.terms.term import Tensor, Term
+from ...egraph.terms.traversal import subterms
+from ..plan.launch_facts import Runs
 
 
 def runs_of(terms: Iterable[Term], values: Mapping[str, torch.Tensor]) -> Runs:

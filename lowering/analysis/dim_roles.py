@@ -11,7 +11,9 @@ from functools import lru_cache
 from math import prod
 
 from ...egraph.search.cost import INNER, contracts
-from ...egraph.terms.term import Dim, Term, factors, reduces, subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import every_reduction, factors, reduces, subterms
+from ..plan.records import Kernel
 from .relative_index import folded, picked
 
 CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
@@ -27,11 +29,6 @@ def is_long(dim: Dim, held: int) -> bool:
 def size_key(dim: Dim) -> tuple[bool, int]:
     """Sorts dims by size; a symbolic one counts as longer than any number."""
     return (True, 0) if not isinstance(dim.size, int) else (False, dim.size)
-
-
-def every_reduction(terms: Iterable[Term]) -> list[Term]:
-    """Every distinct reduction of the terms, inner ones first."""
-    return list(dict.fromkeys(r for term in terms for r in reduces(term)))
 
 
 def loop_dims(terms: Iterable[Term], held: int) -> frozenset[Dim]:
@@ -275,3 +272,34 @@ def private_dims(terms: Sequence[Term]) -> set[Dim]:
             rows = inner.dims - {r.attrs[1]} - batch
             taken |= rows if len(rows) > 1 else frozenset()
     return every - taken
+
+
+LEAST_PLACES = 2  # places of a loop
+
+
+SEVERAL_PAIRS = 4  # operations on pairs, from which on their operands are many
+
+
+def stepped(kernel: Kernel, nodes) -> set[Dim]:
+    """The dims that are folded so wherever they are folded."""
+    folds: dict[Dim, list[Term]] = {}
+    for node in (n for n in nodes if n.op == "reduce"):
+        folds.setdefault(node.attrs[1], []).append(node)
+    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    kept = {d for store in kernel.stores for d in store.order}
+    return {d for d, found in folds.items() if d not in placed | kept and all(_is_stepped(r) for r in found)}
+
+
+def several_pairs(nodes) -> bool:
+    """Whether scores take several operations on pairs that are written out."""
+    return sum(1 for n in nodes if sides_between(n)) >= SEVERAL_PAIRS
+
+
+def _is_stepped(r: Term) -> bool:
+    monoid, dim = r.attrs
+    if monoid not in ("sum", "max", "min") or "float" not in r.dtype or reduces(r.args[0]):
+        return False
+    inside = [n for n in subterms(r.args[0]) if dim in n.dims]
+    read = [index for n in inside if n.op == "load" for index in n.args if dim in index.dims]
+    plain = all(index.op == "iota" for index in read) and all(n.op != "iota" or n in read for n in inside)
+    return bool(nodes_between(r.args[0], dim)) and plain and isinstance(dim.size, int) and dim.size >= LEAST_PLACES

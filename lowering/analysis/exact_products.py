@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ...egraph.terms.term import Term, reduces
-from ..codegen.ops import HALVES
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import reduces
+from ..plan.dtypes import HALVES
 from ..plan.records import Kernel, Store
 from .dim_roles import sum_factors, two_sides
 

@@ -14,7 +14,8 @@ from math import prod
 from ...egraph.terms.affine import affine, bounds, length
 from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, make, maximum, minimum
-from ...egraph.terms.term import FLOATS, Dim, Term, all_dims, substitute, subterms
+from ...egraph.terms.term import FLOATS, Dim, Term
+from ...egraph.terms.traversal import all_dims, substitute, subterms
 
 SCORES = 2**18  # rows times columns from which a kernel of its own is thought of
 SAVED = 2**25  # units of work saved in all, twice what a launch takes, from which it is done

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ...egraph.terms.term import Term, subterms
-from ..codegen.ops import literal
-from ..codegen.products import scale_split
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import subterms
+from ..plan.dtypes import literal
 from ..plan.records import Accumulator, Kernel
+from .product_terms import scale_split
 from .value_bounds import magnitude, proved
 
 LOG2_E = 1.4426950408889634

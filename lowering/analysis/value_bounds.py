@@ -10,7 +10,8 @@ from collections.abc import Callable
 from math import exp, exp2, floor, inf, isfinite, log2
 
 from ...egraph.terms.ops import INTEGER_RANGES
-from ...egraph.terms.term import Term, subterms
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import subterms
 
 FACTOR = 2.0**5  # taken to be the most of a tensor that scores are multiplied or divided by
 SUM = 2.0**16  # of a sum over a dim, as of a product of queries and keys

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...egraph.terms.term import Dim, Term, factors, subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import factors, subterms
 from ..analysis.dim_roles import CONTRACTIBLE, is_contraction, sum_factors
 from ..analysis.relative_index import folded, picked
+from ..plan.dtypes import HALVES, is_integer
 from ..plan.records import Kernel, NotPlannable
-from .ops import HALVES, Value, is_integer
+from .ops import Value
 
 LEAST = 16  # of every dim of a product of matrices
 

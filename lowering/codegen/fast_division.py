@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...egraph.terms.term import Dim
-from ..triton.kernel import Argument
+from .signature import Argument
 
 BITS = 30  # of the largest number that is divided
 

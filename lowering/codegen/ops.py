@@ -11,16 +11,17 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from keyword import kwlist
-from math import frexp, inf, isfinite, isinf, isnan, ldexp, log2
+from math import frexp, inf, isfinite, ldexp, log2
 from struct import pack, unpack
 
 from ...egraph.terms.affine import bounds
-from ...egraph.terms.term import Dim, Term, subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
 from ..analysis.value_bounds import positive, reads
+from ..plan.dtypes import is_integer, literal
 from ..plan.records import NotPlannable
 
 STRUCTURAL = ("const", "iota", "load", "var", "size", "cast", "reduce", "scaled", "scale", "mantissa", "pow")
-HALVES = ("float16", "bfloat16")
 LEADING = 12  # bits of a float32's 24: so many of either factor make an exact product
 TEMPLATES = {
     "neg": "-{0}",
@@ -132,17 +133,6 @@ def _helper(name: str) -> str:
 
 def type_name(dtype: str) -> str:
     return TYPES.get(dtype, f"tl.{dtype}")
-
-
-def is_integer(dtype: str) -> bool:
-    return dtype.startswith(("int", "uint"))
-
-
-def literal(value) -> str:
-    """A Python literal that Triton's language takes; infinities have no literal of their own."""
-    if isinstance(value, float) and (isinf(value) or isnan(value)):
-        return f'float("{value}")'
-    return repr(value)
 
 
 def identity(monoid: str, dtype: str) -> str:

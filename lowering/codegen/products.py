@@ -6,63 +6,20 @@ which writes through a TileWriter.
 
 from __future__ import annotations
 
-from math import isfinite, prod
+from math import prod
 
-from ...egraph.terms.ops import make
 from ...egraph.terms.term import Dim, Term
 from ..analysis.exact_products import native
+from ..analysis.product_terms import const_value, signed_factors, zero_at_padding
 from ..analysis.relative_index import Skewed, folded, skewed
+from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import Kernel, NotPlannable
 from .batched_products import batched, merged, mixed, require_halves
-from .ops import HALVES, Value, halves_below, is_integer, literal, type_name
+from .ops import Value, halves_below, type_name
 from .relative_products import across, declare, skew, unskew
 
 PATTERN = 64  # halves in the 128 bytes after which shared memory's widest pattern repeats
 NARROW = 128  # columns of a matrix that is multiplied in parts
-
-
-def const_value(node, otherwise):
-    """The number of a literal."""
-    return node.attrs[0] if isinstance(node, Term) and node.op == "const" else otherwise
-
-
-def factors(node: Term) -> list[Term]:
-    """The factors of a product, nested products flattened; a negation gives the factor -1."""
-    if node.op == "mul":
-        return factors(node.args[0]) + factors(node.args[1])
-    if node.op == "neg":
-        return [make("const", (), (-1.0,)), *factors(node.args[0])]
-    if node.op == "div" and const_value(node.args[1], 0):
-        return [*factors(node.args[0]), make("const", (), (1.0 / node.args[1].attrs[0],))]
-    return [node]
-
-
-def product(parts: list[Term]) -> Term:
-    result = parts[0]
-    for part in parts[1:]:
-        result = make("mul", (result, part))
-    return result
-
-
-def scale_split(gauge: Term) -> tuple[Term, float]:
-    """gauge = x · c with a finite constant c > 0, also out of a sum; c = 1 where there is none."""
-    summed = gauge.op == "reduce" and gauge.attrs[0] == "sum"
-    parts = factors(gauge.args[0] if summed else gauge)
-    constant = prod(float(const_value(p, 1.0)) for p in parts)
-    rest = [p for p in parts if p.op != "const"]
-    if constant == 1.0 or not rest or not isfinite(constant) or constant <= 0:
-        return gauge, 1.0
-    raw = product(rest)
-    return (make("reduce", (raw,), gauge.attrs) if summed else raw), constant
-
-
-def operands(kernel: Kernel, nodes) -> list[Term]:
-    """Loads that are factors of sums as they stand: what a matrix product reads from memory."""
-    bodies = [n.args[0] for n in nodes if n.op == "reduce" and n.attrs[0] == "sum"]
-    bodies += [value for loop in kernel.loops for state in loop.accumulators for value in state.values]
-    bodies += [n.args[1] for n in nodes if n.op == "scaled"]
-    parts = [native(part) for body in bodies for part in factors(body)]
-    return [part for part in parts if part is not None and part.op == "load"]
 
 
 def alike(loads: list[Term], held: dict[Dim, int], multiplied: set[Dim]) -> dict[Dim, int]:
@@ -76,29 +33,13 @@ def alike(loads: list[Term], held: dict[Dim, int], multiplied: set[Dim]) -> dict
     return {d: max(held[d], widest) for d in last}
 
 
-def zero_at_padding(part, dim: Dim) -> bool:
-    """A tile of the factor is 0 where dim is padded: loads are, and what keeps zeros; the rest must be masked."""
-    if not isinstance(part, Term):
-        return True
-    if part.op == "load":
-        return dim in part.dims
-    if part.op in ("cast", "neg"):
-        return zero_at_padding(part.args[0], dim)
-    if part.op == "mul":
-        kept = [zero_at_padding(a, dim) or isfinite(float(const_value(a, float("inf")))) for a in part.args]
-        return all(kept) and any(zero_at_padding(a, dim) for a in part.args)
-    if part.op == "where":
-        return all(zero_at_padding(a, dim) for a in part.args[1:])
-    return False
-
-
 def contract(writer, node: Term, body: Term, weight: Value | None = None, into=None, guard=None) -> Value:
     """into + Σ weight · body, over the dim of the reduction `node`; an exact one rounds no factor.
 
     The weight is zero where an element is absent; `guard` says so for the rest.
     """
     dim, exact = node.attrs[1], node in writer.kernel.exact
-    parts = factors(body)
+    parts = signed_factors(body)
     constant = prod(const_value(p, 1.0) for p in parts)
     parts = [p for p in parts if p.op != "const"]
     outside = [writer.value(p) for p in parts if dim not in p.dims]

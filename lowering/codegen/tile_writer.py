@@ -13,17 +13,21 @@ from dataclasses import dataclass, field
 
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import cast, iota, make
-from ...egraph.terms.term import Dim, Tensor, Term, substitute, subterms
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
+from ..analysis.dim_roles import stepped
+from ..analysis.product_terms import operands
 from ..analysis.softmax_scaling import Weighing, gauge_of, read_again, weighing
-from ..masks.finite_masks import HIDDEN
+from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.launch_facts import Facts
 from ..plan.records import BlockMap, Kernel, NotPlannable
+from ..plan.thresholds import HIDDEN
 from .batched_products import LEAST, dims_of_matrices, held_dims, leading
-from .ops import FOLDS, HALVES, Names, Value, atom, identity, is_integer, literal, operation, type_name
-from .products import alike, contract, operands
+from .ops import FOLDS, Names, Value, atom, identity, operation, type_name
+from .products import alike, contract
 from .relative_products import Doubt
-from .serial_folds import step, stepped
+from .serial_folds import step
 
 SHORT = ("uint8", "int8", "int16", "uint16")
 

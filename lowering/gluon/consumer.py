@@ -7,15 +7,17 @@ Accumulators in flight are touched by nobody else.
 
 from __future__ import annotations
 
-from ...egraph.terms.term import Term, subterms
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import subterms
 from ..codegen.ops import Value, identity, type_name
 from ..codegen.tile_writer import Scope
-from ..hopper.config import ROWS, Schedule
+from ..hopper.config import Schedule
 from ..hopper.kernel_form import Binding, Operand, Step, accumulated, chunks
-from ..hopper.score_offsets import in_base_two, weights
-from ..masks.finite_masks import HIDDEN
+from ..plan.device import ROWS
+from ..plan.thresholds import HIDDEN
 from .epilogue import State, StoreWriter
 from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
+from .scores import in_base_two, weights
 from .work_items import Walk
 
 FETCHED = 32  # registers of a thread that may hold what is fetched ahead

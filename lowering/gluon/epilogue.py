@@ -8,8 +8,8 @@ from __future__ import annotations
 from ...egraph.terms.ops import iota
 from ..analysis.softmax_scaling import any_scale, fixed_scale
 from ..codegen.ops import Value, type_name
-from ..hopper.config import ROWS
 from ..hopper.kernel_form import Binding, chunks
+from ..plan.device import ROWS
 from ..plan.records import Accumulator, Store
 from .expressions import GluonWriter, matrix_in
 

@@ -14,15 +14,17 @@ from math import prod
 
 from ...egraph.terms.affine import affine, bounds
 from ...egraph.terms.ops import cast, iota
-from ...egraph.terms.term import Dim, Term, subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
+from ..analysis.product_terms import const_value, signed_factors
 from ..analysis.softmax_scaling import LOG2_E
-from ..codegen.ops import Value, atom, is_integer, literal, type_name
-from ..codegen.products import const_value, factors
+from ..codegen.ops import Value, atom, type_name
 from ..codegen.tile_writer import Scope, TileWriter
 from ..hopper.approximations import capped, multiple, small
-from ..hopper.config import MOST_CONSUMERS, ROWS, WARPGROUP
 from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, spares
+from ..plan.device import MOST_CONSUMERS, ROWS, WARPGROUP
+from ..plan.dtypes import is_integer, literal
 from ..plan.launch_facts import Facts
 from ..plan.records import Kernel, NotPlannable
 
@@ -228,7 +230,7 @@ class GluonWriter(TileWriter):
 
     def _reduce(self, node: Term) -> Value:
         """A product of the skeleton by its name, times the constant that was inside the sum."""
-        parts = factors(node.args[0])
+        parts = signed_factors(node.args[0])
         name = self.scores.get(product_key(node))
         if name is None:
             raise NotPlannable(f"the {node.attrs[0]} over {node.attrs[1]} is no product of the form")
@@ -258,7 +260,7 @@ def _coordinates(node: Term, dims: tuple[Dim, ...]) -> tuple[dict[Term, int], in
 
 def product_key(node: Term) -> tuple:
     """The same for a product with and without constants among its factors."""
-    return node.attrs, frozenset(native(p) for p in factors(node.args[0]) if p.op != "const")
+    return node.attrs, frozenset(native(p) for p in signed_factors(node.args[0]) if p.op != "const")
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,9 @@ def summed(products: Collection[Product], bodies: Iterable[Term]) -> dict[Term, 
     readers = Counter(a for n in nodes for a in n.args)
     alike = Counter(product_key(n) for n in nodes if n.op == "reduce")
     alone = lambda p: readers[p.node] == alike[product_key(p.node)] == 1
-    free = {p.node: [p] for p in products if alone(p) and not any(f.op == "const" for f in factors(p.node.args[0]))}
+    free = {
+        p.node: [p] for p in products if alone(p) and not any(f.op == "const" for f in signed_factors(p.node.args[0]))
+    }
     found: dict[Term, list[Product]] = {}
     for node in sorted((n for n in nodes if n.op == "add"), key=lambda n: sum(1 for _ in subterms(n))):
         parts = [free.get(a) for a in node.args]

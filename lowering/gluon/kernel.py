@@ -13,16 +13,19 @@ from dataclasses import dataclass, replace
 from ...egraph.terms.affine import affine, to_term
 from ...egraph.terms.ops import const, iota
 from ...egraph.terms.printing import show
-from ...egraph.terms.term import Dim, Term, subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
 from ..codegen.ops import Value, helpers, remarks, wrapped
-from ..hopper.config import ROWS, Schedule
+from ..codegen.signature import Argument
+from ..hopper.config import Schedule
 from ..hopper.kernel_form import Binding, Diagonal, Operand, bytes_of, chunks
-from ..masks.mask_bits import Packed
+from ..plan.device import ROWS
 from ..plan.launch_facts import Facts
+from ..plan.queries import roots
 from ..plan.records import Plan
-from ..triton.kernel import Argument, roots
 from .consumer import Consumer
 from .expressions import HOPPER, NAMES, PARTS, SPECIAL, GluonWriter, gluon
+from .mask_words import Packed
 from .work_items import WalkWriter, loads
 
 HEADER = f"""import triton.language as tl

@@ -17,7 +17,7 @@ from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
 from ...egraph.terms.sizes import resolve
 from ..codegen.fast_division import BITS, division
-from ..hopper.config import ANY, DEFAULTS, MULTIPROCESSORS, ROWS, Row, Schedule, default_row
+from ..hopper.config import ANY, DEFAULTS, Row, Schedule, default_row
 from ..hopper.kernel_form import (
     Binding,
     Diagonal,
@@ -35,14 +35,16 @@ from ..hopper.split_states import apart
 from ..launch.triton_compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
 from ..launch.triton_config import Config
 from ..masks.block_map import EMPTY, Tiling, capturing, pays, shared_visits
-from ..masks.mask_bits import Packed, Words, fine, packed, small
+from ..masks.mask_bits import Words
+from ..plan.device import MULTIPROCESSORS, ROWS
 from ..plan.launch_facts import Facts
+from ..plan.queries import map_name, reach
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..schedule.choose_config import Choice, choose
-from ..triton.kernel import map_name, reach
 from ..triton.launch import INT32, Launch, Launcher, load, typical_run
 from . import work_order as order
 from .kernel import Map, Shape, Source, emit
+from .mask_words import Packed, fine, packed, small
 
 NOTHING = torch.zeros(1, dtype=torch.int32)
 WASTE = 0.05  # of all rows, that warpgroups compute in vain

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...egraph.terms.ops import iota, make
-from ...egraph.terms.term import Dim, Term, substitute, subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import substitute, subterms
 from ..codegen.fast_division import Divisor
 from ..codegen.ops import Value
-from ..hopper.config import ROWS, Schedule
+from ..hopper.config import Schedule
 from ..hopper.kernel_form import Binding
 from ..masks.mask_bits import WORD
+from ..plan.device import ROWS
 from ..plan.records import BlockMap, Limit
 from .expressions import GluonWriter
 

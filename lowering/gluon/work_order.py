@@ -15,11 +15,12 @@ import numpy as np
 
 from ...egraph.terms.evaluate import evaluate
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import subterms
-from ..hopper.config import ROWS, Schedule, pace
+from ...egraph.terms.traversal import subterms
+from ..hopper.config import Schedule, pace
 from ..hopper.kernel_form import Binding
 from ..masks.block_map import EMPTY, FULL, PARTIAL, Dealt
 from ..masks.loop_ranges import tile_range
+from ..plan.device import ROWS
 from ..plan.records import Limit
 
 CACHE = 32 << 20  # bytes of streamed operands that should stay in the L2 at a time

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isfinite, log2
 
-from ...egraph.terms.term import Term, subterms
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import subterms
+from ..analysis.product_terms import const_value, scale_split
 from ..analysis.softmax_scaling import LOG2_E, fixed_scale, weighing
-from ..codegen.products import const_value, scale_split
 from ..plan.records import Kernel, Loop
 from .score_offsets import addends
 

@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
-SHARED_MEMORY = 232448
-BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
-RESERVED = 1024  # bytes of shared memory that the driver keeps for each program
-ROWS = 64  # of one consumer warpgroup: the height of a warpgroup's matrix product
-MULTIPROCESSORS = 132  # of an H100 or H200
-REGISTERS = 65536  # of a multiprocessor
-MOST_REGISTERS = 240  # of a thread
-MOST_CONSUMERS = 4  # warpgroups of a program
-WARPGROUP = 128
+from ..plan.device import MOST_REGISTERS, REGISTERS, RESERVED, ROWS, SHARED_MEMORY, WARPGROUP
+
 EIGHTH = 8  # special functions are spared in eighths
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import iota, load
-from ...egraph.terms.term import Dim, Tensor, Term, reduces, subterms
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import reduces, subterms
 from ..analysis.exact_products import native
-from ..codegen.ops import HALVES
-from ..codegen.products import const_value, factors
+from ..analysis.product_terms import const_value, signed_factors
+from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .score_offsets import Gauge, split
 
@@ -222,7 +223,7 @@ class _Matcher:
     def product(self, node: Term) -> Product:
         """A sum within a tile as a matrix product of rows and columns."""
         monoid, inner = node.attrs
-        parts = [p for p in factors(node.args[0]) if p.op != "const"]
+        parts = [p for p in signed_factors(node.args[0]) if p.op != "const"]
         loads = [native(p) for p in parts]
         if monoid != "sum" or len(parts) != 2 or any(x is None or x.op != "load" for x in loads):
             raise NotPlannable(f"the {monoid} over {inner} is not of two half-precision tensors as they are stored")
@@ -236,7 +237,7 @@ class _Matcher:
         """A state's value: at most one factor has the value dim, and that one is a stored matrix."""
         if body.dims & self.inside:
             raise NotPlannable(f"a state has dim {min(body.dims & self.inside)}, which is summed behind the loop")
-        parts = factors(body)
+        parts = signed_factors(body)
         broad = [p for p in parts if self.wide in p.dims]
         rest = tuple(p for p in parts if p not in broad and const_value(p, 0) != 1)
         if not broad:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...egraph.terms.ops import iota, load
-from ...egraph.terms.term import Tensor, Term, substitute, subterms
+from ...egraph.terms.term import Tensor, Term
+from ...egraph.terms.traversal import substitute, subterms
 from ..plan.records import Kernel, Plan, Store
 from .kernel_form import Binding, bind
 

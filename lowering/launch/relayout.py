@@ -15,10 +15,11 @@ import triton
 import triton.language as tl
 
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import Dim, Term, subterms
-from ..codegen.serial_folds import stepped
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
+from ..analysis.dim_roles import stepped
+from ..plan.queries import roots
 from ..plan.records import Kernel, Plan
-from ..triton.kernel import roots
 
 SECTOR = 32  # bytes that memory gives at a time
 ROWS = 64  # of a tile

@@ -13,8 +13,9 @@ from functools import lru_cache
 from math import inf, prod
 
 from ...egraph.terms.ops import cast, const, eq, iota, load, mantissa, reduce, rescaled_sum, scale, where
-from ...egraph.terms.term import PAIR, Dim, Tensor, Term, all_dims, substitute, subterms, tensors
-from ..codegen.ops import HALVES
+from ...egraph.terms.term import PAIR, Dim, Tensor, Term
+from ...egraph.terms.traversal import all_dims, substitute, subterms, tensors
+from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 
 THEOREMS = {  # in proofs/theory: what makes the sharing out a law, for a monoid and for one with a scale

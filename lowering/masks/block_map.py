@@ -20,7 +20,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...egraph.forks import cached_property, lock
 from ...egraph.terms.ops import cast, const, eq, iota, le, logical_and, make, minimum, reduce, where
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import Dim, Tensor, Term, rebuild, subterms, tensors
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import rebuild, subterms, tensors
 from ..plan.records import BlockMap, Kernel, Plan
 from ..planning.planner import build_plan
 

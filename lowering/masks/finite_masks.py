@@ -17,13 +17,13 @@ from ...egraph.terms.addends import addends, may_mask
 from ...egraph.terms.affine import length
 from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, le, logical_and, logical_or, lt, make, rounded, where
-from ...egraph.terms.term import FLOATS, Dim, Term, subterms
+from ...egraph.terms.term import FLOATS, Dim, Term
+from ...egraph.terms.traversal import subterms
 from ..plan.records import Loop, Range
-from ..planning.kernel_cuts import at_place
+from ..plan.term_edits import at_place
 from .loop_ranges import EVERYWHERE, conjunction, conjuncts, ranges
 
 FAR = -(2.0**15)  # scores that are less than it anyway, all of a row, are left out of account
-HIDDEN = -(2.0**100)  # what executors put there: times a factor it is not rounded, so that all of a row stay alike
 ABSORBING = -(2.0**100)  # nothing that is added to it changes it
 OVERFLOW = 2.0**128  # of float32
 LONGEST = 2**24  # no sequence is longer

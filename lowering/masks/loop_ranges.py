@@ -14,7 +14,8 @@ from typing import NamedTuple
 from ...egraph.terms.affine import Affine, affine, bounds, combine, compare, length, to_term
 from ...egraph.terms.index_simplify import floordiv, simplify_index
 from ...egraph.terms.ops import const, iota, make, maximum, minimum, where
-from ...egraph.terms.term import Dim, Term, rebuild, reduces, subterms, tensors
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import rebuild, reduces, subterms, tensors
 from ..plan.records import BlockMap, Limit, Range
 
 MOST_CLAUSES = 16  # of a guard in disjunctive form; one with more is not looked into

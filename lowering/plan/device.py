@@ -81,3 +81,30 @@ COSTS: dict[str, tuple[float, float]] = {
     "mod": (10, 1),
 }
 NARROW = {**COSTS, "tanh": (0, 1)}  # of warp-specialised kernels whose tensors are bfloat16: one coarse instruction
+
+
+SHARED_MEMORY = 232448
+
+
+BARRIERS = 2048  # bytes of shared memory left for barriers and for what the compiler keeps there
+
+
+RESERVED = 1024  # bytes of shared memory that the driver keeps for each program
+
+
+ROWS = 64  # of one consumer warpgroup: the height of a warpgroup's matrix product
+
+
+MULTIPROCESSORS = 132  # of an H100 or H200
+
+
+REGISTERS = 65536  # of a multiprocessor
+
+
+MOST_REGISTERS = 240  # of a thread
+
+
+MOST_CONSUMERS = 4  # warpgroups of a program
+
+
+WARPGROUP = 128

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis.contiguous_axes import Runs
-
 INTERPRETER = "interpreter"  # stands for a machine
 
 
@@ -23,3 +21,6 @@ class Facts:
     def interpreted(self) -> bool:
         """The interpreter multiplies bfloat16 tiles as raw bits: they are widened there."""
         return self.machine == INTERPRETER
+
+
+Runs = frozenset[tuple[str, int]]  # names of tensors and the first of two axes

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...egraph.terms.ops import iota, load
-from ...egraph.terms.term import Term, all_dims, subterms, tensors
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import all_dims, subterms, tensors
 from ..plan.records import Accumulator, Kernel
-from .normalize_terms import replace_from_above, with_fresh_bound_dims
+from ..plan.term_edits import replace_from_above, with_fresh_bound_dims
 
 
 def absorbed(kernels: Sequence[Kernel]) -> list[Kernel]:

@@ -11,12 +11,12 @@ from math import prod
 
 import torch
 
-from ...egraph.terms.ops import iota, load, make, mantissa, reduce
-from ...egraph.terms.term import Dim, Tensor, Term, all_dims, rebuild, reduces, substitute, subterms, tensors
+from ...egraph.terms.ops import iota, load, mantissa
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import every_reduction, reduces, substitute, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     batch_of,
-    every_reduction,
     is_contraction,
     is_long,
     is_product,
@@ -26,45 +26,7 @@ from ..analysis.dim_roles import (
 )
 from ..analysis.softmax_scaling import any_scale
 from ..plan.records import NotPlannable
-
-FEW = 16  # rows that a tile of a matrix product has at least
-
-
-def unshadowed(root: Term) -> Term:
-    """The same term where no reduction over a dim is bound inside of one that the dim is free in: it may be stored.
-
-    Two of one dim get one name where they can: reductions of one dim share a loop.
-    """
-    names = {d.name for d in all_dims(root)}
-
-    def change(node: Term, args: tuple[Term, ...]) -> Term:
-        made = node if args == node.args else make(node.op, args, node.attrs)
-        if node.op != "reduce" or not any(_hides(r, node.attrs[1]) for r in reduces(made.args[0])):
-            return made
-        monoid, dim = node.attrs
-        used = names | {d.name for d in all_dims(made.args[0])}
-        fresh = Dim(next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used), dim.size)
-        return reduce(monoid, fresh, at_place(made.args[0], dim, iota(fresh)))
-
-    return rebuild(root, change)
-
-
-def _hides(r: Term, dim: Dim) -> bool:
-    return dim in r.dims and any(inner.attrs[1] == dim for inner in reduces(r.args[0]))
-
-
-def at_place(body: Term, dim: Dim, place: Term) -> Term:
-    """The body with another index where the dim is free."""
-    done: dict[Term, Term] = {iota(dim): place}
-
-    def visit(node: Term) -> Term:
-        if dim not in node.dims:
-            return node
-        if node not in done:
-            done[node] = make(node.op, tuple(map(visit, node.args)), node.attrs)
-        return done[node]
-
-    return visit(body)
+from ..plan.thresholds import FEW
 
 
 def nested(term: Term, held: int, kept: tuple[Dim, ...]) -> Term | None:

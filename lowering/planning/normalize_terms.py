@@ -12,10 +12,11 @@ from math import inf
 
 from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescaled_sum, scale, scaled, where
-from ...egraph.terms.term import Dim, Term, all_dims, rebuild, reduces, rename_dims, substitute, subterms
-from ..analysis.dim_roles import every_reduction, nodes_between, product_sides
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, substitute, subterms
+from ..analysis.dim_roles import nodes_between, product_sides
 from ..plan.records import Store
-from .kernel_cuts import at_place, unshadowed
+from ..plan.term_edits import at_place, unshadowed, with_fresh_bound_dims
 from .reshape_dims import fresh
 
 
@@ -82,37 +83,6 @@ def prepared(stores: Sequence[Store]) -> list[Store]:
     terms = [written_out(with_one_inner_dim(beside_their_dims(term))) for term in plain]
     terms = _reuse_scales(with_fresh_bound_dims(terms, order))
     return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
-
-
-def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list[Term]:
-    """A dim that is both an output axis and bound by a reduction is renamed where it is bound."""
-    used = {d.name for d in (*order, *(d for term in terms for d in all_dims(term)))}
-    for dim in order:
-        if any(r.attrs[1] == dim for r in every_reduction(terms)):
-            name = next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used)
-            used.add(name)
-            terms = [_rename_bound(term, dim, Dim(name, dim.size)) for term in terms]
-    return terms
-
-
-def _rename_bound(term: Term, dim: Dim, fresh: Dim) -> Term:
-    mapping = {r: rename_dims(r, {dim: fresh}) for r in reduces(term) if r.attrs[1] == dim}
-    return replace_from_above(term, mapping)
-
-
-def replace_from_above(term: Term, mapping: dict[Term, Term]) -> Term:
-    """Like substitute, but what lies under a replaced term is not looked at."""
-    done: dict[Term, Term] = {}
-
-    def visit(node: Term) -> Term:
-        if node not in done:
-            args = tuple(map(visit, node.args)) if node not in mapping else ()
-            done[node] = (
-                mapping[node] if node in mapping else node if args == node.args else make(node.op, args, node.attrs)
-            )
-        return done[node]
-
-    return visit(term)
 
 
 def _reuse_scales(terms: list[Term]) -> list[Term]:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from math import prod
 
 from ...egraph.terms.ops import MONOIDS, const, iota, load, where
-from ...egraph.terms.term import Dim, Tensor, Term, substitute, subterms, tensors
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import every_reduction, substitute, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     beside_long,
@@ -19,7 +20,6 @@ from ..analysis.dim_roles import (
     columns_of,
     computed,
     cube_work,
-    every_reduction,
     is_long,
     loop_dims,
     loop_reductions,
@@ -34,14 +34,13 @@ from ..analysis.relative_index import Difference, of_difference
 from ..masks.finite_masks import faint, fainted, keeps_some
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable, Plan, Store
+from ..plan.term_edits import replace_from_above, with_fresh_bound_dims
+from ..plan.thresholds import FEW, HELD, TOGETHER
 from .inline_producers import absorbed
-from .kernel_cuts import FEW, between_batches, in_the_way, nested, of_other_rows, sharing, without
-from .normalize_terms import is_rescaled, prepared, replace_from_above, with_fresh_bound_dims
+from .kernel_cuts import between_batches, in_the_way, nested, of_other_rows, sharing, without
+from .normalize_terms import is_rescaled, prepared
 from .reshape_dims import grouped, joined
 from .tabulate_lookups import of_places
-
-HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
-TOGETHER = 2048  # those that a row of a tile may hold where, on the grid, products would be done again
 
 
 def build_plan(term: Term, output: Tensor, order: tuple[Dim, ...], derivation=(), held: int = HELD) -> Plan:

@@ -12,10 +12,11 @@ from itertools import pairwise
 
 from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import const, iota
-from ...egraph.terms.term import Dim, Tensor, Term, all_dims, reduces, substitute, subterms
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms
 from ..analysis.dim_roles import loop_reductions
 from ..plan.records import Store
-from .kernel_cuts import FEW
+from ..plan.thresholds import FEW
 
 
 def joined(

@@ -11,7 +11,8 @@ from math import prod
 
 from ...egraph.terms.affine import bounds
 from ...egraph.terms.ops import iota, load
-from ...egraph.terms.term import Dim, Term, all_dims, factors, reduces, substitute, subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import all_dims, factors, reduces, substitute, subterms
 from ..analysis.relative_index import Difference, between, folded, fresh
 
 MORE = 4  # times as many folds as before, which are no products of matrices then

@@ -14,20 +14,9 @@ from math import inf, prod
 
 from ...egraph.terms.sizes import resolve
 from ..hopper.approximations import branches
-from ..hopper.config import (
-    ANY,
-    BARRIERS,
-    EIGHTH,
-    MOST_CONSUMERS,
-    MULTIPROCESSORS,
-    ROWS,
-    WARPGROUP,
-    Row,
-    Schedule,
-    duration,
-)
+from ..hopper.config import ANY, EIGHTH, Row, Schedule, duration
 from ..hopper.kernel_form import Binding, Operand, accumulated, crowded, shared_bytes, spares, width
-from ..plan.device import H200
+from ..plan.device import BARRIERS, H200, MOST_CONSUMERS, MULTIPROCESSORS, ROWS, WARPGROUP
 from ..plan.records import NotPlannable
 from . import schedule_store as solving
 from .kernel_time import Configuration, demand, layout, loop_seconds, problem_of

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from ...egraph.terms.term import Dim, Term, subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
+from ..analysis.product_terms import sides, summand
 from ..analysis.softmax_scaling import fixed_scale, weighing
 from ..hopper import score_offsets as gauge
 from ..hopper.approximations import EXP2
 from ..plan.device import COSTS, H200, Machine
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
-from ..tiled.accumulators import summand
-from ..tiled.tile_program import sides
 from .problem import Edge, Operation, Problem, Value
 
 HALF, WIDE = 2, 4  # bytes of an element in shared memory and in a register

@@ -15,11 +15,11 @@ import numpy as np
 
 from ...egraph.terms.evaluate import evaluate
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import subterms
+from ...egraph.terms.traversal import subterms
 from ..hopper.approximations import RECIPROCAL
-from ..hopper.config import BARRIERS, EIGHTH, KNOBS, Knobs, Schedule
+from ..hopper.config import EIGHTH, KNOBS, Knobs, Schedule
 from ..hopper.kernel_form import staged
-from ..plan.device import COSTS, H200, NARROW, Machine
+from ..plan.device import BARRIERS, COSTS, H200, NARROW, Machine
 from ..plan.records import Kernel, Loop
 from . import pipeline_time
 from .from_loop import Tile, loop_problem, state_of

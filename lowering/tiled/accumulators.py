@@ -5,55 +5,15 @@ Invariant: absent elements (dropped by the guard, or of gauge -inf) change nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 import torch
 
 from ...egraph.terms.ops import MONOIDS
-from ...egraph.terms.term import PAIR, Dim, Term, factors
-from ..analysis.dim_roles import two_sides
-from ..analysis.relative_index import skewed
+from ...egraph.terms.term import PAIR, Term
+from ..analysis.product_terms import Summand
 from ..plan.records import Accumulator
 from .tile_ops import HALVES, JOINS, Frame, contract, contract_present, fold, full, skew
-from .tile_program import product
-
-
-@dataclass(frozen=True)
-class Summand:
-    """One value of an accumulator as `left` · `right`, both sides of a matrix product over the loop's dim.
-
-    In a rescaled sum the weight stands on the left too; then left may be None (the weight alone). right is None where
-    there is nothing to multiply by. across: a dim of differences that the right side has instead
-    (lowering/analysis/relative_index.py).
-    """
-
-    left: Term | None
-    right: Term | None
-    across: Dim | None = None
-
-    @property
-    def terms(self) -> list[Term]:
-        return [t for t in (self.left, self.right) if t is not None]
-
-
-def summand(
-    value: Term, dim: Dim, monoid: str, weight: frozenset[Dim] | None, guard: frozenset[Dim], rows: Dim | None = None
-) -> Summand:
-    """Splits the value's factors over two sides. weight: the dims of a rescaled sum's weight; guard: the guard's."""
-    if monoid not in ("sum", "rescaled"):
-        return Summand(value, None)
-    weights = [] if weight is None else [weight | guard | {dim}]
-    parts = [] if weights and value.op == "const" and value.attrs[0] == 1 else factors(value)
-    if found := skewed(parts, rows, dim, *weights):
-        return Summand(product(found.others), product(found.values), found.dim)
-    one, two = two_sides([*weights, *(p.dims for p in parts)], dim)
-    if weights and 0 in two:
-        one, two = two, one
-    left, right = (product(parts[k - len(weights)] for k in side if k >= len(weights)) for side in (one, two))
-    if not weights and right is not None and guard <= right.dims and not guard <= left.dims:
-        left, right = right, left  # what the guard drops is set to zero on the left
-    return Summand(left, right)
 
 
 class State:

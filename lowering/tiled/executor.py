@@ -15,11 +15,13 @@ from math import inf, prod
 import torch
 
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import Dim, Tensor, Term, all_dims, subterms
-from ..masks.finite_masks import HIDDEN
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import all_dims, subterms
+from ..analysis.product_terms import summand
 from ..masks.loop_ranges import ends, tile_classes, tile_range
 from ..plan.records import Accumulator, Kernel, Limit, Loop, Plan, Store
-from .accumulators import State, summand
+from ..plan.thresholds import HIDDEN
+from .accumulators import State
 from .tile_ops import Frame, differences
 from .tile_program import Block, over_differences, scale_early
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from ...egraph.terms.ops import make
-from ...egraph.terms.term import Dim, Term, factors, subterms
-from ..analysis.dim_roles import two_sides
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import factors, subterms
+from ..analysis.product_terms import product, sides
 from ..analysis.relative_index import Skewed, folded
 from . import tile_ops
 from .tile_ops import Frame
@@ -20,26 +21,6 @@ from .tile_ops import Frame
 Pair = tuple[Dim, Dim] | None
 # Their values may share memory with another's.
 _BORROWED = ("load", "iota", "const", "size", "cast", "scale", "scaled", "unskew")
-
-
-def product(parts: Iterable[Term]) -> Term | None:
-    """The product of the terms; None for none."""
-    result = None
-    for part in parts:
-        result = part if result is None else make("mul", (result, part))
-    return result
-
-
-def sides(summand: Term, dim: Dim) -> tuple[Term, Term] | None:
-    """The two operands of the matrix product that sums the summand over dim; None if it is no product of two such."""
-    parts = factors(summand)
-    left, right = two_sides([p.dims for p in parts], dim)
-    if not right:
-        return None
-    operands = product(parts[k] for k in left), product(parts[k] for k in right)
-    # A factor that fits on both sides stays where the term has it: scale_early has chosen.
-    written = summand.args if summand.args[0].dims == operands[0].dims else summand.args[::-1]
-    return written if [x.dims for x in written] == [x.dims for x in operands] else operands
 
 
 def scale_early(roots: tuple[Term, ...], stays: Callable[[Term], bool], moving: Dim | None) -> dict[Term, Term]:

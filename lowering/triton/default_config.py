@@ -7,10 +7,11 @@ from math import prod
 
 import torch
 
-from ...egraph.terms.term import Dim, subterms
+from ...egraph.terms.term import Dim
+from ...egraph.terms.traversal import subterms
+from ..analysis.dim_roles import several_pairs, stepped
 from ..codegen.batched_products import dims_over_differences, has_cubes, leading
 from ..codegen.products import multiplies_parts
-from ..codegen.serial_folds import several_pairs, stepped
 from ..launch.triton_config import (
     CUBES,
     PARTS,
@@ -22,9 +23,9 @@ from ..launch.triton_config import (
     of_pairs,
     of_steps,
 )
+from ..plan.queries import roots
 from ..plan.records import Kernel
-from ..planning.planner import HELD
-from .kernel import roots
+from ..plan.thresholds import HELD
 
 
 def widest(kernel: Kernel) -> tuple[int, int]:

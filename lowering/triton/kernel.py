@@ -6,18 +6,21 @@ named by the plan. No case here knows what the kernel computes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import iota
 from ...egraph.terms.printing import show
-from ...egraph.terms.term import Dim, Term, subterms
-from ..codegen.ops import FOLDS, Value, helpers, identity, is_integer, remarks, type_name, wrapped
+from ...egraph.terms.term import Dim
+from ...egraph.terms.traversal import subterms
+from ..codegen.ops import FOLDS, Value, helpers, identity, remarks, type_name, wrapped
 from ..codegen.products import contract
 from ..codegen.relative_products import Doubt, spreads
+from ..codegen.signature import Argument, Source
 from ..codegen.tile_writer import TileWriter
 from ..masks.loop_ranges import conjuncts
+from ..plan.dtypes import is_integer
 from ..plan.launch_facts import Facts
+from ..plan.queries import map_name, roots
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from .loops import RangeWriter, Segment, by_columns
 
@@ -25,66 +28,9 @@ ADDED = ("sum", "rescaled")
 IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 
 
-@dataclass(frozen=True)
-class Argument:
-    """One run-time argument: a tensor's pointer, one of its strides (axis), or an integer size (number or symbol).
-
-    part: "multiplier" or "shift" of a division by the size, in tiles of `step` (lowering/codegen/fast_division.py).
-    """
-
-    name: str
-    tensor: str = ""
-    axis: int | None = None
-    size: int | str | None = None
-    step: int = 1
-    part: str = ""
-
-
-@dataclass(frozen=True)
-class Source:
-    """The text of one kernel and how to call it. `tiles` are its constexpr parameters with "rows" or "loop"; doubtful:
-    its loops may run once more, in another form."""
-
-    text: str
-    function: str
-    arguments: tuple[Argument, ...]
-    tiles: tuple[tuple[str, str], ...]
-    doubtful: bool = False
-
-
 def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
     """The kernel's Triton source. Raises NotPlannable for what has no Triton form."""
     return _Emitter(kernel, facts, Doubt()).source(plan)
-
-
-def roots(kernel: Kernel) -> list[Term]:
-    """Every term that the kernel evaluates as it stands."""
-    found = [store.term for store in kernel.stores]
-    for loop in kernel.loops:
-        found += [loop.guard] if loop.guard is not None else []
-        for state in loop.accumulators:
-            found += [*([state.gauge] if state.gauge is not None else []), *state.values]
-    return found
-
-
-def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
-    """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
-    orders = [(store.output.name, axis, d) for store in kernel.stores for axis, d in enumerate(store.order)]
-    found = {(name, axis): 1 for name, axis, d in orders if d not in kernel.grid}
-    for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
-        for axis, index in enumerate(node.args):
-            steps = [abs(c) for a, c in affine(index)[0].items() if a.op == "iota" and a.attrs[0] not in kernel.grid]
-            if steps:
-                key = (node.attrs[0].name, axis)
-                found[key] = max(found.get(key, 0), *steps)
-    return found
-
-
-def map_name(kernel: Kernel, loop: Loop) -> str:
-    """What a loop's block map is called among the tensors of a launch; loops with one guard share theirs."""
-    records = list(dict.fromkeys(one.map for one in kernel.loops if one.map is not None and one.dim == loop.dim))
-    number = records.index(loop.map) if loop.map in records else 0
-    return f"{kernel.name} {loop.dim} map{number or ''}"
 
 
 class _Emitter:

@@ -20,7 +20,7 @@ from ...egraph.forks import cached_property
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
-from ..hopper.config import WARPGROUP
+from ..codegen.signature import Source
 from ..launch.source_folder import named_folder, write_source
 from ..launch.split_loops import Shared, number, shared
 from ..launch.triton_compat import (
@@ -38,11 +38,13 @@ from ..launch.triton_config import SPILLED, Config, of_few_rows
 from ..masks.block_map import EMPTY, Found, MapCache, Tiling, class_plan, pays, where_rows_keep
 from ..masks.mask_bits import Words, word_plan
 from ..masks.tile_lists import dealt_items, visit_lists
+from ..plan.device import WARPGROUP
 from ..plan.launch_facts import INTERPRETER, Facts
+from ..plan.queries import map_name, reach, roots
 from ..plan.records import Kernel, Loop, Plan
-from ..planning.kernel_cuts import FEW
+from ..plan.thresholds import FEW
 from .default_config import default_for, widest
-from .kernel import Source, emit, map_name, reach, roots
+from .kernel import emit
 
 log = logging.getLogger(__name__)
 INT32 = 2**31

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...egraph.terms.ops import iota, make
-from ...egraph.terms.term import substitute, subterms
+from ...egraph.terms.traversal import substitute, subterms
 from ..codegen.ops import Value, atom
 from ..codegen.tile_writer import TileWriter
 from ..plan.records import BlockMap, Limit, Loop, Range

@@ -12,7 +12,8 @@ from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation, Step
 from ..egraph.rewrite.rule import Rule
 from ..egraph.search.cost import contracts
-from ..egraph.terms.term import FLOATS, Term, reduces, subterms
+from ..egraph.terms.term import FLOATS, Term
+from ..egraph.terms.traversal import reduces, subterms
 from ..rules import ADDED, NORMAL
 
 THROUGH = ("neg", "mul", "div", "cast", "where", "add", "sub")  # what an infinite bias goes through

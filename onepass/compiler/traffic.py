@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..egraph.terms.sizes import UnknownSize, value_of
-from ..egraph.terms.term import Tensor, Term, tensors
+from ..egraph.terms.term import Tensor, Term
+from ..egraph.terms.traversal import tensors
 from ..errors import ProgramError
 from ..graph.program import Input, Program
 from ..lowering.plan.records import Kernel, Plan

@@ -15,13 +15,14 @@ from torch import fx
 from ..compiler.compiled_region import Fused
 from ..egraph.search.cost import Target, contracts, node_time
 from ..egraph.search.engine import EngineError
-from ..egraph.terms.term import subterms
+from ..egraph.terms.traversal import subterms
 from ..errors import OnepassError
+from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import changes_in_place, name_of
 from ..graph.survey import Nodes, Survey, hinted, shape
-from ..graph.trace import value_of_node, where_of
 from ..lowering.plan.records import NotPlannable, Plan
-from ..regions.find import Region, objection, widened
+from ..regions.find import objection, widened
+from ..regions.region import Region
 
 PRODUCTS = ("matmul", "bmm", "mm", "einsum", "linear", "__matmul__", "linalg_matmul")
 LARGER = 4  # times as many elements as the result: else nothing is saved by not making them

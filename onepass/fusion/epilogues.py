@@ -9,11 +9,12 @@ from collections.abc import Iterator
 
 from torch import fx
 
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import changes_in_place, name_of
 from ..graph.survey import Nodes, Survey, shape
-from ..graph.trace import value_of_node
-from ..lowering.planning.planner import HELD
-from ..regions.find import Region, widened
+from ..lowering.plan.thresholds import HELD
+from ..regions.find import widened
+from ..regions.region import Region
 
 MAPS = ("matmul", "bmm", "mm", "einsum", "__matmul__", "linalg_matmul")
 

@@ -20,18 +20,19 @@ from ..egraph.derivation import ledger
 from ..egraph.derivation.normalize import Normaliser
 from ..egraph.search.cost import NOMINAL
 from ..egraph.search.engine import EngineError
-from ..egraph.terms.term import Dim, Term, subterms
+from ..egraph.terms.term import Dim, Term
+from ..egraph.terms.traversal import every_reduction, subterms
 from ..errors import OnepassError
+from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import NORMS, changes_in_place, name_of
 from ..graph.survey import Nodes, Survey, hinted, shape
-from ..graph.trace import value_of_node, where_of
-from ..lowering.analysis.dim_roles import every_reduction
 from ..lowering.hopper.kernel_form import bind
 from ..lowering.plan.records import Kernel, NotPlannable, Plan
-from ..lowering.planning.planner import HELD, plan_stores
-from ..regions.find import Region, objection, widened, without_joins
+from ..lowering.plan.thresholds import HELD
+from ..lowering.planning.planner import plan_stores
+from ..regions.find import objection, widened, without_joins
 from ..regions.grow import axis_of
-from ..regions.region import signature
+from ..regions.region import Region, signature
 from ..rules import NORMAL
 from .deferred_products import with_products
 from .epilogues import tails

@@ -11,10 +11,10 @@ import torch
 from torch import fx
 
 from ..errors import Refusal
+from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..graph.survey import Survey, in_order
-from ..graph.trace import value_of_node, where_of
-from ..regions.find import Region
+from ..regions.region import Region
 from ..translate.translate import pulled
 
 

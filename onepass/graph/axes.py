@@ -13,9 +13,8 @@ import sympy
 import torch
 from torch import fx
 
-from ..translate.contractions import CONVOLUTIONS, is_one_wide
+from .nodes import expression, value_of_node
 from .op_kinds import name_of
-from .trace import expression, value_of_node
 
 Size = int | sympy.Expr
 MOVING = ("movedim", "moveaxis")
@@ -241,3 +240,31 @@ def _order(node: fx.Node, source: fx.Node) -> list[int] | None:
         return order
     a, b = order
     return [b if k == a else a if k == b else k for k in range(rank)]
+
+
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "convolution")
+
+
+NEUTRAL = {  # in the order in which they follow a bias; ATen's own has two more before the groups
+    "stride": (1,),
+    "padding": (0, "valid", "same"),
+    "dilation": (1,),
+    "transposed": (False,),
+    "output_padding": (0,),
+    "groups": (1,),
+}
+
+
+def is_one_wide(node: fx.Node) -> bool:
+    """Whether a node is a convolution that sums over channels alone, one place at a time."""
+    if name_of(node) not in CONVOLUTIONS or len(node.args) < 2:
+        return False
+    names = [n for n in NEUTRAL if name_of(node) == "convolution" or n not in ("transposed", "output_padding")]
+    given = dict(zip(names, node.args[3:])) | {n: node.kwargs[n] for n in names if n in node.kwargs}
+    kernel = value_of_node(node.args[1])
+    return kernel is not None and set(kernel.shape[2:]) <= {1} and _neutral(given)
+
+
+def _neutral(given: dict) -> bool:
+    each = lambda x: x if isinstance(x, tuple | list) else (x,)
+    return all(value in NEUTRAL[name] for name, values in given.items() for value in each(values))

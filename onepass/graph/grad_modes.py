@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
+from .nodes import value_of_node
 from .op_kinds import changes_in_place, name_of
-from .trace import value_of_node
 
 KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack")
 MARK = "onepass_unrecorded"

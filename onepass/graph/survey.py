@@ -17,8 +17,8 @@ from ..egraph.search.cost import NOMINAL
 from . import axes
 from .grad_modes import recording
 from .mutations import writes
+from .nodes import size_of, value_of_node
 from .op_kinds import INTERIOR, VECTOR_NORMS, changes_in_place, is_aten, is_higher_order, kind_of, name_of
-from .trace import size_of, value_of_node
 
 Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()

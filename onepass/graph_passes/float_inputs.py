@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import name_of
-from ..graph.trace import value_of_node
 from .size_calls import read_instead
 
 ARITHMETIC = ("mul", "multiply", "div", "divide", "true_divide", "truediv", "add", "sub", "subtract")

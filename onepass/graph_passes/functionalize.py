@@ -14,9 +14,9 @@ from torch import fx
 
 from ..graph.grad_modes import recording
 from ..graph.mutations import respell
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import RESHAPING, changes_in_place, is_aten, kind_of, name_of
 from ..graph.survey import Survey, shape, survey
-from ..graph.trace import value_of_node
 from .index_assignment import called, mask_of, parts_of
 
 MAKES_NEW_MEMORY = ("contraction", "pointwise", "creation", "layer", "reduction")

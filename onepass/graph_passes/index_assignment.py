@@ -12,7 +12,7 @@ from functools import reduce
 import torch
 from torch import fx
 
-from ..graph.trace import size_of, value_of_node
+from ..graph.nodes import size_of, value_of_node
 from .size_calls import held_sizes
 
 Part = tuple[int, slice | int | fx.Node]  # the first axis, and what picks its places

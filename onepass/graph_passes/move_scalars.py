@@ -11,9 +11,9 @@ from math import inf
 import torch
 from torch import fx
 
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import is_aten, name_of
 from ..graph.survey import Survey, survey
-from ..graph.trace import value_of_node
 
 
 def settle_devices(graph: fx.Graph) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from ..graph.axes import MOVING, SWAPPING
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import is_aten, name_of
-from ..graph.trace import value_of_node
 
 MOVES = (*MOVING, *SWAPPING, "permute")
 COPIES = ("contiguous", "reshape", "flatten")

@@ -25,14 +25,14 @@ from ..errors import ProgramError, Refusal
 from ..fusion.producers import Make, Reads, fuse, hints, with_tail
 from ..fusion.shrink_region import bordered
 from ..graph.grad_modes import attach_unrecorded, detach_unrecorded, recording, records
+from ..graph.nodes import size_of, value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..graph.survey import Nodes, Survey, storages, survey
-from ..graph.trace import size_of, value_of_node, where_of
 from ..lowering.plan.records import NotPlannable
-from ..regions.find import Region, find_regions
+from ..regions.find import find_regions
 from ..regions.open_calls import open_calls
 from ..regions.placement import Pairs, first_user, kept_apart, late, overtaken, standing
-from ..regions.region import signature
+from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
 from ..runtime import operator  # noqa: F401  (registers the operation)
 from .float_inputs import settle_floats

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from ..egraph.terms.sizes import Size
-from ..graph.trace import size_of, value_of_node
+from ..graph.nodes import size_of, value_of_node
 
 
 def name_sizes(graph: fx.Graph) -> int:

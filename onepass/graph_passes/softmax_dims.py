@@ -17,8 +17,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from ..compiler import disk_cache
 from ..egraph.rewrite.serialization import digest
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import name_of
-from ..graph.trace import value_of_node
 
 ATEN = torch.ops.aten
 TOTALS = (ATEN.amax.default, ATEN.sum.dim_IntList)  # of a softmax, as Inductor's passes see it

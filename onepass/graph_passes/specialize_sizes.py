@@ -15,9 +15,9 @@ import torch
 from torch import fx
 from torch.utils._sympy.functions import FloorDiv, Mod
 
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import NORMS, kind_of, name_of
-from ..graph.trace import value_of_node
-from ..regions.find import Region
+from ..regions.region import Region
 
 WIDEST = 512  # what is longer is no width of a tile
 

@@ -14,44 +14,13 @@ import torch
 from torch import fx
 
 from ..errors import Refusal
-from ..graph.op_kinds import ORDINARY, RESHAPING, changes_in_place, draws, is_aten, name_of
-from ..graph.program import Program
+from ..graph.nodes import value_of_node, where_of
+from ..graph.op_kinds import ORDINARY, RESHAPING, changes_in_place, draws, name_of
 from ..graph.survey import Nodes, Survey, bodies, first_stranger, hinted, in_order, is_lookup, root, shape, survey
-from ..graph.trace import from_aten_graph, trace, value_of_node, where_of
 from .grow import Growth, grow, opened
 from .missed import unfused
 from .placement import Standing, overwriting, overwriting_saved, standing
-
-
-@dataclass(frozen=True)
-class Region:
-    """`nodes` in graph order; `inputs` come from outside, `outputs` are used there (the first is the main one).
-
-    `owned` nodes that are no outputs nobody else may use.
-    """
-
-    nodes: tuple[fx.Node, ...]
-    inputs: tuple[fx.Node, ...]
-    outputs: tuple[fx.Node, ...]
-    anchor: fx.Node
-    owned: Nodes
-    refusal: Refusal | None = None
-
-    @property
-    def output(self) -> fx.Node:
-        """The main output."""
-        return self.outputs[0]
-
-    def program(self) -> Program:
-        """The region as data; traced if it is Dynamo's, read as it is if it is ATen. Raises Refusal."""
-        if self.refusal is not None:
-            raise self.refusal
-        for node in self.inputs:
-            if value_of_node(node) is None:
-                raise Refusal(f"nothing is known about the value of {node.name}", where_of(self.anchor), "no metadata")
-        if all(map(is_aten, self.nodes)):
-            return from_aten_graph(self.nodes, self.inputs, self.outputs)
-        return trace(region_module(self), [value_of_node(n) for n in self.inputs])
+from .region import Region
 
 
 @dataclass
@@ -383,16 +352,3 @@ def refused_at(node: fx.Node, refusal: Refusal) -> Region:
 
 
 # What others need of a region -----------------------------------------------------------------------------------------
-
-
-def region_module(region: Region) -> fx.GraphModule:
-    """The region as a module of its own: its inputs in order, and its results."""
-    graph = fx.Graph()
-    copied: dict[fx.Node, fx.Node] = {}
-    for node in region.inputs:
-        copied[node] = graph.placeholder(node.name)
-        copied[node].meta = dict(node.meta)
-    for node in region.nodes:
-        copied[node] = graph.node_copy(node, copied.__getitem__)
-    graph.output(tuple(copied[n] for n in region.outputs))
-    return fx.GraphModule({}, graph)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from ..graph.nodes import value_of_node
 from ..graph.op_kinds import changes_in_place, name_of
 from ..graph.survey import Nodes, Survey, shape
-from ..graph.trace import value_of_node
 
 REACH = 160  # nodes looked at behind the last one that is surely inside
 

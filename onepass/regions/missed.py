@@ -12,9 +12,9 @@ import torch
 from torch import fx
 
 from ..errors import Refusal
+from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import INTERIOR, LAYER, name_of
 from ..graph.survey import Survey, hinted, shape
-from ..graph.trace import value_of_node, where_of
 
 GIVEN = ("placeholder", "get_attr")
 ONE_MATRIX = "a product of a batch of rows with one matrix, which is taken for a layer"

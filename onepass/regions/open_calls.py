@@ -11,9 +11,11 @@ import operator
 from torch import fx
 
 from ..errors import Refusal
+from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
-from ..graph.trace import aten_graph, value_of_node, where_of
-from .find import Region, find_regions, refused_at
+from ..graph.trace import aten_graph
+from .find import find_regions, refused_at
+from .region import Region
 
 OPAQUE = ("multi_head_attention_forward",)  # functions of torch that Dynamo does not look into
 CLOSED = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")  # and that have no smaller operations

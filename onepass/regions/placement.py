@@ -19,7 +19,7 @@ from ..graph.op_kinds import changes_in_place, draws, only_looks
 from ..graph.survey import Survey, root, shape, storages
 
 if TYPE_CHECKING:
-    from .find import Region
+    from .region import Region
 
 Pairs = set[tuple[fx.Node, fx.Node]]
 

@@ -18,7 +18,7 @@ from ..compiler import disk_cache, library_kernels
 from ..compiler.compiled_region import Carried, Fused
 from ..compiler.traffic import SWELLS, swells
 from ..egraph.terms.sizes import value_of
-from ..egraph.terms.term import all_dims, subterms
+from ..egraph.terms.traversal import all_dims, subterms
 from ..errors import OnepassError
 from ..lowering.plan.records import NotPlannable, Plan
 from ..report import records

@@ -13,9 +13,10 @@ from ..egraph.terms.affine import affine, bounds, compare
 from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import const, iota, make, reduce
 from ..egraph.terms.sizes import Size, term_of
-from ..egraph.terms.term import Dim, Term, rebuild
+from ..egraph.terms.term import Dim, Term
+from ..egraph.terms.traversal import rebuild
 from ..lowering.analysis.dim_roles import is_long, sum_factors
-from ..lowering.planning.planner import HELD
+from ..lowering.plan.thresholds import HELD
 from .registry import Call, Value, choose, convert, handles, kind_of, require_fit, stored_literal
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}

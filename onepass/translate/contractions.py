@@ -5,11 +5,8 @@ Halves multiply and add in float32 and are rounded once.
 
 from __future__ import annotations
 
-from torch import fx
-
 from ..egraph.terms.ops import const, iota
-from ..graph.op_kinds import name_of
-from ..graph.trace import value_of_node
+from ..graph.axes import CONVOLUTIONS, NEUTRAL, _neutral
 from .reductions import contraction, require_floats
 from .registry import Call, Value, convert, element, handles, kind_of, spread
 
@@ -69,32 +66,6 @@ def tensordot(call):
         return convert(contraction(call, places, binders, dtype), kind_of(call.meta.dtype))
 
     return call.value(pull)
-
-
-CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "convolution")
-NEUTRAL = {  # in the order in which they follow a bias; ATen's own has two more before the groups
-    "stride": (1,),
-    "padding": (0, "valid", "same"),
-    "dilation": (1,),
-    "transposed": (False,),
-    "output_padding": (0,),
-    "groups": (1,),
-}
-
-
-def is_one_wide(node: fx.Node) -> bool:
-    """Whether a node is a convolution that sums over channels alone, one place at a time."""
-    if name_of(node) not in CONVOLUTIONS or len(node.args) < 2:
-        return False
-    names = [n for n in NEUTRAL if name_of(node) == "convolution" or n not in ("transposed", "output_padding")]
-    given = dict(zip(names, node.args[3:])) | {n: node.kwargs[n] for n in names if n in node.kwargs}
-    kernel = value_of_node(node.args[1])
-    return kernel is not None and set(kernel.shape[2:]) <= {1} and _neutral(given)
-
-
-def _neutral(given: dict) -> bool:
-    each = lambda x: x if isinstance(x, tuple | list) else (x,)
-    return all(value in NEUTRAL[name] for name, values in given.items() for value in each(values))
 
 
 @handles(*(f"aten.{n}.default" for n in CONVOLUTIONS), *(f"aten.{n}.padding" for n in CONVOLUTIONS[:3]))

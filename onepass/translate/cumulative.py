@@ -9,7 +9,8 @@ from __future__ import annotations
 from ..egraph.terms.affine import compare
 from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import const, iota
-from ..egraph.terms.term import Term, subterms
+from ..egraph.terms.term import Term
+from ..egraph.terms.traversal import subterms
 from .registry import Call, Value, apply, choose, convert, handles, kind_of, stored
 
 OF_NUMBERS = "is supported of integers that the graph makes itself, and summed where they are alike along the axis"

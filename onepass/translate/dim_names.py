@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.sizes import product
-from ..egraph.terms.term import Dim, Term, all_dims, rename_dims, subterms
+from ..egraph.terms.term import Dim, Term
+from ..egraph.terms.traversal import all_dims, rename_dims, subterms
 from ..lowering.plan.records import Store
 
 _OUTPUT_NAMES = ("e", "i", "h", "b")  # from the last axis forward

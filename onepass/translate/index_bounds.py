@@ -14,7 +14,8 @@ from ..egraph.terms.affine import bounds
 from ..egraph.terms.evaluate import evaluate
 from ..egraph.terms.ops import const, iota
 from ..egraph.terms.sizes import Size, value_of
-from ..egraph.terms.term import Dim, Term, all_dims, substitute, subterms
+from ..egraph.terms.term import Dim, Term
+from ..egraph.terms.traversal import all_dims, substitute, subterms
 
 MOST_PLACES = 2**22  # of an index that are looked at one by one
 AT_A_CALL = 2**16  # of them where a call waits

@@ -15,7 +15,8 @@ from ..egraph.terms.affine import affine, bounds
 from ..egraph.terms.index_simplify import negate, simplify_node
 from ..egraph.terms.ops import INTEGER_RANGES, OPS, cast, const, infinite_beyond, make
 from ..egraph.terms.sizes import Size, product
-from ..egraph.terms.term import Dim, Term, subterms
+from ..egraph.terms.term import Dim, Term
+from ..egraph.terms.traversal import subterms
 from ..errors import Refusal
 from ..graph.program import GETITEM, Atom, Meta, Node, operation
 from .index_bounds import Within

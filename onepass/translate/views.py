@@ -10,7 +10,8 @@ from ..egraph.terms.affine import bounds
 from ..egraph.terms.index_simplify import floordiv, mod
 from ..egraph.terms.ops import const, iota
 from ..egraph.terms.sizes import Size, of_whole_blocks, product, term_of
-from ..egraph.terms.term import Term, subterms, tensors
+from ..egraph.terms.term import Term
+from ..egraph.terms.traversal import subterms, tensors
 from .index_bounds import Within, beyond
 from .registry import INTEGERS, Call, Value, apply, choose, handles, same_size, spread
 

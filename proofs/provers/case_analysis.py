@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from time import perf_counter
 
-from ...egraph.terms.term import FLOATS, Term, subterms
+from ...egraph.terms.term import FLOATS, Term
+from ...egraph.terms.traversal import subterms
 from ..algebra.linear_inequalities import feasible
-from ..algebra.polynomial import (  # fmt: skip
+from ..algebra.polynomial import (
     ONE,
     Monomial,
     Polynomial,
@@ -31,7 +32,7 @@ from ..algebra.polynomial import (  # fmt: skip
     square,
     substituted,
 )
-from .extended_reals import (  # fmt: skip
+from .extended_reals import (
     ABSENT,
     ANY_PAIR,
     COMPARISONS,

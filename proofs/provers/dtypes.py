@@ -15,7 +15,8 @@ from ...egraph.rewrite.match import holds, instantiate
 from ...egraph.rewrite.rule import Rule, variables_of
 from ...egraph.sampling.compare_sides import ill_typed
 from ...egraph.terms.ops import const, load, scaled
-from ...egraph.terms.term import Dim, Tensor, Term, TermError, reduces, subterms
+from ...egraph.terms.term import Dim, Tensor, Term, TermError
+from ...egraph.terms.traversal import reduces, subterms
 
 DTYPES = ("float32", "bfloat16", "int64", "bool")
 DECIDED_BY_DTYPE = ("has_dtype", "float_dtype", "integer", "within")

@@ -14,7 +14,8 @@ from random import Random
 import numpy as np
 
 from ...egraph.terms.ops import OPS
-from ...egraph.terms.term import FLOATS, Dim, Term, all_dims, subterms
+from ...egraph.terms.term import FLOATS, Dim, Term
+from ...egraph.terms.traversal import all_dims, subterms
 
 Q = 1_000_000_007
 P = 44_000_000_309  # 44 · Q + 1, a prime, as Q is

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...egraph.rewrite.guard import Guard
-from ...egraph.terms.term import Term, subterms
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import subterms
 
 INTEGER_OPERATIONS = ("floordiv", "mod")
 MILLISECONDS = 3000

@@ -14,7 +14,8 @@ from time import perf_counter
 
 from ...egraph.rewrite.guard import OPERATION_OF
 from ...egraph.terms.ops import MONOIDS, const, make, max_over, reduce, sum_over, var
-from ...egraph.terms.term import PAIR, Dim, Term, reduces, substitute, subterms
+from ...egraph.terms.term import PAIR, Dim, Term
+from ...egraph.terms.traversal import reduces, substitute, subterms
 from . import theorems
 from .case_analysis import Facts, Outcome, compare, values_of
 from .extended_reals import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL, state_kinds

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ...egraph.terms.ops import const, exp, make
-from ...egraph.terms.term import Term, subterms
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import subterms
 
 
 def outermost(root: Term) -> list[Term]:

@@ -11,7 +11,7 @@ import torch
 import onepass
 from onepass.egraph.derivation.normalize import normalise
 from onepass.egraph.terms.ops import cast, const, infinite_beyond
-from onepass.egraph.terms.term import subterms
+from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.rules import NORMAL
 from onepass.translate.translate import translate

@@ -11,10 +11,11 @@ import torch
 from torch.nn import functional
 
 from onepass.compiler.optimize import optimize
-from onepass.egraph.terms.term import subterms
+from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.launch.triton_config import CUBES
-from onepass.lowering.triton.kernel import emit, roots
+from onepass.lowering.plan.queries import roots
+from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import default_for, run_triton
 from onepass.translate.translate import translate
 

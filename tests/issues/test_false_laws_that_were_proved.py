@@ -186,6 +186,6 @@ def test_deep_and_huge_rules_get_an_answer_in_bounded_time(left):
 
 
 def _nodes(x):
-    from onepass.egraph.terms.term import subterms
+    from onepass.egraph.terms.traversal import subterms
 
     return subterms(x)

@@ -11,7 +11,7 @@ from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.launch.split_loops import divided, numbers
-from onepass.lowering.planning.planner import HELD
+from onepass.lowering.plan.thresholds import HELD
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate

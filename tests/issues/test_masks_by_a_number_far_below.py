@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from onepass.compiler.optimize import optimize_all
-from onepass.egraph.terms.term import tensors
+from onepass.egraph.terms.traversal import tensors
 from onepass.graph.trace import program_of
 from onepass.lowering.launch.triton_config import Config
-from onepass.lowering.masks.finite_masks import FAR, HIDDEN
+from onepass.lowering.masks.finite_masks import FAR
+from onepass.lowering.plan.thresholds import HIDDEN
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton import launch
 from onepass.lowering.triton.launch import Launcher

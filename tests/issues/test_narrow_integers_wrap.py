@@ -6,7 +6,8 @@ import torch
 from onepass.egraph.terms.affine import bounds
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import cast, const, iota
-from onepass.egraph.terms.term import Dim, subterms
+from onepass.egraph.terms.term import Dim
+from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis.value_bounds import interval
 from onepass.lowering.launch.triton_config import Config

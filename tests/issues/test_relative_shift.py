@@ -12,7 +12,8 @@ import onepass
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.index_simplify import simplify_index
 from onepass.egraph.terms.ops import const, iota, make
-from onepass.egraph.terms.term import Dim, subterms
+from onepass.egraph.terms.term import Dim
+from onepass.egraph.terms.traversal import subterms
 from onepass.lowering.triton.kernel import emit
 from tests.test_absorbed import planned
 

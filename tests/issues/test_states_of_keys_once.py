@@ -7,7 +7,7 @@ from torch.nn.functional import elu
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
-from onepass.lowering.planning.planner import HELD
+from onepass.lowering.plan.thresholds import HELD
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.translate.translate import translate
 

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 import onepass
 from onepass.compiler.optimize import optimize_all
-from onepass.egraph.terms.term import reduces, subterms
+from onepass.egraph.terms.traversal import reduces, subterms
 from onepass.graph.trace import program_of
 from onepass.translate.translate import translate
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from onepass.compiler.optimize import optimize_all
-from onepass.egraph.terms.term import subterms
+from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.codegen.batched_products import leading
 from onepass.lowering.launch.triton_config import CUBES
+from onepass.lowering.plan.queries import roots
 from onepass.lowering.triton.default_config import default_for
-from onepass.lowering.triton.kernel import emit, roots
+from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 

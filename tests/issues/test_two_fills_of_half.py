@@ -9,7 +9,7 @@ import torch
 from onepass import rules
 from onepass.api.backend import onepass_backend
 from onepass.egraph.derivation.normalize import normalise
-from onepass.egraph.terms.term import subterms
+from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.translate.translate import translate
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from onepass.compiler.optimize import optimize_all
-from onepass.egraph.terms.term import subterms
+from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis.softmax_scaling import any_scale
 from onepass.lowering.gluon.kernel import emit

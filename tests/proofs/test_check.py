@@ -13,7 +13,7 @@ from onepass.egraph.rewrite.guard import OPERATION_OF
 from onepass.egraph.sampling.mutants import mutants
 from onepass.egraph.sampling.samples import FURTHER, random_instance
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import (  # fmt: skip
+from onepass.egraph.terms.ops import (
     MONOIDS,
     cast,
     const,

@@ -1,0 +1,121 @@
+"""The decorator `@rule`: a Python function whose body returns the two sides of a law becomes a record.
+
+What cannot be a rule raises RuleError with the rule's name, the variable and the line. Example: a function `double(x)`
+that returns `x + x, 2.0 * x` and says `x + x = 2 · x` in its docstring.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from ..terms.ops import terms
+from ..terms.term import Term, TermError
+from .guard import Guard
+from .pattern import is_plain, variable
+from .rule import Rule, RuleError, refuse_bad
+
+WRITTEN = "a body is written with the rule's parameters, + - * / ** % // and the functions of onepass.egraph.ops"
+
+
+def rule(
+    function: Callable | None = None,
+    *,
+    when: Callable | None = None,
+    both=False,
+    exact="reassociates",
+    trust=False,
+    device: str | None = None,
+    **other,
+):
+    """Makes a Rule of a function whose parameters are pattern variables and whose body returns the two sides.
+
+    The variables range over the real numbers and -∞ (an absent score), as far as the assumption of `exact` lets them.
+    With more than that (a left side with constructs of pattern.py, several right sides, code for one, a device) it
+    makes a PatternRule.
+
+    Annotations name the dims a variable is claimed for ("j", "i j", "" for none), or say "constant" for a literal,
+    "index" for an integer term, "dtype" or "monoid" for an attribute, "operator" for an operation. `when` gets the same
+    variables and returns a guard or a tuple of guards. `exact` is a name of EXACTNESS or ASSUMPTIONS.
+    Raises RuleError naming the rule, the variable and the line.
+    """
+    if function is None:
+        return lambda f: rule(f, when=when, both=both, exact=exact, trust=trust, device=device, **other)
+    if not hasattr(function, "__code__"):
+        raise RuleError(f"{function!r} cannot be a rule: write a function with a name, and the law as its docstring")
+    name, line = function.__name__, _where(function)
+    try:
+        for word in other:
+            known = [p.name for p in inspect.signature(rule).parameters.values() if p.kind == p.KEYWORD_ONLY]
+            raise TermError(f"a rule has no keyword {word!r}; it has {', '.join(known)}")
+        for word, flag in (("both", both), ("trust", trust)):
+            if not isinstance(flag, bool):
+                raise TermError(f"{word} is True or False, not {flag!r}")
+        variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
+    except TermError as error:
+        raise RuleError(f"rule {name} ({line}): {error}") from error
+    patterns = {v: variable(v, kind) for v, kind in variables.items()}
+    try:
+        left, *rights = _sides(function(**patterns))
+        guards = () if when is None else _guards(when, patterns)
+    except TermError as error:
+        raise RuleError(f"rule {name} ({line}): {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise RuleError(f"rule {name} ({line}): {error}; {WRITTEN}") from error
+    law = " ".join((inspect.getdoc(function) or "").split())
+    declared = tuple(variables.items())
+    if device is None and len(rights) == 1 and all(isinstance(x, Term) and is_plain(x) for x in (left, *rights)):
+        record = Rule(name, law, left, *rights, declared, guards, both, exact, line, trust)
+        refuse_bad(record)
+        return record
+    from .pattern_rule import PatternRule
+
+    if both:
+        raise RuleError(f"rule {name} ({line}): both=True is for two plain sides: say the other direction as a rule")
+    return PatternRule(name, law, left, tuple(rights), declared, guards, exact, line, trust, device)
+
+
+def _sides(returned) -> list[Term | Callable]:
+    """What the body of a rule returned: the left side, then the right sides, of which some may be code."""
+    if not isinstance(returned, tuple) or len(returned) < 2:
+        what = "nothing" if returned is None else "..." if returned is ... else f"{returned!r}"
+        raise TermError(f"the body returns the two sides, `return left, right`; this one returns {what}")
+    left, *rights = returned
+    if not isinstance(left, Term):
+        compared = ": == compares here and now, eq of onepass.egraph.ops is a term" if isinstance(left, bool) else ""
+        raise TermError(f"the left side is {left!r}, which is no term{compared}: build it from the variables")
+    for side in rights:
+        if not isinstance(side, Term | int | float) and not inspect.isfunction(side):
+            raise TermError(f"the right side is {side!r}, which is no term: build it from the variables")
+    return [s if inspect.isfunction(s) else terms((left, s))[1] for s in returned]
+
+
+def _guards(when: Callable, patterns: dict[str, object]) -> tuple[Guard, ...]:
+    asked = inspect.signature(when).parameters
+    for name in asked:
+        if name not in patterns:
+            raise TypeError(f"`when` asks for a variable {name!r}; the rule has {', '.join(patterns) or 'none'}")
+    guards = when(**{name: patterns[name] for name in asked})
+    guards = guards if isinstance(guards, tuple) else (guards,)
+    for guard in guards:
+        if not isinstance(guard, Guard):
+            raise TypeError(f"`when` gave {guard!r}, which is no Guard: use onepass.independent, onepass.positive, ...")
+    return guards
+
+
+def _where(function: Callable) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    """What the parameter says of its variable. Raises TermError for what no pattern variable can have."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise TermError(f"parameter {parameter} stands for several: each pattern variable is a parameter of its own")
+    if parameter.default is not parameter.empty:
+        raise TermError(f"parameter {parameter.name} has a default: a pattern variable is whatever it matches")
+    given = parameter.annotation
+    kind = "" if given is parameter.empty else str(given).strip("\"'")
+    if not all(word.isidentifier() for word in kind.split()):
+        ways = 'dims as "i j", or "constant", "index", "predicate", "dim", "dtype", "monoid", "operator"'
+        raise TermError(f"the annotation of {parameter.name} is {kind!r}; it names {ways}")
+    return kind

@@ -1,0 +1,82 @@
+"""Walks over terms: subterms, rebuilding from below, substitution, renaming of dims, and what a term mentions.
+
+A subterm that is shared is visited once. Example: `tensors(load(q, i) + load(q, i))` is `[q]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+
+from .ops import make
+from .term import Dim, Tensor, Term
+
+
+def subterms(root: Term, whole: Callable[[Term], bool] = lambda term: False) -> Iterator[Term]:
+    """Every distinct subterm once, arguments before the terms that use them; none below one that is `whole`."""
+    seen: set[Term] = set()
+    stack: list[tuple[Term, bool]] = [(root, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            if not whole(node):
+                stack.extend((a, False) for a in reversed(node.args))
+
+
+def rebuild(root: Term, change: Callable[[Term, tuple[Term, ...]], Term]) -> Term:
+    """Bottom-up map: `change(node, new_args)` gives the new node; shared subterms are visited once."""
+    done: dict[Term, Term] = {}
+    for node in subterms(root):
+        done[node] = change(node, tuple(done[a] for a in node.args))
+    return done[root]
+
+
+def substitute(root: Term, mapping: dict[Term, Term]) -> Term:
+    """Replaces whole subterms. The caller sees to it that no free dim of a replacement is bound on the way up."""
+
+    def change(node, args):
+        return mapping.get(node) or (node if args == node.args else make(node.op, args, node.attrs))
+
+    return rebuild(root, change)
+
+
+def rename_dims(root: Term, mapping: dict[Dim, Dim]) -> Term:
+    """Renames dims, bound ones included; the mapping must not merge a bound dim with one free in its body."""
+
+    def change(node, args):
+        attrs = tuple(mapping.get(a, a) if isinstance(a, Dim) else a for a in node.attrs)
+        return make(node.op, args, attrs)
+
+    return rebuild(root, change)
+
+
+@lru_cache(4096)
+def reduces(root: Term) -> tuple[Term, ...]:
+    """Every distinct reduction in the term, inner ones first. Kept, as planning asks again and again."""
+    return tuple(t for t in subterms(root) if t.op == "reduce")
+
+
+def factors(product: Term) -> list[Term]:
+    """The factors of a product of products."""
+    if product.op != "mul":
+        return [product]
+    return [f for a in product.args for f in factors(a)]
+
+
+def all_dims(root: Term) -> list[Dim]:
+    """Every dim that occurs, free or bound, in order of first occurrence."""
+    return list(dict.fromkeys(a for t in subterms(root) for a in t.attrs if isinstance(a, Dim)))
+
+
+def tensors(root: Term) -> list[Tensor]:
+    """Every tensor that is loaded, in order of first occurrence."""
+    return list(dict.fromkeys(a for t in subterms(root) for a in t.attrs if isinstance(a, Tensor)))
+
+
+def every_reduction(terms: Iterable[Term]) -> list[Term]:
+    """Every distinct reduction of the terms, inner ones first."""
+    return list(dict.fromkeys(r for term in terms for r in reduces(term)))

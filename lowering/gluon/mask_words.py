@@ -1,0 +1,75 @@
+"""The guard of a kernel in two parts: what is kept as bits, and what is tested beside them.
+
+Bits are kept only where they take less memory than what they are made of. Example: an element-wise mask of a row and a
+column becomes bits; `column <= row` beside it stays a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+import torch
+
+from ...egraph.terms.sizes import resolve
+from ...egraph.terms.term import Tensor, Term
+from ...egraph.terms.traversal import subterms
+from ..hopper.kernel_form import Binding
+from ..masks.loop_ranges import conjunction, conjuncts
+from ..masks.mask_bits import Words
+from ..plan.device import ROWS
+from ..plan.records import BlockMap
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A guard in two parts: what is kept as bits, as a map's record, and what is tested beside them, None if nothing.
+    `sources` are the tensors that the first part reads by all of its dims.
+    """
+
+    record: BlockMap
+    rest: Term | None
+    sources: tuple[Tensor, ...]
+
+    def bound(self, binding: Binding) -> Binding:
+        """The binding with only the rest to be tested."""
+        loop = replace(binding.loop, guard=self.rest)
+        return replace(binding, kernel=replace(binding.kernel, loops=(loop,)), loop=loop)
+
+
+@lru_cache(maxsize=256)
+def packed(binding: Binding) -> Packed | None:
+    """The parts of a guard; None where it reads no tensor by row and column. What is tested beside the bits has dims
+    that these lack: with them there would be more bits than any input has elements.
+    """
+    rows, loop = binding.kernel.rows, binding.loop
+    if loop.map is None:
+        return None
+    reads = lambda term: [n for n in subterms(term) if n.op == "load" and {rows, loop.dim} <= n.dims]
+    parts = conjuncts(loop.guard)
+    dims = frozenset(d for part in parts if reads(part) for d in part.dims)
+    mine = conjunction(part for part in parts if part.dims <= dims)
+    sources = tuple(n.attrs[0] for n in reads(mine) if n.dims == dims) if dims else ()
+    if not sources:
+        return None
+    record = replace(loop.map, guard=mine, dims=tuple(d for d in loop.map.dims if d in dims))
+    return Packed(record, conjunction(part for part in parts if not part.dims <= dims), sources)
+
+
+def bits_of(packed: Packed, sizes: Mapping[str, int]) -> int:
+    words = Words(packed.record, ROWS, ROWS, tuple(sorted(sizes.items())))
+    return prod(map(words.length, (*packed.record.dims, *packed.record.rows, packed.record.loop)))
+
+
+def small(packed: Packed, values: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> bool:
+    """Whether some input takes more memory than the bits: not where a view repeats a small one."""
+    held = max(values[t.name].untyped_storage().nbytes() for t in packed.sources)
+    return bits_of(packed, sizes) <= 8 * held
+
+
+def fine(packed: Packed, sizes: Mapping[str, int]) -> bool:
+    """The same by shapes alone: whether some input has an element for each few scores, not for a block of them."""
+    elements = max(prod(resolve(size, sizes) for size in t.shape) for t in packed.sources)
+    return bits_of(packed, sizes) <= 8 * elements

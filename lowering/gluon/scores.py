@@ -1,0 +1,89 @@
+"""Writes the scores of a tile in base 2, and their weights, split at the start of the tile (hopper/score_offsets.py).
+
+Scores that may be large stay whole. Example: with ALiBi a score costs one multiply-add for its bias and its scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...egraph.terms.affine import to_term
+from ...egraph.terms.ops import cast
+from ...egraph.terms.term import Dim, Term
+from ..analysis.product_terms import scale_split
+from ..analysis.softmax_scaling import LOG2_E, Weighing
+from ..codegen.ops import Value
+from ..hopper.score_offsets import Slope, split
+from ..plan.dtypes import literal
+
+
+def in_base_two(writer, how: Weighing, rows: Dim, loop: Dim, kept: bool) -> tuple[Value, Weighing, str]:
+    """(scores, how these are weighed, lift): the lift is a number a row in base 2 that is missing in them, or "".
+
+    kept: registers hold what columns are worth. Scores that may be large stay whole: they are weighed by differences.
+    """
+    parts = None if how.apart else split(how.gauge, rows, loop)
+    if parts is None:
+        return writer.value(how.raw), how, ""
+    lift = " + ".join([*(_lift(writer, s) for s in parts.slopes), *(_scaled(writer, *r) for r in parts.rows)])
+    lift = writer.assign("lift", Value(lift, (rows,)), writer.inner).text
+    column = _column(writer, parts.slopes, loop, kept)
+    positive = len(parts.scores) == 1 and parts.scores[0][0] > 0
+    if column is None and positive:
+        ((constant, term),) = parts.scores
+        raw, factor = scale_split(term)
+        return writer.value(raw), replace(how, raw=raw, natural=factor * constant), lift
+    summed = [writer.align(v, (rows, loop)) for v in (_whole(writer, *s) for s in parts.scores)]
+    summed += [writer.align(column, (rows, loop))] if column is not None else []
+    return Value(" + ".join(summed), (rows, loop)), replace(how, natural=1.0, within=1.0), lift
+
+
+def weights(how: Weighing, exact: bool, score: str, scale: str, shift: str, lift: str) -> tuple[str, str]:
+    """(decay, weights): the factor for what was weighed relative to the scale before, and a tile's weights. Scores that
+    may be large take one multiply-add where nothing but ratios leave, so that their scale need not be exact."""
+    if how.apart and not exact:
+        unit = f"unit_of({shift})"
+        return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - level_of({shift})[:, None])"
+    below = f"({shift} - {lift})" if lift else shift
+    return f"gl.exp2({how.decay(scale, shift)})", f"gl.exp2({how.exponent(score, f'{below}[:, None]')})"
+
+
+def _whole(writer, constant: float, term: Term) -> Value:
+    raw, factor = scale_split(term)
+    value = writer.value(raw)
+    return Value(f"({writer.align(value, value.dims)} * {literal(constant * factor * LOG2_E)})", value.dims)
+
+
+def _scaled(writer, constant: float, term: Term) -> str:
+    """A row's number in base 2."""
+    value = writer.value(term)
+    text = f"{writer.align(value, value.dims)} * {literal(constant * LOG2_E)}"
+    return writer.assign("row_part", Value(text, value.dims), writer.outer).text
+
+
+def _unit(writer, slope: Slope) -> str:
+    """What one step of the slope's sum is worth, in base 2."""
+    texts = [writer.align(writer.value(o), ()) for o in slope.others]
+    text = " * ".join([*texts, literal(slope.constant * LOG2_E)])
+    return writer.once(("unit", text), (), lambda: writer.assign("unit", Value(text), writer.outer)).text
+
+
+def _column(writer, slopes: tuple[Slope, ...], loop: Dim, kept: bool) -> Value | None:
+    """The slopes along the loop from the tile's start: the same for all tiles."""
+    if not slopes:
+        return None
+    text = " + ".join(f"{_unit(writer, s)} * {float(s.step)}" for s in slopes)
+    step = writer.once(("step", text), (), lambda: writer.assign("step", Value(text), writer.outer)).text
+    at = writer.range_of(loop).text
+    if not kept:
+        return writer.assign("column", Value(f"ramp({at}, {step})", (loop,)))
+    value = Value(f"counted({at}) * {step}", (loop,))
+    return writer.once(("column", text), (), lambda: writer.assign("column", value, writer.outer))
+
+
+def _lift(writer, slope: Slope) -> str:
+    """The slope's value in the tile's first column."""
+    start = f"gl.cast({writer.starts[writer.loop]}, gl.float32) * {float(slope.step)}"
+    if slope.rest[0] or slope.rest[1]:
+        start += f" + {writer.value(cast(to_term(slope.rest), 'float32')).text}"
+    return f"({start}) * {_unit(writer, slope)}"

@@ -1,0 +1,21 @@
+"""Names of dtypes: which are half precision, which are integers, and numbers as literals of a kernel's text.
+
+Example: `literal(inf)` is `float("inf")`, since a kernel language has no literal for it.
+"""
+
+from __future__ import annotations
+
+from math import isinf, isnan
+
+HALVES = ("float16", "bfloat16")
+
+
+def is_integer(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint"))
+
+
+def literal(value) -> str:
+    """A Python literal that Triton's language takes; infinities have no literal of their own."""
+    if isinstance(value, float) and (isinf(value) or isnan(value)):
+        return f'float("{value}")'
+    return repr(value)

@@ -1,0 +1,41 @@
+"""Questions about one kernel of a plan: its terms, how far it reads along an axis, the names of its block maps.
+
+They look at records only. Example: `roots(kernel)` gives the terms of stores, guards and accumulators.
+"""
+
+from __future__ import annotations
+
+from ...egraph.terms.affine import affine
+from ...egraph.terms.term import Term
+from ...egraph.terms.traversal import subterms
+from .records import Kernel, Loop
+
+
+def roots(kernel: Kernel) -> list[Term]:
+    """Every term that the kernel evaluates as it stands."""
+    found = [store.term for store in kernel.stores]
+    for loop in kernel.loops:
+        found += [loop.guard] if loop.guard is not None else []
+        for state in loop.accumulators:
+            found += [*([state.gauge] if state.gauge is not None else []), *state.values]
+    return found
+
+
+def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
+    """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
+    orders = [(store.output.name, axis, d) for store in kernel.stores for axis, d in enumerate(store.order)]
+    found = {(name, axis): 1 for name, axis, d in orders if d not in kernel.grid}
+    for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
+        for axis, index in enumerate(node.args):
+            steps = [abs(c) for a, c in affine(index)[0].items() if a.op == "iota" and a.attrs[0] not in kernel.grid]
+            if steps:
+                key = (node.attrs[0].name, axis)
+                found[key] = max(found.get(key, 0), *steps)
+    return found
+
+
+def map_name(kernel: Kernel, loop: Loop) -> str:
+    """What a loop's block map is called among the tensors of a launch; loops with one guard share theirs."""
+    records = list(dict.fromkeys(one.map for one in kernel.loops if one.map is not None and one.dim == loop.dim))
+    number = records.index(loop.map) if loop.map in records else 0
+    return f"{kernel.name} {loop.dim} map{number or ''}"

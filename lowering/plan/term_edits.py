@@ -1,0 +1,80 @@
+"""Edits of terms that planning and masks share: another index for a dim, fresh names for bound dims, replacement.
+
+No edit changes a value. Example: `at_place(x[j], j, j + 1)` is `x[j + 1]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...egraph.terms.ops import iota, make, reduce
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, rename_dims
+
+
+def unshadowed(root: Term) -> Term:
+    """The same term where no reduction over a dim is bound inside of one that the dim is free in: it may be stored.
+
+    Two of one dim get one name where they can: reductions of one dim share a loop.
+    """
+    names = {d.name for d in all_dims(root)}
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        if node.op != "reduce" or not any(_hides(r, node.attrs[1]) for r in reduces(made.args[0])):
+            return made
+        monoid, dim = node.attrs
+        used = names | {d.name for d in all_dims(made.args[0])}
+        fresh = Dim(next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used), dim.size)
+        return reduce(monoid, fresh, at_place(made.args[0], dim, iota(fresh)))
+
+    return rebuild(root, change)
+
+
+def _hides(r: Term, dim: Dim) -> bool:
+    return dim in r.dims and any(inner.attrs[1] == dim for inner in reduces(r.args[0]))
+
+
+def at_place(body: Term, dim: Dim, place: Term) -> Term:
+    """The body with another index where the dim is free."""
+    done: dict[Term, Term] = {iota(dim): place}
+
+    def visit(node: Term) -> Term:
+        if dim not in node.dims:
+            return node
+        if node not in done:
+            done[node] = make(node.op, tuple(map(visit, node.args)), node.attrs)
+        return done[node]
+
+    return visit(body)
+
+
+def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list[Term]:
+    """A dim that is both an output axis and bound by a reduction is renamed where it is bound."""
+    used = {d.name for d in (*order, *(d for term in terms for d in all_dims(term)))}
+    for dim in order:
+        if any(r.attrs[1] == dim for r in every_reduction(terms)):
+            name = next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used)
+            used.add(name)
+            terms = [_rename_bound(term, dim, Dim(name, dim.size)) for term in terms]
+    return terms
+
+
+def _rename_bound(term: Term, dim: Dim, fresh: Dim) -> Term:
+    mapping = {r: rename_dims(r, {dim: fresh}) for r in reduces(term) if r.attrs[1] == dim}
+    return replace_from_above(term, mapping)
+
+
+def replace_from_above(term: Term, mapping: dict[Term, Term]) -> Term:
+    """Like substitute, but what lies under a replaced term is not looked at."""
+    done: dict[Term, Term] = {}
+
+    def visit(node: Term) -> Term:
+        if node not in done:
+            args = tuple(map(visit, node.args)) if node not in mapping else ()
+            done[node] = (
+                mapping[node] if node in mapping else node if args == node.args else make(node.op, args, node.attrs)
+            )
+        return done[node]
+
+    return visit(term)

@@ -1,0 +1,75 @@
+"""What is known of a node of an fx graph: its value, the user's line that made it, its sizes as numbers or formulas.
+
+Nothing here changes a node. Example: `where_of(node)` is "model.py:12".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import sympy
+import torch
+from torch import fx
+from torch.utils._sympy.functions import FloorDiv, Mod
+
+from ..egraph.terms.sizes import Size
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+)')
+
+
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+
+
+_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_inductor|_higher_order_ops|_tensor\.|functional\.)")
+
+
+def where_of(node: fx.Node) -> str:
+    """The user's file:line of a node; of a module of torch's that no line of a user's calls, where its forward is."""
+    trace = node.meta.get("stack_trace") or ""
+    frames = _FRAME.findall(trace)
+    outside = [f for f in frames if not _INSIDE_TORCH.search(f[0])]
+    file, line = (outside or frames or [("", "")])[-1]
+    return f"{file}:{line}" if file else _forward_of(node)
+
+
+def _forward_of(node: fx.Node) -> str:
+    """The file:line of the innermost module's forward: Dynamo notes no lines of torch's own modules."""
+    for _, module in reversed((node.meta.get("nn_module_stack") or {}).values()):
+        code = getattr(getattr(module, "forward", None), "__code__", None)
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+    return ""
+
+
+def value_of_node(node: fx.Node):
+    """The fake value of a node: ATen graphs keep it under "val", Dynamo's under "example_value"."""
+    found = node.meta.get("val")
+    return node.meta.get("example_value") if found is None else found
+
+
+def size_of(value: int | torch.SymInt) -> Size:
+    """A size as the graph has it now: a number, also where a guard has fixed a symbol, or the symbols' text."""
+    found = expression(value)
+    return found if isinstance(found, int) else str(found)
+
+
+def expression(value: int | torch.SymInt) -> int | sympy.Expr:
+    """The same as a number or a formula of symbols."""
+    if isinstance(value, int):
+        return value
+    whole = value.node.shape_env.divisible
+    found = value.node.expr.replace(FloorDiv, lambda a, b: _divided(a, b, whole))
+    for quotient in found.atoms(FloorDiv):
+        if Mod(*quotient.args) in whole:
+            found = found.subs(quotient.args[1] * quotient, quotient.args[0])
+    return int(found) if found.is_Integer else found
+
+
+def _divided(a, b, whole: Collection[sympy.Expr]):
+    """a // b where it is known without numbers, as in s**2 // s: no size is zero. whole: what is known to be zero."""
+    if isinstance(b, FloorDiv) and b.args[0] == a and Mod(*b.args) in whole:
+        return b.args[1]
+    quotient = sympy.cancel(a / b)
+    return quotient if quotient.is_polynomial() and quotient.is_integer else FloorDiv(a, b)
