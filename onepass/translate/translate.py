@@ -15,10 +15,13 @@ from ..egraph.terms.term import Dim, Tensor, Term
 from ..errors import Refusal
 from ..graph.program import Input, Program
 from ..lowering.plan.records import Store
-from . import concatenation
+from . import concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views
 from .dim_names import named_alike
 from .index_bounds import Within
 from .registry import FLOATING, HANDLERS, Call, Value, convert, kind_of
+
+# Importing these fills HANDLERS.
+HANDLED_IN = (concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views)
 
 
 @dataclass(frozen=True)
