@@ -14,9 +14,10 @@ from onepass.egraph.terms.ops import const, eq, iota, le, load, logical_and, log
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.launch.triton_config import Config
 from onepass.lowering.masks import block_map
-from onepass.lowering.masks.block_map import EMPTY, FULL, PARTIAL, MapCache, Tiling, class_plan, shared_visits
+from onepass.lowering.masks.block_map import EMPTY, FULL, PARTIAL, MapCache, Tiling, shared_visits
 from onepass.lowering.masks.tile_lists import visit_lists
 from onepass.lowering.plan.records import BlockMap
+from onepass.lowering.planning.mask_plans import class_plan
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled.executor import run_tiled
 from onepass.lowering.triton import launch

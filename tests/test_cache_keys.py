@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from onepass.compiler import disk_cache
-from onepass.lowering.launch import source_folder as folders
+from onepass.lowering import source_folder as folders
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

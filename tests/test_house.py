@@ -34,10 +34,10 @@ WHO_IMPORTS = {
 }
 HELD_OVER_A_FORK = ("threading", "threading.Lock", "threading.RLock", "functools.cached_property")
 MAKES_LOCKS = ("egraph/forks.py", "egraph/search/egglog_bindings.py")
-FILE_LINES, FUNCTION_LINES, MEDIAN_BODY_LINES = 400, 60, 10
+FILE_LINES, FUNCTION_LINES, MEDIAN_BODY_LINES = 600, 60, 10
 SUMMARY_LINES = range(2, 7)
 # Spelled in two pieces, so that this file does not find itself.
-PRIVATE_PLACES = ("/wo" + "rk/", ".lib" + "rary")
+PRIVATE_PLACES = ("/wo" + "rk/", ".lib" + "rary/")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -130,6 +130,10 @@ def files() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def sources() -> list[Source]:
+    return sources_of()
+
+
+def sources_of() -> list[Source]:
     names = [path.relative_to(ROOT).as_posix() for path in files() if path.suffix == ".py"]
     return [Source(name, (ROOT / name).read_text()) for name in names if not name.startswith("tests/golden/")]
 
@@ -224,7 +228,7 @@ WRONG_SOURCES = [
     (breaks_the_layers, "lowering/a.py", "from .. import __version__"),
     (breaks_the_layers, "onepass/report.py", "def f():\n    from .proofs import ledger"),
     (breaks_the_layers, "onepass/report.py", "import importlib\nimportlib.import_module('.proofs', 'onepass')"),
-    (breaks_the_layers, ON_DEMAND[0], "from .proofs import ledger"),
+    (breaks_the_layers, ON_DEMAND[0], "from ..proofs import ledger"),
     (imports_a_part_absolutely, "rules/a.py", "from onepass.egraph import rule"),
     (imports_a_part_absolutely, "rules/a.py", "import egraph"),
     (imports_a_part_absolutely, "tests/test_a.py", "from egraph.term import Term"),
@@ -233,7 +237,7 @@ WRONG_SOURCES = [
     (imports_what_another_owns, "onepass/a.py", "from triton import language"),
     (holds_locks_over_a_fork, "lowering/a.py", "import threading"),
     (holds_locks_over_a_fork, "onepass/a.py", "from functools import cache, cached_property"),
-    (is_too_long, "rules/a.py", "\n" * 401),
+    (is_too_long, "rules/a.py", "\n" * 601),
     (is_too_long, "rules/a.py", "def f():\n" + "    x = 1\n" * 60),
     (has_long_functions_in_the_middle, "rules/a.py", "def f():\n" + "    x = 1\n" * 11),
     (says_too_little_or_too_much, "rules/a.py", "x = 1"),

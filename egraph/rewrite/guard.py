@@ -1,7 +1,7 @@
-"""Classes of operations and monoids that laws may ask for, as a table; a test holds each row to the meanings of
-egraph/terms/ops.py.
+"""Guards of laws: what must hold of the matched variables, and the classes of operations that laws may ask for.
 
-Increasing: f(x) is defined for every x up to ±∞ and never falls as x grows; decreasing: never rises.
+Increasing: f(x) is defined for every x up to ±∞ and never falls as x grows; decreasing: never rises. A test holds each
+class to the meanings of terms/ops.py. Example: `independent(x, j)` holds where the term x does not depend on dim j.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Costly subterms of a loop's body that are functions of loop minus rows: a vector of their values instead of a tile.
+"""Parts of a body that depend on rows and columns by their difference alone, and tables that are read by it.
 
-Rows + columns - 1 values serve rows · columns scores, and executors read them by one address (as a diagonal of a
-matrix). Pure functions over terms: what to store first, and where it is read.
+Such a part is computed once for each difference. Example: the bias table[j - i] of T5, for queries i and keys j.
 """
 
 from __future__ import annotations

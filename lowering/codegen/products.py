@@ -1,7 +1,6 @@
-"""Products of terms, and their sums over a tile dim: tl.dot where the factors are two matrices, else multiply and sum.
+"""Sums of products over a tile dim: tl.dot where the factors are two matrices, else multiply and sum.
 
-First small questions about products (factors, constants, half-precision origins, zeros at padding), then `contract`,
-which writes through a TileWriter.
+Which products may be rounded, the plan says. Example: Σ_d q[i, d] · k[j, d] becomes one tl.dot of two tiles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Gluon's copies between memory and shared memory by tensor maps, which Triton 3.8 renamed, under one name each."""
+"""Copies between memory and shared memory by tensor maps, under one name for each: Triton 3.8 renamed them.
+
+A kernel imports the names, so that its text is the same for every Triton. Example: `copy_in` is in all of them.
+"""
 
 from triton.experimental.gluon.language.nvidia.hopper import tma
 

@@ -22,8 +22,7 @@ from ...egraph.terms.ops import cast, const, eq, iota, le, logical_and, make, mi
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import rebuild, subterms, tensors
-from ..plan.records import BlockMap, Kernel, Plan
-from ..planning.planner import build_plan
+from ..plan.records import BlockMap, Kernel, Store
 
 LEAST_TILES = 64  # pairs of row tile and loop tile: fewer are not worth a launch
 MOST_MAPS = 32
@@ -135,9 +134,8 @@ def pays(kernel: Kernel, record: BlockMap, row_tile: int, tile: int, sizes: Mapp
     return rows * -(-length(record.loop) // tile) >= LEAST_TILES and 2 * map_cost <= loop_cost
 
 
-@lru_cache(maxsize=128)
-def class_plan(tiling: Tiling) -> Plan:
-    """The plan that finds EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks], counting what a tile keeps.
+def class_store(tiling: Tiling) -> Store:
+    """The store that finds EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks], counting what a tile keeps.
 
     A short last tile of the loop is never full, so that full tiles need no mask.
     """
@@ -160,7 +158,7 @@ def class_plan(tiling: Tiling) -> Plan:
         whole = logical_and(whole, le((iota(block) + 1) * const(tile), const(length)))
     classes = where(whole, one(FULL), minimum(kept, one(PARTIAL)))
     output = Tensor("classes of tiles", "int32", tuple(d.size for d in order))
-    return build_plan(classes, output, tuple(order), held=max(tile, tiling.row_tile))
+    return Store(classes, output, tuple(order))
 
 
 def replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int]) -> Term:

@@ -7,14 +7,12 @@ tensors are the same and unchanged.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 
 from ...egraph.terms.ops import cast, const, eq, iota, le, logical_and, reduce, where
 from ...egraph.terms.term import Dim, Tensor, Term
 from ..plan.device import WARPGROUP
-from ..plan.records import Plan
-from ..planning.planner import build_plan
+from ..plan.records import Store
 from .block_map import Tiling, replaced
 
 WORD = 32  # bits: the scores of one thread in 64 columns
@@ -24,9 +22,8 @@ class Words(Tiling):
     """The words of all tiles of a launch: int32 [dims..., tiles of rows, tiles of the loop, words of a tile]."""
 
 
-@lru_cache(maxsize=128)
-def word_plan(words: Words) -> Plan:
-    """The plan that finds the words. Register n of a thread's scores, bit n % 32 of its word n // 32, has column
+def word_store(words: Words) -> Store:
+    """The store that finds the words. Register n of a thread's scores, bit n % 32 of its word n // 32, has column
     8 (n // 4) + n % 2 from the thread's first one and row 8 (n // 2 % 2); four neighbouring threads share a row. What
     lies past the end of the loop is 0; past the rows' end the last row is repeated, and nobody stores that.
     """
@@ -45,7 +42,7 @@ def word_plan(words: Words) -> Plan:
         kept = logical_and(kept, le(iota(blocks) * const(words.tile) + column + 1, beyond))
     found = reduce("sum", bit, where(kept, _power_of_two(n), cast(const(0), "int32")))
     order = (*map(words.static, record.dims), words.blocks(record.rows[0], words.row_tile), blocks, word)
-    return build_plan(found, Tensor("words of tiles", "int32", tuple(d.size for d in order)), order, held=WORD)
+    return Store(found, Tensor("words of tiles", "int32", tuple(d.size for d in order)), order)
 
 
 def _power_of_two(n: Term) -> Term:

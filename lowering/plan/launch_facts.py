@@ -1,4 +1,7 @@
-"""What is known of a launch when a kernel's text is written: sizes, strides, the machine."""
+"""What is known of a launch when a kernel's text is written: sizes, strides, the machine.
+
+A text depends on the kernel and on these facts. Example: a dim whose size is a multiple of the tile needs no mask.
+"""
 
 from __future__ import annotations
 

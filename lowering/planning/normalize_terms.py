@@ -1,7 +1,6 @@
-"""Divisors by row beside a matrix, moved to the factor that has their dims: the matrix stays one for all rows.
+"""Rewrites of terms before they are planned: divisors, double sums, short sums, flattened dims, shared scales.
 
-(a / c) · b = a · (b · (1 / c)): one multiplication more for each element of b, and a product of two matrices again, as
-where the sum that normalises weights ended up under what mixes them. A pure function over terms, called by planner.py.
+No rewrite changes a value. Example: a sum over two coordinates, or over four, is written out and needs no loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Dims that only values have, side by side in a result, as one: together they are the columns of one matrix.
+"""Gives a plan other dims than the term has: a long dim as groups, or two value dims as one.
 
-A point of values is a few coordinates, and a product of matrices takes no tile of three dims. The one dim counts all
-their places, and each of them is its quotient or rest.
+The result is the same tensor with one axis written as two. Example: query heads that share keys become rows of a tile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The configuration that a kernel is launched with where nobody gave one: by what its tiles hold and what it writes."""
+"""The configuration of a kernel that nobody tuned, chosen by what its tiles hold and what it writes.
+
+It fits the registers and the shared memory of the device. Example: wide heads get fewer rows a tile.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
 from ..codegen.signature import Source
-from ..launch.source_folder import named_folder, write_source
 from ..launch.split_loops import Shared, number, shared
 from ..launch.triton_compat import (
     OPTIONS,
@@ -35,14 +34,16 @@ from ..launch.triton_compat import (
     spilled,
 )
 from ..launch.triton_config import SPILLED, Config, of_few_rows
-from ..masks.block_map import EMPTY, Found, MapCache, Tiling, class_plan, pays, where_rows_keep
-from ..masks.mask_bits import Words, word_plan
+from ..masks.block_map import EMPTY, Found, MapCache, Tiling, pays, where_rows_keep
+from ..masks.mask_bits import Words
 from ..masks.tile_lists import dealt_items, visit_lists
 from ..plan.device import WARPGROUP
 from ..plan.launch_facts import INTERPRETER, Facts
 from ..plan.queries import map_name, reach, roots
 from ..plan.records import Kernel, Loop, Plan
 from ..plan.thresholds import FEW
+from ..planning.mask_plans import class_plan, word_plan
+from ..source_folder import named_folder, write_source
 from .default_config import default_for, widest
 from .kernel import emit
 

@@ -1,4 +1,7 @@
-"""The options of the command `bench`, apart from what it runs: the command line reads them without torch."""
+"""The options of the command `bench`, apart from what it runs: the command line reads them without torch.
+
+Every option has a default. Example: `--suite peers --out rows.csv`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How large the suites' problems are: three scales, of which the figures for the H200 use GPU."""
+"""How large the problems of the suites are, in three scales; the figures for the H200 use GPU.
+
+A scale changes sizes only, never what is computed. Example: SCALES["cpu"] runs in minutes on a laptop.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which named assumptions a derivation relies on: those of its rules, where the step's own term can meet them.
+"""What a plan takes for granted about the values of a program, and whether the program could tell otherwise.
 
-A law that holds "where masked values are finite" needs no such thing of a term in which nothing is masked.
+A program that distinguishes NaN (`isnan`, comparisons) is not given laws that treat an added -∞ as masking.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ from ..errors import ProgramError
 from ..graph.program import Atom, Program
 from ..lowering.gluon.mask_words import packed
 from ..lowering.hopper.kernel_form import bind
-from ..lowering.launch.source_folder import write_source
 from ..lowering.launch.split_loops import said
 from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import NotPlannable, Plan
 from ..lowering.schedule.schedule_store import Kept
+from ..lowering.source_folder import write_source
 from ..report.records import KernelReport, RegionReport, Step
 from ..rules import ALL
 from ..runtime import executors

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..egraph.rewrite.serialization import digest
-from ..lowering.launch.source_folder import (
+from ..lowering.source_folder import (
     is_own,
     keeps,
     make_own,

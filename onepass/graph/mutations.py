@@ -1,4 +1,7 @@
-"""What an operation writes into: by its schema, its name, or an argument `inplace=True`."""
+"""Which inputs an operation writes into: by its schema, its name, or an argument `inplace=True`.
+
+What is not known to write is taken to write nothing. Example: `add_` writes into its first argument.
+"""
 
 from __future__ import annotations
 

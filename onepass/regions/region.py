@@ -1,4 +1,7 @@
-"""What makes two regions the same: their calls, and the kinds of their inputs; names and places do not count."""
+"""A region as a record, and what makes two regions the same, so that layers of a model share one search and one plan.
+
+Calls and the kinds of inputs count; names and places do not. Example: 32 equal layers have one signature.
+"""
 
 from __future__ import annotations
 

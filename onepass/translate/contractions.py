@@ -1,6 +1,6 @@
-"""How products of rows are pulled that are no products of matrices: of each with each, and of one beside another.
+"""Contractions: inner products, tensordot, and convolutions whose window is one element wide.
 
-Halves multiply and add in float32 and are rounded once.
+Halves multiply and add in float32 and are rounded once. Example: a 1x1 convolution is a matrix product.
 """
 
 from __future__ import annotations

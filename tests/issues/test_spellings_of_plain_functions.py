@@ -11,7 +11,7 @@ import torch
 
 import onepass
 from onepass.compiler import disk_cache
-from onepass.lowering.launch.source_folder import named_folder
+from onepass.lowering.source_folder import named_folder
 
 LENGTH = 70
 

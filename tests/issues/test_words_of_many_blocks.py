@@ -9,7 +9,8 @@ from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.gluon.mask_words import packed
 from onepass.lowering.hopper.kernel_form import bind
-from onepass.lowering.masks.mask_bits import Words, word_plan
+from onepass.lowering.masks.mask_bits import Words
+from onepass.lowering.planning.mask_plans import word_plan
 from onepass.lowering.tiled.executor import run_tiled
 from onepass.lowering.triton.launch import build_map
 from onepass.translate.translate import translate
