@@ -111,7 +111,7 @@ def test_where_files_have_no_second_names_a_key_is_made_all_the_same(monkeypatch
     assert disk_cache.write("a" * 40, {"n": 1}) and disk_cache.read("a" * 40) == {"n": 1}
 
 
-FIRST = "import sys; from onepass import cache; print(cache.write(sys.argv[1] * 40, {'n': 1}))"
+FIRST = "import sys; from onepass.compiler import disk_cache as cache; print(cache.write(sys.argv[1] * 40, {'n': 1}))"
 
 
 def test_processes_that_start_at_once_have_one_key():

@@ -50,7 +50,7 @@ def test_a_search_that_is_stopped_is_right_and_says_so(limits, monkeypatch):
 
 WRITER = """
 import sys
-from onepass import cache
+from onepass.compiler import disk_cache as cache
 for turn in range(60):
     assert cache.write("a" * 40, {"writer": sys.argv[1], "text": sys.argv[1] * 50_000})
 """

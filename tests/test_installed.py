@@ -114,7 +114,7 @@ def test_two_packages_with_one_name_are_refused(folder):
 
 PROCESS = """
 import json, onepass
-from onepass.options import Options
+from onepass.compiler.options import Options
 print(json.dumps([rule.name for rule in Options(rules="installed").rules]))
 """
 

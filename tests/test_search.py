@@ -141,7 +141,7 @@ def test_pass_count_of_a_chain():
 
 
 def test_egglog_itself_still_works_after_a_search():
-    script = "from onepass.egraph.bindings import new_engine; new_engine().__enter__().run('');"
+    script = "from onepass.egraph.search.egglog_bindings import new_engine; new_engine().__enter__().run('');"
     script += "import egglog; g = egglog.EGraph(); g.check(egglog.i64(2) > egglog.i64(1)); print('ok')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "ok\n", done.stderr

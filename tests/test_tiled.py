@@ -200,8 +200,8 @@ def test_any_attention(batch, queries, keys, width, mask, form, dtype, seed, siz
 
 MEMORY = """
 import resource, torch
-from onepass.lowering.build import build_plan
-from onepass.lowering.tiled import run_tiled
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import run_tiled
 from tests.attention_terms import attention
 def run(n, heads):
     case = attention((1, heads), n, n, 64, mask="MASK")

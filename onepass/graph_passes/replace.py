@@ -159,8 +159,9 @@ def _answer(region: Region, mixed: Mapping, options: Options, known: dict) -> Fu
     name = signature(region)
     if name not in known:
         try:
+            program = region.program()  # first: it refuses outputs that have no strides
             strides = tuple(map(_strides, region.outputs))
-            known[name] = compiled_region.make(region.program(), options, strides, hints(region))
+            known[name] = compiled_region.make(program, options, strides, hints(region))
         except Exception as error:  # remembered: the next layer would only fail again
             known[name] = error
     if isinstance(known[name], Exception):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is fork
 PROGRAM = """
 import multiprocessing, os, signal, sys, threading, time
 import torch
-from onepass import report
+from onepass.report import records as report
 
 torch.set_num_threads(1)  # OpenMP's threads do not live on in a child either
 x = [torch.randn(1, 2, 6, 8) for _ in range(3)]
@@ -78,18 +78,18 @@ egglog.EGraph()
 in_a_child(run, 2)
 """,
     "a thread searches": """
-from onepass import pipeline
+from onepass.compiler import optimize as pipeline
 run(3)
 held(pipeline, "search")
 in_a_child(run, 4)
 """,
     "a thread loads egglog": """
-from onepass.egraph import bindings
+from onepass.egraph.search import egglog_bindings as bindings
 held(bindings, "_load")
 in_a_child(run, 4)
 """,
     "a thread runs for the first time": """
-from onepass import operator
+from onepass.runtime import operator
 run(3)
 held(operator, "_new")
 in_a_child(run, 4)
