@@ -86,7 +86,7 @@ def record(function, inputs, dynamic: bool) -> dict:
 
 
 def _of_report(found) -> dict:
-    data = json.loads(found.json())
+    data = json.loads(re.sub(r"\([^()\s]+\.py:\d+\)", "(FILE:LINE)", found.json()))
     for region in data["regions"]:
         for name in UNSTABLE:
             region.pop(name, None)
