@@ -1,7 +1,8 @@
 """Records of what is emitted for many programs, to hold one version of the code against another.
 
 `python -m tests.frozen DIR` writes a file for each program: plans, notes, Triton and Gluon texts, digests of the laws.
-`python -m tests.frozen DIR --against OTHER` compares two such folders and prints the first difference of each program.
+`--every 20` takes each 20th program only, for a quick look.
+`--against OTHER` compares the programs of DIR with those of the folder OTHER and prints the first difference of each.
 Names of modules, classes and fields are in no record, so that a rename changes none.
 """
 
@@ -171,10 +172,11 @@ def _write(task) -> str:
 
 
 def _share(task) -> int:
-    folder, number, of = task
+    folder, number, of, every = task
     os.environ["ONEPASS_CACHE"] = tempfile.mkdtemp()
     torch.set_num_threads(1)
-    return sum(1 for k, (name, make) in enumerate(programs()) if k % of == number and _write((name, folder, make)))
+    chosen = [task for k, task in enumerate(programs()) if k % every == 0]
+    return sum(1 for name, make in chosen[number::of] if _write((name, folder, make)))
 
 
 def laws() -> dict[str, str]:
@@ -186,8 +188,8 @@ def laws() -> dict[str, str]:
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
-    """For each program that differs: its name and the first lines that do."""
-    names = sorted({p.name for folder in (one, other) for p in folder.glob("*.json")})
+    """For each program of the first folder that differs: its name and the first lines that do."""
+    names = sorted(p.name for p in one.glob("*.json"))
     for name in names:
         paths = (folder / name for folder in (one, other))
         texts = [path.read_text().splitlines() if path.exists() else [] for path in paths]
@@ -201,13 +203,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
     if chosen.against is None:
         chosen.folder.mkdir(parents=True, exist_ok=True)
         (chosen.folder / "laws.json").write_text(json.dumps(laws(), indent=1))
         with get_context("spawn").Pool(chosen.jobs) as pool:
-            counts = pool.map(_share, [(str(chosen.folder), n, chosen.jobs) for n in range(chosen.jobs)])
+            counts = pool.map(_share, [(str(chosen.folder), n, chosen.jobs, chosen.every) for n in range(chosen.jobs)])
         print(f"{sum(counts)} programs written to {chosen.folder}")
         return 0
     found = list(differences(chosen.folder, chosen.against))
