@@ -70,7 +70,7 @@ TO_BE_CUT = {
     ("onepass/compiler/compiled_region.py", "lowering/schedule/schedule_store.py"),
     ("onepass/compiler/compiled_region.py", "lowering/triton/kernel.py"),
     ("onepass/compiler/compiled_region.py", "onepass/runtime/executors.py"),
-    ("onepass/fusion/producers.py", "lowering/hopper/kernel_form.py"),
+    ("onepass/fusion/compare_plans.py", "lowering/hopper/kernel_form.py"),
     ("onepass/runtime/executors.py", "lowering/gluon/launch.py"),
     ("onepass/runtime/executors.py", "lowering/hopper/kernel_form.py"),
     ("onepass/runtime/executors.py", "lowering/launch/relayout.py"),

@@ -12,7 +12,7 @@ from onepass.api.backend import onepass_backend
 from onepass.compiler.optimize import optimize_all
 from onepass.compiler.options import Options
 from onepass.errors import OptionError
-from onepass.fusion import producers
+from onepass.fusion import compare_plans, producers
 from onepass.graph.trace import program_of
 from onepass.lowering.triton.launch import Launcher
 from onepass.report import records
@@ -189,8 +189,8 @@ def test_emitted_kernels_compute_what_is_around(name):
 def test_layers_ask_once_how_often_an_input_is_read(monkeypatch):
     """Equal regions share the estimate, as they share the plan."""
     asked = []
-    found = producers._repeats
-    monkeypatch.setattr(producers, "_repeats", lambda region: asked.append(region) or found(region))
+    found = producers._read_counts
+    monkeypatch.setattr(producers, "_read_counts", lambda region: asked.append(region) or found(region))
 
     def layers(q, k, v):
         for _ in range(3):
@@ -214,7 +214,7 @@ def test_a_form_of_torchs_own_is_not_lost(libraries):
 @pytest.mark.parametrize("width, inside", [(64, True), (300, False)])
 def test_on_hopper_a_gate_is_worth_more_than_a_form_of_torchs_own(monkeypatch, width, inside):
     """Where the kernel has the form there, which it has up to 256 columns."""
-    monkeypatch.setattr(producers, "_has_special_form", lambda device: True)
+    monkeypatch.setattr(compare_plans, "_has_hopper_form", lambda device: True)
 
     def gated(q, k, v, gate):
         return torch.sigmoid(gate) * (torch.softmax(q @ k.mT / 4, -1) @ v)

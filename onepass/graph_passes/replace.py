@@ -22,12 +22,14 @@ from ..compiler.options import Options
 from ..egraph.forks import keep_usable
 from ..egraph.terms.sizes import UnknownSize
 from ..errors import ProgramError, Refusal
-from ..fusion.producers import Make, Reads, fuse, hints, with_tail
-from ..fusion.shrink_region import bordered
+from ..fusion.compare_plans import FusionContext, ReadCounts
+from ..fusion.estimates import size_hints
+from ..fusion.fuse import fuse
+from ..fusion.shrink_region import without_refused_nodes
 from ..graph.grad_modes import attach_unrecorded, detach_unrecorded, recording, records
 from ..graph.nodes import size_of, value_of_node, where_of
 from ..graph.op_kinds import name_of
-from ..graph.survey import Nodes, Survey, storages, survey
+from ..graph.survey import Survey, storages, survey
 from ..lowering.plan.records import NotPlannable
 from ..regions.find import find_regions
 from ..regions.open_calls import open_calls
@@ -89,14 +91,14 @@ def rewrite(
             else:
                 _failed(error, where_of(regions[number].anchor), options, failures)
 
-    reads: Reads = {}
-    stands: dict[int, fx.Node] = {}
+    reads, stands = ReadCounts(), dict[int, fx.Node]()
     claimed = {node for region in regions for node in region.owned}
 
     def answered(number: int, region: Region) -> Fused:
         taken = frozenset(claimed - region.owned)
         make = lambda r: _answer(r, s.mixed, options, known)
-        regions[number], found = _planned(region, regions, s, taken, options.fuse_loads, make, reads)
+        copies = taken.union(*(r.nodes for r in regions if r is not region and r.refusal is None))
+        regions[number], found = _planned(region, FusionContext(s, options.fuse_loads, make, taken, copies, reads))
         claimed.update(regions[number].owned)
         stands[number] = standing(regions[number], s).place
         _require_its_place(regions[number], s, stands[number], apart)
@@ -119,24 +121,17 @@ def rewrite(
     return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
 
 
-def _planned(
-    region: Region, regions: Sequence[Region], s: Survey, taken: Nodes, mode: str, make: Make, reads: Reads
-) -> tuple[Region, Fused]:
-    """The region with what is in front and behind, and its plan; what cannot be translated in front becomes an input.
-
-    taken: what other regions own.
-    """
-    others = taken.union(*(r.nodes for r in regions if r is not region and r.refusal is None))
-    said: list[str] = []
+def _planned(region: Region, context: FusionContext) -> tuple[Region, Fused]:
+    """The region with what is fused around it, and its plan. What cannot be translated in front becomes an input."""
+    notes: list[str] = []
     while True:
         try:
-            longer, behind = with_tail(region, s, others, mode, make)
-            return fuse(longer, s, taken, mode, make, reads, [*said, *behind])
+            return fuse(region, context, notes)
         except Refusal as refusal:
-            if (found := bordered(region, s, refusal)) is None:
+            if (found := without_refused_nodes(region, context.survey, refusal)) is None:
                 raise
-            region, reason = found
-            said.append(reason)
+            region, note = found
+            notes.append(note)
 
 
 def _require_its_place(region: Region, s: Survey, stands: fx.Node, apart: Pairs | None) -> None:
@@ -161,7 +156,7 @@ def _answer(region: Region, mixed: Mapping, options: Options, known: dict) -> Fu
         try:
             program = region.program()  # first: it refuses outputs that have no strides
             strides = tuple(map(_strides, region.outputs))
-            known[name] = compiled_region.make(program, options, strides, hints(region))
+            known[name] = compiled_region.make(program, options, strides, size_hints(region))
         except Exception as error:  # remembered: the next layer would only fail again
             known[name] = error
     if isinstance(known[name], Exception):

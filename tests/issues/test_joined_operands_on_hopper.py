@@ -9,7 +9,7 @@ import torch
 
 import onepass
 from onepass.api.backend import onepass_backend
-from onepass.fusion import producers
+from onepass.fusion import compare_plans, estimates
 
 
 def _joined(nope, rope, cos, k, v):
@@ -27,22 +27,22 @@ def _inputs(length, device="cpu", dtype=torch.bfloat16):
 
 @pytest.mark.parametrize("hopper", [True, False])
 def test_they_stay_outside_where_the_form_is_worth_it(hopper, monkeypatch):
-    monkeypatch.setattr(producers, "_has_special_form", lambda device: hopper)
+    monkeypatch.setattr(compare_plans, "_has_hopper_form", lambda device: hopper)
     (region,) = onepass.explain(_joined, *_inputs(4096, "meta")).regions
     assert ("where" in region.captured) != hopper
-    assert any(producers.LOSES in said for said in region.around) == hopper
+    assert any(compare_plans.LOSES_THE_HOPPER_FORM in said for said in region.around) == hopper
     assert region.kernels[0].form.startswith("warp-specialised Gluon" if hopper else "plain Triton")
 
 
 def test_little_to_do_is_no_reason(monkeypatch):
-    monkeypatch.setattr(producers, "_has_special_form", lambda device: True)
+    monkeypatch.setattr(compare_plans, "_has_hopper_form", lambda device: True)
     (region,) = onepass.explain(_joined, *_inputs(16, "meta")).regions
     assert "where" in region.captured
 
 
 def test_it_computes_the_same(monkeypatch):
-    monkeypatch.setattr(producers, "_has_special_form", lambda device: True)
-    monkeypatch.setattr(producers, "_of_form", lambda region, plan: 1.0)
+    monkeypatch.setattr(compare_plans, "_has_hopper_form", lambda device: True)
+    monkeypatch.setattr(estimates, "TIME_SHARE_OF_THE_HOPPER_FORM", 1e9)
     torch._dynamo.reset()
     inputs = _inputs(70)
     options = {"strict": True, "inner": "eager", "executor": "tiled", "libraries": False}

@@ -1,0 +1,107 @@
+"""Decides whether a wider region has a better plan than the region itself, and says why not.
+
+A wider region loses if it cannot be moved or planned, takes more kernels, or gives up a faster kernel. Example: with
+a gate behind it, attention no longer has the form of torch's own attention kernel. No node changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from ..compiler import library_kernels
+from ..compiler.compiled_region import Fused
+from ..egraph.search.engine import EngineError
+from ..errors import OnepassError
+from ..graph.nodes import value_of_node
+from ..graph.survey import Nodes, Survey
+from ..lowering.hopper.kernel_form import bind
+from ..lowering.plan.records import NotPlannable, Plan
+from ..regions.find import objection
+from ..regions.region import Region
+from .estimates import hopper_form_seconds
+
+HOPPER = "sm_90"
+LOSES_THE_HOPPER_FORM = "the kernel would lose its form on Hopper, whose products read tensors as they are stored"
+CANNOT_BE_COMPILED = (OnepassError, NotPlannable, EngineError)
+# By a region's signature: for every input, how often an element is read, and a phrase for it; or why that is unknown.
+ReadCounts = dict[str, "tuple[tuple[float, str], ...] | Exception"]
+
+
+@dataclass(frozen=True)
+class FusionContext:
+    """What fusion knows about a graph besides the region.
+
+    mode: the option fuse_loads, "auto", "always" or "never". make: compiles a region, or raises. owned: nodes that
+    other regions own. computed: these, and the copies that other regions make, which read results as they are.
+    read_counts: shared by all regions of a graph.
+    """
+
+    survey: Survey
+    mode: str
+    make: Callable[[Region], Fused]
+    owned: Nodes
+    computed: Nodes
+    read_counts: ReadCounts = field(default_factory=dict)
+
+
+def reason_against(wide: Region, region: Region, context: FusionContext, saved: float) -> str:
+    """Why the region is better than the wider one; empty if it is not.
+
+    saved: seconds that the wider region saves outside of its kernels.
+    """
+    if (objected := objection(wide, context.survey)) is not None:
+        return objected.reason
+    try:
+        answer = context.make(wide)
+    except CANNOT_BE_COMPILED as error:
+        return reason_of(error)
+    if context.mode != "auto":
+        return ""
+    own = context.make(region)
+    lost_kernel = _lost_library_kernel(region, own, answer)
+    if lost_kernel is not None:
+        return f"{lost_kernel.name} of torch's, which may be faster than any plan, takes the region without it"
+    if len(own.plan.kernels) < len(answer.plan.kernels):
+        return f"it would take {len(answer.plan.kernels)} kernels instead of {len(own.plan.kernels)}"
+    loses = on_hopper(region) and binds(own.plan) and not binds(answer.plan)
+    loses = loses and hopper_form_seconds(region, own.plan) > saved
+    return LOSES_THE_HOPPER_FORM if loses else ""
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says to users."""
+    return getattr(error, "reason", str(error)) or type(error).__name__
+
+
+def _lost_library_kernel(region: Region, own: Fused, wide: Fused) -> library_kernels.Kernel | None:
+    """A kernel of torch's that can run the region and not the wider one.
+
+    On Hopper it does not count if the wider plan has the Hopper form, which is measured to be faster than torch's.
+    """
+    options = wide.options
+    if not options.libraries or options.executor != "auto" or own.form is None or wide.form is not None:
+        return None
+    if on_hopper(region) and binds(wide.plan):
+        return None
+    device = value_of_node(region.output).device.type
+    return next(iter(library_kernels.kernels(own.form, device, own.program.output_metas[0].dtype)), None)
+
+
+def binds(plan: Plan) -> bool:
+    """Whether every kernel of the plan has the warp-specialised form of Hopper."""
+    return all(not isinstance(bind(kernel), str) for kernel in plan.kernels)
+
+
+def on_hopper(region: Region) -> bool:
+    """Whether the region's result is on a device whose kernels can have that form."""
+    return _has_hopper_form(value_of_node(region.output).device)
+
+
+def _has_hopper_form(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}" == HOPPER
