@@ -1,7 +1,7 @@
 # On a fresh clone `make demo` and `make test` are all the set-up there is: the first one run makes .venv.
 #   make test PYTHON=/path/to/python      uses that interpreter as it is and makes nothing
 #   make test BOOTSTRAP=python3.12        makes .venv from that interpreter
-#   make test TESTS="tests/test_house.py" runs a part; JOBS=4 sets the number of test processes
+#   make test TESTS="tests/house/test_house.py" runs a part; JOBS=4 sets the number of test processes
 
 BOOTSTRAP = python3
 VENV = .venv
@@ -40,7 +40,7 @@ fuzz: $(READY)
 
 # Writes docs/gallery.md from the records in tests/variants; the tests hold it to the code
 gallery: $(READY)
-	$(PYTHON) -m tests.gallery
+	$(PYTHON) -m tests.docs.gallery
 
 bench: $(READY)
 	$(PYTHON) -m onepass bench

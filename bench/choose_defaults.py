@@ -2,7 +2,8 @@
 
 Prints, for each executor and problem, what the present default loses to the best of the table, and for each row of the
 defaults the configuration of the table whose worst loss over the row's problems is least (`--rows`). Rows are put into
-lowering/launch/triton_config.py and lowering/hopper/config.py by hand; tests/test_defaults.py holds what is lost.
+lowering/launch/triton_config.py and lowering/hopper/config.py by hand. tests/lowering/launch/test_triton_config.py
+holds what is lost.
 """
 
 from __future__ import annotations

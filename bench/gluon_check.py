@@ -27,7 +27,7 @@ from onepass.lowering.gluon.launch import GluonLauncher, fitting
 from onepass.lowering.hopper.config import Schedule
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.triton.launch import Launcher
-from tests.gluon_ahead_of_time import CHANGES, inputs_of, plain, plan_of
+from tests.support.gluon_ahead_of_time import CHANGES, inputs_of, plain, plan_of
 
 NAMES = {"q": 0, "k": 1, "v": 2, "more": 3, "one": 3, "two": 4}
 LAST = [time.monotonic(), "start"]

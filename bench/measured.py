@@ -23,7 +23,7 @@ from onepass.lowering.schedule.kernel_time import Configuration, seconds
 from onepass.tune.bayesian_search import Trial
 from onepass.tune.kernel_space import NAMES, needs, point, space_of
 from onepass.tune.search_space import Constraint, Parameter, Space
-from tests.attention_terms import loaded, one_pass, stored
+from tests.support.attention_terms import loaded, one_pass, stored
 
 TABLE = Path(__file__).parent / "results" / "configurations_h200.csv"
 DEFECT = "n_regs"  # in the note of a row that failed because another row of its process had

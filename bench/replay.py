@@ -1,8 +1,8 @@
 """Replays tuners over the measured table: the best found after 10, 20 and 30 trials, against as many trials at random.
 
 `python bench/replay.py` writes bench/results/replay_h200.csv, a row for each problem and reading of the table.
-Strict readings refuse kernels that spill, and know what registers would lack; the others time them. tests/test_tuner.py
-holds some of the rows.
+Strict readings refuse kernels that spill, and know what registers would lack; the others time them.
+tests/onepass/tune/test_search_space.py holds some of the rows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `python bench/solve.py` writes lowering/schedule/solved.json anew, in some minutes: rerun it when the machine, the costs
 or the constants of predictions change; with `keep`, what is there and still asked for is not solved again.
-tests/test_choice.py solves some again.
+tests/lowering/schedule/test_choose_config.py solves some again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onepass.lowering.plan.records import NotPlannable
 from onepass.lowering.schedule import schedule_store
 from onepass.lowering.schedule.choose_config import choose
 from onepass.translate.translate import translate
-from tests.gluon_ahead_of_time import plan_of
+from tests.support.gluon_ahead_of_time import plan_of
 from tests.variants import every
 
 WIDTHS = {"full": (64, 80, 96, 128, 192, 256), "softcap": (64, 128, 256), "alibi": (64, 128, 256), "bias": (64, 128)}

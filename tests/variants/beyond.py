@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from tests.spellings import attend
+from tests.support.spellings import attend
 from tests.variants import Variant, heads
 from tests.variants.masks import masked, positions, scores_of
 

@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from tests.spellings import ALL, CAUSAL, GROUPED, PLAIN, attend, causal_sdpa, groups_by_repeat_interleave
+from tests.support.spellings import ALL, CAUSAL, GROUPED, PLAIN, attend, causal_sdpa, groups_by_repeat_interleave
 from tests.variants import Variant, heads
 
 

@@ -1,0 +1,308 @@
+"""Runs random programs through the backend and counts what happened: `python -m tests.fuzz --count 1000 --seed 0`.
+
+Every answer is compared with float64 eager. A wrong answer or a crash is shrunk, printed as a program that can be
+pasted into tests/issues/, and makes the run fail; refusals are counted by reason. Called by `make fuzz` and test_fuzz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import multiprocessing
+import os
+import re
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from random import Random
+
+import torch
+
+import onepass.report.records as report
+from onepass.api.backend import onepass_backend
+from onepass.lowering.launch.triton_compat import TARGETS
+from tests.fuzz.compile_ahead import failures
+from tests.fuzz.forms import random_form
+from tests.fuzz.layers import random_layer
+from tests.fuzz.programs import LARGE, SMALL, Extents, Fuzzed, random_program, shorter
+
+HALVES = (torch.float16, torch.bfloat16)
+MOVES = 8  # of inputs, to see how far an exact result moves
+FLOOR = {torch.float64: 1e-11, torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+UNUSUAL = ("infinite value at the end", "a key is NaN", "a value is NaN", "near the end of half")
+# Scores of a thousand round by 6e-5 in float32; one that is computed twice, in tiles of two shapes, differs by that.
+TIMES = {"large": 40, "near the end of half": 200}  # of the floor
+DRAWN = (random_program, random_form, random_layer, random_layer)
+MASKS = ("keep", "where(m", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu")
+SINGLE = ("float32", ".float()", "0.9 **")  # what rounds to float32 in programs of any dtype
+LOUD = ("crash", "wrong", "failed executor", "recompiled")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`kind`: fused, compiled, refused, nothing to do, eager fails too, torch.compile fails too; wrong, crash,
+    failed executor (yet right), recompiled (more often than without onepass)."""
+
+    kind: str
+    reason: str = ""
+
+
+def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outcome:
+    """Runs one program both ways; a device that is a target's name (sm_90) only has its kernels compiled."""
+    torch._dynamo.reset()
+    report.forget()
+    if device in TARGETS:
+        return compiled_ahead(program, device)
+    options = {"inner": "eager", "executor": executor, "libraries": False}
+    mine = _Counted(program.function(), onepass_backend, program.dynamic, {"options": options})
+    outcome = _call(program, mine.run, device, False)
+    if program.later and outcome.kind not in (*LOUD, "eager fails too"):
+        outcome = _call(program, mine.run, device, True)
+    again = mine.graphs > 1 and outcome.kind not in (*LOUD, "eager fails too")
+    return _alone(program, mine, device, outcome) if again or outcome.kind == "crash" else outcome
+
+
+def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
+    """Compares one call, at the program's sizes or its later ones."""
+    inputs = lambda: program.tensors(device, later)
+    try:
+        eager = _answers(program.function(), inputs())
+        doubles = [t.double() if t.is_floating_point() else t for t in inputs()]
+        exact = _answers(program.function(stable=True), doubles)
+    except Exception as error:
+        return Outcome("eager fails too", f"{type(error).__name__}: {_first_line(error)[:80]}")
+    try:
+        got = _answers(run, inputs())
+        if device == "cuda":
+            torch.cuda.synchronize()  # or a fault would be met by the next program
+    except Exception as error:
+        return Outcome("crash", f"{type(error).__name__}: {_first_line(error)[:200]}")
+    if len(got) != len(eager):
+        return Outcome("wrong", "what is written into the inputs")
+    if len(exact) != len(eager):
+        return Outcome("eager fails too", "float64 writes into other inputs")
+    said = program.source
+    masked = any(word in said for word in MASKS)
+    hidden = program.regime in UNUSUAL and masked  # absent: a law's assumption
+    rounded = "float32" if any(word in said for word in SINGLE) else program.dtype
+    times = TIMES.get(program.regime, 1) if rounded in ("float32", "float64") else 1
+    judged = partial(compared, got, eager, exact, hidden, getattr(torch, rounded), times)
+    outcome = judged()
+    if outcome.kind == "wrong" and getattr(torch, program.dtype) in HALVES:
+        outcome = judged(spread(program, inputs(), exact))
+    return outcome
+
+
+def spread(program: Fuzzed, tensors: list, exact: tuple) -> list[torch.Tensor]:
+    """How far each exact result moves when inputs do by their last place, as when a projection before is rounded:
+    which of two scores of some ten thousands is the larger, nobody knows then, and eager is right by luck."""
+    random = torch.Generator(tensors[0].device).manual_seed(0)
+    last = torch.finfo(getattr(torch, program.dtype)).eps
+    noise = lambda t: 1 + last * (2 * torch.rand(t.shape, generator=random, device=t.device, dtype=torch.float64) - 1)
+    near = lambda t: t.double() * noise(t) if t.is_floating_point() else t.clone()
+    moved = [_answers(program.function(stable=True), [*map(near, tensors)]) for _ in range(MOVES)]
+    apart = lambda found, truth: torch.stack([(m - truth).abs().nan_to_num(0, 0) for m in found]).amax(0)
+    return [apart(found, truth) for *found, truth in zip(*moved, exact)]
+
+
+class _Counted:
+    """A compiled function that counts how often its backend was asked."""
+
+    def __init__(self, function, backend, dynamic: bool, how: dict):
+        self.graphs = 0
+
+        def counting(graph, inputs, **given):
+            self.graphs += 1
+            return backend(graph, inputs, **given)
+
+        self.run = torch.compile(function, backend=counting, dynamic=dynamic or None, **how)
+
+
+def _answers(function, tensors: list) -> tuple:
+    """The results, and the inputs as they are left where eager or its rival writes into them."""
+    before = [t.clone() for t in tensors]
+    found = function(*tensors)
+    same = lambda x, y: x.dtype == y.dtype and torch.equal(x.nan_to_num(), y.nan_to_num())
+    changed = {n: t for n, (t, old) in enumerate(zip(tensors, before, strict=True)) if not same(t, old)}
+    results = tuple(found) if isinstance(found, tuple | list) else (found,)
+    return tuple(r for r in results if r is not None) + tuple(changed.values())
+
+
+def _alone(program: Fuzzed, mine: _Counted, device: str, outcome: Outcome) -> Outcome:
+    """What torch.compile does without onepass: where that fails too it is no crash, and it may compile less often."""
+    torch._dynamo.reset()
+    plain = _Counted(program.function(), lambda graph, _: graph, program.dynamic, {})
+    try:
+        for later in (False, True) if program.later else (False,):
+            plain.run(*program.tensors(device, later))
+    except Exception as error:
+        return Outcome("torch.compile fails too", _first_line(error)[:80])
+    more = mine.graphs > plain.graphs and outcome.kind != "crash"
+    return Outcome("recompiled", f"{mine.graphs} times, {plain.graphs} alone") if more else outcome
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def compiled_ahead(program: Fuzzed, target: str) -> Outcome:
+    """Compiles the kernels and runs nothing but the tiled executor."""
+    try:
+        program.function()(*program.tensors())
+    except Exception as error:
+        return Outcome("eager fails too", f"{type(error).__name__}: {_first_line(error)[:80]}")
+    try:
+        wrong = failures(program, target)
+    except Exception as error:
+        return Outcome("crash", f"{type(error).__name__}: {_first_line(error)[:200]}")
+    return Outcome("failed executor", wrong[0]) if wrong else Outcome("compiled")
+
+
+def compared(got, eager, exact, hidden: bool, rounded: torch.dtype, times: float = 1, spread=()) -> Outcome:
+    """Wrong if any result is further from float64 than eager's own error and a floor allow, or finite elsewhere.
+
+    rounded: the narrowest type that the program rounds to; in a float32 result only where eager's own error shows it.
+    hidden: what eager makes NaN of a masked value that is not finite may be finite. times: of the usual floor.
+    spread: how far each element may be off besides.
+    """
+    for mine, theirs, truth, room in zip_longest(got, eager, exact, spread):
+        if not theirs.is_floating_point():  # where the largest is, say: rounding decides
+            if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+                return Outcome("wrong", f"{mine.dtype}{list(mine.shape)}, eager {theirs.dtype}{list(theirs.shape)}")
+            continue
+        floor = times * max(FLOOR[rounded], FLOOR[mine.dtype])
+        if (rounded, mine.dtype) == (torch.float32, torch.float64):
+            floor *= 20  # a rounding that the program asks for is dropped: of scores of a thousand, 6e-5
+        least = times * FLOOR[mine.dtype] if mine.dtype == torch.float32 else floor
+        if difference := _difference(mine, theirs, truth.double(), hidden, floor, least, room):
+            return Outcome("wrong", difference)
+    found = report.reports()
+    notes = [n for r in found for region in r.regions for n in region.notes if "failed" in n]
+    notes += [f for r in found for f in r.failures]
+    if notes:
+        return Outcome("failed executor", re.sub(r"\s*\(region .*", "", notes[0])[:200])
+    if any(r.regions for r in found):
+        return Outcome("fused", ", ".join(sorted({region.ran for r in found for region in r.regions})))
+    reasons = [f.reason for r in found for f in r.refusals]
+    return Outcome("refused", re.sub(r" at <fuzzed>:\d+", "", reasons[0])) if reasons else Outcome("nothing to do")
+
+
+def _difference(got, eager, exact, hidden: bool, floor: float, least: float, room=None) -> str:
+    if got.dtype != eager.dtype or got.shape != eager.shape or _strides(got) != _strides(eager):
+        return f"{got.dtype}{list(got.shape)} {got.stride()}, eager {eager.dtype}{list(eager.shape)} {eager.stride()}"
+    most = 0.99 * torch.finfo(got.dtype).max  # beyond it, rounding decides whether a value is infinite
+    usable = exact.isfinite() & eager.isfinite() & (exact.abs() <= most)
+    if not got[usable].isfinite().all():
+        return "not finite where eager is finite"
+    if not hidden and bool((got.isfinite() & exact.isnan() & eager.isnan()).any()):
+        return "finite where eager is NaN"
+    if not usable.any():
+        return ""
+    error, own = ((x.double() - exact)[usable].abs() for x in (got, eager))
+    error = error if room is None else (error - 2 * room[usable]).clamp(min=0)
+    error, own = error.max().item(), own.max().item()
+    size = max(1.0, exact[usable].abs().max().item())
+    floor = floor if own > least * size else least
+    return "" if error <= 4 * own + floor * size else f"error {error:.3g}, eager's {own:.3g}, size {size:.3g}"
+
+
+def _strides(tensor) -> list[int]:
+    """Of axes that have more than one element: the others' say nothing."""
+    return [stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1]
+
+
+def run(
+    count: int, start: int, executor: str, device: str, extents: Extents = SMALL, seconds: float = math.inf, now=None
+) -> tuple[Counter, dict]:
+    """Counts outcomes of `count` programs, or of as many as there is time for, with an example of each loud one.
+
+    now: a shared dictionary that holds the program that runs, by the seed: whoever waits for it can say what hangs.
+    """
+    end = time.monotonic() + seconds
+    outcomes: Counter = Counter()
+    examples: dict[tuple[str, str], Fuzzed] = {}
+    random = Random(start)
+    for _ in range(count):
+        program = random.choice(DRAWN)(random, extents)
+        if time.monotonic() > end:
+            break
+        if now is not None:
+            now[start] = str(program)
+        try:
+            outcome = judge(program, executor, device)
+        except torch.AcceleratorError as error:
+            outcome = Outcome("crash", str(error).strip().splitlines()[0])
+        outcomes[outcome.kind, "" if outcome.kind == "wrong" else outcome.reason] += 1
+        if "CUDA error" in outcome.reason:  # nothing runs in this process any more
+            return outcomes, {**examples, (outcome.kind, outcome.reason): program}
+        room = outcome.kind != "failed executor" or len(examples) < 12
+        if outcome.kind in LOUD and room and (outcome.kind, outcome.reason) not in examples:
+            small = shrunk(program, outcome.kind, executor, device) if device == "cpu" else program
+            examples[outcome.kind, outcome.reason] = small
+    return outcomes, examples
+
+
+def shrunk(program: Fuzzed, kind: str, executor: str, device: str) -> Fuzzed:
+    """The simplest program with the same kind of outcome that single steps lead to."""
+    for simpler in shorter(program):
+        if judge(simpler, executor, device).kind == kind:
+            return shrunk(simpler, kind, executor, device)
+    return program
+
+
+def _work(task):
+    os.environ["ONEPASS_CACHE"] = tempfile.mkdtemp()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    return run(*task)
+
+
+def _results(tasks: list[tuple], seconds: float) -> list[tuple[Counter, dict]]:
+    """What each process counted; a process that does not end is one crash, with the program that it was at."""
+    if len(tasks) == 1:
+        return [_work(tasks[0])]
+    context, found = multiprocessing.get_context("spawn"), []
+    with context.Manager() as manager, context.Pool(len(tasks)) as pool:
+        now = manager.dict()
+        waiting = [(task[1], pool.apply_async(_work, ((*task, now),))) for task in tasks]
+        end = time.monotonic() + seconds + 30
+        for start, result in waiting:
+            try:
+                found.append(result.get(max(0.1, end - time.monotonic())))
+            except multiprocessing.TimeoutError:
+                found.append((Counter({("crash", "does not end"): 1}), {("crash", "does not end"): now.get(start, "")}))
+        pool.terminate()
+    return found
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--executor", default="auto")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, or a target that kernels are compiled for: sm_90")
+    parser.add_argument("--large", action="store_true", help="long sequences in half precision")
+    parser.add_argument("--seconds", type=float, default=1e6, help="stop then, and name what does not end")
+    given_ = parser.parse_args(arguments)
+    extents = LARGE if given_.large else SMALL
+    share = -(-given_.count // given_.jobs)
+    settings = (given_.executor, given_.device, extents, given_.seconds)
+    results = _results([(share, given_.seed + n, *settings) for n in range(given_.jobs)], given_.seconds)
+    outcomes = sum((counts for counts, _ in results), Counter())
+    kinds: Counter = Counter()
+    for (kind, _), number in outcomes.items():
+        kinds[kind] += number
+    print(f"{sum(kinds.values())} programs, seeds {given_.seed}..{given_.seed + given_.jobs - 1}:", dict(kinds))
+    for (kind, reason), number in outcomes.most_common():
+        if kind in ("fused", "refused", "eager fails too", "torch.compile fails too", *LOUD):
+            print(f"  {number:6d}  {kind}: {reason}")
+    for _, examples in results:
+        order = [*LOUD, "eager fails too"].index  # the last where a device is lost: nobody knows by whom
+        for (kind, reason), program in sorted(examples.items(), key=lambda item: order(item[0][0]))[:6]:
+            print(f"\n{kind}: {reason}\n{program}")
+    return int(any(kinds[kind] for kind in LOUD))

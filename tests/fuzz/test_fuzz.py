@@ -1,0 +1,148 @@
+"""A short run of the fuzzer, and that it can fail: a wrong executor, a crash and a failing executor are all seen."""
+
+from random import Random
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import given as drawn
+
+from onepass.runtime import executors
+from tests.fuzz.layers import forms, layer, sections
+from tests.fuzz.programs import SMALL, Fuzzed, programs
+from tests.fuzz.run import LOUD, compared, judge, run, shrunk
+
+PLAIN = Fuzzed(
+    ("s = q @ k.mT", "s = s + bias", "s = s * 0.25", "p = s.softmax(-1)", "o = p @ v", "return o"),
+    {"q": ("float", (2, 7, 8)), "k": ("float", (2, 9, 8)), "v": ("float", (2, 9, 8)), "bias": ("float", (7, 9))},
+    "float32",
+    "large",
+    0,
+)
+
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def test_random_programs_are_right_or_left_alone():
+    outcomes, examples = run(20, 0, "auto", "cpu")
+    assert sum(outcomes.values()) == 20
+    assert not [kind for kind, _ in outcomes if kind in LOUD], "\n\n".join(map(str, examples.values()))
+    assert outcomes["fused", "tiled"] > 5
+
+
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@drawn(programs())
+def test_drawn_programs_are_right_or_left_alone(program):
+    assert judge(program).kind not in LOUD, str(program)
+
+
+@pytest.mark.parametrize("form", forms())
+def test_every_spelling_of_a_form_is_python(form):
+    random = Random(form)
+    for _ in range(20):
+        picked = layer(lambda *options: form if form in options else random.choice(options), random.randint, SMALL)
+        assert picked.function() and len(picked.tensors()) == len(picked.inputs)
+
+
+def test_every_section_is_used():
+    used = {line[1:] for _, parts in sections().values() for part in parts for said in part for line in said}
+    assert set(sections()) <= used | set(forms())
+
+
+PROJECTED = Fuzzed(
+    ("x = x @ w", "s = x @ x.mT", "o = s.softmax(-1) @ x", "return o"),
+    {"x": ("float", (2, 40, 32)), "w": ("float", (32, 32))},
+    "bfloat16",
+    "large",
+    0,
+)
+
+
+@pytest.mark.parametrize("times, kind", [(1 + 2**-8, "fused"), (-1, "wrong")])
+def test_what_the_last_place_of_an_input_moves_is_not_wrong(monkeypatch, times, kind):
+    """Of two large scores either may win once a projection is rounded; a result that is further off is wrong."""
+    tiled = executors.EXECUTORS["tiled"]
+
+    def off(found, tensors, call):
+        run = tiled(found, tensors, call)
+        return lambda given: run([t * times for t in given])
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", off)
+    assert judge(PROJECTED, "tiled").kind == kind
+
+
+DYNAMIC = Fuzzed(PLAIN.lines, PLAIN.inputs, "float32", "normal", 0, {}, True, {"q": (2, 9, 8), "bias": (9, 9)})
+
+
+def test_a_second_call_is_compared_and_a_second_compilation_seen(monkeypatch):
+    assert judge(DYNAMIC).kind == "fused"
+    monkeypatch.setattr("tests.fuzz.run.onepass_backend", lambda graph, inputs, options=None: _only_for(graph, inputs))
+    assert judge(DYNAMIC).kind == "recompiled"
+
+
+def _only_for(graph, inputs):
+    for x in inputs:
+        int(x.shape[-2]) if isinstance(x, torch.Tensor) else int(x)  # a guard on every size
+    return graph
+
+
+def test_what_is_written_into_an_input_is_compared(monkeypatch):
+    written = Fuzzed(("q.mul_(0.5)", *PLAIN.lines), PLAIN.inputs, "float32", "normal", 0)
+    assert judge(written).kind == "fused"
+    without = lambda graph, inputs, options=None: lambda *given: graph(*[x.clone() for x in given])
+    monkeypatch.setattr("tests.fuzz.run.onepass_backend", without)
+    assert judge(written).kind == "wrong"
+
+
+def test_a_wrong_executor_is_found_and_its_program_shrunk(monkeypatch):
+    right = executors.EXECUTORS["tiled"]
+
+    def wrong(*given):
+        run = right(*given)
+        return lambda tensors: [r + 1e-3 for r in run(tensors)]
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", wrong)
+    assert judge(PLAIN).kind == "wrong"
+    small = shrunk(PLAIN, "wrong", "auto", "cpu")
+    assert small.regime == "normal" and "bias" not in small.source and len(small.lines) == 4
+
+
+def test_a_failing_executor_is_loud(monkeypatch):
+    def broken(*given):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", broken)
+    assert judge(PLAIN).kind == "failed executor"
+
+
+def test_an_exception_is_a_crash(monkeypatch):
+    def broken(graph, inputs, options=None):
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr("tests.fuzz.run.onepass_backend", broken)
+    assert judge(PLAIN).kind == "crash"
+
+
+def test_what_eager_refuses_is_no_bug():
+    bad = Fuzzed(("return q @ k",), PLAIN.inputs, "float32", "normal", 0)
+    assert judge(bad).kind == "eager fails too"
+
+
+def test_a_record_gives_the_same_tensors_again():
+    assert all(torch.equal(a, b) for a, b in zip(PLAIN.tensors(), PLAIN.tensors(), strict=True))
+
+
+@pytest.mark.parametrize("exact, wrong", [(65510.0, False), (6e4, True)])
+def test_near_the_largest_half_rounding_may_make_a_value_infinite(exact, wrong):
+    half = lambda value: (torch.tensor([value], dtype=torch.float16),)
+    truth = (torch.tensor([exact], dtype=torch.float64),)
+    found = compared(half(torch.inf), half(exact), truth, False, torch.float16)
+    assert (found.kind == "wrong") == wrong
+
+
+@pytest.mark.parametrize("own, wrong", [(1e-7, True), (2e-4, False)])
+def test_halves_excuse_a_float32_result_only_where_eager_rounds(own, wrong):
+    truth = torch.ones(3, dtype=torch.float64)
+    mine, theirs = ((torch.ones(3) + error,) for error in (9e-4, own))
+    assert (compared(mine, theirs, (truth,), False, torch.bfloat16).kind == "wrong") == wrong

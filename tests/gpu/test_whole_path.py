@@ -1,0 +1,298 @@
+"""The whole path on a CUDA device, where there is one: torch.compile to a Triton kernel, against float64."""
+
+import math
+
+import pytest
+import torch
+
+from onepass.api.backend import onepass_backend
+from tests.variants import relative
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def _mask(kind, rows, columns, device):
+    i, j = torch.arange(rows, device=device)[:, None], torch.arange(columns, device=device)
+    if kind == "full":
+        return None
+    return j <= i if kind == "causal" else (j <= i) & (i - j < 100)  # an unused mask is memory too
+
+
+def _attention(kind):
+    def plain(q, k, v):
+        score = q @ k.mT / math.sqrt(q.shape[-1])
+        keep = _mask(kind, q.shape[-2], k.shape[-2], q.device)
+        return torch.softmax(score if keep is None else torch.where(keep, score, -math.inf), -1) @ v
+
+    return plain
+
+
+def _agrees(function, inputs, executor="triton"):
+    """The compiled result is as near to float64 as eager's own, with NaN in the same places."""
+    torch._dynamo.reset()
+    options = {"strict": True, "inner": "eager", "executor": executor}  # strict: a kernel that fails is a failed test
+    compiled = torch.compile(function, backend=onepass_backend, dynamic=False, options=options)
+    with torch.no_grad():
+        ours, eager = compiled(*inputs), function(*inputs)
+        exact = function(*(x.double() if x.is_floating_point() else x for x in inputs))
+    assert torch.equal(ours.isnan(), eager.isnan())
+    error, own = ((x.double() - exact).nan_to_num().abs().max().item() for x in (ours, eager))
+    floor = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3}[ours.dtype]
+    assert error <= 2 * own + floor, (error, own)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", ["full", "causal", "window"])
+@pytest.mark.parametrize("width", [16, 64, 80, 96, 128, 256])
+def test_every_width_and_dtype(width, kind, dtype):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, width, device="cuda", dtype=dtype) for n in (333, 517, 517))
+    _agrees(_attention(kind), (q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["full", "causal", "window"])
+@pytest.mark.parametrize("width", [64, 80, 128, 192, 256])
+def test_gluon_where_it_runs(width, kind, dtype):
+    torch.manual_seed(4)
+    q, k, v = (torch.randn(2, 3, n, width, device="cuda", dtype=dtype) for n in (333, 517, 517))
+    _agrees(_attention(kind), (q, k, v), "gluon")
+
+
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+@pytest.mark.parametrize("rows,columns", [(1, 1), (1, 1000), (64, 64), (129, 65), (1023, 1025)])
+def test_lengths_and_large_logits(rows, columns, scale):
+    torch.manual_seed(1)
+    q = torch.randn(1, 2, rows, 64, device="cuda") * scale
+    k, v = (torch.randn(1, 2, columns, 64, device="cuda") for _ in range(2))
+    _agrees(_attention("full"), (q, k, v))
+
+
+def test_scaled_dot_product_attention_with_groups_and_strides():
+    torch.manual_seed(2)
+    q = torch.randn(2, 300, 8, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+    k, v = (torch.randn(2, 300, 2, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(2))
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    _agrees(lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True), (q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_bad_numbers_among_values_by_distance(value, dtype):
+    torch.manual_seed(8)
+    q, k, v = (torch.randn(1, 2, 300, 64, device="cuda", dtype=dtype) for _ in range(3))
+    tables = [torch.randn(2 * relative.MOST + 1, 64, device="cuda", dtype=dtype) for _ in range(2)]
+    tables[1][0, 3] = value
+    _agrees(relative.relative_keys_and_values, (q, k, v, *tables))
+
+
+def test_rows_without_keys_and_bad_numbers():
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(1, 2, 200, 64, device="cuda") for _ in range(3))
+    q[0, 0, 5], k[0, 1, 7, 0] = math.inf, math.nan
+    _agrees(_attention("full"), (q, k, v))
+
+
+def test_no_memory_of_rows_by_columns():
+    q, k, v = (torch.randn(1, 8, 8192, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    compiled = torch.compile(_attention("causal"), backend=onepass_backend, dynamic=False, options={"inner": "eager"})
+    with torch.no_grad():
+        compiled(q, k, v)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        compiled(q, k, v)
+    assert torch.cuda.max_memory_allocated() - before <= 2 * q.numel() * q.element_size()
+
+
+def _of_documents(q, k, v, ids):
+    score = (q @ k.mT / math.sqrt(q.shape[-1])).float()
+    return torch.softmax(torch.where(ids[:, None] == ids, score, -math.inf), -1).to(v.dtype) @ v
+
+
+@pytest.mark.parametrize("executor", ["triton", "gluon"])
+def test_a_captured_graph_replays_on_new_data(executor):
+    torch.manual_seed(5)
+    q, k, v = (torch.randn(2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    places = torch.arange(1024, device="cuda")
+    ids = places * 5 // 1024
+    torch._dynamo.reset()
+    options = {"strict": True, "inner": "eager", "executor": executor}
+    compiled = torch.compile(_of_documents, backend=onepass_backend, dynamic=False, options=options)
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                compiled(q, k, v, ids)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = compiled(q, k, v, ids)
+        for seed, fresh in enumerate((places * 3 // 1024, places % 2, places * 0)):
+            torch.manual_seed(seed)
+            for x in (q, k, v):
+                x.copy_(torch.randn_like(x))
+            ids.copy_(fresh)
+            graph.replay()
+            exact = _of_documents(q.double(), k.double(), v.double(), ids)
+            own = (_of_documents(q, k, v, ids).double() - exact).abs().max()
+            assert (result.double() - exact).abs().max() <= 2 * own + 4e-3
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("shape", [(2048,), (2, 1, 2048), (2, 8, 2048)], ids=["shared", "by batch", "by head"])
+def test_items_are_the_same_in_whichever_order_programs_take_them(shape, width):
+    """In turn at first, by their lengths when a mask is read again; after a write in turn once more."""
+    torch.manual_seed(6)
+    q, k, v = (torch.randn(2, 8, 2048, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    ids = (torch.rand(shape, device="cuda") < 0.003).cumsum(-1)
+
+    def packed(q, k, v, ids):
+        place = torch.arange(q.shape[-2], device=q.device)
+        kept = (ids[..., :, None] == ids[..., None, :]) & (place[:, None] >= place)
+        return torch.where(kept, q @ k.mT / math.sqrt(q.shape[-1]), -math.inf).softmax(-1) @ v
+
+    torch._dynamo.reset()
+    options = {"strict": True, "inner": "eager", "executor": "gluon"}
+    compiled = torch.compile(packed, backend=onepass_backend, dynamic=False, options=options)
+    for _ in range(2):
+        exact = packed(q.double(), k.double(), v.double(), ids)
+        allowed = 2 * (packed(q, k, v, ids).double() - exact).abs().max() + 4e-3
+        with torch.no_grad():
+            results = [compiled(q, k, v, ids) for _ in range(3)]
+        assert (results[0].double() - exact).abs().max() <= allowed
+        assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+        ids.copy_((torch.rand(shape, device="cuda") < 0.003).cumsum(-1))
+
+
+@pytest.mark.parametrize("executor", ["triton", "gluon"])
+def test_later_calls_take_the_tensors_that_they_are_given(executor):
+    """A launch is repeated without a look: at other addresses, unaligned ones, for other lengths."""
+    torch._dynamo.reset()
+    function = _attention("causal")
+    options = {"strict": True, "inner": "eager", "executor": executor}
+    compiled = torch.compile(function, backend=onepass_backend, dynamic=True, options=options)
+    for turn, (length, shift) in enumerate([(256, 0), (256, 0), (256, 1), (320, 0), (256, 1), (320, 0), (257, 0)]):
+        torch.manual_seed(turn)
+        flat = [torch.randn(2 * 3 * length * 64 + 8, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        q, k, v = (x[shift : shift + 2 * 3 * length * 64].view(2, 3, length, 64) for x in flat)
+        with torch.no_grad():
+            ours, eager, exact = compiled(q, k, v), function(q, k, v), function(q.double(), k.double(), v.double())
+        own = (eager.double() - exact).abs().max()
+        assert (ours.double() - exact).abs().max() <= 2 * own + 4e-3
+
+
+def _step(q, k, v, lengths):
+    """Queries of few places against a cache of which each sequence has filled a part; groups of heads share keys."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    kept = torch.arange(k.shape[2], device=k.device) < lengths[:, None, None, None]
+    score = torch.where(kept, (q @ k.mT / math.sqrt(q.shape[-1])).float(), -math.inf)
+    return torch.softmax(score, -1).to(v.dtype) @ v
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("rows, group, width, columns", [(1, 1, 64, 4099), (1, 4, 128, 5000), (3, 8, 80, 2500)])
+def test_few_rows_against_a_long_cache(rows, group, width, columns, dtype):
+    torch.manual_seed(6)
+    q = torch.randn(3, 8, rows, width, device="cuda", dtype=dtype)
+    k, v = (torch.randn(3, 8 // group, columns, width, device="cuda", dtype=dtype) for _ in range(2))
+    lengths = torch.tensor([columns, 17, columns // 2 + 1], device="cuda")
+    torch._dynamo.reset()
+    options = {"strict": True, "inner": "eager", "executor": "triton", "libraries": False}
+    compiled = torch.compile(_step, backend=onepass_backend, dynamic=False, options=options)
+    with torch.no_grad():
+        exact, eager = _step(*(x.double() for x in (q, k, v)), lengths), _step(q, k, v, lengths)
+        for _ in range(3):  # compared, launched anew, launched again
+            assert (compiled(q, k, v, lengths) - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = compiled(q, k, v, lengths)
+        lengths.copy_(torch.tensor([1, columns, 300], device="cuda"))
+        graph.replay()
+        exact, eager = _step(*(x.double() for x in (q, k, v)), lengths), _step(q, k, v, lengths)
+        assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
+
+
+def test_latent_rows_are_not_raised_for_one_query():
+    torch.manual_seed(7)
+    sizes = ((2, 8, 1, 64), (2, 3000, 512), (8, 512, 64), (8, 512, 64))
+    inputs = [torch.randn(s, device="cuda", dtype=torch.bfloat16) / (22 if s[0] == 8 else 1) for s in sizes]
+
+    def latent(q, c, up_keys, up_values):
+        k, v = (torch.einsum("bjc,hcd->bhjd", c, up) for up in (up_keys, up_values))
+        return torch.softmax(q @ k.mT / 8, -1) @ v
+
+    _agrees(latent, inputs)
+
+
+LEAST = torch.finfo(torch.bfloat16).min
+
+
+def _padded(q, k, v, given):
+    """A causal mask and padding, added as the least number: rows that keep nothing weigh all keys alike."""
+    keep = _mask("causal", q.shape[-2], k.shape[-2], q.device) & given[:, None, None]
+    return torch.softmax(q @ k.mT / 8 + torch.where(keep, 0.0, LEAST).to(q.dtype), -1) @ v
+
+
+def _padding(q, k, v, given):
+    return torch.softmax((q @ k.mT / 8).masked_fill(~given[:, None, None], -1e9), -1) @ v
+
+
+def _capped(q, k, v, given):
+    return torch.softmax((30 * torch.tanh(q @ k.mT / 240)).masked_fill(~given[:, None, None], LEAST), -1) @ v
+
+
+def _drawn(q, k, v, given):
+    return torch.softmax((q @ k.mT / 8).masked_fill(~given, -1e9), -1) @ v
+
+
+def _padded_ends(length):
+    at = torch.arange(length, device="cuda")
+    return torch.stack([at < 70, at >= 700, at < 0, (at - 500).abs() > 200, at >= 0])
+
+
+def _blocks(length):
+    blocks = (torch.rand(5, 1, 20, 20, device="cuda") < 0.2).repeat_interleave(80, 2).repeat_interleave(80, 3)
+    blocks[0, 0, 333:600] = False
+    return blocks[..., :length, :length]
+
+
+@pytest.mark.parametrize("length", [1100, 1280])
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("executor", ["triton", "gluon"])
+@pytest.mark.parametrize("function", [_padded, _padding, _capped, _drawn])
+def test_rows_without_keys_under_masks_far_below(function, executor, width, length):
+    torch.manual_seed(7)
+    q, k, v = (torch.randn(5, 16, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    _agrees(function, (q, k, v, _blocks(length) if function is _drawn else _padded_ends(length)), executor)
+
+
+def _filled_up_to(q, k, v, place):
+    """As with a static cache: a number says how far to read; where it leaves nothing, all keys weigh alike."""
+    hidden = torch.arange(k.shape[2], device=k.device) > place[:, None, None, None]
+    return torch.softmax((q @ k.mT / 8).masked_fill(hidden, -1e9), -1) @ v
+
+
+def _window_behind(q, k, v, place):
+    away = place[:, None, None, None] - torch.arange(k.shape[2], device=k.device)
+    return torch.softmax((q @ k.mT / 8).masked_fill((away < 0) | (away >= 200), torch.finfo(q.dtype).min), -1) @ v
+
+
+@pytest.mark.parametrize("rows, executor", [(1, "triton"), (300, "triton"), (300, "gluon")])
+@pytest.mark.parametrize("function", [_filled_up_to, _window_behind])
+def test_a_number_that_is_read_limits_the_loop(function, rows, executor):
+    torch.manual_seed(9)
+    q, k, v = (torch.randn(6, 8, n, 128, device="cuda", dtype=torch.bfloat16) for n in (rows, 4100, 4100))
+    places = torch.tensor([-7, 0, 777, 4099, 5000, 2**62], device="cuda")
+    _agrees(function, (q, k, v, places), executor)
+
+
+@pytest.mark.parametrize("name", ["_halves", "_thirds", "_apart", "_scaled"])
+def test_sums_of_products(name):
+    """One accumulator for several products, and several."""
+    from tests.issues.gluon import test_sums_of_products_share_an_accumulator as forms
+
+    torch.manual_seed(8)
+    inputs = [torch.randn(2, 4, 517, width, device="cuda", dtype=torch.bfloat16) for width in (32, 32, 32, 32, 64)]
+    _agrees(getattr(forms, name), inputs, "gluon")

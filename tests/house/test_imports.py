@@ -1,0 +1,174 @@
+"""Who may import whom, as a table: folders are layers, and each names the folders above its row that it uses.
+
+Imports inside functions and for types count. A folder has 3 to 12 modules and one sentence, which is its docstring.
+"""
+
+import ast
+
+import pytest
+
+from tests.house.test_house import PARTS, Source, sources_of
+
+# Folder: what it may import of its own part. Parts below it may be imported as PARTS_BELOW says.
+TABLE = {
+    "egraph/terms": "",
+    "egraph/rewrite": "terms",
+    "egraph/derivation": "terms rewrite",
+    "egraph/sampling": "terms rewrite",
+    "egraph/search": "terms rewrite derivation",
+    "egraph": "terms rewrite",
+    "rules": "",
+    "proofs/algebra": "",
+    "proofs/provers": "algebra",
+    "proofs": "algebra provers",
+    "lowering/plan": "",
+    "lowering/analysis": "plan",
+    "lowering/masks": "plan analysis",
+    "lowering/planning": "plan analysis masks",
+    "lowering/tiled": "plan analysis masks",
+    "lowering/codegen": "plan analysis",
+    "lowering/launch": "plan analysis",
+    "lowering/hopper": "plan analysis",
+    "lowering/schedule": "plan analysis hopper",
+    "lowering/triton": "plan analysis masks planning codegen launch",
+    "lowering/gluon": "plan analysis masks planning codegen launch hopper schedule triton",
+    "lowering": "plan analysis masks planning tiled codegen launch hopper schedule triton gluon",
+    "onepass/report": "",
+    "onepass/graph": "",
+    "onepass/regions": "graph",
+    "onepass/translate": "graph",
+    "onepass/compiler": "graph translate report",
+    "onepass/fusion": "graph regions translate compiler",
+    "onepass/runtime": "compiler report",
+    "onepass/graph_passes": "report graph regions translate compiler fusion runtime",
+    "onepass/api": "report graph regions translate compiler fusion runtime graph_passes",
+    "onepass/testing": "",
+    "onepass/tune": "report graph regions translate compiler fusion runtime graph_passes api",
+    "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api",
+    "onepass/cli": "report graph regions translate compiler fusion runtime graph_passes api testing tune bench",
+    "onepass": "cli testing runtime",  # doors
+}
+EVERY_FOLDER = "every folder"
+PLANS = ("lowering/plan", "lowering/planning", "lowering/analysis", "lowering/masks")
+EGRAPH = ("egraph", "egraph/terms", "egraph/rewrite", "egraph/derivation", "egraph/search")
+PARTS_BELOW = {  # part: folders of lower parts that it may import; tune also searches settings of kernels
+    "egraph": (),
+    "rules": EGRAPH[:3],
+    "proofs": (*EGRAPH, "egraph/sampling", "rules"),
+    "lowering": (*EGRAPH, "rules"),
+    "onepass": (EVERY_FOLDER, *PLANS),
+}
+ALSO = dict.fromkeys(("onepass/tune", "onepass/bench"), ("lowering/hopper", "lowering/schedule"))
+# For everyone above.
+GROUND = ("egraph/forks.py", "lowering/source_folder.py", "onepass/errors.py", "onepass/__init__.py")
+# What is still to be cut: the interface of executors will take these. This list only shrinks.
+TO_BE_CUT = {
+    ("onepass/compiler/compiled_region.py", "lowering/gluon/launch.py"),
+    ("onepass/compiler/compiled_region.py", "lowering/gluon/mask_words.py"),
+    ("onepass/compiler/compiled_region.py", "lowering/hopper/kernel_form.py"),
+    ("onepass/compiler/compiled_region.py", "lowering/launch/split_loops.py"),
+    ("onepass/compiler/compiled_region.py", "lowering/schedule/schedule_store.py"),
+    ("onepass/compiler/compiled_region.py", "lowering/triton/kernel.py"),
+    ("onepass/compiler/compiled_region.py", "onepass/runtime/executors.py"),
+    ("onepass/fusion/compare_plans.py", "lowering/hopper/kernel_form.py"),
+    ("onepass/runtime/executors.py", "lowering/gluon/launch.py"),
+    ("onepass/runtime/executors.py", "lowering/hopper/kernel_form.py"),
+    ("onepass/runtime/executors.py", "lowering/launch/relayout.py"),
+    ("onepass/runtime/executors.py", "lowering/launch/triton_compat.py"),
+    ("onepass/runtime/executors.py", "lowering/launch/triton_config.py"),
+    ("onepass/runtime/executors.py", "lowering/schedule/choose_config.py"),
+    ("onepass/runtime/executors.py", "lowering/schedule/kernel_time.py"),
+    ("onepass/runtime/executors.py", "lowering/tiled/executor.py"),
+    ("onepass/runtime/executors.py", "lowering/triton/launch.py"),
+    ("onepass/runtime/executors.py", "onepass/tune/kernel_space.py"),
+    ("onepass/tune/autotune.py", "lowering/gluon/launch.py"),
+    ("onepass/tune/kernel_space.py", "lowering/gluon/launch.py"),
+}
+PACKAGE = "lowering/__init__.py"  # whose files the disk cache hashes
+FEWEST, MOST = 3, 12  # modules of a folder
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[Source]:
+    return sources_of()
+
+
+def folder_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def modules_of(files) -> dict[str, str]:
+    """Paths by absolute dotted names."""
+    named = {}
+    for source in files:
+        if source.part:
+            dotted = source.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            named[dotted if source.part == "onepass" else f"onepass.{dotted}"] = source.path
+    return named
+
+
+def imported_paths(source: Source, modules: dict[str, str]):
+    """Files of the product that a file imports."""
+    for found in source.imports:
+        words = found.target.split(".")
+        path = next((p for k in range(len(words), 0, -1) if (p := modules.get(".".join(words[:k])))), None)
+        if path is not None and words[0] == "onepass":
+            yield path
+
+
+def may_import(path: str, other: str) -> bool:
+    folder, below = folder_of(path), folder_of(other)
+    part, lower = folder.split("/")[0], below.split("/")[0]
+    if folder == below or other in GROUND:
+        return True
+    if part == lower:
+        return below in [f"{part}/{name}" for name in TABLE[folder].split()]
+    allowed = (*PARTS_BELOW[part], *ALSO.get(folder, ()))
+    anywhere = EVERY_FOLDER in allowed and (lower in ("egraph", "rules") or other in ("lowering/executors.py", PACKAGE))
+    return below in allowed or anywhere
+
+
+def breaks_the_table(files):
+    modules = modules_of(files)
+    for source in files:
+        if source.part and folder_of(source.path) in TABLE:
+            for other in sorted({*imported_paths(source, modules)}):
+                if not may_import(source.path, other) and other.split("/")[0] != "proofs":  # test_house.py: on demand
+                    yield source.path, other
+
+
+def test_the_table_holds(sources):
+    found = {*breaks_the_table(sources)}
+    assert found == TO_BE_CUT, "\n".join(f"{a} imports {b}" for a, b in sorted(found ^ TO_BE_CUT))
+
+
+def test_every_folder_is_in_the_table_and_names_folders_before_it(sources):
+    folders = {folder_of(s.path) for s in sources if s.part}
+    assert folders == set(TABLE)
+    order = list(TABLE)
+    for folder, names in TABLE.items():
+        part = folder.split("/")[0]
+        assert all(order.index(f"{part}/{name}") != order.index(folder) for name in names.split()), folder
+        if folder not in PARTS:
+            assert all(order.index(f"{part}/{name}") < order.index(folder) for name in names.split()), folder
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("egraph/terms/a.py", "from ..rewrite.rule import Rule"),
+        ("lowering/plan/a.py", "def f():\n    from ..analysis import dim_roles"),
+        ("onepass/graph/a.py", "from ..report.records import Report"),
+        ("onepass/translate/a.py", "from ..lowering.codegen.ops import wrapped"),
+    ],
+)
+def test_what_breaks_the_table_is_found(path, text, sources):
+    assert [*breaks_the_table([*sources, Source(path, text)])] != [*breaks_the_table(sources)]
+
+
+def test_a_folder_has_few_modules_and_one_sentence(sources):
+    for folder in set(TABLE) - set(PARTS):
+        inside = [s for s in sources if folder_of(s.path) == folder and not s.path.endswith("__init__.py")]
+        (package,) = [s for s in sources if s.path == f"{folder}/__init__.py"]
+        assert FEWEST <= len(inside) <= MOST, f"{folder} has {len(inside)} modules"
+        assert (ast.get_docstring(package.tree) or "").split("\n")[0].endswith((".", "values.")), folder

@@ -1,0 +1,39 @@
+"""A kernel that kept hundreds of registers in memory took 190 times as long as the calls that it stood for."""
+
+import pytest
+
+from onepass.lowering.launch.triton_config import SPILLED, Config
+from onepass.lowering.triton.launch import LaunchError
+from tests.support.ahead_of_time import plan_of
+from tests.support.pretended import Pretended, pretend
+from tests.support.pretended import prepared as launched
+
+
+def prepared(monkeypatch, spills, config=None):
+    """The configuration that a kernel is launched with where the compiler says of each how many registers spill."""
+    pretend(monkeypatch, most=10**9)
+    launcher = Pretended(plan_of("full", 64, "bfloat16"), config, spills=spills)
+    launched(launcher)
+    return launcher.tried[-1]
+
+
+def test_a_kernel_that_spills_gets_smaller_tiles(monkeypatch):
+    usual = prepared(monkeypatch, lambda config: SPILLED)
+    smaller = prepared(monkeypatch, lambda config: 264 if config.rows * config.loop > 32 * 32 else 0)
+    assert usual.rows * usual.loop > 32 * 32 >= smaller.rows * smaller.loop
+
+
+def test_more_threads_share_a_tile_before_it_is_halved(monkeypatch):
+    usual = prepared(monkeypatch, lambda config: SPILLED)
+    wider = prepared(monkeypatch, lambda config: 264 if config.warps < 8 else 0)
+    assert (usual.warps, wider.warps) == (4, 8) and (wider.rows, wider.loop) == (usual.rows, usual.loop)
+
+
+def test_one_that_spills_with_any_tiles_is_not_launched(monkeypatch):
+    with pytest.raises(LaunchError, match="keeps 264 registers of a thread in memory with tiles 16x16"):
+        prepared(monkeypatch, lambda config: 264)
+
+
+def test_a_configuration_that_was_asked_for_is_launched_as_it_is(monkeypatch):
+    asked = Config(128, 128, 4, 2)
+    assert prepared(monkeypatch, lambda config: 264, asked) == asked

@@ -1,0 +1,131 @@
+"""Guards as ranges and tile classes against brute force over random predicates, and both executors that follow them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import (
+    const,
+    eq,
+    iota,
+    le,
+    load,
+    logical_and,
+    logical_not,
+    logical_or,
+    lt,
+    sum_over,
+    where,
+)
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.egraph.terms.traversal import subterms
+from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.masks.loop_ranges import ends, ranges, tile_classes, tile_range
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled import executor
+from onepass.lowering.triton.launch import run_triton
+from tests.support.predicates import COLUMN, MASKS, ROW, I, J, guarded
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def over(term, *dims):
+    return np.broadcast_to(evaluate(term, {}, dims), [d.size for d in dims])
+
+
+def classes_of(found, first, last, tile, length, bound_of):
+    """Tile classes for rows first..last from the bounds at these two rows, as an executor computes them."""
+    at = lambda limits: [ends(x, *(int(bound_of(x)[row]) for row in (first, last))) for x in limits]
+    return tile_classes([(tile_range(tile, length, at(r.uppers), at(r.lowers)), r.exact) for r in found])
+
+
+@settings(max_examples=200)
+@given(guarded(), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
+def test_tiles_are_classed_right(drawn, tile, row_tile, group):
+    i, j, g, guard = drawn
+    found = ranges(guard, j, i)
+    kept = over(guard, g, i, j)[group].astype(bool)
+    for first in range(0, i.size, row_tile):
+        last = min(first + row_tile, i.size) - 1
+        classes = classes_of(found, first, last, tile, j.size, lambda x: over(x.bound, g, i)[group])
+        assert list(classes) == sorted(classes) and all(0 <= n < -(-j.size // tile) for n in classes)
+        for n in range(-(-j.size // tile)):
+            block = kept[first : last + 1, n * tile : (n + 1) * tile]
+            assert n in classes or not block.any(), "a kept element in an empty tile"
+            assert not classes.get(n) or block.all(), "a dropped element in a full tile"
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_in_use(name):
+    guard, count, exact = MASKS[name]
+    found = ranges(guard, J, I)
+    assert (len(found), all(r.exact for r in found)) == (count, exact), found
+    classes = [classes_of(found, n, n + 15, 16, 256, lambda x: over(x.bound, I)) for n in range(0, 256, 16)]
+    full = [sum(c.values()) for c in classes]
+    if "documents" in name:
+        assert full == [4 if "prefix" in name else 0] * 16 and all(len(c) == 16 for c in classes)
+        return
+    tiles = over(guard, I, J).astype(bool).reshape(16, 16, 16, 16)
+    assert [len(c) for c in classes] == tiles.any((1, 3)).sum(1).tolist(), "more tiles run than hold something"
+    assert full == tiles.all((1, 3)).sum(1).tolist(), "a full tile is not known to be full"
+
+
+def test_a_guard_of_many_clauses_is_tested_everywhere():
+    guard = lt(COLUMN, const(3))
+    for n in range(1, 20):
+        guard = (
+            logical_and(logical_not(eq(COLUMN, ROW + const(n))), guard)
+            if n % 2
+            else logical_or(guard, logical_and(eq(COLUMN, const(9 * n)), eq(ROW, const(n))))
+        )
+    found = ranges(guard, J, I)
+    assert 1 <= len(found) <= 4 and not all(r.exact for r in found)
+
+
+def test_causal_tiles_are_as_few_as_can_be():
+    (found,) = ranges(le(COLUMN, ROW), J, I)
+    assert tile_range(64, 256, [ends(found.uppers[0], 65, 128)], []) == (0, 0, 1, 2)
+    assert tile_range(64, 256, [(-5, 0)], []) == (0, 0, 0, 0)
+    assert tile_range(64, 100, [], []) == (0, 0, 1, 2)
+    assert tile_range(64, 256, [], [(300, 400)]) == (4, 4, 4, 4)
+
+
+# Executors: every kept element is added exactly once, as sums of small integers show
+
+
+def sums(i, j, g, guard):
+    """A plan of Σ_j where(guard, x, 0) for integers x, its inputs, and the exact result."""
+    x = load(Tensor("x", "float32", (3, i.size, j.size)), iota(g), iota(i), iota(j))
+    output = Tensor("out", "float32", (3, i.size))
+    plan = build_plan(sum_over(j, where(guard, x, const(0.0))), output, (g, i), held=1)
+    values = torch.randint(1, 1000, (3, i.size, j.size), generator=torch.Generator().manual_seed(0)).float()
+    kept = torch.from_numpy(over(guard, g, i, j).astype(bool))
+    return plan, {"x": values.to(DEVICE)}, (values * kept).sum(-1)
+
+
+@settings(max_examples=60)
+@given(guarded(), st.integers(2, 9), st.integers(1, 9))
+def test_the_tiled_executor_adds_what_is_kept_once(drawn, tile, row_tile):
+    plan, inputs, expected = sums(*drawn)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("ROWS", row_tile), ("COLUMNS", tile), ("BUDGET", 1)):
+            patch.setattr(executor, name, value)
+        assert torch.equal(executor.run_tiled(plan, inputs).cpu(), expected)
+
+
+@settings(max_examples=25)
+@given(guarded(40, 90))
+def test_the_kernel_adds_what_is_kept_once(drawn):
+    plan, inputs, expected = sums(*drawn)
+    alone = {*plan.kernels[0].grid}  # the interpreter makes integers of a predicate that is one for a whole tile
+    assume(all(n.dims - alone for n in subterms(drawn[3]) if n.dtype == "bool"))
+    assert torch.equal(run_triton(plan, inputs, config=Config(16, 16, 4, 1)).cpu(), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in MASKS if "documents" not in name])
+def test_kernels_of_masks_in_use(name):
+    plan, inputs, expected = sums(I, J, Dim("g", 3), MASKS[name][0])
+    assert torch.equal(run_triton(plan, inputs, config=Config(32, 16, 4, 1)).cpu(), expected)

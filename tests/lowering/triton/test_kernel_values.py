@@ -1,0 +1,82 @@
+"""Numbers in emitted kernels: half, single and double types, powers of hostile values, and what masked places hold."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, iota, load, make, max_over, power, reduce
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.planning.planner import build_plan
+from onepass.lowering.tiled.executor import run_tiled
+from onepass.lowering.triton.launch import run_triton
+from tests.lowering.triton.test_kernel import DEVICE, SMALL, attention, compare, inputs_of
+
+I, J = Dim("i", 40), Dim("j", 300)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_double(causal):
+    compare(attention(33, 40, dtype="float64", causal=causal), tolerance=1e-13)
+
+
+@pytest.mark.parametrize("monoid", ["sum", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_reductions_of_other_types(monoid, dtype):
+    at = load(Tensor("x", dtype, (40, 300)), iota(I), iota(J))
+    tolerance = {"float16": 2e-2, "bfloat16": 2e-1, "float64": 1e-12}[dtype] if monoid == "sum" else 1e-30
+    result = compare((reduce(monoid, J, at), Tensor("out", dtype, (40,)), (I,)), tolerance=tolerance)
+    assert str(result.dtype) == f"torch.{dtype}"
+
+
+BASES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.7, -3.7, 1e-30, 1e30, math.inf, -math.inf, math.nan)
+EXPONENTS = (0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -0.5, 2.5, 9.0, 10.0, -9.0, 31.0, math.inf, -math.inf, math.nan)
+
+
+def powers(exponent, bases, exponents):
+    n = Dim("n", len(bases))
+    x, y = (load(Tensor(name, "float32", (len(bases),)), iota(n)) for name in "xy")
+    term = power(x, y if exponent is None else const(exponent))
+    plan = build_plan(term, Tensor("out", "float32", (len(bases),)), (n,))
+    given = {"x": torch.tensor(bases, device=DEVICE), "y": torch.tensor(exponents, device=DEVICE)}
+    tensors = {t.name: given[t.name] for t in plan.inputs}
+    found = run_triton(plan, tensors, config=SMALL).double().cpu().numpy()
+    single = [np.float32(b) for b in bases]
+    with np.errstate(all="ignore"):
+        expected = np.array([np.power(b, np.float32(e)) for b, e in zip(single, exponents, strict=True)], np.float64)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_power_with_a_varying_exponent():
+    pairs = [(b, e) for b in BASES for e in EXPONENTS if not (b == 0 and e < 0) and abs(b) != math.inf]
+    powers(None, *zip(*pairs, strict=True))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 2.0, -3.0, 2.5, 9.0, 10.0, 31.0])
+def test_a_power_with_a_constant_exponent(exponent):
+    bases = [b for b in BASES if abs(b) != math.inf]
+    powers(exponent, bases, [exponent] * len(bases))
+
+
+def test_padding_may_hold_anything():
+    """Keys past each length are not even read: neither NaN nor infinity of theirs reaches a row."""
+    plan = build_plan(*attention(33, 70, lengths=True, batch=2))
+    tensors = inputs_of(plan, {}) | {"lengths": torch.tensor([40, 20], device=DEVICE)}
+    for name, value in (("k", math.inf), ("k", math.nan), ("v", -math.inf), ("v", math.nan)):
+        for batch, length in ((0, 40), (1, 20)):
+            tensors[name][batch, :, length + 1] = value
+            tensors[name][batch, :, length + 4 :] = value
+    found, expected = run_triton(plan, tensors, config=SMALL), run_tiled(plan, tensors)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+def test_the_widest_of_a_row_of_integers():
+    at = load(Tensor("x", "int64", (40, 300)), iota(I), iota(J))
+    term = max_over(J, make("cast", (at,), ("int32",)))
+    plan = build_plan(term, Tensor("out", "int32", (40,)), (I,))
+    x = torch.randint(-(2**31), 2**31, (40, 300))
+    found = run_triton(plan, {"x": x.to(DEVICE)}, config=SMALL)
+    assert np.array_equal(found.cpu().numpy(), evaluate(term, {"x": x.numpy()}, (I,)))

@@ -1,0 +1,311 @@
+"""explain, reports and the command line: everything is said, nothing is replaced."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import onepass
+from onepass.api.backend import onepass_backend
+from onepass.cli import commands as command
+from onepass.egraph.derivation.certificate import Derivation
+from onepass.report import records
+from onepass.report import text as report_text
+from onepass.report.records import Report
+from onepass.runtime.runner import ExecutorError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def causal(q, k, v):
+    keep = torch.tril(torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool))
+    return torch.softmax((q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~keep, -math.inf), dim=-1) @ v
+
+
+def weights_too(q, k, v):
+    weights = (q @ k.mT) * 0.5
+    return weights @ v, weights
+
+
+def inputs(size=300):
+    return [torch.randn(1, 2, size, 16) for _ in range(3)]
+
+
+def test_explain_says_everything(tmp_path):
+    found = onepass.explain(causal, *inputs())
+    (region,) = found.regions
+    assert found.refusals == () and found.failures == ()
+    assert found.passes == (3, 1)
+    assert region.places[0].startswith(__file__)
+    before, after = found.bytes
+    assert before > 4 * 2 * 300 * 300 > after > 4 * 4 * 2 * 300 * 16 // 2
+    assert found.kernels[0].loops and all(step.law for step in found.derivation)
+    assert any(step.rule == "rescale_weighted_sum" for step in found.derivation)
+    assert found.assumptions
+    assert found.statistics[0]
+    text = str(found)
+    for word in ("captured", "extracted", "rescale_weighted_sum", "3 -> 1", "kernel", "search", "backward", "cache"):
+        assert word in text
+    assert json.loads(found.json())["regions"][0]["key"] == region.key
+    page = found.html(tmp_path / "report.html").read_text()
+    assert page.startswith("<!doctype html>") and "rescale_weighted_sum" in page
+
+
+def test_the_kernels_source_can_be_read():
+    (kernel,) = onepass.explain(causal, *inputs()).kernels
+    source = Path(kernel.source).read_text()
+    assert "def " in source and "rescale_weighted_sum" in source
+
+
+def test_explain_replaces_nothing_and_keeps_no_report():
+    seen = []
+
+    def watched(q, k, v):
+        result = causal(q, k, v)
+        seen.append(1)
+        return result
+
+    onepass.explain(watched, *inputs())
+    assert seen == [1] and records.reports() == ()
+
+
+def test_explain_may_be_asked_again_and_again():
+    arguments = inputs(40)
+    for _ in range(12):
+        assert len(onepass.explain(causal, *arguments).regions) == 1
+
+
+def test_explain_takes_modules_and_compiled_functions():
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v):
+            return causal(q, k, v)
+
+    for function in (Module(), torch.compile(Module()), torch.compile(causal)):
+        assert len(onepass.explain(function, *inputs()).regions) == 1
+
+
+def test_a_refusal_names_the_users_line():
+    found = onepass.explain(weights_too, *inputs(40))
+    assert found.refusals, str(found)
+    line = weights_too.__code__.co_firstlineno
+    refused = found.refusals[0]
+    assert refused.file == __file__ and line < refused.line <= line + 2
+    assert f"{__file__}:{refused.line}" in str(found)
+
+
+def sorted_scores(q, k, v):
+    scores = q @ k.mT
+    scores = scores.sort(-1)[0]
+    return torch.softmax(scores, dim=-1) @ v
+
+
+def test_an_unknown_operation_is_named_with_its_line():
+    found = onepass.explain(sorted_scores, *inputs(40))
+    (refused,) = found.refusals
+    assert "sort" in refused.reason and "nothing to fuse" not in str(found)
+    assert refused.where == f"{__file__}:{sorted_scores.__code__.co_firstlineno + 2}"
+
+
+def test_nothing_is_said_of_layers():
+    wide = torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)
+    layers = torch.nn.Sequential(torch.nn.LayerNorm(16), *wide)
+    assert "nothing to fuse" in str(onepass.explain(layers, torch.randn(2, 8, 16)))
+
+
+def test_nothing_to_fuse_is_said():
+    assert "nothing to fuse" in str(onepass.explain(lambda x: x + 1, torch.ones(3)))
+
+
+def test_json_has_the_derivation_as_text_and_as_data():
+    found = onepass.explain(causal, *inputs())
+    (written,) = json.loads(found.json())["regions"]
+    assert written["proof"] == str(found.derivation) and "rescale_weighted_sum" in written["proof"]
+    assert Derivation.from_json(written["certificates"][0]["derivation"]).goal.dims
+
+
+def test_html_escapes():
+    page = Report(failures=("<script>alert(1)</script>",))
+    assert "<script>" not in report_text.page(page)
+
+
+def test_an_unknown_option_of_explain_is_refused():
+    with pytest.raises(onepass.errors.OnepassError, match="colour"):
+        onepass.explain(causal, *inputs(40), options={"colour": "red"})
+
+
+def unmasked(q, k, v):
+    return torch.softmax(q @ k.mT, dim=-1) @ v
+
+
+def biased(q, k, v, bias):
+    return torch.softmax(q @ k.mT + bias, dim=-1) @ v
+
+
+def test_an_assumption_on_masks_is_said_of_masked_attention_only():
+    said = "masked values are finite"
+    assert said in onepass.explain(causal, *inputs(40)).assumptions
+    assert said in onepass.explain(biased, *inputs(40), torch.zeros(40, 40)).assumptions  # a bias may hold -∞
+    assert said not in str(onepass.explain(unmasked, *inputs(40)))
+
+
+def test_explain_takes_keyword_inputs():
+    q, k, v = inputs(40)
+    assert len(onepass.explain(causal, q, v=v, k=k).regions) == 1
+
+
+def test_statistics_are_short_in_print_and_whole_in_json():
+    found = onepass.explain(causal, *inputs(40))
+    (line,) = (line for line in str(found).splitlines() if line.strip().startswith("search"))
+    assert "{" not in line and "matches " in line and " rules" in line
+    assert json.loads(found.json())["regions"][0]["statistics"]["matches"]["rescale_sum"] >= 1
+
+
+SCRIPT = """
+import torch
+def attention(q, k, v):
+    return torch.softmax(q @ k.mT, -1) @ v
+def other(q, k, v):
+    return q + k + v
+other.example_inputs = lambda: [torch.ones(2)] * 3
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "users.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_command_explain(script, capsys, tmp_path):
+    assert command.main(["explain", f"{script}:attention", "--html", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr().out
+    assert "1 fused" in said and f"{script}:4" in said
+    assert (tmp_path / "page.html").exists()
+
+
+def test_command_explain_uses_the_companion_and_json(script, capsys):
+    assert command.main(["explain", f"{script}:other", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["regions"] == []
+
+
+def explained(tmp_path, capsys, text: str, name: str) -> tuple[int, str]:
+    path = tmp_path / "wrong.py"
+    path.write_text(text)
+    status = command.main(["explain", f"{path}:{name}"])
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    return status, err
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("import torch\ndef f(:\n", "does not import: line 2: SyntaxError: "),
+        ("import torch\n\nx = undefined\n", "does not import: line 3: NameError: name 'undefined'"),
+        ("import no_such_package\n", "does not import: line 1: ModuleNotFoundError"),
+        ("raise SystemExit(3)\n", "does not import: line 1: SystemExit"),
+        ("f = 3\n", "cannot be called: it is int"),
+        ("import torch\nclass f(torch.nn.Module):\n    pass\n", "is a class: write `model = f(...)` there"),
+        ("def f(q, k, v, mask):\n    return q\n", "takes q, k, v, mask, and only 3 tensors are guessed"),
+        ("def f(q, *, scale):\n    return q\n", "takes q, scale, and only 3"),
+        ("def f(q):\n    return q\ndef example_inputs():\n    return 1 / 0\n", "line 4: ZeroDivisionError"),
+        ("def f(q):\n    return q @ q\n", "assumed q: a float32 tensor of shape (1, 4, 128, 64); to give others"),
+        ("def f(q):\n    raise ValueError('no')\ndef example_inputs():\n    return (1,)\n", "line 2: ValueError: no"),
+        ("def g():\n    pass\n", "has no function f; it has g"),
+    ],
+)
+def test_command_explain_tells_errors_of_the_users_file(text, said, tmp_path, capsys):
+    status, err = explained(tmp_path, capsys, text, "f")
+    assert status == 2 and said in err
+
+
+def test_command_explain_takes_keyword_inputs(tmp_path, capsys):
+    path = tmp_path / "keyword.py"
+    inputs = "def example_inputs():\n    return {n: torch.ones(1, 2, 8, 4) for n in ('q', 'k', 'v', 'bias')}\n"
+    body = "def f(q, k, v, *, bias):\n    return torch.softmax(q @ k.mT, -1) @ v + bias\n"
+    path.write_text(f"import torch\n{body}{inputs}")
+    assert command.main(["explain", f"{path}:f"]) == 0
+    assert "1 fused" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["users.py", "nothing.py:f", "{script}:missing", "{script}:not a name"])
+def test_command_explain_says_what_is_wrong_with_its_target(target, script, capsys):
+    assert command.main(["explain", target.format(script=script)]) == 2
+    assert "onepass explain:" in capsys.readouterr().err
+
+
+def test_command_rules(capsys):
+    assert command.main(["rules"]) == 0
+    said = capsys.readouterr().out
+    from onepass.rules import ALL
+
+    for law in ALL:
+        assert law.name in said and law.law in said
+
+
+def test_command_doctor(capsys):
+    assert command.main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert torch.__version__ in said and "works" in said
+
+
+def test_a_wrong_command_exits_with_two():
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["fuse"])
+    assert stopped.value.code == 2
+
+
+def test_the_module_runs_as_a_command():
+    done = subprocess.run([sys.executable, "-m", "onepass", "rules"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "laws" in done.stdout
+
+
+def test_no_command_prints_the_help(capsys):
+    assert command.main([]) == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--html", "--certificate"])
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path, capsys, option):
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ndef f(q, k, v): return torch.softmax(q @ k.mT, -1) @ v\n")
+    place = tmp_path / "nowhere" / "page"
+    assert command.main(["explain", f"{script}:f", option, str(place)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert f"onepass explain: cannot write {place}: No such file or directory" in said
+
+
+def centred(q, k, v):
+    scores = q @ k.mT
+    return (scores - scores.mean(-1, keepdim=True)).relu() @ v
+
+
+def test_passes_that_are_no_loops_are_said():
+    """40 columns fit in a tile: they are passed over twice and looped over never."""
+    short, long = onepass.explain(centred, *inputs(40)), onepass.explain(centred, *inputs())
+    assert [k.loops for k in short.kernels] == [()]
+    assert "passes      2 -> 2, in no loops: what is passed over fits in a tile\n" in str(short)
+    assert "passes      3 -> 1\n" in str(onepass.explain(unmasked, *inputs()))
+    assert short.passes == (2, 2) and long.kernels
+
+
+@pytest.mark.parametrize("executor", ["triton", "gluon"])
+def test_kernels_asked_for_without_a_gpu(executor, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    options = {"executor": executor, "inner": "eager"}
+    sentence = f"executor {executor} needs a GPU, and the tensors are on cpu"
+    arguments = inputs(40)
+    result = torch.compile(unmasked, backend=onepass_backend, options=options)(*arguments)
+    torch.testing.assert_close(result, unmasked(*arguments))
+    (region,) = records.reports()[-1].regions
+    assert region.ran == "tiled" and [n for n in region.notes if n.startswith(sentence)]
+    torch._dynamo.reset()
+    with pytest.raises(ExecutorError, match=sentence):
+        torch.compile(unmasked, backend=onepass_backend, options={**options, "strict": True})(*arguments)
