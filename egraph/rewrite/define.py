@@ -1,13 +1,16 @@
-"""The decorator `@rule`: a Python function whose body returns the two sides of a law becomes a record.
+"""The decorator `@rule`: makes a record of a function that returns the two sides of a law.
 
-What cannot be a rule raises RuleError with the rule's name, the variable and the line. Example: a function `double(x)`
-that returns `x + x, 2.0 * x` and says `x + x = 2 · x` in its docstring.
+The function runs once, at its definition, with pattern variables as arguments. A function that cannot be a rule raises
+RuleError with the rule's name, the variable and the line. Example: a function `double(x)` with the docstring
+`x + x = 2 · x` that returns `x + x, 2.0 * x`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from ..terms.ops import terms
 from ..terms.term import Term, TermError
@@ -22,17 +25,17 @@ def rule(
     function: Callable | None = None,
     *,
     when: Callable | None = None,
-    both=False,
-    exact="reassociates",
-    trust=False,
+    both: bool = False,
+    exact: str = "reassociates",
+    trust: bool = False,
     device: str | None = None,
-    **other,
-):
+    **other: object,
+) -> Any:
     """Makes a Rule of a function whose parameters are pattern variables and whose body returns the two sides.
 
     The variables range over the real numbers and -∞ (an absent score), as far as the assumption of `exact` lets them.
-    With more than that (a left side with constructs of pattern.py, several right sides, code for one, a device) it
-    makes a PatternRule.
+    It makes a PatternRule instead if the left side has constructs of pattern.py, if there are several right sides, if a
+    right side is code, or if `device` is given. Without a function it gives a decorator with these options.
 
     Annotations name the dims a variable is claimed for ("j", "i j", "" for none), or say "constant" for a literal,
     "index" for an integer term, "dtype" or "monoid" for an attribute, "operator" for an operation. `when` gets the same
@@ -44,24 +47,12 @@ def rule(
     if not hasattr(function, "__code__"):
         raise RuleError(f"{function!r} cannot be a rule: write a function with a name, and the law as its docstring")
     name, line = function.__name__, _where(function)
-    try:
-        for word in other:
-            known = [p.name for p in inspect.signature(rule).parameters.values() if p.kind == p.KEYWORD_ONLY]
-            raise TermError(f"a rule has no keyword {word!r}; it has {', '.join(known)}")
-        for word, flag in (("both", both), ("trust", trust)):
-            if not isinstance(flag, bool):
-                raise TermError(f"{word} is True or False, not {flag!r}")
+    with _naming_the_rule(name, line):
+        _refuse_options(other, both=both, trust=trust)
         variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
-    except TermError as error:
-        raise RuleError(f"rule {name} ({line}): {error}") from error
-    patterns = {v: variable(v, kind) for v, kind in variables.items()}
-    try:
+        patterns = {v: variable(v, kind) for v, kind in variables.items()}
         left, *rights = _sides(function(**patterns))
         guards = () if when is None else _guards(when, patterns)
-    except TermError as error:
-        raise RuleError(f"rule {name} ({line}): {error}") from error
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise RuleError(f"rule {name} ({line}): {error}; {WRITTEN}") from error
     law = " ".join((inspect.getdoc(function) or "").split())
     declared = tuple(variables.items())
     if device is None and len(rights) == 1 and all(isinstance(x, Term) and is_plain(x) for x in (left, *rights)):
@@ -75,8 +66,29 @@ def rule(
     return PatternRule(name, law, left, tuple(rights), declared, guards, exact, line, trust, device)
 
 
-def _sides(returned) -> list[Term | Callable]:
-    """What the body of a rule returned: the left side, then the right sides, of which some may be code."""
+@contextmanager
+def _naming_the_rule(name: str, line: str) -> Iterator[None]:
+    """Turns an error of the rule's function or guard into a RuleError that says which rule it is, and where."""
+    try:
+        yield
+    except TermError as error:
+        raise RuleError(f"rule {name} ({line}): {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise RuleError(f"rule {name} ({line}): {error}; {WRITTEN}") from error
+
+
+def _refuse_options(other: Mapping[str, object], **flags: object) -> None:
+    """Raises TermError for an option that a rule does not have, and for a flag that is no bool."""
+    for word in other:
+        known = [p.name for p in inspect.signature(rule).parameters.values() if p.kind == p.KEYWORD_ONLY]
+        raise TermError(f"a rule has no keyword {word!r}; it has {', '.join(known)}")
+    for word, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TermError(f"{word} is True or False, not {flag!r}")
+
+
+def _sides(returned: object) -> list[Term | Callable]:
+    """The sides that the body of a rule returned, the left one first. A right side may be code."""
     if not isinstance(returned, tuple) or len(returned) < 2:
         what = "nothing" if returned is None else "..." if returned is ... else f"{returned!r}"
         raise TermError(f"the body returns the two sides, `return left, right`; this one returns {what}")
@@ -91,11 +103,11 @@ def _sides(returned) -> list[Term | Callable]:
 
 
 def _guards(when: Callable, patterns: dict[str, object]) -> tuple[Guard, ...]:
-    asked = inspect.signature(when).parameters
-    for name in asked:
+    parameters = inspect.signature(when).parameters
+    for name in parameters:
         if name not in patterns:
             raise TypeError(f"`when` asks for a variable {name!r}; the rule has {', '.join(patterns) or 'none'}")
-    guards = when(**{name: patterns[name] for name in asked})
+    guards = when(**{name: patterns[name] for name in parameters})
     guards = guards if isinstance(guards, tuple) else (guards,)
     for guard in guards:
         if not isinstance(guard, Guard):
@@ -108,7 +120,7 @@ def _where(function: Callable) -> str:
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
-    """What the parameter says of its variable. Raises TermError for what no pattern variable can have."""
+    """The annotation of a parameter as text. Raises TermError for a parameter that cannot be a pattern variable."""
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise TermError(f"parameter {parameter} stands for several: each pattern variable is a parameter of its own")
     if parameter.default is not parameter.empty:

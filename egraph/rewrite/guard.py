@@ -1,7 +1,8 @@
-"""Guards of laws: what must hold of the matched variables, and the classes of operations that laws may ask for.
+"""Guards: the side conditions of rules. A guard is a record, never an opaque function.
 
-Increasing: f(x) is defined for every x up to ±∞ and never falls as x grows; decreasing: never rises. A test holds each
-class to the meanings of terms/ops.py. Example: `independent(x, j)` holds where the term x does not depend on dim j.
+Matcher, e-graph, sampler and provers therefore read the same condition. A guard whose truth is unknown does not hold,
+so its rule does not fire. Every kind of guard is one row of GUARDS: how to decide it, and how to state it to egglog.
+Example: `independent(x, "j")` holds where the term x does not depend on the dim j.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from ..terms.term import FLOATS, AttributeVariable, Dim, Term, TermError
 from ..terms.traversal import all_dims, rename_dims
 
 OPERATION_OF = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
-"""What a monoid folds with, where that is an operation of terms."""
+"""Monoid: the operation that it folds with. The monoid "rescaled" folds with none of the operations of terms."""
 
-MONOID_NAMES = (*OPERATION_OF, "rescaled")  # every one is associative and commutative, by being a monoid here
+MONOID_NAMES = (*OPERATION_OF, "rescaled")  # every monoid here is associative and commutative
 
+# Classes of operations and monoids. An increasing function is defined for every x up to ±∞ and never falls as x grows;
+# a decreasing one never rises. A test compares each class with the meanings of terms/ops.py.
 CLASSES = {
     "increasing": ("exp", "exp2", "tanh", "sigmoid", "erf", "floor"),
     "decreasing": ("neg",),
@@ -33,7 +36,7 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Guard:
-    """`kind` is a key of GUARDS; operands are pattern terms, dims or plain values."""
+    """A side condition. `kind` is a key of GUARDS; the operands are pattern terms, dims, attributes or numbers."""
 
     kind: str
     operands: tuple
@@ -50,7 +53,11 @@ class Guard:
 
 @dataclass(frozen=True)
 class GuardRow:
-    """`holds` gets the operands as bound; `facts` gives egglog facts from operand names, None if it has none."""
+    """One kind of guard.
+
+    says: its sentence, with {0}, {1}, ... for the operands. holds: decides it for the values of its operands.
+    facts: the egglog facts that state it for the names of its operands; None if egglog cannot state it.
+    """
 
     says: str
     holds: Callable[..., bool]
@@ -58,7 +65,7 @@ class GuardRow:
 
     @property
     def arity(self) -> int:
-        """How many operands it is about: those that its sentence names."""
+        """The number of operands that the sentence names."""
         return len({name for _, name, _, _ in Formatter().parse(self.says) if name})
 
 
@@ -81,7 +88,7 @@ def _within(x: Term, dtype: str) -> bool:
 
 
 def read_as(x: Term) -> str:
-    """What a term reads, and where, whatever its dims are called."""
+    """The text of a term with numbered dims: equal for terms that load the same elements along other dims."""
     names = {d: Dim(f"dim {n}", d.size) for n, d in enumerate(all_dims(x))}
     return str(rename_dims(x, names))
 
@@ -130,7 +137,7 @@ GUARDS = {
     "operation_of": GuardRow("{0} is the operation of {1}", lambda f, m: OPERATION_OF.get(m) == f, None),
     **{name: GuardRow(f"{{0}} is {name}", members.__contains__, None) for name, members in CLASSES.items()},
 }
-CLASS_GUARDS = ("operation_of", *CLASSES)  # about operators and monoids alone: decided as soon as those are known
+CLASS_GUARDS = ("operation_of", *CLASSES)  # only about operators and monoids: decided as soon as these are known
 
 
 def independent(x: Term, of: Dim | str) -> Guard:
@@ -139,7 +146,7 @@ def independent(x: Term, of: Dim | str) -> Guard:
 
 
 def depends(x: Term, on: Dim | str) -> Guard:
-    """x does depend on the dim (for directed simplification only: not monotone, so never in the e-graph)."""
+    """x depends on the dim. Only for directed simplification: it is not monotone, so the e-graph cannot use it."""
     return Guard("depends", (x, Dim(on) if isinstance(on, str) else on))
 
 
@@ -149,7 +156,7 @@ def constant(x: Term) -> Guard:
 
 
 def not_constant(x: Term) -> Guard:
-    """x is anything but a literal (for directed simplification only)."""
+    """x is no literal. Only for directed simplification."""
     return Guard("not_constant", (x,))
 
 
@@ -163,8 +170,8 @@ def nonzero(x: Term) -> Guard:
     return Guard("nonzero", (x,))
 
 
-def in_range(x: Term, size) -> Guard:
-    """0 <= x < size is known from the sizes of the dims in the integer term x."""
+def in_range(x: Term, size: Term | int) -> Guard:
+    """0 <= x < size follows from the sizes of the dims in the integer term x."""
     return Guard("in_range", (x, term(size)))
 
 
@@ -173,48 +180,51 @@ def integer(x: Term) -> Guard:
     return Guard("integer", (x,))
 
 
-def has_dtype(x: Term, dtype) -> Guard:
-    """x has this dtype (a name or an AttributeVariable); the search knows it of tensors as they are stored."""
+def has_dtype(x: Term, dtype: str | AttributeVariable) -> Guard:
+    """x has this dtype. The search knows it for loads of tensors only."""
     return Guard("has_dtype", (x, dtype))
 
 
-def float_dtype(dtype) -> Guard:
-    """An AttributeVariable stands for a floating dtype."""
+def float_dtype(dtype: AttributeVariable) -> Guard:
+    """The variable stands for a floating dtype."""
     return Guard("float_dtype", (dtype,))
 
 
 def apart(x: Term, y: Term) -> Guard:
-    """x and y are no places of one tensor that are read alike, as those of a distance between its own rows are."""
+    """x and y are not elements of one tensor at indices that differ in the names of dims only.
+
+    Two rows of one tensor are such elements, for example in the distances between all its rows.
+    """
     return Guard("apart", (x, y))
 
 
-def within(x: Term, dtype) -> Guard:
-    """x is a literal that the floating dtype (a name or an AttributeVariable) has room for: no cast makes it ±∞."""
+def within(x: Term, dtype: str | AttributeVariable) -> Guard:
+    """x is a literal within the range of the floating dtype: a cast does not make it ±∞."""
     return Guard("within", (x, dtype))
 
 
-def not_absorbed(x: Term, dtype) -> Guard:
-    """x is no sum in which a rounding to the dtype may absorb an addend (for directed simplification only)."""
+def not_absorbed(x: Term, dtype: str | AttributeVariable) -> Guard:
+    """Rounding x to the dtype cannot absorb an addend of x. Only for directed simplification."""
     return Guard("not_absorbed", (x, dtype))
 
 
 def rank(x: Term, least: int, most: int) -> Guard:
-    """x depends on so many dims."""
+    """x depends on at least `least` and at most `most` dims."""
     return Guard("rank", (x, least, most))
 
 
 def size_at_most(dim: Dim | str, most: int) -> Guard:
-    """The dim's size is known and at most this."""
+    """The size of the dim is known and at most `most`."""
     return Guard("size_at_most", (Dim(dim) if isinstance(dim, str) else dim, most))
 
 
 def divisible(dim: Dim | str, by: int) -> Guard:
-    """The dim's size is known and a multiple of this."""
+    """The size of the dim is known and a multiple of `by`."""
     return Guard("divisible", (Dim(dim) if isinstance(dim, str) else dim, by))
 
 
 def operation_of(f: AttributeVariable, monoid: AttributeVariable) -> Guard:
-    """The operator is what the monoid folds with."""
+    """f is the operation that the monoid folds with."""
     return Guard("operation_of", (f, monoid))
 
 

@@ -1,10 +1,13 @@
-"""Syntactic matching and instantiation of patterns, and rewriting of one term by one rule.
+"""Matching and instantiation of plain patterns, and rewriting of one term by one rule.
 
-Declarative and small on purpose: the normaliser, the certificate checker and the tests of the e-graph engine rely on
-it. A binding maps variable names to terms, "dim j" to dims, and attribute variables to plain values.
+A binding maps variable names to terms, "dim j" to dims, and attribute variables to plain values. The module is small on
+purpose: normal forms, certificates and proofs depend on it. Example: `match(x + y, a + b)` binds x to a and y to b.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from ..terms.term import AttributeVariable, Dim, Term
 from ..terms.traversal import rebuild
@@ -16,7 +19,7 @@ Binding = dict[str, object]
 
 
 def match(pattern: Term, target: Term, binding: Binding | None = None) -> Binding | None:
-    """The binding under which the pattern is the target, extending the one given; None if there is none."""
+    """The binding that makes the pattern equal to the target and extends the given one; None if there is none."""
     bound = {} if binding is None else binding
     if pattern.op == "var":
         return bind(bound, pattern.attrs[0], target) if _admits(pattern, target) else None
@@ -37,8 +40,8 @@ def _admits(pattern: Term, target: Term) -> bool:
     return pattern.attrs[1] == "any" or pattern.attrs[1] == target.dtype
 
 
-def match_attribute(a, b, bound: Binding) -> Binding | None:
-    """The binding under which a pattern's attribute is the other one."""
+def match_attribute(a: object, b: object, bound: Binding) -> Binding | None:
+    """The binding that makes the attribute a of a pattern equal to b; None if there is none."""
     if isinstance(a, Dim) and a.size is None:
         return bind(bound, f"dim {a.name}", b)
     if isinstance(a, AttributeVariable):
@@ -46,15 +49,15 @@ def match_attribute(a, b, bound: Binding) -> Binding | None:
     return bound if type(a) is type(b) and a == b else None
 
 
-def bind(bound: Binding, name: str, value) -> Binding | None:
-    """The binding with one more name; None if the name stands for something else."""
+def bind(bound: Binding, name: str, value: object) -> Binding | None:
+    """The binding with one more name; None if the name is bound to something else."""
     if name in bound:
         return bound if bound[name] == value else None
     return {**bound, name: value}
 
 
-def instantiate(pattern, binding: Binding):
-    """The pattern with its variables replaced; works on terms, dims and attributes."""
+def instantiate(pattern: Any, binding: Mapping[str, object]) -> Any:
+    """The pattern, a term, dim or attribute, with its variables replaced. Raises TermError for an ill-formed result."""
     if isinstance(pattern, Dim):
         return binding[f"dim {pattern.name}"] if pattern.size is None else pattern
     if isinstance(pattern, AttributeVariable):
@@ -71,12 +74,12 @@ def instantiate(pattern, binding: Binding):
 
 
 def holds(guard: Guard, binding: Binding) -> bool:
-    """Decides a guard on a binding; unknown is False."""
+    """Whether the guard is known to hold for the binding."""
     return GUARDS[guard.kind].holds(*(instantiate(o, binding) for o in guard.operands))
 
 
 def rewrite(rule: Rule, target: Term) -> Term | None:
-    """The right side, if the left side matches at the root of the target and all guards hold."""
+    """The right side, if the left side matches the whole target and all guards hold; else None."""
     binding = match(rule.left, target)
     if binding is None or not all(holds(g, binding) for g in rule.guards):
         return None

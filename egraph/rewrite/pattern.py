@@ -1,8 +1,8 @@
-"""What a pattern may say beyond a term with variables: operator variables, alternatives, recursion, locals, guards.
+"""Constructs of patterns beyond terms with variables: operator variables, alternatives, recursion, locals, guards.
 
-A pattern is a Term: the constructs are nodes that only patterns have, so a law is written with the operators and
-constructors of egraph/terms/ops.py. What they mean is said in pattern_semantics.py, how they are matched in
-pattern_matcher.py.
+A pattern is a Term. The constructs are nodes that only patterns have, so they mix with the constructors of
+terms/ops.py. pattern_semantics.py defines what they mean; pattern_matcher.py matches them. Example:
+`either(exp(x), exp2(x))` matches both exponentials.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..terms.ops import OPS, make, term, var
+from ..terms.ops import OPS, Operand, make, term, var
 from ..terms.term import PAIR, AttributeVariable, Dim, Term, TermError
 from ..terms.traversal import subterms
 from .guard import Guard
@@ -20,35 +20,35 @@ from .guard import Guard
 CONSTRUCTS = ("apply", "either", "also", "given", "exists", "recursive", "again")
 OPERATORS = tuple(
     row.name for row in OPS.values() if row.meaning and not row.attributes and row.dtype not in ("pair", "unpair")
-)  # what an operator variable stands for: the pointwise operations
+)  # the pointwise operations: what an operator variable can stand for
 
 
 @dataclass(frozen=True)
 class OperatorVariable(AttributeVariable):
-    """Stands for a pointwise operation; called with patterns, it is that operation of them."""
+    """A variable for a pointwise operation. A call of it with patterns is a pattern: `f(x, y)`."""
 
-    def __call__(self, *args) -> Term:
+    def __call__(self, *args: Operand) -> Term:
         if not args:
             raise TermError(f"operator variable {self.name} needs an operand")
         return build("apply", tuple(map(term, args)), (self,))
 
 
-def either(*patterns) -> Term:
-    """Any of the patterns, tried in this order; every one that matches gives its matches."""
+def either(*patterns: Operand) -> Term:
+    """Alternatives, tried in this order: the matches of each of the patterns."""
     if len(patterns) < 2:
         raise TermError("either takes two patterns or more")
     return build("either", tuple(map(term, patterns)), ())
 
 
-def also(pattern, *others) -> Term:
-    """One subterm that every one of these patterns matches: `also(x, exp(y))` names what is matched."""
+def also(pattern: Operand, *others: Operand) -> Term:
+    """One subterm that all these patterns match. For example `also(x, exp(y))` binds x to an exponential."""
     if not others:
         raise TermError("also takes two patterns or more")
     return build("also", tuple(map(term, (pattern, *others))), ())
 
 
-def given(pattern, *guards: Guard) -> Term:
-    """The pattern, where the guards hold; each mentions only variables that this pattern binds."""
+def given(pattern: Operand, *guards: Guard) -> Term:
+    """The pattern, where the guards hold. A guard may mention only variables that this pattern binds."""
     for guard in guards:
         if not isinstance(guard, Guard):
             raise TermError(f"given takes guards after the pattern, not {guard!r}")
@@ -56,9 +56,9 @@ def given(pattern, *guards: Guard) -> Term:
 
 
 def exists(write: Callable, **kinds: str) -> Term:
-    """The pattern that `write` makes of variables of its own, which bind nothing outside.
+    """A pattern with local variables, which bind nothing outside of it: `write` makes it of them.
 
-    Each parameter is a local; `kinds` may call one an "operator", "monoid", "dtype", "dim", or "index".
+    Each parameter of `write` is a local. `kinds` may make one an "operator", "monoid", "dtype", "dim", or "index".
     """
     names = tuple(inspect.signature(write).parameters)
     local = {name: variable(name, kinds.get(name, "")) for name in names}
@@ -67,9 +67,9 @@ def exists(write: Callable, **kinds: str) -> Term:
 
 
 def recursive(write: Callable, fuel: int = 4) -> Term:
-    """A pattern that mentions itself: `recursive(lambda again: either(x, exp(again)))`.
+    """A pattern that mentions itself, such as `recursive(lambda again: either(x, exp(again)))`.
 
-    It is unfolded at most `fuel` times, one inside another. Raises TermError if it could unfold in place for ever.
+    At most `fuel` unfoldings are nested. Raises TermError if the pattern could unfold without an operation in between.
     """
     (name,) = inspect.signature(write).parameters
     if not isinstance(fuel, int) or fuel < 1:
@@ -80,8 +80,8 @@ def recursive(write: Callable, fuel: int = 4) -> Term:
     return build("recursive", (body,), (name, fuel))
 
 
-def variable(name: str, kind: str):
-    """The variable that a parameter of this kind is; kinds are the annotations of a rule's parameters."""
+def variable(name: str, kind: str) -> Term | Dim | AttributeVariable:
+    """The pattern variable for a parameter of a rule; `kind` is the annotation of the parameter."""
     if kind == "operator":
         return OperatorVariable(name)
     if kind in ("dtype", "monoid"):
@@ -93,7 +93,7 @@ def variable(name: str, kind: str):
 
 
 def build(op: str, args: tuple[Term, ...], attrs: tuple) -> Term:
-    """`make` for patterns. An operator variable that has become the name of an operation gives that operation."""
+    """`make` for patterns. An `apply` of an operation's name, instead of an operator variable, is that operation."""
     if op == "apply" and isinstance(attrs[0], str):
         return make(attrs[0], args)
     if op not in CONSTRUCTS:
@@ -105,22 +105,22 @@ def build(op: str, args: tuple[Term, ...], attrs: tuple) -> Term:
 
 @lru_cache(1024)
 def is_plain(pattern: Term) -> bool:
-    """Whether the pattern is a term with variables and nothing more."""
+    """Whether the pattern is a term with variables, without any construct."""
     return not any(node.op in CONSTRUCTS for node in subterms(pattern))
 
 
 def fits_operator(node: Term) -> bool:
-    """Whether a node's operation is one that an operator variable can stand for."""
+    """Whether an operator variable can stand for the operation of the node."""
     return node.op in OPERATORS and not any(a.dtype.startswith(PAIR) for a in node.args)
 
 
 def parts(pattern: Term) -> tuple[Term, ...]:
-    """The patterns that a construct holds for the very subterm it matches; none for an operation."""
+    """The patterns inside a construct that match the same subterm as the construct; none for an operation."""
     return pattern.args if pattern.op in CONSTRUCTS and pattern.op != "apply" else ()
 
 
 def _unguarded(pattern: Term) -> set[str]:
-    """Names of recursions that the pattern could enter without an operation in between."""
+    """The names of recursive patterns that the pattern can enter without an operation in between."""
     inner = set().union(*map(_unguarded, parts(pattern)))
     if pattern.op == "again":
         return {pattern.attrs[0]}

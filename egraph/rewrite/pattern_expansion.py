@@ -1,14 +1,16 @@
-"""The readings of a pattern: every plain term with variables that it can stand for, with the guards that then remain.
+"""Expands a pattern into its readings: the plain terms with variables that it can stand for.
 
-A reading takes one alternative of each choice, one operation for each operator variable, one number of unfoldings.
-Together they match what the pattern matches. Ordinary rules, samples and proofs are made from them.
+A reading fixes one alternative of each choice, one operation for each operator variable, and one number of unfoldings;
+it keeps the guards that are still open. Together the readings match what the pattern matches. Example: the readings of
+`either(exp(x), exp2(x))` are exp(x) and exp2(x).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 from ..terms.ops import MONOIDS, OPS
 from ..terms.term import AttributeVariable, Dim, Term, TermError
@@ -21,7 +23,7 @@ from .rule import variables_of
 
 @dataclass(frozen=True)
 class Reading:
-    """`left` is plain; `known` says what operators, monoids and unified variables have become; `label` is for names."""
+    """A plain left side. `known`: the values of operators, monoids and unified variables. `label`: parts of a name."""
 
     left: Term
     known: dict
@@ -31,7 +33,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class _State:
-    """What has been chosen so far, from left to right; `locals` counts the locals met, so that each has a new name."""
+    """The choices so far, from left to right.
+
+    known: values of variables. equal: pairs of terms that `also` makes equal. locals: how many `exists` were met, so
+    that each local gets a new name.
+    """
 
     known: dict = field(default_factory=dict)
     equal: tuple[tuple[Term, Term], ...] = ()
@@ -41,25 +47,25 @@ class _State:
 
 
 def readings(left: Term, guards: tuple[Guard, ...] = (), most: int | None = None) -> Iterator[Reading]:
-    """The readings of a pattern under guards, in order, lazily; at most so many."""
+    """The readings of a pattern under guards, in order, lazily; at most `most` of them."""
     return islice(_readings(left, guards), most)
 
 
 def _readings(left: Term, guards: tuple[Guard, ...]) -> Iterator[Reading]:
-    asked = {o.name for g in (*guards, *_inner_guards(left)) if g.kind in CLASS_GUARDS for o in g.operands}
-    for term, state in _Reader(asked).read(left, _State(guards=guards), {}):
+    guarded = {o.name for g in (*guards, *_inner_guards(left)) if g.kind in CLASS_GUARDS for o in g.operands}
+    for term, state in _Reader(guarded).read(left, _State(guards=guards), {}):
         known = _unified(state.equal, state.known)
         remaining = None if known is None else _remaining(state.guards, known)
         if remaining is not None:
             try:
                 plain = filled(term, known)
-            except TermError:  # operands that this choice of operations does not take
+            except TermError:  # these operations do not take these operands
                 continue
             yield Reading(plain, known, remaining, state.label)
 
 
-def filled(pattern, known: dict):
-    """A pattern, guard or attribute with the known variables replaced and the others kept."""
+def filled(pattern: Any, known: Mapping[str, object]) -> Any:
+    """The pattern, guard or attribute with known variables replaced; other variables stay."""
     match pattern:
         case Guard():
             return Guard(pattern.kind, tuple(filled(o, known) for o in pattern.operands))
@@ -83,7 +89,7 @@ def _inner_guards(pattern: Term) -> list[Guard]:
 
 
 def _remaining(guards, known: dict) -> tuple[Guard, ...] | None:
-    """The guards that are still open; None if one is decided and does not hold."""
+    """The guards that are still open; None if a guard is decided and does not hold."""
     open_guards = []
     for guard in (filled(g, known) for g in guards):
         if guard.kind not in CLASS_GUARDS:
@@ -95,13 +101,13 @@ def _remaining(guards, known: dict) -> tuple[Guard, ...] | None:
 
 @dataclass(frozen=True)
 class _Reader:
-    """`asked` names the attribute variables of class guards: monoids among them are chosen, others stay variables."""
+    """`guarded`: the attribute variables in class guards. The monoids among them are chosen; others stay variables."""
 
-    asked: set[str]
+    guarded: set[str]
 
     def read(self, pattern: Term, state: _State, recursions: dict) -> Iterator[tuple[Term, _State]]:
-        """Plain terms for the pattern, each with the state after it."""
-        if is_plain(pattern) and not variables_of(pattern) & self.asked:
+        """The plain terms of the pattern, each with the state after it. `recursions`: name to body and fuel left."""
+        if is_plain(pattern) and not variables_of(pattern) & self.guarded:
             yield pattern, state
             return
         match pattern.op:
@@ -127,7 +133,10 @@ class _Reader:
             case _:
                 yield from self.read_operation(pattern, state, recursions)
 
-    def read_all(self, patterns, state: _State, recursions: dict) -> Iterator[tuple[tuple[Term, ...], _State]]:
+    def read_all(
+        self, patterns: Sequence[Term], state: _State, recursions: dict
+    ) -> Iterator[tuple[tuple[Term, ...], _State]]:
+        """Plain terms for all the patterns, read from left to right."""
         if not patterns:
             yield (), state
             return
@@ -136,6 +145,7 @@ class _Reader:
                 yield (first, *others), last
 
     def read_operation(self, pattern: Term, state: _State, recursions: dict) -> Iterator[tuple[Term, _State]]:
+        """The plain terms of an operation, for every choice of its operator or monoid."""
         for chosen in self.choices(pattern, state):
             for args, after in self.read_all(pattern.args, chosen, recursions):
                 try:
@@ -144,19 +154,25 @@ class _Reader:
                     continue
 
     def choices(self, pattern: Term, state: _State) -> Iterator[_State]:
-        """The states in which the operator or monoid of this node is chosen."""
-        asked = [a for a in pattern.attrs if isinstance(a, AttributeVariable)]
-        asked = [a for a in asked if pattern.op == "apply" or (pattern.op == "reduce" and a.name in self.asked)]
-        if not asked or asked[0].name in state.known:
+        """The states in which the operator or monoid of this node has a value."""
+        variable = self._chosen_variable(pattern)
+        if variable is None or variable in state.known:
             yield state
             return
         fitting = [op for op in OPERATORS if OPS[op].arity == len(pattern.args)]
         for value in fitting if pattern.op == "apply" else MONOIDS:
-            chosen = replace(state, known={**state.known, asked[0].name: value})
+            chosen = replace(state, known={**state.known, variable: value})
             if not any(self.refutes(guard, chosen) for guard in state.guards):
                 yield _labelled(chosen, value)
 
+    def _chosen_variable(self, pattern: Term) -> str | None:
+        """The attribute variable of a node that a reading must give a value; None if there is none."""
+        names = (a.name for a in pattern.attrs if isinstance(a, AttributeVariable))
+        chosen = (n for n in names if pattern.op == "apply" or (pattern.op == "reduce" and n in self.guarded))
+        return next(chosen, None)
+
     def refutes(self, guard: Guard, state: _State) -> bool:
+        """Whether the state decides the guard, and it does not hold."""
         decided = guard.kind in CLASS_GUARDS and all(o.name in state.known for o in guard.operands)
         return decided and not GUARDS[guard.kind].holds(*(instantiate(o, state.known) for o in guard.operands))
 
@@ -166,7 +182,7 @@ def _labelled(state: _State, label: str) -> _State:
 
 
 def _renamed(pattern: Term, state: _State) -> tuple[Term, _State]:
-    """The body of `exists`, with new names for its locals."""
+    """The body of `exists` with new names for its locals."""
     fresh = {}
     for node in subterms(pattern.args[0]):
         for value in (node, *node.attrs):
@@ -179,32 +195,44 @@ def _renamed(pattern: Term, state: _State) -> tuple[Term, _State]:
     return filled(pattern.args[0], fresh), replace(state, locals=state.locals + 1)
 
 
-# Unification: what `also` asks for --------------------------------------------------------------------------------
+# Unification, for `also` ---------------------------------------------------------------------------------------------
 
 
 def _unified(pairs, known: dict) -> dict | None:
-    """The most general values of variables under which each pair is equal, beyond what is known; None if none are."""
+    """The most general values of variables that make each pair equal, added to `known`; None if there are none."""
     waiting = list(pairs)
     while waiting:
         a, b = (filled(x, known) for x in waiting.pop())
         if a is b or a == b:
             continue
-        if _name(a) is None or (isinstance(b, Term) and b.op == "var" and b.attrs[1] == "any"):
+        if _name(a) is None or _takes_any_dtype(b):
             a, b = b, a
         name = _name(a)
-        if name is not None:
-            if name in variables_of(b) or (isinstance(a, Term) and a.attrs[1] not in ("any", b.dtype)):
-                return None  # it would contain itself, or is of another dtype
+        if name is not None and _may_become(a, b):
             known = {n: filled(v, {name: b}) for n, v in known.items()} | {name: b}
-        elif isinstance(a, Term) and isinstance(b, Term) and (a.op, len(a.args)) == (b.op, len(b.args)):
+        elif name is None and _same_operation(a, b):
             waiting += zip((*a.args, *a.attrs), (*b.args, *b.attrs))
         else:
             return None
     return known
 
 
-def _name(x) -> str | None:
-    """What a variable is called in a binding; None for anything else."""
+def _takes_any_dtype(x: object) -> bool:
+    return isinstance(x, Term) and x.op == "var" and x.attrs[1] == "any"
+
+
+def _may_become(variable: Any, value: Any) -> bool:
+    """Whether the value does not contain the variable, and has its dtype."""
+    contains = _name(variable) in variables_of(value)
+    return not contains and (not isinstance(variable, Term) or variable.attrs[1] in ("any", value.dtype))
+
+
+def _same_operation(a: object, b: object) -> bool:
+    return isinstance(a, Term) and isinstance(b, Term) and (a.op, len(a.args)) == (b.op, len(b.args))
+
+
+def _name(x: object) -> str | None:
+    """The name of a variable in a binding; None for anything else."""
     if isinstance(x, Term):
         return x.attrs[0] if x.op == "var" else None
     if isinstance(x, Dim):

@@ -1,12 +1,13 @@
-"""The matcher that runs: every match of a pattern on a term, lazily, by backtracking.
+"""Matches patterns by backtracking: yields every match of a pattern on a term, lazily.
 
-Matches come in the order of the pattern read from left to right, alternatives in the order written. Plain patterns go
-to match.py. pattern_semantics.py says what a match is; a test holds the two equal, in order and multiplicity.
+The pattern is read from left to right, and alternatives are tried in the order written. match.py matches plain
+patterns. A test compares the matches, in order and number, with the definition in pattern_semantics.py. Example:
+`either(x, exp(x))` matches exp(a) twice, with x = exp(a) and with x = a.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ..terms.term import Term
 from .match import Binding, bind, holds, match, match_attribute
@@ -16,7 +17,7 @@ Recursions = Mapping[str, tuple[Term, int]]  # name of a recursive pattern: its 
 
 
 def matches(pattern: Term, target: Term, binding: Binding | None = None) -> Iterator[Binding]:
-    """Bindings under which the pattern is the target, each extending the one given. Equal ones may come twice."""
+    """The bindings that make the pattern equal to the target and extend the given one. Equal bindings may repeat."""
     return _match(pattern, target, {} if binding is None else binding, {})
 
 
@@ -24,11 +25,11 @@ def _match(pattern: Term, target: Term, bound: Binding, recursions: Recursions) 
     if is_plain(pattern):
         found = match(pattern, target, bound)
         return iter(() if found is None else (found,))
-    return _WAYS.get(pattern.op, _operation)(pattern, target, bound, recursions)
+    return _MATCHERS.get(pattern.op, _operation)(pattern, target, bound, recursions)
 
 
 def _all(pairs, bound: Binding, recursions: Recursions) -> Iterator[Binding]:
-    """Matches pairs of pattern and target one after another: for each match of the first, those of the rest."""
+    """Matches pairs of pattern and target one after another: for each match of the first pair, those of the rest."""
     if not pairs:
         yield bound
         return
@@ -89,7 +90,7 @@ def _again(pattern, target, bound, recursions):
     return _match(body, target, bound, {**recursions, name: (body, fuel - 1)}) if fuel else iter(())
 
 
-_WAYS = {
+_MATCHERS: dict[str, Callable[[Term, Term, Binding, Recursions], Iterator[Binding]]] = {
     "apply": _apply,
     "either": _either,
     "also": _also,

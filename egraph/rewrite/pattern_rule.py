@@ -1,7 +1,8 @@
-"""A rule whose left side is a pattern, with one right side or several; a right side may be code that declines.
+"""A rule whose left side is a pattern, with one or more right sides. A right side may be code, and code may decline.
 
-The record beside Rule, made by the same decorator and refused by the same errors. `applications` runs it at the root of
-a term; egraph/search/pattern_grounding.py brings it into the search.
+`@rule` makes this record where a plain Rule is not enough, and rejects it with the same errors. A record that exists
+is well-formed. `applications` gives its results for the root of a term. Example: the left side
+`either(x + x, 2.0 * x)` with the right side `x * 2.0`.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from .pattern import CONSTRUCTS, parts
 from .pattern_expansion import Reading, filled, readings
 from .pattern_matcher import matches
 from .pattern_semantics import free_variables
-from .rule import EXACTNESS, LAMBDA, UNSAID, Rule, RuleError, defined_alike, unknown_exactness, variables_of
+from .rule import EXACTNESS, LAMBDA, MISSING_LAW, Rule, RuleError, defined_alike, unknown_exactness, variables_of
 
-MOST_READINGS = 128  # a pattern of more readings is matched itself, on the terms of a region
+MAX_READINGS = 128  # a pattern with more readings is not expanded; it is matched on the terms of a region
 
 
 @dataclass(frozen=True)
 class Declined:
-    """A right side that does not apply after all, and why."""
+    """The result of a right side that does not apply, with the reason."""
 
     reason: str
 
 
 def decline(reason: str) -> Declined:
-    """What the code of a right side returns where it does not apply."""
+    """For the code of a right side: `return decline("why")` where the rule does not apply."""
     return Declined(reason)
 
 
 @dataclass(frozen=True)
 class Application:
-    """One match at the root of a term with one of its results: a right side, or why there is none."""
+    """One match at the root of a term with one result: a right side, or the reason that there is none."""
 
     binding: Binding
     result: Term | Declined
@@ -70,21 +71,21 @@ class PatternRule:
         guards = f"   when {', '.join(map(str, self.guards))}" if self.guards else ""
         return f"{self.name}: {self.left} = {' or '.join(map(_right_text, self.rights))}{guards}"
 
-    both = False  # a pattern is read from left to right
+    both = False  # a pattern is used from left to right only
 
     @property
     def defined_alike(self) -> bool:
-        """Whether both sides are numbers at the same places; else the right side may be one where the left is none."""
+        """Whether both sides are NaN at the same places; else the right side may be a number where the left is NaN."""
         return defined_alike(self.exact)
 
     @property
     def assumption(self) -> str | None:
-        """The named assumption under which the law holds, if it is more than reassociation."""
+        """The named assumption under which the law holds; None for "bitwise" and "reassociates"."""
         return None if self.exact in EXACTNESS else self.exact
 
     @property
     def has_code(self) -> bool:
-        """Whether a right side is code: then only its results can be carried to another process."""
+        """Whether a right side is code. Code cannot be sent to another process, only its results can."""
         return any(not isinstance(right, Term) for right in self.rights)
 
     def applications(self, target: Term) -> Iterator[Application]:
@@ -95,20 +96,20 @@ class PatternRule:
                     yield from (Application(binding, result) for result in self.results(right, binding))
 
     def allows(self, binding: Binding) -> bool:
-        """Whether every guard holds."""
+        """Whether every guard holds for the binding."""
         return all(holds(guard, binding) for guard in self.guards)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...] | None:
-        """The ordinary rules that say the same, one for each reading and right side; None if these are no rules."""
-        found = tuple(readings(self.left, self.guards, MOST_READINGS + 1))
-        if self.has_code or len(found) > MOST_READINGS:
+        """The equivalent plain rules, one for each reading and right side; None for code and for too many readings."""
+        found = tuple(readings(self.left, self.guards, MAX_READINGS + 1))
+        if self.has_code or len(found) > MAX_READINGS:
             return None
         made = [_plain_rule(self, reading, n) for reading in found for n in range(len(self.rights))]
         return tuple(rule for rule in made if rule is not None)
 
     def results(self, right: Term | Callable, binding: Binding) -> list[Term | Declined]:
-        """What a right side is under a binding. An ill-typed result counts as declined."""
+        """The results of a right side for a binding. An ill-typed result counts as declined."""
         try:
             if isinstance(right, Term):
                 return [instantiate(right, binding)]
@@ -125,7 +126,7 @@ class PatternRule:
 
 
 def _plain_rule(r: PatternRule, reading: Reading, number: int) -> Rule | None:
-    """One reading with one right side; None where that says nothing, or means nothing."""
+    """The rule of one reading and one right side; None if its sides are equal, or the right side is ill-typed."""
     label = (*reading.label, *([f"right {number + 1}"] if len(r.rights) > 1 else []))
     try:
         right = filled(r.rights[number], reading.known)
@@ -139,7 +140,7 @@ def _plain_rule(r: PatternRule, reading: Reading, number: int) -> Rule | None:
     return Rule(name, r.law, reading.left, right, declared, reading.guards, False, r.exact, r.source, r.trusted)
 
 
-def always_bound(pattern) -> frozenset[str]:
+def always_bound(pattern: object) -> frozenset[str]:
     """The variables that every match of the pattern binds."""
     return _always(pattern, free_variables(pattern))
 
@@ -149,7 +150,7 @@ def _always(pattern, everything: frozenset[str]) -> frozenset[str]:
         return free_variables(pattern)
     inner = [_always(a, everything) for a in pattern.args]
     match pattern.op:
-        case "again":  # what binds a variable must be in the alternative that ends the recursion
+        case "again":  # only the alternative that ends the recursion decides
             return everything
         case "either":
             return frozenset.intersection(*inner)
@@ -185,7 +186,7 @@ def _refuse_bad(r: PatternRule) -> None:
 
 
 def _ill_formed(pattern: Term, recursions=frozenset(), local=frozenset(), free=None) -> Iterator[str]:
-    """What makes a pattern mean nothing, or not what it seems to."""
+    """Complaints about the constructs of a pattern: undefined or clashing names, guards on unbound variables."""
     free = free_variables(pattern) if free is None else free
     match pattern.op:
         case "again" if pattern.attrs[0] not in recursions:
@@ -225,7 +226,7 @@ def _ill_bound(r: PatternRule) -> Iterator[str]:
 
 def _ill_sided(r: PatternRule) -> Iterator[str]:
     if not r.law:
-        yield UNSAID[r.name == LAMBDA]
+        yield MISSING_LAW[r.name == LAMBDA]
     if not r.rights:
         yield "there is no right side"
     if any(node.op == "var" for node in _roots(r.left)):
@@ -239,7 +240,7 @@ def _ill_sided(r: PatternRule) -> Iterator[str]:
 
 
 def _roots(pattern: Term) -> Iterator[Term]:
-    """What the pattern can be at its root. A conjunction is as narrow as its narrowest part."""
+    """The nodes that can be the root of a match; for `also`, those of a part that cannot be a bare variable, if any."""
     if pattern.op == "also":
         narrow = [list(_roots(part)) for part in pattern.args]
         yield from next((roots for roots in narrow if all(n.op != "var" for n in roots)), narrow[0])

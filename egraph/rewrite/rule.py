@@ -1,7 +1,8 @@
-"""A rule is one frozen record: name, pattern variables, two sides, guards, exactness, source line.
+"""A rule is one frozen record: name, law, pattern variables, two sides, guards, exactness, source line.
 
-`@rule` reads a small decorated function once, at definition, and refuses a bad one by name. Matcher, egglog, property
-test, obligation and catalogue all consume this same record; nothing about a rule is stated twice.
+Matcher, egglog, property tests, provers and the list of laws all read this record; nothing about a rule is stated
+twice. `refuse_bad` rejects a record that cannot be a law. The decorator `@rule`, in define.py, makes records of
+functions. Example: the record of x + x = 2 · x has the left side x + x and one variable, x.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ EXACTNESS = ("bitwise", "reassociates")
 
 @dataclass(frozen=True)
 class Restriction:
-    """What an assumption keeps out of values: -∞ (everywhere, or outside exponents), literals that are no sizes.
+    """The values that an assumption excludes.
 
-    defines_more: under it the right side may still be a number where the left is none, as in laws that reassociate.
+    scores_finite: variables under exponents are not -∞. values_finite: other variables are not -∞.
+    literals_positive: integer literals are positive, as sizes are. defines_more: the right side may be a number where
+    the left side is NaN, as for laws that reassociate.
     """
 
     scores_finite: bool = False
@@ -29,7 +32,7 @@ class Restriction:
     defines_more: bool = False
 
 
-ASSUMPTIONS = {  # every one that a law may name; the last four are about floats, which proofs over the reals do not see
+ASSUMPTIONS = {  # the last four are about floats; a proof over the reals does not depend on them
     "scores are finite": Restriction(scores_finite=True, values_finite=True),
     "masked values are finite": Restriction(values_finite=True),
     "sizes are positive": Restriction(literals_positive=True),
@@ -39,19 +42,23 @@ ASSUMPTIONS = {  # every one that a law may name; the last four are about floats
     "half inputs are finite and rounded": Restriction(scores_finite=True, values_finite=True),
 }
 LAMBDA = "<lambda>"
-UNSAID = ("the docstring must state the law in one line", "a lambda has no docstring to state the law in: write a def")
+MISSING_LAW = (
+    "the docstring must state the law in one line",
+    "a lambda has no docstring to state the law in: write a def",
+)
 
 
 class RuleError(TermError):
-    """A rule that cannot be a law: unbound or unused variable, equal sides, ill-typed sides. Says which and where."""
+    """A rule that cannot be a law: an unbound or unused variable, equal or ill-typed sides. The message says where."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A law `left = right` for all values of its variables for which every guard holds.
+    """A law `left = right`, for all values of its variables for which every guard holds.
 
-    variables: name -> dims that the law claims it for, as the signature wrote them. exact: "bitwise", "reassociates",
-    or an assumption of ASSUMPTIONS. both: also used from right to left.
+    variables: name and annotation of each, as in the signature; an annotation names dims or a kind. exact: "bitwise",
+    "reassociates", or an assumption of ASSUMPTIONS. both: the law is also used from right to left. trusted: the author
+    vouches for it, so it is used without a proof.
     """
 
     name: str
@@ -77,27 +84,27 @@ class Rule:
 
     @property
     def assumption(self) -> str | None:
-        """The named assumption under which the law holds, if it is more than reassociation."""
+        """The named assumption under which the law holds; None for "bitwise" and "reassociates"."""
         return None if self.exact in EXACTNESS else self.exact
 
     @property
     def defined_alike(self) -> bool:
-        """Whether both sides are numbers at the same places; else the right side may be one where the left is none."""
+        """Whether both sides are NaN at the same places; else the right side may be a number where the left is NaN."""
         return defined_alike(self.exact)
 
     @property
     def restriction(self) -> Restriction:
-        """What that assumption keeps out of the variables' values."""
+        """The values that the assumption excludes."""
         return ASSUMPTIONS.get(self.exact, Restriction())
 
 
 def defined_alike(exact: str) -> bool:
-    """Whether the sides of a law of this exactness are numbers at the same places."""
+    """Whether the sides of a law of this exactness are NaN at the same places."""
     return exact != "reassociates" and not ASSUMPTIONS.get(exact, Restriction()).defines_more
 
 
-def variables_of(x) -> set[str]:
-    """Names of all variables in a pattern: terms, dims (as "dim j") and attributes alike."""
+def variables_of(x: object) -> set[str]:
+    """The names of all variables in a pattern or an attribute. A dim variable j has the name "dim j"."""
     if isinstance(x, Term):
         names = {node.attrs[0] for node in subterms(x) if node.op == "var"}
         return names.union(*(variables_of(a) for node in subterms(x) for a in node.attrs), set())
@@ -106,38 +113,44 @@ def variables_of(x) -> set[str]:
     return {x.name} if isinstance(x, AttributeVariable) else set()
 
 
-def unknown_exactness(exact) -> Iterator[str]:
-    """What is wrong with `exact`, if anything: an assumption that nothing knows would be met by nobody."""
+def unknown_exactness(exact: object) -> Iterator[str]:
+    """What is wrong with `exact`, if anything."""
     known = (*EXACTNESS, *ASSUMPTIONS)
     if exact not in known:
         yield f"exact is one of {', '.join(map(repr, known))}, not {exact!r}"
 
 
 def refuse_bad(r: Rule) -> None:
-    """Raises RuleError for a record that cannot be a law; `rule` and every reader of records call it."""
-
-    def refuse(why: str):
+    """Raises RuleError for a record that cannot be a law. Whoever makes or reads a record calls it."""
+    for why in (*unknown_exactness(r.exact), *_ill_formed(r), *_ill_bound(r), *_ill_sided(r)):
         raise RuleError(f"rule {r.name} ({r.source}): {why}")
 
+
+def _ill_formed(r: Rule) -> Iterator[str]:
+    if r.left is r.right:
+        yield "both sides are the same term"
+    if not r.law:
+        yield MISSING_LAW[r.name == LAMBDA]
+
+
+def _ill_bound(r: Rule) -> Iterator[str]:
+    """Variables that are unused, or that the side that is matched does not bind."""
     left, right = variables_of(r.left), variables_of(r.right)
     declared = {v for v, _ in r.variables}
-    for why in unknown_exactness(r.exact):
-        refuse(why)
-    if r.left is r.right:
-        refuse("both sides are the same term")
-    if not r.law:
-        refuse(UNSAID[r.name == LAMBDA])
     for unused in sorted(declared - left - right):
-        refuse(f"variable {unused!r} is declared and never used")
+        yield f"variable {unused!r} is declared and never used"
     for unbound in sorted(right - left):
-        refuse(f"variable {unbound!r} of the right side is not bound by the left side")
+        yield f"variable {unbound!r} of the right side is not bound by the left side"
     for unbound in sorted(left - right) if r.both else ():
-        refuse(f"variable {unbound!r} of the left side is not bound by the right side (both=True)")
+        yield f"variable {unbound!r} of the left side is not bound by the right side (both=True)"
     for guard in r.guards:
         for unbound in sorted(set().union(*(variables_of(o) for o in guard.operands)) - left):
-            refuse(f"guard «{guard}» mentions {unbound!r}, which the left side does not bind")
-    if "any" not in (r.left.dtype, r.right.dtype) and not {r.left.dtype, r.right.dtype} & {"float"}:
-        if r.left.dtype != r.right.dtype:
-            refuse(f"the left side is {r.left.dtype}, the right side {r.right.dtype}")
+            yield f"guard «{guard}» mentions {unbound!r}, which the left side does not bind"
+
+
+def _ill_sided(r: Rule) -> Iterator[str]:
+    kinds = {r.left.dtype, r.right.dtype}
+    if len(kinds) == 2 and not kinds & {"any", "float"}:  # these two adapt to the other side
+        yield f"the left side is {r.left.dtype}, the right side {r.right.dtype}"
     if r.left.op == "var":
-        refuse("the left side is a bare variable: it would match everything")
+        yield "the left side is a bare variable: it would match everything"

@@ -1,13 +1,14 @@
-"""Terms and rules as plain JSON data and back: for the disk cache and for the text that a compiled graph carries.
+"""Terms and rules as plain JSON data and back.
 
-Data only: reading builds every node through the checked constructors and refuses what they refuse, so a damaged or
-hostile text gives a TermError, never code. Shared subterms stay shared.
+Reading never runs code: it builds every node with the checked constructors, so damaged or hostile data raise TermError.
+Shared subterms stay shared. Example: `from_json(to_json(x))` is x.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 from ..terms.ops import MONOIDS, OPS, make
 from ..terms.term import AttributeVariable, Dim, Tensor, Term, TermError
@@ -15,8 +16,8 @@ from ..terms.traversal import subterms
 from .guard import Guard
 from .rule import Rule, refuse_bad
 
-MOST_NODES, DEEPEST = 20_000, 400  # of a term that is read: functions of terms recurse, and must come to an end
-FIELDS = {"name": str, "law": str, "both": bool, "exact": str, "source": str, "trusted": bool}  # of a rule, as they are
+MAX_NODES, MAX_DEPTH = 20_000, 400  # of a term that is read, because functions of terms recurse
+PLAIN_FIELDS = {"name": str, "law": str, "both": bool, "exact": str, "source": str, "trusted": bool}  # of a rule
 
 
 def to_json(root: Term) -> dict:
@@ -29,19 +30,19 @@ def to_json(root: Term) -> dict:
     return {"nodes": nodes}
 
 
-def from_json(data) -> Term:
+def from_json(data: Any) -> Term:
     """The term that `to_json` wrote. Raises TermError for anything else."""
     try:
         terms: list[Term] = []
         depths: list[int] = []
-        if len(data["nodes"]) > MOST_NODES:
-            raise TermError(f"a term of {len(data['nodes'])} nodes: over {MOST_NODES}")
+        if len(data["nodes"]) > MAX_NODES:
+            raise TermError(f"a term of {len(data['nodes'])} nodes: over {MAX_NODES}")
         for op, places, attrs in data["nodes"]:
             if not all(type(p) is int and 0 <= p < len(terms) for p in places):
                 raise TermError(f"{op}: an argument that is not written before it")
             depths.append(1 + max((depths[p] for p in places), default=0))
-            if depths[-1] > DEEPEST:
-                raise TermError(f"a term deeper than {DEEPEST} operations")
+            if depths[-1] > MAX_DEPTH:
+                raise TermError(f"a term deeper than {MAX_DEPTH} operations")
             terms.append(_node(op, tuple(terms[p] for p in places), tuple(_read(a) for a in attrs)))
         return terms[-1]
     except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
@@ -49,7 +50,7 @@ def from_json(data) -> Term:
 
 
 def rule_to_json(rule: Rule) -> dict:
-    """The whole record, so that another process applies the same law."""
+    """The whole record as data, so that another process can apply the same law."""
     return {
         "name": rule.name,
         "law": rule.law,
@@ -64,11 +65,11 @@ def rule_to_json(rule: Rule) -> dict:
     }
 
 
-def rule_from_json(data) -> Rule:
-    """The rule that `rule_to_json` wrote, refused by the same checks as at its definition."""
+def rule_from_json(data: Any) -> Rule:
+    """The rule that `rule_to_json` wrote. Raises TermError for anything else, and for a record that cannot be a law."""
     try:
         guards = tuple(Guard(kind, tuple(_read(o) for o in operands)) for kind, operands in data["guards"])
-        fields = {k: _typed(data[k], kind) for k, kind in FIELDS.items()}
+        fields = {k: _typed(data[k], kind) for k, kind in PLAIN_FIELDS.items()}
         variables = tuple((str(v), str(kind)) for v, kind in data["variables"])
         left, right = from_json(data["left"]), from_json(data["right"])
         record = Rule(left=left, right=right, variables=variables, guards=guards, **fields)
@@ -85,30 +86,34 @@ def _typed(value, kind: type):
 
 
 def statement(rule: Rule) -> str:
-    """A name for what a rule claims: equal for equal laws, whatever their text, line or author."""
+    """A digest of what a rule claims. The text of the law, the line and the author do not count."""
     data = rule_to_json(rule)
     return digest([data[part] for part in ("name", "left", "right", "guards", "both")])
 
 
-def digest(data) -> str:
-    """A name for JSON data by its content."""
+def digest(data: object) -> str:
+    """The SHA-256 of JSON data, as hexadecimal digits."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def dim_to_json(dim: Dim) -> dict:
+    """The dim as data."""
     return _write(dim)
 
 
-def dim_from_json(data) -> Dim:
+def dim_from_json(data: object) -> Dim:
+    """The dim that `dim_to_json` wrote. Raises TermError for anything else."""
     return _expected(data, Dim)
 
 
 def tensor_to_json(tensor: Tensor) -> dict:
+    """The tensor as data."""
     return _write(tensor)
 
 
-def tensor_from_json(data) -> Tensor:
+def tensor_from_json(data: object) -> Tensor:
+    """The tensor that `tensor_to_json` wrote. Raises TermError for anything else."""
     return _expected(data, Tensor)
 
 
@@ -154,7 +159,7 @@ def _read(data):
 
 
 def _node(op: str, args, attrs) -> Term:
-    """`make`, after the checks that the constructors of egraph/terms/ops.py do before it."""
+    """`make` with the checks that the constructors of terms/ops.py add to it."""
     row = OPS.get(op)
     if row is None:
         raise TermError(f"unknown operation {op!r}")

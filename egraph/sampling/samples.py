@@ -17,7 +17,7 @@ import numpy as np
 from ..rewrite.guard import GUARDS, Guard
 from ..rewrite.match import holds, instantiate, match
 from ..rewrite.pattern_expansion import Reading, readings
-from ..rewrite.pattern_rule import MOST_READINGS, PatternRule
+from ..rewrite.pattern_rule import MAX_READINGS, PatternRule
 from ..rewrite.rule import Rule, variables_of
 from ..terms.ops import MONOIDS, const, iota, le, load, scaled
 from ..terms.term import FLOATS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError
@@ -101,8 +101,8 @@ def _drawn_application(rule: PatternRule, choose: Callable, array: Callable) -> 
 @lru_cache(64)
 def _readings(rule: PatternRule) -> list[Reading]:
     """The readings that are sampled; of very many, every so-manieth of the first thousands."""
-    found = list(readings(rule.left, rule.guards, 64 * MOST_READINGS))
-    return found[:: max(1, len(found) // MOST_READINGS)]
+    found = list(readings(rule.left, rule.guards, 64 * MAX_READINGS))
+    return found[:: max(1, len(found) // MAX_READINGS)]
 
 
 def _instantiated(pattern: Term, binding) -> Term | TermError:

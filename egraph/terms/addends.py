@@ -1,6 +1,7 @@
-"""What a sum adds up or chooses from, and which of it may be a mask by a number far below the rest.
+"""Finds the addends of a term, and decides whether rounding a sum to half precision can lose one of them.
 
-Rounding a sum to half precision absorbs what stands beside such a number: float16(s - 65504) is -65504 for small s.
+A large addend absorbs a small one: float16(s - 65504) is -65504 for every small s. Masks use such large numbers.
+Example: the addends of `where(p, x + y, z * 2.0)` are x, y and z.
 """
 
 from __future__ import annotations
@@ -11,23 +12,24 @@ from math import isfinite
 from .term import Term
 from .traversal import subterms
 
-ABSORBED = 2048  # float16 has no odd integers beyond it: beside such a number rounding moves a score by one and more
-THROUGH = ("neg", "cast", "where", "maximum", "minimum")
+# float16 has no odd integers beyond this number: an addend of 1 beside it is lost.
+MIN_ABSORBING_MAGNITUDE = 2048
+PASSES_VALUE_ON = ("neg", "cast", "where", "maximum", "minimum")  # the result is one of the operands, or its negative
 
 
 def addends(root: Term) -> Iterator[Term]:
-    """What is added up or chosen from, each once, through casts and multiples by a literal."""
-    for x in _reached(root, lambda x: x.op in ("add", "sub", *THROUGH) or _is_multiple(x)):
-        if x.op not in ("add", "sub", *THROUGH) and not _is_multiple(x):
-            yield x
+    """The terms that the root adds up or chooses from, each once. Casts and literal factors are looked through."""
+    return (x for x in _reached(root, _has_addends) if not _has_addends(x))
 
 
-def _is_multiple(x: Term) -> bool:
-    return x.op == "mul" and any(a.op == "const" for a in x.args)
+def _has_addends(x: Term) -> bool:
+    """Whether the addends of x are those of its operands."""
+    is_multiple = x.op == "mul" and any(a.op == "const" for a in x.args)
+    return is_multiple or x.op in ("add", "sub", *PASSES_VALUE_ON)
 
 
 def _reached(root: Term, goes_on: Callable[[Term], bool]) -> list[Term]:
-    """The root and what is reached from it through terms that go on, each once; of a choice both values."""
+    """The root and the operands of every reached term that goes on, each once. A `where` is left by its two values."""
     found, seen = [root], {root}
     for x in found:
         fresh = [a for a in x.args[x.op == "where" :] if a not in seen] if goes_on(x) else []
@@ -37,15 +39,18 @@ def _reached(root: Term, goes_on: Callable[[Term], bool]) -> list[Term]:
 
 
 def may_mask(x: Term) -> bool:
-    """A tensor that is read where it stands may hold least numbers; a table that is looked up is taken not to."""
+    """Whether x is an element of a tensor that may hold masking numbers such as -65504.
+
+    A table, whose index is itself loaded, is taken to hold none.
+    """
     return x.op == "load" and not any(n.op == "load" for index in x.args for n in subterms(index))
 
 
 def absorbs(x: Term, dtype: str) -> bool:
-    """Whether rounding x to the dtype may absorb an addend: of float16, beside a mask by a number or by a tensor."""
-    sums = [y for y in _reached(x, lambda y: y.op in THROUGH) if y.op in ("add", "sub")]
+    """Whether rounding x to the dtype may absorb an addend: x is a sum with a large literal or with a mask tensor."""
+    sums = [y for y in _reached(x, lambda y: y.op in PASSES_VALUE_ON) if y.op in ("add", "sub")]
     return dtype == "float16" and any(may_mask(part) or _is_large(part) for y in sums for part in addends(y))
 
 
 def _is_large(x: Term) -> bool:
-    return x.op == "const" and isfinite(x.attrs[0]) and abs(x.attrs[0]) >= ABSORBED
+    return x.op == "const" and isfinite(x.attrs[0]) and abs(x.attrs[0]) >= MIN_ABSORBING_MAGNITUDE

@@ -1,19 +1,26 @@
-"""Integer index terms in affine normal form, with intervals: Σ coefficient · atom + constant, atoms in a fixed order.
+"""Integer index terms in affine normal form, Σ coefficient · atom + constant, and the intervals of their values.
 
-Sums and multiples are decided here by linear arithmetic; what floordiv and mod do to them are laws of rules/layout.py.
+An atom is what linear arithmetic cannot look into: a coordinate, a size, a load, a quotient, a remainder. Atoms have a
+fixed order, so that equal forms give equal terms. Example: 2 · i + i - 1 is the form ({i: 3}, -1).
+The laws of floordiv and mod are in rules/layout.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .ops import INTEGER_RANGES, const, make
 from .term import Dim, Term
 from .traversal import subterms
 
 Affine = tuple[dict[Term, int], int]
-Ends = tuple[int | None, int | None]
-HELD = {"bool": (0, 1)} | {dtype: INTEGER_RANGES[dtype] for dtype in ("uint8", "int8", "int16")}
+Ends = tuple[int | None, int | None]  # the least and the largest value; None where there is no bound
+Known = Mapping[Term, Ends] | None  # bounds of atoms that the caller knows
+UNBOUNDED: Ends = (None, None)
+# The values of narrow dtypes, for casts from them.
+NARROW_RANGES: dict[str, Ends] = {"bool": (0, 1)} | {
+    dtype: INTEGER_RANGES[dtype] for dtype in ("uint8", "int8", "int16")
+}
 
 
 def affine(x: Term) -> Affine:
@@ -74,8 +81,8 @@ def to_term(form: Affine) -> Term:
     return result + const(constant) if constant > 0 else result - const(-constant) if constant < 0 else result
 
 
-def bounds(x: Term, known: Mapping[Term, Ends] | None = None) -> Ends:
-    """Least and largest value of an integer term from its dims' sizes (None: unbounded); `known` bounds some atoms."""
+def bounds(x: Term, known: Known = None) -> Ends:
+    """The least and the largest value of an integer term, from the sizes of its dims and from `known` atoms."""
     coefficients, constant = affine(x)
     rest, largest = _beside_sizes(coefficients)
     low: int | None = constant if rest == coefficients else None
@@ -89,7 +96,10 @@ def bounds(x: Term, known: Mapping[Term, Ends] | None = None) -> Ends:
 
 
 def _beside_sizes(coefficients: dict[Term, int]) -> tuple[dict[Term, int], int]:
-    """Without coordinates that meet their own symbolic size, c · (i - size) ≤ -c; and the sum of these bounds."""
+    """Removes coordinates that meet their own symbolic size, by c · (i - size) ≤ -c; also the sum of these bounds.
+
+    For example i - s0, with i along a dim of size s0, leaves nothing and is at most -1.
+    """
     rest, largest = dict(coefficients), 0
     for atom, c in coefficients.items():
         if atom.op == "iota" and isinstance(atom.attrs[0].size, str) and c > 0:
@@ -102,12 +112,12 @@ def _beside_sizes(coefficients: dict[Term, int]) -> tuple[dict[Term, int], int]:
 
 
 def length(dim: Dim) -> Term:
-    """How many places a dim has: a number, or its size by name."""
+    """The length of a dim as a term: a literal, or a symbolic size."""
     return const(dim.size) if isinstance(dim.size, int) else make("size", (), (dim.size,))
 
 
 def linear_size(text: str) -> Affine:
-    """A symbolic size, affine where it is a sum of symbols and their multiples ("2*s0 + s1 + 1"), else one atom."""
+    """The form of a symbolic size: affine for a sum of multiples of symbols ("2*s0 + s1 + 1"), else one atom."""
     form: Affine = ({}, 0)
     for part in text.split(" + "):
         times, _, name = part.rpartition("*")
@@ -120,52 +130,74 @@ def linear_size(text: str) -> Affine:
     return form
 
 
-def _atom_bounds(atom: Term, known):
-    if atom.op == "iota":
-        size = atom.attrs[0].size
-        return 0, (size - 1 if isinstance(size, int) else None)
-    if atom.op == "size":
-        return 0, None
-    if atom.op in ("floordiv", "mod") and atom.args[1].op == "const" and atom.args[1].attrs[0]:
-        return _division_bounds(atom.op, bounds(atom.args[0], known), atom.args[1].attrs[0])
-    if atom.op == "abs":
-        ends = bounds(atom.args[0], known)
-        return 0, (None if None in ends else max(map(abs, ends)))
-    if atom.op == "cast":
-        return HELD.get(atom.args[0].dtype, (None, None))
-    if atom.op == "mul":
-        return _product_bounds(*(bounds(x, known) for x in atom.args))
-    if atom.op == "where":
-        lows, highs = zip(*(bounds(x, known) for x in atom.args[1:]), strict=True)
-        return None if None in lows else min(lows), None if None in highs else max(highs)
-    if atom.op in ("maximum", "minimum"):
-        return _extreme_bounds(atom.op == "maximum", [bounds(x, known) for x in atom.args])
-    return None, None
+def _atom_bounds(atom: Term, known: Known) -> Ends:
+    rule = _BOUNDS_OF_ATOMS.get(atom.op)
+    return UNBOUNDED if rule is None else rule(atom, known)
 
 
-def _product_bounds(one: Ends, other: Ends) -> Ends:
+def _coordinate_bounds(atom: Term, _: Known) -> Ends:
+    size = atom.attrs[0].size
+    return 0, (size - 1 if isinstance(size, int) else None)
+
+
+def _abs_bounds(atom: Term, known: Known) -> Ends:
+    ends = bounds(atom.args[0], known)
+    return 0, (None if None in ends else max(map(abs, ends)))
+
+
+def _cast_bounds(atom: Term, _: Known) -> Ends:
+    return NARROW_RANGES.get(atom.args[0].dtype, UNBOUNDED)
+
+
+def _product_bounds(atom: Term, known: Known) -> Ends:
+    one, other = (bounds(x, known) for x in atom.args)
     if None in (*one, *other):
-        return None, None
+        return UNBOUNDED
     found = [a * b for a in one for b in other]
     return min(found), max(found)
 
 
-def _division_bounds(op: str, ends: Ends, divisor: int) -> Ends:
-    """Of a quotient, which falls as a negative divisor's dividend rises, or of a rest, which has its divisor's sign."""
-    if op == "mod":
-        return (0, divisor - 1) if divisor > 0 else (divisor + 1, 0)
-    low, high = (None if end is None else end // divisor for end in ends)
-    return (low, high) if divisor > 0 else (high, low)
+def _division_bounds(atom: Term, known: Known) -> Ends:
+    """Bounds of a quotient or a remainder by a literal. A remainder has the sign of its divisor."""
+    dividend, divisor = atom.args
+    if divisor.op != "const" or not divisor.attrs[0]:
+        return UNBOUNDED
+    g = divisor.attrs[0]
+    if atom.op == "mod":
+        return (0, g - 1) if g > 0 else (g + 1, 0)
+    low, high = (None if end is None else end // g for end in bounds(dividend, known))
+    return (low, high) if g > 0 else (high, low)
 
 
-def _extreme_bounds(largest: bool, ends: list[Ends]) -> Ends:
-    """Of the largest of some values, or the least: one end from any that is known, the other only from all."""
-    pick = max if largest else min
-    lows, highs = ([e[n] for e in ends] for n in range(2))
-    near, far = (lows, highs) if largest else (highs, lows)
+def _choice_bounds(atom: Term, known: Known) -> Ends:
+    lows, highs = zip(*(bounds(x, known) for x in atom.args[1:]), strict=True)
+    return None if None in lows else min(lows), None if None in highs else max(highs)
+
+
+def _extremum_bounds(atom: Term, known: Known) -> Ends:
+    """Bounds of a maximum or a minimum. One known operand bounds it on one side; the other side needs all operands."""
+    is_maximum = atom.op == "maximum"
+    pick = max if is_maximum else min
+    lows, highs = zip(*(bounds(x, known) for x in atom.args), strict=True)
+    near, far = (lows, highs) if is_maximum else (highs, lows)
     one = pick((x for x in near if x is not None), default=None)
     other = None if None in far else pick(far)
-    return (one, other) if largest else (other, one)
+    return (one, other) if is_maximum else (other, one)
+
+
+# Operation of an atom: the rule for its bounds. An atom without a row is unbounded.
+_BOUNDS_OF_ATOMS: dict[str, Callable[[Term, Known], Ends]] = {
+    "iota": _coordinate_bounds,
+    "size": lambda atom, known: (0, None),
+    "abs": _abs_bounds,
+    "cast": _cast_bounds,
+    "mul": _product_bounds,
+    "floordiv": _division_bounds,
+    "mod": _division_bounds,
+    "where": _choice_bounds,
+    "maximum": _extremum_bounds,
+    "minimum": _extremum_bounds,
+}
 
 
 def split_multiple(x: Term, divisor: int) -> tuple[Term, Term]:
@@ -177,26 +209,40 @@ def split_multiple(x: Term, divisor: int) -> tuple[Term, Term]:
 
 
 def compare(op: str, left: Term, right: Term) -> Term:
-    """le, lt or eq of two integer terms in normal form: le only (a < b is a + 1 ≤ b), nothing on both sides twice, the
-    constant on the side that reads nothing.
+    """left ≤ right, left < right or left = right ("le", "lt", "eq") of integer terms, in normal form.
+
+    A literal if the bounds decide it. Else a < b becomes a + 1 ≤ b, and no atom is on both sides.
     """
     form = combine(affine(left), affine(right), -1)
     if op == "lt":
         op, form = "le", (form[0], form[1] + 1)
+    truth = _decided(op, form)
+    return _balanced(op, form) if truth is None else const(truth)
+
+
+def _decided(op: str, form: Affine) -> bool | None:
+    """The truth of form ≤ 0 or form = 0, if the bounds decide it."""
     low, high = bounds(to_term(form))
-    if op == "le" and high is not None and high <= 0:
-        return const(True)
-    if op == "le" and low is not None and low > 0:
-        return const(False)
-    positive = {a: c for a, c in form[0].items() if c > 0}
-    negative = {a: -c for a, c in form[0].items() if c < 0}
-    if op == "eq" and (low, high) == (0, 0):
-        return const(True)
-    k = form[1]
+    if op == "eq":
+        return True if (low, high) == (0, 0) else None
+    if high is not None and high <= 0:
+        return True
+    return False if low is not None and low > 0 else None
+
+
+def _balanced(op: str, form: Affine) -> Term:
+    """form ≤ 0 or form = 0 as a comparison in which no side has a negative coefficient."""
+    coefficients, constant = form
+    positive = {a: c for a, c in coefficients.items() if c > 0}
+    negative = {a: -c for a, c in coefficients.items() if c < 0}
     if op == "eq" and repr(to_term((positive, 0))) > repr(to_term((negative, 0))):
-        positive, negative, k = negative, positive, -k
-    reads = lambda side: any(n.op == "load" for a in side for n in subterms(a))
-    one, other = map(reads, (positive, negative)) if k else (False, False)
-    if one != other and (k > 0) == one:  # a sum with data may overflow
-        return make(op, (to_term((positive, 0 if one else k)), to_term((negative, -k if one else 0))))
-    return make(op, (to_term((positive, max(k, 0))), to_term((negative, max(-k, 0)))))
+        positive, negative, constant = negative, positive, -constant
+    on_the_left = constant > 0
+    if constant and _loads(positive) != _loads(negative):  # a sum with loaded data may overflow
+        on_the_left = _loads(negative)
+    left, right = (constant, 0) if on_the_left else (0, -constant)
+    return make(op, (to_term((positive, left)), to_term((negative, right))))
+
+
+def _loads(atoms: Mapping[Term, int]) -> bool:
+    return any(n.op == "load" for a in atoms for n in subterms(a))

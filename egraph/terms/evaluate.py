@@ -1,6 +1,7 @@
-"""Evaluates a term in float64 by the meanings of ops.py: the reference that rules, plans and kernels are held to.
+"""Evaluates a term in float64 by the meanings of ops.py. Rules, plans and kernels are compared with its results.
 
-Arrays carry one axis per dim of the term, in one global order, size 1 where a value does not depend on the dim.
+While a term is evaluated, every array has one axis for each dim of `all_dims`, in that order. An axis has the length 1
+where the value does not depend on the dim. Example: `evaluate(x + 1.0, {"x": np.zeros(3)})` for a load of x.
 """
 
 from __future__ import annotations
@@ -13,29 +14,33 @@ from .ops import MONOIDS, OPS, infinite_beyond, rounded
 from .term import FLOATS, PAIR, Dim, Term, TermError
 from .traversal import all_dims, subterms
 
+Sizes = Mapping[str, int] | None  # values of symbolic sizes
+
 
 def evaluate(
     root: Term,
     tensors: Mapping[str, np.ndarray],
     dims: Sequence[Dim] | None = None,
-    sizes=None,
+    sizes: Sizes = None,
     rounding: str | None = None,
 ) -> np.ndarray:
-    """The term's values as an array whose axes are `dims` (default: its free dims by name), in float64.
+    """The values of the term in float64, as an array whose axes are `dims` (default: its free dims in order of name).
 
-    tensors: arrays for loads and for free variables (full rank, one axis per dim of `all_dims`, for variables);
-    sizes: values of symbolic sizes. Raises TermError for an unbound name or size.
+    tensors: arrays for loads and for variables, by name. The array of a variable has one axis for each dim of
+    `all_dims`. sizes: values of symbolic sizes. Raises TermError for a name or a size without a value.
 
-    rounding: a floating dtype that stands for float32: every result of it is rounded to it, and every result of
-    another floating dtype to its own. Without it nothing is rounded, and a cast only overflows.
+    rounding: a floating dtype to compute in instead of float32. Results of float32 terms are rounded to it, results of
+    other floating dtypes to their own. Without it nothing is rounded, and a cast only overflows.
     """
     order, sizes = all_dims(root), sizes or {}
     wanted = sorted(root.dims) if dims is None else list(dims)
     return _arrange(evaluate_all(root, tensors, sizes, rounding)[root], wanted, order, _lengths(order, sizes))
 
 
-def evaluate_all(root: Term, tensors: Mapping[str, np.ndarray], sizes=None, rounding=None) -> dict[Term, object]:
-    """The values of every subterm. Their axes are `all_dims(root)`, of size 1 where they do not depend on a dim."""
+def evaluate_all(
+    root: Term, tensors: Mapping[str, np.ndarray], sizes: Sizes = None, rounding: str | None = None
+) -> dict[Term, object]:
+    """The values of every subterm, with the axes `all_dims(root)`; a state is a tuple of two arrays."""
     order, sizes = all_dims(root), sizes or {}
     length = _lengths(order, sizes)
     done: dict[Term, object] = {}
@@ -112,7 +117,7 @@ def _gather(array, index):
 
 
 def _spread(value, axis, size, rank):
-    """Makes the folded axis full length: a fold over a dim that the body ignores still repeats the body."""
+    """Gives the folded axis its full length. A fold repeats a body that does not depend on the dim."""
     if isinstance(value, tuple):
         return tuple(_spread(v, axis, size, rank) for v in value)
     shape = list(np.broadcast_shapes(value.shape, (1,) * rank))
@@ -123,6 +128,6 @@ def _spread(value, axis, size, rank):
 def _cast(value, dtype):
     if dtype == "bool":
         return value.astype(bool)
-    if str(dtype).startswith(("int", "uint")):  # of as many bits as the dtype has, computed with as int64
+    if str(dtype).startswith(("int", "uint")):  # wraps as the dtype does; computed as int64
         return np.trunc(value).astype(np.int64).astype(dtype).astype(np.int64)
     return infinite_beyond(value, dtype)

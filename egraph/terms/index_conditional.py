@@ -1,8 +1,9 @@
-"""Simplifies index terms under the conditions that choose them: where(j ≤ i, x, y) asks of x only what j ≤ i leaves.
+"""Simplifies index terms under the conditions that choose them: where(j ≤ i, x, y) needs x only where j ≤ i.
 
-Of two dims whose difference a condition bounds, one is the other and a third: i = j + least + g, where 0 <= g < size is
-a dim like any other; quotients and rests are simplified in these, and g is i - j - least again. Where the condition is
-false, a place is any of its axis: executors read there too. Only what then has fewer quotients and rests is changed.
+If a condition bounds i - j from below by `least`, i is written as j + least + g with a new dim g, and quotients and
+remainders are simplified in j and g. Then g becomes i - j - least again. A branch changes only if it has fewer
+quotients and remainders afterwards. An executor also loads where the condition is false, so each changed index is
+limited to its axis.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from .ops import const, iota, make, maximum, minimum
 from .term import Dim, Term
 from .traversal import rebuild, substitute, subterms
 
-Ends = dict[tuple[Dim, Dim], tuple[int, int]]  # of (i, j): the least and the largest i - j
+Differences = dict[tuple[Dim, Dim], tuple[int, int]]  # (i, j): the least and the largest i - j
 
 
 def simplify_under_conditions(root: Term) -> Term:
-    """The same term, its branches simplified under their conditions."""
+    """The same term, with each branch of a `where` simplified under its condition."""
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         if node.op == "where":
@@ -31,7 +32,7 @@ def simplify_under_conditions(root: Term) -> Term:
 
 
 def _under(condition: Term, branch: Term) -> Term:
-    """The branch where the condition holds."""
+    """The branch, simplified for the places where the condition holds."""
     if not _divisions(branch):
         return branch
     bound = {n.attrs[1] for n in subterms(branch) if n.op == "reduce"}
@@ -42,15 +43,17 @@ def _under(condition: Term, branch: Term) -> Term:
         difference = iota(i) - iota(j) - const(least)
         one = {iota(i): iota(j) + iota(gap) + const(least)}, {iota(gap): difference}
         other = {iota(j): iota(i) - iota(gap) - const(least)}, {iota(gap): difference}
-        turned = [simplify_index(substitute(simplify_index(substitute(branch, to)), back)) for to, back in (one, other)]
-        found = [_inside(x, branch) for x in turned]
-        branch = min([branch, *(x for x in found if x is not None)], key=_divisions)
+        forms = [simplify_index(substitute(simplify_index(substitute(branch, to)), back)) for to, back in (one, other)]
+        limited = [_limited_to_axes(form, branch) for form in forms]
+        branch = min([branch, *(form for form in limited if form is not None)], key=_divisions)
     return branch
 
 
-def _inside(branch: Term, before: Term) -> Term | None:
-    """The branch with the places that it reads, and did not read before, limited to their axes; None if these are not
-    known."""
+def _limited_to_axes(branch: Term, before: Term) -> Term | None:
+    """The branch with the indices of its new loads limited to their axes; None if the bounds of an index are unknown.
+
+    A load is new if the branch before the simplification does not have it.
+    """
     loads = {n for n in subterms(branch) if n.op == "load"} - set(subterms(before))
     places = {n: [_limited(x, size) for x, size in zip(n.args, n.attrs[0].shape, strict=True)] for n in loads}
     if any(x is None for found in places.values() for x in found):
@@ -59,7 +62,7 @@ def _inside(branch: Term, before: Term) -> Term | None:
 
 
 def _limited(place: Term, size: int | str) -> Term | None:
-    """0 <= place < size everywhere, not only under the condition."""
+    """The index, limited to 0 <= place < size everywhere, not only under the condition. None if it is unbounded."""
     low, high = bounds(place)
     if isinstance(size, str):
         return place if place.op == "iota" and place.attrs[0].size == size else None
@@ -73,9 +76,9 @@ def _divisions(term: Term) -> int:
     return sum(n.op in ("floordiv", "mod") for n in subterms(term))
 
 
-def _differences(condition: Term) -> Ends:
-    """What a condition says of differences of two dims of known size, beside what their sizes say."""
-    found: Ends = {}
+def _differences(condition: Term) -> Differences:
+    """Bounds of i - j, from condition and sizes, for each pair of dims of known size that the condition compares."""
+    found: Differences = {}
     for part in _conjuncts(condition):
         coefficients, constant = affine(part.args[1] - part.args[0])  # it is not negative
         dims = {c: atom.attrs[0] for atom, c in coefficients.items() if atom.op == "iota"}
@@ -95,7 +98,7 @@ def _opposite(ends: tuple[int, int] | None) -> tuple[int, int] | None:
 
 
 def _conjuncts(condition: Term) -> Iterator[Term]:
-    """The comparisons x ≤ y of integers that hold where the condition does."""
+    """The integer comparisons x ≤ y whose conjunction the condition implies."""
     if condition.op == "and":
         for part in condition.args:
             yield from _conjuncts(part)

@@ -1,8 +1,7 @@
-"""Simplifies integer index terms: affine normal form, and what floordiv and mod do to it when ranges are known.
+"""Simplifies integer index terms: affine normal form, and floordiv and mod of it where ranges are known.
 
-Laws used: (a·g + b)//g = a + b//g, x//g = 0 and x%g = x for 0 <= x < g, (x//g)·g + x%g = x, (x//a)//b = x//(a·b), and
-x//-g = (-x)//g. Called while views are pulled through, and by the normaliser on whole terms; it changes integer and
-bool subterms only.
+Only integer and bool subterms change. The laws are (a·g + b)//g = a + b//g, x//g = 0 and x%g = x for 0 <= x < g,
+(x//g)·g + x%g = x, (x//a)//b = x//(a·b), and x//-g = (-x)//g. Example: (8·i + j)//8 is i, for 0 <= j < 8.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def simplify_index(root: Term) -> Term:
 
 
 def simplify_node(node: Term, args: tuple[Term, ...]) -> Term:
-    """One node of simplified arguments, simplified; the step of `simplify_index`."""
+    """One node with simplified arguments, simplified: the step of `simplify_index`."""
     if node.op in ("lt", "le", "eq") and args[0].dtype == "int64" == args[1].dtype:
         return _without_abs(compare(node.op, *args))
     if node.op in ("and", "or", "not", "where"):
@@ -40,7 +39,7 @@ def simplify_node(node: Term, args: tuple[Term, ...]) -> Term:
 
 
 def _extremum(op: str, x: Term, y: Term) -> Term:
-    """The one that is known to be the smaller (larger), if one is."""
+    """The minimum or the maximum of two terms; one of them, if their bounds tell which."""
     low, high = bounds(to_term(combine(affine(x), affine(y), -1)))
     if high is not None and high <= 0:
         return x if op == "minimum" else y
@@ -50,7 +49,7 @@ def _extremum(op: str, x: Term, y: Term) -> Term:
 
 
 def _without_abs(p: Term) -> Term:
-    """|x| ≤ y as -y ≤ x ∧ x ≤ y: two limits instead of one opaque test."""
+    """|x| ≤ y as -y ≤ x ∧ x ≤ y: loop limits can be read from two affine comparisons, not from one of |x|."""
     if p.op == "le" and p.args[0].op == "abs":
         x, y = p.args[0].args[0], p.args[1]
         return make("and", (compare("le", to_term(affine(-y)), x), compare("le", x, y)))
@@ -58,11 +57,11 @@ def _without_abs(p: Term) -> Term:
 
 
 def floordiv(x: Term, g: Term) -> Term:
-    """x // g; of a negative literal (-x) // -g, so that limits and layouts meet positive ones only."""
+    """x // g in normal form. A negative literal g gives (-x) // -g, so that divisors are positive elsewhere."""
     if _is_negative(g):
         return floordiv(to_term(affine(-x)), const(-g.attrs[0]))
-    if known := _near(x, g):
-        return to_term(known[0])
+    if rounded := _nearest_multiple(x, g):
+        return to_term(rounded[0])
     whole, rest = _split(x, g)
     if _below(rest, g):
         return to_term(whole)
@@ -73,11 +72,11 @@ def floordiv(x: Term, g: Term) -> Term:
 
 
 def mod(x: Term, g: Term) -> Term:
-    """x % g; of a negative literal -((-x) % -g)."""
+    """x % g in normal form. A negative literal g gives -((-x) % -g)."""
     if _is_negative(g):
         return to_term(affine(-mod(to_term(affine(-x)), const(-g.attrs[0]))))
-    if known := _near(x, g):
-        return to_term(known[1])
+    if rounded := _nearest_multiple(x, g):
+        return to_term(rounded[1])
     _, rest = _split(x, g)
     if _below(rest, g):
         return to_term(rest)
@@ -97,7 +96,7 @@ def _is_negative(g: Term) -> bool:
 
 
 def _split(x: Term, g: Term) -> tuple[Affine, Affine]:
-    """x = whole · g + rest, with every visible multiple of g in whole."""
+    """whole and rest with x = whole · g + rest; whole has every atom that is visibly a multiple of g."""
     coefficients, constant = affine(x)
     whole: Affine = ({}, 0)
     rest: Affine = ({}, constant)
@@ -114,9 +113,11 @@ def _split(x: Term, g: Term) -> tuple[Affine, Affine]:
     return whole, rest
 
 
-def _near(x: Term, g: Term) -> tuple[Affine, Affine] | None:
-    """x = whole · g + rest with 0 <= rest < g, where coefficients near multiples of a literal g show it: 65 i + j is
-    66 i + (j - i)."""
+def _nearest_multiple(x: Term, g: Term) -> tuple[Affine, Affine] | None:
+    """whole and rest with x = whole · g + rest and 0 <= rest < g, from the multiples of g nearest to coefficients.
+
+    None if the bounds do not prove 0 <= rest < g. Example: for g = 66, 65 · i + j is i · 66 + (j - i).
+    """
     if not _is_positive(g):
         return None
     divisor, (coefficients, constant) = g.attrs[0], affine(x)
@@ -130,7 +131,7 @@ def _near(x: Term, g: Term) -> tuple[Affine, Affine] | None:
 
 
 def _quotient(atom: Term, g: Term) -> Term | None:
-    """atom / g where the atom is g or a product with g in it; g is symbolic."""
+    """atom / g for a symbolic g, if the atom is g or a product with the factor g; else None."""
     if atom is g:
         return const(1)
     if atom.op != "mul":
@@ -143,7 +144,7 @@ def _quotient(atom: Term, g: Term) -> Term | None:
 
 
 def _below(form: Affine, g: Term) -> bool:
-    """0 <= form < g is known."""
+    """Whether 0 <= form < g is known."""
     x = to_term(form)
     if _is_positive(g):
         low, high = bounds(x)
@@ -154,7 +155,7 @@ def _below(form: Affine, g: Term) -> bool:
 
 
 def _rejoin(form: Affine) -> Affine:
-    """c·g·(x // g) + c·(x % g) = c·x, wherever both parts are there."""
+    """Applies c·g·(x // g) + c·(x % g) = c·x wherever the form has both parts."""
     for atom, c in form[0].items():
         if atom.op != "mod":
             continue
@@ -167,7 +168,7 @@ def _rejoin(form: Affine) -> Affine:
 
 
 def _logic(op: str, args: tuple[Term, ...]) -> Term:
-    """Connectives and choices with a known condition."""
+    """and, or, not and where, simplified if an operand is a literal or two operands are equal."""
     literal = [a.attrs[0] if a.op == "const" else None for a in args]
     if op == "not":
         return negate(args[0])
@@ -183,12 +184,12 @@ def _logic(op: str, args: tuple[Term, ...]) -> Term:
 
 
 def _chosen(branch: Term, args: tuple[Term, ...]) -> Term:
-    """The branch if it has the dtype of the whole; a weak literal would lose it."""
+    """The branch if it has the dtype of the choice; else the choice, because a weak literal would lose the dtype."""
     return branch if branch.dtype == make("where", args).dtype else make("where", args)
 
 
 def negate(p: Term) -> Term:
-    """not p, pushed into literals, comparisons of integers, and double negations."""
+    """not p; a literal, an integer comparison or a double negation is simplified."""
     if p.op == "const":
         return const(not p.attrs[0])
     if p.op == "not":

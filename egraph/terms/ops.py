@@ -1,24 +1,29 @@
-"""The operations: one row each, with arity, dtype rule and meaning in float64 (the only specification).
+"""The operations: one row of OPS each, with its arity, its dtype rule and its meaning in float64.
 
-Cost, capture and emission are separate tables keyed by these names; a test checks that each is total. Meanings take
-numpy arrays that broadcast over the named dims; of a float cast only the overflow is modelled.
+The meanings are the only specification. They take numpy arrays that broadcast over named dims. A cast to a float dtype
+models overflow only. The cost model and code generation have tables of their own with the same keys; a test checks
+that these are complete. Example: `exp(x) * 2` builds the term mul(exp(x), const(2.0)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
 
 import numpy as np
+import numpy.typing as npt
 
 from .term import FLOATS, HOOKS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError
+
+Operand = Term | float  # an operand of a constructor: a term, or a Python number that becomes a literal
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operation. `arity` None means any number of arguments; `dtype` is a rule of _DTYPE_RULES."""
+    """One operation. `arity` None means any number of arguments. `dtype` names a case of `_dtype`, or is a dtype."""
 
     name: str
     arity: int | None
@@ -29,7 +34,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Monoid:
-    """What a reduce folds with. `fold(array, axis)` keeps the axis; the identity is the absent element."""
+    """The operation of a reduce. `fold(array, axis)` keeps the axis with length 1; `identity` is an absent element."""
 
     name: str
     identity: object
@@ -40,13 +45,13 @@ class Monoid:
 def _fold_rescaled(state, axis):
     scale, mantissa = np.broadcast_arrays(*state)
     top = np.max(scale, axis=axis, keepdims=True)
-    present = np.where(np.isneginf(scale), 0.0, mantissa * np.exp(scale - top))  # scale -inf: an absent element
+    present = np.where(np.isneginf(scale), 0.0, mantissa * np.exp(scale - top))  # the scale -∞ marks an absent element
     return top, np.sum(present, axis=axis, keepdims=True)
 
 
 def _mantissa(state):
     scale, mantissa = np.broadcast_arrays(*state)
-    return np.where(np.isneginf(scale), np.nan, mantissa)  # nothing was present: there is no mantissa (as 0/0)
+    return np.where(np.isneginf(scale), np.nan, mantissa)  # all elements were absent: no mantissa, as in 0/0
 
 
 MONOIDS = {
@@ -78,7 +83,7 @@ _ROWS = (
     Op("rsqrt", 1, "float", lambda x: 1.0 / np.sqrt(x)),
     Op("tanh", 1, "float", np.tanh),
     Op("sigmoid", 1, "float", lambda x: 1.0 / (1.0 + np.exp(-x))),
-    Op("erf", 1, "float", np.vectorize(__import__("math").erf, otypes=[float])),
+    Op("erf", 1, "float", np.vectorize(math.erf, otypes=[float])),
     Op("sin", 1, "float", np.sin),
     Op("cos", 1, "float", np.cos),
     Op("abs", 1, "same", np.abs),
@@ -110,26 +115,26 @@ OPS: dict[str, Op] = {row.name: row for row in _ROWS}
 
 
 INTEGER_RANGES = {"uint8": (0, 255)} | {f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32)}
-OVERFLOW = {  # the least magnitude that rounds to ∞: half a unit of the last place beyond the largest number
+OVERFLOW = {  # the smallest magnitude that rounds to ∞: the largest number plus half a unit in the last place
     "float16": (2 - 2.0**-11) * 2.0**15,
     "bfloat16": (2 - 2.0**-8) * 2.0**127,
     "float32": (2 - 2.0**-24) * 2.0**127,
 }
 
 
-def within_range(value, dtype: str):
-    """Whether a number, or each of an array, is finite in the dtype if it is finite; NaN is."""
+def within_range(value: npt.ArrayLike, dtype: str) -> np.ndarray:
+    """Where a cast to the dtype makes no finite number infinite. NaN and ±∞ count as within the range."""
     return ~(np.abs(value) >= OVERFLOW.get(dtype, inf)) | np.isinf(value)
 
 
-def infinite_beyond(value, dtype: str) -> np.ndarray:
-    """Numbers in float64 as a cast to the floating dtype leaves them: ±∞ beyond its range, and no other rounding."""
+def infinite_beyond(value: npt.ArrayLike, dtype: str) -> np.ndarray:
+    """The float64 numbers after a cast to the floating dtype, rounding left out: ±∞ beyond its range."""
     value = np.asarray(value, np.float64)
     return np.where(within_range(value, dtype), value, np.copysign(inf, value))
 
 
-def rounded(value, dtype: str) -> np.ndarray:
-    """Numbers in float64 as torch rounds them to a floating dtype: to nearest even, by way of float32 where it is half.
+def rounded(value: npt.ArrayLike, dtype: str) -> np.ndarray:
+    """The float64 numbers rounded to a floating dtype as torch rounds: to nearest even, for half dtypes by float32.
 
     For example 0.1 is 0.10009765625 in bfloat16, and 1e-9 is 0 in float16.
     """
@@ -147,16 +152,16 @@ def rounded(value, dtype: str) -> np.ndarray:
     return single.astype(np.float64)
 
 
-def _expect_literal(value) -> None:
-    """Raises TermError for what is no truth value, no integer of 64 bits and no float."""
+def _expect_literal(value: object) -> None:
+    """Raises TermError unless the value is a bool, a 64-bit integer or a float."""
     if not isinstance(value, (bool, int, float)):
         raise TermError(f"{value!r} is no literal: a literal is a bool, an int or a float")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise TermError(f"a literal of {value.bit_length()} bits is beyond int64")
 
 
-def _join(dtypes) -> str:
-    """The one concrete dtype among weak ones; two concrete ones are an error: casts are operations."""
+def _join(dtypes: Sequence[str]) -> str:
+    """The common dtype of operands: weak dtypes adapt to a concrete one. Raises TermError for two concrete dtypes."""
     concrete = {d for d in dtypes if d not in ("float", "any")}
     if len(concrete) > 1:
         raise TermError(f"operands of different dtypes {sorted(concrete)}: insert a cast")
@@ -224,7 +229,7 @@ def _expect(row: Op, dtype: str, allowed) -> None:
 
 
 def make(op: str, args: tuple[Term, ...] = (), attrs: tuple = ()) -> Term:
-    """The checked constructor behind all others. Raises TermError for what no program can mean."""
+    """The checked constructor that all others call. Raises TermError for a term that is not well-formed."""
     row = OPS.get(op)
     if row is None:
         raise TermError(f"unknown operation {op!r}")
@@ -238,22 +243,22 @@ def make(op: str, args: tuple[Term, ...] = (), attrs: tuple = ()) -> Term:
     return Term(op, args, attrs, dims=dims, dtype=_dtype(row, args, attrs))
 
 
-def term(value) -> Term:
-    """A Term as it is; a Python number as a constant. Raises TermError for anything else."""
+def term(value: object) -> Term:
+    """A Term unchanged; a Python number as a literal. Raises TermError for anything else."""
     if not isinstance(value, Term | Real):
         raise TermError(f"{value!r} is neither a term nor a real number")
     return value if isinstance(value, Term) else const(value)
 
 
-def terms(values) -> tuple[Term, ...]:
-    """Operands of one operation: as in PyTorch, a Python int beside a term that is no integer is a float."""
+def terms(values: Sequence[object]) -> tuple[Term, ...]:
+    """Operands of one operation as terms. As in PyTorch, a Python int beside a term of another dtype is a float."""
     kinds = {v.dtype for v in values if isinstance(v, Term)}
     integers = kinds <= {"int64", "bool"}
     return tuple(term(v if integers or type(v) is not int else float(v)) for v in values)
 
 
 def const(value: float | int | bool) -> Term:
-    """A literal. Floats are weak: they take the dtype of what they meet."""
+    """A literal. A float is weak: it takes the dtype of the other operand."""
     return make("const", (), (value,))
 
 
@@ -262,39 +267,42 @@ def iota(dim: Dim) -> Term:
     return make("iota", (), (dim,))
 
 
-def load(tensor: Tensor, *index) -> Term:
-    """An element of a materialised tensor; one integer term per axis. Views and gathers are index terms."""
+def load(tensor: Tensor, *index: Operand) -> Term:
+    """An element of a materialised tensor: one integer term for each axis. Views and gathers are index terms."""
     if len(index) != len(tensor.shape):
         raise TermError(f"{tensor.name} has {len(tensor.shape)} axes, got {len(index)} indices")
     return make("load", tuple(term(i) for i in index), (tensor,))
 
 
 def var(name: str, dtype: str = "any") -> Term:
-    """A pattern variable, or a free scalar family in a law."""
+    """A pattern variable. In a law it stands for any term of its dtype."""
     return make("var", (), (name, dtype))
 
 
-def cast(x: Term, dtype) -> Term:
+def cast(x: Term, dtype: str | AttributeVariable) -> Term:
+    """x converted to the dtype."""
     return make("cast", (x,), (dtype,))
 
 
-def reduce(monoid, dim: Dim | str, body) -> Term:
-    """Folds body over dim with the monoid (a name of MONOIDS, or an AttributeVariable in a pattern)."""
+def reduce(monoid: str | AttributeVariable, dim: Dim | str, body: Operand) -> Term:
+    """Folds the body over the dim with the monoid: a name of MONOIDS, or an AttributeVariable in a pattern."""
     if isinstance(monoid, str) and monoid not in MONOIDS:
         raise TermError(f"unknown monoid {monoid!r}")
     return make("reduce", (term(body),), (monoid, Dim(dim) if isinstance(dim, str) else dim))
 
 
-def sum_over(dim, body) -> Term:
+def sum_over(dim: Dim | str, body: Operand) -> Term:
+    """The sum of the body over the dim."""
     return reduce("sum", dim, body)
 
 
-def max_over(dim, body) -> Term:
+def max_over(dim: Dim | str, body: Operand) -> Term:
+    """The maximum of the body over the dim."""
     return reduce("max", dim, body)
 
 
-def rescaled_sum(dim, scale, weight) -> Term:
-    """The rescaled sum over dim of weight · e^scale, kept as a (largest scale, mantissa) pair."""
+def rescaled_sum(dim: Dim | str, scale: Operand, weight: Operand) -> Term:
+    """The sum over the dim of weight · e^scale, as a state: the pair (largest scale, mantissa)."""
     return reduce("rescaled", dim, scaled(scale, weight))
 
 

@@ -1,88 +1,141 @@
-"""Terms as readable mathematics: infix operators, Σ/max with the bound dim, shared subterms named once.
+"""Prints terms as mathematics: infix operators, and Σ or max with the dim that they bind.
 
-`show` gives one line, `show_let` names shared parts.
+Each subterm has a text and a binding strength, which decides about parentheses. `show` gives one line; `show_let` gives
+shared subterms names. Example: `show((x + y) * 2.0)` is "(x + y) · 2".
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 from .term import HOOKS, Term
 from .traversal import subterms
 
-_INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("·", 2), "div": ("/", 2), "floordiv": ("//", 2), "mod": ("%", 2)}
-_INFIX |= {"lt": ("<", 0), "le": ("≤", 0), "eq": ("=", 0), "and": ("∧", -1), "or": ("∨", -2), "pow": ("^", 3)}
-LONG = 2000  # characters of a line that still is written out
+Part = tuple[str, int]  # the text of a subterm, and how strongly it binds
+
+OR, AND, COMPARISON, SUM, PRODUCT, POWER, ATOM = -2, -1, 0, 1, 2, 3, 9  # binding strengths
+_INFIX = {
+    "or": ("∨", OR),
+    "and": ("∧", AND),
+    "lt": ("<", COMPARISON),
+    "le": ("≤", COMPARISON),
+    "eq": ("=", COMPARISON),
+    "add": ("+", SUM),
+    "sub": ("-", SUM),
+    "mul": ("·", PRODUCT),
+    "div": ("/", PRODUCT),
+    "floordiv": ("//", PRODUCT),
+    "mod": ("%", PRODUCT),
+    "pow": ("^", POWER),
+}
+MAX_LINE_CHARACTERS = 2000  # a longer term is printed with names for its shared subterms
 _FOLDS = {"sum": "Σ", "prod": "Π", "rescaled": "⊕"}
 
 
-def _number(value) -> str:
+def _number(value: float | int | bool) -> str:
     if isinstance(value, float):
         return {float("inf"): "∞", float("-inf"): "-∞"}.get(value, f"{value:.9g}")
     return str(value)
 
 
-def _text(node: Term, parts: list[tuple[str, int]]) -> tuple[str, int]:
+def _enclosed(part: Part, least: int) -> str:
+    """The text, in parentheses if it binds less strongly than its place needs."""
+    text, strength = part
+    return text if strength >= least else f"({text})"
+
+
+def _called(name: object, parts: Sequence[Part]) -> str:
+    return f"{name}({', '.join(text for text, _ in parts)})"
+
+
+def _constant(node: Term, _: Sequence[Part]) -> Part:
+    return _number(node.attrs[0]), ATOM if node.attrs[0] >= 0 else SUM
+
+
+def _load(node: Term, parts: Sequence[Part]) -> Part:
+    name = node.attrs[0].name
+    return f"{name}[{', '.join(text for text, _ in parts)}]" if parts else name, ATOM
+
+
+def _reduction(node: Term, parts: Sequence[Part]) -> Part:
+    monoid, dim = node.attrs
+    return f"{_FOLDS.get(monoid, monoid)}_{dim} {_enclosed(parts[0], PRODUCT)}", SUM
+
+
+def _negation(_: Term, parts: Sequence[Part]) -> Part:
+    return f"-{_enclosed(parts[0], POWER)}", PRODUCT
+
+
+def _name(node: Term, _: Sequence[Part]) -> Part:
+    return str(node.attrs[0]), ATOM
+
+
+def _attribute_called(node: Term, parts: Sequence[Part]) -> Part:
+    return _called(node.attrs[0], parts), ATOM
+
+
+def _given(node: Term, parts: Sequence[Part]) -> Part:
+    return f"given({', '.join([parts[0][0], *map(str, node.attrs)])})", ATOM
+
+
+def _bound_pattern(node: Term, parts: Sequence[Part]) -> Part:
+    return f"{node.op}({node.attrs[0]}: {parts[0][0]})", ATOM
+
+
+def _scaled(_: Term, parts: Sequence[Part]) -> Part:
+    return f"⟨{parts[0][0]}, {parts[1][0]}⟩", ATOM
+
+
+# Operation: how a node of it is written. An operation without a row is written as a call of its name.
+_WRITERS: dict[str, Callable[[Term, Sequence[Part]], Part]] = {
+    "const": _constant,
+    "load": _load,
+    "reduce": _reduction,
+    "neg": _negation,
+    "given": _given,
+    "scaled": _scaled,
+    **dict.fromkeys(("iota", "var", "size", "again"), _name),
+    **dict.fromkeys(("cast", "apply"), _attribute_called),
+    **dict.fromkeys(("exists", "recursive"), _bound_pattern),
+}
+
+
+def _text(node: Term, parts: Sequence[Part]) -> Part:
     """The node's text and its binding strength, from those of its arguments."""
-
-    def held(k: int, least: int) -> str:
-        text, strength = parts[k]
-        return text if strength >= least else f"({text})"
-
     if node.op in _INFIX:
         sign, strength = _INFIX[node.op]
-        return f"{held(0, strength)} {sign} {held(1, strength + 1)}", strength
-    match node.op:
-        case "const":
-            return _number(node.attrs[0]), 9 if node.attrs[0] >= 0 else 1
-        case "iota" | "var" | "size":
-            return str(node.attrs[0]), 9
-        case "load":
-            name = node.attrs[0].name
-            return f"{name}[{', '.join(text for text, _ in parts)}]" if parts else name, 9
-        case "reduce":
-            monoid, dim = node.attrs
-            return f"{_FOLDS.get(monoid, monoid)}_{dim} {held(0, 2)}", 1
-        case "cast":
-            return f"{node.attrs[0]}({parts[0][0]})", 9
-        case "neg":
-            return f"-{held(0, 3)}", 2
-        case "apply":
-            return f"{node.attrs[0]}({', '.join(text for text, _ in parts)})", 9
-        case "again":
-            return str(node.attrs[0]), 9
-        case "given":
-            return f"given({', '.join([parts[0][0], *map(str, node.attrs)])})", 9
-        case "exists" | "recursive":
-            return f"{node.op}({node.attrs[0]}: {parts[0][0]})", 9
-        case "scaled":
-            return f"⟨{parts[0][0]}, {parts[1][0]}⟩", 9
-    return f"{node.op}({', '.join(text for text, _ in parts)})", 9
+        return f"{_enclosed(parts[0], strength)} {sign} {_enclosed(parts[1], strength + 1)}", strength
+    write = _WRITERS.get(node.op)
+    return (_called(node.op, parts), ATOM) if write is None else write(node, parts)
 
 
 def show(root: Term) -> str:
-    """The whole term on one line, with names for shared parts only where it would be long: it doubles with each."""
-    done: dict[Term, tuple[str, int]] = {}
+    """The whole term on one line.
+
+    Written out, a term can double in length with each shared subterm. A long line therefore names shared subterms.
+    """
+    done: dict[Term, Part] = {}
     for node in subterms(root):
         done[node] = _text(node, [done[a] for a in node.args])
-        if len(done[node][0]) > LONG:
+        if len(done[node][0]) > MAX_LINE_CHARACTERS:
             *named, result = show_let(root).splitlines()
             return " where ".join([result, *([", ".join(named)] if named else [])])
     return done[root][0]
 
 
 def show_let(*roots: Term, least: int = 24) -> str:
-    """A line for each subterm used more than once and longer than `least` characters, then one for each result."""
+    """One line for each shared subterm of more than `least` characters, then one line for each root."""
     nodes = list(dict.fromkeys(node for root in roots for node in subterms(root)))
     uses = Counter(a for node in nodes for a in node.args) + Counter(roots)
-    done: dict[Term, tuple[str, int]] = {}
+    done: dict[Term, Part] = {}
     lines: list[str] = []
     for node in nodes:
         text, strength = _text(node, [done[a] for a in node.args])
         if uses[node] > 1 and len(text) > least:
             name = f"t{len(lines)}"
             lines.append(f"{name} = {text}")
-            text, strength = name, 9
+            text, strength = name, ATOM
         done[node] = (text, strength)
     return "\n".join([*lines, *(done[root][0] for root in roots)])
 

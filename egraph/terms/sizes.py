@@ -1,14 +1,14 @@
-"""Symbolic sizes as text: "s0", "4*s0", "(s0 + 7)//8". A walk over the syntax tree reads it; nothing is run.
+"""Symbolic sizes, which are texts such as "s0", "4*s0" or "(s0 + 7)//8", as numbers and as terms.
 
-The same walk gives a number (sizes known) or an integer Term (sizes symbolic), so that a plan runs for any sizes that
-satisfy it. Example: value_of("2*s0", {"s0": 5}) is 10.
+A walk over the syntax tree reads a text; nothing is executed. The same walk gives a number if the symbols have values,
+or a Term. Example: value_of("2*s0", {"s0": 5}) is 10.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import add, floordiv, mod, mul, neg, sub, truediv
 
@@ -19,7 +19,7 @@ Size = int | str
 
 
 class UnknownSize(ValueError):
-    """A size that mentions a symbol without a value, or arithmetic that sizes do not use."""
+    """A size with a symbol that has no value, or with arithmetic that sizes do not have."""
 
 
 _NUMBERS: dict[object, Callable] = {
@@ -50,7 +50,7 @@ _NUMBERS: dict[object, Callable] = {
 
 
 def _as_float(x: Term, dtype: str) -> Term:
-    """A literal stays weak; a symbolic number takes the dtype."""
+    """x as a floating-point term. A literal stays weak; an integer term is cast to the dtype."""
     return const(float(x.attrs[0])) if x.op == "const" else cast(x, dtype) if x.dtype == "int64" else x
 
 
@@ -92,7 +92,7 @@ def _walk(node, table, name: Callable, number: Callable):
 
 
 def _known(function: str) -> str:
-    """Sympy's names for one meaning: PythonMod, CleanDiv, OpaqueUnaryFn_sqrt, ..."""
+    """The name of a function in the tables; sympy has several for one meaning: PythonMod, OpaqueUnaryFn_sqrt, ..."""
     short = function.removeprefix("OpaqueUnaryFn_").removeprefix("Python")
     return {"CleanDiv": "FloorDiv", "_sym_sqrt": "sqrt"}.get(short, short)
 
@@ -114,12 +114,12 @@ def symbols(text: Size) -> set[str]:
 
 
 def resolve(size: Size, sizes: Mapping[str, int]) -> int:
-    """The number that a size stands for, as an integer. Raises UnknownSize."""
+    """The value of a size as an integer. Raises UnknownSize."""
     return size if isinstance(size, int) else int(value_of(size, sizes))
 
 
-def value_of(text: Size | float, sizes: Mapping[str, int]):
-    """The number that a size is, with the symbols' values given. Raises UnknownSize for an unknown symbol."""
+def value_of(text: Size | float, sizes: Mapping[str, int]) -> int | float:
+    """The value of a size, from the values of its symbols. Raises UnknownSize for a symbol without a value."""
     if not isinstance(text, str):
         return text
     if text in sizes:
@@ -151,8 +151,8 @@ def term_of(text: Size | float, real: str = "float32") -> Term:
     return _walk(_parse(text), table, lambda symbol: make("size", (), (symbol,)), const)
 
 
-def product(factors) -> tuple[int, tuple[str, ...]]:
-    """A canonical key of a product of sizes: its integer part and its other factors in order."""
+def product(factors: Iterable[Size]) -> tuple[int, tuple[str, ...]]:
+    """A canonical key of a product of sizes: the integer factor, and the symbolic factors in order."""
     number, others = 1, []
     for size in factors:
         for part in [size] if isinstance(size, int) else _factors(_parse(size)):
@@ -164,7 +164,7 @@ def product(factors) -> tuple[int, tuple[str, ...]]:
 
 
 def of_whole_blocks(key: tuple[int, tuple[str, ...]]) -> tuple[int, tuple[str, ...]]:
-    """A product's key with n · (x // n) as x: in a view of x the blocks of n have all of x's elements."""
+    """The key of a product with n · (x // n) replaced by x: a view of x in blocks of n has all elements of x."""
     number, others = key
     found: list[Size] = []
     for text in others:
@@ -181,7 +181,7 @@ def _factors(node) -> list[Size]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return _factors(node.left) + _factors(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant):
-        return _factors(node.left) * node.right.value  # several views of rows and columns make one axis: n**2
+        return _factors(node.left) * node.right.value  # views that merge rows and columns give n**2
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return [node.value]
     return [ast.unparse(node)]

@@ -1,8 +1,8 @@
-"""Terms over named dimensions: the one intermediate form of onepass.
+"""Terms over named dimensions: the intermediate representation of onepass.
 
-A Term is frozen and interned: equal terms are the same object. Every operation is pointwise in all dims except the one
-that a reduce binds, so free dims and dtype are computed, never written down. Meaning lives in ops.py, laws in rules/.
-Everyone uses this module; it imports nothing of ours.
+A Term is frozen and interned: equal terms are the same object. Every operation is pointwise in all dims but the one
+that a reduce binds. So free dims and the dtype of a term are computed from its parts. Example: exp(x[i] - y[j]) has the
+free dims i and j. The meanings of operations are in ops.py, the laws in rules/.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ PAIR = "pair of "  # prefix of a rescaled state's dtype: a (scale, mantissa) pai
 FLOATS = ("float", "float16", "bfloat16", "float32", "float64")  # "float" is weak: it adapts, like a Python scalar
 
 
-# What terms ask of modules that build on this one: ops.py puts "make" and "terms" here, printing.py "show".
+# Functions of modules that import this one: ops.py sets "make" and "terms", printing.py sets "show".
 HOOKS: dict[str, Callable] = {}
 
 
 @dataclass(frozen=True, order=True)
 class Dim:
-    """A named axis. `size` is an int, or the text of a symbolic size; None makes it a dim variable of a pattern."""
+    """A named axis. `size` is an int or the text of a symbolic size; None: a dim variable of a pattern."""
 
     name: str
     size: int | str | None = None
@@ -41,7 +41,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class AttributeVariable:
-    """Stands for an attribute in a pattern: any dtype, any monoid."""
+    """A variable of a pattern for an attribute: a dtype or a monoid."""
 
     name: str
 
@@ -50,7 +50,7 @@ class AttributeVariable:
 
 
 class TermError(TypeError):
-    """A term that no program can mean: unknown operation, wrong arity, operands of two dtypes."""
+    """A term that is not well-formed: an unknown operation, a wrong arity, operands of different dtypes."""
 
 
 class Term:
@@ -137,7 +137,7 @@ class Term:
         return _binary("not", self)
 
     def __lt__(self, other):
-        """Refused: Python would ask the result of `<`, `max`, `sorted` or `if` for its truth."""
+        """Always raises TermError: Python would use the truth value of a term in `<`, `max`, `sorted` or `if`."""
         raise TermError(
             "terms have no order in Python (<, >, max, min, if): "
             "write lt, le, eq, where, maximum or minimum of onepass.egraph.ops"

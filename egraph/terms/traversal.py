@@ -1,6 +1,6 @@
-"""Walks over terms: subterms, rebuilding from below, substitution, renaming of dims, and what a term mentions.
+"""Walks over terms: subterms, bottom-up rebuilding, substitution, renaming of dims, the dims and tensors of a term.
 
-A subterm that is shared is visited once. Example: `tensors(load(q, i) + load(q, i))` is `[q]`.
+Each walk visits a shared subterm once. Example: `tensors(load(q, i) + load(q, i))` is `[q]`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .term import Dim, Tensor, Term
 
 
 def subterms(root: Term, whole: Callable[[Term], bool] = lambda term: False) -> Iterator[Term]:
-    """Every distinct subterm once, arguments before the terms that use them; none below one that is `whole`."""
+    """Every distinct subterm once, arguments before the terms that use them. `whole` terms are not looked into."""
     seen: set[Term] = set()
     stack: list[tuple[Term, bool]] = [(root, False)]
     while stack:
@@ -36,7 +36,7 @@ def rebuild(root: Term, change: Callable[[Term, tuple[Term, ...]], Term]) -> Ter
 
 
 def substitute(root: Term, mapping: dict[Term, Term]) -> Term:
-    """Replaces whole subterms. The caller sees to it that no free dim of a replacement is bound on the way up."""
+    """Replaces subterms. The caller makes sure that no reduction above binds a free dim of a replacement."""
 
     def change(node, args):
         return mapping.get(node) or (node if args == node.args else make(node.op, args, node.attrs))
@@ -45,7 +45,7 @@ def substitute(root: Term, mapping: dict[Term, Term]) -> Term:
 
 
 def rename_dims(root: Term, mapping: dict[Dim, Dim]) -> Term:
-    """Renames dims, bound ones included; the mapping must not merge a bound dim with one free in its body."""
+    """Renames free and bound dims. The mapping must not merge a bound dim with a free dim of its body."""
 
     def change(node, args):
         attrs = tuple(mapping.get(a, a) if isinstance(a, Dim) else a for a in node.attrs)
@@ -56,12 +56,12 @@ def rename_dims(root: Term, mapping: dict[Dim, Dim]) -> Term:
 
 @lru_cache(4096)
 def reduces(root: Term) -> tuple[Term, ...]:
-    """Every distinct reduction in the term, inner ones first. Kept, as planning asks again and again."""
+    """Every distinct reduction in the term, inner ones first. Memoised, because planning needs it often."""
     return tuple(t for t in subterms(root) if t.op == "reduce")
 
 
 def factors(product: Term) -> list[Term]:
-    """The factors of a product of products."""
+    """The factors of a nested product: a, b and c for (a · b) · c."""
     if product.op != "mul":
         return [product]
     return [f for a in product.args for f in factors(a)]
