@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import where_of
-from ..graph.op_kinds import changes_in_place, name_of
+from ..graph.op_kinds import Trait, changes_in_place, has_trait, is_call_of, name_of
 from ..graph.survey import Nodes, Survey, shape
 from ..regions.find import objection, widened
 from ..regions.region import Region
 from .compare_plans import CANNOT_BE_COMPILED, FusionContext, reason_of
 from .estimates import element_count, plan_cost, product_cost
 
-PRODUCTS = ("matmul", "bmm", "mm", "einsum", "linear", "__matmul__", "linalg_matmul")
 MIN_SIZE_OVER_THE_RESULT = 4  # A smaller product saves nothing if it is not made.
 MAX_COST_OVER_THE_OWN = 0.7  # Estimates are rough: another form must be clearly cheaper.
 
@@ -77,7 +76,8 @@ def _paths_to_products(region: Region, s: Survey, taken: Nodes) -> dict[fx.Node,
 
 def _is_product(node: fx.Node, s: Survey) -> bool:
     """A product of two tensors; of einsum only a spelling that names the result."""
-    if name_of(node) not in PRODUCTS or s.kind[node] not in ("contraction", "layer") or changes_in_place(node):
+    product = has_trait(node, Trait.PRODUCT) or is_call_of(node, "linear")
+    if not product or s.kind[node] not in ("contraction", "layer") or changes_in_place(node):
         return False
     operands = [n for n in node.all_input_nodes if shape(n) is not None]
     spelled = name_of(node) != "einsum" or (isinstance(node.args[0], str) and "->" in node.args[0])

@@ -11,15 +11,13 @@ from collections.abc import Iterator
 from torch import fx
 
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import changes_in_place, name_of
+from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
 from ..graph.survey import Nodes, Survey, shape
 from ..lowering.plan.thresholds import HELD
 from ..regions.find import widened
 from ..regions.region import Region
 from .compare_plans import FusionContext, reason_against
 from .estimates import byte_count, machine_of, write_and_read_seconds
-
-MAPS = ("matmul", "bmm", "mm", "einsum", "__matmul__", "linalg_matmul")
 
 
 def fuse_epilogue(region: Region, context: FusionContext) -> tuple[Region, list[str]]:
@@ -46,7 +44,7 @@ def epilogues(region: Region, s: Survey, taken: Nodes) -> list[Region]:
     if region.refusal is not None or len(region.outputs) != 1:
         return []
     chain = list(_chain(region, s, taken))
-    ends = [len(chain), next((k for k, n in enumerate(chain) if name_of(n) in MAPS), 0)]
+    ends = [len(chain), next((k for k, n in enumerate(chain) if has_trait(n, Trait.PRODUCT)), 0)]
     return [_longer(region, chain[:end], s) for end in dict.fromkeys(ends) if end]
 
 
@@ -66,7 +64,7 @@ def _is_fusible(node: fx.Node, user: fx.Node, s: Survey) -> bool:
         return False
     if s.kind[user] in ("pointwise", "cast"):
         return shape(user) == shape(node)
-    return name_of(user) in MAPS and s.kind[user] in ("contraction", "layer") and _maps_the_last_axis(node, user)
+    return has_trait(user, Trait.PRODUCT) and s.kind[user] in ("contraction", "layer") and _maps_the_last_axis(node, user)
 
 
 def _maps_the_last_axis(node: fx.Node, product: fx.Node) -> bool:

@@ -17,7 +17,7 @@ from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import subterms
 from ..errors import OnepassError
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import NORMS, changes_in_place, name_of
+from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
 from ..graph.survey import Nodes, Survey, shape
 from ..lowering.plan.records import Kernel, NotPlannable
 from ..lowering.plan.thresholds import HELD
@@ -106,7 +106,7 @@ def _is_computable(node: fx.Node, source: fx.Node, s: Survey) -> bool:
     kind = s.kind[node]
     if node.op not in ("call_function", "call_method") or changes_in_place(node) or s.scope[node]:
         return False
-    if kind == "reduction" or name_of(node) in NORMS:
+    if kind == "reduction" or has_trait(node, Trait.NORM):
         return _is_short(node, source)
     if kind == "join" or name_of(node) == "stack":
         return True
@@ -115,10 +115,11 @@ def _is_computable(node: fx.Node, source: fx.Node, s: Survey) -> bool:
 
 def _is_short(node: fx.Node, source: fx.Node) -> bool:
     """Whether the node reduces the last axis, which the source has too and which fits into a tile."""
-    if "softm" in name_of(node):
+    keeps_shape = has_trait(node, Trait.KEEPS_SHAPE)
+    if keeps_shape and not has_trait(node, Trait.NORM):  # a softmax
         return False
     size = (shape(node.all_input_nodes[0]) or (None,))[-1]
-    last = name_of(node) in ("normalize", "rms_norm") or axis_of(node) == -1
+    last = keeps_shape or axis_of(node) == -1
     return last and isinstance(size, int) and size <= HELD and size in (shape(source) or ())
 
 
@@ -144,7 +145,7 @@ def _reason(producer: Producer, region: Region, context: FusionContext) -> str:
 def _seconds_inside(producer: Producer, region: Region, s: Survey) -> float:
     """Seconds to compute the producer once inside the region's kernel. Views and casts take none."""
     machine = machine_of(region)
-    cost = lambda n: machine.reduction if s.kind[n] == "reduction" or name_of(n) in NORMS else 1
+    cost = lambda n: machine.reduction if s.kind[n] == "reduction" or has_trait(n, Trait.NORM) else 1
     work = sum(cost(n) * elements_processed(n) for n in producer.nodes if s.kind[n] not in ("view", "cast"))
     return work / machine.pointwise
 

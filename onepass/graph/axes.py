@@ -6,7 +6,7 @@ Tells which contractions only mix what others made.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -14,19 +14,20 @@ import torch
 from torch import fx
 
 from .nodes import expression, value_of_node
-from .op_kinds import name_of
+from .op_kinds import Trait, has_trait, name_of, operation_named
 
 Size = int | sympy.Expr
-MOVING = ("movedim", "moveaxis")
-SWAPPING = ("transpose", "swapaxes", "swapdims")
-TRANSPOSED = ("t", "mT", "T", "mH", "numpy_T", "adjoint", "getattr")
-IN_ORDER = (
-    "view reshape flatten unflatten unsqueeze squeeze view_as reshape_as _unsafe_view _reshape_alias contiguous clone "
-    "detach alias lift_fresh lift_fresh_copy positive"
-).split()
-EXPANDING = ("expand", "expand_as", "broadcast_to")
-ADDING = ("addmm", "baddbmm")
-PRODUCTS = (*ADDING, "matmul", "bmm", "mm", "__matmul__", "linalg_matmul")
+PERMUTATIONS = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES | Trait.TRANSPOSES
+# Arguments of a convolution with which it takes one place at a time, in the order in which they follow a bias. Only
+# aten.convolution has `transposed` and `output_padding`.
+DEFAULT_WINDOW = {
+    "stride": (1,),
+    "padding": (0, "valid", "same"),
+    "dilation": (1,),
+    "transposed": (False,),
+    "output_padding": (0,),
+    "groups": (1,),
+}
 
 
 @dataclass(frozen=True)
@@ -60,17 +61,17 @@ def made(node: fx.Node, places: Collection[int] = ()) -> Axes | None:
 
 def carried(node: fx.Node, known: dict[fx.Node, Axes | None]) -> Axes | None:
     """The axes of what a view, a pointwise operation or a reduction that keeps its axes makes."""
-    sizes, name = _sizes(node), name_of(node)
+    sizes = _sizes(node)
     sources = [n for n in node.all_input_nodes if known.get(n) is not None]
     if sizes is None or not sources:
         return None
     axes = known[sources[0]]
-    if name in ("permute", *MOVING, *SWAPPING, *TRANSPOSED):
+    if has_trait(node, PERMUTATIONS):
         order = _order(node, sources[0])
         return None if order is None else tuple(axes[k] for k in order)
-    if name in IN_ORDER or (name == "getitem" and len(axes) != len(sizes)):
+    if has_trait(node, Trait.KEEPS_ORDER) or (name_of(node) == "getitem" and len(axes) != len(sizes)):
         return regrouped(axes, sizes)
-    if name in EXPANDING:
+    if has_trait(node, Trait.EXPANDS):
         axes = ((),) * (len(sizes) - len(axes)) + axes
         return tuple(axis or _batch(n) for n, axis in zip(sizes, axes, strict=True))
     alike = next((n for n in sources if _sizes(n) == sizes), None)
@@ -182,8 +183,9 @@ def _sizes(node: fx.Node) -> tuple[Size, ...] | None:
 def _operands(node: fx.Node) -> list[fx.Node]:
     """What is multiplied: a layer's bias is left out."""
     found = [n for n in node.all_input_nodes if _sizes(n) is not None]
-    biased = name_of(node) in ("linear", *CONVOLUTIONS)
-    return found[1:] if name_of(node) in ADDING else found[:2] if biased else found
+    if has_trait(node, Trait.ADDS):
+        return found[1:]
+    return found[:2] if has_trait(node, Trait.TAKES_BIAS) else found
 
 
 def _letters(node: fx.Node) -> tuple[str, str, str] | None:
@@ -200,11 +202,11 @@ def _letters(node: fx.Node) -> tuple[str, str, str] | None:
     if name == "linear":
         lead = _alphabet(len(own) - 1)
         return (f"{lead}y", "zy", f"{lead}z") if ranks == [len(own), 2] and operands[0] is node.args[0] else None
-    if is_one_wide(node):
+    if is_pointwise_convolution(node):
         batch, places = _alphabet(len(own) - ranks[1] + 1), [chr(ord("m") + k) for k in range(ranks[1] - 2)]
         one = "".join(places)
         return f"{batch}y{one}", f"zy{one.upper()}", f"{batch}z{one}"
-    if name not in PRODUCTS or min(ranks) < 2:
+    if not has_trait(node, Trait.MATRIX_PRODUCT) or min(ranks) < 2:
         return None
     lead = _alphabet(len(own) - 2)
     left, right = (lead[len(lead) - rank + 2 :] for rank in ranks)
@@ -228,11 +230,13 @@ def _order(node: fx.Node, source: fx.Node) -> list[int] | None:
     """Which axis of the source each axis of a permutation is."""
     rank, name = len(_sizes(source)), name_of(node)
     given = [*node.args[1:], *node.kwargs.values()]
-    if name in MOVING:
+    if has_trait(node, Trait.MOVES_AXES):
         return _moved(rank, *(list(g) if isinstance(g, tuple | list) else [g] for g in given))
     given = [*given[0]] if len(given) == 1 and isinstance(given[0], tuple | list) else given
-    if name in TRANSPOSED:
-        given = [-2, -1] if rank == 2 or {name, *given} & {"mT", "mH", "adjoint"} else []
+    if has_trait(node, Trait.TRANSPOSES):
+        attribute = given[0] if name == "getattr" else name
+        any_rank = Trait.SWAPS_LAST_AXES in operation_named(attribute).traits
+        given = [-2, -1] if rank == 2 or any_rank else []
     if not all(isinstance(k, int) for k in given) or len(given) != (rank if name == "permute" else 2):
         return None
     order = [k % rank for k in given]
@@ -242,29 +246,19 @@ def _order(node: fx.Node, source: fx.Node) -> list[int] | None:
     return [b if k == a else a if k == b else k for k in range(rank)]
 
 
-CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "convolution")
-
-
-NEUTRAL = {  # in the order in which they follow a bias; ATen's own has two more before the groups
-    "stride": (1,),
-    "padding": (0, "valid", "same"),
-    "dilation": (1,),
-    "transposed": (False,),
-    "output_padding": (0,),
-    "groups": (1,),
-}
-
-
-def is_one_wide(node: fx.Node) -> bool:
+def is_pointwise_convolution(node: fx.Node) -> bool:
     """Whether a node is a convolution that sums over channels alone, one place at a time."""
-    if name_of(node) not in CONVOLUTIONS or len(node.args) < 2:
+    if not has_trait(node, Trait.CONVOLUTION) or len(node.args) < 2:
         return False
-    names = [n for n in NEUTRAL if name_of(node) == "convolution" or n not in ("transposed", "output_padding")]
+    of_aten = name_of(node) == "convolution"
+    names = [n for n in DEFAULT_WINDOW if of_aten or n not in ("transposed", "output_padding")]
     given = dict(zip(names, node.args[3:])) | {n: node.kwargs[n] for n in names if n in node.kwargs}
     kernel = value_of_node(node.args[1])
-    return kernel is not None and set(kernel.shape[2:]) <= {1} and _neutral(given)
+    return kernel is not None and set(kernel.shape[2:]) <= {1} and has_default_window(given)
 
 
-def _neutral(given: dict) -> bool:
+def has_default_window(arguments: Mapping[str, object]) -> bool:
+    """Whether a convolution has stride 1, no padding, no dilation and one group; other arguments are ignored."""
     each = lambda x: x if isinstance(x, tuple | list) else (x,)
-    return all(value in NEUTRAL[name] for name, values in given.items() for value in each(values))
+    known = {name: each(arguments[name]) for name in DEFAULT_WINDOW if name in arguments}
+    return all(value in DEFAULT_WINDOW[name] for name, values in known.items() for value in values)

@@ -1,6 +1,7 @@
-"""What kind of node an fx node is, by the name of what it calls: one table for Dynamo's graphs and ATen graphs alike.
+"""The table of operations, and questions about one node of a graph that it answers.
 
-A name that is in no list is a border ("other"): regions end there.
+A row has an operation's names, its kind and its traits; it serves Dynamo's graphs and ATen graphs alike. A name that is
+in no row is a border ("other"): regions end there. Example: F.softmax, x.softmax and aten._softmax are one row.
 """
 
 from __future__ import annotations
@@ -8,70 +9,199 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Flag, auto
 from functools import lru_cache
 
 import torch
 from torch import fx
 
-CONTRACTION = "matmul bmm mm mv einsum baddbmm __matmul__ linalg_matmul cdist inner linalg_vecdot tensordot"
-ATTENTION = "scaled_dot_product_attention"
-REDUCTION = (
-    "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax logsumexp softmin "
-    "amax amin max min sum mean prod any all"
+
+class Trait(Flag):
+    """What else is known of an operation, besides its kind."""
+
+    NONE = 0
+    # Views: where the axes go.
+    PERMUTES = auto()  # permute(0, 2, 1): the new place of every axis is given
+    MOVES_AXES = auto()  # movedim(1, 2)
+    SWAPS_AXES = auto()  # transpose(1, 2)
+    TRANSPOSES = auto()  # t, mT: no axes are given
+    SWAPS_LAST_AXES = auto()  # mT, of any rank
+    KEEPS_ORDER = auto()  # reshape: the elements stay in row-major order
+    EXPANDS = auto()  # expand: an axis of one element becomes longer
+    REPEATS = auto()  # expand, repeat: the same elements again along an axis
+    SPLITS_AXES = auto()  # view(2, 3, 4): the new sizes are given as numbers
+    PICKS = auto()  # select: one item of an axis
+    # Memory.
+    COPIES = auto()  # a view by its kind that copies, always or where the layout asks for it
+    MAKES_CONTIGUOUS = auto()  # contiguous, reshape: copies to row-major order, where it copies
+    MAY_ALIAS = auto()  # dropout in eval: a new tensor by its kind that may be its input
+    RESHAPES_IN_PLACE = auto()  # unsqueeze: x.unsqueeze_(0) gives the tensor itself another shape
+    # Products.
+    PRODUCT = auto()  # of two operands, and nothing is added: einsum
+    MATRIX_PRODUCT = auto()  # of the last two axes of each operand: bmm
+    ANY_RANK = auto()  # a product of operands of any rank: linear
+    ADDS = auto()  # adds its first operand to a product: addmm
+    CONVOLUTION = auto()
+    TAKES_BIAS = auto()  # input, weight and perhaps a bias: linear
+    # Reductions and norms.
+    SOFTMAX = auto()
+    SOFTMAX_STEP = auto()  # a softmax, its logarithm, or a step of one by hand: amax
+    KEEPS_SHAPE = auto()  # the result has the axis that is reduced: softmax
+    MAKES_DISTANCES = auto()  # makes a distance of a pair's difference: norm, mean
+    NORM = auto()  # a border between products; in front of a region's inputs a kernel can compute it
+    VECTOR_NORM = auto()  # a norm whose order comes before its axes
+    # Arithmetic.
+    ARITHMETIC = auto()  # of one or two operands, any of which may be a number: mul
+    SCALES = auto()  # with a number: a multiple of the tensor
+    # Others.
+    LIKE_ANOTHER = auto()  # expand_as: of the second tensor no value is read
+    GATHERS = auto()  # reads at places that other tensors give: index
+    CUMULATIVE = auto()  # of numbers that the graph makes itself: numbers again; of anything else a border
+    ORDINARY = auto()  # stands between products in networks without attention: nothing is reported of it
+    RANDOM = auto()  # random, though no operator of ATen has its name
+    LIBRARY_CALL = auto()  # a function with attention inside that Dynamo keeps whole, made of smaller operations
+    CLOSED_LIBRARY_CALL = auto()  # the same, of one operation
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A row of the table. names: ATen's own, then other spellings of it, as functions, methods and operators."""
+
+    names: tuple[str, ...]
+    kind: str
+    traits: Trait = Trait.NONE
+
+
+def _row(kind: str, names: str, traits: Trait = Trait.NONE) -> Operation:
+    """One operation by all of its names."""
+    return Operation(tuple(names.split()), kind, traits)
+
+
+def _rows(kind: str, names: str, traits: Trait = Trait.NONE) -> tuple[Operation, ...]:
+    """An operation for each name, all of one kind."""
+    return tuple(Operation((name,), kind, traits) for name in names.split())
+
+
+ATEN: tuple[Operation, ...] = (
+    _row("contraction", "matmul __matmul__ linalg_matmul", Trait.PRODUCT | Trait.MATRIX_PRODUCT | Trait.ANY_RANK),
+    *_rows("contraction", "mm bmm", Trait.PRODUCT | Trait.MATRIX_PRODUCT),
+    _row("contraction", "baddbmm", Trait.MATRIX_PRODUCT | Trait.ADDS),
+    _row("contraction", "einsum", Trait.PRODUCT | Trait.ANY_RANK),
+    *_rows("contraction", "mv cdist inner linalg_vecdot tensordot"),
+    _row("attention", "scaled_dot_product_attention"),
+    # Reductions. softmin is a softmax of -x.
+    _row(
+        "reduction",
+        "softmax _softmax special_softmax softmin",
+        Trait.SOFTMAX | Trait.SOFTMAX_STEP | Trait.KEEPS_SHAPE,
+    ),
+    _row("reduction", "_safe_softmax", Trait.SOFTMAX | Trait.SOFTMAX_STEP | Trait.KEEPS_SHAPE),
+    _row("reduction", "log_softmax _log_softmax special_log_softmax", Trait.SOFTMAX_STEP | Trait.KEEPS_SHAPE),
+    _row("reduction", "logsumexp", Trait.SOFTMAX_STEP),
+    _row("reduction", "amax", Trait.SOFTMAX_STEP | Trait.MAKES_DISTANCES),
+    _row("reduction", "max", Trait.SOFTMAX_STEP),
+    *_rows("reduction", "amin mean", Trait.MAKES_DISTANCES),
+    *_rows("reduction", "min sum prod any all"),
+    # Views that move axes. getattr is x.mT, x.T, x.mH or x.H.
+    _row("view", "permute", Trait.PERMUTES),
+    _row("view", "transpose swapaxes swapdims", Trait.SWAPS_AXES | Trait.RESHAPES_IN_PLACE),
+    _row("view", "movedim moveaxis", Trait.MOVES_AXES),
+    _row("view", "t", Trait.TRANSPOSES | Trait.RESHAPES_IN_PLACE),
+    _row("view", "numpy_T getattr", Trait.TRANSPOSES),
+    *_rows("view", "mT mH adjoint", Trait.TRANSPOSES | Trait.SWAPS_LAST_AXES),
+    # Views that keep the order of the elements.
+    *_rows("view", "view _unsafe_view unflatten", Trait.KEEPS_ORDER | Trait.SPLITS_AXES),
+    _row("view", "reshape", Trait.KEEPS_ORDER | Trait.SPLITS_AXES | Trait.COPIES | Trait.MAKES_CONTIGUOUS),
+    _row("view", "flatten", Trait.KEEPS_ORDER | Trait.COPIES | Trait.MAKES_CONTIGUOUS),
+    _row("view", "view_as", Trait.KEEPS_ORDER | Trait.LIKE_ANOTHER),
+    _row("view", "reshape_as", Trait.KEEPS_ORDER | Trait.COPIES | Trait.LIKE_ANOTHER),
+    *_rows("view", "unsqueeze squeeze", Trait.KEEPS_ORDER | Trait.RESHAPES_IN_PLACE),
+    *_rows("view", "_reshape_alias detach alias positive", Trait.KEEPS_ORDER),
+    _row("view", "contiguous", Trait.KEEPS_ORDER | Trait.COPIES | Trait.MAKES_CONTIGUOUS | Trait.MAY_ALIAS),
+    _row("view", "clone", Trait.KEEPS_ORDER | Trait.COPIES | Trait.MAY_ALIAS),
+    # Other views.
+    *_rows("view", "expand broadcast_to", Trait.EXPANDS | Trait.REPEATS),
+    _row("view", "expand_as", Trait.EXPANDS | Trait.REPEATS | Trait.LIKE_ANOTHER),
+    _row("view", "repeat", Trait.REPEATS | Trait.COPIES),
+    *_rows("view", "tile repeat_interleave flip roll", Trait.COPIES),
+    _row("view", "getitem", Trait.PICKS | Trait.GATHERS),
+    _row("view", "select", Trait.PICKS),
+    *_rows("view", "slice narrow split split_with_sizes chunk unbind unfold"),
+    # Pointwise. `__eq__` and its kin are what some releases of Dynamo make of a comparison of two tensors.
+    _row("pointwise", "mul", Trait.ARITHMETIC | Trait.SCALES),
+    _row("pointwise", "div truediv", Trait.ARITHMETIC | Trait.SCALES),
+    _row("pointwise", "neg", Trait.SCALES),
+    *_rows("pointwise", "add sub subtract multiply divide true_divide", Trait.ARITHMETIC),
+    *_rows("pointwise", "rsub reciprocal square pow maximum minimum abs absolute floor logaddexp"),
+    *_rows("pointwise", "exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos"),
+    *_rows("pointwise", "relu silu gelu elu leaky_relu softplus log_sigmoid"),
+    _row("pointwise", "remainder mod"),
+    _row("pointwise", "floor_divide floordiv"),
+    *(_row("pointwise", f"{name} __{name}__") for name in ("eq", "ne", "lt", "le", "gt", "ge")),
+    *_rows("pointwise", "less less_equal greater greater_equal not_equal isnan isfinite isinf"),
+    _row("pointwise", "bitwise_not invert"),
+    _row("pointwise", "bitwise_and __and__ and_"),
+    _row("pointwise", "bitwise_or __or__ or_"),
+    *_rows("pointwise", "logical_not logical_and logical_or logical_xor"),
+    *_rows("pointwise", "where masked_fill clamp clip clamp_min clamp_max nan_to_num tril triu"),
+    _row("pointwise", "dropout", Trait.MAY_ALIAS),
+    _row("cast", "to _to_copy type float half bfloat16 double long int bool cpu cuda"),
+    _row("cast", "type_as", Trait.LIKE_ANOTHER),
+    _row("cast", "convert_element_type"),
+    _row("join", "cat concat concatenate"),
+    _row("join", "pad constant_pad_nd"),
+    # torch.tensor(3.0) is traced as full.
+    _row("creation", "full tensor"),
+    *_rows("creation", "ones zeros arange iota eye scalar_tensor"),
+    *_rows("creation", "ones_like zeros_like full_like new_ones new_zeros new_full"),
+    # Between a layer's input and its result stand weights: no chain of contractions goes through one.
+    _row("layer", "linear", Trait.ANY_RANK | Trait.TAKES_BIAS),
+    _row("layer", "addmm", Trait.MATRIX_PRODUCT | Trait.ADDS),
+    *_rows("layer", "conv1d conv2d conv3d convolution", Trait.CONVOLUTION | Trait.TAKES_BIAS),
+    *_rows("layer", "_convolution conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc"),
+    *_rows("layer", "addmv addbmm _scaled_mm _grouped_mm bilinear embedding embedding_bag lstm gru rnn_tanh rnn_relu"),
+    # Borders of which something is known. Some have terms, for where a region reads what they make.
+    *_rows("other", "normalize rms_norm", Trait.NORM | Trait.KEEPS_SHAPE),
+    *_rows("other", "norm vector_norm linalg_vector_norm", Trait.NORM | Trait.VECTOR_NORM | Trait.MAKES_DISTANCES),
+    _row("other", "linalg_norm", Trait.NORM),
+    *_rows("other", "layer_norm group_norm batch_norm instance_norm sort", Trait.ORDINARY),
+    *_rows("other", "diff cumsum", Trait.CUMULATIVE),
+    *_rows("other", "gumbel_softmax dropout1d dropout2d dropout3d", Trait.RANDOM),
+    _row("other", "index", Trait.GATHERS),
+    *_rows("other", "index_select stack dot _cdist_forward _euclidean_dist"),
+    *_rows("other", "lift_fresh lift_fresh_copy resolve_conj resolve_neg matrix_H"),
+    _row("other", "multi_head_attention_forward", Trait.LIBRARY_CALL),
+    *_rows("other", "_transformer_encoder_layer_fwd _native_multi_head_attention", Trait.CLOSED_LIBRARY_CALL),
 )
-VIEW = (
-    "transpose permute t mT mH swapaxes swapdims movedim moveaxis adjoint numpy_T view reshape flatten unflatten "
-    "unsqueeze squeeze expand expand_as broadcast_to view_as reshape_as _unsafe_view _reshape_alias select slice "
-    "narrow getitem repeat tile repeat_interleave split split_with_sizes chunk unbind contiguous clone detach alias "
-    "positive flip roll unfold getattr"
-)
-# Of these, what copies, always or where the layout asks for it.
-COPIES = "clone repeat tile repeat_interleave contiguous reshape reshape_as flatten flip roll".split()
-POINTWISE = (
-    "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor reciprocal square pow mul multiply "
-    "div divide true_divide truediv add sub subtract rsub radd rmul maximum minimum remainder mod floordiv "
-    "floor_divide le lt ge gt eq ne less less_equal greater greater_equal not_equal invert bitwise_not logical_not "
-    "and_ or_ logical_and logical_or logical_xor bitwise_and bitwise_or __and__ __or__ where masked_fill dropout "
-    "clamp clip clamp_min clamp_max relu silu gelu elu leaky_relu softplus log_sigmoid tril triu absolute "
-    "nan_to_num isnan isfinite isinf logaddexp "
-    "__eq__ __ne__ __lt__ __le__ __gt__ __ge__"  # what some releases of Dynamo make of a comparison of two tensors
-)
-CAST = "to type float half bfloat16 double long int bool type_as _to_copy convert_element_type cpu cuda"
-JOIN = "cat concat concatenate pad constant_pad_nd"
-CREATION = (
-    "ones zeros full arange eye scalar_tensor tensor iota ones_like zeros_like full_like new_ones new_zeros new_full"
-)
-# Between a layer's input and its result stand weights: no chain of contractions goes through one.
-LAYER = (
-    "linear addmm addmv addbmm _scaled_mm _grouped_mm bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
-    "conv_transpose3d conv_tbc _convolution convolution embedding embedding_bag lstm gru rnn_tanh rnn_relu"
-)
-RESHAPING = ("unsqueeze_", "squeeze_", "t_", "transpose_", "swapaxes_", "swapdims_")  # change the tensor itself
-# Borders between contractions; in front of a region's inputs a kernel can compute them.
-VECTOR_NORMS = ("norm", "vector_norm", "linalg_vector_norm")
-NORMS = ("normalize", "rms_norm", "linalg_norm", *VECTOR_NORMS)
-# What stands between products in networks without attention: of these nothing is said.
-ORDINARY = ("layer_norm", "group_norm", "batch_norm", "instance_norm", "sort")
-RANDOM = ("gumbel_softmax", "dropout1d", "dropout2d", "dropout3d")  # what no operator of ATen has the name of
-KINDS = {
-    name: kind
-    for kind, names in {
-        "contraction": CONTRACTION,
-        "attention": ATTENTION,
-        "reduction": REDUCTION,
-        "view": VIEW,
-        "pointwise": POINTWISE,
-        "cast": CAST,
-        "creation": CREATION,
-        "join": JOIN,
-        "layer": LAYER,
-    }.items()
-    for name in names.split()
-}
+OPERATIONS: dict[str, Operation] = {name: row for row in ATEN for name in row.names}
+UNKNOWN = Operation((), "other")
 # A mixture is a contraction or layer that only sums over a batch of what comes from another one: survey.py tells.
 INTERIOR = ("reduction", "view", "pointwise", "cast", "join", "creation", "mixture")
-_TRANSPOSES = ("mT", "T", "mH", "H")
-_IN_PLACE_OPERATORS = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor setitem".split()
+BORDERS = ("layer", "other")
+TRANSPOSED_ATTRIBUTES = ("mT", "T", "mH", "H")
+PYTHON_IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor setitem".split()  # of the module operator
+
+
+def operation_named(name: str) -> Operation:
+    """The row of any spelling; of a name that is in no row, a border."""
+    return OPERATIONS.get(name, UNKNOWN)
+
+
+def has_trait(node: fx.Node, traits: Trait) -> bool:
+    """Whether what the node calls has any of the traits: has_trait(node, Trait.EXPANDS | Trait.REPEATS)."""
+    return bool(operation_named(name_of(node)).traits & traits)
+
+
+def is_call_of(node: fx.Node, name: str) -> bool:
+    """Whether the node calls an operation, by any of its spellings: is_call_of(node, "cat") also of torch.concat."""
+    return name_of(node) in operation_named(name).names
+
+
+def reshapes_in_place(node: fx.Node) -> bool:
+    """Whether the node gives a tensor itself another shape, as x.unsqueeze_(0) does."""
+    name = name_of(node)
+    return name.endswith("_") and Trait.RESHAPES_IN_PLACE in operation_named(name[:-1]).traits
 
 
 def name_of(node: fx.Node) -> str:
@@ -106,7 +236,7 @@ def changes_in_place(node: fx.Node) -> bool:
     if inplace_argument(node) is not None:
         return True
     name = name_of(node)
-    if node.op == "call_function" and name in _IN_PLACE_OPERATORS:
+    if node.op == "call_function" and name in PYTHON_IN_PLACE:
         return getattr(node.target, "__module__", "") in ("operator", "_operator")
     return name.endswith("_") and not name.endswith("__") and name not in ("and_", "or_", "not_")
 
@@ -148,7 +278,7 @@ def draws(node: fx.Node) -> bool:
     two of them stay in their order."""
     known = node.target if is_aten(node) else getattr(torch.ops.aten, name_of(node) or "_", None)
     overloads = [known] if is_aten(node) else [getattr(known, o) for o in known.overloads()] if known else []
-    if any(torch.Tag.nondeterministic_seeded in o.tags for o in overloads) or name_of(node) in RANDOM:
+    if any(torch.Tag.nondeterministic_seeded in o.tags for o in overloads) or has_trait(node, Trait.RANDOM):
         return not ("dropout" in name_of(node) and _given(node, 2, "training", "train") is False)
     named = getattr(getattr(node.target, "_schema", None), "name", getattr(node.target, "_qualified_op_name", "aten::"))
     return named.partition("::")[0] not in ("aten", "prims", "onepass")
@@ -164,7 +294,7 @@ def only_looks(node: fx.Node) -> bool:
     """A view that surely shares its input's memory: what it gives is read later, with what was written meanwhile."""
     index = node.args[1] if name_of(node) == "getitem" else ()
     picks = isinstance(index, list) or (isinstance(index, tuple) and any(isinstance(n, list) for n in index))
-    return kind_of(node) == "view" and name_of(node) not in COPIES and not picks
+    return kind_of(node) == "view" and not has_trait(node, Trait.COPIES) and not picks
 
 
 def kind_of(node: fx.Node) -> str:
@@ -173,9 +303,9 @@ def kind_of(node: fx.Node) -> str:
         return "other"
     name = name_of(node)
     if changes_in_place(node):
-        name = name.removeprefix("i") if name in _IN_PLACE_OPERATORS else name.rstrip("_")
-    kind = KINDS.get(name, "other")
-    if name == "getattr" and node.args[1] not in _TRANSPOSES:
+        name = name.removeprefix("i") if name in PYTHON_IN_PLACE else name.rstrip("_")
+    kind = operation_named(name).kind
+    if name == "getattr" and node.args[1] not in TRANSPOSED_ATTRIBUTES:
         return "other"
     if name == "getitem" and node.target is operator.getitem and _has_nodes(node.args[1]):
         return "other"  # a gather

@@ -18,11 +18,10 @@ import torch
 from ..egraph.forks import cached_property
 from ..egraph.terms.sizes import Size, symbols, value_of
 from ..errors import ProgramError
-from .op_kinds import KINDS
+from .op_kinds import Trait, operation_named
 
 NAMESPACES = ("aten", "prims")
 GETITEM = "getitem"
-LIKE_ANOTHER = ("expand_as", "view_as", "reshape_as", "type_as")  # of the other tensor no value is read
 VERSION = 3  # also of what an operation makes of the text: compilers keep their graphs by it
 
 
@@ -188,11 +187,12 @@ def operation(target: str):
 def _differentiated(node: Node) -> list[str]:
     """What the node reads that has a gradient if the node's result has: the dtype is one of real numbers."""
     name = node.target.split(".")[-2:][0]
+    known = operation_named(name)
     if not any(getattr(torch, meta.dtype).is_floating_point for meta in node.metas):
         return []
-    if name == "detach" or KINDS.get(name) == "creation":
+    if name == "detach" or known.kind == "creation":
         return []
-    read = node.args[:1] if name in LIKE_ANOTHER else (node.args, node.kwargs)
+    read = node.args[:1] if Trait.LIKE_ANOTHER in known.traits else (node.args, node.kwargs)
     return [atom.text for atom in _atoms(read) if atom.kind == "node"]
 
 

@@ -18,25 +18,15 @@ from . import axes
 from .grad_modes import recording
 from .mutations import writes
 from .nodes import size_of, value_of_node
-from .op_kinds import INTERIOR, VECTOR_NORMS, changes_in_place, is_aten, is_higher_order, kind_of, name_of
+from .op_kinds import INTERIOR, Trait, changes_in_place, has_trait, is_aten, is_higher_order, kind_of, name_of
 
 Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
 Broken = tuple[fx.Node | None, fx.Node | None]
 WHOLE: Broken = (None, None)
 CALLS = ("call_function", "call_method")
-PICKS = ("getitem", "select")
-# Of numbers alone these make numbers again; of anything else they are borders.
-RUNNING = ("diff", "cumsum")
-# Unknown operations that reduce say so in their names: gumbel_softmax, a user's softmax, argmax, cumsum.
-REDUCING = ("softm", "argm", "cum")
-FOLDS = ("mean", "amax", "amin")
-PROJECTIONS = ("linear", "matmul", "__matmul__", "linalg_matmul", "einsum")
-REPEATING = (*axes.EXPANDING, "repeat")
-NORMALISERS = (
-    "softmax _softmax _safe_softmax log_softmax _log_softmax special_softmax special_log_softmax softmin logsumexp "
-    "amax max"
-).split()
+# Parts of names by which operations without a row reduce: gumbel_softmax, a user's softmax, argmax, cumprod.
+NAME_PARTS_OF_REDUCTIONS = ("softm", "argm", "cum")
 
 
 @dataclass
@@ -83,7 +73,8 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     changed = set().union(*(storages(target) for n in graph.nodes for target in writes(n)))
     for position, node in enumerate(s.order):
         kind = "other" if moves(node) and not s.numbers[node.all_input_nodes[0]] else kind_of(node)
-        if name_of(node) in RUNNING and all(s.numbers[n] for n in node.all_input_nodes if shape(n) is not None):
+        tensors = [n for n in node.all_input_nodes if shape(n) is not None]
+        if has_trait(node, Trait.CUMULATIVE) and all(s.numbers[n] for n in tensors):
             kind = "creation"
         if kind == "contraction" and any(not storages(n).isdisjoint(storages(node)) for n in node.all_input_nodes):
             kind = "other"  # an einsum that only moves axes, or looks at a diagonal: a view, by a name of another kind
@@ -146,7 +137,7 @@ def _broken(node: fx.Node, kind: str, s: Survey) -> Broken:
     inside = {kind_of(n) for body in bodies(node) for n in body.nodes}
     if inside & {"contraction", "attention", "layer"}:
         return WHOLE
-    named = kind == "other" and any(part in name_of(node) for part in REDUCING)
+    named = kind == "other" and any(part in name_of(node) for part in NAME_PARTS_OF_REDUCTIONS)
     reduces = kind == "reduction" or "reduction" in inside or named
     return (None, reduced or plain) if reduces else (plain, reduced)
 
@@ -231,13 +222,13 @@ def _is_projection(node: fx.Node, s: Survey) -> bool:
 
 def _merges(view: fx.Node) -> bool:
     """Whether a view is of a whole batch of rows: one matrix picked from a tensor of several is no batch."""
-    return name_of(view) not in PICKS and len(shape(view.all_input_nodes[0]) or ()) > 2
+    return not has_trait(view, Trait.PICKS) and len(shape(view.all_input_nodes[0]) or ()) > 2
 
 
 def _leaves_pairs(node: fx.Node, s: Survey) -> bool:
     """A fold of what is made of pairs that leaves pairs, as that of a distance does and that of scores does not."""
     source = node.all_input_nodes[0]
-    dims = [d for d in axes.folded(node, 2 if name_of(node) in VECTOR_NORMS else 1) if isinstance(d, int)]
+    dims = [d for d in axes.folded(node, 2 if has_trait(node, Trait.VECTOR_NORM) else 1) if isinstance(d, int)]
     found = _made_of_pairs(source, s) if dims else []
     return bool(found) and all(side - {d % len(shape(source)) for d in dims} for n in found for side in _sides(n))
 
@@ -270,7 +261,7 @@ def _made_of_pairs(node: fx.Node, s: Survey) -> list[fx.Node]:
 def _unexpanded(node: fx.Node) -> tuple:
     """The node's shape, with axes of one element where it only repeats them."""
     own = shape(node)
-    while name_of(node) in REPEATING and node.all_input_nodes:
+    while has_trait(node, Trait.REPEATS) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     least = (1,) * (len(own) - len(shape(node))) + tuple(shape(node))
     return tuple(1 if old == 1 else new for old, new in zip(least, own, strict=True))
@@ -300,7 +291,7 @@ def _scores_of_pairs(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
         if inner in seen or shape(inner) is None:
             continue
         seen.add(inner)
-        if _scores_pairs(inner, s) and (s.kind[inner] != "pointwise" or name_of(node) in NORMALISERS):
+        if _scores_pairs(inner, s) and (s.kind[inner] != "pointwise" or has_trait(node, Trait.SOFTMAX_STEP)):
             yield inner  # a sum of pairs as they are counts as a product itself
         elif s.kind[inner] == "view":
             waiting += inner.all_input_nodes[:1]
@@ -312,8 +303,8 @@ def _scores_pairs(node: fx.Node, s: Survey) -> bool:
     if s.kind[node] == "pointwise":
         return _is_outer(node) and all(_sides(node)) and value_of_node(node).is_floating_point()
     if s.kind[node] == "layer":
-        return name_of(node) in PROJECTIONS and _weighs_pairs(node, s)
-    return name_of(node) in (*FOLDS, *VECTOR_NORMS) and _leaves_pairs(node, s)
+        return has_trait(node, Trait.ANY_RANK) and _weighs_pairs(node, s)
+    return has_trait(node, Trait.MAKES_DISTANCES) and _leaves_pairs(node, s)
 
 
 def is_lookup(node: fx.Node, s: Survey) -> bool:

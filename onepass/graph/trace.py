@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import Refusal
 from .nodes import _TORCH_FOLDER, size_of, value_of_node, where_of
+from .op_kinds import is_aten, is_call_of
 from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Node, Program
 
 _SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values
@@ -150,7 +151,7 @@ def _operands(node: fx.Node) -> list[fx.Node]:
 
 
 def _is_joint(node: fx.Node) -> bool:
-    return str(node.target) in ("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
+    return is_aten(node) and is_call_of(node, "cat")
 
 
 def _is_empty(value) -> bool:

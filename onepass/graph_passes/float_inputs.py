@@ -11,10 +11,8 @@ import torch
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import name_of
+from ..graph.op_kinds import Trait, has_trait
 from .size_calls import read_instead
-
-ARITHMETIC = ("mul", "multiply", "div", "divide", "true_divide", "truediv", "add", "sub", "subtract")
 
 
 def settle_floats(graph: fx.Graph) -> None:
@@ -50,7 +48,7 @@ def _keep_tensor(graph: fx.Graph, item: fx.Node, source: fx.Node) -> None:
     for user in list(item.users):
         others = [value_of_node(n) for n in user.all_input_nodes if n is not item]
         tensors = all(isinstance(x, torch.Tensor) and x.dim() and x.is_floating_point() for x in others)
-        if name_of(user) not in ARITHMETIC or user.kwargs or len(user.args) != 2 or not others or not tensors:
+        if not has_trait(user, Trait.ARITHMETIC) or user.kwargs or len(user.args) != 2 or not others or not tensors:
             continue
         device = others[0].device
         if device not in given:

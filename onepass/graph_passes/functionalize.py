@@ -15,12 +15,11 @@ from torch import fx
 from ..graph.grad_modes import recording
 from ..graph.mutations import respell
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import RESHAPING, changes_in_place, is_aten, kind_of, name_of
+from ..graph.op_kinds import Trait, changes_in_place, has_trait, is_aten, kind_of, name_of, reshapes_in_place
 from ..graph.survey import Survey, shape, survey
 from .index_assignment import called, mask_of, parts_of
 
 MAKES_NEW_MEMORY = ("contraction", "pointwise", "creation", "layer", "reduction")
-MAY_RETURN_ITS_INPUT = ("dropout", "clone", "contiguous")
 _OPERATORS = {getattr(operator, f"i{name}"): getattr(operator, name) for name in "add sub mul truediv pow".split()}
 
 
@@ -45,7 +44,7 @@ def _views_made(graph: fx.Graph) -> int:
 
 def _apart(first: fx.Node, rest: list[fx.Node]) -> int:
     """How many calls that reshape what `first` gave have been rewritten: all, or none."""
-    if first.op not in ("call_function", "call_method") or not all(name_of(n) in RESHAPING for n in rest):
+    if first.op not in ("call_function", "call_method") or not all(map(reshapes_in_place, rest)):
         return 0
     kept = [(n, n.op, n.target, n.args, dict(n.meta)) for n in (first, *rest)]
     try:
@@ -173,7 +172,7 @@ def _own_memory(target: fx.Node, known: Survey) -> bool:
     while known.kind[target] == "view" and not changes_in_place(target) and _looks_alone(target):
         target = target.args[0]
     made = target.op in ("call_function", "call_method") and known.kind[target] in MAKES_NEW_MEMORY
-    return made and not changes_in_place(target) and name_of(target) not in MAY_RETURN_ITS_INPUT
+    return made and not changes_in_place(target) and not has_trait(target, Trait.MAY_ALIAS)
 
 
 def _looks_alone(view: fx.Node) -> bool:
@@ -189,11 +188,7 @@ def _unseen(target: fx.Node, node: fx.Node, known: Survey, apart: Iterable[fx.No
         if user in seen or known.place[user] > known.place[node] or _only_measured(read, user, known):
             continue  # what is made after the write reads the new value
         seen.add(user)
-        if (
-            known.kind[user] in ("view", "cast", "other")
-            or changes_in_place(user)
-            or name_of(user) in MAY_RETURN_ITS_INPUT
-        ):
+        if known.kind[user] in ("view", "cast", "other") or changes_in_place(user) or has_trait(user, Trait.MAY_ALIAS):
             if any(known.place[u] > known.place[node] for u in user.users) or node in user.users:
                 return False
             stack.extend((u, user) for u in user.users)

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import is_aten, name_of
+from ..graph.op_kinds import Trait, has_trait, is_aten
 from ..graph.survey import Survey, survey
 
 
@@ -25,7 +25,7 @@ def settle_devices(graph: fx.Graph) -> None:
     for node in s.order:
         if s.kind[node] == "pointwise" and (s.plain[node] or s.reduced[node]):
             _move_operands(graph, node, s, moved, axes=0)
-        elif name_of(node) in ("getitem", "index"):
+        elif has_trait(node, Trait.GATHERS):
             _move_operands(graph, node, s, moved, axes=inf)
 
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from ..graph.axes import MOVING, SWAPPING
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import is_aten, name_of
+from ..graph.op_kinds import Trait, has_trait, is_aten
 
-MOVES = (*MOVING, *SWAPPING, "permute")
-COPIES = ("contiguous", "reshape", "flatten")
+MOVES = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)  # lengths that tell axes apart
 
 
@@ -23,10 +21,12 @@ def laid_out(node: fx.Node) -> torch.Tensor:
     value, last, places = value_of_node(node), node, None
     if value.dim() <= len(PRIMES) and not is_aten(node):
         places = torch.empty(PRIMES[: value.dim()], device="meta")
-    while places is not None and (user := _only_user(last)) is not None and name_of(user) in MOVES:
+    while places is not None and (user := _only_user(last)) is not None and has_trait(user, MOVES):
         last, places = user, _moved(user, places)
     copy = _only_user(last)
-    if places is None or last is node or copy is None or name_of(copy) not in COPIES or not _is_copied(node, copy):
+    if places is None or last is node or copy is None or not has_trait(copy, Trait.MAKES_CONTIGUOUS):
+        return value
+    if not _is_copied(node, copy):
         return value
     order = [PRIMES.index(n) for n in places.shape]
     return value.permute(order).contiguous().permute([order.index(axis) for axis in range(len(order))])

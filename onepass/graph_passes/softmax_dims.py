@@ -18,11 +18,10 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from ..compiler import disk_cache
 from ..egraph.rewrite.serialization import digest
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import name_of
+from ..graph.op_kinds import Trait, has_trait, name_of
 
 ATEN = torch.ops.aten
 TOTALS = (ATEN.amax.default, ATEN.sum.dim_IntList)  # of a softmax, as Inductor's passes see it
-NAMES = ("softmax", "_softmax", "_safe_softmax", "special_softmax", "softmin", "amax")  # what they may come from
 HOOK = "joint_custom_pre_pass"
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,8 @@ def with_other_dims(gm: fx.GraphModule, patches: Mapping[str, object]) -> dict[s
 def _is_over_another(node: fx.Node) -> bool:
     """Dims that are not given, or several, count as others."""
     name, source = name_of(node), next(iter(node.all_input_nodes), None)
-    if source is None or not (name in NAMES or (name == "sum" and name_of(source) == "exp")):
+    by_hand = name == "amax" or (name == "sum" and source is not None and name_of(source) == "exp")
+    if source is None or not (by_hand or has_trait(node, Trait.SOFTMAX)):
         return False
     dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
     (dim,) = dims if isinstance(dims, tuple | list) and len(dims) == 1 else (dims,)

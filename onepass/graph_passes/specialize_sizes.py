@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import NORMS, kind_of, name_of
+from ..graph.op_kinds import Trait, has_trait, kind_of
 from ..regions.region import Region
 
 WIDEST = 512  # what is longer is no width of a tile
@@ -67,7 +67,8 @@ def _met(nodes: Iterable[fx.Node]) -> Iterator[dict[str, torch.SymInt]]:
 def _looked_up(nodes: Iterable[fx.Node]) -> Iterator[str]:
     """Sizes that are gone behind what is neither view, fold nor product: places of a table that are looked up."""
     for node in nodes:
-        if kind_of(node) == "other" and name_of(node) not in NORMS and isinstance(value_of_node(node), torch.Tensor):
+        looked_up = kind_of(node) == "other" and not has_trait(node, Trait.NORM)
+        if looked_up and isinstance(value_of_node(node), torch.Tensor):
             left = set(map(str, value_of_node(node).shape))
             shapes = [getattr(value_of_node(n), "shape", ()) for n in node.all_input_nodes]
             yield from (str(size) for shape in shapes for size in shape if str(size) not in left)

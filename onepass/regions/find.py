@@ -15,7 +15,7 @@ from torch import fx
 
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import ORDINARY, RESHAPING, changes_in_place, draws, name_of
+from ..graph.op_kinds import Trait, changes_in_place, draws, has_trait, name_of, reshapes_in_place
 from ..graph.survey import Nodes, Survey, bodies, first_stranger, hinted, in_order, is_lookup, root, shape, survey
 from .grow import Growth, grow, opened
 from .missed import unfused
@@ -186,7 +186,7 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
 
 def _splits_rows(node: fx.Node) -> bool:
     """Gives flattened rows of a batch their axes back: in front it costs nothing, and a tensor says where each ends."""
-    if name_of(node) not in ("view", "reshape", "unflatten", "_unsafe_view"):
+    if not has_trait(node, Trait.SPLITS_AXES):
         return False
     old, new = shape(node.all_input_nodes[0]), shape(node)
     return None not in (old, new) and len(old) == 2 < len(new) and old[-1] == new[-1]
@@ -223,7 +223,7 @@ def _is_cheap(node: fx.Node, s: Survey) -> bool:
 
 
 def _is_scalar_multiple(node: fx.Node) -> bool:
-    tensors = _tensor_inputs(node) if name_of(node) in ("mul", "div", "truediv", "neg") else []
+    tensors = _tensor_inputs(node) if has_trait(node, Trait.SCALES) else []
     return len(tensors) == 1 and shape(node) == shape(tensors[0])
 
 
@@ -321,7 +321,7 @@ def _target(write: fx.Node, region: Region) -> fx.Node:
 def _moved(region: Region, s: Survey) -> fx.Node | None:
     """An operation that gives a tensor of the region another shape in place: the graph has one shape for both."""
     known = {id(value_of_node(n)) for n in (*region.inputs, *region.nodes)}
-    return next((n for n in s.in_place if name_of(n) in RESHAPING and id(value_of_node(n)) in known), None)
+    return next((n for n in s.in_place if reshapes_in_place(n) and id(value_of_node(n)) in known), None)
 
 
 def _interruption(sink: fx.Node, s: Survey) -> fx.Node | None:
@@ -329,7 +329,7 @@ def _interruption(sink: fx.Node, s: Survey) -> fx.Node | None:
     it is none that stands between the layers of other networks too.
     """
     reduced, plain = ([s.broken[n][kind] for n in sink.all_input_nodes] for kind in (True, False))
-    return next((n for n in [*reduced, *plain] if n and (n in reduced or name_of(n) not in ORDINARY)), None)
+    return next((n for n in [*reduced, *plain] if n and (n in reduced or not has_trait(n, Trait.ORDINARY))), None)
 
 
 def _interrupted(sink: fx.Node, s: Survey) -> Region:

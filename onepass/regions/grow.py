@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import changes_in_place, name_of
+from ..graph.op_kinds import Trait, changes_in_place, has_trait
 from ..graph.survey import Nodes, Survey, shape
 
 REACH = 160  # nodes looked at behind the last one that is surely inside
@@ -92,7 +92,7 @@ class _Scan:
 
     def _measure(self, node: fx.Node) -> None:
         kind = self.s.kind[node]
-        narrow = node in self.ends or (kind == "reduction" and "softm" not in name_of(node))
+        narrow = node in self.ends or (kind == "reduction" and not has_trait(node, Trait.KEEPS_SHAPE))
         if not narrow and (kind == "contraction" or self.wide.intersection(node.all_input_nodes)):
             self.wide.add(node)
 

@@ -13,7 +13,7 @@ from torch import fx
 
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import INTERIOR, LAYER, name_of
+from ..graph.op_kinds import INTERIOR, name_of, operation_named
 from ..graph.survey import Survey, hinted, shape
 
 GIVEN = ("placeholder", "get_attr")
@@ -83,7 +83,7 @@ def _origin(source: fx.Node, s: Survey) -> str:
         return f"is {called}, {kind}, and no product's result: {PAIR}"
     if s.kind[source] == "layer":
         weights = any(isinstance(value_of_node(n), torch.nn.Parameter) for n in source.all_input_nodes)
-        what = "a product with weights" if weights or name_of(source) in LAYER.split() else ONE_MATRIX
+        what = "a product with weights" if weights or operation_named(name_of(source)).kind == "layer" else ONE_MATRIX
         return f"comes from {name_of(source)}{place}, {what}: layers are left to torch, and {PAIR}"
     if s.kind[source] == "attention":
         return f"comes from {name_of(source)}{place}, which is a region of its own"

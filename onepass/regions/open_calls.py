@@ -12,19 +12,17 @@ from torch import fx
 
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import name_of
+from ..graph.op_kinds import Trait, has_trait, name_of
 from ..graph.trace import aten_graph
 from .find import find_regions, refused_at
 from .region import Region
 
-OPAQUE = ("multi_head_attention_forward",)  # functions of torch that Dynamo does not look into
-CLOSED = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")  # and that have no smaller operations
-
 
 def open_calls(graph: fx.Graph) -> list[Region]:
     """Opens what can be opened, in place; the refusals for what stays. Raises nothing of what a trace may raise."""
-    refused = [_closed(node) for node in graph.nodes if node.op == "call_function" and name_of(node) in CLOSED]
-    for node in [n for n in graph.nodes if n.op == "call_function" and name_of(n) in OPAQUE]:
+    calls = [n for n in graph.nodes if n.op == "call_function"]
+    refused = [_closed(n) for n in calls if has_trait(n, Trait.CLOSED_LIBRARY_CALL)]
+    for node in [n for n in calls if has_trait(n, Trait.LIBRARY_CALL)]:
         try:
             _open(graph, node)
         except Refusal as refusal:

@@ -17,8 +17,9 @@ from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import rebuild
 from ..lowering.analysis.dim_roles import is_long, sum_factors
 from ..lowering.plan.thresholds import HELD
-from .registry import Call, Value, choose, convert, handles, kind_of, require_fit, stored_literal
+from .registry import Call, Handlers, Value, choose, convert, kind_of, require_fit, stored_literal
 
+handles = Handlers()
 COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
 
 

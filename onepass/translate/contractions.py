@@ -6,9 +6,15 @@ Halves multiply and add in float32 and are rounded once. Example: a 1x1 convolut
 from __future__ import annotations
 
 from ..egraph.terms.ops import const, iota
-from ..graph.axes import CONVOLUTIONS, NEUTRAL, _neutral
+from ..graph.axes import has_default_window
 from .reductions import contraction, require_floats
-from .registry import Call, Value, convert, element, handles, kind_of, spread
+from .registry import Call, Handlers, Value, convert, element, kind_of, spread
+
+handles = Handlers()
+CONVOLUTIONS = (
+    *(f"aten.conv{rank}d.{overload}" for rank in (1, 2, 3) for overload in ("default", "padding")),
+    "aten.convolution.default",
+)
 
 
 def _dotted(call: Call, left: Value, right: Value, size, places) -> Value:
@@ -68,12 +74,12 @@ def tensordot(call):
     return call.value(pull)
 
 
-@handles(*(f"aten.{n}.default" for n in CONVOLUTIONS), *(f"aten.{n}.padding" for n in CONVOLUTIONS[:3]))
+@handles(*CONVOLUTIONS)
 def convolution(call):
     x, weight, bias = call["input"], call["weight"], call["bias"]
     dtype = require_floats(call, x, weight)
     places = len(weight.shape) - 2
-    if {*weight.shape[2:]} - {1} or not _neutral({n: v for n, v in call.arguments.items() if n in NEUTRAL}):
+    if {*weight.shape[2:]} - {1} or not has_default_window(call.arguments):
         raise call.refuse("over more than one place")
     binder = call.binder(weight.shape[1])
 

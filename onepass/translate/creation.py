@@ -6,7 +6,9 @@ The calls are pulled at an index of the result, as in views.py.
 from __future__ import annotations
 
 from ..egraph.terms.sizes import term_of
-from .registry import Value, apply, choose, convert, handles, kind_of, require_fit, stored_literal
+from .registry import Handlers, Value, apply, choose, convert, kind_of, require_fit, stored_literal
+
+handles = Handlers()
 
 
 def filled(call, number) -> Value:

@@ -11,8 +11,9 @@ from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import const, iota
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import subterms
-from .registry import Call, Value, apply, choose, convert, handles, kind_of, stored
+from .registry import Call, Handlers, Value, apply, choose, convert, kind_of, stored
 
+handles = Handlers()
 OF_NUMBERS = "is supported of integers that the graph makes itself, and summed where they are alike along the axis"
 
 

@@ -13,8 +13,9 @@ import torch
 from ..egraph.terms.ops import const, iota, reduce, sum_over
 from ..egraph.terms.term import Term
 from .reductions import batch_index, fold
-from .registry import Call, Value, apply, compute_dtype, convert, element, handles, kind_of, literal, spread
+from .registry import Call, Handlers, Value, apply, compute_dtype, convert, element, kind_of, literal, spread
 
+handles = Handlers()
 BY_PRODUCT = 25  # rows of either side, beyond which PyTorch takes distances as √(|a|² + |b|² - 2 a · b)
 
 

@@ -17,12 +17,12 @@ from ..egraph.terms.term import Term
 from .registry import (
     FLOATING,
     Call,
+    Handlers,
     Value,
     apply,
     choose,
     compute_dtype,
     convert,
-    handles,
     is_literal,
     kind_of,
     literal,
@@ -33,6 +33,8 @@ from .registry import (
     stored_literal,
     wrapped,
 )
+
+handles = Handlers()
 
 
 @handles("aten.relu.default")

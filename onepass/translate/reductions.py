@@ -15,7 +15,9 @@ from ..egraph.terms.sizes import term_of
 from ..egraph.terms.term import Term
 from . import registry
 from .pointwise import float_scalar, scalar
-from .registry import FLOATING, Call, Value, apply, choose, compute_dtype, convert, element, handles, kind_of, spread
+from .registry import FLOATING, Call, Handlers, Value, apply, choose, compute_dtype, convert, element, kind_of, spread
+
+handles = Handlers()
 
 
 def _axes(value: Value, dims) -> list[int]:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,15 +21,14 @@ from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import subterms
 from ..errors import Refusal
 from ..graph.program import GETITEM, Atom, Meta, Node, operation
+from ..lowering.plan.dtypes import HALVES
 from .index_bounds import Within
 
 Index = tuple[Term, ...]
-HALVES = ("float16", "bfloat16")
+Function = TypeVar("Function", bound=Callable)
 FLOATING = (*HALVES, "float32", "float64")
 INTEGERS = (*INTEGER_RANGES, "int64")
 LONGEST = 2**28  # of dims and sizes that are known by name only
-HANDLERS: dict[str, Callable[[Call], Value | list[Value]]] = {}
-SYMBOLIC: dict[str, frozenset[str]] = {}  # by target, the arguments that may be numbers which only a call gives
 
 
 class Symbolic(str):
@@ -66,8 +67,8 @@ class Call:
     Reading an argument that is Symbolic is refused, if the handler does not say that it takes one.
     """
 
-    def __init__(self, node: Node, values: dict[str, Value | list[Value]]):
-        self.node, self.meta, self._binders = node, node.meta, 0
+    def __init__(self, node: Node, values: Mapping[str, Value | list[Value]], symbolic: Collection[str]):
+        self.node, self.meta, self.symbolic, self._binders = node, node.meta, symbolic, 0
         self.required: list[Within] = []  # for sizes that are not known here
         self.arguments = _bind(node, values)
 
@@ -79,7 +80,7 @@ class Call:
 
     def _known(self, name: str, value):
         parts = value if isinstance(value, list) else [value]
-        if any(isinstance(x, Symbolic) for x in parts) and name not in SYMBOLIC[self.node.target]:
+        if any(isinstance(x, Symbolic) for x in parts) and name not in self.symbolic:
             raise self.refuse(f"is supported where its argument {name!r} is the same number at every call", "sizes")
         return value
 
@@ -95,16 +96,32 @@ class Call:
         return Refusal(f"{self.node.target}: {reason}", self.node.where, kind)
 
 
-def handles(*targets: str, symbolic: str = ""):
-    """Registers the decorated function as what the targets mean. `symbolic` names arguments that may be Symbolic."""
+@dataclass(frozen=True)
+class Handler:
+    """What an operation means: a function from its call to a value. symbolic: arguments that may be Symbolic."""
 
-    def register(handler):
-        for target in targets:
-            assert target not in HANDLERS, f"{target} is registered twice"
-            HANDLERS[target], SYMBOLIC[target] = handler, frozenset(symbolic.split())
-        return handler
+    function: Callable[[Call], Value | list[Value]]
+    symbolic: frozenset[str]
 
-    return register
+
+class Handlers(dict[str, Handler]):
+    """Handlers by target, such as "aten.softmax.int"; as a decorator, it adds the function under the targets.
+
+    Every module of handlers has one of its own, `handles`. Example: `@handles("aten.pow.Scalar", symbolic="exponent")`.
+    """
+
+    def __call__(self, *targets: str, symbolic: str = "") -> Callable[[Function], Function]:
+        def add(function: Function) -> Function:
+            self.add_all({target: Handler(function, frozenset(symbolic.split())) for target in targets})
+            return function
+
+        return add
+
+    def add_all(self, more: Mapping[str, Handler]) -> None:
+        """Adds handlers of targets that have none yet: an operation has one meaning."""
+        for target in more:
+            assert target not in self, f"{target} is registered twice"
+        self.update(more)
 
 
 def _bind(node: Node, values) -> dict[str, object]:

@@ -6,7 +6,9 @@ Refusal, with the user's line, for what has no meaning here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from types import ModuleType
 
 from ..egraph.terms.index_conditional import simplify_under_conditions
 from ..egraph.terms.index_simplify import simplify_index
@@ -18,10 +20,19 @@ from ..lowering.plan.records import Store
 from . import concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views
 from .dim_names import named_alike
 from .index_bounds import Within
-from .registry import FLOATING, HANDLERS, Call, Value, convert, kind_of
+from .registry import FLOATING, Call, Handlers, Value, convert, kind_of
 
-# Importing these fills HANDLERS.
-HANDLED_IN = (concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views)
+MODULES = (concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views)
+
+
+def _collect(modules: Iterable[ModuleType]) -> Handlers:
+    found = Handlers()
+    for module in modules:
+        found.add_all(module.handles)
+    return found
+
+
+HANDLERS = _collect(MODULES)
 
 
 @dataclass(frozen=True)
@@ -75,8 +86,8 @@ def _values(program: Program, inputs: tuple[Tensor, ...], required: list[Within]
         handler = HANDLERS.get(node.target)
         if handler is None:
             raise Refusal(f"{node.target} is not supported", node.where, "operation")
-        call = Call(node, values)
-        values[node.name] = handler(call)
+        call = Call(node, values, handler.symbolic)
+        values[node.name] = handler.function(call)
         required += call.required
     return values
 

@@ -13,7 +13,9 @@ from ..egraph.terms.sizes import Size, of_whole_blocks, product, term_of
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import subterms, tensors
 from .index_bounds import Within, beyond
-from .registry import INTEGERS, Call, Value, apply, choose, handles, same_size, spread
+from .registry import INTEGERS, Call, Handlers, Value, apply, choose, same_size, spread
+
+handles = Handlers()
 
 
 def moved(call: Call, source: Value, move) -> Value:
