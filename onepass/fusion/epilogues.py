@@ -64,7 +64,8 @@ def _is_fusible(node: fx.Node, user: fx.Node, s: Survey) -> bool:
         return False
     if s.kind[user] in ("pointwise", "cast"):
         return shape(user) == shape(node)
-    return has_trait(user, Trait.PRODUCT) and s.kind[user] in ("contraction", "layer") and _maps_the_last_axis(node, user)
+    is_product = has_trait(user, Trait.PRODUCT) and s.kind[user] in ("contraction", "layer")
+    return is_product and _maps_the_last_axis(node, user)
 
 
 def _maps_the_last_axis(node: fx.Node, product: fx.Node) -> bool:

@@ -119,14 +119,15 @@ def pointwise(call: Call, function, *operands, dtype: str | None = None) -> Valu
     return call.value(pull)
 
 
-_UNARY = "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor".split()
-for _name in _UNARY:
-    handles(f"aten.{_name}.default")(lambda call, op=_name: pointwise(call, lambda x: apply(op, x), call["self"]))
+_UNARY = {name: name for name in "neg exp exp2 log log2 log1p sqrt rsqrt tanh sigmoid erf sin cos abs floor".split()}
+for _name, _op in {**_UNARY, "absolute": "abs"}.items():
+    handles(f"aten.{_name}.default")(lambda call, op=_op: pointwise(call, lambda x: apply(op, x), call["self"]))
 
 KINDS = ("Tensor", "Scalar")
 _BITWISE = ("bitwise_and", "bitwise_or", "__and__", "__or__")
 _OF_BOOLS = {"mul": "and", "add": "or"}
-_BINARY = {"mul": "mul", "div": "div", "maximum": "maximum", "minimum": "minimum", "true_divide": "div"}
+_BINARY = {"mul": "mul", "multiply": "mul", "div": "div", "divide": "div", "true_divide": "div"}
+_BINARY |= {"maximum": "maximum", "minimum": "minimum"}
 for _name, _op in _BINARY.items():
     _targets = [f"aten.{_name}.{o}" for o in (("default",) if _name.endswith("mum") else ("Tensor", "Scalar"))]
     handles(*_targets, symbolic="self other")(lambda call, op=_op: arithmetic(call, op))
@@ -198,7 +199,7 @@ def integer_division(call):
     return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"])
 
 
-@handles("aten.div.Tensor_mode", "aten.div.Scalar_mode", symbolic="self other")
+@handles(*(f"aten.{name}.{kind}_mode" for name in ("div", "divide") for kind in KINDS), symbolic="self other")
 def division_with_mode(call):
     if call["rounding_mode"] is None:
         return pointwise(call, lambda x, y: apply("div", x, y), call["self"], call["other"])
@@ -216,12 +217,12 @@ def _truncated(x: Term, y: Term) -> Term:
 
 # Comparisons: `le` and `lt` are enough; the third column says whether the sides are exchanged, the fourth negates.
 _COMPARISONS = {
-    "le": ("le", False, False),
-    "lt": ("lt", False, False),
-    "ge": ("le", True, False),
-    "gt": ("lt", True, False),
+    "le less_equal": ("le", False, False),
+    "lt less": ("lt", False, False),
+    "ge greater_equal": ("le", True, False),
+    "gt greater": ("lt", True, False),
     "eq": ("eq", False, False),
-    "ne": ("eq", False, True),
+    "ne not_equal": ("eq", False, True),
 }
 
 
@@ -248,8 +249,8 @@ def _comparison(op: str, exchanged: bool, negated: bool):
     return handler
 
 
-for _name, _row in _COMPARISONS.items():
-    handles(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar", symbolic="self other")(_comparison(*_row))
+for _names, _row in _COMPARISONS.items():
+    handles(*(f"aten.{n}.{k}" for n in _names.split() for k in KINDS), symbolic="self other")(_comparison(*_row))
 
 
 @handles("aten.logical_not.default")

@@ -17,7 +17,6 @@ from onepass.api.backend import onepass_backend
 from onepass.egraph.derivation.normalize import canonical_names, normalise
 from onepass.egraph.terms.traversal import subterms
 from onepass.errors import Refusal
-from onepass.graph.op_kinds import KINDS
 from onepass.regions.find import find_regions
 from onepass.regions.region import region_module, signature
 from onepass.translate.translate import translate
@@ -392,7 +391,3 @@ def test_a_refused_layer_does_not_stand_for_the_others():
     refused = [r for r, _ in found if r.refusal]
     assert len(refused) == 1
     assert signature(refused[0]) not in {signature(r) for r, _ in found if not r.refusal}
-
-
-def test_every_name_has_one_kind():
-    assert len(KINDS) > 100
