@@ -20,8 +20,9 @@ from onepass.egraph.terms.ops import cast, exp2, iota, le, logical_and, lt, sum_
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.schedule.kernel_time import Configuration, seconds
+from onepass.lowering.schedule.setting_values import NAMES
 from onepass.tune.bayesian_search import Trial
-from onepass.tune.kernel_space import NAMES, needs, point, space_of
+from onepass.tune.kernel_space import needs, point, space_of
 from onepass.tune.search_space import Constraint, Parameter, Space
 from tests.support.attention_terms import loaded, one_pass, stored
 

@@ -221,7 +221,7 @@ def sample(row, space) -> list:
 
 def gluon_setting(c) -> Setting:
     """The row of the table that stands for a configuration: `more` holds what no other column does, flags as words."""
-    from onepass.tune.kernel_space import KNOWN
+    from onepass.lowering.schedule.setting_values import KNOWN
 
     said = {name: getattr(c, name) for name in KNOWN}
     numbers = " ".join(f"{name}={value}" for name, value in said.items() if not isinstance(value, bool))

@@ -24,6 +24,7 @@ from ..hopper.kernel_form import (
     Operand,
     accumulated,
     bind,
+    chains,
     chunks,
     crowded,
     entered,
@@ -244,10 +245,6 @@ def prepare(
     return Prepared(shape, lengths, total, length)
 
 
-def chains(binding: Binding, schedule: Schedule, overlays: tuple[Operand, ...]) -> bool:
-    return schedule.chained and schedule.queries > 1 and len(binding.steps) == 1 and not overlays
-
-
 def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
     return schedule.ordered and lengths is not None and len(set(lengths.tolist())) > 1
 
@@ -385,11 +382,6 @@ def refusal(plan: Plan, device: torch.device) -> str | None:
         return missing
     found = [bind(kernel) for kernel in plan.kernels]
     return None if any(isinstance(f, Binding) for f in found) else "; ".join(dict.fromkeys(map(str, found)))
-
-
-def refusals(plan: Plan) -> dict[str, str]:
-    """By kernel, why it last ran as plain Triton."""
-    return launcher(plan).refusals
 
 
 @lru_cache(maxsize=256)

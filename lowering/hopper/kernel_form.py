@@ -375,3 +375,8 @@ def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], schedule) -> i
     kept = schedule.queries * inner(binding.row_operands)
     kept += sum(staged(e, schedule.send) for o in sent(binding) for _, e in chunks(o.inner.size))
     return 2 * rows * kept + schedule.tile * schedule.depth * ring
+
+
+def chains(binding: Binding, schedule, overlays: tuple[Operand, ...]) -> bool:
+    """Whether an item's first scores are issued with the last products of the item before it."""
+    return schedule.chained and schedule.queries > 1 and len(binding.steps) == 1 and not overlays

@@ -5,7 +5,6 @@ Everything that reads a version, a knob or a private name of Triton is here.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
@@ -34,10 +33,6 @@ TARGETS = {
 def interprets(function) -> bool:
     """True if the kernel runs in Triton's interpreter: it was decided when the kernel was defined."""
     return not isinstance(function, JITFunction)
-
-
-def interpreter_wanted() -> bool:
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
 
 
 def architecture(device: torch.device) -> str:

@@ -5,9 +5,15 @@ A text depends on the kernel and on these facts. Example: a dim whose size is a 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 INTERPRETER = "interpreter"  # stands for a machine
+
+
+def interpreter_wanted() -> bool:
+    """Whether the user asked for Triton's interpreter, by the environment variable TRITON_INTERPRET."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from ..launch.triton_compat import (
     OPTIONS,
     Relaunch,
     architecture,
-    interpreter_wanted,
     interprets,
     mixes_addresses,
     multiprocessors,
@@ -38,7 +37,7 @@ from ..masks.block_map import EMPTY, Found, MapCache, Tiling, pays, where_rows_k
 from ..masks.mask_bits import Words
 from ..masks.tile_lists import dealt_items, visit_lists
 from ..plan.device import WARPGROUP
-from ..plan.launch_facts import INTERPRETER, Facts
+from ..plan.launch_facts import INTERPRETER, Facts, interpreter_wanted
 from ..plan.queries import map_name, reach, roots
 from ..plan.records import Kernel, Loop, Plan
 from ..plan.thresholds import FEW

@@ -23,16 +23,13 @@ from ..egraph.terms.printing import show, show_let
 from ..egraph.terms.term import TermError
 from ..errors import ProgramError
 from ..graph.program import Atom, Program
-from ..lowering.gluon.mask_words import packed
-from ..lowering.hopper.kernel_form import bind
-from ..lowering.launch.split_loops import said
+from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
 from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import NotPlannable, Plan
 from ..lowering.schedule.schedule_store import Kept
 from ..lowering.source_folder import write_source
 from ..report.records import KernelReport, RegionReport, Step
 from ..rules import ALL
-from ..runtime import executors
 from ..translate.index_bounds import Within
 from . import disk_cache
 from .assumptions import exactness
@@ -207,12 +204,9 @@ def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> N
     """
     if options.executor != "tiled" and swells(plan, program, hints):
         raise NotPlannable(SWELLS)
-    if executors.runs_kernels(options.executor, {entry.meta.device for entry in program.inputs}):
-        from ..lowering.triton.kernel import emit
-
-        for kernel in plan.kernels:
-            if isinstance(bind(kernel), str):  # no Gluon either
-                emit(kernel, plan)
+    if runs_kernels(options.executor, {entry.meta.device for entry in program.inputs}):
+        if missing := kernel_missing(plan):
+            raise NotPlannable(missing)
 
 
 def _restore(key: str, program: Program, options: Options, strides) -> Fused | None:
@@ -295,7 +289,7 @@ def _unused(name: str, found: Optimized) -> str:
 def with_sources(found: Fused) -> Fused:
     """The same with every kernel's Triton source in a file for reading, named in the report, and its schedule."""
     kernels = tuple(
-        replace(k, source=_written(found, n), form=k.form + _schedule(found.plan.kernels[n]))
+        replace(k, source=_written(found, n), form=k.form + GLUON.describe_settings(found.plan.kernels[n]))
         for n, k in enumerate(found.report.kernels)
     )
     return replace(found, report=replace(found.report, kernels=kernels))
@@ -305,29 +299,11 @@ def _written(found: Fused, number: int) -> str:
     """The path of a kernel's source; empty where nothing is kept, and, said in the log, if it cannot be written."""
     kernel = found.plan.kernels[number]
     try:
-        from ..lowering.triton.kernel import emit
-
         place, name = disk_cache.folder(), f"{kernel.name}_{found.key[:12]}.py"
-        return str(write_source(place, name, emit(kernel, found.plan).text) or "")
+        return str(write_source(place, name, TRITON.source(kernel, found.plan)) or "")
     except Exception as error:  # for reading only: a region without readable source still runs
         log.warning("onepass: no source of kernel %s: %s", kernel.name, error)
         return ""
-
-
-def _schedule(kernel) -> str:
-    """The settings of its Hopper form, and where they are from; empty where there are none before lengths are known."""
-    from ..egraph.terms.sizes import UnknownSize
-    from ..lowering.gluon.launch import Refused, choice_of
-
-    binding = bind(kernel)
-    if isinstance(binding, str):
-        return ""
-    try:
-        return f"\n{choice_of(binding, {}, binding.overlays)}".replace("; ", "\n")
-    except UnknownSize:
-        return ", scheduled when its lengths are known"
-    except Refused as reason:
-        return f", not for these sizes: {reason}"
 
 
 def _places(program: Program) -> tuple[str, ...]:
@@ -337,12 +313,9 @@ def _places(program: Program) -> tuple[str, ...]:
 
 def _kernel(kernel) -> KernelReport:
     loops = tuple(str(loop.dim) for loop in kernel.loops)
-    found = bind(kernel)
-    form = f"plain Triton: {found}" if isinstance(found, str) else "warp-specialised Gluon"
-    form += ", the mask's tensors as bits" if not isinstance(found, str) and packed(found) else ""
     grid, masks = tuple(map(str, kernel.grid)), tuple(filter(None, map(_mask, kernel.loops)))
-    rows = " and ".join(map(str, kernel.tiled))
-    return KernelReport(kernel.name, grid, rows, loops, form=form, masks=masks, parts=said(kernel))
+    rows, form = " and ".join(map(str, kernel.tiled)), GLUON.describe(kernel)
+    return KernelReport(kernel.name, grid, rows, loops, form=form, masks=masks, parts=TRITON.describe(kernel))
 
 
 def _mask(loop) -> str:

@@ -17,7 +17,7 @@ from ..egraph.search.engine import EngineError
 from ..errors import OnepassError
 from ..graph.nodes import value_of_node
 from ..graph.survey import Nodes, Survey
-from ..lowering.hopper.kernel_form import bind
+from ..lowering.executors import has_hopper_form
 from ..lowering.plan.records import NotPlannable, Plan
 from ..regions.find import objection
 from ..regions.region import Region
@@ -66,7 +66,7 @@ def reason_against(wide: Region, region: Region, context: FusionContext, saved: 
         return f"{lost_kernel.name} of torch's, which may be faster than any plan, takes the region without it"
     if len(own.plan.kernels) < len(answer.plan.kernels):
         return f"it would take {len(answer.plan.kernels)} kernels instead of {len(own.plan.kernels)}"
-    loses = on_hopper(region) and binds(own.plan) and not binds(answer.plan)
+    loses = on_hopper(region) and has_hopper_form(own.plan) and not has_hopper_form(answer.plan)
     loses = loses and hopper_form_seconds(region, own.plan) > saved
     return LOSES_THE_HOPPER_FORM if loses else ""
 
@@ -84,15 +84,10 @@ def _lost_library_kernel(region: Region, own: Fused, wide: Fused) -> library_ker
     options = wide.options
     if not options.libraries or options.executor != "auto" or own.form is None or wide.form is not None:
         return None
-    if on_hopper(region) and binds(wide.plan):
+    if on_hopper(region) and has_hopper_form(wide.plan):
         return None
     device = value_of_node(region.output).device.type
     return next(iter(library_kernels.kernels(own.form, device, own.program.output_metas[0].dtype)), None)
-
-
-def binds(plan: Plan) -> bool:
-    """Whether every kernel of the plan has the warp-specialised form of Hopper."""
-    return all(not isinstance(bind(kernel), str) for kernel in plan.kernels)
 
 
 def on_hopper(region: Region) -> bool:

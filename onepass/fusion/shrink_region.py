@@ -16,10 +16,11 @@ from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..graph.survey import Survey, in_order
+from ..lowering.executors import has_hopper_form
 from ..regions.find import objection, without_joins
 from ..regions.region import Region
 from ..translate.translate import pulled
-from .compare_plans import LOSES_THE_HOPPER_FORM, FusionContext, binds, on_hopper
+from .compare_plans import LOSES_THE_HOPPER_FORM, FusionContext, on_hopper
 from .estimates import hopper_form_seconds, machine_of, write_and_read_seconds
 
 
@@ -77,10 +78,10 @@ def leave_joins_outside(region: Region, context: FusionContext) -> tuple[Region,
     if context.mode != "auto" or not on_hopper(region):
         return region, []
     narrow, joins = without_joins(region, context.survey)
-    if not joins or binds(context.make(region).plan) or objection(narrow, context.survey) is not None:
+    if not joins or has_hopper_form(context.make(region).plan) or objection(narrow, context.survey) is not None:
         return region, []
     plan, machine = context.make(narrow).plan, machine_of(region)
     saved = sum(write_and_read_seconds(n, machine) for n in joins)
-    if not binds(plan) or hopper_form_seconds(narrow, plan) <= saved:
+    if not has_hopper_form(plan) or hopper_form_seconds(narrow, plan) <= saved:
         return region, []
     return narrow, [f"{name_of(n)} ({where_of(n)}): outside: {LOSES_THE_HOPPER_FORM}" for n in joins]

@@ -17,12 +17,14 @@ from pathlib import Path
 import torch
 
 from ..compiler import compiled_region, disk_cache
+from ..lowering.executors import GLUON
+from ..lowering.schedule.setting_values import NAMES
 from ..runtime import executors, library_choice, operator
 from ..runtime.compare_results import mismatch
 from ..runtime.measurements import Measured
 from ..runtime.runner import call_of
 from .bayesian_search import History, Isolated, Trial, checked, tune
-from .kernel_space import NAMES, configuration, needs, predicted, space_of
+from .kernel_space import configuration, needs, predicted, space_of
 from .trial_process import Outcome
 
 SECONDS, ROUNDS = 120.0, 10  # of a trial; timed launches
@@ -79,7 +81,7 @@ def attempt(task: tuple) -> Outcome:
 def _call_of(path: str) -> tuple[Asked, list[torch.Tensor]]:
     asked = Asked(**torch.load(path, weights_only=True))
     with torch.no_grad():
-        return asked, executors.tiled(asked.found, asked.tensors, asked.call)(asked.tensors)
+        return asked, executors.EXECUTORS["tiled"](asked.found, asked.tensors, asked.call)(asked.tensors)
 
 
 def _seconds(run: Callable, tensors) -> float:
@@ -125,9 +127,7 @@ def calls_of(function, inputs=(), keywords=None) -> list[Asked]:
 
 def tune_function(function, inputs=(), keywords=None, budget: int = 30):
     """Tunes each region of a function on the GPU; yields (call, history)."""
-    from ..lowering.gluon.launch import refusal
-
     for asked in calls_of(function, inputs, keywords):
-        gluon = refusal(asked.found.plan, asked.tensors[0].device) is None
+        gluon = GLUON.refusal(asked.found.plan, asked.tensors[0].device) is None
         with isolated(asked) as trial:
             yield asked, tune_call(asked, trial, budget, gluon)

@@ -1,38 +1,20 @@
 """What can be tried for a plan's kernels: every setting by name, as a space whose constraints are what is known before.
 
-Values of a schedule's settings come from its own record, so a new one joins by being declared there. What the form, the
-shared memory and the registers of a thread refuse is never in the space; what only a run tells is the tuner's to learn.
+What the form, the shared memory and the registers of a thread refuse is never in the space. What only a run shows, the
+tuner learns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache, lru_cache
 from math import inf
 
-from ..lowering.gluon.launch import chains
-from ..lowering.hopper.config import KNOBS, Schedule
-from ..lowering.hopper.kernel_form import Binding, bind, sent, staged
+from ..lowering.hopper.config import Schedule
+from ..lowering.hopper.kernel_form import Binding, bind, chains, sent, staged
 from ..lowering.plan.records import Kernel, NotPlannable
 from ..lowering.schedule.kernel_time import Configuration, granted, problem_of, registers, seconds, shared_bytes
+from ..lowering.schedule.setting_values import KNOWN, NAMES, PLAIN, SCHEDULED, SEARCHED
 from .search_space import Constraint, Parameter, Space
-
-SEARCHED = {f.name: f.metadata["values"] for f in fields(Schedule) if f.metadata}
-KNOWN = {name: SEARCHED[name] for name in ("queries", *KNOBS) if name in SEARCHED}
-PLAIN = {"rows": (64, 128, 256), "columns": (32, 64, 128), "warps": (4, 8), "stages": (1, 2, 3, 4)}
-NAMES = ("executor", *PLAIN, *KNOWN)
-GROUPS = sorted(SEARCHED["consumers"])
-SCHEDULED = {
-    "rows": tuple(64 * n for n in GROUPS), "columns": SEARCHED["tile"], "warps": tuple(4 * n for n in GROUPS),
-    "stages": SEARCHED["depth"],
-}  # fmt: skip
-SETTINGS = {"executor": ("ptr", "gluon"), **{name: (*PLAIN[name], *SCHEDULED[name]) for name in PLAIN}, **KNOWN}
-
-
-def is_tried(settings: Mapping[str, object]) -> bool:
-    """Whether each setting has a value that a search tries."""
-    return all(name in SETTINGS and value in SETTINGS[name] for name, value in settings.items())
 
 
 def configuration(point: tuple) -> Configuration:

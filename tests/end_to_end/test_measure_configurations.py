@@ -25,8 +25,9 @@ from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.schedule.kernel_time import Configuration, problem_of, seconds
 from onepass.lowering.schedule.schedule_store import anonymous
+from onepass.lowering.schedule.setting_values import NAMES
 from onepass.translate.translate import translate
-from onepass.tune.kernel_space import NAMES, configuration
+from onepass.tune.kernel_space import configuration
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "configurations.py"
 

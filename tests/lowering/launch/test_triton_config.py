@@ -12,6 +12,7 @@ from bench.measured import Problem, kernel_of, table
 from onepass.compiler.optimize import optimize_all
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
+from onepass.lowering.executors import KERNELS
 from onepass.lowering.gluon.launch import row_of, slower
 from onepass.lowering.hopper import config as gluon_schedule
 from onepass.lowering.hopper.kernel_form import bind
@@ -66,10 +67,10 @@ def test_only_auto_is_reordered(monkeypatch):
     assert slower(plan_of(problem), {})
     for option, first in (("auto", "triton"), ("gluon", "gluon")):
         found = SimpleNamespace(options=Options(executor=option), plan=plan_of(problem))
-        order = executors.by_measurement(executors.KERNELS, found, {})
-        assert next(iter(order)) == first and set(order) == set(executors.KERNELS)
+        order = executors.by_measurement(KERNELS, found, {})
+        assert next(iter(order)) == first and set(order) == set(KERNELS)
     found = SimpleNamespace(options=Options(), plan=plan_of(problem))
-    assert "faster than gluon" in executors.by_measurement(executors.KERNELS, found, {})["triton"]
+    assert "faster than gluon" in executors.by_measurement(KERNELS, found, {})["triton"]
     assert list(executors.by_measurement(("triton", "tiled"), found, {})) == ["triton", "tiled"]
 
 

@@ -9,10 +9,10 @@ import torch
 
 from onepass.api.backend import onepass_backend
 from onepass.compiler import disk_cache
+from onepass.lowering.schedule.setting_values import SETTINGS
 from onepass.report import records
 from onepass.runtime import executors, operator
 from onepass.runtime.measurements import Measured
-from onepass.tune.kernel_space import SETTINGS
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

@@ -13,9 +13,8 @@ from onepass.api.backend import onepass_backend
 from onepass.compiler import compiled_region, traffic
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
-from onepass.lowering.gluon import launch
+from onepass.lowering import executors as plan_executors
 from onepass.lowering.plan.records import NotPlannable
-from onepass.lowering.triton import kernel
 from onepass.report import records
 from onepass.runtime import executors, runner
 
@@ -34,7 +33,7 @@ def broken(*_):
 def as_on_a_gpu(monkeypatch):
     """Kernels that fail, and behind them what a GPU has."""
     monkeypatch.setitem(executors.LAST, "cpu", executors.ORIGINAL)
-    for name in ("tiled", *executors.KERNELS):
+    for name in ("tiled", *plan_executors.KERNELS):
         monkeypatch.setitem(executors.EXECUTORS, name, broken)
 
 
@@ -70,7 +69,7 @@ CHAINS = [
 
 @pytest.mark.parametrize("option, refused, chain", CHAINS)
 def test_the_chain_of_a_gpu_ends_in_the_original_calls(option, refused, chain, monkeypatch):
-    monkeypatch.setattr(launch, "refusal", lambda *_: refused)
+    monkeypatch.setattr(plan_executors.GluonExecutor, "refusal", lambda *_: refused)
     assert executors.preference(option, None, torch.device("cuda")) == chain
     assert executors.preference("auto", None, torch.device("cpu")) == ("tiled",)
 
@@ -151,7 +150,7 @@ def test_what_no_kernel_can_run_on_a_gpu_is_left_as_written(monkeypatch):
 
     program = program_of(linear, *inputs())
     plan = compiled_region.make(program, Options()).plan
-    monkeypatch.setattr(kernel, "emit", none)
+    monkeypatch.setattr(plan_executors, "emit", none)
     entries = tuple(replace(i, meta=replace(i.meta, device="cuda")) for i in program.inputs)
     on_gpu = replace(program, inputs=entries)
     compiled_region._require_kernels(plan, program, Options(), {})

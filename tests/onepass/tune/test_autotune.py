@@ -7,13 +7,15 @@ import torch
 
 from onepass.cli.commands import UNFINISHED, main
 from onepass.compiler import compiled_region, disk_cache
+from onepass.lowering.executors import KERNELS
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.schedule.kernel_time import Configuration, layout
+from onepass.lowering.schedule.setting_values import KNOWN, NAMES, SEARCHED
 from onepass.runtime import executors, library_choice, operator
 from onepass.runtime.runner import Runner
 from onepass.tune import autotune
 from onepass.tune.bayesian_search import Trial
-from onepass.tune.kernel_space import KNOWN, NAMES, SEARCHED, configuration, point, predicted, space_of
+from onepass.tune.kernel_space import configuration, point, predicted, space_of
 from onepass.tune.trial_process import Outcome
 from tests.support.attention_terms import attention as example
 
@@ -53,7 +55,7 @@ def fake(asked, failing=()):
 
 def test_a_region_is_met_with_its_tensors(asked):
     assert [tuple(t.shape) for t in asked.tensors] == [(1, 2, 256, 64)] * 3
-    (found,) = executors.tiled(asked.found, asked.tensors, asked.call)(asked.tensors)
+    (found,) = executors.EXECUTORS["tiled"](asked.found, asked.tensors, asked.call)(asked.tensors)
     torch.testing.assert_close(found, expected(asked))
     assert not isinstance(operator.runner(asked.text), operator._Recording), "recording ends"
 
@@ -100,12 +102,12 @@ def test_the_winner_is_kept_and_goes_first(asked, monkeypatch):
     assert disk_cache.read(asked.found.key)["tuned"] == {asked.size: best}
     runner, device, size = Runner(compiled_region.read(asked.text)), torch.device("cuda"), asked.size
     monkeypatch.setattr(library_choice, "size_class", lambda *_: size)
-    monkeypatch.setattr(executors, "preference", lambda *_: (*executors.KERNELS, "tiled"))
+    monkeypatch.setattr(executors, "preference", lambda *_: (*KERNELS, "tiled"))
     first, (who, _) = next(iter(runner.order(device, asked.call).items()))
     assert first == who and all(f"{name} {value}" in who for name, value in best.items())
-    assert list(runner.order(torch.device("cpu"), asked.call)) == [*executors.KERNELS, "tiled"]
+    assert list(runner.order(torch.device("cpu"), asked.call)) == [*KERNELS, "tiled"]
     monkeypatch.setattr(library_choice, "size_class", lambda *_: "other sizes")
-    assert list(runner.order(device, asked.call)) == [*executors.KERNELS, "tiled"]
+    assert list(runner.order(device, asked.call)) == [*KERNELS, "tiled"]
 
 
 def test_nothing_right_keeps_nothing(asked):
@@ -117,7 +119,7 @@ def test_a_setting_that_no_longer_runs_is_left(asked, monkeypatch):
     """On this machine no kernel of Triton runs: the call is served by the next in the chain."""
     runner = Runner(compiled_region.read(asked.text))
     prepare = executors.tuned({"executor": "gluon", "rows": 128, "columns": 64, "warps": 8, "stages": 2})
-    order = {"tuned": ("tuned", prepare), "tiled": ("tiled", executors.tiled)}
+    order = {"tuned": ("tuned", prepare), "tiled": ("tiled", executors.EXECUTORS["tiled"])}
     monkeypatch.setattr(runner, "order", lambda *_: order)
     (result,) = runner(asked.tensors, asked.numbers)
     torch.testing.assert_close(result, expected(asked))

@@ -1,0 +1,289 @@
+"""Executors: each runs a plan in one way, by torch operations tile by tile, by Triton, or by Gluon.
+
+An executor gives the plan's results or says why it cannot. Without Triton this module still imports, and the tiled
+executor runs. Example: `EXECUTORS["tiled"].prepare(plan, {"q": q, "k": k}, sizes={}).run([q, k])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from ..egraph.terms.sizes import UnknownSize
+from .gluon.mask_words import packed
+from .hopper.kernel_form import bind
+from .launch.split_loops import said
+from .launch.triton_config import Config
+from .plan.launch_facts import interpreter_wanted
+from .plan.records import Kernel, NotPlannable, Plan
+from .schedule.choose_config import sparing
+from .schedule.kernel_time import Configuration, layout
+from .schedule.setting_values import is_tried
+from .tiled.executor import tiled_results
+from .triton.kernel import emit
+
+Tensors = Sequence[torch.Tensor]
+Strides = Mapping[str, tuple[int, ...]]
+
+
+class SettingsRefused(ValueError):
+    """Settings of a kernel that cannot be used here; the message says why."""
+
+
+@dataclass(frozen=True)
+class PreparedPlan:
+    """A plan that is ready for tensors of the same shapes, strides, dtypes and alignments as those it was prepared for.
+
+    run: takes the tensors in the order in which they were given and returns the plan's outputs.
+    executor: who runs it, as reports name it. notes: sentences for the report.
+    has_strides: each output is new memory, with the strides that were asked for.
+    """
+
+    run: Callable[[Tensors], list[torch.Tensor]]
+    executor: str
+    notes: tuple[str, ...] = ()
+    has_strides: bool = False
+
+
+class PlanExecutor:
+    """One way to run a plan."""
+
+    name = ""
+
+    def refusal(self, plan: Plan, device: torch.device) -> str | None:
+        """Why no kernel of the plan can run this way on the device; None if one may."""
+        return None
+
+    def kernel_refusal(self, kernel: Kernel, plan: Plan) -> str | None:
+        """Why a kernel of the plan has no form of this kind, on any device; None if it has one."""
+        return None
+
+    def prepare(
+        self,
+        plan: Plan,
+        tensors: Mapping[str, torch.Tensor],
+        sizes: Mapping[str, int],
+        strides: Strides | None = None,
+    ) -> PreparedPlan:
+        """The plan made ready for tensors like these. It raises an error of any kind where it cannot run.
+
+        tensors: the inputs by name. sizes: values of all symbolic sizes. strides: of outputs, by name; an output
+        that is not named is contiguous.
+        """
+        raise NotImplementedError
+
+    def describe(self, kernel: Kernel) -> str:
+        """What a report says about how the kernel runs this way; empty for nothing."""
+        return ""
+
+    def describe_settings(self, kernel: Kernel) -> str:
+        """The settings of the kernel's launch and their origins, as far as they are known without sizes."""
+        return ""
+
+    def source(self, kernel: Kernel, plan: Plan) -> str:
+        """The kernel's text as it is before sizes are known; empty if it has none."""
+        return ""
+
+
+class TiledExecutor(PlanExecutor):
+    """Torch operations, tile by tile, on any device."""
+
+    name = "tiled"
+
+    def prepare(self, plan, tensors, sizes, strides=None) -> PreparedPlan:
+        names = tuple(tensors)
+        return PreparedPlan(lambda given: list(tiled_results(plan, dict(zip(names, given)), sizes)), self.name)
+
+
+class TritonExecutor(PlanExecutor):
+    """Triton kernels, on a GPU or in Triton's interpreter."""
+
+    name = "triton"
+
+    def refusal(self, plan: Plan, device: torch.device) -> str | None:
+        reasons = (self.kernel_refusal(kernel, plan) for kernel in plan.kernels)
+        return triton_missing() or next(filter(None, reasons), None)
+
+    def kernel_refusal(self, kernel: Kernel, plan: Plan) -> str | None:
+        try:
+            emit(kernel, plan)
+        except NotPlannable as reason:
+            return str(reason)
+        return None
+
+    def prepare(self, plan, tensors, sizes, strides=None) -> PreparedPlan:
+        launcher = self._launcher(plan)
+        outputs = {output.name for output in plan.outputs}
+        distinct = len(outputs) == len(plan.outputs)  # else one stored tensor is two results
+        run, copied = _bound(launcher, plan, tensors, sizes, strides if distinct else None)
+        notes = (*copied, *self._notes(launcher))
+        return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct)
+
+    def describe(self, kernel: Kernel) -> str:
+        return said(kernel)
+
+    def source(self, kernel: Kernel, plan: Plan) -> str:
+        return emit(kernel, plan).text
+
+    def _launcher(self, plan: Plan):
+        from .triton.launch import launcher
+
+        return launcher(plan)
+
+    def _notes(self, launcher) -> tuple[str, ...]:
+        return tuple(f"{name}: {how}" for name, how in launcher.shared.items())
+
+    def _runs_as(self, launcher, plan: Plan) -> str:
+        return self.name
+
+
+class GluonExecutor(TritonExecutor):
+    """Hopper's own form for the kernels that have one. The others run as plain Triton, and the notes say why."""
+
+    name = "gluon"
+
+    def refusal(self, plan: Plan, device: torch.device) -> str | None:
+        if missing := triton_missing():
+            return missing
+        from .gluon.launch import refusal
+
+        return refusal(plan, device)
+
+    def kernel_refusal(self, kernel: Kernel, plan: Plan) -> str | None:
+        found = bind(kernel)
+        return found if isinstance(found, str) else None
+
+    def describe(self, kernel: Kernel) -> str:
+        found = bind(kernel)
+        if isinstance(found, str):
+            return f"plain Triton: {found}"
+        return "warp-specialised Gluon" + (", the mask's tensors as bits" if packed(found) else "")
+
+    def describe_settings(self, kernel: Kernel) -> str:
+        binding = bind(kernel)
+        if isinstance(binding, str) or triton_missing():
+            return ""
+        from .gluon.launch import Refused, choice_of
+
+        try:
+            return f"\n{choice_of(binding, {}, binding.overlays)}".replace("; ", "\n")
+        except UnknownSize:
+            return ", scheduled when its lengths are known"
+        except Refused as reason:
+            return f", not for these sizes: {reason}"
+
+    def slowdown(self, plan: Plan, sizes: Mapping[str, int]) -> float:
+        """By which part the plan was measured to be slower in this form than in plain Triton; 0 if it was not."""
+        from .gluon.launch import slower
+
+        return slower(plan, sizes)
+
+    def _launcher(self, plan: Plan):
+        from .gluon.launch import launcher
+
+        return launcher(plan)
+
+    def _notes(self, launcher) -> tuple[str, ...]:
+        plain = (f"{name} runs as plain Triton: {reason}" for name, reason in launcher.refusals.items())
+        scheduled = (f"{name} is scheduled: {choice}" for name, choice in launcher.choices.items())
+        return (*plain, *super()._notes(launcher), *scheduled)
+
+    def _runs_as(self, launcher, plan: Plan) -> str:
+        plain = {*launcher.refusals, *launcher.shared}
+        if not plain:
+            return self.name
+        return "gluon and triton" if len(plain) < len(plan.kernels) else "triton"
+
+
+class ConfiguredExecutor(TritonExecutor):
+    """Kernels with given settings, as the tuner found them. No kernel runs in another form.
+
+    settings: the fields of `Configuration` by name. Raises SettingsRefused for those that a search never tries.
+    """
+
+    def __init__(self, settings: Mapping[str, object]):
+        try:
+            self.configuration = Configuration(**settings)
+        except TypeError as error:
+            raise SettingsRefused(f"kept by another version: {error}") from error
+        if not is_tried(settings):
+            raise SettingsRefused("a setting has a value that is not tried")
+        self.name = f"{'gluon' if self.configuration.persistent else 'triton'}, tuned"
+
+    def _launcher(self, plan: Plan):
+        c = self.configuration
+        if c.persistent:
+            from .gluon.launch import GluonLauncher
+
+            return GluonLauncher(plan, schedules={k.name: sparing(bind(k), layout(c)) for k in plan.kernels})
+        from .triton.launch import Launcher
+
+        return Launcher(plan, Config(c.rows, c.columns, c.warps, c.stages))
+
+    def _notes(self, launcher) -> tuple[str, ...]:
+        if refused := getattr(launcher, "refusals", None):
+            raise SettingsRefused("; ".join(refused.values()))
+        return ()
+
+
+TILED, TRITON, GLUON = TiledExecutor(), TritonExecutor(), GluonExecutor()
+EXECUTORS: dict[str, PlanExecutor] = {executor.name: executor for executor in (TILED, TRITON, GLUON)}
+KERNELS = (GLUON.name, TRITON.name)  # executors of kernels, in the order in which they are tried
+
+
+def runs_kernels(option: str, devices: Collection[str]) -> bool:
+    """Whether kernels are to run a plan whose inputs are on devices of these types.
+
+    option: the user's choice of an executor, "auto" or a name. On a CPU a kernel runs only if it was chosen by name,
+    in Triton's interpreter.
+    """
+    return option != TILED.name and ("cuda" in devices or (option != "auto" and interpreter_wanted()))
+
+
+def order(option: str, plan: Plan, device: torch.device) -> tuple[str, ...]:
+    """The names of the executors to try on a device, best first, as far as they run kernels; else the tiled one.
+
+    option: the user's choice, "auto" or a name. Example: "auto" on a Hopper GPU gives ("gluon", "triton").
+    """
+    if not runs_kernels(option, (device.type,)):
+        return (TILED.name,)
+    if option == "auto":
+        option = GLUON.name if GLUON.refusal(plan, device) is None else TRITON.name
+    return KERNELS[KERNELS.index(option) :]
+
+
+def kernel_missing(plan: Plan) -> str | None:
+    """Why some kernel of a plan can run neither by Gluon nor by Triton; None if each can."""
+    plain = (kernel for kernel in plan.kernels if GLUON.kernel_refusal(kernel, plan) is not None)
+    return next(filter(None, (TRITON.kernel_refusal(kernel, plan) for kernel in plain)), None)
+
+
+def has_hopper_form(plan: Plan) -> bool:
+    """Whether every kernel of a plan has Hopper's own form."""
+    return all(GLUON.kernel_refusal(kernel, plan) is None for kernel in plan.kernels)
+
+
+@cache
+def triton_missing() -> str | None:
+    """Why Triton cannot be used in this process; None if it can."""
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return f"Triton cannot be imported: {error}"
+    return None
+
+
+def _bound(launcher, plan: Plan, tensors: Mapping[str, torch.Tensor], sizes, strides: Strides | None):
+    """What runs the launcher, and notes on inputs that are copied first so that tiles read runs of memory."""
+    from .launch.relayout import copies_of, relaid
+
+    names, given = tuple(tensors), list(tensors.values())
+    copies = copies_of(plan, names, given, sizes)
+    if not copies:
+        return launcher.bind(names, given, sizes, strides), ()
+    run = launcher.bind(names, relaid(given, copies), sizes, strides)
+    notes = tuple(f"{names[copy.place]} is copied to be read in runs: {copy}" for copy in copies)
+    return (lambda tensors: run(relaid(tensors, copies))), notes
