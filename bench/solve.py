@@ -34,6 +34,8 @@ LENGTHS = (1024, 4096)
 class Store(dict):
     """Keeps what is solved or taken over from `before`, in the order of asking."""
 
+    __hash__ = object.__hash__  # memoised functions take it
+
     def __init__(self, before: dict[str, dict]):
         self.before = before
 
@@ -78,12 +80,12 @@ def bound(name: str, plan):
 
 def main() -> None:
     before = json.loads(schedule_store.SHIPPED.read_text()) if "keep" in sys.argv else {}
-    store = schedule_store.Kept.store = Store(before)
+    store = Store(before)
     schedule_store.shipped_schedules = dict  # nothing ships while this runs
     schedule_store.WORK, schedule_store.ROOM = schedule_store.SHIPPED_WORK, schedule_store.SHIPPED_ROOM
     for some in (measured, variants, forms):
         for name, binding in some():
-            choice = choose(binding, {}, binding.overlays, None)
+            choice = choose(binding, {}, binding.overlays, None, store=store)
             print(f"{name:34} {choice and choice.schedule} {choice and choice.solved}", flush=True)
         rows = (f"{json.dumps(key)}: {json.dumps(store[key], separators=(',', ':'))}" for key in sorted(store))
         schedule_store.SHIPPED.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -21,6 +21,7 @@ from .plan.launch_facts import interpreter_wanted
 from .plan.records import Kernel, NotPlannable, Plan
 from .schedule.choose_config import sparing
 from .schedule.kernel_time import Configuration, layout
+from .schedule.schedule_store import ScheduleStore
 from .schedule.setting_values import is_tried
 from .tiled.executor import tiled_results
 from .triton.kernel import emit
@@ -67,11 +68,12 @@ class PlanExecutor:
         tensors: Mapping[str, torch.Tensor],
         sizes: Mapping[str, int],
         strides: Strides | None = None,
+        store: ScheduleStore | None = None,
     ) -> PreparedPlan:
         """The plan made ready for tensors like these. It raises an error of any kind where it cannot run.
 
         tensors: the inputs by name. sizes: values of all symbolic sizes. strides: of outputs, by name; an output
-        that is not named is contiguous.
+        that is not named is contiguous. store: where solved schedules outlive the process.
         """
         raise NotImplementedError
 
@@ -79,7 +81,7 @@ class PlanExecutor:
         """What a report says about how the kernel runs this way; empty for nothing."""
         return ""
 
-    def describe_settings(self, kernel: Kernel) -> str:
+    def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None) -> str:
         """The settings of the kernel's launch and their origins, as far as they are known without sizes."""
         return ""
 
@@ -93,7 +95,7 @@ class TiledExecutor(PlanExecutor):
 
     name = "tiled"
 
-    def prepare(self, plan, tensors, sizes, strides=None) -> PreparedPlan:
+    def prepare(self, plan, tensors, sizes, strides=None, store=None) -> PreparedPlan:
         names = tuple(tensors)
         return PreparedPlan(lambda given: list(tiled_results(plan, dict(zip(names, given)), sizes)), self.name)
 
@@ -114,8 +116,8 @@ class TritonExecutor(PlanExecutor):
             return str(reason)
         return None
 
-    def prepare(self, plan, tensors, sizes, strides=None) -> PreparedPlan:
-        launcher = self._launcher(plan)
+    def prepare(self, plan, tensors, sizes, strides=None, store=None) -> PreparedPlan:
+        launcher = self._launcher(plan, store)
         outputs = {output.name for output in plan.outputs}
         distinct = len(outputs) == len(plan.outputs)  # else one stored tensor is two results
         run, copied = _bound(launcher, plan, tensors, sizes, strides if distinct else None)
@@ -128,7 +130,7 @@ class TritonExecutor(PlanExecutor):
     def source(self, kernel: Kernel, plan: Plan) -> str:
         return emit(kernel, plan).text
 
-    def _launcher(self, plan: Plan):
+    def _launcher(self, plan: Plan, store: ScheduleStore | None):
         from .triton.launch import launcher
 
         return launcher(plan)
@@ -162,14 +164,14 @@ class GluonExecutor(TritonExecutor):
             return f"plain Triton: {found}"
         return "warp-specialised Gluon" + (", the mask's tensors as bits" if packed(found) else "")
 
-    def describe_settings(self, kernel: Kernel) -> str:
+    def describe_settings(self, kernel: Kernel, store: ScheduleStore | None = None) -> str:
         binding = bind(kernel)
         if isinstance(binding, str) or triton_missing():
             return ""
         from .gluon.launch import Refused, choice_of
 
         try:
-            return f"\n{choice_of(binding, {}, binding.overlays)}".replace("; ", "\n")
+            return f"\n{choice_of(binding, {}, binding.overlays, store=store)}".replace("; ", "\n")
         except UnknownSize:
             return ", scheduled when its lengths are known"
         except Refused as reason:
@@ -181,10 +183,10 @@ class GluonExecutor(TritonExecutor):
 
         return slower(plan, sizes)
 
-    def _launcher(self, plan: Plan):
+    def _launcher(self, plan: Plan, store: ScheduleStore | None):
         from .gluon.launch import launcher
 
-        return launcher(plan)
+        return launcher(plan, store)
 
     def _notes(self, launcher) -> tuple[str, ...]:
         plain = (f"{name} runs as plain Triton: {reason}" for name, reason in launcher.refusals.items())
@@ -213,7 +215,7 @@ class ConfiguredExecutor(TritonExecutor):
             raise SettingsRefused("a setting has a value that is not tried")
         self.name = f"{'gluon' if self.configuration.persistent else 'triton'}, tuned"
 
-    def _launcher(self, plan: Plan):
+    def _launcher(self, plan: Plan, store: ScheduleStore | None):
         c = self.configuration
         if c.persistent:
             from .gluon.launch import GluonLauncher

@@ -42,6 +42,7 @@ from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, reach
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..schedule.choose_config import Choice, choose
+from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import INT32, Launch, Launcher, load, typical_run
 from . import work_order as order
 from .kernel import Map, Shape, Source, emit
@@ -87,12 +88,21 @@ class GluonLaunch:
 
 
 class GluonLauncher(Launcher):
-    """A Launcher that prefers Gluon kernel by kernel; `schedules` by kernel name replace the defaults."""
+    """A Launcher that prefers Gluon kernel by kernel; `schedules` by kernel name replace the defaults.
 
-    def __init__(self, plan: Plan, config: Config | None = None, schedules: dict[str, Schedule] | None = None):
+    store: where solved schedules outlive the process.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: Config | None = None,
+        schedules: dict[str, Schedule] | None = None,
+        store: ScheduleStore | None = None,
+    ):
         plan = plan if gluon_missing() else apart(plan, fits)
         super().__init__(plan, config)
-        self.schedules = schedules or {}
+        self.schedules, self.store = schedules or {}, store
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
         self.refusals = {name: found for name, found in self.bindings.items() if isinstance(found, str)}
         self.choices: dict[str, Choice] = {}
@@ -127,7 +137,7 @@ class GluonLauncher(Launcher):
         schedule = self.schedules.get(kernel.name)
         if schedule is None:
             run = self._run_here(binding, values, sizes, device)
-            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays, places, run)
+            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays, places, run, self.store)
             schedule = choice.schedule
         exits = exits if schedule.send else ()
         diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
@@ -306,10 +316,11 @@ def choice_of(
     overlays: tuple[Operand, ...] = (),
     places: int = MULTIPROCESSORS,
     run_here: float | None = None,
+    store: ScheduleStore | None = None,
 ) -> Choice:
     """The kernel's schedule on `places` multiprocessors, and where its settings come from. Raises Refused."""
     row = row_of(binding, sizes, run_here)
-    found = choose(binding, sizes, overlays, row, places)
+    found = choose(binding, sizes, overlays, row, places, store)
     if found is None and row is None:
         raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
     if found is None:
@@ -385,6 +396,6 @@ def refusal(plan: Plan, device: torch.device) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def launcher(plan: Plan) -> GluonLauncher:
+def launcher(plan: Plan, store: ScheduleStore | None = None) -> GluonLauncher:
     """The launcher of a plan, one for this process."""
-    return GluonLauncher(plan)
+    return GluonLauncher(plan, store=store)

@@ -20,7 +20,7 @@ from ..plan.device import BARRIERS, H200, MOST_CONSUMERS, MULTIPROCESSORS, ROWS,
 from ..plan.records import NotPlannable
 from . import schedule_store as solving
 from .kernel_time import Configuration, demand, layout, loop_seconds, problem_of
-from .schedule_store import Solved, solved
+from .schedule_store import ScheduleStore, Solved, solved
 
 CONSUMERS, COLUMNS, DEEPEST = (1, 2, 3), (64, 128), 4
 SHARED = "cut down to shared memory"
@@ -51,12 +51,20 @@ def _said(value) -> str:
 
 
 def choose(
-    binding: Binding, sizes: dict, overlays: tuple[Operand, ...], row: Row | None, places: int = MULTIPROCESSORS
+    binding: Binding,
+    sizes: dict,
+    overlays: tuple[Operand, ...],
+    row: Row | None,
+    places: int = MULTIPROCESSORS,
+    store: ScheduleStore | None = None,
 ) -> Choice | None:
-    """The schedule of a kernel whose default row this is, on `places` multiprocessors; None if nothing fits."""
+    """The schedule of a kernel whose default row this is, on `places` multiprocessors; None if nothing fits.
+
+    store: where solved schedules outlive the process.
+    """
     if row is not None and holds(row, binding):
         return cut(spare(from_row(row, "measured on an H200"), binding), binding, sizes, overlays, places)
-    found = best(binding, tuple(sorted(sizes.items())), overlays)
+    found = best(binding, tuple(sorted(sizes.items())), overlays, store)
     if found is None and row is not None:
         found = from_row(row, "default, of kernels like this one: no schedule was found for it")
     return found and cut(spare(found, binding), binding, sizes, overlays, places)
@@ -109,7 +117,9 @@ def from_row(row: Row, origin: str) -> Choice:
 
 
 @lru_cache(maxsize=256)
-def best(binding: Binding, sizes: tuple, overlays: tuple[Operand, ...] = ()) -> Choice | None:
+def best(
+    binding: Binding, sizes: tuple, overlays: tuple[Operand, ...] = (), store: ScheduleStore | None = None
+) -> Choice | None:
     """The schedule predicted to be the fastest of those for which the solver finds one, or does not end.
 
     Where it proves all to have none near their bounds, or has had its work, the first of them, which runs, only not as
@@ -126,7 +136,7 @@ def best(binding: Binding, sizes: tuple, overlays: tuple[Operand, ...] = ()) -> 
         _, n, c, found = heapq.heappop(waiting)
         if found is not None:
             return chosen(c, found, tried)
-        found = solved(problem_of(binding.kernel, binding.loop, c), c.warpgroups, c.columns)
+        found = solved(problem_of(binding.kernel, binding.loop, c), c.warpgroups, c.columns, store)
         room -= found.size
         if found.knobs is None and found.status != "infeasible":
             return chosen(c, found, tried)

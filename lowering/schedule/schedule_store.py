@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from math import inf
 from pathlib import Path
+from typing import Protocol
 
 from ...egraph.rewrite.serialization import digest
 from ...egraph.search.cp_sat import SolverMissing
@@ -29,10 +30,12 @@ SHIPPED_WORK, SHIPPED_ROOM = 10.0, inf  # what solved.json was made with
 UNSOLVED = "unknown within the work of a first use"
 
 
-class Kept:
-    """Where schedules that were solved in this process outlive it: anything with `read(key)` and `write(key, data)`."""
+class ScheduleStore(Protocol):
+    """Where solved schedules outlive the process, as JSON data by key. Hashable: memoised functions take it."""
 
-    store = None
+    def read(self, key: str) -> dict | None: ...
+
+    def write(self, key: str, data: dict) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -55,15 +58,15 @@ class Solved:
         return f"{self.status}, a step in {self.interval} slots of {self.slot} clocks, {bound}"
 
 
-def solved(problem: Problem, consumers: int, columns: int) -> Solved:
+def solved(problem: Problem, consumers: int, columns: int, store: ScheduleStore | None = None) -> Solved:
     """Of one warpgroup's problem, for so many warpgroups; status as in Schedule, "missing" without OR-Tools."""
-    return _solved(anonymous(problem).to_json(), consumers, columns)
+    return _solved(anonymous(problem).to_json(), consumers, columns, store)
 
 
 @lru_cache(maxsize=1024)
-def _solved(problem: str, consumers: int, columns: int) -> Solved:
+def _solved(problem: str, consumers: int, columns: int, store: ScheduleStore | None) -> Solved:
     tiles = subtiled(Problem.from_json(problem), consumers)
-    found, shipped = schedule_of(tiles, consumers)
+    found, shipped = schedule_of(tiles, consumers, store)
     said = knobs(tiles, found, columns) if found.found else None
     taken = 0 if shipped else sum(size(tiles, interval, count) for interval, count, _ in found.tried)
     return Solved(found.status, found.interval, tiles.bound, tiles.bottleneck, tiles.slot, said, shipped, taken)
@@ -86,26 +89,27 @@ def anonymous(problem: Problem) -> Problem:
     )
 
 
-def schedule_of(tiles: Problem, consumers: int) -> tuple[Schedule, bool]:
-    """(the schedule, whether it ships). One that the checker refuses is as none."""
+def schedule_of(tiles: Problem, consumers: int, store: ScheduleStore | None = None) -> tuple[Schedule, bool]:
+    """(the schedule, whether it ships). One that the checker refuses is as none. What is solved here is written to the
+    store."""
     key = key_of(tiles, consumers)
     shipped = shipped_schedules().get(key)
     if shipped is not None and not (shipped.found and complaints(tiles, shipped)):
         return shipped, True
-    if (stored := _stored(key, tiles, consumers)) is not None:
+    if (stored := _stored(key, tiles, consumers, store)) is not None:
         return stored, False
     try:
         found = solve(tiles, INTERVALS, (consumers,), WORK, ROOM)
     except SolverMissing:
         return Schedule("missing"), False
-    if Kept.store is not None:
-        Kept.store.write(key, asdict(found))
+    if store is not None:
+        store.write(key, asdict(found))
     return found, False
 
 
-def _stored(key: str, tiles: Problem, consumers: int) -> Schedule | None:
+def _stored(key: str, tiles: Problem, consumers: int, store: ScheduleStore | None) -> Schedule | None:
     """What outlived another process, if it is a schedule that may run, at an interval that is looked at here."""
-    body = Kept.store.read(key) if Kept.store is not None else None
+    body = store.read(key) if store is not None else None
     if body is None:
         return None
     looked_at = range(tiles.bound, tiles.bound + INTERVALS)

@@ -26,7 +26,6 @@ from ..graph.program import Atom, Program
 from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
 from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import NotPlannable, Plan
-from ..lowering.schedule.schedule_store import Kept
 from ..lowering.source_folder import write_source
 from ..report.records import KernelReport, RegionReport, Step
 from ..rules import ALL
@@ -48,7 +47,6 @@ _BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
 _LOCK = lock()
 Strides = tuple[tuple[int | str, ...], ...]  # of every result
 log = logging.getLogger(__name__)
-Kept.store = disk_cache.OfThisVersion  # schedules that were solved
 
 
 @dataclass(frozen=True)
@@ -288,9 +286,9 @@ def _unused(name: str, found: Optimized) -> str:
 
 def with_sources(found: Fused) -> Fused:
     """The same with every kernel's Triton source in a file for reading, named in the report, and its schedule."""
+    settings = [GLUON.describe_settings(kernel, disk_cache.OfThisVersion) for kernel in found.plan.kernels]
     kernels = tuple(
-        replace(k, source=_written(found, n), form=k.form + GLUON.describe_settings(found.plan.kernels[n]))
-        for n, k in enumerate(found.report.kernels)
+        replace(k, source=_written(found, n), form=k.form + settings[n]) for n, k in enumerate(found.report.kernels)
     )
     return replace(found, report=replace(found.report, kernels=kernels))
 

@@ -18,7 +18,7 @@ from ..errors import OnepassError
 from ..graph.nodes import value_of_node
 from ..graph.survey import Nodes, Survey
 from ..lowering.executors import has_hopper_form
-from ..lowering.plan.records import NotPlannable, Plan
+from ..lowering.plan.records import NotPlannable
 from ..regions.find import objection
 from ..regions.region import Region
 from .estimates import hopper_form_seconds

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from ..compiler import disk_cache
 from ..errors import OnepassError
 from ..lowering import executors as plan_executors
 from ..lowering.executors import KERNELS, TILED, PlanExecutor, SettingsRefused
@@ -50,7 +51,8 @@ def of_plan(executor: PlanExecutor) -> Callable:
     def prepare(found, tensors: Tensors, call) -> Run:
         outputs = (output.name for output in found.plan.outputs)
         strides = {name: strides for name, (_, _, strides) in zip(outputs, call.results) if strides is not None}
-        ready = executor.prepare(found.plan, dict(zip(found.names, tensors)), call.sizes, strides)
+        inputs = dict(zip(found.names, tensors))
+        ready = executor.prepare(found.plan, inputs, call.sizes, strides, disk_cache.OfThisVersion)
         for sentence in ready.notes:
             records.note(found.key, sentence)
         run = ready.run if ready.has_strides else lambda given: laid_out(ready.run(given), given, call)

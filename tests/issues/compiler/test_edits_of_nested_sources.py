@@ -10,7 +10,6 @@ import pytest
 import onepass
 from onepass import egraph, lowering, proofs, rules
 from onepass.compiler import disk_cache, rule_admission
-from onepass.compiler.compiled_region import Kept
 
 NAMES = {
     "results": lambda: disk_cache.versions.__wrapped__()["source"],
@@ -56,7 +55,7 @@ def test_a_copy_elsewhere_has_the_same_name(tmp_path, monkeypatch):
 
 def test_a_schedule_that_other_code_solved_is_not_taken_over(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
-    assert Kept.store.write("a" * 40, {"status": "unknown"})
-    assert Kept.store.read("a" * 40) == {"status": "unknown"}
+    assert disk_cache.OfThisVersion.write("a" * 40, {"status": "unknown"})
+    assert disk_cache.OfThisVersion.read("a" * 40) == {"status": "unknown"}
     monkeypatch.setattr(disk_cache, "versions", lambda: {"source": "edited"})
-    assert Kept.store.read("a" * 40) is None
+    assert disk_cache.OfThisVersion.read("a" * 40) is None

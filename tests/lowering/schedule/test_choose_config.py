@@ -174,16 +174,15 @@ def test_names_of_tensors_do_not_matter():
 def test_what_was_solved_is_kept(monkeypatch):
     kept = {}
     store = type("Store", (), {"read": staticmethod(kept.get), "write": staticmethod(kept.__setitem__)})
-    monkeypatch.setattr(solving.Kept, "store", store)
     monkeypatch.setattr(solving, "shipped_schedules", dict)
     binding = binding_of("full", 256)
     problem = problem_of(binding.kernel, binding.loop, Configuration("gluon", 64, 64, 4, 2))
     solving._solved.cache_clear()
-    first = solved(problem, 1, 64)
+    first = solved(problem, 1, 64, store)
     assert len(kept) == 1 and Solution.from_json(solving.json.dumps(*kept.values())).found
     monkeypatch.setattr(solving, "solve", lambda *_: pytest.fail("it was kept"))
     solving._solved.cache_clear()
-    assert solved(problem, 1, 64) == first
+    assert solved(problem, 1, 64, store) == first
     solving._solved.cache_clear()
 
 
@@ -212,11 +211,10 @@ def test_a_kept_schedule_that_cannot_run_is_solved_again(change, monkeypatch):
     kept = asdict(right)
     change(kept)
     store = type("Store", (), {"read": staticmethod(lambda key: kept), "write": staticmethod(lambda key, body: None)})
-    monkeypatch.setattr(solving.Kept, "store", store)
     monkeypatch.setattr(solving, "shipped_schedules", dict)
     asked = []
     monkeypatch.setattr(solving, "solve", lambda *_: asked.append(1) or right)
-    assert solving.schedule_of(tiles, 1) == (right, False) and asked
+    assert solving.schedule_of(tiles, 1, store) == (right, False) and asked
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------
