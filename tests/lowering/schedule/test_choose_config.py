@@ -107,8 +107,8 @@ def test_what_is_proved_impossible_is_not_chosen(monkeypatch):
     """Everything is infeasible for the solver but one warpgroup on 64 columns."""
     true = choose_config.solved
 
-    def only(problem, consumers, columns):
-        found = true(problem, consumers, columns)
+    def only(problem, consumers, columns, store):
+        found = true(problem, consumers, columns, store)
         return found if (consumers, columns) == (1, 64) else replace(found, status="infeasible", knobs=None, size=0)
 
     monkeypatch.setattr(choose_config, "solved", only)
