@@ -1,7 +1,7 @@
 """What a user may ask of onepass, checked once: extra rules, strictness, who compiles the rest, who executes.
 
-One frozen record, used by the backend, the pass and the operator. Its JSON is carried by compiled graphs, so it holds
-data only; rules are whole records there, never names of things that another process may not have.
+One frozen record. Compiled graphs carry it as JSON, so it holds data only. Rules are whole records there, never
+names of things that another process may not have.
 """
 
 from __future__ import annotations
