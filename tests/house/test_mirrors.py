@@ -1,4 +1,4 @@
-"""Each module of the product has a test file that mirrors it: for egraph/terms/term.py, tests/egraph/terms/test_term.py.
+"""A module of the product has a test file that mirrors it: for egraph/terms/term.py, tests/egraph/terms/test_term.py.
 
 A second file of a module has the module's name in front: test_disk_cache_keys.py. What has no file of its own is listed
 with the file that tests it.
