@@ -24,8 +24,14 @@ demo: $(READY)
 test: $(READY)
 	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15 $(TESTS)
 
+# mypy finds packages by folders: build/typed/onepass holds a link to each part, as an installed onepass holds the parts.
+TYPED = build/typed/onepass
+
 lint: $(READY)
 	$(PYTHON) -m ruff check .
+	rm -rf $(TYPED) && mkdir -p $(TYPED)
+	ln -s $(addprefix $(CURDIR)/,$(wildcard onepass/*) egraph rules proofs lowering) $(TYPED)
+	$(PYTHON) -m mypy
 
 prove: $(READY)
 	$(PYTHON) -m onepass prove
@@ -46,7 +52,7 @@ bench: $(READY)
 	$(PYTHON) -m onepass bench
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A torch that the interpreter already has is kept, because it fits that machine's GPU and may be all there is without
