@@ -1,6 +1,6 @@
-"""Public functions and methods say the types of their parameters and of their result; `make lint` checks that they hold.
+"""Public functions and methods have annotations for their parameters and their result; `make lint` checks these.
 
-Not held to it: device functions, whose types the compiler of kernels knows, and laws, whose annotations name dimensions.
+Exempt are device functions, which Triton compiles, and laws, whose annotations name dimensions.
 """
 
 import ast
