@@ -169,7 +169,8 @@ class Plan:
     """Kernels in launch order; a later one may load what an earlier one stores. `outputs` are the results, in order.
 
     A store may write a result as a tensor of the same name in which one axis is two
-    (lowering/planning/reshape_dims.py).
+    (lowering/planning/reshape_dims.py). plan_passes: names of the planning passes that changed something.
+    shape_reasons: for each kernel, its rows and why these were chosen.
     """
 
     kernels: tuple[Kernel, ...]
@@ -177,6 +178,8 @@ class Plan:
     outputs: tuple[Tensor, ...]
     derivation: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    plan_passes: tuple[str, ...] = field(default=(), compare=False)
+    shape_reasons: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def output(self) -> Tensor:

@@ -1,8 +1,7 @@
-"""What one kernel stores for others, written by the loop of one of these instead: the loop has those tiles anyway.
+"""The pass that inlines a producer kernel into a consumer whose loop visits the same tiles.
 
-A kernel of rows and columns stores once what the loops of later ones go through. One of those that has the same rows,
-with the columns as its loop, computes a tile where it would read it, and writes it for the others: one launch and one
-reading less.
+It saves one launch and one read of what the producer stores. Invariant: each tile is still stored exactly once, for the
+other consumers. Example: scores that two kernels read are computed by the loop of the first one, which stores them.
 """
 
 from __future__ import annotations
@@ -15,65 +14,85 @@ from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import all_dims, subterms, tensors
 from ..plan.records import Accumulator, Kernel
 from ..plan.term_edits import replace_from_above, with_fresh_bound_dims
+from .planning_state import Planning
 
 
-def absorbed(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels with each that a later one's loop can do the work of in that one, in its own place of the order."""
+def inline_producers(planning: Planning) -> Planning:
+    """A pass: inlines producers into consumers, and names the kernels by their place in launch order."""
+    kernels = with_producers_inlined(planning.kernels)
+    return replace(planning, kernels=tuple(replace(kernel, name=f"kernel{n}") for n, kernel in enumerate(kernels)))
+
+
+def with_producers_inlined(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels in launch order, with each producer that a consumer can inline replaced by this consumer."""
     kernels = list(kernels)
-    for place, early in enumerate(kernels):
+    for place, producer in enumerate(kernels):
         later = kernels[place + 1 :]
-        waits = {s.output.name for k in kernels[place:] for s in k.stores} - {s.output.name for s in early.stores}
-        reader = next((k for k in later if _takes(k, early) and waits.isdisjoint(t.name for t in k.inputs)), None)
-        if reader is not None:
-            kernels[place] = _writing(reader, early)
-            kernels.remove(reader)
-            return absorbed(kernels)
+        own = {store.output.name for store in producer.stores}
+        waits = {store.output.name for kernel in kernels[place:] for store in kernel.stores} - own
+        ready = (kernel for kernel in later if waits.isdisjoint(t.name for t in kernel.inputs))
+        consumer = next((kernel for kernel in ready if _can_inline(kernel, producer)), None)
+        if consumer is not None:
+            kernels[place] = _inlined(consumer, producer)
+            kernels.remove(consumer)
+            return with_producers_inlined(kernels)
     return kernels
 
 
-def _takes(reader: Kernel, early: Kernel) -> bool:
-    """Whether the reader's loop goes through tiles of what the early kernel stores, each once and whole."""
-    if early.loops or len(early.stores) != 1 or len(reader.loops) != 1:
+def _can_inline(consumer: Kernel, producer: Kernel) -> bool:
+    """Whether the consumer's loop goes through tiles of what the producer stores, each once and whole."""
+    if producer.loops or len(producer.stores) != 1 or len(consumer.loops) != 1 or consumer.loops[0].guard is not None:
         return False
-    (loop,), (store,) = reader.loops, early.stores
-    alike = {*store.order} - {*early.grid} == {reader.rows, loop.dim} and {*reader.grid} == {*early.grid}
-    wanted = load(store.output, *map(iota, store.order))
-    read = {n for term in _terms(reader) for n in subterms(term) if n.op == "load" and n.attrs[0] == store.output}
-    return loop.guard is None and alike and read == {wanted} and not _clash(reader, early)
+    return _same_tiles(consumer, producer) and _reads_as_stored(consumer, producer) and not _clash(consumer, producer)
 
 
-def _clash(reader: Kernel, early: Kernel) -> bool:
+def _same_tiles(consumer: Kernel, producer: Kernel) -> bool:
+    (loop,), (store,) = consumer.loops, producer.stores
+    inside = {*store.order} - {*producer.grid}
+    return inside == {consumer.rows, loop.dim} and {*consumer.grid} == {*producer.grid}
+
+
+def _reads_as_stored(consumer: Kernel, producer: Kernel) -> bool:
+    """Whether each read of the stored tensor is at the coordinates at which it is stored."""
+    (store,) = producer.stores
+    read = {n for term in _terms(consumer) for n in subterms(term) if n.op == "load" and n.attrs[0] == store.output}
+    return read == {load(store.output, *map(iota, store.order))}
+
+
+def _clash(consumer: Kernel, producer: Kernel) -> bool:
     """Whether two dims of different sizes have one name."""
-    known = {d.name: d for term in _terms(reader) for d in all_dims(term)}
-    return any(known.get(d.name, d) != d for term in _terms(early) for d in all_dims(term))
+    known = {d.name: d for term in _terms(consumer) for d in all_dims(term)}
+    return any(known.get(d.name, d) != d for term in _terms(producer) for d in all_dims(term))
 
 
 def _terms(kernel: Kernel) -> list[Term]:
     return [store.term for store in kernel.stores]
 
 
-def _writing(reader: Kernel, early: Kernel) -> Kernel:
-    """The reader with what it read computed, and written by its loop."""
-    (store,), (loop,) = early.stores, reader.loops
-    own = tuple(dict.fromkeys(d for s in reader.stores for d in s.order if d not in store.order))
+def _inlined(consumer: Kernel, producer: Kernel) -> Kernel:
+    """The consumer that computes and stores what it read."""
+    (store,), (loop,) = producer.stores, consumer.loops
+    own = tuple(dict.fromkeys(d for s in consumer.stores for d in s.order if d not in store.order))
     (term,) = with_fresh_bound_dims([store.term], own)
     change = {load(store.output, *map(iota, store.order)): term}
-    stores = tuple(replace(s, term=replace_from_above(s.term, change)) for s in reader.stores)
-    states = tuple(_changed(state, change) for state in loop.accumulators)
-    held = [d for d in all_dims(term) if d not in (*reader.grid, *reader.tiled, loop.dim)]
+    stores = tuple(replace(s, term=replace_from_above(s.term, change)) for s in consumer.stores)
+    accumulators = tuple(_changed(accumulator, change) for accumulator in loop.accumulators)
+    held = [d for d in all_dims(term) if d not in (*consumer.grid, *consumer.tiled, loop.dim)]
     stores = (*stores, replace(store, term=term))
     return replace(
-        reader,
-        held=tuple(dict.fromkeys((*held, *reader.held))),
-        loops=(replace(loop, accumulators=states),),
+        consumer,
+        held=tuple(dict.fromkeys((*held, *consumer.held))),
+        loops=(replace(loop, accumulators=accumulators),),
         stores=stores,
         inputs=tuple(dict.fromkeys(t for s in stores for t in tensors(s.term))),
     )
 
 
-def _changed(state: Accumulator, change: dict[Term, Term]) -> Accumulator:
+def _changed(accumulator: Accumulator, change: dict[Term, Term]) -> Accumulator:
     new = lambda term: replace_from_above(term, change)
-    gauge = new(state.gauge) if state.gauge is not None else None
     return replace(
-        state, gauge=gauge, values=tuple(map(new, state.values)), reductions=tuple(map(new, state.reductions))
+        accumulator,
+        gauge=new(accumulator.gauge) if accumulator.gauge is not None else None,
+        values=tuple(map(new, accumulator.values)),
+        reductions=tuple(map(new, accumulator.reductions)),
     )

@@ -1,12 +1,14 @@
-"""What of a term no kernel can compute together with the rest: it is stored first, and loaded.
+"""Passes of the stage `cuts`: a part of a term that no kernel can compute with the rest is stored by an earlier kernel.
 
-Pure functions over terms; each gives the next part to cut off, or nothing.
+Each pass works on the focused store: it finds the next part, adds a store for it, and replaces it by a load. Example:
+in softmax(softmax(x · y) · z), the inner softmax is stored, since its loop would lie inside the outer one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -27,18 +29,86 @@ from ..analysis.dim_roles import (
 from ..analysis.softmax_scaling import any_scale
 from ..plan.records import NotPlannable
 from ..plan.thresholds import FEW
+from .kernel_shape import kernel_shape, with_new_shape
+from .planning_state import Planning
 
 
-def nested(term: Term, held: int, kept: tuple[Dim, ...]) -> Term | None:
-    """What to store first where a loop lies inside a reduction of a dim that it depends on; None if none does.
+def store_cross_batch_scores(planning: Planning) -> Planning:
+    """A pass: stores scores that are products for each index of one dim, while their values are products for another.
 
-    First what a state is summed over in: without that sum, a dim may be one that is held.
+    The rows stay those that were chosen when the pass began.
     """
-    loops = loop_reductions([term], held)
+    part = cross_batch_scores(planning.focused.term, planning.shape.rows, planning.held_limit)
+    return planning if part is None else cut_from_results(planning, part, "is in products for each of two dims")
+
+
+def store_nested_loops(planning: Planning) -> Planning:
+    """A pass: stores what has a loop inside a reduction of a dim that the loop depends on.
+
+    The states that share the scores of that part are stored as well: in another kernel their loop would run again.
+    """
+    term = planning.focused.term
+    part = nested_loop(term, planning.held_limit, planning.shape.held)
+    if part is None:
+        return planning
+    planning = _cut(planning, part, "depends on a dim that is reduced around it")
+    for state in states_with_the_scores_of(planning.focused.term, part, planning.held_limit):
+        planning = _cut(planning, state, "is a state of the same loop")
+    return with_new_shape(planning)
+
+
+def store_blocking_products(planning: Planning) -> Planning:
+    """A pass: stores a product that would leave few rows to a tile."""
+    store = planning.focused
+    rows_of = lambda term: kernel_shape((replace(store, term=term),), planning.held_limit).rows
+    part = blocking_product(store.term, rows_of, planning.held_limit)
+    return planning if part is None else with_new_shape(_cut(planning, part, "would leave too few rows to a tile"))
+
+
+def store_other_rows(planning: Planning) -> Planning:
+    """A pass: stores products of the rows, so that the rest of the term can have other rows."""
+    part = products_of_the_rows(planning.focused.term, planning.shape.rows, planning.held_limit)
+    return planning if part is None else with_new_shape(_cut(planning, part, "has other rows than the rest"))
+
+
+def store_row_invariants(planning: Planning) -> Planning:
+    """A pass: stores what has a loop and does not depend on the rows: each tile of rows would compute it again.
+
+    The rows stay those that were chosen when the pass began.
+    """
+    rows = planning.shape.rows
+    part = row_invariant(planning.focused.term, rows, planning.held_limit) if rows is not None else None
+    return planning if part is None else _cut(planning, part, f"is the same for all {rows}")
+
+
+# How a part is cut
+
+
+def _cut(planning: Planning, part: Term, why: str) -> Planning:
+    """The part is stored before the focused store, which loads it instead."""
+    planning, read = planning.with_stored(part, planning.index(planning.focus), why)
+    return planning.with_replaced({planning.focus}, {part: read})
+
+
+def cut_from_results(planning: Planning, part: Term, why: str) -> Planning:
+    """The part is stored before all results, and each of them loads it instead."""
+    planning, read = planning.with_stored(part, min(map(planning.index, planning.results)), why)
+    return planning.with_replaced(planning.results, {part: read})
+
+
+# What is cut
+
+
+def nested_loop(term: Term, held_limit: int, held: tuple[Dim, ...]) -> Term | None:
+    """What to store first where a loop lies inside a reduction of a dim that it depends on; None if no loop does.
+
+    If there are several, what a state is summed over comes first: without that sum, a dim may be one that is held.
+    """
+    loops = loop_reductions([term], held_limit)
     found = []
     for outer in reduces(term):
         inside = [r for r in loops if outer.attrs[1] in r.dims and r is not outer and _reaches(outer, r)]
-        if inside and not _maps_values(term, outer, inside, held, kept):
+        if inside and not _maps_values(term, outer, inside, held_limit, held):
             found.append((all(r.attrs[0] == "sum" for r in inside), outer))
     if not found:
         return None
@@ -46,97 +116,117 @@ def nested(term: Term, held: int, kept: tuple[Dim, ...]) -> Term | None:
     return _smallest_around(outer.args[0], set(loops), {r.attrs[1] for r in loops} - {outer.attrs[1]})
 
 
-def sharing(term: Term, part: Term, held: int) -> list[Term]:
-    """What is left of the states whose gauge a cut part has too: in another kernel their loop would run again."""
-    gauges = {_gauge(r) for r in loop_reductions([part], held) if r.args[0].op == "scaled"}
-    states = {r for r in loop_reductions([term], held) if r.args[0].op == "scaled" and _gauge(r) in gauges}
+def states_with_the_scores_of(term: Term, part: Term, held_limit: int) -> list[Term]:
+    """The parts of the states in the term that have the same scores as a state in the part."""
+    scores = {_scores(r) for r in loop_reductions([part], held_limit) if r.args[0].op == "scaled"}
+    states = {r for r in loop_reductions([term], held_limit) if r.args[0].op == "scaled" and _scores(r) in scores}
     return [t for t in subterms(term) if t.op in ("scale", "mantissa") and t.args[0] in states]
 
 
-def _gauge(r: Term) -> tuple[Dim, Term]:
+def _scores(r: Term) -> tuple[Dim, Term]:
     return r.attrs[1], r.args[0].args[0]
 
 
-def in_the_way(term: Term, rows_of: Callable[[Term], Dim | None], held: int) -> Term | None:
-    """A product that no loop changes, of which the rows that a tile could have are a batch: few others are left."""
-    rows, loops = rows_of(term), loop_reductions([term], held)
+def blocking_product(term: Term, rows_of: Callable[[Term], Dim | None], held_limit: int) -> Term | None:
+    """A product inside a loop that does not depend on the loop, and without which a tile could have more rows.
+
+    That is where the rows are few, because longer dims are a batch of this product.
+    """
+    rows, loops = rows_of(term), loop_reductions([term], held_limit)
     if rows is None or not isinstance(rows.size, int) or rows.size >= FEW:
         return None
     streamed = {r.attrs[1] for r in loops}
-    for r in every_reduction([term]):
-        if is_contraction(r) and not r.dims & streamed and r not in loops:
-            if any(_reaches(loop.args[0], r) for loop in loops):
-                other = rows_of(substitute(term, {r: _stored(r)}))
-                if other is not None and size_key(other) > size_key(rows):
-                    return r
+    outside = (r for r in every_reduction([term]) if is_contraction(r) and not r.dims & streamed and r not in loops)
+    for r in outside:
+        if any(_reaches(loop.args[0], r) for loop in loops):
+            other = rows_of(substitute(term, {r: _as_if_stored(r)}))
+            if other is not None and size_key(other) > size_key(rows):
+                return r
     return None
 
 
-def between_batches(term: Term, rows: Dim | None, held: int) -> Term | None:
-    """Scores of a loop that are products for each place of one dim, while its values are products for each of another.
+def cross_batch_scores(term: Term, rows: Dim | None, held_limit: int) -> Term | None:
+    """Scores of a loop that are products for each index of one dim, while its values are products for another dim.
 
-    Whichever of the two the rows are, something is no product of matrices. Scores that are stored are read by kernels
-    with rows of their own; that is for scores that take no more memory than something that the loop reads anyway.
-    Likewise a part of the scores that is a product for each row or column, where others are products of both.
+    Example: Σ_c q[i, h, c] · k[j, h, c] is a product of matrices for each head h, and Σ_j p[h, i, j] · v[i, j, c] one
+    for each query i. Whichever of the two the rows are, one of the two is no product of matrices. Kernels that read
+    stored scores may have rows of their own. The scores are stored if they take no more memory than something that the
+    loop reads anyway. Likewise for a part of the scores that is a product for each row or column, where other parts are
+    products of rows and columns.
     """
     across = rows in batch_dims([term])
-    for r in loop_reductions([term], held):
-        gauge = r.args[0].args[0] if r.args[0].op == "scaled" else None
-        if gauge is None or gauge.op == "load":
+    for r in loop_reductions([term], held_limit):
+        scores = r.args[0].args[0] if r.args[0].op == "scaled" else None
+        if scores is None or scores.op == "load":
             continue
-        if part := _beside_matrices(gauge, {rows, r.attrs[1]}):
+        if part := _product_by_row_or_column(scores, {rows, r.attrs[1]}):
             return part
-        outer, inner = batch_of(r), batch_dims([gauge])
-        if across and outer - inner and inner - outer and any(_as_large(t, gauge) for t in tensors(r)):
-            return gauge
+        if across and _differ(batch_of(r), batch_dims([scores])) and any(_as_large(t, scores) for t in tensors(r)):
+            return scores
     return None
 
 
-def of_other_rows(term: Term, rows: Dim | None, held: int) -> Term | None:
-    """What products of the rows give, where scores that are stored also weight something that each row has of its own:
-    stored as well, it leaves a term that can have other rows."""
-    states = [r for r in loop_reductions([term], held) if r.args[0].op == "scaled" and r.args[0].args[0].op == "load"]
+def _differ(one: frozenset[Dim], other: set[Dim]) -> bool:
+    return bool(one - other) and bool(other - one)
+
+
+def products_of_the_rows(term: Term, rows: Dim | None, held_limit: int) -> Term | None:
+    """The smallest subterm with the products of the rows, where stored scores also weight values of each single row.
+
+    Once it is stored, what is left of the term can have other rows.
+    """
+    states = [r for r in loop_reductions([term], held_limit) if _has_stored_scores(r)]
     if not any(rows in batch_of(r) for r in states):
         return None
     mine = {mantissa(r) for r in states if rows not in batch_of(r) and is_product(r)}
     return next((n for n in subterms(term) if not mine.isdisjoint(subterms(n)) and any_scale(n, states)), None)
 
 
-def _beside_matrices(gauge: Term, tile: set[Dim]) -> Term | None:
-    """A product for each row or column, of what is read by both, beside a product of rows and columns: with another dim
-    than these it is one of matrices, and is stored."""
-    products = [r for r in reduces(gauge) if is_contraction(r) and tile <= r.dims]
+def _has_stored_scores(r: Term) -> bool:
+    return r.args[0].op == "scaled" and r.args[0].args[0].op == "load"
+
+
+def _product_by_row_or_column(scores: Term, tile: set[Dim]) -> Term | None:
+    """A product for each row or column that reads something by both, beside a product of rows and columns.
+
+    With another dim than these two it is a product of matrices, and that is why it is stored.
+    """
+    products = [r for r in reduces(scores) if is_contraction(r) and tile <= r.dims]
     single = [r for r in products if batch_of(r) & tile]
-    read = lambda r: any(n.op == "load" and tile < n.dims for n in subterms(r))
-    return next(filter(read, single), None) if len(single) < len(products) else None
+    reads_both = lambda r: any(n.op == "load" and tile < n.dims for n in subterms(r))
+    return next(filter(reads_both, single), None) if len(single) < len(products) else None
 
 
 def _as_large(tensor: Tensor, term: Term) -> bool:
-    """Whether the tensor takes as much memory as the term, of 4 bytes each; lengths that both have are left aside."""
+    """Whether the tensor takes at least as much memory as the term with 4 bytes an element.
+
+    Sizes that both have are left out, so that most comparisons work without knowing symbolic sizes.
+    """
     mine, theirs = Counter(d.size for d in term.dims), Counter(tensor.shape)
     more, others = list((mine - theirs).elements()), list((theirs - mine).elements())
-    held = getattr(torch, tensor.dtype).itemsize * prod(s for s in others if isinstance(s, int))
-    return all(isinstance(s, int) for s in more) and 4 * prod(more) <= held
+    size = getattr(torch, tensor.dtype).itemsize * prod(s for s in others if isinstance(s, int))
+    return all(isinstance(s, int) for s in more) and 4 * prod(more) <= size
 
 
-def _stored(r: Term) -> Term:
+def _as_if_stored(r: Term) -> Term:
     dims = sorted(r.dims)
     return load(Tensor("stored", r.dtype, tuple(d.size for d in dims)), *map(iota, dims))
 
 
-def _maps_values(term: Term, outer: Term, inside: list[Term], held: int, kept: tuple[Dim, ...]) -> bool:
-    """A sum within a tile of finished states: a short dim of their values, which the other factor turns into another.
+def _maps_values(term: Term, outer: Term, inside: list[Term], held_limit: int, held: tuple[Dim, ...]) -> bool:
+    """Whether a sum of finished states is done within a tile: over a short dim of their values.
 
-    The states themselves do not know the dim, and what comes out of the sum is kept whole in a tile as well: on the
-    grid it would have the states computed again for each of its places.
+    Such a sum multiplies the values by a small matrix, as a projection of the heads' results does. The states
+    themselves do not know the dim, and the tile holds all that comes out of the sum. On the grid, the states would be
+    computed again for each index of what comes out.
     """
     dim = outer.attrs[1]
-    if outer.attrs[0] != "sum" or outer in loop_reductions([term], held) or is_long(dim, held):
+    if outer.attrs[0] != "sum" or outer in loop_reductions([term], held_limit) or is_long(dim, held_limit):
         return False
     if dim in state_dims(inside) or any(dim in batch_dims([r]) for r in inside):
         return False
     fresh = outer.dims - frozenset().union(*(r.dims for r in inside))
-    return fresh <= set(kept)
+    return fresh <= set(held)
 
 
 def _reaches(root: Term, node: Term) -> bool:
@@ -144,15 +234,15 @@ def _reaches(root: Term, node: Term) -> bool:
 
 
 def _smallest_around(body: Term, inside: set[Term], streamed: set[Dim]) -> Term:
-    """Down from the body while one operand holds the loops, or one that does has fewer dims; never into a state.
+    """The smallest subterm of the body that has all of its loops; never a part of a state.
 
-    Of several operands the smallest is stored first: together they may have the dims of no value that was written. What
-    has a streamed dim is as large as rows times columns: it is computed again, from states. What reads nothing, as a
-    count does, is not worth a kernel.
+    It goes down while one operand has all loops, or while an operand that has loops has fewer dims. Of several
+    operands it takes the smallest: together they may have dims that no stored value should have. A term with a streamed
+    dim is as large as rows times columns, so it is computed again, from states.
     """
     while body not in inside and body.op not in ("scale", "mantissa"):
         holders = [a for a in dict.fromkeys(body.args) if any(t in inside for t in subterms(a))]
-        reading = [a for a in holders if tensors(a)] or holders
+        reading = [a for a in holders if tensors(a)] or holders  # what reads nothing, as a count, is worth no kernel
         if len(holders) != 1 and not any(a.dims < body.dims for a in reading) and not body.dims & streamed:
             break
         body = min(reading, key=lambda a: (len(a.dims & streamed), len(a.dims)))
@@ -161,18 +251,13 @@ def _smallest_around(body: Term, inside: set[Term], streamed: set[Dim]) -> Term:
     return body
 
 
-def without(term: Term, rows: Dim, held: int) -> Term | None:
-    """A subterm that has loops and does not depend on the rows, as large as can be; one around another comes first.
+def row_invariant(term: Term, rows: Dim, held_limit: int) -> Term | None:
+    """The largest subterm that has loops and does not depend on the rows; of two nested ones the outer one.
 
-    What is inside is then computed with it, and stored beside it where it is needed alone: by one kernel's loops.
-    A long sum that a tile holds whole counts as a loop: for every tile of rows it would be done again. What reads
-    nothing, as a count does, is not worth a kernel.
+    Its own kernel then computes what is inside of it, by the same loops. A long sum that a tile holds whole counts as
+    a loop: each tile of rows would do it again. What reads nothing, as a count does, is not worth a kernel.
     """
-    loops = set(loop_reductions([term], held))
-    holding = {r for r in every_reduction([term]) if tensors(r) and (r in loops or is_long(r.attrs[1], held))}
-    for t in subterms(term):  # arguments come first
-        if any(a in holding for a in t.args):
-            holding.add(t)
+    holding = _subterms_with_loops(term, held_limit)
     found: set[Term] = set()
     stack, seen = [term], {term}
     while stack:
@@ -184,3 +269,12 @@ def without(term: Term, rows: Dim, held: int) -> Term | None:
             seen.update(fresh)
             stack.extend(fresh)
     return max(found, key=list(subterms(term)).index, default=None)
+
+
+def _subterms_with_loops(term: Term, held_limit: int) -> set[Term]:
+    loops = set(loop_reductions([term], held_limit))
+    holding = {r for r in every_reduction([term]) if tensors(r) and (r in loops or is_long(r.attrs[1], held_limit))}
+    for t in subterms(term):  # arguments come first
+        if any(a in holding for a in t.args):
+            holding.add(t)
+    return holding

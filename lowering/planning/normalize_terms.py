@@ -1,11 +1,12 @@
-"""Rewrites of terms before they are planned: divisors, double sums, short sums, flattened dims, shared scales.
+"""The passes of the stage `terms`: each rewrites the stores' terms into a form that makes fewer or simpler loops.
 
-No rewrite changes a value. Example: a sum over two coordinates, or over four, is written out and needs no loop.
+Invariant: no pass changes a value, apart from the order in which numbers are added. Example: a sum over a dim of size 2
+becomes an addition and needs no loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
@@ -14,158 +15,209 @@ from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescale
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, substitute, subterms
 from ..analysis.dim_roles import nodes_between, product_sides
-from ..plan.records import Store
+from ..plan.dtypes import HALVES
 from ..plan.term_edits import at_place, unshadowed, with_fresh_bound_dims
-from .reshape_dims import fresh
+from .planning_state import Planning, unused_name
+
+MAX_MERGED_SIZE = 256  # elements of two summed dims that become one: a tile holds them whole
+MAX_UNROLLED_SIZE = 4  # elements of a summed dim that is unrolled, such as the coordinates of a point
+MAX_UNROLLED_OPERATIONS = 16  # operations on pairs in one unrolled sum: their operands are in registers all at once
 
 
-def beside_their_dims(root: Term) -> Term:
-    """The same term where no summed factor is divided by what has dims that only the other factor has."""
-
-    def change(node: Term, args: tuple[Term, ...]) -> Term:
-        made = node if args == node.args else make(node.op, args, node.attrs)
-        if made.op != "reduce" or made.attrs[0] != "sum" or made.args[0].op != "mul":
-            return made
-        a, b = made.args[0].args
-        for x, y in ((a, b), (b, a)):
-            if x.op == "div" and not x.args[1].dims <= x.args[0].dims and x.args[1].dims <= y.dims:
-                moved = make("mul", (x.args[0], make("mul", (y, make("div", (const(1.0), x.args[1]))))))
-                return make("reduce", (moved,), made.attrs) if moved.dtype == made.args[0].dtype else made
-        return made
-
-    return rebuild(root, change)
+def split_flattened_dims(planning: Planning) -> Planning:
+    """A pass: reductions over a dim that the program has flattened from two dims become reductions over each."""
+    return planning.with_terms(with_flattened_dims_split)
 
 
-MOST_PLACES = 256  # places that a tile holds
+def rename_shadowed_dims(planning: Planning) -> Planning:
+    """A pass: no reduction binds a dim inside another reduction that binds the same dim around a use of it."""
+    return planning.with_terms(unshadowed)
 
 
-def with_one_inner_dim(root: Term) -> Term:
-    """The same term with such sums over one dim each."""
-
-    def change(node: Term, args: tuple[Term, ...]) -> Term:
-        made = node if args == node.args else make(node.op, args, node.attrs)
-        return _in_one(made) if _is_double(made) else made
-
-    return rebuild(root, change)
+def reassociate_divisors(planning: Planning) -> Planning:
+    """A pass: divisors move to the factor that has their dims."""
+    return planning.with_terms(with_divisors_reassociated)
 
 
-def _is_double(r: Term) -> bool:
-    """A sum of a sum of products, in which whatever has one of the two dims has the other."""
-    if r.op != "reduce" or r.args[0].op != "reduce" or {r.attrs[0], r.args[0].attrs[0]} != {"sum"}:
-        return False
-    outer, inner, body = r.attrs[1], r.args[0].attrs[1], r.args[0].args[0]
-    if not (isinstance(outer.size, int) and isinstance(inner.size, int)) or outer.size * inner.size > MOST_PLACES:
-        return False
-    nodes = [n for n in subterms(body) if n.op != "iota"]
-    return body.op == "mul" and outer != inner and all((outer in n.dims) == (inner in n.dims) for n in nodes)
+def merge_summed_dims(planning: Planning) -> Planning:
+    """A pass: a sum of a sum becomes one sum over both dims."""
+    return planning.with_terms(with_summed_dims_merged)
 
 
-def _in_one(r: Term) -> Term:
-    """Its places run as they lie in memory: the dim that is indexed last changes fastest."""
-    body = r.args[0].args[0]
-    read = next(n for n in subterms(body) if n.op == "load" and r.attrs[1] in n.dims)
-    first, second = sorted((r.attrs[1], r.args[0].attrs[1]), key=lambda d: _last(read, d))
-    one = Dim(f"{first.name}_{second.name}", first.size * second.size)
-    places = const(second.size)
-    change = {iota(first): floordiv(iota(one), places), iota(second): mod(iota(one), places)}
-    return make("reduce", (substitute(body, change),), ("sum", one))
+def unroll_short_sums(planning: Planning) -> Planning:
+    """A pass: sums over short dims become additions."""
+    return planning.with_terms(with_short_sums_unrolled)
 
 
-def _last(read: Term, dim: Dim) -> int:
-    return max(k for k, index in enumerate(read.args) if dim in index.dims)
+def rename_bound_dims(planning: Planning) -> Planning:
+    """A pass: a dim that is an axis of some result and bound by a reduction gets another name where it is bound."""
+    axes = tuple(dict.fromkeys(d for store in planning.stores for d in store.order))
+    return _with_terms(planning, with_fresh_bound_dims([store.term for store in planning.stores], axes))
 
 
-def prepared(stores: Sequence[Store]) -> list[Store]:
-    """The stores with one name for one dim and one state for what two of them need alike."""
-    order = tuple(dict.fromkeys(d for store in stores for d in store.order))
-    plain = [unshadowed(unflattened(store.term)) for store in stores]
-    terms = [written_out(with_one_inner_dim(beside_their_dims(term))) for term in plain]
-    terms = _reuse_scales(with_fresh_bound_dims(terms, order))
-    return [replace(store, term=term) for store, term in zip(stores, terms, strict=True)]
+def share_softmax_scales(planning: Planning) -> Planning:
+    """A pass: each maximum of scores G, and each scale of a state with the scores G, becomes the scale of one state.
 
-
-def _reuse_scales(terms: list[Term]) -> list[Term]:
-    """max_j G, and every scale with the gauge G, as the scale of one state with G: that of the fewest dims.
-
-    So that no dim of the values alone (a column of the result) seems to be one that the state depends on: where each
-    state has such a dim, the scale is that of a count. And of those the one that waits for the fewest others.
+    That state is one of the fewest dims, so that a dim of the values alone (a column of the result) does not look like
+    one that the scale depends on. Where each state has such a dim, the scale is that of a count. Of several it is the
+    state that waits for the fewest other reductions.
     """
+    terms = [store.term for store in planning.stores]
     found = every_reduction(terms)
     rescaled = sorted(filter(is_rescaled, found), key=lambda r: (-len(r.dims), -len(reduces(r))))
     states = {(r.attrs[1], r.args[0].args[0]): scale(_without_values(r)) for r in rescaled}
     mapping = {r: states.get((r.attrs[1], r.args[0])) for r in found if r.attrs[0] == "max"}
     mapping |= {scale(r): states[r.attrs[1], r.args[0].args[0]] for r in rescaled}
     mapping = {term: same for term, same in mapping.items() if same is not None and same is not term}
-    return [substitute(term, mapping) for term in terms]
+    return planning.with_terms(lambda term: substitute(term, mapping))
+
+
+def _with_terms(planning: Planning, terms: list[Term]) -> Planning:
+    stores = zip(planning.stores, terms, strict=True)
+    return replace(planning, stores=tuple(replace(store, term=term) for store, term in stores))
 
 
 def _without_values(r: Term) -> Term:
-    """The state, or a count with its gauge where it has dims that the gauge lacks."""
+    """The state, or a count with its scores where it has dims that the scores lack."""
     gauge = r.args[0].args[0]
     return r if r.dims <= gauge.dims else reduce("rescaled", r.attrs[1], scaled(gauge, const(1.0)))
 
 
 def is_rescaled(r: Term) -> bool:
+    """Whether the reduction is a softmax state of scores and values."""
     return r.attrs[0] == "rescaled" and r.args[0].op == "scaled"
 
 
-PLACES = 4  # of a dim that is written out: coordinates
-MOST_OPERATIONS = 16  # operations on pairs that are written for one sum: their operands lie in registers all at once
+def _with_reductions(root: Term, change: Callable[[Term], Term]) -> Term:
+    """The term with each of its reductions changed, inner ones first."""
 
-
-def written_out(root: Term) -> Term:
-    """The same term with every such sum over a short dim as a sum of terms."""
-
-    def change(node: Term, args: tuple[Term, ...]) -> Term:
+    def visit(node: Term, args: tuple[Term, ...]) -> Term:
         made = node if args == node.args else make(node.op, args, node.attrs)
-        return _terms(made) if made.op == "reduce" and made.attrs[0] == "sum" and _is_short(made) else made
+        return change(made) if made.op == "reduce" else made
 
-    return rebuild(root, change)
+    return rebuild(root, visit)
+
+
+# Divisors
+
+
+def with_divisors_reassociated(root: Term) -> Term:
+    """The same term with (a / c) · b as a · (b · (1 / c)), where c has dims that b has and a lacks.
+
+    An example is Σ_j (v[j, e] / c[i]) · p[i, j], where c normalizes the weights p by row: v / c would be another matrix
+    for each row i. As v · (p · (1 / c)) it is a product of two matrices again. The price is one multiplication for each
+    element of b.
+    """
+    return _with_reductions(root, _with_divisor_reassociated)
+
+
+def _with_divisor_reassociated(r: Term) -> Term:
+    if r.attrs[0] != "sum" or r.args[0].op != "mul":
+        return r
+    a, b = r.args[0].args
+    for x, y in ((a, b), (b, a)):
+        if x.op == "div" and not x.args[1].dims <= x.args[0].dims and x.args[1].dims <= y.dims:
+            moved = make("mul", (x.args[0], make("mul", (y, make("div", (const(1.0), x.args[1]))))))
+            return make("reduce", (moved,), r.attrs) if moved.dtype == r.args[0].dtype else r
+    return r
+
+
+# Sums of sums
+
+
+def with_summed_dims_merged(root: Term) -> Term:
+    """The same term with Σ_p Σ_x a[i, p, x] · b[j, p, x] as one sum over a dim of all pairs (p, x).
+
+    A product of matrices has one inner dim. The merged dim counts the pairs: p is its quotient by the size of x, and x
+    is the remainder.
+    """
+    return _with_reductions(root, lambda r: _merged(r) if _is_mergeable(r) else r)
+
+
+def _is_mergeable(r: Term) -> bool:
+    """Whether this is a sum of a sum of products, in which each factor has both dims or none of them."""
+    if r.args[0].op != "reduce" or {r.attrs[0], r.args[0].attrs[0]} != {"sum"}:
+        return False
+    outer, inner, body = r.attrs[1], r.args[0].attrs[1], r.args[0].args[0]
+    if not (isinstance(outer.size, int) and isinstance(inner.size, int)) or outer.size * inner.size > MAX_MERGED_SIZE:
+        return False
+    nodes = [n for n in subterms(body) if n.op != "iota"]
+    return body.op == "mul" and outer != inner and all((outer in n.dims) == (inner in n.dims) for n in nodes)
+
+
+def _merged(r: Term) -> Term:
+    """The one sum. Its pairs are in the order of memory: the dim that is indexed last changes fastest."""
+    body = r.args[0].args[0]
+    read = next(n for n in subterms(body) if n.op == "load" and r.attrs[1] in n.dims)
+    first, second = sorted((r.attrs[1], r.args[0].attrs[1]), key=lambda d: _last_axis(read, d))
+    merged = Dim(f"{first.name}_{second.name}", first.size * second.size)
+    size = const(second.size)
+    change = {iota(first): floordiv(iota(merged), size), iota(second): mod(iota(merged), size)}
+    return make("reduce", (substitute(body, change),), ("sum", merged))
+
+
+def _last_axis(read: Term, dim: Dim) -> int:
+    return max(k for k, index in enumerate(read.args) if dim in index.dims)
+
+
+# Short sums
+
+
+def with_short_sums_unrolled(root: Term) -> Term:
+    """The same term with Σ_d f(a[i, d], b[j, d]) as f(a[i, 0], b[j, 0]) + f(a[i, 1], b[j, 1]) + ..., for a short d.
+
+    An example is the squared distance of two points, Σ_d (a[i, d] - b[j, d])². A tile of rows and columns then needs no
+    third dim: each addend takes one register for each pair (i, j), and no thread waits for another one.
+    """
+    return _with_reductions(root, lambda r: _unrolled(r) if _is_short(r) else r)
 
 
 def _is_short(r: Term) -> bool:
     size = r.attrs[1].size
-    if r.dtype in ("float16", "bfloat16"):  # a fold adds halves in float32
+    if r.attrs[0] != "sum" or r.dtype in HALVES:  # a reduction adds halves in float32, an addition does not
         return False
-    if not isinstance(size, int) or size > PLACES:
+    if not isinstance(size, int) or size > MAX_UNROLLED_SIZE:
         return False
-    return 0 < len(nodes_between(r.args[0], r.attrs[1])) * size <= MOST_OPERATIONS
+    return 0 < len(nodes_between(r.args[0], r.attrs[1])) * size <= MAX_UNROLLED_OPERATIONS
 
 
-def _terms(r: Term) -> Term:
-    terms = [at_place(r.args[0], r.attrs[1], const(place)) for place in range(r.attrs[1].size)]
-    while len(terms) > 1:  # by pairs: no chain of additions, each waiting for the one before
+def _unrolled(r: Term) -> Term:
+    terms = [at_place(r.args[0], r.attrs[1], const(index)) for index in range(r.attrs[1].size)]
+    while len(terms) > 1:  # by pairs: in a chain each addition would wait for the one before
         pairs = [make("add", tuple(terms[k : k + 2])) for k in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[2 * len(pairs) :]
     return terms[0]
 
 
-def unflattened(root: Term) -> Term:
-    """The same term with every such reduction as two, where its dim would be a batch of a product."""
+# Flattened dims
+
+
+def with_flattened_dims_split(root: Term) -> Term:
+    """The same term with ⊕_d f(d // n, d % n) as ⊕_i ⊕_j f(i, j), where d would be a batch of a product.
+
+    Here ⊕ is any reduction. A program that flattens two dims before it reduces them reads one tensor by the quotient
+    and another one by the remainder. With two dims, a product of what the two read is a product of matrices again.
+    """
     names = {d.name for d in all_dims(root)}
-
-    def change(node: Term, args: tuple[Term, ...]) -> Term:
-        made = node if args == node.args else make(node.op, args, node.attrs)
-        size = _last_size(made) if made.op == "reduce" else None
-        if size is None:
-            return made
-        monoid, dim = made.attrs
-        outer = Dim(fresh(f"{dim.name}_outer", names), dim.size // size)
-        inner = Dim(fresh(f"{dim.name}_inner", names), size)
-        place = iota(outer) * const(size) + iota(inner)
-        part = reduce(monoid, inner, simplify_index(substitute(made.args[0], {iota(dim): place})))
-        if monoid != "rescaled":
-            return reduce(monoid, outer, part)
-        present = where(eq(scale(part), const(-inf)), const(0.0), mantissa(part))  # a mantissa of nothing is no number
-        return rescaled_sum(outer, scale(part), present)
-
-    return rebuild(root, change)
+    return _with_reductions(root, lambda r: _split(r, size, names) if (size := _inner_size(r)) is not None else r)
 
 
-def _last_size(r: Term) -> int | None:
-    """The number of places of the last of the dims that are one in this reduction."""
+def _split(r: Term, size: int, names: set[str]) -> Term:
+    monoid, dim = r.attrs
+    outer = Dim(unused_name(f"{dim.name}_outer", names), dim.size // size)
+    inner = Dim(unused_name(f"{dim.name}_inner", names), size)
+    index = iota(outer) * const(size) + iota(inner)
+    part = reduce(monoid, inner, simplify_index(substitute(r.args[0], {iota(dim): index})))
+    if monoid != "rescaled":
+        return reduce(monoid, outer, part)
+    present = where(eq(scale(part), const(-inf)), const(0.0), mantissa(part))  # the mantissa of no elements is NaN
+    return rescaled_sum(outer, scale(part), present)
+
+
+def _inner_size(r: Term) -> int | None:
+    """The size of the inner one of the two dims that the reduced dim was flattened from; None if it was not."""
     dim, body = r.attrs[1], r.args[0]
-    if not isinstance(dim.size, int) or r.dtype in ("float16", "bfloat16"):  # a fold adds halves in float32
+    if not isinstance(dim.size, int) or r.dtype in HALVES:  # in two it would round in between
         return None
     if not any(dim in one & other for one, other in map(product_sides, reduces(body))):
         return None

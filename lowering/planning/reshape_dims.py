@@ -1,11 +1,12 @@
-"""Gives a plan other dims than the term has: a long dim as groups, or two value dims as one.
+"""The passes of the stage `shape` that write one axis of a result as two, or two as one.
 
-The result is the same tensor with one axis written as two. Example: query heads that share keys become rows of a tile.
+Invariant: the result's tensor in memory stays the same; only the dims of terms and orders change. Example: query heads
+that share keys become rows of a tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,88 +17,64 @@ from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms
 from ..analysis.dim_roles import loop_reductions
 from ..plan.records import Store
 from ..plan.thresholds import FEW
+from .kernel_shape import kernel_shape
+from .planning_state import KernelShape, Planning, unused_name
+
+Change = dict[Term, Term]  # from the index along a dim to an index along the new dims
 
 
-def joined(
-    stores: Sequence[Store], asked: Sequence[Term], held_of: Callable[[Sequence[Store]], tuple[Dim, ...]], held: int
-) -> tuple[list[Store], list[Term]]:
-    """The stores, and what they are forms of, with such dims as one where a tile holds all their places."""
-    stores, asked = list(stores), list(asked)
-    for number, store in enumerate(stores):
-        while pair := _pair([s.term for s in stores], store, {*held_of([store])}, held):
-            names = {d.name for t in (*(s.term for s in stores), *asked) for d in all_dims(t)}
-            one = Dim(fresh("_".join(d.name for d in pair), names), pair[0].size * pair[1].size)
-            places = const(pair[1].size)
-            change = {iota(pair[0]): floordiv(iota(one), places), iota(pair[1]): mod(iota(one), places)}
-            stores[number] = store = _in_one(store, pair, one, change)
-            asked[number] = substitute(asked[number], change)
-    return stores, asked
+# Groups as rows
 
 
-def _pair(terms: Sequence[Term], store: Store, whole: set[Dim], held: int) -> tuple[Dim, Dim] | None:
-    """Two neighbours of the store's axes that a tile holds whole, and nothing has one without the other."""
-    for first, second in pairwise(store.order):
-        if {first, second} <= whole and first.size * second.size <= held and _together(terms, store, (first, second)):
-            return first, second
-    return None
+def group_rows(planning: Planning) -> Planning:
+    """A pass: a dim h becomes two dims, group and member, with h = group · size + member.
+
+    An example is grouped-query attention: `size` query heads read the key head h // size. By group and member the keys
+    no longer depend on the member, so that a tile may have the members as its rows. The pass does it where a tile gets
+    more rows than a few, or where a tile then holds the members whole instead of having h on the grid.
+    """
+    shape = kernel_shape(planning.stores, planning.held_limit)
+    names = _dim_names(planning.stores, planning.references)
+    for dim, size in _groupings([store.term for store in planning.stores], planning.held_limit):
+        group = Dim(unused_name(f"{dim.name}_group", names), dim.size // size)
+        member = Dim(unused_name(f"{dim.name}_place", names), size)
+        change = {iota(dim): iota(group) * const(size) + iota(member)}
+        stores = tuple(_in_groups(store, dim, (group, member), change) for store in planning.stores)
+        if _pays(dim, member, shape, kernel_shape(stores, planning.held_limit)):
+            references = tuple(simplify_index(substitute(term, change)) for term in planning.references)
+            return replace(planning, stores=stores, references=references)
+    return planning
 
 
-def _together(terms: Sequence[Term], store: Store, pair: tuple[Dim, Dim]) -> bool:
-    """Whether each node of the store's term has both or none, and no other term has any."""
-    nodes = [n for n in subterms(store.term) if n.op != "iota"]
-    others = {d for t in terms if t is not store.term for d in t.dims}
-    return others.isdisjoint(pair) and all((pair[0] in n.dims) == (pair[1] in n.dims) for n in nodes)
-
-
-def _in_one(store: Store, pair: tuple[Dim, Dim], one: Dim, change: dict[Term, Term]) -> Store:
-    axis, shape = store.order.index(pair[0]), store.output.shape
-    order = (*store.order[:axis], one, *store.order[axis + 2 :])
-    output = Tensor(store.output.name, store.output.dtype, (*shape[:axis], one.size, *shape[axis + 2 :]))
-    return Store(substitute(store.term, change), output, order)
-
-
-Stores = list[Store]
-
-
-def grouped(
-    stores: Stores, asked: Sequence[Term], shape_of: Callable[[Stores], tuple[Dim | None, tuple[Dim, ...]]], held: int
-) -> tuple[Stores, list[Term]]:
-    """The stores and what they are forms of, with a dim as two where that gives a tile more rows than a few, or holds
-    the places of one that would be on the grid."""
-    rows, kept = shape_of(stores)
+def _pays(dim: Dim, member: Dim, before: KernelShape, after: KernelShape) -> bool:
+    """Whether the members are more rows than the few before, or are held while the dim was on the grid."""
+    rows = before.rows
     few = rows is None or (isinstance(rows.size, int) and rows.size < FEW)
-    for dim, size in _candidates([s.term for s in stores], held):
-        names = {d.name for t in (*(s.term for s in stores), *asked) for d in all_dims(t)}
-        group = Dim(fresh(f"{dim.name}_group", names), dim.size // size)
-        place = Dim(fresh(f"{dim.name}_place", names), size)
-        change = {iota(dim): iota(group) * const(size) + iota(place)}
-        new = [_in_groups(store, dim, (group, place), change) for store in stores]
-        rows_then, kept_then = shape_of(new)
-        more = few and rows_then == place and (rows is None or place.size > rows.size)
-        if more or (place in kept_then and dim not in (rows, *kept)):
-            return new, [simplify_index(substitute(t, change)) for t in asked]
-    return stores, list(asked)
+    if few and after.rows == member and (rows is None or member.size > rows.size):
+        return True
+    return member in after.held and dim not in (rows, *before.held)
 
 
-def fresh(name: str, names: set[str]) -> str:
-    """The name, or with a number behind it, as no other has it."""
-    return next(n for k in range(len(names) + 1) if (n := f"{name}{k or ''}") not in names)
-
-
-def _candidates(terms: Sequence[Term], held: int) -> Iterator[tuple[Dim, int]]:
-    """Free dims, each with how many of its neighbours have in common what is read for every step of a loop."""
+def _groupings(terms: Sequence[Term], held_limit: int) -> Iterator[tuple[Dim, int]]:
+    """Free dims h with a size n, where some loop reads a tensor by h // n in each of its steps."""
     bound = {r.attrs[1] for t in terms for r in reduces(t)}
-    for r in loop_reductions(terms, held):
+    for quotient in _quotients_in_loops(terms, held_limit):
+        index, size = quotient.args
+        if index.op != "iota" or size.op != "const" or index.attrs[0] in bound:
+            continue
+        dim = index.attrs[0]
+        if isinstance(dim.size, int) and 1 < size.attrs[0] and dim.size % size.attrs[0] == 0:
+            yield dim, size.attrs[0]
+
+
+def _quotients_in_loops(terms: Sequence[Term], held_limit: int) -> Iterator[Term]:
+    """The floor divisions in indices of the tensors that each step of a loop reads."""
+    for r in loop_reductions(terms, held_limit):
         for node in (n for n in subterms(r.args[0]) if n.op == "load" and r.attrs[1] in n.dims):
-            for part in {t for index in node.args for t in subterms(index) if t.op == "floordiv"}:
-                at, size = part.args
-                if at.op == "iota" and size.op == "const" and at.attrs[0] not in bound:
-                    dim = at.attrs[0]
-                    if isinstance(dim.size, int) and 1 < size.attrs[0] and dim.size % size.attrs[0] == 0:
-                        yield dim, size.attrs[0]
+            yield from dict.fromkeys(t for index in node.args for t in subterms(index) if t.op == "floordiv")
 
 
-def _in_groups(store: Store, dim: Dim, parts: tuple[Dim, Dim], change: dict[Term, Term]) -> Store:
+def _in_groups(store: Store, dim: Dim, parts: tuple[Dim, Dim], change: Change) -> Store:
     term = simplify_index(substitute(store.term, change))
     if dim not in store.order:
         return replace(store, term=term)
@@ -105,3 +82,55 @@ def _in_groups(store: Store, dim: Dim, parts: tuple[Dim, Dim], change: dict[Term
     sizes = (*shape[:axis], *(d.size for d in parts), *shape[axis + 1 :])
     order = (*store.order[:axis], *parts, *store.order[axis + 1 :])
     return Store(term, Tensor(store.output.name, store.output.dtype, sizes), order)
+
+
+# Value dims as one
+
+
+def merge_value_dims(planning: Planning) -> Planning:
+    """A pass: two neighbouring dims of a result that only values have become one dim, the columns of one matrix.
+
+    An example is a result of points, out[i, e, c] = Σ_j p[i, j] · v[j, e, c] with coordinates c: a product of matrices
+    takes no tile of three dims, but with the columns (e, c) it is one. The merged dim counts the pairs: e is its
+    quotient by the size of c, and c is the remainder. The pass does it where a tile holds all pairs.
+    """
+    stores, references = list(planning.stores), list(planning.references)
+    for number, store in enumerate(stores):
+        while pair := mergeable_pair(stores, store, _held_dims(store, planning), planning.held_limit):
+            name = unused_name("_".join(d.name for d in pair), _dim_names(stores, references))
+            merged, size = Dim(name, pair[0].size * pair[1].size), const(pair[1].size)
+            change = {iota(pair[0]): floordiv(iota(merged), size), iota(pair[1]): mod(iota(merged), size)}
+            stores[number] = store = _merged(store, pair, merged, change)
+            references[number] = substitute(references[number], change)
+    return replace(planning, stores=tuple(stores), references=tuple(references))
+
+
+def _held_dims(store: Store, planning: Planning) -> set[Dim]:
+    return {*kernel_shape((store,), planning.held_limit).held}
+
+
+def mergeable_pair(stores: Sequence[Store], store: Store, held: set[Dim], held_limit: int) -> tuple[Dim, Dim] | None:
+    """Two neighbours of the store's axes that a tile holds whole, where each subterm has both or none."""
+    for first, second in pairwise(store.order):
+        if {first, second} <= held and first.size * second.size <= held_limit:
+            if _occur_together((first, second), store, stores):
+                return first, second
+    return None
+
+
+def _occur_together(pair: tuple[Dim, Dim], store: Store, stores: Sequence[Store]) -> bool:
+    """Whether each subterm of the store has both dims or none, and no other store has any."""
+    nodes = [n for n in subterms(store.term) if n.op != "iota"]
+    others = {d for other in stores if other.term is not store.term for d in other.term.dims}
+    return others.isdisjoint(pair) and all((pair[0] in n.dims) == (pair[1] in n.dims) for n in nodes)
+
+
+def _merged(store: Store, pair: tuple[Dim, Dim], merged: Dim, change: Change) -> Store:
+    axis, shape = store.order.index(pair[0]), store.output.shape
+    order = (*store.order[:axis], merged, *store.order[axis + 2 :])
+    output = Tensor(store.output.name, store.output.dtype, (*shape[:axis], merged.size, *shape[axis + 2 :]))
+    return Store(substitute(store.term, change), output, order)
+
+
+def _dim_names(stores: Sequence[Store], references: Sequence[Term]) -> set[str]:
+    return {d.name for term in (*(store.term for store in stores), *references) for d in all_dims(term)}

@@ -1,68 +1,120 @@
-"""Folds of what is read at places of rows and columns together: done once for each place, and the results read there.
+"""Two passes of the stage `cuts` that store values in a table: by an index that is looked up, or by a relative index.
 
-What Σ_d q[i, d] · table[f(i, j), d] gives is, at f(i, j), that of Σ_d q[i, d] · table[p, d], a product of matrices over
-i and p. Pure functions over terms: what to store first, and where it is read.
+A kernel computes each value of the table once, and a loop reads the values that it needs. Example: with the table of
+Σ_d q[i, d] · t[p, d], a product of matrices over i and p, a loop reads Σ_d q[i, d] · t[f(i, j), d] at p = f(i, j).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from ...egraph.terms.affine import bounds
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, factors, reduces, substitute, subterms
-from ..analysis.relative_index import Difference, between, folded, fresh
+from ..analysis.dim_roles import loop_reductions
+from ..analysis.relative_index import Difference, between, folded, fresh, of_difference
+from .build_loops import peel
+from .kernel_shape import with_new_shape
+from .planning_state import Planning
 
-MORE = 4  # times as many folds as before, which are no products of matrices then
-MOST = 1024  # places of a dim of known size, where others are not known
+MAX_GROWTH = 4  # how many times as many reductions a table may take: they are products of matrices then, others are not
+MAX_TABLE_SIZE = 1024  # positions along a dim of known size, where other sizes are not known
+
+Lookup = tuple[Term, int | str]  # an index by the loop's dim and another one, and the size of the axis
 
 
-def of_places(body: Term, loop: Dim) -> Difference | None:
-    """The next fold in a loop's body that reads at places of its dim and another one."""
-    found = (_moved(r, loop) for r in reduces(body) if loop in r.dims)
+def tabulate_lookups(planning: Planning) -> Planning:
+    """A pass: stores reductions that read at positions by the loop's dim and another one, for each position once."""
+    reductions = loop_reductions([planning.focused.term], planning.held_limit)
+    table = next(filter(None, (lookup_table(r.args[0], r.attrs[1]) for r in reductions)), None)
+    return planning if table is None else _with_table(planning, table, planning.results)
+
+
+def tabulate_relative_values(planning: Planning) -> Planning:
+    """A pass: stores costly values of a loop that depend on columns minus rows alone, for each difference once."""
+    shape = planning.shape
+    for r in loop_reductions([planning.focused.term], planning.held_limit):
+        _, *bodies = peel(r)
+        table = of_difference(filter(None, bodies), shape.rows, r.attrs[1], shape.grid)
+        if table is not None:
+            return with_new_shape(_with_table(planning, table, (planning.focus,)))
+    return planning
+
+
+def _with_table(planning: Planning, table: Difference, names: Sequence[str]) -> Planning:
+    """The table's values as a store before the stores of these names, which read it instead of the part."""
+    indices = ", ".join(f"{dim} = {index}" for dim, index in table.places)
+    place = min(map(planning.index, names))
+    planning, read = planning.with_stored(table.values, place, f"is a function of {indices} alone")
+    return planning.with_replaced(names, {table.part: substitute(read, {iota(d): index for d, index in table.places})})
+
+
+# Lookups
+
+
+def lookup_table(body: Term, loop: Dim) -> Difference | None:
+    """The table of the next reduction in a loop's body that reads at positions by the loop's dim and another one."""
+    found = (_table_of(r, loop) for r in reduces(body) if loop in r.dims)
     return next(filter(None, found), None)
 
 
-def _moved(r: Term, loop: Dim) -> Difference | None:
-    loads = [n for n in subterms(r.args[0]) if n.op == "load"]
-    indices = ((index, n.attrs[0].shape[axis]) for n in loads for axis, index in enumerate(n.args))
-    picks = dict.fromkeys((index, size) for index, size in indices if loop in index.dims and len(index.dims) > 1)
-    if any(r.attrs[1] in index.dims for index, _ in picks):
+def _table_of(r: Term, loop: Dim) -> Difference | None:
+    lookups = _lookups(r, loop)
+    if any(r.attrs[1] in index.dims for index, _ in lookups):
         return None
-    names = {d.name for d in all_dims(r)}
+    change, positions = _positions_for(lookups, {d.name for d in all_dims(r)})
+    values = _at_positions(r, change)
+    gone = {d for index, _ in lookups for d in index.dims} - values.dims
+    if not gone or not _pays(values.dims, r.dims):
+        return None
+    if _is_relative_product(r, loop) and not _is_short([dim.size for dim, _ in positions], loop):
+        return None
+    return Difference(r, values, tuple(positions))
+
+
+def _lookups(r: Term, loop: Dim) -> list[Lookup]:
+    """Indices by the loop's dim and at least one other dim, each once."""
+    loads = (n for n in subterms(r.args[0]) if n.op == "load")
+    indices = ((index, n.attrs[0].shape[axis]) for n in loads for axis, index in enumerate(n.args))
+    return list(dict.fromkeys((index, size) for index, size in indices if loop in index.dims and len(index.dims) > 1))
+
+
+def _positions_for(lookups: Iterable[Lookup], names: set[str]) -> tuple[dict[Term, Term], list[tuple[Dim, Term]]]:
+    """A dim of positions for each lookup: the index along it that replaces the lookup, and the lookup's place on it."""
     change: dict[Term, Term] = {}
-    places: list[tuple[Dim, Term]] = []
-    for index, size in picks:
+    positions: list[tuple[Dim, Term]] = []
+    for index, size in lookups:
         first, count, place = _range(index, size)
         dim = Dim(fresh("place", names), count)
         names.add(dim.name)
-        places.append((dim, place))
+        positions.append((dim, place))
         change[index] = iota(dim) + first if first else iota(dim)
+    return change, positions
+
+
+def _at_positions(r: Term, change: Mapping[Term, Term]) -> Term:
+    """The reduction with other indices."""
+    loads = [n for n in subterms(r.args[0]) if n.op == "load"]
     moved = {n: load(n.attrs[0], *(change.get(a, a) for a in n.args)) for n in loads}
-    values = substitute(r, {n: new for n, new in moved.items() if n is not new})
-    gone = {d for index, _ in picks for d in index.dims} - values.dims
-    if not gone or not _pays(values.dims, r.dims) or (_by_difference(r, loop) and not _short(places, loop)):
-        return None
-    return Difference(r, values, tuple(places))
+    return substitute(r, {n: new for n, new in moved.items() if n is not new})
 
 
-def _by_difference(r: Term, loop: Dim) -> bool:
-    """Whether a tile of rows and columns has it as a product of matrices over differences."""
+def _is_relative_product(r: Term, loop: Dim) -> bool:
+    """Whether a tile of rows and columns computes it as a product of matrices over the relative index."""
     others = r.dims - {loop} if r.attrs[0] == "sum" else ()
     return any(folded(factors(r.args[0]), d, loop, r.attrs[1]) for d in others)
 
 
-def _short(places: Sequence[tuple[Dim, Term]], loop: Dim) -> bool:
-    """Whether the values take no more memory than half of the scores."""
-    sizes = [dim.size for dim, _ in places]
+def _is_short(sizes: Sequence[int | str | None], loop: Dim) -> bool:
+    """Whether the table takes at most half of the memory of the scores."""
     known = all(isinstance(n, int) for n in sizes)
     return known and (not isinstance(loop.size, int) or 2 * prod(sizes) <= loop.size)
 
 
 def _range(index: Term, size: int | str) -> tuple[int, int | str, Term]:
-    """(the first of the places that the index can be, how many there are, the index among them)."""
+    """(the first position that the index can be, how many there are, the index counted from the first)."""
     if not isinstance(size, int):
         return 0, size, index
     low, high = bounds(index)
@@ -72,8 +124,8 @@ def _range(index: Term, size: int | str) -> tuple[int, int | str, Term]:
 
 
 def _pays(after: Iterable[Dim], before: Iterable[Dim]) -> bool:
-    """Whether folds are not many more than they were."""
+    """Whether the table takes at most MAX_GROWTH times as many reductions as before."""
     own, others = [d.size for d in {*after} - {*before}], [d.size for d in {*before} - {*after}]
     if all(isinstance(n, int) for n in (*own, *others)):
-        return 0 < prod(own) <= MORE * prod(others)
-    return all(n <= MOST for n in own if isinstance(n, int))
+        return 0 < prod(own) <= MAX_GROWTH * prod(others)
+    return all(n <= MAX_TABLE_SIZE for n in own if isinstance(n, int))

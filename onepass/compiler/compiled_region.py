@@ -271,6 +271,8 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         backward=BACKWARD,
         certificates=tuple(certificate(derivation, data, options.rules) for derivation, data in written),
         between=found.plan.notes,
+        plan_passes=found.plan.plan_passes,
+        shape_reasons=found.plan.shape_reasons,
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
             *(_unused(rule.name, found) for rule in options.rules if rule.name not in found.fired),

@@ -87,7 +87,7 @@ def planned(
     terms = tuple(derivation.goal for derivation in derivations)
     fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     stores = [replace(result, term=term) for result, term in zip(results, terms, strict=True)]
-    plan = plan_stores(stores, fired, asked=[result.term for result in results])
+    plan = plan_stores(stores, fired, references=[result.term for result in results])
     return Optimized(captured, terms, plan, fired, statistics, *passes, derivations)
 
 

@@ -81,6 +81,7 @@ class RegionReport:
     between: what kernels store for each other, and which masks are classed by a map, with the reason.
     executor is what was asked for; ran: who ran last in this process, empty if nobody did; device: of its inputs;
     libraries: whether torch's own may run it where it is faster.
+    plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
     """
 
     key: str
@@ -103,6 +104,8 @@ class RegionReport:
     between: tuple[str, ...] = ()
     device: str = ""
     libraries: bool = True
+    plan_passes: tuple[str, ...] = ()
+    shape_reasons: tuple[str, ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))

@@ -54,6 +54,8 @@ def region_lines(region: RegionReport):
         yield from (f"mask        {mask}" for mask in kernel.masks)
         yield from (f"in parts    {line}" for line in filter(None, [kernel.parts]))
         yield from _form(region.device, kernel.form)
+    yield from (f"planned by  {line}" for line in filter(None, [", ".join(region.plan_passes)]))
+    yield from (f"shape       {line}" for line in region.shape_reasons)
     yield from (f"between     {line}" for line in region.between)
     yield from (f"around      {line}" for line in region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())

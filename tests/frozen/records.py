@@ -22,6 +22,7 @@ from random import Random
 import torch
 
 SEEDS = 200
+OF_PLANNING = ("plan_passes", "shape_reasons")  # of a plan and a report: how it was made
 UNSTABLE = ("key", "statistics", "cache", "certificates", "places")  # of a report: times, digests of sources, lines
 
 
@@ -88,7 +89,7 @@ def record(function, inputs, dynamic: bool) -> dict:
 def _of_report(found) -> dict:
     data = json.loads(re.sub(r"\([^()\s]+\.py:\d+\)", "(FILE:LINE)", found.json()))
     for region in data["regions"]:
-        for name in UNSTABLE:
+        for name in (*UNSTABLE, *OF_PLANNING):
             region.pop(name, None)
         for kernel in region["kernels"]:
             kernel.pop("source", None)
@@ -150,7 +151,7 @@ def plain(value):
     if isinstance(value, Term):
         return [show_let(value), json.dumps(to_json(value))]
     if is_dataclass(value):
-        return [plain(getattr(value, field.name)) for field in fields(value)]
+        return [plain(getattr(value, field.name)) for field in fields(value) if field.name not in OF_PLANNING]
     if isinstance(value, tuple | list):
         return [plain(v) for v in value]
     if isinstance(value, set | frozenset):

@@ -13,9 +13,9 @@ from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import reduces
 from onepass.graph.trace import program_of
 from onepass.lowering.plan.records import Store
-from onepass.lowering.planning.kernel_cuts import between_batches
-from onepass.lowering.planning.normalize_terms import PLACES, written_out
-from onepass.lowering.planning.reshape_dims import joined
+from onepass.lowering.planning.kernel_cuts import cross_batch_scores
+from onepass.lowering.planning.normalize_terms import MAX_UNROLLED_SIZE, with_short_sums_unrolled
+from onepass.lowering.planning.reshape_dims import mergeable_pair
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
@@ -39,17 +39,17 @@ def product(size):
     return sum_over(d, of("q", I, d) * of("k", J, d))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, PLACES])
+@pytest.mark.parametrize("size", [1, 2, 3, MAX_UNROLLED_SIZE])
 def test_a_short_sum_of_differences_is_written_out_and_stays_equal(size):
     term = squares(size)
     values = {"q": torch.randn(5, size).numpy(), "k": torch.randn(7, size).numpy()}
-    assert not reduces(written_out(term))
-    np.testing.assert_allclose(evaluate(written_out(term), values), evaluate(term, values), rtol=1e-12)
+    assert not reduces(with_short_sums_unrolled(term))
+    np.testing.assert_allclose(evaluate(with_short_sums_unrolled(term), values), evaluate(term, values), rtol=1e-12)
 
 
-@pytest.mark.parametrize("term", [squares(PLACES + 1), product(3), product(1)], ids=["long", "matrices", "one"])
+@pytest.mark.parametrize("term", [squares(MAX_UNROLLED_SIZE + 1), product(3), product(1)], ids="long matrices one".split())
 def test_long_sums_and_products_of_matrices_stay(term):
-    assert written_out(term) == term
+    assert with_short_sums_unrolled(term) == term
 
 
 def test_a_sum_over_the_same_dim_inside_stays_whole():
@@ -57,17 +57,17 @@ def test_a_sum_over_the_same_dim_inside_stays_whole():
     apart = of("q", I, d) - of("k", J, d)
     term = sum_over(d, apart * apart * sum_over(d, of("w", d)))
     values = {"q": np.random.randn(5, 3), "k": np.random.randn(7, 3), "w": np.random.randn(3)}
-    assert len(reduces(written_out(term))) == 1
-    np.testing.assert_allclose(evaluate(written_out(term), values), evaluate(term, values), rtol=1e-12)
+    assert len(reduces(with_short_sums_unrolled(term))) == 1
+    np.testing.assert_allclose(evaluate(with_short_sums_unrolled(term), values), evaluate(term, values), rtol=1e-12)
 
 
 def test_a_sum_of_sums_is_written_out_as_one():
     c, d = Dim("c", 3), Dim("d", 4)
     apart = of("q", I, d, c) - of("k", J, d, c)
-    assert not reduces(written_out(sum_over(c, sum_over(d, apart * apart))))
+    assert not reduces(with_short_sums_unrolled(sum_over(c, sum_over(d, apart * apart))))
     again = Dim("a", 2)
     apart = of("q", I, again, d, c) - of("k", J, again, d, c)
-    kept = written_out(sum_over(again, sum_over(c, sum_over(d, apart * apart))))
+    kept = with_short_sums_unrolled(sum_over(again, sum_over(c, sum_over(d, apart * apart))))
     assert {r.attrs[1] for r in reduces(kept)} == {again}  # 24 differences are too many
 
 
@@ -157,11 +157,9 @@ def test_columns_that_no_tile_holds_stay_two():
     rows, first, second = Dim("r", 9), Dim("f", 32), Dim("s", 16)
     term = of("v", rows, first, second) + 1.0
     store = Store(term, Tensor("output", "float32", (9, 32, 16)), (rows, first, second))
-    for whole, held, shape in [
-        ((first, second), 256, (9, 32, 16)), ((second,), 512, (9, 32, 16)), ((first, second), 512, (9, 512)),
-    ]:  # fmt: skip
-        (found,), _ = joined([store], [term], lambda _, whole=whole: whole, held)
-        assert found.output.shape == shape
+    assert mergeable_pair([store], store, {first, second}, 256) is None
+    assert mergeable_pair([store], store, {second}, 512) is None
+    assert mergeable_pair([store], store, {first, second}, 512) == (first, second)
 
 
 # Scores between products of different batches
@@ -192,4 +190,4 @@ def test_scores_are_stored_where_the_pairs_take_as_much_memory(dtype, columns, s
 
 def test_scores_with_rows_of_their_own_are_not_stored():
     (result,) = translate(program_of(attend, *inputs())).results
-    assert between_batches(result.term, Dim("unknown", 20), 256) is None
+    assert cross_batch_scores(result.term, Dim("unknown", 20), 256) is None

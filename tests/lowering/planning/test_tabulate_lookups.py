@@ -13,7 +13,7 @@ from onepass.egraph.terms.ops import const, iota, load, maximum, minimum, reduce
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.relative_index import by_difference, folded, picked, skewed
 from onepass.lowering.launch.triton_config import Config
-from onepass.lowering.planning.tabulate_lookups import of_places
+from onepass.lowering.planning.tabulate_lookups import lookup_table
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
@@ -220,13 +220,13 @@ def picked_from(rows, index=None):
 @pytest.mark.parametrize("rows", [9, 20, 4000])
 def test_only_rows_of_a_table_that_a_place_can_be_are_multiplied(rows):
     index = minimum(maximum(iota(j) - iota(i), const(-4)), const(4)) + 4
-    found = of_places(picked_from(rows, index), j)
+    found = lookup_table(picked_from(rows, index), j)
     ((dim, place),) = found.places
     assert dim.size == 9 and found.values.dims == {i, dim} and place is index
 
 
 def test_what_the_difference_picks_from_a_long_table_stays_in_the_loop():
-    assert of_places(picked_from(49), j) is None
+    assert lookup_table(picked_from(49), j) is None
     (i_, t) = (load(Tensor("q", "float32", (30, d.size)), iota(i), iota(d)), table_at(iota(j) - iota(i) + 29, 49))
     found = folded([i_, t], i, j, d)
     assert found.others == (i_,) and found.dim.size == 49
@@ -235,21 +235,21 @@ def test_what_the_difference_picks_from_a_long_table_stays_in_the_loop():
 
 def test_a_table_of_which_any_row_may_be_picked_is_not_multiplied_whole():
     data = load(Tensor("places", "int64", (30, 20)), iota(i), iota(j))
-    assert of_places(picked_from(80, data), j) is not None
-    assert of_places(picked_from(81, data), j) is None
+    assert lookup_table(picked_from(80, data), j) is not None
+    assert lookup_table(picked_from(81, data), j) is None
 
 
 def test_both_sides_may_be_read_at_places():
     flat = iota(i) * 20 + iota(j) + 7
     body = load(Tensor("q", "float32", (9, d.size)), flat // 80, iota(d)) * table_at(flat % 80, 80)
-    found = of_places(reduce("sum", d, body), j)
+    found = lookup_table(reduce("sum", d, body), j)
     assert [dim.size for dim, _ in found.places] == [8, 80] and not {i, j} & found.values.dims
-    assert of_places(reduce("sum", d, body * load(Tensor("w", "float32", (30, 20)), iota(i), iota(j))), j) is None
+    assert lookup_table(reduce("sum", d, body * load(Tensor("w", "float32", (30, 20)), iota(i), iota(j))), j) is None
 
 
 def test_a_place_of_rows_alone_picks_nothing():
-    assert of_places(picked_from(49, iota(i) + 3), j) is None
-    assert of_places(reduce("sum", d, table_at(iota(j) - iota(i) + 29, 49) * of_rows(j) * of_rows()), j) is None
+    assert lookup_table(picked_from(49, iota(i) + 3), j) is None
+    assert lookup_table(reduce("sum", d, table_at(iota(j) - iota(i) + 29, 49) * of_rows(j) * of_rows()), j) is None
 
 
 def test_only_what_the_difference_alone_picks_is_skewed():

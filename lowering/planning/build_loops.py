@@ -1,0 +1,308 @@
+"""The passes of the stage `kernels` that give kernels their stores and loops, and loops their masks.
+
+Invariant: a loop's reductions depend only on dims outside of the loop and on finished reductions of earlier loops.
+Example: the maximum over j and the sum of exp(x - maximum) over j are two loops; a softmax state is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ...egraph.terms.ops import MONOIDS, const, where
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import every_reduction, subterms, tensors
+from ..analysis.dim_roles import (
+    batch_dims,
+    columns_of,
+    computed,
+    loop_dims,
+    loop_reductions,
+    repeated_dims,
+)
+from ..analysis.exact_products import with_exact
+from ..masks.finite_masks import faint, fainted, keeps_some
+from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
+from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Store
+from ..plan.thresholds import FEW
+from .kernel_shape import kernel_shape
+from .normalize_terms import is_rescaled
+from .planning_state import KernelShape, Planning
+
+Peeled = tuple[tuple[Term, ...], Term | None, Term]  # conjuncts of the guard, scores, value
+
+
+# Stores to kernels
+
+
+def group_stores(planning: Planning) -> Planning:
+    """A pass: kernels without loops, in launch order; stores that wait for equally many others may share a kernel."""
+    level = _levels(planning.stores)
+    groups: list[tuple[Store, ...]] = []
+    for store in sorted(level, key=level.__getitem__):
+        alike = (n for n, g in enumerate(groups) if level[g[0]] == level[store] and _fits(planning, g, store))
+        if (number := next(alike, None)) is None:
+            groups.append((store,))
+        else:
+            groups[number] = (*groups[number], store)
+    shapes = [kernel_shape(group, planning.held_limit) for group in groups]
+    return replace(
+        planning,
+        kernels=tuple(map(_without_loops, groups, shapes)),
+        shape_reasons=tuple(map(_choice, groups, shapes)),
+    )
+
+
+def _levels(stores: Iterable[Store]) -> dict[Store, int]:
+    """For each store, how many others have to come before it, one after another."""
+    level: dict[Store, int] = {}
+    for store in stores:
+        needed = {*tensors(store.term)}
+        level[store] = 1 + max((n for other, n in level.items() if other.output in needed), default=-1)
+    return level
+
+
+def _without_loops(stores: tuple[Store, ...], shape: KernelShape) -> Kernel:
+    inputs = tuple(dict.fromkeys(t for store in stores for t in tensors(store.term)))
+    row_tile = f"{shape.rows.name}_tile" if shape.rows else ""
+    return Kernel("", shape.grid, shape.rows, row_tile, shape.held, (), stores, inputs)
+
+
+def _choice(stores: Sequence[Store], shape: KernelShape) -> str:
+    return f"{', '.join(store.output.name for store in stores)}: the rows are {shape.rows}, {shape.reason}"
+
+
+def _fits(planning: Planning, group: Sequence[Store], store: Store) -> bool:
+    """Whether the store's loops run over what the group's loops run over, tile by tile alike, with work in common."""
+    whole = (*group, store)
+    if not _share_work(planning, group, store) or _only_read_in_common(planning, group, store):
+        return False
+    shape, held_limit = kernel_shape(whole, planning.held_limit), planning.held_limit
+    alone = [kernel_shape(tuple(stores), held_limit).rows for stores in (group, (store,))]
+    if any(rows != shape.rows for rows in alone) and not _scores_of(group) & _scores_of((store,)):
+        return False
+    needed = {*(d for d in shape.grid if d.size != 1), *([shape.rows] if shape.rows else [])}
+    return all(needed <= {*s.order} for s in whole)
+
+
+def _share_work(planning: Planning, group: Sequence[Store], store: Store) -> bool:
+    """Whether loops of both read or reduce the same along a dim of a loop."""
+    loops = [{*loop_reductions([s.term for s in stores], planning.held_limit)} for stores in ([store], group)]
+    mine, theirs = ({t for r in found for t in subterms(r)} for found in loops)
+    dims = {r.attrs[1] for found in loops for r in found}
+    return any(t.dims & dims and t.op in ("load", "reduce") for t in mine & theirs)
+
+
+def _only_read_in_common(planning: Planning, group: Sequence[Store], store: Store) -> bool:
+    """Whether a common kernel saves reading stored scores only, and costs the store its products of matrices."""
+    whole = (*group, store)
+    if any(scores.op != "load" for scores in _scores_of(group) & _scores_of((store,))):
+        return False
+    return _is_batched(planning, whole) and not _is_batched(planning, (store,))
+
+
+def _is_batched(planning: Planning, stores: tuple[Store, ...]) -> bool:
+    """Whether the rows are a batch of some product: in a tile of them it is no product of matrices."""
+    return kernel_shape(stores, planning.held_limit).rows in batch_dims(s.term for s in stores)
+
+
+def _scores_of(stores: Sequence[Store]) -> set[Term]:
+    return {r.args[0].args[0] for r in every_reduction(s.term for s in stores) if is_rescaled(r)}
+
+
+# Loops
+
+
+def build_loops(planning: Planning) -> Planning:
+    """A pass: each kernel with its loops, its columns, and all dims that a tile holds whole. Raises NotPlannable."""
+    return replace(planning, kernels=tuple(_with_loops(kernel, planning.held_limit) for kernel in planning.kernels))
+
+
+def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
+    terms, rows, held = [store.term for store in kernel.stores], kernel.rows, kernel.held
+    repeated = repeated_dims(terms, held_limit)
+    if again := [d.name for d in kernel.grid if d.size != 1 and d in repeated]:
+        raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
+    loops = _loops(terms, rows, held, held_limit)
+    contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {loop.dim for loop in loops})
+    kernel = replace(kernel, held=(*contracted, *held), loops=loops)
+    return kernel if rows is None or (loops and held) else _with_columns(kernel, held_limit)
+
+
+def _with_columns(kernel: Kernel, held_limit: int) -> Kernel:
+    """The kernel with tiles of columns beside those of rows, if it has products of both.
+
+    Without loops, the rows are whichever of the two comes first in the order of the first store.
+    """
+    terms, rows = [store.term for store in kernel.stores], kernel.rows
+    nodes = loop_reductions(terms, held_limit) if kernel.loops else [n for term in terms for n in computed(term)]
+    columns = columns_of(nodes, rows, kernel.grid, FEW)
+    if columns and not kernel.loops:
+        rows, *columns = (d for d in kernel.order if d in (rows, *columns))
+    grid = tuple(d for d in kernel.grid if d not in (rows, *columns))
+    return replace(kernel, grid=grid, rows=rows, row_tile=f"{rows.name}_tile", columns=tuple(columns))
+
+
+def _loops(terms: Sequence[Term], rows: Dim | None, held: Collection[Dim], held_limit: int) -> tuple[Loop, ...]:
+    """Reductions of one dim share a loop unless one needs the other's finished value."""
+    found = loop_reductions(terms, held_limit)
+    level: dict[Term, int] = {}
+    for r in found:  # inner ones first
+        level[r] = 1 + max((level[t] for t in subterms(r.args[0]) if t in level), default=-1)
+    groups: dict[tuple[int, Dim], list[Term]] = {}
+    for r in sorted(found, key=lambda r: level[r]):
+        groups.setdefault((level[r], r.attrs[1]), []).append(r)
+    contracted = {r.attrs[1] for r in every_reduction(terms)} - loop_dims(terms, held_limit)
+    within = contracted | set(held)
+    return tuple(_loop(dim, group, rows, within, number) for number, ((_, dim), group) in enumerate(groups.items()))
+
+
+def _loop(dim: Dim, group: Sequence[Term], rows: Dim | None, held: set[Dim], number: int) -> Loop:
+    peeled = {r: peel(r) for r in group}
+    common = [c for c in next(iter(peeled.values()))[0] if all(c in parts for parts, _, _ in peeled.values())]
+    guard = conjunction(common)
+    return Loop(
+        dim=dim,
+        tile=f"{dim.name}_tile",
+        accumulators=_accumulators(peeled, set(common), number),
+        guard=guard,
+        ranges=ranges(guard, dim, rows, held),
+    )
+
+
+def _accumulators(peeled: Mapping[Term, Peeled], common: set[Term], number: int) -> tuple[Accumulator, ...]:
+    """One for each reduction, except that softmax states with the same scores share one."""
+    members: dict[Term, list[tuple[Term, Term]]] = {}  # by the scores, or by the reduction itself: (reduction, value)
+    scores: dict[Term, Term | None] = {}
+    for r, one in peeled.items():
+        gauge, value = _guarded(r.attrs[0], one, common)
+        key = gauge if gauge is not None else r
+        scores[key] = gauge
+        members.setdefault(key, []).append((r, value))
+    return tuple(
+        Accumulator(
+            name=f"{found[0][0].attrs[0]}{number}_{n}",
+            monoid=found[0][0].attrs[0],
+            gauge=scores[key],
+            values=tuple(value for _, value in found),
+            reductions=tuple(r for r, _ in found),
+        )
+        for n, (key, found) in enumerate(members.items())
+    )
+
+
+def _guarded(monoid: str, peeled: Peeled, common: set[Term]) -> tuple[Term | None, Term]:
+    """Scores and value, the first of them with those conjuncts that the loop does not test for all reductions."""
+    parts, gauge, value = peeled
+    own = conjunction(c for c in parts if c not in common)
+    if own is None:
+        return gauge, value
+    if gauge is not None:
+        return where(own, gauge, const(-float("inf"))), value
+    return None, where(own, value, const(MONOIDS[monoid].identity))
+
+
+def peel(r: Term) -> Peeled:
+    """(conjuncts of the guard, scores, value) of a reduction; the scores are None unless it is a softmax state.
+
+    where(p, x, identity) is x wherever p holds and absent elsewhere, so p is a guard.
+    """
+    monoid, body = r.attrs[0], r.args[0]
+    if monoid == "rescaled":
+        if body.op != "scaled":
+            raise NotPlannable("a rescaled reduction whose body is not a pair of scale and weight")
+        parts, gauge = _peel_where(body.args[0], -float("inf"))
+        masked = faint(gauge)
+        if masked and keeps_some(conjunction((*parts, masked.kept)), r.attrs[1]):
+            parts, gauge = tuple(dict.fromkeys((*parts, *conjuncts(masked.kept)))), masked.seen
+        return parts, gauge, body.args[1]
+    if monoid == "any":
+        return conjuncts(body), None, const(True)
+    parts, value = _peel_where(body, MONOIDS[monoid].identity)
+    return parts, None, value
+
+
+def _peel_where(body: Term, identity: float | bool) -> tuple[tuple[Term, ...], Term]:
+    parts: list[Term] = []
+    while body.op == "where":
+        condition, yes, no = body.args
+        if _is_literal(no, identity):
+            parts, body = [*parts, *conjuncts(condition)], yes
+        elif _is_literal(yes, identity):
+            parts, body = [*parts, *conjuncts(condition, negated=True)], no
+        else:
+            break
+    return tuple(dict.fromkeys(parts)), body
+
+
+def _is_literal(x: Term, value: float | bool) -> bool:
+    while x.op == "cast":
+        x = x.args[0]
+    return x.op == "const" and x.attrs[0] == value
+
+
+# Masks of loops
+
+
+def finite_masks_as_guards(planning: Planning) -> Planning:
+    """A pass: masks by a large negative number become guards, where limits known before the loop replace them."""
+    for number, kernel in enumerate(planning.kernels):
+        shape = kernel_shape(kernel.stores, planning.held_limit)
+        for loop in kernel.loops:
+            if _has_proved_finite_mask(loop):
+                planning = planning.with_note(
+                    f"scores masked by a number far below count as absent: each row keeps something along {loop.dim}"
+                )
+            found = _as_guard(loop, kernel, shape)
+            if found is not None and not found.faint:
+                note = f"scores masked by a number far below count as absent where limits of {loop.dim} keep any"
+                planning = _with_loop(planning.with_note(note), number, loop, found)
+    return planning
+
+
+def _has_proved_finite_mask(loop: Loop) -> bool:
+    """Whether the loop's guard is made of a finite mask, of which each row is proved to keep something."""
+    whole = {r.args[0].args[0] for a in loop.accumulators if a.gauge is not None for r in a.reductions}
+    return loop.guard is not None and any(map(faint, whole))
+
+
+def _as_guard(loop: Loop, kernel: Kernel, shape: KernelShape) -> Loop | None:
+    """The loop with its scores' finite mask as a guard; None if it has none."""
+    return fainted(loop, [store.term for store in kernel.stores], {*shape.grid, shape.rows}, shape.rows)
+
+
+def _with_loop(planning: Planning, number: int, old: Loop, new: Loop) -> Planning:
+    kernels = list(planning.kernels)
+    loops = tuple(new if loop is old else loop for loop in kernels[number].loops)
+    kernels[number] = replace(kernels[number], loops=loops)
+    return replace(planning, kernels=tuple(kernels))
+
+
+def attach_block_maps(planning: Planning) -> Planning:
+    """A pass: a loop whose guard reads data that is there before the plan runs gets a block map."""
+    made = [store.output.name for store in planning.stores]
+    for number, kernel in enumerate(planning.kernels):
+        shape = kernel_shape(kernel.stores, planning.held_limit)
+        for loop in kernel.loops:
+            guarded = _as_guard(loop, kernel, shape) or loop
+            found = block_map(guarded.guard, loop.dim, shape.rows, shape.grid, made, guarded.faint)
+            if found is not None and not all(r.exact for r in guarded.ranges):
+                planning = planning.with_note(_map_note(found))
+                planning = _with_loop(planning, number, loop, replace(guarded, map=found))
+    return planning
+
+
+def _map_note(found: BlockMap) -> str:
+    read = ", ".join(t.name for t in tensors(found.guard))
+    over = ", ".join(d.name for d in (*found.dims, *found.rows, found.loop))
+    note = f"a block map over {over} classes tiles of {found.loop} where it pays; kept while {read} stays unchanged"
+    return note + ("; rows that keep nothing read every tile" if found.faint else "")
+
+
+# Products that must not round
+
+
+def mark_exact_products(planning: Planning) -> Planning:
+    """A pass: marks the products whose computed factors must not be rounded to half precision."""
+    results = [planning.stores[planning.index(name)] for name in planning.results]
+    return replace(planning, kernels=with_exact(planning.kernels, results, planning.references))

@@ -1,0 +1,213 @@
+"""The shape of a kernel: which dim is tiled (the rows), which dims a tile holds whole, which are the grid.
+
+Invariant: each dim of a store is in exactly one of the three. A list of named preferences chooses the rows. Example:
+for out[b, i, e] = Σ_j p[b, i, j] · v[b, j, e] the rows are i, a tile holds e, and b is the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from ...egraph.forks import cached_property
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import tensors
+from ..analysis.dim_roles import (
+    batch_dims,
+    beside_long,
+    beside_rows,
+    cube_work,
+    is_long,
+    loop_reductions,
+    paired_dims,
+    private_dims,
+    repeated_dims,
+    size_key,
+    state_dims,
+)
+from ..plan.records import Store
+from ..plan.thresholds import FEW, TOGETHER
+from .planning_state import KernelShape, Planning
+
+
+def choose_kernel_shape(planning: Planning) -> Planning:
+    """A pass: chooses the shape of each store, as if it had a kernel of its own."""
+    shapes = {store.output.name: kernel_shape((store,), planning.held_limit) for store in planning.stores}
+    return replace(planning, shapes=shapes)
+
+
+def with_new_shape(planning: Planning) -> Planning:
+    """The focused store's shape, chosen again: a cut has changed its term."""
+    shape = kernel_shape((planning.focused,), planning.held_limit)
+    return replace(planning, shapes={**planning.shapes, planning.focus: shape})
+
+
+@lru_cache(512)
+def kernel_shape(stores: tuple[Store, ...], held_limit: int) -> KernelShape:
+    """The shape of one kernel with all of these stores."""
+    facts = DimFacts(stores, held_limit)
+    rows, reason = _choose_rows(facts)
+    held = tuple(d for d in facts.held if d != rows)
+    return KernelShape(rows, held, tuple(d for d in facts.order if d != rows and d not in held), reason)
+
+
+class DimFacts:
+    """What the choice of a kernel's shape asks about the dims of its stores."""
+
+    def __init__(self, stores: Sequence[Store], held_limit: int):
+        self.terms: list[Term] = [store.term for store in stores]
+        self.orders: list[tuple[Dim, ...]] = [store.order for store in stores]
+        self.order: tuple[Dim, ...] = tuple(dict.fromkeys(d for order in self.orders for d in order))
+        self.held_limit = held_limit
+
+    @cached_property
+    def loops(self) -> list[Term]:
+        """Reductions that need a loop. A count reads nothing; beside other loops it costs no tile anything."""
+        found = loop_reductions(self.terms, self.held_limit)
+        return [r for r in found if tensors(r)] or found
+
+    @cached_property
+    def private(self) -> set[Dim]:
+        """Dims that only values carry."""
+        return private_dims(self.terms)
+
+    @cached_property
+    def batch(self) -> set[Dim]:
+        """Dims over which some product of matrices repeats. In a tile of such rows it is no product of matrices."""
+        return batch_dims(self.terms)
+
+    @cached_property
+    def state(self) -> set[Dim]:
+        """Dims of the states of loops."""
+        return state_dims(self.terms)
+
+    @cached_property
+    def beside(self) -> set[Dim]:
+        """Dims on the loop's side of a product whose other side has enough rows."""
+        return beside_rows(self.loops, FEW)
+
+    @cached_property
+    def outside(self) -> list[Dim]:
+        """Dims that no loop depends on and that a tile cannot hold whole."""
+        free = [d for d in self.order if self.loops and not any(d in r.dims for r in self.loops)]
+        return [d for d in free if is_long(d, self.held_limit if d in self.private else FEW - 1)]
+
+    @cached_property
+    def carried(self) -> list[Dim]:
+        """Dims for which loops have no work to repeat: no loop depends on them, or else every loop does."""
+        return self.outside or [d for d in self.order if all(d in r.dims for r in self.loops)]
+
+    @cached_property
+    def held(self) -> list[Dim]:
+        """Dims that a tile holds whole: short dims of values, and dims for which products would be done again."""
+        held = _fitting(self._short_values(), self.orders, self.held_limit)
+        repeated = repeated_dims(self.terms, self.held_limit)
+        again = [d for d in self.order if d in repeated and not is_long(d, self.held_limit) and d.size != 1]
+        if prod(d.size for d in {*again, *held}) > TOGETHER:
+            return held
+        return [d for d in self.order if d in again or d in held]
+
+    def _short_values(self) -> list[Dim]:
+        """Short dims that only values carry; of a kernel without loops the last one, if no product has it as a side."""
+        most = 2 * self.held_limit if self.loops else self.held_limit
+        values = [d for d in self.order if d in self.private and d not in self.outside]
+        short = [d for d in values if not is_long(d, most) and d.size != 1]
+        if self.loops:
+            return short
+        others = paired_dims(self.terms) | beside_long(self.terms, most)
+        return [d for d in short if d not in others][-1:]
+
+
+def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list[Dim]:
+    """The last of the dims such that in no store the sizes of its own multiply to more than the limit.
+
+    One alone may have twice as many elements. The alternative is to put halves of it on the grid, and then the kernel
+    does all of its other work twice.
+    """
+    fitting: list[Dim] = []
+    for dim in reversed(dims):
+        together = max(prod(d.size for d in (dim, *fitting) if d in order) for order in orders if dim in order)
+        if together <= limit or together == dim.size:
+            fitting.insert(0, dim)
+    return fitting
+
+
+# The rows: named preferences, tried in order
+
+
+@dataclass(frozen=True)
+class RowPreference:
+    """The rows are the dim that `admits` accepts with the highest `rank`; if it accepts none, the next one decides.
+
+    reason: completes the sentence "the rows are i, ...".
+    """
+
+    name: str
+    reason: str
+    admits: Callable[[DimFacts, Dim], bool]
+    rank: Callable[[DimFacts, Dim], tuple]
+
+
+def _is_matrix_side(facts: DimFacts, dim: Dim) -> bool:
+    return dim in facts.carried and dim not in facts.batch
+
+
+def _is_free_matrix_side(facts: DimFacts, dim: Dim) -> bool:
+    return _is_matrix_side(facts, dim) and dim not in facts.held and dim.size != 1
+
+
+def _is_in_some_loops(facts: DimFacts, dim: Dim) -> bool:
+    free = dim not in facts.batch and dim not in facts.held and dim.size != 1
+    return free and any(dim in r.dims for r in facts.loops)
+
+
+def _is_carried(facts: DimFacts, dim: Dim) -> bool:
+    return dim in facts.carried and dim not in facts.held
+
+
+def _by_state_and_size(facts: DimFacts, dim: Dim) -> tuple:
+    """First a dim of the states, then none beside the loop, then the longest, then the one that lies innermost."""
+    return dim in facts.state, dim not in facts.beside, size_key(dim), facts.order.index(dim)
+
+
+def _by_least_work(facts: DimFacts, dim: Dim) -> tuple:
+    apart = {*facts.carried, *(r.attrs[1] for r in facts.loops)}
+    return (-cube_work(facts.terms, dim, apart, FEW),)
+
+
+ROW_PREFERENCES = (
+    RowPreference(
+        "free side of the products",
+        "no loop is done again for a tile of them, and they are no batch of a product",
+        _is_free_matrix_side,
+        _by_state_and_size,
+    ),
+    RowPreference(
+        "side of the products",
+        "they are no batch of a product, though a tile could hold them whole",
+        _is_matrix_side,
+        _by_state_and_size,
+    ),
+    RowPreference(
+        "side of the products of some loops",
+        "each other dim is a batch of a product; loops that lack these rows are kernels of their own",
+        _is_in_some_loops,
+        _by_state_and_size,
+    ),
+    RowPreference(
+        "batch of the products with the least work",
+        "each dim is a batch of a product, and these rows leave the least work to a tile",
+        _is_carried,
+        _by_least_work,
+    ),
+)
+
+
+def _choose_rows(facts: DimFacts) -> tuple[Dim | None, str]:
+    """The rows by the first preference that admits any dim, and its reason."""
+    for preference in ROW_PREFERENCES:
+        if admitted := [d for d in facts.order if preference.admits(facts, d)]:
+            return max(admitted, key=lambda d: preference.rank(facts, d)), preference.reason
+    return None, "no dim of the results is left for them"

@@ -1,0 +1,172 @@
+"""The passes from terms to a plan, in order, and how they are run.
+
+A pass is a function from a `Planning` to the next one. After each stage a verifier checks what must hold. With
+ONEPASS_PRINT_PLAN_PASSES=1 in the environment, the state after each pass that changed something is printed to stderr.
+Decisions that need sizes, strides or a device come later, at launch; they work on finished plans and kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from ...egraph.terms.printing import show_let
+from ..plan.records import Kernel, Store
+from .build_loops import (
+    attach_block_maps,
+    build_loops,
+    finite_masks_as_guards,
+    group_stores,
+    mark_exact_products,
+)
+from .inline_producers import inline_producers
+from .kernel_cuts import (
+    store_blocking_products,
+    store_cross_batch_scores,
+    store_nested_loops,
+    store_other_rows,
+    store_row_invariants,
+)
+from .kernel_shape import choose_kernel_shape, with_new_shape
+from .normalize_terms import (
+    merge_summed_dims,
+    reassociate_divisors,
+    rename_bound_dims,
+    rename_shadowed_dims,
+    share_softmax_scales,
+    split_flattened_dims,
+    unroll_short_sums,
+)
+from .planning_state import Planning
+from .reshape_dims import group_rows, merge_value_dims
+from .tabulate_lookups import tabulate_lookups, tabulate_relative_values
+from .verify import verify
+
+PRINT_PASSES = "ONEPASS_PRINT_PLAN_PASSES"
+AT_ONCE, RESULT, STORE = "all stores at once", "each result", "each store"  # scopes of passes
+
+
+@dataclass(frozen=True)
+class PlanPass:
+    """One pass. `run` makes the next state; `invariant` says what holds after it.
+
+    scope: what one run works on. A pass over each result or each store runs on the store in `planning.focus`, until it
+    changes nothing; the stores that it adds go through all passes over each store first.
+    """
+
+    name: str
+    stage: str
+    run: Callable[[Planning], Planning]
+    invariant: str
+    scope: str = AT_ONCE
+
+
+PASSES = (
+    PlanPass("split_flattened_dims", "terms", split_flattened_dims, "no product has a batch of two flattened dims"),
+    PlanPass("rename_shadowed_dims", "terms", rename_shadowed_dims, "no dim is bound inside of where it is bound"),
+    PlanPass("reassociate_divisors", "terms", reassociate_divisors, "no divisor adds a dim to a factor of a sum"),
+    PlanPass("merge_summed_dims", "terms", merge_summed_dims, "a product of matrices has one inner dim"),
+    PlanPass("unroll_short_sums", "terms", unroll_short_sums, "no sum of operations on pairs is over a short dim"),
+    PlanPass("rename_bound_dims", "terms", rename_bound_dims, "no axis of a result is bound by a reduction"),
+    PlanPass("share_softmax_scales", "terms", share_softmax_scales, "equal scores share one scale"),
+    PlanPass("group_rows", "shape", group_rows, "rows for which a loop reads the same are rows of one tile"),
+    PlanPass("merge_value_dims", "shape", merge_value_dims, "values have one dim where a tile holds them"),
+    PlanPass("choose_kernel_shape", "shape", choose_kernel_shape, "each store has rows, held dims and a grid"),
+    PlanPass("tabulate_lookups", "cuts", tabulate_lookups, "no loop does again what a table has", RESULT),
+    PlanPass("store_cross_batch_scores", "cuts", store_cross_batch_scores, "scores and values have one batch", RESULT),
+    PlanPass("store_nested_loops", "cuts", store_nested_loops, "no loop depends on a loop around it", STORE),
+    PlanPass("store_blocking_products", "cuts", store_blocking_products, "no product takes rows from a tile", STORE),
+    PlanPass("store_other_rows", "cuts", store_other_rows, "what needs other rows is stored", STORE),
+    PlanPass("store_row_invariants", "cuts", store_row_invariants, "each loop depends on the rows", STORE),
+    PlanPass("tabulate_relative_values", "cuts", tabulate_relative_values, "values of i - j are stored", STORE),
+    PlanPass("group_stores", "kernels", group_stores, "each store has a kernel"),
+    PlanPass("build_loops", "kernels", build_loops, "each long reduction is in a loop"),
+    PlanPass("finite_masks_as_guards", "kernels", finite_masks_as_guards, "known limits of a finite mask are guards"),
+    PlanPass("attach_block_maps", "kernels", attach_block_maps, "a loop with a guard over data has a block map"),
+    PlanPass("inline_producers", "kernels", inline_producers, "no loop could compute what it reads"),
+    PlanPass("mark_exact_products", "kernels", mark_exact_products, "products that must not round are marked"),
+)
+
+
+def run_passes(planning: Planning) -> Planning:
+    """The state after all passes, each stage verified. Raises NotPlannable for what has no plan."""
+    for stage, passes in groupby(PASSES, key=lambda one: one.stage):
+        for scope, group in groupby(passes, key=lambda one: one.scope):
+            if scope == AT_ONCE:
+                for one in group:
+                    planning = _run(one, planning)
+            else:
+                planning = _run_on_results(tuple(group), planning)
+        verify(planning, stage)
+    return planning
+
+
+def _run(one: PlanPass, planning: Planning) -> Planning:
+    """The state after one run, with the pass noted in it if it changed anything."""
+    after = one.run(planning)
+    if after == planning:
+        return planning
+    if one.name not in after.plan_passes:
+        after = replace(after, plan_passes=(*after.plan_passes, one.name))
+    if os.environ.get(PRINT_PASSES, "0") not in ("", "0"):
+        where = f" on {planning.focus}" if planning.focus else ""
+        print(f"--- after {one.stage}/{one.name}{where}", *described(after), sep="\n", file=sys.stderr)
+    return after
+
+
+def _run_on_results(passes: Sequence[PlanPass], planning: Planning) -> Planning:
+    for name in planning.results:
+        planning = _run_on_store(passes, planning, name)
+    return replace(planning, focus="")
+
+
+def _run_on_store(passes: Sequence[PlanPass], planning: Planning, name: str) -> Planning:
+    """Each pass on one store until it changes nothing. A store that it adds is finished before the pass goes on."""
+    for one in passes:
+        planning = with_new_shape(replace(planning, focus=name))
+        while (after := _run(one, planning)) is not planning:
+            for added in _added(planning, after):
+                after = _run_on_store([p for p in PASSES if p.scope == STORE], after, added)
+            planning = replace(after, focus=name)
+    return planning
+
+
+def _added(before: Planning, after: Planning) -> list[str]:
+    known = {store.output.name for store in before.stores}
+    return [store.output.name for store in after.stores if store.output.name not in known]
+
+
+# The state as text
+
+
+def described(planning: Planning) -> Iterator[str]:
+    """The state as lines: each store with its shape, or each kernel with its roles of dims and its stores."""
+    if planning.kernels:
+        for kernel in planning.kernels:
+            yield from _described_kernel(kernel)
+        return
+    for store in planning.stores:
+        yield _described_store(store)
+        if shape := planning.shapes.get(store.output.name):
+            yield f"  rows {shape.rows}, held ({_listed(shape.held)}), grid ({_listed(shape.grid)}): {shape.reason}"
+
+
+def _described_kernel(kernel: Kernel) -> Iterator[str]:
+    tiled = f"rows {kernel.rows}" + (f", columns {_listed(kernel.columns)}" if kernel.columns else "")
+    loops = f"loops over ({_listed(loop.dim for loop in kernel.loops)})"
+    yield f"{kernel.name or 'kernel'}: grid ({_listed(kernel.grid)}), {tiled}, held ({_listed(kernel.held)}), {loops}"
+    for loop in kernel.loops:
+        if loop.guard is not None:
+            yield f"  over {loop.dim} where {show_let(loop.guard)}" + (", by a block map" if loop.map else "")
+    yield from (f"  {_described_store(store)}" for store in kernel.stores)
+
+
+def _described_store(store: Store) -> str:
+    return f"{store.output.name}[{_listed(store.order)}] = {show_let(store.term)}"
+
+
+def _listed(dims) -> str:
+    return ", ".join(map(str, dims))

@@ -1,0 +1,120 @@
+"""The state that the passes of planning work on: a frozen record from which each pass makes the next one.
+
+Invariant: a store comes after the stores that it reads. Example: `planning.with_terms(change)` is the state in which
+each store's term is replaced by `change(term)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...egraph.terms.ops import iota, load
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import tensors
+from ..plan.records import Kernel, Store
+from ..plan.term_edits import replace_from_above, with_fresh_bound_dims
+
+
+@dataclass(frozen=True)
+class KernelShape:
+    """How one kernel covers the dims of its stores: rows in tiles, `held` dims whole in a tile, the others on the grid.
+
+    reason: why these rows were chosen.
+    """
+
+    rows: Dim | None
+    held: tuple[Dim, ...]
+    grid: tuple[Dim, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What is known while a plan is made.
+
+    stores: the results, and what is stored between kernels (the parts). shapes: by the names of the stores' outputs.
+    results: the names of the results' outputs. references: for each result, the term as the program has it, with the
+    program's roundings. held_limit: the most elements of one dim that a tile holds whole. names: of all tensors.
+    parts: each term that is stored between kernels, with the load that replaces it. notes: sentences for the report.
+    focus: the output's name of the store that a pass of the stage `cuts` works on. plan_passes: names of passes that
+    changed something. shape_reasons: for each kernel, its rows and the reason.
+    """
+
+    stores: tuple[Store, ...]
+    results: tuple[str, ...]
+    references: tuple[Term, ...]
+    held_limit: int
+    names: frozenset[str]
+    shapes: Mapping[str, KernelShape] = field(default_factory=dict)
+    parts: tuple[tuple[Term, Term], ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    notes: tuple[str, ...] = ()
+    focus: str = ""
+    plan_passes: tuple[str, ...] = ()
+    shape_reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int) -> Planning:
+        """The state before the first pass."""
+        outputs = tuple(store.output.name for store in stores)
+        inputs = {t.name for store in stores for t in tensors(store.term)}
+        return cls(tuple(stores), outputs, tuple(references), held_limit, inputs | {*outputs})
+
+    def index(self, name: str) -> int:
+        """The place in `stores` of the store with this output."""
+        return next(n for n, store in enumerate(self.stores) if store.output.name == name)
+
+    @property
+    def focused(self) -> Store:
+        """The store that a pass of the stage `cuts` works on."""
+        return self.stores[self.index(self.focus)]
+
+    @property
+    def shape(self) -> KernelShape:
+        """The shape of the focused store, as it was chosen last."""
+        return self.shapes[self.focus]
+
+    def with_terms(self, change: Callable[[Term], Term]) -> Planning:
+        """Every store with its term changed."""
+        return replace(self, stores=tuple(replace(store, term=change(store.term)) for store in self.stores))
+
+    def with_note(self, note: str) -> Planning:
+        """One more sentence for the report, if it is not there yet."""
+        return self if note in self.notes else replace(self, notes=(*self.notes, note))
+
+    def with_replaced(self, names: Collection[str], mapping: dict[Term, Term]) -> Planning:
+        """The stores with these outputs, with each key of the mapping replaced in their terms."""
+        change = lambda store: replace(store, term=replace_from_above(store.term, mapping))
+        stores = (change(store) if store.output.name in names else store for store in self.stores)
+        return replace(self, stores=tuple(stores))
+
+    def with_stored(self, part: Term, place: int, why: str) -> tuple[Planning, Term]:
+        """The part as a store before the store at `place`, and the load that reads it.
+
+        A part that is stored already gets no second store. `why` completes the sentence "it is stored between
+        kernels: it ...".
+        """
+        if found := dict(self.parts).get(part):
+            return self, found
+        order = self.focused.order
+        dims = (*(d for d in order if d in part.dims), *sorted(part.dims - set(order)))
+        name = next(n for k in range(len(self.names) + 1) if (n := f"part{k}") not in self.names)
+        dtype = "float32" if part.dtype == "float" else part.dtype
+        output = Tensor(name, dtype, tuple(d.size for d in dims))
+        store = Store(*with_fresh_bound_dims([part], dims), output, dims)
+        read = load(output, *map(iota, dims))
+        note = f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}"
+        after = replace(
+            self,
+            stores=(*self.stores[:place], store, *self.stores[place:]),
+            names=self.names | {name},
+            parts=(*self.parts, (part, read)),
+            notes=(*self.notes, note),
+        )
+        return after, read
+
+
+def unused_name(name: str, names: Collection[str]) -> str:
+    """The name, with a number behind it if it is among the names."""
+    return next(n for k in range(len(names) + 1) if (n := f"{name}{k or ''}") not in names)
