@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ def region_lines(region: RegionReport):
         yield from (f"mask        {mask}" for mask in kernel.masks)
         yield from (f"in parts    {line}" for line in filter(None, [kernel.parts]))
         yield from _form(region.device, kernel.form)
-    yield from (f"planned by  {line}" for line in filter(None, [", ".join(region.plan_passes)]))
-    yield from (f"shape       {line}" for line in region.shape_reasons)
-    yield from (f"between     {line}" for line in region.between)
+    yield from _planning(region)
     yield from (f"around      {line}" for line in region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {_runner(region)}"
@@ -65,6 +64,14 @@ def region_lines(region: RegionReport):
     yield from (f"assumes     {a}" for a in region.assumptions)
     yield from (f"trusted     {t}: not proved, used on its author's word" for t in region.trusted)
     yield from (f"note        {n}" for n in region.notes)
+
+
+def _planning(region: RegionReport) -> Iterator[str]:
+    """The passes of planning that changed something, why kernels have their rows, and what is stored between them."""
+    if region.plan_passes:
+        yield f"planned by  {', '.join(region.plan_passes)}"
+    yield from (f"shape       {line}" for line in region.shape_reasons)
+    yield from (f"between     {line}" for line in region.between)
 
 
 def _in_loops(region: RegionReport) -> str:

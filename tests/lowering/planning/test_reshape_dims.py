@@ -47,7 +47,10 @@ def test_a_short_sum_of_differences_is_written_out_and_stays_equal(size):
     np.testing.assert_allclose(evaluate(with_short_sums_unrolled(term), values), evaluate(term, values), rtol=1e-12)
 
 
-@pytest.mark.parametrize("term", [squares(MAX_UNROLLED_SIZE + 1), product(3), product(1)], ids="long matrices one".split())
+LONG = squares(MAX_UNROLLED_SIZE + 1)
+
+
+@pytest.mark.parametrize("term", [LONG, product(3), product(1)], ids=["long", "matrices", "one"])
 def test_long_sums_and_products_of_matrices_stay(term):
     assert with_short_sums_unrolled(term) == term
 
