@@ -1,6 +1,7 @@
-"""The walk over a graph before regions are looked for: what each node is, which contractions its value comes from.
+"""One walk over a graph before regions are looked for: the kind of each node, and the products its value comes from.
 
-Every node is seen once, after its inputs. No node changes.
+Every node is seen after its inputs; no node changes. Example: in softmax(q @ k.mT) @ v, the first product reaches the
+second one through a reduction.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import fx
 
 from ..egraph.forks import cached_property
 from ..egraph.search.cost import NOMINAL
-from . import axes
+from .axes import Axes, Mixture, axes_through, mixture_of_product, mixture_of_sum, product_axes, reduced_dims
 from .grad_modes import recording
 from .mutations import writes
 from .nodes import size_of, value_of_node
@@ -22,8 +23,9 @@ from .op_kinds import INTERIOR, Trait, changes_in_place, has_trait, is_aten, is_
 
 Nodes = frozenset[fx.Node]
 NOTHING: Nodes = frozenset()
-Broken = tuple[fx.Node | None, fx.Node | None]
-WHOLE: Broken = (None, None)
+# Unknown operations between products and a node: on the ways without a reduction, and on those with one.
+Interruptions = tuple[fx.Node | None, fx.Node | None]
+UNINTERRUPTED: Interruptions = (None, None)
 CALLS = ("call_function", "call_method")
 # Parts of names by which operations without a row reduce: gumbel_softmax, a user's softmax, argmax, cumprod.
 NAME_PARTS_OF_REDUCTIONS = ("softm", "argm", "cum")
@@ -31,12 +33,16 @@ NAME_PARTS_OF_REDUCTIONS = ("softm", "argm", "cum")
 
 @dataclass
 class Survey:
-    """One walk over the graph: kinds, positions, which contractions a value comes from, plainly or by a reduction.
+    """What is known of each node of a graph.
 
-    `broken` holds, for the same two ways, the first unknown operation on a way from a contraction; `axes` what the axes
-    of such a value are made of, `mixed` the sizes that a mixture sums over or makes. `numbers`: made of no tensor that
-    the graph is given, and never written into, so that the device is no part of what it is. `recorded`: gradients are
-    where the node stands.
+    order, place: the nodes, and their positions. kind: that of the operation, or what the graph makes of it. scope: a
+    context such as autocast, or nothing. recorded: whether gradients are recorded at the node.
+    plain, reduced: the products that the value comes from, without a reduction on the way, and with one.
+    broken: the first unknown operation on such ways. axes: what the axes of such a value are made of.
+    mixed: the sizes that a mixture sums over or makes anew.
+    free: whether a region can compute the value again from coordinates or smaller tensors. numbers: whether it is made
+    of no tensor that the graph is given, and never written into, so that it has no device of its own.
+    in_place: the nodes that write into a tensor.
     """
 
     order: list[fx.Node]
@@ -48,8 +54,8 @@ class Survey:
     numbers: dict[fx.Node, bool]
     in_place: list[fx.Node]
     scope: dict[fx.Node, str]
-    broken: dict[fx.Node, Broken]
-    axes: dict[fx.Node, axes.Axes | None]
+    broken: dict[fx.Node, Interruptions]
+    axes: dict[fx.Node, Axes | None]
     mixed: dict[fx.Node, tuple[int | torch.SymInt, ...]]
     recorded: dict[fx.Node, bool]
 
@@ -67,44 +73,19 @@ def survey(graph: fx.Graph) -> Survey:
 
 
 def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
-    """One walk; scores: what is made of pairs point by point and counts as a product of them, as sums always do."""
+    """One walk. scores: what is made of pairs point by point and counts as a product."""
     s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, recording(graph.nodes))
     open_scopes: list[str] = []
-    changed = set().union(*(storages(target) for n in graph.nodes for target in writes(n)))
+    written = set().union(*(storages(target) for n in graph.nodes for target in writes(n)))
     for position, node in enumerate(s.order):
-        kind = "other" if moves(node) and not s.numbers[node.all_input_nodes[0]] else kind_of(node)
-        tensors = [n for n in node.all_input_nodes if shape(n) is not None]
-        if has_trait(node, Trait.CUMULATIVE) and all(s.numbers[n] for n in tensors):
-            kind = "creation"
-        if kind == "contraction" and any(not storages(n).isdisjoint(storages(node)) for n in node.all_input_nodes):
-            kind = "other"  # an einsum that only moves axes, or looks at a diagonal: a view, by a name of another kind
-        if kind == "contraction" and _is_projection(node, s):
-            kind = "layer"
-        mixed = axes.mixture(node, s.axes) if kind in ("contraction", "layer") else None
-        kind = "mixture" if mixed else kind
-        if kind == "reduction" and name_of(node) == "sum":
-            mixed = axes.totalled(node, s.axes)
-            kind = "contraction" if mixed is None and _made_of_pairs(node.all_input_nodes[0], s) else kind
-        kind = "contraction" if node in scores else kind
         _enter_or_leave(name_of(node), open_scopes)
-        s.place[node], s.kind[node], s.scope[node] = position, kind, open_scopes[-1] if open_scopes else ""
-        inputs = node.all_input_nodes
-        plain = frozenset().union(*(s.plain[i] for i in inputs)) if kind in INTERIOR else NOTHING
-        reduced = frozenset().union(*(s.reduced[i] for i in inputs)) if kind in INTERIOR else NOTHING
-        if kind == "reduction":
-            plain, reduced = NOTHING, plain | reduced
-        s.plain[node] = frozenset((node,)) if kind == "contraction" else plain
-        s.reduced[node] = reduced
-        if mixed is not None:
-            s.axes[node], s.mixed[node] = mixed.axes, mixed.sizes
-        elif kind == "contraction":
-            s.axes[node] = axes.made(node, set().union(*_sides(node)) if kind_of(node) == "pointwise" else ())
-        elif plain or reduced:
-            s.axes[node] = axes.carried(node, s.axes)
-        s.free[node] = _is_free(node, kind, s)
-        made = s.free[node] and node.op in CALLS and not changes_in_place(node) and storages(node).isdisjoint(changed)
-        s.numbers[node] = made and all(s.numbers[n] or shape(n) is None for n in inputs)
-        s.broken[node] = _broken(node, kind, s)
+        s.place[node], s.scope[node] = position, open_scopes[-1] if open_scopes else ""
+        s.kind[node], mixture = _kind_and_mixture(node, scores, s)
+        _follow_products(node, s)
+        _follow_axes(node, mixture, s)
+        s.free[node] = _is_free(node, s)
+        s.numbers[node] = _is_made_of_numbers(node, written, s)
+        s.broken[node] = _interruptions(node, s)
         if changes_in_place(node):
             s.in_place.append(node)
     return s
@@ -118,34 +99,126 @@ def _enter_or_leave(name: str, scopes: list[str]) -> None:
         scopes.pop()
 
 
-def _broken(node: fx.Node, kind: str, s: Survey) -> Broken:
-    """The unknown operations that stand between contractions and the node: with no reduction on the way, with one."""
-    inputs = node.all_input_nodes
+# Kinds ----------------------------------------------------------------------------------------------------------------
+
+
+def _kind_and_mixture(node: fx.Node, scores: Nodes, s: Survey) -> tuple[str, Mixture | None]:
+    """What the node is among the products of the graph; a sum of pairs counts as a product, as scores do."""
+    kind, mixture = _kind_by_inputs(node, s), None
+    if kind in ("contraction", "layer"):
+        mixture = mixture_of_product(node, s.axes)
+        kind = "mixture" if mixture else kind
+    elif kind == "reduction" and name_of(node) == "sum":
+        mixture = mixture_of_sum(node, s.axes)
+        kind = "contraction" if mixture is None and _made_of_pairs(node.all_input_nodes[0], s) else kind
+    return "contraction" if node in scores else kind, mixture
+
+
+def _kind_by_inputs(node: fx.Node, s: Survey) -> str:
+    """The kind of the operation, or another one where the inputs make it something else."""
+    kind, inputs = kind_of(node), node.all_input_nodes
+    if moves(node) and not s.numbers[inputs[0]]:
+        return "other"
+    if has_trait(node, Trait.CUMULATIVE) and all(s.numbers[n] for n in inputs if shape(n) is not None):
+        return "creation"
+    if kind == "contraction" and any(not storages(n).isdisjoint(storages(node)) for n in inputs):
+        return "other"  # an einsum that only moves axes, or reads a diagonal
+    return "layer" if kind == "contraction" and _is_projection(node, s) else kind
+
+
+def _is_projection(node: fx.Node, s: Survey) -> bool:
+    """A contraction with a weight: of a batch of rows with one matrix, or with a parameter."""
+    operands = [n for n in node.all_input_nodes if shape(n) is not None]
+    if any(_is_parameter(root(n, s)) for n in operands):
+        return True
+    if len(operands) != 2 or name_of(node) == "einsum":
+        return False
+    left, right = operands
+    if len(shape(right)) > 2:
+        return False
+    return len(shape(left)) > 2 or (s.kind[left] == "view" and _merges_batch(left))
+
+
+def _merges_batch(view: fx.Node) -> bool:
+    """Whether a view is of a whole batch of rows: one matrix picked from a tensor of several is no batch."""
+    return not has_trait(view, Trait.PICKS) and len(shape(view.all_input_nodes[0]) or ()) > 2
+
+
+def _is_parameter(node: fx.Node) -> bool:
+    return isinstance(value_of_node(node), torch.nn.Parameter) or (
+        node.op in ("placeholder", "get_attr") and "parameters" in str(node.target)
+    )
+
+
+def moves(node: fx.Node) -> bool:
+    """Whether the node copies a tensor from one device to another."""
+    if kind_of(node) != "cast":
+        return False
+    values = [value_of_node(n) for n in (node, *node.all_input_nodes[:1])]
+    return all(isinstance(x, torch.Tensor) for x in values) and values[0].device != values[-1].device
+
+
+# Products behind a value ----------------------------------------------------------------------------------------------
+
+
+def _follow_products(node: fx.Node, s: Survey) -> None:
+    """Notes the products that the value comes from: of a product, the node itself."""
+    kind, inputs = s.kind[node], node.all_input_nodes if s.kind[node] in INTERIOR else ()
+    plain = NOTHING.union(*(s.plain[i] for i in inputs))
+    reduced = NOTHING.union(*(s.reduced[i] for i in inputs))
+    if kind == "reduction":
+        plain, reduced = NOTHING, plain | reduced
+    s.plain[node] = frozenset((node,)) if kind == "contraction" else plain
+    s.reduced[node] = reduced
+
+
+def _follow_axes(node: fx.Node, mixture: Mixture | None, s: Survey) -> None:
+    """Notes what the axes are made of, where the value comes from a product."""
+    if mixture is not None:
+        s.axes[node], s.mixed[node] = mixture.axes, mixture.sizes
+    elif s.kind[node] == "contraction":
+        s.axes[node] = product_axes(node, set().union(*_sides(node)) if kind_of(node) == "pointwise" else ())
+    elif s.plain[node] or s.reduced[node]:
+        s.axes[node] = axes_through(node, s.axes)
+
+
+def _interruptions(node: fx.Node, s: Survey) -> Interruptions:
+    """The unknown operations between products and the node, which may be one itself."""
+    kind = s.kind[node]
     if kind == "layer":  # of weights that a softmax made, as a convolution over them is; other layers are ordinary
-        return None, node if any(s.reduced[i] for i in inputs) else None
-    if not inputs or (kind != "other" and kind not in INTERIOR):
-        return WHOLE
-    plain = next((s.broken[i][0] for i in inputs if s.broken[i][0]), None)
-    reduced = next((s.broken[i][1] for i in inputs if s.broken[i][1]), None)
-    if kind == "other":
-        if not _holds_tensors(value_of_node(node)):  # a size, an assertion
-            return WHOLE
-        plain = plain or (node if any(s.plain[i] for i in inputs) else None)
-        reduced = reduced or (node if any(s.reduced[i] for i in inputs) else None)
-    if not (plain or reduced):
-        return WHOLE
+        return None, _if_made_of(s.reduced, node)
+    if kind not in (*INTERIOR, "other") or (kind == "other" and not _holds_tensors(value_of_node(node))):
+        return UNINTERRUPTED
+    plain, reduced = (_interruption(node, way, s) for way in (0, 1))
     inside = {kind_of(n) for body in bodies(node) for n in body.nodes}
-    if inside & {"contraction", "attention", "layer"}:
-        return WHOLE
-    named = kind == "other" and any(part in name_of(node) for part in NAME_PARTS_OF_REDUCTIONS)
-    reduces = kind == "reduction" or "reduction" in inside or named
+    if not (plain or reduced) or inside & {"contraction", "attention", "layer"}:
+        return UNINTERRUPTED
+    reduces = "reduction" in (kind, *inside) or (kind == "other" and _is_named_like_a_reduction(node))
     return (None, reduced or plain) if reduces else (plain, reduced)
+
+
+def _interruption(node: fx.Node, way: int, s: Survey) -> fx.Node | None:
+    """The first one behind the node's inputs, on ways without a reduction (0) or with one (1); else the node itself."""
+    before = next((s.broken[i][way] for i in node.all_input_nodes if s.broken[i][way]), None)
+    return before or (_if_made_of((s.plain, s.reduced)[way], node) if s.kind[node] == "other" else None)
+
+
+def _if_made_of(products: dict[fx.Node, Nodes], node: fx.Node) -> fx.Node | None:
+    """The node, if one of its inputs comes from products."""
+    return node if any(products[i] for i in node.all_input_nodes) else None
+
+
+def _is_named_like_a_reduction(node: fx.Node) -> bool:
+    return any(part in name_of(node) for part in NAME_PARTS_OF_REDUCTIONS)
 
 
 def _holds_tensors(value) -> bool:
     if isinstance(value, tuple | list):
         return any(map(_holds_tensors, value))
     return isinstance(value, torch.Tensor)
+
+
+# Questions about nodes ------------------------------------------------------------------------------------------------
 
 
 def bodies(node: fx.Node) -> Iterator[fx.Graph]:
@@ -171,8 +244,26 @@ def hinted(value: torch.Tensor) -> list[int]:
     return [n if isinstance(n, int) else n.node.hint if n.node.has_hint() else NOMINAL for n in value.shape]
 
 
+def storages(node: fx.Node) -> set[int]:
+    """The memory of the node's tensors: nodes that share memory have members in common."""
+    value = value_of_node(node)
+    values = value if isinstance(value, tuple | list) else (value,)
+    strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
+    return {t.untyped_storage()._cdata for t in strided if not torch._C._functorch.is_functorch_wrapped_tensor(t)}
+
+
+def root(node: fx.Node, s: Survey) -> fx.Node:
+    """The value whose memory the node may share."""
+    while s.kind.get(node) in ("view", "cast") and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
 def in_order(nodes: Collection[fx.Node], s: Survey) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
-    """The nodes as they stand in the graph, and what they read of others: tensors, so no item of another's tuple."""
+    """The nodes in the order of the graph, and the tensors that they read of others.
+
+    An item of a tuple that another node makes is read as a tensor, so it is left out of the nodes.
+    """
     nodes = {n for n in nodes if not _is_item_of_another(n, nodes)}
     ordered = tuple(sorted(nodes, key=s.place.__getitem__))
     return ordered, tuple(dict.fromkeys(i for n in ordered for i in n.all_input_nodes if i not in nodes))
@@ -183,52 +274,66 @@ def _is_item_of_another(node: fx.Node, nodes: Collection[fx.Node]) -> bool:
     return isinstance(source, fx.Node) and source not in nodes and isinstance(value_of_node(source), tuple | list)
 
 
-def first_stranger(node: fx.Node, owned: Nodes, s: Survey) -> fx.Node:
-    """Back from a node outside to the call that is not understood, of those that make it of a region's values.
-
-    Where all are, the first of them.
-    """
-    waiting, seen = [node], {node}
-    for n in waiting:
-        fresh = [m for m in n.all_input_nodes if m not in seen and m not in owned]
-        seen.update(fresh)
-        waiting += fresh
+def first_unknown_call(node: fx.Node, owned: Nodes, s: Survey) -> fx.Node:
+    """Of the calls that make a node outside of a region's values, the first that is unknown; else the first one."""
+    reached = _ancestors_outside(node, owned)
     readers: dict[fx.Node, None] = {}
-    for n in sorted(waiting, key=s.place.__getitem__):
+    for n in sorted(reached, key=s.place.__getitem__):
         if any(m in owned or m in readers for m in n.all_input_nodes):
             readers[n] = None
     return next((n for n in readers if s.kind[n] not in INTERIOR), next(iter(readers), node))
 
 
-def root(node: fx.Node, s: Survey) -> fx.Node:
-    """The value whose memory the node may share."""
-    while s.kind.get(node) in ("view", "cast") and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    return node
+def _ancestors_outside(node: fx.Node, owned: Nodes) -> list[fx.Node]:
+    """The node and what it is made from, as far as the region's nodes."""
+    waiting, seen = [node], {node}
+    for n in waiting:
+        fresh = [m for m in n.all_input_nodes if m not in seen and m not in owned]
+        seen.update(fresh)
+        waiting += fresh
+    return waiting
 
 
-def _is_projection(node: fx.Node, s: Survey) -> bool:
-    """A contraction with a weight: of a batch of rows with one matrix, or with a parameter."""
-    operands = [n for n in node.all_input_nodes if shape(n) is not None]
-    if any(_is_parameter(root(n, s)) for n in operands):
-        return True
-    if len(operands) != 2 or name_of(node) == "einsum":
-        return False
-    left, right = operands
-    if len(shape(right)) > 2:
-        return False
-    return len(shape(left)) > 2 or (s.kind[left] == "view" and _merges(left))
+# Pairs: what is computed point by point for each row and column -------------------------------------------------------
 
 
-def _merges(view: fx.Node) -> bool:
-    """Whether a view is of a whole batch of rows: one matrix picked from a tensor of several is no batch."""
-    return not has_trait(view, Trait.PICKS) and len(shape(view.all_input_nodes[0]) or ()) > 2
+def _scores_of_pairs(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
+    """What a softmax or a step of one reads that is made of pairs point by point, where no product is behind it."""
+    if s.kind[node] != "reduction" or s.plain[node.all_input_nodes[0]] or _scores_pairs(node, s):
+        return
+    waiting, seen = [node.all_input_nodes[0]], set()
+    while waiting:
+        inner = waiting.pop()
+        if inner in seen or shape(inner) is None:
+            continue
+        seen.add(inner)
+        if _scores_pairs(inner, s) and (s.kind[inner] != "pointwise" or has_trait(node, Trait.SOFTMAX_STEP)):
+            yield inner
+        else:
+            waiting += _same_elements(inner, s)
+
+
+def _same_elements(node: fx.Node, s: Survey) -> list[fx.Node]:
+    """The inputs that have the elements of a view, or those of a pointwise operation that have its shape."""
+    if s.kind[node] == "view":
+        return node.all_input_nodes[:1]
+    pointwise = s.kind[node] in ("pointwise", "cast")
+    return [n for n in node.all_input_nodes if shape(n) == shape(node)] if pointwise else []
+
+
+def _scores_pairs(node: fx.Node, s: Survey) -> bool:
+    """Whether the node makes a number of each pair: point by point, with weights, or as a distance."""
+    if s.kind[node] == "pointwise":
+        return _is_outer(node) and all(_sides(node)) and value_of_node(node).is_floating_point()
+    if s.kind[node] == "layer":
+        return has_trait(node, Trait.ANY_RANK) and _weighs_pairs(node, s)
+    return has_trait(node, Trait.MAKES_DISTANCES) and _leaves_pairs(node, s)
 
 
 def _leaves_pairs(node: fx.Node, s: Survey) -> bool:
-    """A fold of what is made of pairs that leaves pairs, as that of a distance does and that of scores does not."""
+    """A reduction of what is made of pairs that leaves pairs: that of a distance does, and that of scores does not."""
     source = node.all_input_nodes[0]
-    dims = [d for d in axes.folded(node, 2 if has_trait(node, Trait.VECTOR_NORM) else 1) if isinstance(d, int)]
+    dims = [d for d in reduced_dims(node, 2 if has_trait(node, Trait.VECTOR_NORM) else 1) if isinstance(d, int)]
     found = _made_of_pairs(source, s) if dims else []
     return bool(found) and all(side - {d % len(shape(source)) for d in dims} for n in found for side in _sides(n))
 
@@ -241,7 +346,10 @@ def _weighs_pairs(node: fx.Node, s: Survey) -> bool:
 
 
 def _made_of_pairs(node: fx.Node, s: Survey) -> list[fx.Node]:
-    """What the node is computed from, point by point and by nothing else, that is larger than both of its operands."""
+    """The pointwise operations larger than both of their operands that the node is made of, point by point.
+
+    Empty where the node is made of anything else too.
+    """
     own, waiting, seen, found = shape(node), [node], {node}, []
     while waiting:
         inner = waiting.pop()
@@ -263,8 +371,8 @@ def _unexpanded(node: fx.Node) -> tuple:
     own = shape(node)
     while has_trait(node, Trait.REPEATS) and node.all_input_nodes:
         node = node.all_input_nodes[0]
-    least = (1,) * (len(own) - len(shape(node))) + tuple(shape(node))
-    return tuple(1 if old == 1 else new for old, new in zip(least, own, strict=True))
+    smallest = (1,) * (len(own) - len(shape(node))) + tuple(shape(node))
+    return tuple(1 if old == 1 else new for old, new in zip(smallest, own, strict=True))
 
 
 def _is_outer(node: fx.Node) -> bool:
@@ -281,48 +389,51 @@ def _sides(node: fx.Node) -> list[set[int]]:
     return [{k for k, (a, b) in enumerate(zip(*pair)) if a != 1 and b == 1} for pair in ((one, other), (other, one))]
 
 
-def _scores_of_pairs(node: fx.Node, s: Survey) -> Iterator[fx.Node]:
-    """What a softmax or a part of one reads that is made of pairs point by point, where no product is behind it."""
-    if s.kind[node] != "reduction" or s.plain[node.all_input_nodes[0]] or _scores_pairs(node, s):
-        return
-    waiting, seen = [node.all_input_nodes[0]], set()
-    while waiting:
-        inner = waiting.pop()
-        if inner in seen or shape(inner) is None:
-            continue
-        seen.add(inner)
-        if _scores_pairs(inner, s) and (s.kind[inner] != "pointwise" or has_trait(node, Trait.SOFTMAX_STEP)):
-            yield inner  # a sum of pairs as they are counts as a product itself
-        elif s.kind[inner] == "view":
-            waiting += inner.all_input_nodes[:1]
-        elif s.kind[inner] in ("pointwise", "cast"):
-            waiting += [n for n in inner.all_input_nodes if shape(n) == shape(inner)]
+# What can be computed again -------------------------------------------------------------------------------------------
 
 
-def _scores_pairs(node: fx.Node, s: Survey) -> bool:
-    if s.kind[node] == "pointwise":
-        return _is_outer(node) and all(_sides(node)) and value_of_node(node).is_floating_point()
-    if s.kind[node] == "layer":
-        return has_trait(node, Trait.ANY_RANK) and _weighs_pairs(node, s)
-    return has_trait(node, Trait.MAKES_DISTANCES) and _leaves_pairs(node, s)
+def _is_free(node: fx.Node, s: Survey) -> bool:
+    """Can be computed from coordinates or from smaller tensors: masks, position biases."""
+    kind = s.kind[node]
+    if kind == "creation" or _is_lookup_of_numbers(node, s):
+        return True
+    if kind not in ("pointwise", "view", "cast"):
+        return False
+    own = shape(node)
+    inputs = [n for n in node.all_input_nodes if shape(n) is not None]
+    if own is None or not inputs:
+        return own is not None and kind != "view"
+    smaller = lambda n: kind == "pointwise" and shape(n) != own
+    return all(s.free[n] or smaller(n) for n in inputs)
+
+
+def _is_made_of_numbers(node: fx.Node, written: set[int], s: Survey) -> bool:
+    """A call that makes a tensor of no tensor that the graph is given, into which nothing is ever written."""
+    if not s.free[node] or node.op not in CALLS or changes_in_place(node) or storages(node) & written:
+        return False
+    return all(s.numbers[n] or shape(n) is None for n in node.all_input_nodes)
 
 
 def is_lookup(node: fx.Node, s: Survey) -> bool:
-    """A table read at places that can be made anew, as blocks drawn at random and biases by distance are.
+    """A table read at positions that can be computed again, such as random blocks or biases by distance.
 
-    A smaller one, or one of integers that is read in the order of coordinates, which reads no more than its result.
+    The table is smaller than the result, or holds integers and is read in the order of coordinates: then no more of it
+    is read than the result has.
     """
-    tensor = lambda n: isinstance(n, fx.Node) and shape(n) is not None
     table, index = _table_and_index(node)
-    if not tensor(node) or not tensor(table):
+    if not _is_tensor(node) or not _is_tensor(table):
         return False
-    places = list(filter(tensor, index))
-    if len(places) + index.count(slice(None)) != len(index) or not places:
+    positions = list(filter(_is_tensor, index))
+    if len(positions) + index.count(slice(None)) != len(index) or not positions:
         return False
-    in_order = not value_of_node(table).is_floating_point() and all(s.numbers[n] for n in places)
+    in_order = not value_of_node(table).is_floating_point() and all(s.numbers[n] for n in positions)
     if not (in_order or _is_smaller(table, node)):
         return False
-    return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in places)
+    return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in positions)
+
+
+def _is_tensor(argument) -> bool:
+    return isinstance(argument, fx.Node) and shape(argument) is not None
 
 
 def _table_and_index(node: fx.Node) -> tuple:
@@ -343,43 +454,8 @@ def _is_lookup_of_numbers(node: fx.Node, s: Survey) -> bool:
 
 
 def _is_smaller(table: fx.Node, node: fx.Node) -> bool:
-    """Whether a table has fewer elements than what is read from it; of unknown sizes, fewer axes say so."""
+    """Whether a table has fewer elements than what is read from it; of unknown sizes, fewer axes."""
     known = [prod(sizes) if all(isinstance(n, int) for n in sizes) else None for sizes in map(shape, (table, node))]
     if None in known:
         return len(shape(table)) < len(shape(node))
     return known[0] < known[1]
-
-
-def _is_parameter(node: fx.Node) -> bool:
-    return isinstance(value_of_node(node), torch.nn.Parameter) or (
-        node.op in ("placeholder", "get_attr") and "parameters" in str(node.target)
-    )
-
-
-def storages(node: fx.Node) -> set:
-    """The memory of the node's tensors, as equal members of the sets of nodes that share it."""
-    value = value_of_node(node)
-    values = value if isinstance(value, tuple | list) else (value,)
-    strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
-    return {t.untyped_storage()._cdata for t in strided if not torch._C._functorch.is_functorch_wrapped_tensor(t)}
-
-
-def moves(node: fx.Node) -> bool:
-    """A copy from one device to another."""
-    here, given = (value_of_node(n) for n in (node, *node.all_input_nodes[:1])) if kind_of(node) == "cast" else (0, 0)
-    return all(isinstance(x, torch.Tensor) for x in (here, given)) and here.device != given.device
-
-
-def _is_free(node: fx.Node, kind: str, s: Survey) -> bool:
-    """Can be made anew from coordinates or from smaller tensors: masks, position biases."""
-    if kind == "creation" or _is_lookup_of_numbers(node, s):
-        return True
-    if kind not in ("pointwise", "view", "cast"):
-        return False
-    own = shape(node)
-    inputs = [n for n in node.all_input_nodes if shape(n) is not None]
-    if own is None or not inputs:
-        return own is not None and kind != "view"
-    if kind == "pointwise":
-        return all(s.free[n] or shape(n) != own for n in inputs)
-    return all(s.free[n] for n in inputs)

@@ -16,7 +16,7 @@ from torch import fx
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, changes_in_place, draws, has_trait, name_of, reshapes_in_place
-from ..graph.survey import Nodes, Survey, bodies, first_stranger, hinted, in_order, is_lookup, root, shape, survey
+from ..graph.survey import Nodes, Survey, bodies, first_unknown_call, hinted, in_order, is_lookup, root, shape, survey
 from .grow import Growth, grow, opened
 from .missed import unfused
 from .placement import Standing, overwriting, overwriting_saved, standing
@@ -129,7 +129,7 @@ def _unwanted(growth: Growth, region: Region, s: Survey) -> Refusal | None:
     reason = f"the result of {name_of(made if name_of(made) else node)} is also {also}"
     refusal = Refusal(reason, where_of(node) or where_of(region.anchor), "used outside")
     if growth.circle is not None:
-        reader = first_stranger(user, growth.owned, s)
+        reader = first_unknown_call(user, growth.owned, s)
         said = f" at {where_of(reader)}" if where_of(reader) else ""
         reason = f"{name_of(reader) or reader.op}{said} reads what the region computes and gives what it needs"
         return Refusal(reason, refusal.where, refusal.kind)
