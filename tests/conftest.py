@@ -24,15 +24,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
     """As in a new process with an empty cache; modules ask for it by `pytestmark = pytest.mark.usefixtures`."""
-    from onepass.compiler import rule_admission
-    from onepass.report import records
-    from onepass.runtime import operator
+    from onepass import process_state
 
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     torch._dynamo.reset()
-    operator.forget()
-    records.forget()
-    rule_admission.forget()
+    process_state.forget()
     torch.manual_seed(0)
 
 

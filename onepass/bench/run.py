@@ -16,7 +16,8 @@ from importlib import metadata
 
 import torch
 
-from ..report.records import forget, reports
+from ..process_state import forget
+from ..report.records import reports
 from . import results
 from .problems import Problem
 from .results import OURS, Row
@@ -87,7 +88,7 @@ def _rows(case: Case, chosen) -> list[Row]:
     """A problem's rows; where it cannot even be made, one row says so."""
     torch.manual_seed(0)
     torch._dynamo.reset()
-    forget()
+    forget("reports")
     device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, chosen.dtype)
     try:
         problem = case.make(device, dtype)

@@ -224,7 +224,7 @@ def _doctor(chosen) -> int:
     place = disk_cache.folder()
     probe = "0" * 40
     works = place is not None and disk_cache.write(probe, {"probe": 1}) and disk_cache.read(probe) == {"probe": 1}
-    disk_cache.forget(probe)
+    disk_cache.remove(probe)
     print(f"cache     {place or 'switched off'}: {'works' if works else 'keeps nothing'}")
     return 1 if missing else 0
 

@@ -27,6 +27,7 @@ from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
 from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import NotPlannable, Plan
 from ..lowering.source_folder import write_source
+from ..process_state import registered
 from ..report.records import KernelReport, RegionReport, Step
 from ..rules import ALL
 from ..translate.index_bounds import Within
@@ -42,9 +43,9 @@ from .traffic import SWELLS, eager_bytes, plan_bytes, swells
 UNPROVED = "law {} is not used: the ledger does not call it proved as it stands (`python -m onepass prove` decides it)"
 BACKWARD = "recomputes through the original region (no derived backward yet)"
 _MOST = 512  # of a long-lived process, the latest are kept
-_BY_KEY: OrderedDict[str, Fused] = OrderedDict()
-_BY_TEXT: OrderedDict[str, Fused] = OrderedDict()
 _LOCK = lock()
+_BY_KEY: OrderedDict[str, Fused] = registered(OrderedDict(), "regions", _LOCK)
+_BY_TEXT: OrderedDict[str, Fused] = registered(OrderedDict(), "regions", _LOCK)
 Strides = tuple[tuple[int | str, ...], ...]  # of every result
 log = logging.getLogger(__name__)
 
@@ -121,13 +122,6 @@ def make(program: Program, options: Options, strides=(), hints=None) -> Fused:
             found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
             _keep(_BY_KEY, key, found)
     return replace(found, report=replace(found.report, notes=notes + found.report.notes)) if notes else found
-
-
-def forget() -> None:
-    """Drops what this process has, as a new process would start; the disk keeps its entries."""
-    with _LOCK:
-        _BY_KEY.clear()
-        _BY_TEXT.clear()
 
 
 def _keep(table: OrderedDict, name: str, value: Fused) -> Fused:

@@ -144,7 +144,7 @@ def update(name: str, **changes) -> bool:
     return body is not None and write(name, {**body, **changes})
 
 
-def forget(name: str) -> None:
+def remove(name: str) -> None:
     """Removes one entry."""
     place = folder()
     if place is not None:

@@ -17,6 +17,7 @@ from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
 from ..egraph.rewrite.serialization import digest, rule_to_json
 from ..errors import RuleRefuted, RuleUnproved, no_rule
+from ..process_state import registered
 from ..rules import ALL
 from . import disk_cache
 
@@ -32,7 +33,7 @@ class Known:
     text: str
 
 
-_KNOWN: dict[str, Known] = {}
+_KNOWN: dict[str, Known] = registered({}, "verdicts")
 
 
 def check(rule: Rule | PatternRule):
@@ -74,14 +75,15 @@ def known(rule: Rule | PatternRule) -> Known:
     if ledger.is_proved(rule):
         return Known(PROVED, "shipped, in the ledger")
     name = _key(rule)
-    if name not in _KNOWN:
+    found = _KNOWN.get(name)
+    if found is None:
         found = _remembered(name)
         if found is None:
             verdict = check(rule)
             found = Known(verdict.status, str(verdict))
             disk_cache.write(name, {"status": found.status, "text": found.text})
         _KNOWN[name] = found
-    return _KNOWN[name]
+    return found
 
 
 def unproved(rule: Rule) -> bool:
@@ -94,11 +96,6 @@ def unproved(rule: Rule) -> bool:
     name = _key(rule)
     found = _KNOWN.get(name) or _remembered(name)
     return found is None or found.status != PROVED
-
-
-def forget() -> None:
-    """Drops the verdicts of this process; the disk keeps its own."""
-    _KNOWN.clear()
 
 
 def _remembered(name: str) -> Known | None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ..egraph.derivation.certificate import Derivation
+from ..process_state import registered
 from .text import page, region_lines, report_lines
 
 
@@ -189,8 +190,8 @@ class Report:
 # Records of this process ----------------------------------------------------------------------------------------------
 
 _MOST = 256  # of a long-lived process, the latest reports are kept
-_REPORTS: OrderedDict[int, Report] = OrderedDict()
-_ATTACHED: OrderedDict[str, RegionReport] = OrderedDict()
+_REPORTS: OrderedDict[int, Report] = registered(OrderedDict(), "reports")
+_ATTACHED: OrderedDict[str, RegionReport] = registered(OrderedDict(), "reports")
 
 
 def record(report: Report) -> None:
@@ -236,12 +237,6 @@ def reports() -> tuple[Report, ...]:
 def _with_notes(region: RegionReport) -> RegionReport:
     known = _ATTACHED.get(region.key)
     return region if known is None else replace(region, notes=known.notes, ran=known.ran)
-
-
-def forget() -> None:
-    """Drops every report of this process."""
-    _REPORTS.clear()
-    _ATTACHED.clear()
 
 
 def _sum(counts):

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from ..compiler import compiled_region
 from ..egraph.forks import lock
 from ..lowering.masks.block_map import CALL
+from ..process_state import registered
 from . import executors
 from .runner import Runner, all_sizes, call_of, one_line
 
@@ -35,15 +36,17 @@ class Original:
         return executors.original(self.known, tensors, call_of(self.known, tensors, numbers))(tensors)
 
 
-_RUNNERS: dict[str, Runner | Original] = {}
 _LOCK = lock()
+_RUNNERS: dict[str, Runner | Original | _Recording] = registered({}, "runners", _LOCK)
+_RECORDINGS: list[dict] = registered([], "runners", _LOCK)  # what `recorded` fills, the innermost last
 
 
-def runner(text: str) -> Runner | Original:
+def runner(text: str) -> Runner | Original | _Recording:
     """The runner of a text, made at its first use."""
     with _LOCK:
         if text not in _RUNNERS:
-            _RUNNERS[text] = _new(text)
+            found = _new_runner(text)
+            _RUNNERS[text] = _Recording(text, _RECORDINGS[-1], found) if _RECORDINGS else found
         return _RUNNERS[text]
 
 
@@ -58,14 +61,11 @@ def _new_runner(text: str) -> Runner | Original:
         return Original(known)
 
 
-_new = _new_runner
-
-
 class _Recording:
     """Runs a region by its runner, and keeps the tensors and sizes of its last call."""
 
-    def __init__(self, text: str, seen: dict):
-        self.text, self.seen, self.inner = text, seen, _new_runner(text)
+    def __init__(self, text: str, seen: dict, inner: Runner | Original):
+        self.text, self.seen, self.inner = text, seen, inner
 
     def __call__(self, tensors, numbers) -> list[torch.Tensor]:
         self.seen[self.text] = tuple(tensors), tuple(numbers)
@@ -75,24 +75,16 @@ class _Recording:
 @contextmanager
 def recorded():
     """Gives a dict that has, for every region that runs meanwhile, (tensors, sizes) of its last call by its text."""
-    global _new
     seen: dict[str, tuple] = {}
     with _LOCK:
         _RUNNERS.clear()
-        _new = lambda text: _Recording(text, seen)
+        _RECORDINGS.append(seen)
     try:
         yield seen
     finally:
         with _LOCK:
             _RUNNERS.clear()
-            _new = _new_runner
-
-
-def forget() -> None:
-    """Drops every runner of this process, as a new process would start."""
-    with _LOCK:
-        _RUNNERS.clear()
-    compiled_region.forget()
+            _RECORDINGS[:] = [other for other in _RECORDINGS if other is not seen]
 
 
 # The operation --------------------------------------------------------------------------------------------------------
@@ -102,7 +94,7 @@ def forget() -> None:
 _LIBRARY = library.Library("onepass", "FRAGMENT")
 _NAMES = ("region", "region.import_onepass_operator")  # the second in packages of AOTInductor's: an error names it
 _BELOW, _BELOW_AUTOGRAD = torch._C._after_ADInplaceOrView_keyset, torch._C._after_autograd_keyset
-_STRAIGHT: dict[int, bool] = {}
+_STRAIGHT: dict[int, bool] = registered({}, "runners")
 
 
 def _run(tensors, program, sizes, sources=""):

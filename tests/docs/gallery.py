@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
+from onepass import process_state
 from onepass.report.records import Report
-from onepass.runtime import operator
 from tests.variants import Variant, every
 
 PAGE = Path(__file__).parents[2] / "docs" / "gallery.md"
@@ -132,7 +132,7 @@ def main() -> int:
     made = []
     for variant in every():
         os.environ["ONEPASS_CACHE"] = tempfile.mkdtemp()  # as in a new process: a kept report has other names
-        operator.forget()
+        process_state.forget("runners", "regions")
         torch.manual_seed(0)
         inputs = variant.inputs()
         results, _, found = compiled(variant.function, inputs)

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.runtime import operator
 
@@ -92,7 +93,7 @@ def plans():
 
 
 def test_a_symbolic_width_is_one_kernel_and_no_matrix_of_scores():
-    operator.forget()
+    process_state.forget("runners", "regions")
     torch._dynamo.reset()
     run = torch.compile(full, backend=onepass_backend, dynamic=True, options={"inner": "eager", "strict": True})
     for length in (48, 31, 65):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import disk_cache, optimize
 from onepass.egraph.search.engine import Limits
@@ -94,10 +95,9 @@ def test_names_in_an_entry_are_never_code(name):
     body = disk_cache.read(path.stem)
     old = body["names"][0]
     assert disk_cache.write(path.stem, json.loads(json.dumps(body).replace(json.dumps(old), json.dumps(name))))
-    from onepass.runtime import operator
 
     torch._dynamo.reset()
-    operator.forget()
+    process_state.forget("runners", "regions")
     torch.testing.assert_close(compiled()(*arguments), attention(*arguments))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import fx
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.op_kinds import kind_of, name_of
@@ -16,7 +17,6 @@ from onepass.graph.trace import program_of
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.launch import Launcher
 from onepass.report import records
-from onepass.runtime import operator
 from onepass.translate.translate import translate
 from tests.docs import gallery
 from tests.support.waste import wasted_since_forgotten
@@ -32,7 +32,7 @@ CASES = [(v, f) for v in RECORDS for f in (v.functions if os.environ.get("ONEPAS
 def own_state(tmp_path, monkeypatch):
     """Reports as in a new process: one that is kept has the names of whoever came first."""
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
-    operator.forget()
+    process_state.forget("runners", "regions")
 
 
 def tuples(result):
@@ -48,7 +48,7 @@ def left_outside(graph: fx.Graph) -> tuple[str, ...]:
 def compiled(function, inputs):
     """The results, what is left outside of kernels, and the report."""
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
     left = []
 
     def backend(module, example_inputs):
@@ -105,7 +105,7 @@ def test_one_kernel_serves_every_length(name):
         return made
 
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
     fast = torch.compile(variant.function, backend=backend)
     for lengths in LENGTHS:
         inputs = DYNAMIC[name](*lengths)

@@ -60,14 +60,12 @@ class _Seen(Exception):
 
 def record(function, inputs, dynamic: bool) -> dict:
     """What becomes of each graph of a function, and of each plan."""
+    from onepass import process_state
     from onepass.api.backend import rewrite_module
     from onepass.compiler import compiled_region
     from onepass.compiler.options import Options
-    from onepass.report import records
-    from onepass.runtime import operator
 
-    operator.forget()
-    records.forget()
+    process_state.forget()
     torch._dynamo.reset()
     reports = []
 

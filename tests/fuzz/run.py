@@ -23,6 +23,7 @@ from random import Random
 import torch
 
 import onepass.report.records as report
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.lowering.launch.triton_compat import TARGETS
 from tests.fuzz.compile_ahead import failures
@@ -54,7 +55,7 @@ class Outcome:
 def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outcome:
     """Runs one program both ways; a device that is a target's name (sm_90) only has its kernels compiled."""
     torch._dynamo.reset()
-    report.forget()
+    process_state.forget("reports")
     if device in TARGETS:
         return compiled_ahead(program, device)
     options = {"inner": "eager", "executor": executor, "libraries": False}

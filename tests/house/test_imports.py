@@ -63,7 +63,13 @@ PARTS_BELOW = {  # part: folders of lower parts that it may import; tune also se
 }
 ALSO = dict.fromkeys(("onepass/tune", "onepass/bench"), ("lowering/hopper", "lowering/schedule"))
 # For everyone above.
-GROUND = ("egraph/forks.py", "lowering/source_folder.py", "onepass/errors.py", "onepass/__init__.py")
+GROUND = (
+    "egraph/forks.py",
+    "lowering/source_folder.py",
+    "onepass/errors.py",
+    "onepass/process_state.py",
+    "onepass/__init__.py",
+)
 PACKAGE = "lowering/__init__.py"  # whose files the disk cache hashes
 FEWEST, MOST = 3, 12  # modules of a folder
 MOST_LEVELS = 8  # of imports inside a folder

@@ -21,8 +21,7 @@ from functools import partial
 import torch
 
 import onepass
-from onepass.report import records
-from onepass.runtime import operator
+from onepass import process_state
 from tests.models.more import MORE
 from tests.models.own import LAYERS, OWN
 from tests.models.records import MODELS, SCALE, Model
@@ -49,8 +48,7 @@ def line(name: str, chosen: argparse.Namespace) -> str:
     (model,) = [x for x in ALL if x.name == name]
     SCALE.widths, SCALE.length, SCALE.attention = chosen.widths, chosen.length, chosen.attention
     torch._dynamo.reset()
-    records.forget()
-    operator.forget()
+    process_state.forget()
     torch.manual_seed(0)
     try:
         built, inputs = _placed(model, chosen.device, getattr(torch, chosen.dtype))

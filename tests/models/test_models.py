@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import onepass
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from tests.models.own import OWN
 from tests.models.records import MODELS
@@ -17,16 +18,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path, monkeypatch):
-    from onepass.report import records
-    from onepass.runtime import operator
 
-    operator.forget()
+    process_state.forget("runners", "regions")
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
     torch._dynamo.reset()
     torch.manual_seed(0)
-    records.forget()
+    process_state.forget("reports")
     yield
-    records.forget()
+    process_state.forget("reports")
 
 
 def answers(model, kwargs):

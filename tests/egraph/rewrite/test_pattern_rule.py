@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import onepass
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.api.graph_pass import GraphPass
 from onepass.compiler import compiled_region
@@ -146,7 +147,7 @@ def test_a_graph_carries_the_results_of_code_and_no_code():
     options = Options(rules=(minimum_by_code, add_negated), executor="tiled")
     made = compiled_region.make(program_of(attention, *arguments), options, [attention(*arguments).stride()])
     assert all(type(r).__name__ == "Rule" for r in made.options.rules)
-    compiled_region.forget()
+    process_state.forget("regions")
     again = compiled_region.read(made.text)
     assert again.report.passes == (3, 1) and again.plan == made.plan
 

@@ -5,6 +5,7 @@ held for the program with one tensor in both places, and the region gave that pr
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import compiled_region, disk_cache
 from onepass.report import records
@@ -19,8 +20,7 @@ def attention(q, k, v):
 
 def run():
     """As in a new process: the result, what it should be, and what the report says of the cache."""
-    operator.forget()
-    records.forget()
+    process_state.forget()
     torch._dynamo.reset()
     x = [torch.randn(1, 2, 16, 16) for _ in range(3)]
     options = {"inner": "eager", "executor": "tiled", "strict": True}

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import onepass
+from onepass import process_state
 from onepass.compiler import disk_cache, rule_admission
 from onepass.compiler.options import Options
 from onepass.egraph.rewrite.serialization import digest
@@ -26,7 +27,7 @@ def shift_unguarded(s: "j", c: "j"):
 def entry():
     """Of the verdict, as the provers give it."""
     assert rule_admission.known(shift_unguarded).status == "refuted"
-    rule_admission.forget()
+    process_state.forget("verdicts")
     (path,) = disk_cache.folder().glob("*/*.json")
     return path
 

@@ -7,10 +7,10 @@ import os
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.lowering.triton.launch import load
 from onepass.report import records
-from onepass.runtime import operator
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -64,7 +64,7 @@ def region(request, monkeypatch, tmp_path):
     options = {"inner": "eager", "executor": "triton", "strict": True}
     result = torch.compile(attention, backend=onepass_backend, options=options)(*x)
     torch.testing.assert_close(result, attention(*x), rtol=1e-4, atol=1e-5)
-    operator.forget()
+    process_state.forget("runners", "regions")
     yield records.reports()[-1].regions[0]
     load.cache_clear()
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import onepass
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import disk_cache
 from onepass.lowering.triton.launch import load
-from onepass.runtime import operator
 
 pytestmark = [
     pytest.mark.usefixtures("fresh"),
@@ -32,7 +32,7 @@ def inputs():
 
 
 def explained():
-    operator.forget()
+    process_state.forget("runners", "regions")
     torch._dynamo.reset()
     (kernel,) = onepass.explain(attention, *inputs()).kernels
     return Path(kernel.source) if kernel.source else None

@@ -10,10 +10,9 @@ from itertools import pairwise
 import torch
 
 import onepass
+from onepass import process_state
 from onepass.compiler.compiled_region import canonical
 from onepass.graph.trace import program_of
-from onepass.report import records
-from onepass.runtime import operator
 from onepass.translate.translate import translate
 
 
@@ -41,8 +40,7 @@ def test_a_form_is_found_on_disk(tmp_path, monkeypatch, caplog):
     said = []
     for _ in range(2):
         torch._dynamo.reset()
-        operator.forget()
-        records.forget()
+        process_state.forget()
         with caplog.at_level(logging.WARNING):
             found = onepass.explain(blocks, *inputs())
         said.append([region.cache for region in found.regions])

@@ -8,10 +8,10 @@ import signal
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import disk_cache
 from onepass.report import records
-from onepass.runtime import operator
 
 pytestmark = [
     pytest.mark.usefixtures("fresh"),
@@ -25,8 +25,7 @@ def attention(q, k, v):
 
 def run():
     """As in a new process; what the report says of the cache."""
-    operator.forget()
-    records.forget()
+    process_state.forget()
     torch._dynamo.reset()
     x = [torch.randn(1, 2, 6, 8) for _ in range(3)]
     result = torch.compile(attention, backend=onepass_backend, options={"inner": "eager", "executor": "tiled"})(*x)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
-from onepass.report import records
 
 
 def _heads(q, k, v):
@@ -68,7 +68,7 @@ def _inputs(length=9):
 
 def _compiled(function, dynamic):
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
     options = {"strict": True, "inner": "eager", "executor": "tiled"}
     return torch.compile(function, backend=onepass_backend, options=options, dynamic=dynamic)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
@@ -63,7 +64,7 @@ class _Inner(nn.Module):
 def test_a_tensor_of_a_module_is_called_by_its_last_two_names():
     model, inputs = nn.ModuleDict({"layers": nn.ModuleList([_Inner()])}), _inputs(40, 16, torch.float32)[:3]
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
     with torch.no_grad():
         torch.compile(model["layers"][0], backend=onepass_backend, options={"inner": "eager"})(*inputs)
     (region,) = records.reports()[-1].regions

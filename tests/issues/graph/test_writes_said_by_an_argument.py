@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import library
 
 import onepass
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.report import records
 
@@ -111,7 +112,7 @@ def _inputs():
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_it_computes_the_same(name, dynamic):
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
     fused = torch.compile(CASES[name], backend=onepass_backend, options={"inner": "eager"}, dynamic=dynamic)
     torch.testing.assert_close(fused(*_inputs()), CASES[name](*_inputs()))
     assert not any(said.failures for said in records.reports())

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from onepass.api.backend import onepass_backend
-from onepass.report.records import forget, reports
+from onepass.process_state import forget
+from onepass.report.records import reports
 
 
 def keep(scores):
@@ -68,7 +69,7 @@ KEPT = [scaled, filled, chained, by_the_shape_of_the_scores, in_a_view_that_alon
 
 
 def run(function):
-    forget()
+    forget("reports")
     inputs = [torch.randn(1, 2, 20, 16) for _ in range(3)]
     result = torch.compile(function, backend=onepass_backend, options={"inner": "eager"})(*inputs)
     torch.testing.assert_close(result, function(*inputs), atol=2e-3, rtol=1e-3)

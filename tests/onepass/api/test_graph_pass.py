@@ -10,11 +10,10 @@ from torch._dynamo.utils import counters
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import onepass
-from onepass import GraphPass
+from onepass import GraphPass, process_state
 from onepass.api.backend import onepass_backend
 from onepass.egraph.terms.ops import exp, log
 from onepass.report import records
-from onepass.runtime import operator
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 DOORS = ("joint_custom_pre_pass", "pre_grad_custom_pass")
@@ -38,8 +37,7 @@ def fresh(tmp_path, monkeypatch):
 def new_process():
     """As far as onepass and Dynamo can tell."""
     torch._dynamo.reset()
-    operator.forget()
-    records.forget()
+    process_state.forget()
 
 
 def causal(q, k, v):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import onepass
-from onepass import rules
+from onepass import process_state, rules
 from onepass.cli import commands as command
 from onepass.compiler import certificate_files
 from onepass.compiler.certificate_files import CertificateFileError, certificate, verify
@@ -29,7 +29,6 @@ from onepass.egraph.terms.ops import const, exp, iota, le, load, sum_over
 from onepass.egraph.terms.term import Tensor
 from onepass.egraph.terms.traversal import tensors
 from onepass.graph.trace import program_of
-from onepass.runtime import operator
 from onepass.translate.translate import translate
 from tests.support.strategies import index_terms
 
@@ -278,7 +277,7 @@ def test_verify_needs_neither_torch_nor_the_search(file):
 def test_a_report_carries_its_certificate_through_the_cache_and_prints_it(tmp_path):
     inputs = [torch.randn(SHAPE) for _ in range(3)]
     first = onepass.explain(plain, *inputs)
-    operator.forget()
+    process_state.forget("runners", "regions")
     again = onepass.explain(plain, *inputs)
     assert "found on disk" in again.regions[0].cache
     (checked,) = verify(certificate_files.write(again, tmp_path / "c.json"))

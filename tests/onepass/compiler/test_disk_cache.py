@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import onepass
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import compiled_region, disk_cache
 from onepass.egraph.rewrite.serialization import digest, from_json, rule_from_json, rule_to_json, to_json
 from onepass.egraph.terms.term import TermError
 from onepass.report import records
 from onepass.rules import ALL
-from onepass.runtime import operator
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 def new_process():
     torch._dynamo.reset()
-    operator.forget()
-    records.forget()
+    process_state.forget()
 
 
 def attention(q, k, v):

@@ -7,11 +7,12 @@ import re
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import disk_cache
 from onepass.lowering.schedule.setting_values import SETTINGS
 from onepass.report import records
-from onepass.runtime import executors, operator
+from onepass.runtime import executors
 from onepass.runtime.measurements import Measured
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -24,8 +25,7 @@ def attention(q, k, v):
 def run(dynamic=False):
     """Compiles and runs once, as in a new process; the result is right, and the report says how it was found."""
     torch._dynamo.reset()
-    operator.forget()
-    records.forget()
+    process_state.forget()
     arguments = [torch.randn(1, 2, 300, 16) for _ in range(3)]
     compiled = torch.compile(attention, backend=onepass_backend, dynamic=dynamic, options={"inner": "eager"})
     torch.testing.assert_close(compiled(*arguments), attention(*arguments), rtol=1e-4, atol=1e-5)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import onepass
+from onepass import process_state
 from onepass.compiler import disk_cache, rule_admission
 from onepass.compiler.options import Options
 from onepass.egraph import RuleError
@@ -165,7 +166,7 @@ def test_a_rule_is_decided_once_in_a_process_and_once_on_a_disk(verdicts):
     _, asked = verdicts
     for _ in range(3):
         Options.read({"rules": [subtraction_undone]})
-        rule_admission.forget()
+        process_state.forget("verdicts")
     assert asked == ["subtraction_undone"]
 
 
@@ -233,7 +234,7 @@ def test_a_pattern_rule_is_decided_reading_by_reading(verdicts):
     assert len(asked) == len(odd_functions.rules) == 2
     assert onepass.check(odd_functions).rule == "odd_functions"
     answers[odd_functions.rules[1].name] = "refuted"
-    rule_admission.forget()
+    process_state.forget("verdicts")
     disk_cache.clear()
     with pytest.raises(RuleRefuted, match="rule odd_functions"):
         Options.read({"rules": [odd_functions]})

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.report import records
 
@@ -50,7 +51,7 @@ def tensors(rows, columns, narrow, batch=2):
 
 def compiled(function, inputs):
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
     options = {"inner": "eager", "executor": "tiled", "strict": True}
     with torch.no_grad():
         result = torch.compile(function, backend=onepass_backend, options=options)(*inputs)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import onepass
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler.optimize import optimize_all
 from onepass.compiler.options import Options
@@ -15,7 +16,6 @@ from onepass.errors import OptionError
 from onepass.fusion import compare_plans, producers
 from onepass.graph.trace import program_of
 from onepass.lowering.triton.launch import Launcher
-from onepass.report import records
 from onepass.translate.translate import translate
 from tests.end_to_end.test_variants import left_outside, tuples
 from tests.support.spellings import attend
@@ -35,7 +35,7 @@ def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
     torch.manual_seed(0)
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
 
 
 def compiled(function, mode):

@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.report import records
 
@@ -114,7 +115,7 @@ def test_steps(step, regions):
         return onepass_backend(module, example_inputs, options={"inner": "eager", "executor": "tiled", "strict": True})
 
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
     settings = step, 2, int(step is counted)
     found = decoded(*settings, torch.compile(step, backend=backend))
     for mine, eager in zip(found, decoded(*settings, step), strict=True):
@@ -135,7 +136,7 @@ def test_a_model_generates_with_its_static_cache():
     asked = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
     plain = model.generate(tokens, **asked)
     torch._dynamo.reset()
-    records.forget()
+    process_state.forget("reports")
     options = {"inner": "eager", "executor": "tiled"}
     model.forward = torch.compile(model.forward, backend=onepass_backend, options=options)
     assert torch.equal(model.generate(tokens, **asked), plain)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import onepass
+from onepass import process_state
 from onepass.cli.commands import main
-from onepass.runtime import operator
 
 FILE = "import torch\ndef attend(q, k, v):\n    return torch.softmax(q @ k.mT, -1) @ v\n"
 
@@ -42,7 +42,7 @@ def biased(q, k, v, bias):
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     torch._dynamo.reset()
-    operator.forget()
+    process_state.forget("runners", "regions")
 
 
 def test_a_result_that_is_returned_is_called_so_and_by_what_made_it():
@@ -84,7 +84,7 @@ def test_the_names_of_another_region_are_said_to_be():
     for _ in range(2):  # from this process, from the disk
         assert "names of the equal region" in onepass.explain(other, *tensors()).regions[0].cache
         assert "names" not in onepass.explain(attend, *tensors()).regions[0].cache
-        operator.forget()
+        process_state.forget("runners", "regions")
 
 
 def test_the_form_on_hopper_names_the_types():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import compiled_region, disk_cache, library_kernels, traffic
 from onepass.compiler.options import Options
@@ -124,7 +125,7 @@ def test_a_class_of_sizes_is_measured_once_at_its_second_call(name, monkeypatch)
         assert measured == [{"sdpa flash", "the original calls"}]
         (key,) = {runner.found.key for runner in operator._RUNNERS.values()}
         assert [choice[0] for choice in disk_cache.read(key)["choices"].values()] == [name]
-        operator.forget()
+        process_state.forget("runners", "regions")
         assert next(run(40)).startswith(name), "remembered on disk"
 
 

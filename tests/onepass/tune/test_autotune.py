@@ -5,6 +5,7 @@ from math import inf
 import pytest
 import torch
 
+from onepass import process_state
 from onepass.cli.commands import UNFINISHED, main
 from onepass.compiler import compiled_region, disk_cache
 from onepass.lowering.executors import KERNELS
@@ -29,11 +30,11 @@ def attention(q, k, v):
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
-    operator.forget()
+    process_state.forget("runners", "regions")
     inputs = tuple(torch.randn(1, 2, 256, 64) for _ in range(3))
     (found,) = autotune.calls_of(attention, inputs)
     yield found
-    operator.forget()
+    process_state.forget("runners", "regions")
 
 
 def expected(asked, tensors=None):
