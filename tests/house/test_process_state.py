@@ -10,7 +10,7 @@ import importlib
 import pytest
 
 from onepass import process_state
-from tests.house.test_house import Source, sources_of
+from tests.house.tree import Source
 
 WRITING = {
     "add", "append", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "remove", "reverse",
@@ -81,8 +81,8 @@ def unregistered(source: Source):
             yield f"{source.path}: {name} is state of the process that is not registered"
 
 
-def test_state_is_registered():
-    product = [s for s in sources_of() if s.part == "onepass" and not s.path.endswith("__main__.py")]
+def test_state_is_registered(sources):
+    product = [s for s in sources if s.part == "onepass" and not s.path.endswith("__main__.py")]
     found = [complaint for source in product for complaint in (*unregistered(source), *assigns_to_an_import(source))]
     assert not found, "\n".join(found)
 
@@ -107,15 +107,3 @@ def test_what_counts_as_state(text, names):
 def test_an_assignment_to_another_module_is_found():
     text = "from ..lowering.schedule.schedule_store import Kept\nKept.store = 1"
     assert [*assigns_to_an_import(Source("onepass/a.py", text))]
-
-
-def test_forget_drops_the_kinds_that_are_named(monkeypatch):
-    monkeypatch.setattr(process_state, "_STORES", [])
-    one, two = (process_state.registered({1: 2}, kind) for kind in ("reports", "verdicts"))
-    process_state.forget("reports")
-    assert (one, two) == ({}, {1: 2})
-    process_state.forget()
-    assert two == {}
-    for wrong in (lambda: process_state.forget("rules"), lambda: process_state.registered([], "rules")):
-        with pytest.raises(ValueError, match="the kinds are reports"):
-            wrong()
