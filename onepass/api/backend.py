@@ -16,7 +16,7 @@ from torch import fx
 from ..compiler.options import Options
 from ..errors import InputError, OptionError
 from ..graph.op_kinds import changes_in_place
-from ..regions.placement import Pairs
+from ..regions.placement import InputPairs
 from ..report.graph_breaks import break_after
 from ..report.records import Report, record
 
@@ -54,10 +54,10 @@ class Backend:
             raise OptionError(f"{', '.join(given)} given twice: to onepass_backend(...), and to torch.compile")
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
-        apart: Pairs = set()
-        record(rewrite_module(gm, self.options, apart=apart))
+        separate: InputPairs = set()
+        record(rewrite_module(gm, self.options, separate_inputs=separate))
         run = gm.forward if self.options.inner == "eager" else _inductor(gm, example_inputs, self.options, self.mode)
-        places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in apart]
+        places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
         return _unless_shared(run, fx.GraphModule(gm, written).forward, places) if places else run
 
 
@@ -83,14 +83,17 @@ def _unless_shared(run, original, places: list[tuple[int, int]]):
     return call
 
 
-def rewrite_module(gm: fx.GraphModule, options: Options, dry: bool = False, apart: Pairs | None = None) -> Report:
+def rewrite_module(
+    gm: fx.GraphModule, options: Options, dry: bool = False, separate_inputs: InputPairs | None = None
+) -> Report:
     """Replaces the regions of a Dynamo graph in place and recompiles it. Raises only if strict."""
-    from ..graph_passes.replace import rewrite
+    from ..graph_passes.pipeline import rewrite
     from .wrappers import left_as_written
 
     report = left_as_written(options.inner_options) if options.inner == "inductor" else None
     if report is None:
-        report = rewrite(gm.graph, options, dry=dry, sources=dry, apart=set() if dry else apart)
+        separate = set() if dry else separate_inputs
+        report = rewrite(gm.graph, options, dry=dry, sources=dry, separate_inputs=separate)
     if report.regions and not dry:
         gm.recompile()
     ends = break_after(gm)

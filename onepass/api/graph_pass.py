@@ -14,7 +14,6 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from ..compiler import disk_cache
 from ..compiler.options import OptionError, Options
 from ..egraph.rewrite.serialization import digest
-from ..graph_passes.softmax_dims import over_last_dims
 from ..report.records import Refused, Report, record
 from ..runtime import operator as _operator  # noqa: F401  (registers the operation, for graphs that come out of a cache)
 from .wrappers import AOT, left_as_written, name_for_packages
@@ -40,13 +39,15 @@ class GraphPass(CustomGraphPass):
         self.then, self.aot = then, aot
 
     def __call__(self, graph: fx.Graph) -> None:
+        from ..graph_passes.pipeline import Rewriting, Stage, run_stage
+
         record(self._rewrite(graph))
-        over_last_dims(graph)
+        run_stage(Stage.INDUCTOR, graph, Rewriting(self.options))
         if self.then is not None:
             self.then(graph)
 
     def _rewrite(self, graph: fx.Graph) -> Report:
-        from ..graph_passes.replace import rewrite
+        from ..graph_passes.pipeline import rewrite
 
         if any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes):
             reason = "a joint graph of forward and backward is left as it is: use pre_grad_custom_pass or the backend"

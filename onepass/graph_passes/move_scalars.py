@@ -1,7 +1,7 @@
-"""Tensors that lie on the CPU beside a GPU's: torch reads numbers without axes and indices there, a kernel cannot.
+"""Moves small tensors from the CPU to the GPU of the tensors that they meet: a region then has one device.
 
-A learned temperature or a table of places that nobody moved. Such an operand, of what comes from a contraction or of a
-lookup, is moved in front of it, so that a region has one device.
+For torch, an operand without axes and an index may lie on the CPU; a fused kernel cannot read them there. Example: a
+learned temperature, or a table of positions that nobody moved.
 """
 
 from __future__ import annotations
@@ -15,39 +15,42 @@ from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, has_trait, is_aten
 from ..graph.survey import Survey, survey
 
+Moved = dict[tuple[fx.Node, torch.device], fx.Node]  # the copy of a node on a device
 
-def settle_devices(graph: fx.Graph) -> None:
-    """Rewrites what reads such tensors; the graph computes what it did."""
+
+def move_scalars(graph: fx.Graph) -> None:
+    """Copies such operands to the device of the node that reads them. The graph computes what it did."""
     if len({x.device for x in map(value_of_node, graph.nodes) if isinstance(x, torch.Tensor)}) < 2:
         return
     s = survey(graph)
-    moved: dict[tuple[fx.Node, torch.device], fx.Node] = {}
+    moved: Moved = {}
     for node in s.order:
         if s.kind[node] == "pointwise" and (s.plain[node] or s.reduced[node]):
-            _move_operands(graph, node, s, moved, axes=0)
+            _move_operands(node, s, moved, max_axes=0)
         elif has_trait(node, Trait.GATHERS):
-            _move_operands(graph, node, s, moved, axes=inf)
+            _move_operands(node, s, moved, max_axes=inf)
 
 
-def _move_operands(graph: fx.Graph, node: fx.Node, s: Survey, moved: dict, axes: float) -> None:
-    """Moves what has so many axes at most; numbers that no tensor is needed for a region makes where it runs."""
+def _move_operands(node: fx.Node, s: Survey, moved: Moved, max_axes: float) -> None:
+    """Moves operands with at most so many axes. What is made of numbers alone is made on the region's device anyway."""
     device = getattr(value_of_node(node), "device", None)
     for operand in node.all_input_nodes:
         known = value_of_node(operand)
         if not isinstance(known, torch.Tensor) or known.device.type != "cpu" or device in (None, known.device):
             continue
-        if s.numbers[operand] or known.dim() > axes:
+        if s.numbers[operand] or known.dim() > max_axes:
             continue
         if (operand, device) not in moved:
-            with graph.inserting_before(node):
-                moved[operand, device] = _moved(graph, operand, device, is_aten(node))
+            with node.graph.inserting_before(node):
+                moved[operand, device] = _copied(operand, device, is_aten(node))
         node.replace_input_with(operand, moved[operand, device])
 
 
-def _moved(graph: fx.Graph, operand: fx.Node, device: torch.device, aten: bool) -> fx.Node:
+def _copied(operand: fx.Node, device: torch.device, aten: bool) -> fx.Node:
+    """A new node with the operand on the device, in the spelling of ATen graphs or of Dynamo's."""
     if aten:
-        made = graph.call_function(torch.ops.aten._to_copy.default, (operand,), {"device": device})
+        made = operand.graph.call_function(torch.ops.aten._to_copy.default, (operand,), {"device": device})
     else:
-        made = graph.call_method("to", (operand, device))
+        made = operand.graph.call_method("to", (operand, device))
     made.meta = {name: value_of_node(operand).to(device) for name in ("val", "example_value") if name in operand.meta}
     return made

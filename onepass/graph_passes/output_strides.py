@@ -1,7 +1,8 @@
 """The strides of a region's results: eager's, or those that a copy behind them would make.
 
-Heads are moved beside their columns and then copied, in nearly every transformer. A kernel writes by any strides: what
-it writes lies as the copy would, which has nothing to do then. Only where nothing else uses the result.
+A kernel can write any strides. If the only user moves axes and then copies, as transformers do to put heads beside
+their columns, the kernel writes what the copy would write, and the copy has nothing to do. Example: the result of
+`(p @ v).transpose(1, 2).contiguous()` gets the strides of its contiguous transpose.
 """
 
 from __future__ import annotations
@@ -9,26 +10,33 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from ..graph.nodes import value_of_node
+from ..egraph.terms.sizes import Size
+from ..graph.nodes import size_of, value_of_node
 from ..graph.op_kinds import Trait, has_trait, is_aten
 
 MOVES = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES
-PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)  # lengths that tell axes apart
+AXIS_LABELS = (2, 3, 5, 7, 11, 13, 17, 19)  # Different lengths for a tensor's axes, to follow them through moves.
 
 
-def laid_out(node: fx.Node) -> torch.Tensor:
-    """The result's value with the strides that it is given."""
-    value, last, places = value_of_node(node), node, None
-    if value.dim() <= len(PRIMES) and not is_aten(node):
-        places = torch.empty(PRIMES[: value.dim()], device="meta")
-    while places is not None and (user := _only_user(last)) is not None and has_trait(user, MOVES):
-        last, places = user, _moved(user, places)
+def output_strides(node: fx.Node) -> tuple[Size, ...]:
+    """The strides of a result, in elements; symbolic ones as text."""
+    return tuple(map(size_of, strided_value(node).stride()))
+
+
+def strided_value(node: fx.Node) -> torch.Tensor:
+    """The fake value of a result, with the strides that the kernel writes."""
+    value, last = value_of_node(node), node
+    if value.dim() > len(AXIS_LABELS) or is_aten(node):
+        return value
+    labelled = torch.empty(AXIS_LABELS[: value.dim()], device="meta")
+    while (user := _only_user(last)) is not None and has_trait(user, MOVES):
+        last, labelled = user, _moved(user, labelled)
+        if labelled is None:
+            return value
     copy = _only_user(last)
-    if places is None or last is node or copy is None or not has_trait(copy, Trait.MAKES_CONTIGUOUS):
+    if last is node or copy is None or not has_trait(copy, Trait.MAKES_CONTIGUOUS) or not _is_copied(node, copy):
         return value
-    if not _is_copied(node, copy):
-        return value
-    order = [PRIMES.index(n) for n in places.shape]
+    order = [AXIS_LABELS.index(n) for n in labelled.shape]
     return value.permute(order).contiguous().permute([order.index(axis) for axis in range(len(order))])
 
 
@@ -37,20 +45,20 @@ def _only_user(node: fx.Node) -> fx.Node | None:
     return user if user is not None and user.op in ("call_function", "call_method") else None
 
 
-def _moved(move: fx.Node, places: torch.Tensor) -> torch.Tensor | None:
-    """What the call makes of a tensor whose lengths say which axis is which; None if its axes are no literals."""
+def _moved(move: fx.Node, labelled: torch.Tensor) -> torch.Tensor | None:
+    """What the call makes of the labelled tensor; None if the axes that it names are no literals."""
     arguments = (move.args[1:], move.kwargs)
     if move.args[:1] != tuple(move.all_input_nodes):
         return None
     if move.op == "call_method":
-        return getattr(places, move.target)(*arguments[0], **arguments[1])
-    return move.target(places, *arguments[0], **arguments[1])
+        return getattr(labelled, move.target)(*arguments[0], **arguments[1])
+    return move.target(labelled, *arguments[0], **arguments[1])
 
 
 def _is_copied(node: fx.Node, copy: fx.Node) -> bool:
-    """Eager copies here, to neighbours in memory; a reshape may also be a view, whose strides are seen."""
-    one, other = (value_of_node(n) for n in (node, copy))
-    if not isinstance(other, torch.Tensor) or copy.kwargs.get("memory_format") is not None:
+    """Whether eager copies here into contiguous memory. A reshape may also be a view, whose strides users can see."""
+    value, result = value_of_node(node), value_of_node(copy)
+    if not isinstance(result, torch.Tensor) or copy.kwargs.get("memory_format") is not None:
         return False
-    apart = one.untyped_storage()._cdata != other.untyped_storage()._cdata
-    return apart and other.is_contiguous() and copy.args[:1] == (copy.all_input_nodes[0],)
+    is_new = value.untyped_storage()._cdata != result.untyped_storage()._cdata
+    return is_new and result.is_contiguous() and copy.args[:1] == (copy.all_input_nodes[0],)

@@ -1,18 +1,15 @@
-"""Regions of an fx graph become calls of onepass's operation; everything else in the graph stays as it is.
+"""Replaces the regions of an fx graph by calls of onepass's operation; everything else in the graph stays as it is.
 
-Works on Dynamo's graphs and on ATen graphs. Equal regions (the layers of a model) are traced and searched once. Nothing
-raises unless strict: a region that fails is left alone, and the report says why.
+It works on Dynamo's graphs and on ATen graphs. Equal regions (the layers of a model) are traced and searched once. A
+region that fails is left alone, and the report says why; with the option strict the error is raised.
 """
 
 from __future__ import annotations
 
 import logging
-import operator as operator_module
-from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-import torch
 from torch import fx
 from torch._dynamo import convert_frame
 
@@ -26,102 +23,179 @@ from ..fusion.compare_plans import FusionContext, ReadCounts
 from ..fusion.estimates import size_hints
 from ..fusion.fuse import fuse
 from ..fusion.shrink_region import without_refused_nodes
-from ..graph.grad_modes import attach_unrecorded, detach_unrecorded, recording, records
-from ..graph.nodes import size_of, value_of_node, where_of
+from ..graph.nodes import where_of
 from ..graph.op_kinds import name_of
-from ..graph.survey import Survey, storages, survey
+from ..graph.survey import Survey, survey
 from ..lowering.plan.records import NotPlannable
 from ..regions.find import find_regions
-from ..regions.open_calls import open_calls
-from ..regions.placement import Pairs, first_user, kept_apart, late, overtaken, standing
+from ..regions.open_calls import inline_library_calls
+from ..regions.placement import InputPairs, insertion_point, must_not_alias, overtaken_random_node
 from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
-from ..runtime import operator  # noqa: F401  (registers the operation)
-from .float_inputs import settle_floats
-from .functionalize import make_functional
-from .move_scalars import settle_devices
-from .output_strides import laid_out
-from .size_calls import name_sizes
-from .specialize_sizes import fill_blocks, fix_widths
+from .insert_call import CallInserter
+from .output_strides import output_strides
+from .specialize_sizes import specialize_widths
 
-KEPT_META = ("val", "example_value", "tensor_meta", "stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
-PREPARATIONS = (make_functional, detach_unrecorded, settle_floats, settle_devices, name_sizes, fill_blocks)
+REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
+MAX_LENGTH_OF_A_FAILURE = 300  # characters
 log = logging.getLogger(__name__)
-keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is compiled
+keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is compiled.
 
 
-@contextmanager
-def _unseen():
-    """What is traced is nothing that a caller saves for a backward pass: a checkpoint around the call counts that."""
-    same = lambda x: x
-    with torch.autograd.graph.saved_tensors_hooks(same, same):
-        yield
+@dataclass
+class Rewriting:
+    """One run of the passes over one graph: what the caller asks for, and what the passes find.
 
-
-@_unseen()
-def rewrite(
-    graph: fx.Graph, options: Options, dry: bool = False, sources: bool = False, apart: Pairs | None = None
-) -> Report:
-    """Replaces what can be replaced and says what was done. Raises only if strict.
-
-    `dry` replaces nothing; `sources` writes the kernels' source to files for reading; `apart` takes the inputs that the
-    caller sees to that they share no memory. Without it, regions that need that stay as they are.
+    The first four fields are the arguments of `pipeline.rewrite`. `refused_calls` are library calls that stay whole.
     """
-    known: dict[str, Fused | Exception] = {}
-    reports: dict[str, RegionReport] = {}
-    refusals: list[Refused] = []
-    failures: list[str] = []
-    try:
-        kept = open_calls(graph)
-        for change in PREPARATIONS:
-            change(graph)
-        regions, s = [*find_regions(graph), *kept], survey(graph)
-    except Exception as error:
-        _failed(error, "", options, failures)
-        return Report(failures=tuple(failures))
-    answers: dict[int, Fused] = {}
 
-    def attempt(number: int, act) -> None:
+    options: Options
+    dry: bool = False
+    sources: bool = False
+    separate_inputs: InputPairs | None = None
+    refused_calls: list[Region] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
+    survey: Survey | None = None
+    reports: dict[str, RegionReport] = field(default_factory=dict)
+    refusals: list[Refused] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def report(self) -> Report:
+        """What was done, without repetitions."""
+        refusals, failures = (tuple(dict.fromkeys(x)) for x in (self.refusals, self.failures))
+        return Report(tuple(self.reports.values()), refusals, failures)
+
+    def note_failure(self, error: Exception, where: str) -> None:
+        """Logs the error and adds it to the report. Raises it if strict."""
+        if self.options.strict:
+            raise error
+        log.warning("onepass: failed, the original stays: %s", error, exc_info=error)
+        text = " ".join(str(error).split())[:MAX_LENGTH_OF_A_FAILURE]
+        self.failures.append(f"{type(error).__name__}: {text}" + (f" ({where})" if where else ""))
+
+    def note_refusal(self, error: Exception, region: Region) -> None:
+        """Adds to the report why the region stays."""
+        where = getattr(error, "where", "") or where_of(region.anchor)
+        file, _, line = where.rpartition(":")
+        reason, kind = getattr(error, "reason", str(error)), getattr(error, "kind", "no plan")
+        self.refusals.append(Refused(reason, file, int(line) if line.isdigit() else 0, kind))
+
+    def note_region(self, new: RegionReport, where: str) -> None:
+        """Adds a region's report. Equal regions share one report, which names every place."""
+        old = self.reports.get(new.key, replace(new, places=(where,) if where else new.places))
+        places = old.places if where in old.places or not where else (*old.places, where)
+        count = old.count + 1 if new.key in self.reports else 1
+        self.reports[new.key] = replace(old, places=places, count=count)
+
+
+def inline(graph: fx.Graph, rewriting: Rewriting) -> None:
+    """Inlines library calls, and notes those that stay whole."""
+    rewriting.refused_calls = inline_library_calls(graph)
+
+
+def find(graph: fx.Graph, rewriting: Rewriting) -> None:
+    """Finds the regions of the graph."""
+    rewriting.regions = [*find_regions(graph), *rewriting.refused_calls]
+    rewriting.survey = survey(graph)
+
+
+def replace_regions(graph: fx.Graph, rewriting: Rewriting) -> None:
+    """Plans every region, inserts the calls unless the run is dry, and reports both."""
+    replacement = Replacement(graph, rewriting)
+    numbers = range(len(rewriting.regions))
+    for number in numbers:
+        replacement.attempt(number, replacement.plan)
+    for number in reversed(numbers):
+        if number in replacement.answers and not rewriting.dry:
+            replacement.attempt(number, replacement.insert)
+    for number in numbers:
+        if number in replacement.answers:
+            replacement.note(number)
+
+
+class Replacement:
+    """The replacement of one graph's regions. `answers` are the plans by the number of the region."""
+
+    def __init__(self, graph: fx.Graph, rewriting: Rewriting):
+        self.rewriting, self.survey, self.regions = rewriting, rewriting.survey, rewriting.regions
+        self.answers: dict[int, Fused] = {}
+        self._insertion_points: dict[int, fx.Node] = {}
+        self._owned = {node for region in self.regions for node in region.owned}
+        self._by_signature: dict[str, Fused | Exception] = {}
+        self._read_counts = ReadCounts()
+        self._inserter = CallInserter(graph, rewriting.options, self.survey.switched)
+
+    def attempt(self, number: int, act: Callable[[int], None]) -> None:
+        """Acts on one region. After a failure it has no plan any more, and the report says why."""
         try:
-            answers[number] = act(regions[number])
+            act(number)
         except Exception as error:
-            answers.pop(number, None)
-            if isinstance(error, Refusal | NotPlannable | ProgramError | UnknownSize):
-                refusals.append(_refused(error, regions[number]))
+            self.answers.pop(number, None)
+            if isinstance(error, REFUSALS):
+                self.rewriting.note_refusal(error, self.regions[number])
             else:
-                _failed(error, where_of(regions[number].anchor), options, failures)
+                self.rewriting.note_failure(error, where_of(self.regions[number].anchor))
 
-    reads, stands = ReadCounts(), dict[int, fx.Node]()
-    claimed = {node for region in regions for node in region.owned}
+    def plan(self, number: int) -> None:
+        """Fuses what pays around the region, and makes its plan. Raises Refusal and whatever planning raises."""
+        region, s = self.regions[number], self.survey
+        owned = frozenset(self._owned - region.owned)
+        computed = owned.union(*(r.nodes for r in self.regions if r is not region and r.refusal is None))
+        mode = self.rewriting.options.fuse_loads
+        context = FusionContext(s, mode, self._compiled, owned, computed, self._read_counts)
+        self.regions[number], answer = _fused(region, context)
+        self._owned.update(self.regions[number].owned)
+        self._insertion_points[number] = insertion_point(self.regions[number], s).before
+        self._require_same_effects(number)
+        self.answers[number] = answer
 
-    def answered(number: int, region: Region) -> Fused:
-        taken = frozenset(claimed - region.owned)
-        make = lambda r: _answer(r, s.mixed, options, known)
-        copies = taken.union(*(r.nodes for r in regions if r is not region and r.refusal is None))
-        regions[number], found = _planned(region, FusionContext(s, options.fuse_loads, make, taken, copies, reads))
-        claimed.update(regions[number].owned)
-        stands[number] = standing(regions[number], s).place
-        _require_its_place(regions[number], s, stands[number], apart)
+    def _compiled(self, region: Region) -> Fused:
+        """The plan of a region, made once for equal regions; so is an error."""
+        specialize_widths(region, self.survey.mixed)
+        name = signature(region)
+        if name not in self._by_signature:
+            try:
+                program = region.program()  # This comes first: it refuses outputs that have no strides.
+                strides = tuple(map(output_strides, region.outputs))
+                options = self.rewriting.options
+                self._by_signature[name] = compiled_region.make(program, options, strides, size_hints(region))
+            except Exception as error:
+                self._by_signature[name] = error
+        found = self._by_signature[name]
+        if isinstance(found, Exception):
+            raise found
         return found
 
-    for number in range(len(regions)):
-        attempt(number, lambda region, number=number: answered(number, region))
-    given: dict[fx.Node, fx.Node] = {}
-    for number in () if dry else sorted(answers, reverse=True):
-        more = (answers[number], stands[number], given, options, s.switched)
-        attempt(number, lambda region, more=more: insert(graph, region, *more))
-    for number, answer in sorted(answers.items()):
-        if answer.key not in reports and sources:
+    def _require_same_effects(self, number: int) -> None:
+        """Refuses an insertion point that changes the order of random numbers, or that needs separate inputs.
+
+        Raises Refusal.
+        """
+        region, before = self.regions[number], self._insertion_points[number]
+        if (node := overtaken_random_node(region, self.survey, before)) is not None:
+            reason = f"{name_of(node)} draws before what the region reads is drawn, and would draw after it"
+            raise Refusal(reason, where_of(node) or where_of(region.anchor), "random")
+        pairs = must_not_alias(region, self.survey, before)
+        if pairs and self.rewriting.separate_inputs is None:
+            (written, read), *_ = sorted(pairs, key=str)
+            reason = f"{written.name} is written between what the region reads of {read.name}, and may be its memory"
+            raise Refusal(reason, where_of(region.anchor), "in-place")
+        if pairs:
+            self.rewriting.separate_inputs |= pairs
+
+    def insert(self, number: int) -> None:
+        """Inserts the region's call. Raises Refusal."""
+        self._inserter.insert(self.regions[number], self.answers[number], self._insertion_points[number])
+
+    def note(self, number: int) -> None:
+        """Adds the region to the report."""
+        region, answer = self.regions[number], self.answers[number]
+        if answer.key not in self.rewriting.reports and self.rewriting.sources:
             answer = compiled_region.with_sources(answer)
-        _merge(reports, answer.report, where_of(regions[number].output) or where_of(regions[number].anchor))
-    if not dry:
-        attach_unrecorded(graph)
-    if reports and not dry:
-        graph.lint()
-    return Report(tuple(reports.values()), tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(failures)))
+        self.rewriting.note_region(answer.report, where_of(region.output) or where_of(region.anchor))
 
 
-def _planned(region: Region, context: FusionContext) -> tuple[Region, Fused]:
+def _fused(region: Region, context: FusionContext) -> tuple[Region, Fused]:
     """The region with what is fused around it, and its plan. What cannot be translated in front becomes an input."""
     notes: list[str] = []
     while True:
@@ -132,150 +206,3 @@ def _planned(region: Region, context: FusionContext) -> tuple[Region, Fused]:
                 raise
             region, note = found
             notes.append(note)
-
-
-def _require_its_place(region: Region, s: Survey, stands: fx.Node, apart: Pairs | None) -> None:
-    """Nothing is drawn in another order there, and no memory is shared that must not be. Raises Refusal."""
-    if (node := overtaken(region, s, stands)) is not None:
-        said = f"{name_of(node)} draws before what the region reads is drawn, and would draw after it"
-        raise Refusal(said, where_of(node) or where_of(region.anchor), "random")
-    pairs = kept_apart(region, s, stands)
-    if pairs and apart is None:
-        (written, read), *_ = sorted(pairs, key=str)
-        reason = f"{written.name} is written between what the region reads of {read.name}, and may be its memory"
-        raise Refusal(reason, where_of(region.anchor), "in-place")
-    if pairs:
-        apart |= pairs
-
-
-def _answer(region: Region, mixed: Mapping, options: Options, known: dict) -> Fused:
-    """What is known of a region with this signature; a refusal is remembered as well as a plan."""
-    fix_widths(region, mixed)
-    name = signature(region)
-    if name not in known:
-        try:
-            program = region.program()  # first: it refuses outputs that have no strides
-            strides = tuple(map(_strides, region.outputs))
-            known[name] = compiled_region.make(program, options, strides, size_hints(region))
-        except Exception as error:  # remembered: the next layer would only fail again
-            known[name] = error
-    if isinstance(known[name], Exception):
-        raise known[name]
-    return known[name]
-
-
-def _failed(error: Exception, where: str, options: Options, failures: list[str]) -> None:
-    if options.strict:
-        raise error
-    log.warning("onepass: failed, the original stays: %s", error, exc_info=error)
-    text = " ".join(str(error).split())[:300]
-    failures.append(f"{type(error).__name__}: {text}" + (f" ({where})" if where else ""))
-
-
-def _refused(refusal: Exception, region) -> Refused:
-    where = getattr(refusal, "where", "") or where_of(region.anchor)
-    file, _, line = where.rpartition(":")
-    reason, kind = getattr(refusal, "reason", str(refusal)), getattr(refusal, "kind", "no plan")
-    return Refused(reason, file, int(line) if line.isdigit() else 0, kind)
-
-
-def _merge(reports: dict[str, RegionReport], new: RegionReport, where: str) -> None:
-    """Equal regions share one report, which names every place."""
-    old = reports.get(new.key, replace(new, places=(where,) if where else new.places))
-    places = old.places if where in old.places or not where else (*old.places, where)
-    reports[new.key] = replace(old, places=places, count=old.count + 1 if new.key in reports else 1)
-
-
-# What is known of a region before it is traced ------------------------------------------------------------------------
-
-
-def _strides(node: fx.Node) -> tuple[int | str, ...]:
-    return tuple(map(size_of, laid_out(node).stride()))
-
-
-# Surgery --------------------------------------------------------------------------------------------------------------
-
-
-def insert(
-    graph: fx.Graph,
-    region,
-    answer: Fused,
-    stands: fx.Node,
-    given: dict[fx.Node, fx.Node],
-    options: Options,
-    switched: bool,
-) -> Fused:
-    """Puts the call where the first result is used, or in front of what must come behind it.
-
-    `given` has what other regions' calls give for their outputs, which may be inputs here, and gets this one's.
-    `switched`: gradients are recorded in one part of the graph and not in another.
-
-    Inputs that come later move up: a region where that would change something was refused. Only the region's own nodes
-    are erased: fx would take an in-place operation whose result is unused for dead code.
-    """
-    region = replace(region, inputs=tuple(given.get(n, n) for n in region.inputs))
-    tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
-    sizes = [_size_node(graph, symbol, region) for symbol in answer.free_symbols]
-    place = _place(graph, region, (*region.inputs, *sizes), stands, switched)
-    with graph.inserting_before(place):
-        given_to = (tensors, answer.text, sizes, _sources(tensors, options))
-        call = graph.call_function(torch.ops.onepass.region.default, given_to)
-        results = [graph.call_function(operator_module.getitem, (call, k)) for k in range(len(region.outputs))]
-    call.meta = {name: value for name, value in region.output.meta.items() if name in KEPT_META[3:]}
-    for kind in KEPT_META[:2]:
-        values = [old.meta[kind] for old in region.outputs if kind in old.meta]
-        call.meta |= {kind: values} if len(values) == len(results) else {}
-    for old, result in zip(region.outputs, results, strict=True):
-        result.meta = {name: old.meta[name] for name in KEPT_META if name in old.meta}
-        result.meta |= {name: laid_out(old) for name in KEPT_META[:2] if name in old.meta}
-        old.replace_all_uses_with(result)
-        given[old] = result
-    for node in reversed(region.nodes):
-        if not node.users:
-            graph.erase_node(node)
-    return answer
-
-
-def _sources(tensors: Sequence[fx.Node], options: Options) -> str:
-    """What each tensor is, by name: Inductor writes one value into another's memory and counts no version, except what
-    comes from outside. Nothing where the calls are left to eager, which counts."""
-    if options.inner == "eager":
-        return ""
-    return ",".join(_from_outside(n) or n.name for n in tensors)
-
-
-def _from_outside(node: fx.Node) -> str:
-    """The name of the input or attribute of the graph that the node is or is a view of."""
-    while node.all_input_nodes and storages(node) == storages(node.all_input_nodes[0]):
-        node = node.all_input_nodes[0]
-    return node.name if node.op in ("placeholder", "get_attr") else ""
-
-
-def _place(graph: fx.Graph, region, needed, stands: fx.Node, switched: bool) -> fx.Node:
-    """The first user outside, or what has to come behind: in front of it all that is needed is moved. Raises Refusal.
-
-    Calls of other regions may use this one's results earlier than its own nodes were used.
-    """
-    place = {node: k for k, node in enumerate(graph.nodes)}
-    first = min((first_user(region, place), stands), key=lambda node: place.get(node, len(place)))
-    moving, on = late(needed, first, place), recording(place) if switched else {}
-    if on and not on[first] and records((*moving, *region.outputs), on):
-        reason = "the region's first result is used under no_grad, in front of what needs gradients"
-        raise Refusal(reason, where_of(region.anchor), "no_grad")
-    for node in moving:
-        first.prepend(node)
-    return first
-
-
-def _size_node(graph: fx.Graph, symbol: str, region) -> fx.Node:
-    """A node of the graph whose value is the symbolic size."""
-    for node in graph.nodes:
-        if node is region.output:  # later nodes cannot be used
-            break
-        value = value_of_node(node)
-        if isinstance(value, torch.SymInt) and str(value.node.expr) == symbol:
-            return node
-    said = f"no value in the graph gives the size {symbol}"
-    if any(isinstance(v := value_of_node(n), torch.SymFloat) and symbol in str(v.node.expr) for n in graph.nodes):
-        said = "a float that each call gives is read at run time only where it multiplies or divides a tensor"
-    raise Refusal(said, where_of(region.anchor), "sizes")

@@ -1,7 +1,7 @@
-"""x.size(), and one size of a value, as the sizes themselves: numbers, and the graph's inputs that hold a symbol.
+"""Replaces x.size() and x.size(k) by the sizes themselves: numbers, and the graph's inputs that hold a symbol.
 
-A size says nothing of values, but a call that reads the scores and gives what the scores meet later would tear a region
-apart. Invariant: the graph computes what it did.
+A size does not depend on values. But a call that reads the scores, and whose result the scores meet later, would cut
+a region in two. Example: `scores.view(scores.size(0), -1)`. The graph computes what it did.
 """
 
 from __future__ import annotations
@@ -13,41 +13,33 @@ from ..egraph.terms.sizes import Size
 from ..graph.nodes import size_of, value_of_node
 
 
-def name_sizes(graph: fx.Graph) -> int:
-    """How many calls were replaced; one whose sizes no input holds stays."""
-    held = held_sizes(graph)
-    named = lambda size: size if isinstance(size, int) else held.get(size)
-    replaced = 0
+def replace_size_calls(graph: fx.Graph) -> None:
+    """Replaces such calls. A call whose sizes no input holds stays."""
+    inputs = size_inputs(graph)
+    known = lambda size: size if isinstance(size, int) else inputs.get(size)
     for node in graph.find_nodes(op="call_method", target="size"):
         source = value_of_node(node.args[0])
-        if len(node.args) > 1 or node.kwargs or not isinstance(source, torch.Tensor):
-            continue
-        replaced += _replaced(node, tuple(named(size_of(n)) for n in source.shape))
+        if len(node.args) == 1 and not node.kwargs and isinstance(source, torch.Tensor):
+            sizes = tuple(known(size_of(n)) for n in source.shape)
+            if None not in sizes:
+                substitute(node, sizes)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
         value = value_of_node(node)
-        replaced += isinstance(value, int | torch.SymInt) and _replaced(node, named(size_of(value)))
-    return replaced
+        if isinstance(value, int | torch.SymInt) and (size := known(size_of(value))) is not None:
+            substitute(node, size)
 
 
-def held_sizes(graph: fx.Graph) -> dict[Size, fx.Node]:
-    """The graph's inputs that hold a symbol, by what it is."""
+def size_inputs(graph: fx.Graph) -> dict[Size, fx.Node]:
+    """The graph's inputs that hold a symbolic size, by the symbol's text."""
     inputs = {n: value_of_node(n) for n in graph.find_nodes(op="placeholder")}
     return {size_of(value): n for n, value in inputs.items() if _is_symbol(value)}
 
 
-def _replaced(node: fx.Node, by) -> bool:
-    """Whether every user reads the sizes instead of the call."""
-    if by is None or (isinstance(by, tuple) and None in by):
-        return False
-    read_instead(node, by)
-    return True
-
-
-def read_instead(node: fx.Node, by) -> None:
-    """Every user reads `by`, which may be a number, and the node is gone."""
-    named = lambda n: by if n is node else n
+def substitute(node: fx.Node, value) -> None:
+    """Lets every user read the value, which may be a number, instead of the node, and erases the node."""
+    replaced = lambda n: value if n is node else n
     for user in list(node.users):
-        user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), named)
+        user.args, user.kwargs = fx.map_arg((user.args, user.kwargs), replaced)
     node.graph.erase_node(node)
 
 

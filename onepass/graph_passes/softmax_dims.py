@@ -1,8 +1,8 @@
-"""Softmax over another dim than the last, in what is left to Inductor.
+"""Rewrites a softmax over another dim than the last, in ATen graphs that are left to Inductor.
 
-Inductor 2.13 takes attention for its own kernel's whatever dim its softmax is over (pytorch issue 196468). Here the
-maximum and the sum of such a softmax are taken of a view whose last dim it is: the same numbers, which none of
-Inductor's patterns matches.
+Inductor 2.13 replaces attention by its own kernel whatever dim the softmax is over (pytorch issue 196468). Here the
+maximum and the sum of such a softmax are taken of a view in which that dim is the last. The numbers are the same, and
+none of Inductor's patterns matches. Example: softmax(x, 1) of a matrix stays, softmax(x, 0) is rewritten.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, has_trait, name_of
 
 ATEN = torch.ops.aten
-TOTALS = (ATEN.amax.default, ATEN.sum.dim_IntList)  # of a softmax, as Inductor's passes see it
+TOTALS = (ATEN.amax.default, ATEN.sum.dim_IntList)  # The reductions of a softmax, as Inductor's passes see them.
 HOOK = "joint_custom_pre_pass"
 log = logging.getLogger(__name__)
 
 
 class OverLastDims(CustomGraphPass):
-    """`then` are the passes that stand in the same place."""
+    """The pass as a hook of Inductor. `then` are the passes that were in the hook before; they run after it."""
 
     def __init__(self, then: tuple = ()):
         self.then = then
 
     def __call__(self, graph: fx.Graph) -> None:
-        over_last_dims(graph)
+        reduce_over_last_dims(graph)
         for after in self.then:
             after(graph)
 
@@ -44,7 +44,7 @@ class OverLastDims(CustomGraphPass):
 
 
 def with_other_dims(gm: fx.GraphModule, patches: Mapping[str, object]) -> dict[str, object]:
-    """Options of Inductor's for a graph of Dynamo's: with this pass, if a softmax over another dim is left in it."""
+    """Inductor's options for a graph of Dynamo's; with this pass if a softmax over another dim is left in the graph."""
     modules = (m for m in gm.modules() if isinstance(m, fx.GraphModule))
     if not any(_is_over_another(node) for m in modules for node in m.graph.nodes):
         return dict(patches)
@@ -54,7 +54,7 @@ def with_other_dims(gm: fx.GraphModule, patches: Mapping[str, object]) -> dict[s
 
 
 def _is_over_another(node: fx.Node) -> bool:
-    """Dims that are not given, or several, count as others."""
+    """Whether the node may become a softmax over another dim than the last. Unknown or several dims count as such."""
     name, source = name_of(node), next(iter(node.all_input_nodes), None)
     by_hand = name == "amax" or (name == "sum" and source is not None and name_of(source) == "exp")
     if source is None or not (by_hand or has_trait(node, Trait.SOFTMAX)):
@@ -64,8 +64,8 @@ def _is_over_another(node: fx.Node) -> bool:
     return dim not in (-1, getattr(value_of_node(source), "ndim", 0) - 1)
 
 
-def over_last_dims(graph: fx.Graph) -> None:
-    """Rewrites an ATen graph in place. Raises nothing: what fails is left as it is."""
+def reduce_over_last_dims(graph: fx.Graph) -> None:
+    """Rewrites an ATen graph in place. It does not raise: a softmax that fails stays as it is."""
     for node, dim in list(_totals(graph)):
         try:
             _move(graph, node, dim)
@@ -74,21 +74,26 @@ def over_last_dims(graph: fx.Graph) -> None:
 
 
 def _totals(graph: fx.Graph) -> Iterator[tuple[fx.Node, int]]:
-    """Maxima and sums of softmax, each with its dim counted from the front, where that is not the last."""
+    """The maxima and sums of a softmax over another dim than the last, each with the dim, counted from the front."""
     for node in graph.nodes:
-        if node.target not in TOTALS or node.kwargs or len(node.args) < 3 or not node.args[2] or len(node.args[1]) != 1:
-            continue
-        value = value_of_node(node.args[0])
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-            continue
-        of_exponentials = node.target is TOTALS[0] or node.args[0].target is ATEN.exp.default
-        dim = node.args[1][0] % value.ndim
-        if of_exponentials and dim != value.ndim - 1:
-            yield node, dim
+        if _is_total(node):
+            rank = value_of_node(node.args[0]).ndim
+            dim = node.args[1][0] % rank
+            if dim != rank - 1:
+                yield node, dim
+
+
+def _is_total(node: fx.Node) -> bool:
+    """A maximum, or a sum of exponentials, over one dim that it keeps."""
+    if node.target not in TOTALS or node.kwargs or len(node.args) < 3 or not node.args[2] or len(node.args[1]) != 1:
+        return False
+    value = value_of_node(node.args[0])
+    of_exponentials = node.target is TOTALS[0] or node.args[0].target is ATEN.exp.default
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and of_exponentials
 
 
 def _move(graph: fx.Graph, node: fx.Node, dim: int) -> None:
-    """The total of a view in which the dim is the last, moved back: its elements lie as they lay."""
+    """Replaces a reduction by that of a view in which the dim is the last, with the axes moved back."""
     source = node.args[0]
     rank = value_of_node(source).ndim
     order = [*(k for k in range(rank) if k != dim), dim]

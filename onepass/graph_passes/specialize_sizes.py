@@ -1,12 +1,12 @@
-"""Widths of rows, and numbers of heads that are mixed, which Dynamo left symbolic become numbers, under guards.
+"""Turns symbolic widths of rows, and numbers of heads that are mixed, into numbers, under guards.
 
-A kernel holds them whole in a tile, so it is made for them; lengths, batch and other heads stay symbolic, but one that
-is cut in blocks gets a guard that they fill it. Nothing that the user marked as dynamic is fixed: that would raise.
+A kernel holds them whole in a tile, so it is made for one number. Lengths, batch sizes and other heads stay symbolic; a
+length that is cut into blocks gets a guard that the blocks fill it. What the user marked as dynamic is never fixed,
+because that would raise. Example: of (batch, length, 64), with all sizes symbolic, only 64 becomes a number.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
@@ -19,53 +19,59 @@ from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, has_trait, kind_of
 from ..regions.region import Region
 
-WIDEST = 512  # what is longer is no width of a tile
+MAX_WIDTH_OF_A_TILE = 512
 
 
-def fix_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymInt]]) -> None:
-    """Puts a guard on every symbol that is the last axis of the region's matrices and stands nowhere else in them.
+def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymInt]]) -> None:
+    """Guards the widths of the region's inputs: sizes that are the last axis of matrices, and lengths nowhere.
 
-    Not on the places of a table; and on what the region's mixtures sum over or make: `mixed` says it.
+    mixed: for each mixture of the graph the sizes that it sums over or makes; those of the region are guarded too.
     """
-    axes: dict[str, set[bool]] = defaultdict(set)
-    known: dict[str, torch.SymInt] = {}
-    for node in region.inputs:
+    sizes = list(_axis_sizes(region.inputs))
+    known = {str(size.node.expr): size for size, _ in sizes}
+    lengths = _lengths(region, known, {str(size.node.expr) for size, is_last in sizes if not is_last})
+    widths = [size for text, size in known.items() if text not in lengths]
+    for size in (*widths, *(size for node in region.nodes for size in mixed.get(node, ()))):
+        if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
+            continue
+        if 1 < size.node.hint <= MAX_WIDTH_OF_A_TILE and not _is_marked_dynamic(size):
+            int(size)  # This adds the guard.
+
+
+def _axis_sizes(inputs: Iterable[fx.Node]) -> Iterator[tuple[torch.SymInt, bool]]:
+    """Every symbolic size of an axis, and whether the axis is the last one of a tensor with several."""
+    for node in inputs:
         value = value_of_node(node)
         for axis, size in enumerate(getattr(value, "shape", ())):
             if isinstance(size, torch.SymInt):
-                known[str(size.node.expr)] = size
-                axes[str(size.node.expr)].add(axis == value.dim() - 1 > 0)
-    for met in _met(region.nodes):
-        symbols = {str(symbol) for size in met.values() for symbol in size.node.expr.free_symbols}
-        if any(False in axes[symbol] for symbol in symbols):  # as long as (a part of) a length is
-            for text in met:
-                axes[text].add(False)
-    for text, size in known.items():  # what a length is divided into is a length
-        if any(False in axes[str(symbol)] for symbol in size.node.expr.free_symbols - {size.node.expr}):
-            axes[text].add(False)
-    for text in _looked_up(region.nodes):
-        axes[text].add(False)
-    summed = [size for node in region.nodes for size in mixed.get(node, ())]
-    for size in (*(known[text] for text, last in axes.items() if last == {True}), *summed):
-        if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
-            continue
-        if 1 < size.node.hint <= WIDEST and not _marked(size):
-            int(size)  # which guards it
+                yield size, axis == value.dim() - 1 > 0
 
 
-def _met(nodes: Iterable[fx.Node]) -> Iterator[dict[str, torch.SymInt]]:
-    """Sizes of one axis that pointwise operations show to be equal: a mask's own symbol, and s // 2 of the scores."""
+def _lengths(region: Region, known: Mapping[str, torch.SymInt], other_axes: set[str]) -> set[str]:
+    """Texts of sizes that are lengths: those of `other_axes`, what is equal to them, and parts of them."""
+    lengths = set(other_axes)
+    for equal in _equal_sizes(region.nodes):
+        if any(str(symbol) in lengths for size in equal.values() for symbol in size.node.expr.free_symbols):
+            lengths.update(equal)
+    for text, size in known.items():
+        if any(str(symbol) in lengths for symbol in size.node.expr.free_symbols - {size.node.expr}):
+            lengths.add(text)
+    return lengths.union(_sizes_of_lookups(region.nodes))
+
+
+def _equal_sizes(nodes: Iterable[fx.Node]) -> Iterator[dict[str, torch.SymInt]]:
+    """Sizes that a pointwise operation shows to be equal, such as a mask's own symbol and s // 2 of the scores."""
     for node in nodes:
         values = [value_of_node(n) for n in node.all_input_nodes] if kind_of(node) == "pointwise" else []
         shapes = [reversed(value.shape) for value in values if isinstance(value, torch.Tensor)]
         for sizes in zip_longest(*shapes):
-            met = {str(n.node.expr): n for n in sizes if isinstance(n, torch.SymInt) and not n.node.expr.is_Integer}
-            if len(met) > 1:
-                yield met
+            equal = {str(n.node.expr): n for n in sizes if isinstance(n, torch.SymInt) and not n.node.expr.is_Integer}
+            if len(equal) > 1:
+                yield equal
 
 
-def _looked_up(nodes: Iterable[fx.Node]) -> Iterator[str]:
-    """Sizes that are gone behind what is neither view, fold nor product: places of a table that are looked up."""
+def _sizes_of_lookups(nodes: Iterable[fx.Node]) -> Iterator[str]:
+    """Sizes that a lookup removes: the number of rows of its table."""
     for node in nodes:
         looked_up = kind_of(node) == "other" and not has_trait(node, Trait.NORM)
         if looked_up and isinstance(value_of_node(node), torch.Tensor):
@@ -74,8 +80,8 @@ def _looked_up(nodes: Iterable[fx.Node]) -> Iterator[str]:
             yield from (str(size) for shape in shapes for size in shape if str(size) not in left)
 
 
-def fill_blocks(graph: fx.Graph) -> None:
-    """Puts a guard on each length that c divides where a shape has s // (s // c): torch's word for blocks of c."""
+def guard_block_lengths(graph: fx.Graph) -> None:
+    """Guards that c divides s wherever a shape has s // (s // c), which is how torch writes s cut into blocks of c."""
     seen = set()
     for node in graph.nodes:
         for size in getattr(value_of_node(node), "shape", ()):
@@ -88,8 +94,8 @@ def fill_blocks(graph: fx.Graph) -> None:
                     size.node.shape_env.evaluate_expr(sympy.Eq(Mod(*b.args), 0))
 
 
-def _marked(size: torch.SymInt) -> bool:
-    """Whether one of the size's symbols is of an axis that has to stay dynamic, by torch._dynamo.mark_dynamic."""
+def _is_marked_dynamic(size: torch.SymInt) -> bool:
+    """Whether one of the size's symbols is of an axis that torch._dynamo.mark_dynamic was called for."""
     try:
         tracked = size.node.shape_env.tracked_fakes or ()
         strict = [
@@ -99,7 +105,7 @@ def _marked(size: torch.SymInt) -> bool:
             for axis, constraint in zip(entry.fake.shape, entry.symbolic_context.constraint_sizes, strict=True)
             if constraint is not None and isinstance(axis, torch.SymInt)
         ]
-    except AttributeError:  # of another release of torch
+    except AttributeError:  # Another release of torch may keep this elsewhere; then nothing is fixed.
         return True
     mine = size.node.expr.free_symbols
     return any(mine & one.free_symbols for one in strict)

@@ -19,7 +19,7 @@ from ..graph.op_kinds import Trait, changes_in_place, draws, has_trait, name_of,
 from ..graph.survey import Nodes, Survey, bodies, first_unknown_call, hinted, in_order, is_lookup, root, shape, survey
 from .grow import Growth, grow, opened
 from .missed import unfused
-from .placement import Standing, overwriting, overwriting_saved, standing
+from .placement import InsertionPoint, conflicting_writes, insertion_point, write_into_saved_input
 from .region import Region
 
 
@@ -175,7 +175,7 @@ def _completed(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: S
     end = max(map(s.place.get, outputs))
     while waiting:
         node = waiting.pop()
-        if node in nodes or any(overwriting(node, end, s)):  # of the latter the value is an input
+        if node in nodes or any(conflicting_writes(node, end, s)):  # of the latter the value is an input
             continue
         if _is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
             nodes.add(node)
@@ -291,12 +291,12 @@ def objection(region: Region, s: Survey) -> Refusal | None:
     own = next((n for n in region.nodes if changes_in_place(n)), None) or _moved(region, s)
     if own is not None:
         return Refusal(f"{name_of(own)} changes a tensor of the region in place", where_of(own) or where, "in-place")
-    return _misplaced(standing(region, s), region, s)
+    return _misplaced(insertion_point(region, s), region, s)
 
 
-def _misplaced(stands: Standing, region: Region, s: Survey) -> Refusal | None:
+def _misplaced(point: InsertionPoint, region: Region, s: Survey) -> Refusal | None:
     """Why no place is right for the region's call, or the one place not for its backward pass."""
-    node, saved = stands.obstacle, overwriting_saved(region, s, stands.place)
+    node, saved = point.obstacle, write_into_saved_input(region, s, point.before)
     if node is not None and not changes_in_place(node):
         reason = f"{name_of(node) or node.op} reads the region where no gradients are recorded, and another result is"
         return Refusal(f"{reason} made where they are", where_of(node) or where_of(region.anchor), "no_grad")

@@ -1,7 +1,7 @@
-"""Calls that Dynamo keeps whole though attention is inside (nn.MultiheadAttention) become their ATen operations.
+"""Inlines library calls that Dynamo keeps whole though attention is inside: they become their ATen operations.
 
-A call is opened only if a region is found in it that nothing forbids; what it gives is the same, and its nodes name the
-user's line. Otherwise the call stays, and its regions are refusals of the report.
+A call is inlined only if a region that can be replaced is found in it. Its nodes then name the user's line. Otherwise
+the call stays and a refused region says why. Example: multi_head_attention_forward, which nn.MultiheadAttention calls.
 """
 
 from __future__ import annotations
@@ -18,26 +18,30 @@ from .find import find_regions, refused_at
 from .region import Region
 
 
-def open_calls(graph: fx.Graph) -> list[Region]:
-    """Opens what can be opened, in place; the refusals for what stays. Raises nothing of what a trace may raise."""
+def inline_library_calls(graph: fx.Graph) -> list[Region]:
+    """Inlines what can be inlined, in place; gives a refused region for each call that stays.
+
+    Raises what tracing a call raises, but no Refusal.
+    """
     calls = [n for n in graph.nodes if n.op == "call_function"]
-    refused = [_closed(n) for n in calls if has_trait(n, Trait.CLOSED_LIBRARY_CALL)]
+    refused = [_without_parts(n) for n in calls if has_trait(n, Trait.CLOSED_LIBRARY_CALL)]
     for node in [n for n in calls if has_trait(n, Trait.LIBRARY_CALL)]:
         try:
-            _open(graph, node)
+            _inline(graph, node)
         except Refusal as refusal:
             refused.append(refused_at(node, refusal))
     return refused
 
 
-def _closed(node: fx.Node) -> Region:
+def _without_parts(node: fx.Node) -> Region:
     """The fast path that torch's own modules take in eval without gradients."""
     reason = f"{name_of(node)} is one operation of torch's with attention inside: its modules call it in eval without"
     reason += " gradients; torch.backends.mha.set_fastpath_enabled(False) lets them call smaller ones"
     return refused_at(node, Refusal(reason, where_of(node), "opaque"))
 
 
-def _open(graph: fx.Graph, node: fx.Node) -> None:
+def _inline(graph: fx.Graph, node: fx.Node) -> None:
+    """Replaces the call by its ATen operations. Raises Refusal if nothing is gained by that."""
     inputs = node.all_input_nodes
     if not _only_items(node):
         raise Refusal(f"the results of {name_of(node)} are used as a whole", where_of(node), "opaque")
@@ -47,11 +51,11 @@ def _open(graph: fx.Graph, node: fx.Node) -> None:
     output.args = (tuple(r if n in used else None for n, r in enumerate(output.args[0])),)
     if None in [output.args[0][n] for n in used]:
         raise Refusal(f"a result of {name_of(node)} is used that is no tensor", where_of(node), "opaque")
-    body.eliminate_dead_code()  # the averaged weights, if nobody asks for them, would use the scores a second time
-    if any(n.op == "get_attr" for n in body.nodes):  # a tensor of the trace's module, not of the user's
+    body.eliminate_dead_code()  # Averaged weights that nobody uses would be a second use of the scores.
+    if any(n.op == "get_attr" for n in body.nodes):  # It names an attribute of the trace's module, not of the user's.
         raise Refusal(f"{name_of(node)} is kept whole: it makes a constant tensor", where_of(node), "opaque")
     _refuse_if_nothing_is_found(node, body)
-    _inline(graph, node, body, inputs)
+    _insert_body(graph, node, body, inputs)
 
 
 def _only_items(node: fx.Node) -> bool:
@@ -71,8 +75,8 @@ def _refuse_if_nothing_is_found(node: fx.Node, body: fx.Graph) -> None:
     raise Refusal(f"{name_of(node)} is kept whole: {reason}", where_of(node), "opaque")
 
 
-def _inline(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx.Node]) -> None:
-    """The body's nodes in front of the call, under its source line; then the call and its items go."""
+def _insert_body(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx.Node]) -> None:
+    """Copies the body's nodes in front of the call, with the call's source line; then erases the call and its items."""
     copied: dict[fx.Node, fx.Node] = dict(zip([n for n in body.nodes if n.op == "placeholder"], inputs))
     with graph.inserting_before(node):
         for inner in body.nodes:

@@ -12,7 +12,7 @@ import torch
 
 from onepass.api.backend import onepass_backend
 from onepass.compiler.options import Options
-from onepass.graph_passes import replace
+from onepass.graph_passes.pipeline import rewrite
 from onepass.regions.find import find_regions
 from onepass.report import records
 
@@ -38,7 +38,7 @@ def written_by_method(name):
         node.op, node.target = "call_method", name
         (region,) = find_regions(gm.graph)
         read.extend(n.name for n in region.inputs)
-        found = replace.rewrite(gm.graph, Options.read({"strict": True}))
+        found = rewrite(gm.graph, Options.read({"strict": True}))
         assert found.regions
         gm.recompile()
         return gm.forward

@@ -9,7 +9,7 @@ import torch
 
 from onepass.api.backend import onepass_backend
 from onepass.compiler.options import Options
-from onepass.graph_passes.replace import rewrite
+from onepass.graph_passes.pipeline import rewrite
 from onepass.lowering.triton import launch
 
 LENGTH, WIDTH = 1100, 16

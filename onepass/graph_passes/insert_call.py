@@ -1,0 +1,129 @@
+"""Inserts the call of a region into its graph, and erases the nodes that it replaces.
+
+What the call needs and comes later in the graph moves up in front of it. Only the region's own nodes are erased: fx
+would take an in-place operation whose result is unused for dead code.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import fx
+
+from ..compiler.compiled_region import Fused
+from ..compiler.options import Options
+from ..errors import Refusal
+from ..graph.grad_modes import recording, records
+from ..graph.nodes import value_of_node, where_of
+from ..graph.survey import storages
+from ..regions.placement import first_user, needed_after
+from ..regions.region import Region
+from ..runtime import operator as _operator  # noqa: F401  (registers the operation)
+from .output_strides import strided_value
+
+VALUE_META = ("val", "example_value")
+ORIGIN_META = ("stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
+RESULT_META = (*VALUE_META, "tensor_meta", *ORIGIN_META)
+
+
+@dataclass
+class CallInserter:
+    """Inserts calls into one graph, from the last region to the first.
+
+    switches_gradients: gradients are recorded in one part of the graph and not in another. results: for each output of
+    a replaced region the node that gives it now; it may be an input of an earlier region.
+    """
+
+    graph: fx.Graph
+    options: Options
+    switches_gradients: bool
+    results: dict[fx.Node, fx.Node] = field(default_factory=dict)
+
+    def insert(self, region: Region, answer: Fused, insertion_point: fx.Node) -> None:
+        """Inserts the region's call where a result is used first, or at the insertion point if that comes before.
+
+        Raises Refusal.
+        """
+        region = replace(region, inputs=tuple(self.results.get(n, n) for n in region.inputs))
+        tensors = [n for n in region.inputs if isinstance(value_of_node(n), torch.Tensor)]
+        sizes = [_size_node(self.graph, symbol, region) for symbol in answer.free_symbols]
+        before = self._move_up(region, (*region.inputs, *sizes), insertion_point)
+        with self.graph.inserting_before(before):
+            arguments = (tensors, answer.text, sizes, _source_names(tensors, self.options))
+            call = self.graph.call_function(torch.ops.onepass.region.default, arguments)
+            results = [self.graph.call_function(operator.getitem, (call, k)) for k in range(len(region.outputs))]
+        call.meta = _call_meta(region)
+        for old, result in zip(region.outputs, results, strict=True):
+            result.meta = _result_meta(old)
+            old.replace_all_uses_with(result)
+            self.results[old] = result
+        for node in reversed(region.nodes):
+            if not node.users:
+                self.graph.erase_node(node)
+
+    def _move_up(self, region: Region, needed: Iterable[fx.Node], insertion_point: fx.Node) -> fx.Node:
+        """The node in front of which the call goes; what is needed there is moved there. Raises Refusal.
+
+        Calls of other regions may use this one's results earlier than its own nodes were used.
+        """
+        place = {node: k for k, node in enumerate(self.graph.nodes)}
+        first = min((first_user(region, place), insertion_point), key=lambda node: place.get(node, len(place)))
+        moving = needed_after(needed, first, place)
+        recorded = recording(place) if self.switches_gradients else {}
+        if recorded and not recorded[first] and records((*moving, *region.outputs), recorded):
+            reason = "the region's first result is used under no_grad, in front of what needs gradients"
+            raise Refusal(reason, where_of(region.anchor), "no_grad")
+        for node in moving:
+            first.prepend(node)
+        return first
+
+
+def _call_meta(region: Region) -> dict[str, object]:
+    """Where the region is from, and the list of its values if every output has one."""
+    meta = {name: value for name, value in region.output.meta.items() if name in ORIGIN_META}
+    for name in VALUE_META:
+        values = [old.meta[name] for old in region.outputs if name in old.meta]
+        if len(values) == len(region.outputs):
+            meta[name] = values
+    return meta
+
+
+def _result_meta(output: fx.Node) -> dict[str, object]:
+    """The output's own, with a value that has the strides of the kernel's result."""
+    meta = {name: output.meta[name] for name in RESULT_META if name in output.meta}
+    return meta | {name: strided_value(output) for name in VALUE_META if name in output.meta}
+
+
+def _source_names(tensors: Sequence[fx.Node], options: Options) -> str:
+    """A name for each tensor: of the graph's input or attribute that it is a view of, or its own.
+
+    Inductor may write one value into the memory of another and counts no version then, except for what comes from
+    outside. Empty where eager runs the calls, because eager counts versions.
+    """
+    if options.inner == "eager":
+        return ""
+    return ",".join(_outside_name(n) or n.name for n in tensors)
+
+
+def _outside_name(node: fx.Node) -> str:
+    """The name of the input or attribute of the graph that the node is or is a view of; empty if there is none."""
+    while node.all_input_nodes and storages(node) == storages(node.all_input_nodes[0]):
+        node = node.all_input_nodes[0]
+    return node.name if node.op in ("placeholder", "get_attr") else ""
+
+
+def _size_node(graph: fx.Graph, symbol: str, region: Region) -> fx.Node:
+    """A node in front of the region's result whose value is the symbolic size. Raises Refusal."""
+    for node in graph.nodes:
+        if node is region.output:
+            break
+        value = value_of_node(node)
+        if isinstance(value, torch.SymInt) and str(value.node.expr) == symbol:
+            return node
+    reason = f"no value in the graph gives the size {symbol}"
+    if any(isinstance(v := value_of_node(n), torch.SymFloat) and symbol in str(v.node.expr) for n in graph.nodes):
+        reason = "a float that each call gives is read at run time only where it multiplies or divides a tensor"
+    raise Refusal(reason, where_of(region.anchor), "sizes")

@@ -1,0 +1,127 @@
+"""The passes over one fx graph, in order. The backend and the Inductor pass run the same list.
+
+Every pass leaves a graph that computes what it computed before. Set the log level of this module to DEBUG to see the
+graph after each pass. Example: attention on Dynamo's graph goes through all stages but the last, which Inductor runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import fx
+
+from ..compiler.options import Options
+from ..graph.grad_modes import attach_unrecorded, detach_unrecorded
+from ..regions.placement import InputPairs
+from ..report.records import Report
+from .float_inputs import replace_float_inputs
+from .functionalize import functionalize
+from .move_scalars import move_scalars
+from .replace import Rewriting, find, inline, replace_regions
+from .size_calls import replace_size_calls
+from .softmax_dims import reduce_over_last_dims
+from .specialize_sizes import guard_block_lengths
+
+log = logging.getLogger(__name__)
+
+
+class Stage(Enum):
+    """When a pass runs."""
+
+    PREPARE = "before anything is replaced; a failure leaves the graph to torch"
+    REPLACE = "replaces regions; a failure leaves one region to torch"
+    FINISH = "after regions were replaced"
+    INDUCTOR = "on the ATen graph that Inductor compiles"
+
+
+@dataclass(frozen=True)
+class FxPass:
+    """`run` changes the graph in place. Afterwards the graph is as `guarantee` says."""
+
+    name: str
+    stage: Stage
+    run: Callable[[fx.Graph, Rewriting], None]
+    guarantee: str
+
+
+def _of_graph(run: Callable[[fx.Graph], None]) -> Callable[[fx.Graph, Rewriting], None]:
+    """A pass that needs nothing but the graph."""
+    return lambda graph, rewriting: run(graph)
+
+
+PASSES = (
+    FxPass("inline_library_calls", Stage.PREPARE, inline, "no library call hides a region that can be replaced"),
+    FxPass("functionalize", Stage.PREPARE, _of_graph(functionalize), "values inside regions are not written in place"),
+    FxPass(
+        "detach_unrecorded",
+        Stage.PREPARE,
+        _of_graph(detach_unrecorded),
+        "what is made under no_grad is detached, so that a region may reach across the switch",
+    ),
+    FxPass(
+        "float_inputs",
+        Stage.PREPARE,
+        _of_graph(replace_float_inputs),
+        "a float that Dynamo made an input is a number, or a tensor without axes",
+    ),
+    FxPass("move_scalars", Stage.PREPARE, _of_graph(move_scalars), "the operands of a region are on one device"),
+    FxPass("size_calls", Stage.PREPARE, _of_graph(replace_size_calls), "sizes are read from inputs, not from scores"),
+    FxPass("specialize_sizes", Stage.PREPARE, _of_graph(guard_block_lengths), "blocks of a length fill it, by a guard"),
+    FxPass("find_regions", Stage.PREPARE, find, "the regions of the graph are known"),
+    FxPass("replace", Stage.REPLACE, replace_regions, "each region that has a plan is one call of onepass's operation"),
+    FxPass("attach_unrecorded", Stage.FINISH, _of_graph(attach_unrecorded), "detaches outside of regions are gone"),
+    FxPass(
+        "softmax_dims",
+        Stage.INDUCTOR,
+        _of_graph(reduce_over_last_dims),
+        "no softmax that is left is over another dim than the last",
+    ),
+)
+
+
+@contextmanager
+def _without_saved_tensors() -> Iterator[None]:
+    """Hides what is traced here from a checkpoint around the call, which counts the tensors that autograd saves."""
+    same = lambda x: x
+    with torch.autograd.graph.saved_tensors_hooks(same, same):
+        yield
+
+
+@_without_saved_tensors()
+def rewrite(
+    graph: fx.Graph,
+    options: Options,
+    dry: bool = False,
+    sources: bool = False,
+    separate_inputs: InputPairs | None = None,
+) -> Report:
+    """Replaces what can be replaced, and reports what was done. Raises only if strict.
+
+    dry: replaces nothing. sources: writes the kernels' source to files for reading. separate_inputs: gets pairs of the
+    graph's inputs; the caller promises that they share no memory. Without it, regions that need the promise stay.
+    """
+    rewriting = Rewriting(options, dry, sources, separate_inputs)
+    try:
+        run_stage(Stage.PREPARE, graph, rewriting)
+    except Exception as error:
+        rewriting.note_failure(error, "")
+        return rewriting.report()
+    run_stage(Stage.REPLACE, graph, rewriting)
+    if not dry:
+        run_stage(Stage.FINISH, graph, rewriting)
+        if rewriting.reports:
+            graph.lint()
+    return rewriting.report()
+
+
+def run_stage(stage: Stage, graph: fx.Graph, rewriting: Rewriting) -> None:
+    """Runs the passes of one stage, in order."""
+    for one in PASSES:
+        if one.stage is stage:
+            one.run(graph, rewriting)
+            log.debug("onepass: the graph after %s:\n%s", one.name, graph)
