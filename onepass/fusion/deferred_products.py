@@ -24,7 +24,7 @@ MAX_COST_OVER_THE_OWN = 0.7  # Estimates are rough: another form must be clearly
 
 
 @dataclass(frozen=True)
-class Product:
+class DeferrableProduct:
     """A product whose result only the region reads, through the views and casts of `nodes` (the product first)."""
 
     nodes: tuple[fx.Node, ...]
@@ -53,13 +53,13 @@ def defer_products(region: Region, context: FusionContext) -> tuple[Region, list
     return region, notes
 
 
-def products(region: Region, s: Survey, taken: Nodes) -> Iterator[Product]:
+def products(region: Region, s: Survey, taken: Nodes) -> Iterator[DeferrableProduct]:
     """Large products that only the region reads."""
     inside = set(region.nodes)
     for source, path in _paths_to_products(region, s, taken).items():
         private = all(user in path or user in inside for node in path for user in node.users)
         if private and element_count(source) >= MIN_SIZE_OVER_THE_RESULT * element_count(region.output):
-            yield Product(tuple(sorted(path, key=s.place.__getitem__)))
+            yield DeferrableProduct(tuple(sorted(path, key=s.place.__getitem__)))
 
 
 def _paths_to_products(region: Region, s: Survey, taken: Nodes) -> dict[fx.Node, set[fx.Node]]:
@@ -85,7 +85,7 @@ def _is_product(node: fx.Node, s: Survey) -> bool:
 
 
 def _compared(
-    region: Region, wide: Region, chosen: Sequence[Product], context: FusionContext
+    region: Region, wide: Region, chosen: Sequence[DeferrableProduct], context: FusionContext
 ) -> tuple[float, float, str]:
     """Estimated times with the products outside and inside, and why they stay outside (empty if they do not)."""
     if (objected := objection(wide, context.survey)) is not None:
