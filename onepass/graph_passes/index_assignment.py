@@ -12,6 +12,7 @@ from functools import reduce
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from ..egraph.terms.sizes import Size
 from ..graph.nodes import size_of, value_of_node
@@ -20,7 +21,7 @@ from .size_calls import size_inputs
 IndexedAxis = tuple[int, int | slice | fx.Node]  # An axis, and what picks its elements; a mask may cover more axes.
 
 
-def indexed_axes(tensor: fx.Node, index) -> list[IndexedAxis] | None:
+def indexed_axes(tensor: fx.Node, index: Argument) -> list[IndexedAxis] | None:
     """What the index picks, axis by axis, without the axes of which it picks all. None for another kind of index."""
     value, items = value_of_node(tensor), index if isinstance(index, tuple) else (index,)
     ranks = [_rank(item) for item in items]
@@ -58,7 +59,7 @@ def _is_known(size: int | torch.SymInt, item: int | slice, inputs: Collection[Si
     return isinstance(size, int) or (min(ends) >= 0 and size_of(size) in inputs)
 
 
-def call_with_value(like: fx.Node, function: Callable, *args, **kwargs) -> fx.Node:
+def call_with_value(like: fx.Node, function: Callable, *args: Argument, **kwargs: Argument) -> fx.Node:
     """A new call at the graph's insertion point, with its fake value, under the fake mode of the node `like`."""
     node = like.graph.call_function(function, args, kwargs)
     values, named = fx.map_arg((args, kwargs), value_of_node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from ..egraph.terms.sizes import Size
 from ..graph.nodes import size_of, value_of_node
@@ -35,7 +36,7 @@ def size_inputs(graph: fx.Graph) -> dict[Size, fx.Node]:
     return {size_of(value): n for n, value in inputs.items() if _is_symbol(value)}
 
 
-def substitute(node: fx.Node, value) -> None:
+def substitute(node: fx.Node, value: Argument) -> None:
     """Lets every user read the value, which may be a number, instead of the node, and erases the node."""
     replaced = lambda n: value if n is node else n
     for user in list(node.users):

@@ -37,7 +37,7 @@ class OverLastDims(CustomGraphPass):
         for after in self.then:
             after(graph)
 
-    def uuid(self):
+    def uuid(self) -> str | None:
         """None, which switches Inductor's caches off, only if a pass in `then` has no name."""
         after = [getattr(one, "uuid", lambda: None)() for one in self.then]
         return None if None in after else digest(["onepass.OverLastDims", disk_cache.versions(), *map(str, after)])
