@@ -17,7 +17,7 @@ from ..egraph.terms.ops import MONOIDS, const, le, lt, make
 from ..egraph.terms.term import AttributeVariable, Dim, Term, TermError
 from ..egraph.terms.traversal import all_dims, rebuild, reduces, rename_dims, subterms
 from .provers import dtypes, index_prover
-from .provers.case_analysis import Facts, compare
+from .provers.case_analysis import VariableFacts, compare
 from .provers.extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL
 from .provers.reduction_prover import NOT_EMPTY, Proof, Reductions
 from .refute import search
@@ -173,7 +173,7 @@ def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: floa
     return Proof(found.forward, found.backward, ("cells",), found.cases, found.why)
 
 
-def facts_of(rule: Rule, restriction: Restriction) -> Facts:
+def facts_of(rule: Rule, restriction: Restriction) -> VariableFacts:
     """What guards and assumption say of the rule's variables, for the provers."""
     about: dict[str, list[Guard]] = {}
     for guard in rule.guards:
@@ -203,7 +203,7 @@ def facts_of(rule: Rule, restriction: Restriction) -> Facts:
     real_casts = frozenset(g.operands[0] for g in about.get("float_dtype", ()))
     own_casts = frozenset(g.operands for g in (*about.get("has_dtype", ()), *about.get("within", ())))
     literal = frozenset(g.operands[0] for g in rule.guards if g.kind in dtypes.LITERAL)
-    return Facts(kinds, signs, real_casts, tuple(ranges), rule.exact == "bitwise", own_casts, literal)
+    return VariableFacts(kinds, signs, real_casts, tuple(ranges), rule.exact == "bitwise", own_casts, literal)
 
 
 def _variables(side: Term) -> list[Term]:

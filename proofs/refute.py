@@ -9,7 +9,7 @@ from random import Random
 from time import perf_counter
 
 from ..egraph.rewrite.rule import Rule
-from ..egraph.sampling.compare_sides import Difference, difference
+from ..egraph.sampling.compare_sides import Disagreement, difference
 from ..egraph.sampling.samples import random_instance
 from ..egraph.terms.term import Dim
 from .verdict import Counterexample
@@ -25,7 +25,7 @@ def counterexample(rule: Rule, budget: float = 1.0, draws: int = DRAWS) -> Count
 def search(rule: Rule, budget: float, draws: int = DRAWS) -> tuple[Counterexample | None, int]:
     """A counterexample, or None, and how many instances met the guards."""
     generator, end = Random(0), perf_counter() + budget
-    found: list[Difference] = []
+    found: list[Disagreement] = []
     met = 0
     for _ in range(draws):
         if perf_counter() > end or len(found) == 8:
@@ -37,12 +37,12 @@ def search(rule: Rule, budget: float, draws: int = DRAWS) -> tuple[Counterexampl
     return (_told(min(found, key=_size)) if found else None), met
 
 
-def _size(wrong: Difference) -> tuple[bool, int]:
+def _size(wrong: Disagreement) -> tuple[bool, int]:
     """Smaller is better to read: first of all, without a dim that the rule does not name."""
     return bool(wrong.instance.further), len(str(wrong))
 
 
-def _told(wrong: Difference) -> Counterexample:
+def _told(wrong: Disagreement) -> Counterexample:
     instance = wrong.instance
     shapes = {n.removeprefix("dim "): d.size for n, d in instance.binding.items() if isinstance(d, Dim)}
     values: dict[str, object] = {name: array.tolist() for name, array in instance.arrays.items()}

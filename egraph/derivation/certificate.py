@@ -1,14 +1,15 @@
-"""Certificates: a chain of whole-term rewrites from one term to another, and a checker that trusts no search engine.
+"""Certificates: chains of whole-term rewrites from one term to another, and a checker that does not trust the search.
 
-Each step names a rule, where it was used and which way; `check` matches again, decides every guard again, evaluates
-folded literals and compares affine forms again, and follows the chain from end to end. It needs rules, matching and
-positions only: no e-graph.
+Each step names a rule, a position and a direction. `check` matches every step again, decides every guard again,
+evaluates folded literals and compares affine forms again, and follows the chain from start to goal. It needs no
+e-graph. Example: x · 1 + y equals x + y by one step, multiply_by_one at the position (0,).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,16 +25,16 @@ from ..terms.traversal import substitute, subterms
 
 FORWARD, BACKWARD = "forward", "backward"
 FOLDING, INDICES = "constant folding", "index arithmetic"
-NOT_RULES = {  # steps that no rule states: the checker decides them by itself
+NOT_RULES = {  # steps without a rule, which the checker decides by arithmetic
     FOLDING: "an operation on literals is the literal that it gives",
     INDICES: "equal affine forms of coordinates are equal; a comparison that their ranges decide is decided",
 }
-MOST_WORK = 5_000_000  # subterms of all terms of a chain that is read: some ten seconds
-NAMED_LENGTH = 16  # a subterm that no step touches gets a name in print if its text is longer
+MAX_CHAIN_SUBTERMS = 5_000_000  # of all terms of a chain that is read: some ten seconds of checking
+MIN_NAMED_CHARACTERS = 17  # a subterm that no step changes gets a name in print if its text is as long
 
 
 class CertificateError(TermError):
-    """A derivation that proves nothing: says which step and why. `step` counts from 1; 0 is the chain as a whole."""
+    """A derivation that proves nothing; the message says why. `step` counts from 1; 0 is the chain as a whole."""
 
     def __init__(self, step: int, why: str):
         super().__init__(f"step {step}: {why}" if step else why)
@@ -41,10 +42,10 @@ class CertificateError(TermError):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One rule used once. `position` is the path of argument numbers from the root; `binding` is for readers.
+class DerivationStep:
+    """One use of one rule. `position` is the path of argument numbers from the root; `binding` is for readers.
 
-    everywhere: the subterm at the position is replaced wherever it occurs in the whole term, not only there.
+    everywhere: the subterm at the position is replaced at all its occurrences.
     """
 
     rule: str
@@ -62,12 +63,12 @@ class Step:
 
     @property
     def new(self) -> Term:
-        """What stands in its place."""
+        """The subterm that replaces it."""
         return subterm_at(self.after, self.position)
 
     @property
     def place(self) -> str:
-        """Where the step is: the operations around it, from the outside in."""
+        """The position in words: the operations around it, from the outside in."""
         around, node = [], self.before
         for number in self.position:
             around.append(f"{node.attrs[0]} over {node.attrs[1]}" if node.op == "reduce" else node.op)
@@ -77,11 +78,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Derivation:
-    """Why `start` equals `goal`: every whole term on the way, each next one by one instance of one rule."""
+    """A chain of whole terms that shows `start` = `goal`: each step is an instance of one rule."""
 
     start: Term
     goal: Term
-    steps: tuple[Step, ...] = ()
+    steps: tuple[DerivationStep, ...] = ()
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -89,11 +90,11 @@ class Derivation:
         return tuple(dict.fromkeys(step.rule for step in self.steps if step.rule not in NOT_RULES))
 
     def then(self, further: Derivation) -> Derivation:
-        """This chain and another that goes on from its goal."""
+        """This chain, continued by another that starts at its goal."""
         return Derivation(self.start, further.goal, self.steps + further.steps)
 
     def reversed_rules(self, rules: Iterable[Rule]) -> tuple[str, ...]:
-        """Rules used from right to left that are not laws of both directions: their left side may be less defined."""
+        """Rules used from right to left without both=True: there the result may be NaN where the term was a number."""
         one_way = {r.name for r in rules if not r.both}
         used = (s.rule for s in self.steps if s.direction == BACKWARD and s.rule in one_way)
         return tuple(dict.fromkeys(used))
@@ -102,7 +103,7 @@ class Derivation:
         return self.explained({})
 
     def explained(self, laws: Mapping[str, str]) -> str:
-        """Readable mathematics: the terms at both ends and, for each step, rule, place, before and after, and law."""
+        """The chain as mathematics: both ends, and for each step its rule, law, place, and subterm before and after."""
         first = next((n for n, step in enumerate(self.steps) if not step.everywhere), len(self.steps))
         lines: list[str] = []
         current, named, number = self.start, 0, 0
@@ -117,7 +118,7 @@ class Derivation:
         return "\n".join([*lines, f"  = {show(substitute(self.goal, names))}"])
 
     def to_json(self) -> dict:
-        """Plain data: the start, the goal, and per step the rule, direction, position, binding and new subterm."""
+        """The chain as plain data. A step has the rule, direction, position, binding, new subterm, and `everywhere`."""
         steps = [
             [s.rule, s.direction, list(s.position), [list(b) for b in s.binding], to_json(s.new), s.everywhere]
             for s in self.steps
@@ -125,8 +126,8 @@ class Derivation:
         return {"start": to_json(self.start), "goal": to_json(self.goal), "steps": steps}
 
     @staticmethod
-    def from_json(data) -> Derivation:
-        """What `to_json` wrote, a proof only once `check` has passed. Raises TermError for anything else."""
+    def from_json(data: Any) -> Derivation:
+        """The chain that `to_json` wrote. It proves nothing before `check` has passed. Raises TermError."""
         try:
             current = start = from_json(data["start"])
             steps = []
@@ -136,10 +137,12 @@ class Derivation:
                     raise TermError(f"{position!r}, {everywhere!r}: no position, or not said whether everywhere")
                 after = replaced(current, tuple(position), from_json(new), everywhere)
                 work += sum(1 for _ in subterms(after))
-                if work > MOST_WORK:
-                    raise TermError(f"too long to check: over {MOST_WORK} subterms in all of its steps")
+                if work > MAX_CHAIN_SUBTERMS:
+                    raise TermError(f"too long to check: over {MAX_CHAIN_SUBTERMS} subterms in all of its steps")
                 shown = tuple((str(name), str(text)) for name, text in binding)
-                steps.append(Step(str(rule), str(direction), tuple(position), shown, current, after, everywhere))
+                steps.append(
+                    DerivationStep(str(rule), str(direction), tuple(position), shown, current, after, everywhere)
+                )
                 current = after
             return Derivation(start, from_json(data["goal"]), tuple(steps))
         except TermError:
@@ -151,12 +154,12 @@ class Derivation:
 def _names(wholes: list[Term], taken: int) -> dict[Term, Term]:
     """A short name for each largest long subterm that occurs in all of these terms."""
     common = set.intersection(*(set(subterms(t)) for t in wholes)) - {wholes[0]}
-    inner = {a for t in common for a in t.args}  # what all have, its subterms all have, too
-    outer = [t for t in subterms(wholes[0]) if t in common - inner and len(show(t)) > NAMED_LENGTH]
+    inner = {a for t in common for a in t.args}  # subterms of common terms are common, too
+    outer = [t for t in subterms(wholes[0]) if t in common - inner and len(show(t)) >= MIN_NAMED_CHARACTERS]
     return {t: var(f"t{n}", t.dtype) for n, t in enumerate(outer, taken)}
 
 
-def _step_lines(number: int, step: Step, laws: Mapping[str, str], names: dict[Term, Term]) -> list[str]:
+def _step_lines(number: int, step: DerivationStep, laws: Mapping[str, str], names: dict[Term, Term]) -> list[str]:
     reverse = "" if step.direction == FORWARD else ", read from right to left"
     law = laws.get(step.rule) or NOT_RULES.get(step.rule, "")
     old, new = (show(substitute(t, names)) for t in (step.old, step.new))
@@ -164,7 +167,7 @@ def _step_lines(number: int, step: Step, laws: Mapping[str, str], names: dict[Te
 
 
 def subterm_at(root: Term, position: tuple[int, ...]) -> Term:
-    """The subterm that a path of argument numbers leads to. Raises IndexError when it leads nowhere."""
+    """The subterm at a path of argument numbers. Raises IndexError for a path that leaves the term."""
     for number in position:
         if number < 0:
             raise IndexError(f"position {position} leads nowhere")
@@ -173,7 +176,7 @@ def subterm_at(root: Term, position: tuple[int, ...]) -> Term:
 
 
 def replace_at(root: Term, position: tuple[int, ...], new: Term) -> Term:
-    """The term with the subterm at one position replaced; other occurrences stay."""
+    """The term with the subterm at one position replaced. Other occurrences stay."""
     if not position:
         return new
     first, rest = position[0], position[1:]
@@ -183,21 +186,21 @@ def replace_at(root: Term, position: tuple[int, ...], new: Term) -> Term:
 
 
 def replaced(root: Term, position: tuple[int, ...], new: Term, everywhere: bool) -> Term:
-    """The whole term after a step."""
+    """The whole term after a step that puts `new` at the position, or at all occurrences of the old subterm."""
     if everywhere:
         return substitute(root, {subterm_at(root, position): new})
     return replace_at(root, position, new)
 
 
 def binding_text(binding: Binding) -> tuple[tuple[str, str], ...]:
-    """A binding for readers: sorted by name, terms as mathematics."""
+    """A binding as text, sorted by name."""
     return tuple((name, show(v) if isinstance(v, Term) else str(v)) for name, v in sorted(binding.items()))
 
 
 def check(derivation: Derivation, rules: Iterable[Rule] | Mapping[str, Rule]) -> None:
-    """Raises CertificateError unless every step is a true instance of its rule and the chain joins start to goal.
+    """Raises CertificateError unless every step is an instance of its rule and the chain leads from start to goal.
 
-    A step about which something here fails is not accepted, whatever the failure.
+    A step whose check raises any error is rejected.
     """
     named = dict(rules) if isinstance(rules, Mapping) else {r.name: r for r in rules}
     current = derivation.start
@@ -216,7 +219,7 @@ def check(derivation: Derivation, rules: Iterable[Rule] | Mapping[str, Rule]) ->
         raise CertificateError(0, f"the chain ends at {show(current)}, not at the goal {show(derivation.goal)}")
 
 
-def _check_step(number: int, step: Step, rules: Mapping[str, Rule]) -> None:
+def _check_step(number: int, step: DerivationStep, rules: Mapping[str, Rule]) -> None:
     try:
         old, new = step.old, step.new
     except IndexError:
@@ -228,8 +231,8 @@ def _check_step(number: int, step: Step, rules: Mapping[str, Rule]) -> None:
         raise CertificateError(number, f"{step.rule}: something else changed as well")
 
 
-def _not_an_instance(step: Step, old: Term, new: Term, rules: Mapping[str, Rule]) -> str:
-    """Why the rule does not say that old = new; nothing if it does."""
+def _not_an_instance(step: DerivationStep, old: Term, new: Term, rules: Mapping[str, Rule]) -> str:
+    """Why old = new is not an instance of the rule; "" if it is."""
     rule = rules.get(step.rule)
     if rule is None:
         return "no such rule was given"
@@ -253,11 +256,11 @@ def _not_an_instance(step: Step, old: Term, new: Term, rules: Mapping[str, Rule]
     return ""
 
 
-# Steps that no rule states -------------------------------------------------------------------------------------------
+# Steps without a rule ------------------------------------------------------------------------------------------------
 
 
-def _not_arithmetic(step: Step, old: Term, new: Term) -> str:
-    """Why old = new is not what the step says by arithmetic; nothing if it is."""
+def _not_arithmetic(step: DerivationStep, old: Term, new: Term) -> str:
+    """Why old = new is not a step of constant folding or index arithmetic; "" if it is."""
     if step.direction != FORWARD or step.binding:
         return "arithmetic has one direction and binds nothing"
     equal = _folds if step.rule == FOLDING else _same_indices
@@ -265,13 +268,13 @@ def _not_arithmetic(step: Step, old: Term, new: Term) -> str:
 
 
 def _folds(old: Term, new: Term) -> bool:
-    """Whether a pointwise operation on literals gives the literal, rounded and wrapped as its dtype does."""
+    """Whether the operation `old` on literals gives the literal `new`, rounded and wrapped as in its dtype."""
     pointwise = old.op == "cast" or OPS[old.op].meaning is not None
     if not pointwise or new.op != "const" or not old.args or any(a.op != "const" for a in old.args):
         return False
-    if new.dtype != old.dtype and not (new.dtype == "float" and old.dtype in FLOATS):  # a weak literal takes its place
+    if new.dtype != old.dtype and not (new.dtype == "float" and old.dtype in FLOATS):  # a weak literal adapts
         return False
-    if old.op in ("floordiv", "mod") and old.args[1].attrs[0] == 0:  # no number, or an error
+    if old.op in ("floordiv", "mod") and old.args[1].attrs[0] == 0:  # undefined
         return False
     left, right = evaluate(old, {}, rounding="float64"), evaluate(new, {})
     return left.dtype.kind == right.dtype.kind and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
@@ -279,7 +282,7 @@ def _folds(old: Term, new: Term) -> bool:
 
 def _same_indices(old: Term, new: Term) -> bool:
     if old.dtype == new.dtype == "int64":
-        if old.op in ("floordiv", "mod") and new.op == old.op:  # the dividend regrouped
+        if old.op in ("floordiv", "mod") and new.op == old.op:  # a regrouped dividend
             return old.args[1] is new.args[1] and affine(old.args[0]) == affine(new.args[0])
         return affine(old) == affine(new)
     left, right = _comparison(old), _comparison(new)
@@ -291,7 +294,7 @@ def _same_indices(old: Term, new: Term) -> bool:
 
 
 def _comparison(x: Term):
-    """A comparison of integers as ("le" or "eq", affine form f), meaning f ≤ 0 or f = 0."""
+    """An integer comparison as ("le", f) for f ≤ 0 or ("eq", f) for f = 0, with an affine form f; None for others."""
     if x.op not in ("le", "lt", "eq") or any(a.dtype != "int64" for a in x.args):
         return None
     form = combine(affine(x.args[0]), affine(x.args[1]), -1)
@@ -303,7 +306,7 @@ def _negated(form):
 
 
 def _decided(op: str, form) -> bool | None:
-    """The truth of f ≤ 0 or f = 0 if the ranges of the coordinates decide it."""
+    """The truth of f ≤ 0 or f = 0, if the bounds decide it; decided here anew, not by `compare` of affine.py."""
     low, high = bounds(to_term(form))
     if op == "le":
         return True if high is not None and high <= 0 else False if low is not None and low > 0 else None

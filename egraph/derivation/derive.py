@@ -1,8 +1,8 @@
-"""Finds a derivation from one term to another by given rules: a chain of whole terms, each an instance of one rule.
+"""Finds a derivation: a chain of whole terms from one term to another, each step an instance of one rule.
 
-Where that finds none soon, what both ends have in another shape deep inside (products regrouped) is made alike first,
-everywhere at once: a chain that goes to each place in turn is as long as the terms are when written out. The pipeline
-calls `derive` with the rules that fired in the large engine.
+A chain may rewrite shared subterms place by place, and is then as long as the terms written out. So a second attempt
+first rewrites subterms of the start into equal subterms of the goal, each everywhere at once. Example: if products are
+grouped differently on both sides, they are regrouped first.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from ..rewrite.match import holds, instantiate, match
 from ..rewrite.rule import Rule
 from ..terms.term import Term, TermError
 from ..terms.traversal import substitute, subterms
-from .certificate import BACKWARD, FORWARD, Derivation, Step, binding_text, replace_at
+from .certificate import BACKWARD, FORWARD, Derivation, DerivationStep, binding_text, replace_at
 from .normalize import Normaliser
 from .proof_graph import ProofGraph, Readings
 
-FEW = 50  # terms looked at to see that two are equal by rules at the root
-LONG = 1000  # steps of a chain that goes to each place in turn
+MAX_ROOT_FORMS = 50  # terms tried to show that two are equal by rules at the root
+MAX_LOCAL_STEPS = 1000  # of a chain that rewrites shared subterms place by place
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When to give up: distinct terms, rounds of matching, seconds."""
+class DerivationLimits:
+    """Limits of one search: distinct terms, rounds of matching, seconds."""
 
     terms: int = 20_000
     rounds: int = 20
     seconds: float = 5.0
 
 
-def derive(start: Term, goal: Term, rules: Sequence[Rule], limits: Limits | None = None) -> Derivation | None:
-    """A chain of rule instances from start to goal, or None where the rules do not find one within the limits."""
-    limits = limits or Limits()
+def derive(start: Term, goal: Term, rules: Sequence[Rule], limits: DerivationLimits | None = None) -> Derivation | None:
+    """A chain of rule instances from start to goal; None if none is found within the limits."""
+    limits = limits or DerivationLimits()
     readings = [reading for r in rules for reading in ((r, True), (r, False))[: 1 + r.both]]
     plain = _derived(start, goal, readings, replace(limits, terms=limits.terms // 10))
     if plain is not None:
@@ -44,12 +44,12 @@ def derive(start: Term, goal: Term, rules: Sequence[Rule], limits: Limits | None
     return _derived(start, goal, readings, limits) if further is None else alike.then(further)
 
 
-def _derived(start: Term, goal: Term, readings: Readings, limits: Limits) -> Derivation | None:
+def _derived(start: Term, goal: Term, readings: Readings, limits: DerivationLimits) -> Derivation | None:
     deadline = perf_counter() + limits.seconds
     graph = ProofGraph()
     ends = graph.add(start), graph.add(goal)
     graph.rebuild()
-    # What both ends have is left alone first: laws of sums and products would make it grow, for nothing.
+    # Common subterms are not rewritten at first: laws of sums and products would only make them grow.
     settled = {graph.number[term] for term in set(subterms(start)).intersection(subterms(goal))}
     for _ in range(limits.rounds):
         if graph.same(*ends):
@@ -58,15 +58,15 @@ def _derived(start: Term, goal: Term, readings: Readings, limits: Limits) -> Der
         if perf_counter() > deadline or len(graph.terms) > limits.terms or not (learnt or settled):
             break
         settled = settled if learnt else set()
-    if not graph.same(*ends) or _many_steps(graph, *ends, {}) > LONG:
+    if not graph.same(*ends) or _many_steps(graph, *ends, {}) > MAX_LOCAL_STEPS:
         return None
     return Derivation(start, goal, _steps(graph, start, goal))
 
 
-def _made_alike(start: Term, goal: Term, readings: Readings, limits: Limits) -> Derivation:
-    """From the start to the same with the goal's subterms in place of equal ones, as far as short chains lead there.
+def _made_alike(start: Term, goal: Term, readings: Readings, limits: DerivationLimits) -> Derivation:
+    """Replaces subterms of the start by equal subterms of the goal, where short chains show that they are equal.
 
-    From the outside in: an inner term then is one for all places that need it, also for those that a step has made.
+    It works from the outside in. So an inner term is replaced at all its places, those made by earlier steps included.
     """
     deadline = perf_counter() + limits.seconds
     graph = ProofGraph()
@@ -90,25 +90,27 @@ def _made_alike(start: Term, goal: Term, readings: Readings, limits: Limits) -> 
     return Derivation(start, current, tuple(steps))
 
 
-def _short_chain(start: Term, goal: Term, readings: Readings, graph: ProofGraph, classes: dict, kept) -> list[Step]:
-    """Few steps that rewrite the whole term into one with the goal's operation on what equals the goal's arguments."""
+def _short_chain(
+    start: Term, goal: Term, readings: Readings, graph: ProofGraph, classes: dict, kept
+) -> list[DerivationStep]:
+    """A few steps at the root that turn the term into the goal's operation on arguments equal to the goal's."""
     wanted = graph.key(graph.number[goal])
-    found: dict[Term, list[Step]] = {start: []}
+    found: dict[Term, list[DerivationStep]] = {start: []}
     waiting = [start]
     for term in waiting:
         if graph.key_of(term, classes) == wanted:
             return found[term]
-        for rule, onward in readings if term not in kept else ():  # a kept term stays wherever it is
+        for rule, onward in readings if term not in kept else ():  # terms of the goal are not rewritten
             new = instance(rule, onward, term)
-            if new is not None and new not in found and len(found) < FEW:
+            if new is not None and new not in found and len(found) < MAX_ROOT_FORMS:
                 found[new] = [*found[term], _step(rule, onward, (), term, new, new)]
                 waiting.append(new)
     return []
 
 
 def replay(start: Term, normaliser: Normaliser) -> Derivation:
-    """What the normaliser did to a term as a chain of whole terms: a shared subterm changes everywhere in one step."""
-    steps: list[Step] = []
+    """The changes of the normaliser as a chain of whole terms. A shared subterm changes everywhere in one step."""
+    steps: list[DerivationStep] = []
     current, settled = start, set()
     while True:
         found = _next_change(current, normaliser, settled)
@@ -118,12 +120,12 @@ def replay(start: Term, normaliser: Normaliser) -> Derivation:
         for rule, new in normaliser.changes[old]:
             after = substitute(current, {old: new})
             name, binding = (rule, ()) if isinstance(rule, str) else (rule.name, binding_text(match(rule.left, old)))
-            steps.append(Step(name, FORWARD, position, binding, current, after, everywhere=True))
+            steps.append(DerivationStep(name, FORWARD, position, binding, current, after, everywhere=True))
             old, current = new, after
 
 
 def path_to(root: Term, term: Term) -> tuple[int, ...]:
-    """The path of argument numbers to one of the places of a subterm."""
+    """A path of argument numbers from the root to one occurrence of the subterm."""
     above: dict[Term, tuple[Term, int]] = {}
     for node in subterms(root):
         for number, argument in enumerate(node.args):
@@ -136,7 +138,7 @@ def path_to(root: Term, term: Term) -> tuple[int, ...]:
 
 
 def instance(rule: Rule, onward: bool, term: Term) -> Term | None:
-    """What the rule, read from left to right or back, makes of a whole term; None where it says nothing of it."""
+    """The whole term rewritten by the rule, from left to right if `onward`; None if the rule does not apply."""
     left, right = (rule.left, rule.right) if onward else (rule.right, rule.left)
     binding = match(left, term)
     if binding is None or not all(holds(guard, binding) for guard in rule.guards):
@@ -148,7 +150,7 @@ def instance(rule: Rule, onward: bool, term: Term) -> Term | None:
 
 
 def _next_change(root: Term, normaliser: Normaliser, settled: set[Term]) -> tuple[Term, tuple[int, ...]] | None:
-    """The first subterm, arguments first, that the normaliser changed, with a path to it; the others are settled."""
+    """The first subterm, arguments first, that the normaliser changed, and a path to it. Adds others to `settled`."""
     stack: list[tuple[Term, tuple[int, ...]]] = [(root, ())]
     while stack:
         node, position = stack[-1]
@@ -164,7 +166,7 @@ def _next_change(root: Term, normaliser: Normaliser, settled: set[Term]) -> tupl
 
 
 def _many_steps(graph: ProofGraph, a: int, b: int, cache: dict[tuple[int, int], int]) -> int:
-    """How many rewrites _local_steps would list."""
+    """The number of steps that `_local_steps` would list."""
     if (a, b) not in cache:
         count = 0
         for before, after, edge in graph.explain(a, b):
@@ -175,7 +177,7 @@ def _many_steps(graph: ProofGraph, a: int, b: int, cache: dict[tuple[int, int], 
 
 
 def _local_steps(graph: ProofGraph, a: int, b: int, cache: dict) -> list[tuple[tuple[int, ...], Rule, bool, Term]]:
-    """Rewrites from term a to term b as (position, rule, forward, new subterm), congruence resolved into positions."""
+    """Rewrites from term a to term b as (position, rule, forward, new subterm). Congruence becomes positions."""
     if (a, b) in cache:
         return cache[a, b]
     steps = []
@@ -190,9 +192,9 @@ def _local_steps(graph: ProofGraph, a: int, b: int, cache: dict) -> list[tuple[t
     return steps
 
 
-def _steps(graph: ProofGraph, start: Term, goal: Term) -> tuple[Step, ...]:
-    """The chain of whole terms; a stretch that returns to a term seen before is cut out."""
-    steps: list[Step] = []
+def _steps(graph: ProofGraph, start: Term, goal: Term) -> tuple[DerivationStep, ...]:
+    """The chain of whole terms, without the parts that return to an earlier term."""
+    steps: list[DerivationStep] = []
     place, current = {start: 0}, start
     for position, rule, forward, new in _local_steps(graph, graph.number[start], graph.number[goal], {}):
         after = replace_at(current, position, new)
@@ -207,11 +209,11 @@ def _steps(graph: ProofGraph, start: Term, goal: Term) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _step(rule: Rule, forward: bool, position, before: Term, after: Term, new: Term) -> Step:
+def _step(rule: Rule, forward: bool, position, before: Term, after: Term, new: Term) -> DerivationStep:
     left = new
     if forward:
         left = before
         for number in position:
             left = left.args[number]
     binding = binding_text(match(rule.left, left) or {})
-    return Step(rule.name, FORWARD if forward else BACKWARD, tuple(position), binding, before, after)
+    return DerivationStep(rule.name, FORWARD if forward else BACKWARD, tuple(position), binding, before, after)

@@ -1,8 +1,8 @@
-"""Reads the ledger of proved rules, proofs/ledger.toml: run time asks it and never imports a prover.
+"""Reads the ledger of proved rules, proofs/ledger.toml, so that run time needs no prover.
 
-An entry counts only for the very statement that was proved, and only while operations and guards mean what they meant
-then: after an edit of a rule, of a meaning in egraph/terms/ops.py or of a guard, nothing counts until `python -m
-onepass prove` has run again. A missing or damaged ledger proves nothing.
+An entry counts only for exactly the statement that was proved. No entry counts after an edit of the modules in
+MEANINGS, which say what operations and guards mean, until `python -m onepass prove` has run again. A missing or damaged
+ledger proves nothing. Example: `is_proved(rule)` is False for a rule with one more guard than its entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..rewrite.serialization import digest, rule_to_json
 EGRAPH = Path(__file__).resolve().parent.parent
 LEDGER = EGRAPH.parent / "proofs" / "ledger.toml"
 STATED = ("name", "left", "right", "variables", "guards", "both", "exact")
-# The modules that say what laws mean.
+# The modules that say what a law means.
 MEANINGS = (
     "terms/term",
     "terms/traversal",
@@ -37,20 +37,20 @@ MEANINGS = (
 
 @lru_cache(1024)
 def digest_of(rule: Rule) -> str:
-    """A name for everything that a rule claims, the assumption included."""
+    """A digest of everything that a rule claims, its assumption included."""
     written = rule_to_json(rule)
     return digest([written[part] for part in STATED])[:16]
 
 
 @cache
 def meanings() -> str:
-    """A name for what operations, guards and assumptions mean: the code of MEANINGS without comments and docstrings."""
+    """A digest of the code that says what operations, guards and assumptions mean."""
     sources = [(EGRAPH / f"{module}.py").read_text(encoding="utf-8") for module in MEANINGS]
     return digest_of_code(sources)
 
 
 def digest_of_code(sources: Sequence[str]) -> str:
-    """A name for Python code as it runs: comments, docstrings, imports and empty lines do not count."""
+    """A digest of Python code. Comments, docstrings, imports and empty lines do not count."""
     whole = hashlib.sha256()
     for source in sources:
         lines = source.splitlines()
@@ -61,7 +61,7 @@ def digest_of_code(sources: Sequence[str]) -> str:
 
 
 def _unread(tree: ast.Module) -> Iterable[tuple[int, int]]:
-    """First and last lines of imports and of strings that stand alone."""
+    """First and last lines of imports, docstrings and other strings that are statements."""
     for node in ast.walk(tree):
         value = node.value if isinstance(node, ast.Expr) else None
         alone = isinstance(value, ast.Constant) and isinstance(value.value, str)
@@ -70,7 +70,7 @@ def _unread(tree: ast.Module) -> Iterable[tuple[int, int]]:
 
 
 def _without_comment(line: str) -> str:
-    """The line up to a comment. A line with a quote in it is kept whole: its # may stand in a string."""
+    """The line without a comment. A line with a quote is kept whole, because its # may be part of a string."""
     return line if '"' in line or "'" in line else line.partition("#")[0]
 
 
@@ -83,15 +83,15 @@ def _read() -> dict:
 
 
 def entries() -> dict[str, dict]:
-    """The ledger's entries by name of rule; none if it cannot be read, or was written for other meanings."""
+    """The entries by the rule's name; none if the ledger cannot be read or was written for other meanings."""
     try:
         return _read().get("rules", {}) if _read().get("meanings") == meanings() else {}
-    except OSError:  # the sources are not there to be compared
+    except OSError:  # the sources are not installed
         return {}
 
 
 def forget() -> None:
-    """Reads the ledger anew at the next question."""
+    """Drops what was read of the ledger; the next query reads the file."""
     _read.cache_clear()
 
 
@@ -102,7 +102,7 @@ def is_proved(rule: Rule) -> bool:
 
 
 def proved(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules that the ledger calls proved, in order: the others are not used."""
+    """The rules that the ledger calls proved, in order."""
     return tuple(rule for rule in rules if is_proved(rule))
 
 

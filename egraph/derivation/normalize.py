@@ -1,7 +1,8 @@
-"""The normal form: directed rules applied bottom-up to a fixpoint, literals folded, index terms in affine form.
+"""The normal form of a term: directed rules applied bottom-up to a fixpoint, literals folded, index terms affine.
 
-Different spellings of one program meet here, before the search. The caller passes the rules; this module knows none.
-What was done to each subterm is kept, so that derive.py can write it down.
+Different spellings of a program get one normal form. The module has no rules of its own. It records the changes of each
+subterm, from which derive.py makes a derivation. Example: with `multiply_by_one` the normal form of (x · 1) + 2 · 3 is
+x + 6.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from ..terms.traversal import all_dims, rename_dims
 from .certificate import FOLDING, INDICES
 
 EXACT_IN_EVERY_DTYPE = 256  # bfloat16 has eight bits
-FUEL = 20_000  # rule applications; a directed set that needs more does not terminate
+FUEL = 20_000  # rule applications; directed rules that need more are taken not to terminate
 
 
 @dataclass
 class Normaliser:
-    """Remembers what it has normalised and which rules fired, in order. `normal(term)` is idempotent.
+    """Normalises terms; `normal(term)` is idempotent. Remembers normal forms, and the rules that fired, in order.
 
-    changes: subterm with normal arguments -> what it became, step by step, each with a rule or one of NOT_RULES.
+    changes: a subterm with normal arguments, and its changes step by step; each has a rule or one of NOT_RULES.
     """
 
     rules: Sequence[Rule]
@@ -43,7 +44,7 @@ class Normaliser:
             self._by_op[rule.left.op].append(rule)
 
     def normal(self, root: Term) -> Term:
-        """The normal form. Raises TermError if the rules do not come to rest."""
+        """The normal form. Raises TermError if the rules do not terminate."""
         stack = [root]
         while stack:
             node = stack[-1]
@@ -57,7 +58,7 @@ class Normaliser:
         return self._done[root]
 
     def _settle(self, node: Term, stack: list[Term]) -> None:
-        """The arguments are normal: one step at the root, then what it became goes first."""
+        """Takes one step at the root of a node with normal arguments. The result goes on the stack."""
         rebuilt = make(node.op, tuple(self._done[a] for a in node.args), node.attrs)
         changes = self.changes.get(rebuilt) or self._step(rebuilt)
         if not changes:
@@ -93,7 +94,7 @@ def normalise(root: Term, rules: Sequence[Rule]) -> Term:
 
 
 def _arrange(node: Term) -> Term:
-    """Groups the multiples of a literal divisor, so that the layout laws match a · g + b."""
+    """Groups the multiples of a literal divisor g, so that the laws of layout.py match a · g + b."""
     if node.op not in ("floordiv", "mod") or node.dtype != "int64" or node.args[1].op != "const":
         return node
     divisor = node.args[1].attrs[0]
@@ -106,7 +107,7 @@ def _arrange(node: Term) -> Term:
 
 
 def _fold(node: Term) -> Term | None:
-    """A pointwise operation on literals is a literal; some casts of literals are."""
+    """The literal that a pointwise operation on literals, or a cast of a literal, gives; None for other nodes."""
     if node.op == "cast" and node.args[0].op == "const":
         return _fold_cast(*node.args[0].attrs, node.attrs[0])
     meaning = OPS[node.op].meaning
@@ -118,7 +119,7 @@ def _fold(node: Term) -> Term | None:
 
 
 def _fold_cast(value: bool | int | float, dtype: str) -> Term | None:
-    """A small integer is a number of every floating dtype, and what is beyond the range of one is ±∞ there."""
+    """A small integer, which every floating dtype holds exactly, or ±∞ for a number beyond the range; else None."""
     if dtype not in FLOATS:
         return None
     small = isinstance(value, int) and abs(value) <= EXACT_IN_EVERY_DTYPE
@@ -134,5 +135,5 @@ def _index_form(node: Term) -> Term | None:
 
 
 def canonical_names(root: Term) -> Term:
-    """The same term with dims named by order of first occurrence: equal results mean equal up to names of dims."""
+    """The term with dims renamed x0, x1, ... by first occurrence: terms equal up to names of dims become equal."""
     return rename_dims(root, {d: Dim(f"x{n}", d.size) for n, d in enumerate(all_dims(root))})

@@ -1,14 +1,15 @@
-"""A small e-graph over Terms that remembers why two of them are equal.
+"""A small e-graph over Terms that remembers why two terms are equal.
 
-Nodes are terms themselves, so a proof is a path of terms: each edge is an instance of a rule, or congruence, which
-explains itself through the arguments. derive.py grows it until two terms meet.
+Its nodes are terms, so a proof is a path of terms. Each edge is an instance of a rule, or congruence: then the
+arguments have paths of their own. Example: after the union of a with b, adding exp(a) and exp(b) gives them one class,
+by an edge of congruence.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -18,11 +19,11 @@ from ..terms.term import Term, TermError
 from ..terms.traversal import subterms
 
 Readings = Sequence[tuple[Rule, bool]]  # a rule, and whether it is read from left to right
-ALTERNATIVES = 8  # members of a class tried per variable before a guard counts as unknown
+MAX_GUARD_ALTERNATIVES = 8  # members of a class tried for a variable before a guard counts as unknown
 
 
 @dataclass(frozen=True)
-class Edge:
+class ProofEdge:
     """Why a term equals its neighbour in the proof forest: an instance of a rule, or congruence (rule None)."""
 
     to: int
@@ -31,13 +32,17 @@ class Edge:
 
 
 class ProofGraph:
-    """Union-find with congruence over numbered terms; every union is an edge of a forest that keeps its reason."""
+    """Union-find with congruence over numbered terms. Every union adds an edge with its reason to a forest.
+
+    leader: union-find parents. edge: the forest. members, users: nodes of a class, and nodes with an argument in it, by
+    the leader. canonical: one node for each key. pending: nodes whose keys may have changed. applied: used instances.
+    """
 
     def __init__(self):
         self.terms: list[Term] = []
         self.arguments: list[tuple[int, ...]] = []
         self.leader: list[int] = []
-        self.edge: list[Edge | None] = []
+        self.edge: list[ProofEdge | None] = []
         self.number: dict[Term, int] = {}
         self.members: dict[int, list[int]] = {}
         self.users: dict[int, list[int]] = {}
@@ -47,6 +52,7 @@ class ProofGraph:
         self.applied: set[tuple] = set()
 
     def find(self, node: int) -> int:
+        """The leader of the node's class."""
         leader = self.leader
         while leader[node] != node:
             leader[node] = leader[leader[node]]
@@ -54,17 +60,18 @@ class ProofGraph:
         return node
 
     def same(self, a: int, b: int) -> bool:
+        """Whether two nodes are known to be equal."""
         return self.find(a) == self.find(b)
 
     def key(self, node: int) -> tuple:
-        """Equal for two nodes that congruence makes equal; a leaf is interned already and equals only itself."""
+        """Equal for two nodes that are equal by congruence. A leaf is interned, so it is equal only to itself."""
         if not self.arguments[node]:
             return (node,)
         term = self.terms[node]
         return term.op, term.attrs, tuple(self.find(a) for a in self.arguments[node])
 
     def add(self, root: Term) -> int:
-        """The number of a term, which joins the class of any term that congruence makes equal."""
+        """The number of a term. A new term joins the class of a term that is equal by congruence."""
         for term in subterms(root) if root not in self.number else ():
             if term not in self.number:
                 self._add_node(term)
@@ -88,14 +95,14 @@ class ProofGraph:
             self.union(node, other, None)
 
     def union(self, left: int, right: int, rule: Rule | None) -> bool:
-        """Records left = right by an instance of the rule, or by congruence; False if it was known."""
+        """Records left = right by an instance of the rule, or by congruence (None). False if it was known."""
         small, large = self.find(left), self.find(right)
         if small == large:
             return False
         forward = True
         if len(self.members[small]) + len(self.users[small]) > len(self.members[large]) + len(self.users[large]):
             small, large, left, right, forward = large, small, right, left, False
-        self._hang(left, Edge(right, rule, forward))
+        self._hang(left, ProofEdge(right, rule, forward))
         self.leader[small] = large
         self.members[large] += self.members.pop(small)
         moved = self.users.pop(small)
@@ -103,13 +110,13 @@ class ProofGraph:
         self.pending += moved
         return True
 
-    def _hang(self, node: int, edge: Edge | None) -> None:
-        """Makes the node the root of its tree, reversing the path above it, and hangs it below the edge's end."""
+    def _hang(self, node: int, edge: ProofEdge | None) -> None:
+        """Makes the node the root of its tree, by reversing the path above it, and adds the edge to the new parent."""
         while edge is not None:
             above, self.edge[node] = self.edge[node], edge
             if above is None:
                 return
-            node, edge = above.to, Edge(node, above.rule, not above.forward)
+            node, edge = above.to, ProofEdge(node, above.rule, not above.forward)
 
     def rebuild(self) -> None:
         """Restores congruence after unions."""
@@ -119,7 +126,7 @@ class ProofGraph:
                 self._meet(node)
 
     def join(self, readings: Readings, deadline: float) -> None:
-        """Applies every instance that makes one class of two which are there, until there is none."""
+        """Applies every instance that merges two existing classes, until there is none."""
         learnt = True
         while learnt and perf_counter() < deadline:
             learnt = False
@@ -137,7 +144,7 @@ class ProofGraph:
         return left is not None and right is not None and left != right
 
     def _class(self, term: Term) -> int | None:
-        """The class of a term few of whose subterms are new."""
+        """The class of a term, up to congruence; None if it has none."""
         if term in self.number or not term.args:
             return self.find(self.number[term]) if term in self.number else None
         arguments = [self._class(a) for a in term.args]
@@ -145,7 +152,7 @@ class ProofGraph:
         return None if node is None else self.find(node)
 
     def classes(self, root: Term) -> dict[Term, int | None]:
-        """The class of every subterm, arguments first; None for what is not there, up to congruence."""
+        """The class of every subterm, arguments first; None for a subterm without a class, up to congruence."""
         found: dict[Term, int | None] = {}
         for term in subterms(root):
             key = self.key_of(term, found)
@@ -154,16 +161,23 @@ class ProofGraph:
         return found
 
     def key_of(self, term: Term, classes: dict[Term, int | None]) -> tuple | None:
-        """The key that the term has, or would have, where the classes of its arguments are known."""
+        """The key that the term has or would have; None if an argument has no class."""
         if not term.args:
             return (self.number[term],) if term in self.number else None
         below = [classes[a] if a in classes else self.classes(a)[a] for a in term.args]
         return None if None in below else (term.op, term.attrs, tuple(below))
 
-    def round(self, readings: Readings, ends: tuple[int, int], most_terms: int, deadline: float, settled=()) -> bool:
-        """Matches every rule against the graph as it stands, then applies; False when nothing new was learnt.
+    def round(
+        self,
+        readings: Readings,
+        ends: tuple[int, int],
+        most_terms: int,
+        deadline: float,
+        settled: Container[int] = (),
+    ) -> bool:
+        """Matches every rule, then applies all matches. False if nothing new was learnt, or at `most_terms` terms.
 
-        settled: classes at whose terms nothing is matched.
+        It stops early when the two ends are equal. settled: classes whose terms are not matched.
         """
         found = []
         for rule, onward in readings:
@@ -181,7 +195,7 @@ class ProofGraph:
     def _apply(self, rule: Rule, binding: dict) -> bool:
         try:
             left, right = instantiate(rule.left, binding), instantiate(rule.right, binding)
-        except TermError:  # a representative of another dtype: this instance means nothing
+        except TermError:  # a representative has another dtype: the instance is ill-formed
             return False
         if match(rule.left, left) is None:
             return False
@@ -189,7 +203,7 @@ class ProofGraph:
         return self.union(self.add(left), self.add(right), rule) or len(self.terms) > known
 
     def _matches(self, rule: Rule, onward: bool, deadline: float, settled=()) -> Iterator[tuple[tuple, dict]]:
-        """Instances that no round has applied, each with what tells it from others."""
+        """Instances that no round has applied, each with a key that identifies it."""
         pattern = rule.left if onward else rule.right
         guarded = sorted(set().union(*(variables_of(o) for g in rule.guards for o in g.operands)))
         for node in list(self.by_op[pattern.op]):
@@ -206,7 +220,7 @@ class ProofGraph:
                 return
 
     def _match_node(self, pattern: Term, node: int, found: dict) -> Iterator[dict]:
-        """Bindings under which this very node, up to its arguments' classes, is an instance of the pattern."""
+        """Bindings that make the pattern equal to this node, up to the classes of its arguments."""
         term = self.terms[node]
         if term.op != pattern.op or len(term.args) != len(pattern.args):
             return
@@ -237,7 +251,7 @@ class ProofGraph:
                     yield from self._match_node(pattern, member, found)
 
     def _guarded_binding(self, rule: Rule, found: dict, guarded: list[str]) -> dict | None:
-        """The binding with terms for class members: those that matched, or others for which every guard holds."""
+        """The binding with terms for nodes: those that matched, or members of their classes that satisfy the guards."""
         plain = {n: self.terms[v] if isinstance(v, int) else v for n, v in found.items()}
         if all(holds(g, plain) for g in rule.guards):
             return plain
@@ -249,19 +263,19 @@ class ProofGraph:
         return None
 
     def _alternatives(self, node: int) -> list[Term]:
-        """Members of a class that could satisfy a guard, those with fewest dims first (dims are what guards ask)."""
+        """Members of a class that could satisfy a guard: literals first, then terms with few dims."""
         members = (self.terms[m] for m in self.members[self.find(node)])
-        return sorted(members, key=lambda t: (t.op != "const", len(t.dims)))[:ALTERNATIVES]
+        return sorted(members, key=lambda t: (t.op != "const", len(t.dims)))[:MAX_GUARD_ALTERNATIVES]
 
-    def explain(self, a: int, b: int) -> Iterator[tuple[int, int, Edge]]:
-        """The edges of the forest from a to b, in order, each turned the way it is walked."""
+    def explain(self, a: int, b: int) -> Iterator[tuple[int, int, ProofEdge]]:
+        """The edges of the forest on the path from a to b, in order and direction of the path."""
         above = [a]
         while self.edge[above[-1]] is not None:
             above.append(self.edge[above[-1]].to)
         meeting, down = {n: k for k, n in enumerate(above)}, []
         while b not in meeting:
             edge = self.edge[b]
-            down.append((edge.to, b, Edge(b, edge.rule, not edge.forward)))
+            down.append((edge.to, b, ProofEdge(b, edge.rule, not edge.forward)))
             b = edge.to
         for node in above[: meeting[b]]:
             yield node, self.edge[node].to, self.edge[node]

@@ -1,7 +1,8 @@
-"""Do the two sides of a rule agree on an instance? In float64, with a slack for rounding that is measured, not guessed.
+"""Compares the two sides of a rule on an instance, in float64.
 
-Where the left side is not NaN, the right side equals it; rules of both directions and bitwise ones promise more.
-A bitwise rule has no slack: its sides are compared bit for bit, with every result rounded to each floating dtype.
+Where the left side is not NaN, the right side must equal it; rules of both directions and bitwise ones promise more.
+The slack for rounding is measured by adding noise. A bitwise rule has no slack: its sides are compared bit for bit,
+with results rounded to each floating dtype. Example: for x + 0 = x with x = -0.0 the signs differ.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from ..terms.traversal import all_dims, rebuild, subterms
 from .samples import Instance
 
 RTOL = 1e-9
-TINY = 1e-280  # below this, results underflow differently on the two sides
-BITWISE_IN = ("float64", "float32", "bfloat16", "float16")  # what bits are compared in: each stands for float32
-PICKING = ("max", "min", "rescaled")  # monoids that give one of what they fold; of states, the largest scale
+TINY = 1e-280  # smaller results underflow differently on the two sides
+BITWISE_IN = ("float64", "float32", "bfloat16", "float16")  # the dtypes that are used instead of float32
+PICKING = ("max", "min", "rescaled")  # monoids whose result is one of the elements; of states, the largest scale
 LEAST_NORMAL = 2.0**-1022
 VANISHING = ("exp", "exp2", "mul", "div")
 ARITHMETIC = (*VANISHING, "add", "sub", "pow", "reduce")
 EXACT = ("lt", "le", "eq", "where", "maximum", "minimum", "neg", "abs", "floor", "finite", "cast")
-NOISE = 1e-12  # relative error put into every operation to learn how far rounding can carry
+NOISE = 1e-12  # relative error added to every operation, to measure how much rounding can change a result
 
 
 @dataclass(frozen=True)
-class Difference:
-    """How the sides of an instance differ: in words, and as arrays where both can be evaluated."""
+class Disagreement:
+    """How the sides of an instance differ: as text, and as arrays if both sides can be evaluated."""
 
     what: str
     left: np.ndarray | None
@@ -40,18 +41,18 @@ class Difference:
         return f"{self.what}\n{self.instance}"
 
 
-def difference(instance: Instance) -> Difference | None:
-    """What is wrong with an instance, or None."""
+def difference(instance: Instance) -> Disagreement | None:
+    """How the sides of the instance differ; None if they agree."""
     rule, why = instance.rule, ill_typed(instance.left, instance.right)
     if why:
-        return Difference(why, None, None, instance)
+        return Disagreement(why, None, None, instance)
     rounds = any(n.dtype in FLOATS for side in (instance.left, instance.right) for n in subterms(side))
     dtypes = (None,) if rule.exact != "bitwise" else BITWISE_IN if rounds else BITWISE_IN[:1]
     return next(filter(None, (_difference_in(instance, dtype) for dtype in dtypes)), None)
 
 
-def _difference_in(instance: Instance, rounding: str | None) -> Difference | None:
-    """What is wrong where every result is rounded to a dtype; None for none: then a slack is measured."""
+def _difference_in(instance: Instance, rounding: str | None) -> Disagreement | None:
+    """How the sides differ if every result is rounded to a dtype. Without a dtype, a slack is measured."""
     dims = sorted(instance.left.dims | instance.right.dims)
     sides = [
         _parts(evaluate(side, instance.arrays, dims, rounding=rounding)) for side in (instance.left, instance.right)
@@ -65,12 +66,12 @@ def _difference_in(instance: Instance, rounding: str | None) -> Difference | Non
                 continue
         shown = f"left side:  {instance.left} = {left.tolist()}\nright side: {instance.right} = {right.tolist()}"
         rounded = "" if rounding in (None, "float64") else f"\nwith every result rounded to {rounding}"
-        return Difference(shown + rounded, left, right, instance)
+        return Disagreement(shown + rounded, left, right, instance)
     return None
 
 
 def ill_typed(left: Term, right: Term | TermError) -> str:
-    """Why the right side cannot stand for the left, whatever the values; weak literals take any floating dtype."""
+    """Why the dtypes of the sides differ; "" if they agree. A weak literal agrees with any floating dtype."""
     if isinstance(right, TermError):
         return f"{left} would become a term that means nothing: {right}"
     if left.dtype == right.dtype or "float" in (left.dtype, right.dtype):
@@ -85,7 +86,8 @@ def _parts(value) -> tuple[np.ndarray, ...]:
 def _wrong(instance: Instance, left: np.ndarray, right: np.ndarray, slack) -> np.ndarray:
     """Where the right side is not what the law promises.
 
-    Equal bits are those of a zero's sign too, unless a maximum picks it: of 0 and -0 it may give either.
+    A bitwise law promises the sign of a zero, too. It does not if it has a maximum or minimum: of 0 and -0 that may
+    give either.
     """
     left, right = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(left, right))
     with np.errstate(invalid="ignore"):
@@ -102,16 +104,16 @@ def _wrong(instance: Instance, left: np.ndarray, right: np.ndarray, slack) -> np
 
 
 def _picks(instance: Instance) -> bool:
-    """Whether a maximum or a minimum stands in the rule."""
+    """Whether the rule has a maximum or a minimum."""
     nodes = (n for side in (instance.left, instance.right) for n in subterms(side))
     return any(n.op in ("maximum", "minimum") or (n.op == "reduce" and n.attrs[0] in PICKING) for n in nodes)
 
 
 def _leaves_the_range(instance: Instance) -> bool:
-    """Whether an exponential, sum, product or quotient of real numbers is too large or too small for float64.
+    """Whether an exponential, sum, product or quotient of finite numbers is too large or too small for float64.
 
-    Laws are about real numbers: such an instance says nothing. A law that leaves out a rounding leaves out its
-    overflow, too, but not that of a literal, which is known where the law is used.
+    Laws are about real numbers, so such an instance says nothing. A law that drops a rounding ("excess precision") also
+    drops its overflow, but not the overflow of a literal, whose value is known where the law is used.
     """
     drops = instance.rule.exact == "excess precision"
     for side in (instance.left, instance.right):
@@ -124,7 +126,7 @@ def _leaves_the_range(instance: Instance) -> bool:
 
 
 def _out_of_range(node: Term, value, args) -> bool:
-    """Whether real operands give an infinite result, or one too small to be a normal number."""
+    """Whether finite operands give an infinite result, or one below the normal numbers."""
     if any(isinstance(x, tuple) for x in (value, *args)) or np.asarray(value).dtype.kind != "f":
         return False
     if node.op == "reduce":
@@ -132,13 +134,13 @@ def _out_of_range(node: Term, value, args) -> bool:
     operands = np.broadcast_arrays(*args)
     real = np.all([np.isfinite(x) for x in operands], axis=0)
     if node.op in ("mul", "div", "pow"):
-        real &= np.all([x != 0 for x in operands], axis=0)  # a quotient by zero is infinite, not too large
+        real &= np.all([x != 0 for x in operands], axis=0)  # a division by zero is no overflow
     vanishes = (np.abs(value) < LEAST_NORMAL) & (node.op in VANISHING)
     return bool((real & (np.isinf(value) | vanishes)).any())
 
 
 def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
-    """How far apart rounding can carry the sides: relative to them, and to what noise in every operation does."""
+    """How much the sides may differ by rounding: relative to their values, and to their changes under noise."""
     with np.errstate(invalid="ignore"):
         slack = RTOL * np.nan_to_num(np.maximum(np.abs(left), np.abs(right)), posinf=0.0) + TINY
     for seed, side in enumerate((instance.left, instance.right)):
@@ -150,14 +152,14 @@ def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
 
 
 def _is_exact(node: Term) -> bool:
-    """Whether a result is not rounded: it is one of the operands, or jumps."""
+    """Whether the operation does not round: its result is an operand, a truth value or an integer."""
     return node.op in EXACT or (node.op == "reduce" and node.attrs[0] in ("max", "min", "any", "all"))
 
 
 def _noisy(root: Term, arrays, dims, seed: int) -> tuple[np.ndarray, ...]:
-    """The term's values when the operands of every operation that rounds err by a random relative NOISE.
+    """The values of the term if the operands of every rounding operation have a random relative error of NOISE.
 
-    What compares, chooses or jumps gets its operands as they are: what is read is exact there.
+    Operations that compare, choose or jump get exact operands.
     """
     generator = np.random.default_rng(seed)
     noise: dict[str, np.ndarray] = {}

@@ -1,7 +1,7 @@
-"""Edges of functions: the arguments at which a function overflows, vanishes, saturates or is no longer defined.
+"""Edges of functions: the arguments at which a function overflows, vanishes, saturates or becomes undefined.
 
-Hostile draws are made from them. Invariant: a row of EDGES depends only on the range of a dtype. Example: exp overflows
-float64 beyond 709.78, the logarithm of its largest number. Names are those of terms and of PyTorch.
+Hostile values are drawn around them. A row of EDGES depends only on the range of a dtype; its key is a name of terms or
+of PyTorch. Example: exp overflows float64 beyond 709.78, the logarithm of its largest number.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ..terms.ops import INTEGER_RANGES
 
 
 @dataclass(frozen=True)
-class Range:
-    """The numbers of a floating dtype: bits of a mantissa, exponents of the largest and of the least normal number."""
+class FloatRange:
+    """A floating dtype: bits of its mantissa, exponents of its largest and of its smallest normal number."""
 
     bits: int
     highest: int
@@ -23,16 +23,17 @@ class Range:
 
     @property
     def largest(self) -> float:
+        """The largest finite number."""
         return (2.0 - self.epsilon) * 2.0**self.highest
 
     @property
     def tiny(self) -> float:
-        """The least normal number."""
+        """The smallest positive normal number."""
         return 2.0**self.lowest
 
     @property
     def least(self) -> float:
-        """The least number above zero."""
+        """The smallest positive number."""
         return 2.0 ** (self.lowest - self.bits + 1)
 
     @property
@@ -42,22 +43,22 @@ class Range:
 
 
 RANGES = {
-    "float64": Range(53, 1023, -1022),
-    "float32": Range(24, 127, -126),
-    "bfloat16": Range(8, 127, -126),
-    "float16": Range(11, 15, -14),
+    "float64": FloatRange(53, 1023, -1022),
+    "float32": FloatRange(24, 127, -126),
+    "bfloat16": FloatRange(8, 127, -126),
+    "float16": FloatRange(11, 15, -14),
 }
 
 
-def _exponential(base: float) -> Callable[[Range], tuple[float, ...]]:
+def _exponential(base: float) -> Callable[[FloatRange], tuple[float, ...]]:
     return lambda r: tuple(log(x) / log(base) for x in (r.largest, r.tiny, r.least, r.epsilon))
 
 
-def _squares(r: Range) -> tuple[float, ...]:
+def _squares(r: FloatRange) -> tuple[float, ...]:
     return (r.largest**0.5, r.tiny**0.5, r.largest ** (1 / 3), r.tiny ** (1 / 3))
 
 
-def _saturates(r: Range) -> tuple[float, ...]:
+def _saturates(r: FloatRange) -> tuple[float, ...]:
     return (log(2.0 / r.epsilon) / 2, 1.0)
 
 
@@ -67,7 +68,7 @@ _LOG = lambda r: (0.0, -0.0, r.least, r.tiny, 1.0, -1.0)
 _DOMAIN = lambda r: (1.0, 1.0 + r.epsilon, 0.0)
 _ROUNDS = lambda r: (0.5, 1.5, 2.5, 1.0, 2.0, 0.5 / r.epsilon, 1.0 / r.epsilon)
 _TURNS = lambda r: (pi / 2, pi, 2 * pi, 1.0 / r.epsilon)
-EDGES: dict[str, Callable[[Range], tuple[float, ...]]] = {
+EDGES: dict[str, Callable[[FloatRange], tuple[float, ...]]] = {
     **dict.fromkeys(("exp", "expm1", "sinh", "cosh", "softmax", "log_softmax", "logsumexp", "rescaled"), _EXP),
     **dict.fromkeys(("sigmoid", "silu", "softplus", "log_sigmoid", "elu", "mish", "logcumsumexp"), _EXP),
     "exp2": _EXP2,
@@ -84,13 +85,13 @@ EDGES: dict[str, Callable[[Range], tuple[float, ...]]] = {
 
 
 def edges_of(names: Iterable[str], dtype: str = "float64") -> tuple[float, ...]:
-    """The edges of the functions of these names, for numbers of the dtype; a name without a row has none."""
+    """The edges of the named functions for numbers of the dtype. A name without a row has none."""
     found = [EDGES[name](RANGES[dtype]) for name in sorted(set(names)) if name in EDGES]
     return tuple(dict.fromkeys(x for row in found for x in row))
 
 
 def edges_of_cast(target: str) -> tuple[float, ...]:
-    """Where a cast to the dtype overflows, wraps or vanishes."""
+    """The numbers around which a cast to the dtype overflows, wraps or vanishes."""
     if target in RANGES:
         r = RANGES[target]
         return (r.largest, r.largest * (1 + r.epsilon / 4), r.tiny, r.least, r.least / 2, 1 + r.epsilon / 2)
@@ -99,7 +100,7 @@ def edges_of_cast(target: str) -> tuple[float, ...]:
 
 
 def around(values: Iterable[float], dtype: str = "float64") -> tuple[float, ...]:
-    """The values with their neighbours in the dtype, on both sides and of both signs, the plainest first."""
+    """The values and their neighbours in the dtype, on both sides and with both signs, the values first."""
     r, found = RANGES[dtype], []
     for x in dict.fromkeys(abs(v) for v in values if isfinite(v)):
         steps = (x, x * (1 + r.epsilon), x * (1 - r.epsilon / 2), x * 1.0625, x * 0.9375, 2 * x, x / 2)

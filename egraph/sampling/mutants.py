@@ -1,7 +1,7 @@
-"""Mutants of a rule: one small change each, such as a typing mistake would make. Most are wrong laws.
+"""Mutants of a rule: rules with one small change, such as a typing mistake makes. Most of them are wrong laws.
 
-Tests use them to see that the testers bite: every shipped rule has a mutant that is refuted. Public as
-`onepass.testing.mutants`; no mutant is well-formed only by accident, ill-formed ones are left out.
+A test of rules is good if it refutes mutants. Every mutant is well-formed; ill-formed ones are left out. Public as
+`onepass.testing.mutants`. Example: x + 0 = x has the mutants x - 0 = x, which holds, and x + 1 = x, which does not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OTHER_MONOID = {"sum": "max", "max": "min", "min": "max", "prod": "sum", "any": 
 
 
 def mutants(rule: Rule) -> Iterator[Rule]:
-    """Well-formed rules that differ from the given one in one place, each named after what was changed."""
+    """The well-formed rules that differ from the given one in one place. The name says what was changed."""
     seen = {(rule.left, rule.right, rule.guards)}
     for what, changed in _changes(rule):
         mutant = replace(changed, name=f"{rule.name} with {what}")
@@ -47,7 +47,7 @@ def _changes(rule: Rule) -> Iterator[tuple[str, Rule]]:
 
 
 def _changed_terms(root: Term) -> Iterator[tuple[str, Term]]:
-    """The term with one occurrence changed."""
+    """The terms with one occurrence of a subterm changed, each with a description."""
     for node, again in _places(root):
         for what, new in _changed_nodes(node, all_dims(root), _variables(root)):
             try:
@@ -57,7 +57,7 @@ def _changed_terms(root: Term) -> Iterator[tuple[str, Term]]:
 
 
 def _places(root: Term):
-    """Every occurrence of a subterm with a function that puts another one in its place, the root first."""
+    """Every occurrence of a subterm, the root first, with a function that replaces that occurrence."""
     yield root, lambda new: new
     for number, argument in enumerate(root.args):
         for node, again in _places(argument):
@@ -74,7 +74,7 @@ def _variables(root: Term) -> list[Term]:
 
 
 def _changed_nodes(node: Term, dims: list[Dim], variables: list[Term]):
-    """Descriptions of changes with functions that make them (they may raise TermError)."""
+    """Changes of one node: descriptions, and functions that make the new node. These may raise TermError."""
     args = node.args
     if node.op == "var":
         name, dtype = node.attrs

@@ -1,7 +1,8 @@
-"""Concrete, hostile instances of a rule, drawn by a chooser that the caller gives: Hypothesis or a random generator.
+"""Draws concrete, hostile instances of a rule: values for its variables under which every guard holds.
 
-A variable may depend on every dim that the guards do not forbid, whatever its annotation says: that is what the matcher
-would accept.
+The caller gives the chooser, from Hypothesis or a random generator. A variable may depend on every dim that the guards
+do not forbid, as for the matcher, whatever its annotation says. Example: an instance of x + 0 = x has a dim of size 2
+and x = [1.0, -0.0].
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..terms.traversal import all_dims, subterms
 from .function_edges import RANGES, around, edges_of, edges_of_cast
 
 PLAIN = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.75, 0.1, -0.3, 3.7)
-PROFILES = {  # what the elements of one tensor are drawn from; the first of each is where shrinking goes
+PROFILES = {  # the elements of one tensor are drawn from one profile; a counterexample shrinks to its first value
     "plain": PLAIN,
     "large": tuple(50 * x for x in PLAIN),
     "ties": (1.0, 2.0),
@@ -33,20 +34,21 @@ PROFILES = {  # what the elements of one tensor are drawn from; the first of eac
     "tiny": (1e-30, -1e-30, 3e-31),
 }
 ABSENT = "one absent"  # a plain tensor with one -∞: a masked score
-MANTISSAS = "random mantissas"  # numbers that fill a float64, for rules that claim equal bits
-LONGEST = 24  # values drawn for one tensor
+MANTISSAS = "random mantissas"  # numbers that use all bits of a float64, for rules that claim equal bits
+MAX_DRAWN_VALUES = 24  # for one tensor
 FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, inf, -inf)
 INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
 INTEGERS = range(-3, 7)
 SIZES = (1, 2, 2, 3, 3)
-JUMPS = ("floor", "floordiv", "mod", "log", "log2", "log1p")  # have edges over the reals; those of exp are of a dtype
+# Functions with edges over the real numbers; the edges of others, such as exp, come from the range of a dtype.
+JUMPS = ("floor", "floordiv", "mod", "log", "log2", "log1p")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
-FURTHER = "none of the rule's own: a law holds along every other dim, too"
+OTHER_DIM = "which the rule does not name: a law holds along every other dim, too"
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A rule with values for its variables: both sides as terms, the arrays they load, what each variable became."""
+    """A rule with values for its variables: both sides as terms, the arrays that they load, and the binding."""
 
     rule: Rule | PatternRule
     left: Term
@@ -56,7 +58,7 @@ class Instance:
 
     @property
     def further(self) -> tuple[Dim, ...]:
-        """The dims that no variable of the rule stands for: laws hold pointwise along every other dim, too."""
+        """The dims that no variable of the rule stands for. Laws hold pointwise along them, too."""
         named = [v for v in self.binding.values() if isinstance(v, Dim)]
         sides = [side for side in (self.left, self.right) if isinstance(side, Term)]
         return tuple(d for d in dict.fromkeys(d for side in sides for d in all_dims(side)) if d not in named)
@@ -64,16 +66,16 @@ class Instance:
     def __str__(self) -> str:
         shown = dict(self.binding)
         heads = {name: name for name in self.arrays}
-        for name, value in self.binding.items():  # a variable that is a tensor of its name is said with its elements
+        for name, value in self.binding.items():  # a tensor with the name of its variable is printed once
             if isinstance(value, Term) and value.op == "load" and value.attrs[0].name == name in heads:
                 heads[name] = str(shown.pop(name))
         lines = [f"{n} = {v.size if isinstance(v, Dim) else v}" for n, v in sorted(shown.items())]
         lines += [f"{heads[name]} = {a.tolist()}" for name, a in sorted(self.arrays.items())]
-        return "\n".join([*lines, *(f"dim {d.name} = {d.size}, {FURTHER}" for d in self.further)])
+        return "\n".join([*lines, *(f"dim {d.name} = {d.size}, {OTHER_DIM}" for d in self.further)])
 
 
 def drawn_instance(rule: Rule | PatternRule, choose: Callable, array: Callable) -> Instance | None:
-    """An instance whose left side matches under every guard, or None; the right side may turn out to mean nothing."""
+    """An instance whose left side matches under every guard, or None. The right side may be a TermError."""
     if isinstance(rule, PatternRule):
         return _drawn_application(rule, choose, array)
     sampler = Sampler(rule, choose, array)
@@ -100,7 +102,7 @@ def _drawn_application(rule: PatternRule, choose: Callable, array: Callable) -> 
 
 @lru_cache(64)
 def _readings(rule: PatternRule) -> list[Reading]:
-    """The readings that are sampled; of very many, every so-manieth of the first thousands."""
+    """The readings that are sampled: at most about MAX_READINGS, spread evenly over the first thousands."""
     found = list(readings(rule.left, rule.guards, 64 * MAX_READINGS))
     return found[:: max(1, len(found) // MAX_READINGS)]
 
@@ -114,31 +116,36 @@ def _instantiated(pattern: Term, binding) -> Term | TermError:
 
 @lru_cache(256)
 def profiles_of(rule: Rule | PatternRule) -> dict[str, tuple[float, ...]]:
-    """PROFILES, and the numbers around the rule's own constants and around the edges of its functions, if any."""
-    rights = rule.rights if isinstance(rule, PatternRule) else (rule.right,)
-    nodes = [n for side in (rule.left, *rights) if isinstance(side, Term) for n in subterms(side)]
-    numbers = [float(n.attrs[0]) for n in nodes if n.op == "const"]
-    numbers += edges_of(n.op for n in nodes if n.op in JUMPS)
-    targets = [n.attrs[0] if isinstance(n.attrs[0], str) else "float16" for n in nodes if n.op == "cast"]
-    numbers += [x for target in targets for x in edges_of_cast(target)]
+    """PROFILES, and the profile "edges" of numbers around the rule's constants and its functions' edges, if any."""
+    numbers = _edges_in(rule)
     own = tuple(x for x in (*(n for n in numbers if isfinite(n)), *around(numbers)) if x not in PLAIN)
     return {**PROFILES, "edges": own} if own else PROFILES
 
 
+def _edges_in(rule: Rule | PatternRule) -> list[float]:
+    """The constants of a rule and the edges of its functions and casts."""
+    rights = rule.rights if isinstance(rule, PatternRule) else (rule.right,)
+    nodes = [n for side in (rule.left, *rights) if isinstance(side, Term) for n in subterms(side)]
+    constants = [float(n.attrs[0]) for n in nodes if n.op == "const"]
+    jumps = edges_of(n.op for n in nodes if n.op in JUMPS)
+    targets = [n.attrs[0] if isinstance(n.attrs[0], str) else "float16" for n in nodes if n.op == "cast"]
+    return [*constants, *jumps, *(x for target in targets for x in edges_of_cast(target))]
+
+
 def kinds_of(profiles: dict[str, tuple[float, ...]], not_finite: Sequence[str] = ()) -> tuple[str, ...]:
-    """What an array may be made of, with weights: a profile, or what is put among plain numbers."""
+    """The kinds of arrays to choose from, repeated as weights: profiles, and kinds with infinite numbers."""
     return ("plain", "plain", "plain", *profiles, *["edges"] * 2 * ("edges" in profiles), *not_finite)
 
 
 def _around_integers(rule: Rule) -> tuple[int, ...]:
-    """The rule's own integers and their neighbours, where these are not among the small ones."""
+    """The integers of the rule and their neighbours, without those in INTEGERS."""
     values = [n.attrs[0] for side in (rule.left, rule.right) for n in subterms(side) if n.op == "const"]
     near = {v + step for v in values if type(v) is int for step in (-1, 0, 1)}
     return tuple(sorted(near - set(INTEGERS)))
 
 
 def random_instance(rule: Rule, generator: Random) -> Instance | None:
-    """`drawn_instance` by a random generator: what a prover without Hypothesis uses."""
+    """`drawn_instance` with a random generator, for provers, which do not use Hypothesis."""
     usual = [MANTISSAS] * 8 if rule.exact == "bitwise" else []
     profiles = profiles_of(rule)
 
@@ -155,9 +162,9 @@ def random_instance(rule: Rule, generator: Random) -> Instance | None:
 
 
 class Sampler:
-    """Draws one binding: dims, attributes, literals, then terms that load arrays.
+    """Draws one binding: dims first, then attributes, literals, and terms that load arrays.
 
-    choose: one element of a sequence; array: float64 values of (shape, finite), hostile ones among them.
+    choose: picks one element of a sequence. array: makes a float64 array of (shape, finite), maybe a hostile one.
     """
 
     def __init__(self, rule: Rule, choose: Callable, array: Callable):
@@ -171,6 +178,7 @@ class Sampler:
         self.bound: dict[str, object] = {}
 
     def binding(self) -> dict[str, object]:
+        """A value for every variable of the rule."""
         self._draw_dims()
         kinds = {name: kind.split() for name, kind in self.rule.variables}
         for name in kinds:
@@ -191,7 +199,7 @@ class Sampler:
         if len(names) > 1 and self.choose([False] * 7 + [True]):
             self.bound[names[1]] = self.bound[names[0]]  # two variables may stand for one dim
         other = max((n.removeprefix("dim ") for n in names if n.startswith("dim r")), default="") + "r"
-        self.batch = Dim(other, self.choose((1, 2)))  # laws hold pointwise in every dim they do not mention
+        self.batch = Dim(other, self.choose((1, 2)))  # a law holds along dims that it does not name
 
     def _guards(self, kind: str, name: str) -> list[Guard]:
         about = (self.pattern.get(name), AttributeVariable(name))
@@ -264,7 +272,7 @@ class Sampler:
 
 
 def _implied_dtypes(left: Term) -> dict[str, str]:
-    """The dtype of each variable that is an operand of logic, or folded by a monoid of one dtype."""
+    """The dtypes of variables that are operands of logic, or that are folded by a monoid of one dtype."""
     found = {}
     for node in subterms(left):
         monoid = MONOIDS.get(node.attrs[0]) if node.op == "reduce" and isinstance(node.attrs[0], str) else None
@@ -274,9 +282,9 @@ def _implied_dtypes(left: Term) -> dict[str, str]:
 
 
 def variables_under_exponents(left: Term) -> set[str]:
-    """Names of the variables that are exponentiated: scores, for which -∞ means absent; the others are values.
+    """The names of scores, the variables in exponents; there -∞ means absent. Other variables are values.
 
-    The first operand of `scaled` is an exponent: ⟨s, w⟩ means w · e^s.
+    The first operand of `scaled` is an exponent, because ⟨s, w⟩ means w · e^s.
     """
     exponents = (n.args[0] for n in subterms(left) if n.op in ("exp", "exp2", "scaled"))
     return set().union(*map(variables_of, exponents))

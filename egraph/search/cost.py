@@ -1,32 +1,30 @@
-"""What a form costs: first passes over data too big for the chip, then time by a roofline, then size.
+"""The cost model: the time of a term's nodes by a roofline, and the most work that saved passes are worth.
 
-A form that saves passes by far more work than was written, as by doing a product once for each term of a sum, is worse
-than any that does not.
-
-A node's time is its volume (product of the sizes of its free dims, before a reduce drops one) over the rate of the unit
-that does it. Contractions, products whose factors do not share all dims, run on matrix units.
+The time of a node is its volume over the rate of its unit. The volume is the product of the sizes of the free dims, for
+a reduce those of its body. A contraction, whose factors do not share all dims, runs on matrix units. Example: x + y
+over dims of 8 and 4 takes 32 units of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from ..terms.term import Dim, Term
 from ..terms.traversal import factors, reduces, subterms
 
-NOMINAL = 2048  # stands for a symbolic size, for ranking only
-ON_CHIP = 256  # a static dim up to this size is held whole in a tile and needs no pass of its own
-WORTH = 1.15  # times the work as written that a form with fewer passes may do
-ROUNDED = 2.0  # times as long as matrix units take for a product with what could be outside of the sum
-LITTLE = 2**16  # work that is no time on any device
-INNER = 1024  # so is one up to this size that is summed in products alone, inside of what streams
+NOMINAL_SIZE = 2048  # of a symbolic dim, for ranking only
+MAX_RESIDENT_SIZE = 256  # a static dim up to this size fits in a tile, so it needs no pass of its own
+MAX_WORK_RATIO = 1.15  # of a form with fewer passes to the given terms
+ROUNDED_FACTOR_SLOWDOWN = 2.0  # of a matrix product with a factor that could be moved out of the sum
+NEGLIGIBLE_WORK = 2**16  # takes no time on any device
+MAX_INNER_SIZE = 1024  # a dim up to this size is resident, too, if only products inside other reductions sum over it
 
 
 @dataclass(frozen=True)
 class Target:
-    """Rates in elements per unit of time, relative to one pointwise operation; a table, to be calibrated per device."""
+    """The rates of a device in elements per unit of time, relative to pointwise operations."""
 
     name: str = "generic"
     matrix: float = 16.0
@@ -34,7 +32,7 @@ class Target:
     memory: float = 1.0
 
 
-# Unit that does an operation: pointwise rate 1, special functions slower, free ones only rearrange.
+# The unit of each operation: pointwise ones have rate 1, special functions are slower, free operations take no time.
 UNITS = {
     "free": ("const", "iota", "load", "var", "size", "cast", "scaled", "scale", "mantissa"),
     "special": ("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "pow"),
@@ -47,12 +45,12 @@ UNIT_OF = {op: unit for unit, ops in UNITS.items() for op in ops}
 
 
 def length(dim: Dim) -> int:
-    """The dim's size, nominal if symbolic."""
-    return dim.size if isinstance(dim.size, int) else NOMINAL
+    """The size of the dim; a nominal one if it is symbolic."""
+    return dim.size if isinstance(dim.size, int) else NOMINAL_SIZE
 
 
-def volume(dims) -> float:
-    """Number of elements over a set of dims."""
+def volume(dims: Iterable[Dim]) -> float:
+    """The number of elements over a set of dims."""
     total = 1.0
     for d in dims:
         total *= length(d)
@@ -60,12 +58,12 @@ def volume(dims) -> float:
 
 
 def streamed(dim: Dim) -> bool:
-    """Too long to be held in a tile: each reduction over it that waits for another is a pass of its own."""
-    return not isinstance(dim.size, int) or dim.size > ON_CHIP
+    """Whether the dim is too long for a tile: then each nested reduction over it is one more pass."""
+    return not isinstance(dim.size, int) or dim.size > MAX_RESIDENT_SIZE
 
 
 def node_time(term: Term, target: Target, contracted: bool = False) -> float:
-    """Time of the term's root alone; `contracted` says that a reduce's body is a product to be contracted."""
+    """The time of the term's root alone. `contracted`: the root is a reduce that matrix units do."""
     op, dims, operand_dims = term.op, term.dims, [a.dims for a in term.args]
     unit = UNIT_OF[op]
     if unit == "free" or _folds_away(term):
@@ -78,7 +76,7 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
     ):
         return volume(dims) / target.matrix
     if op == "reduce" and contracted:
-        product = volume(operand_dims[0]) / target.matrix * (ROUNDED if _scaled_inside(term) else 1)
+        product = volume(operand_dims[0]) / target.matrix * (ROUNDED_FACTOR_SLOWDOWN if _scaled_inside(term) else 1)
         return product if term.attrs[0] == "sum" else product + volume(term.args[0].args[0].dims) / target.special
     if op == "reduce":
         return volume(operand_dims[0])
@@ -86,29 +84,31 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
 
 
 def _scaled_inside(r: Term) -> bool:
-    """Whether a factor of the summed product lacks the summed dim: that product's factors are then no stored tensors,
-    which matrix units multiply more slowly, or round once more."""
+    """Whether a factor of the summed product does not depend on the summed dim.
+
+    Then a factor of the matrix product is no stored tensor: it is multiplied more slowly, or rounded once more.
+    """
     return any(f.op != "const" and r.attrs[1] not in f.dims for f in factors(r.args[0]))
 
 
 def work(roots: Sequence[Term], target: Target) -> float:
-    """Time of all that the roots compute; what they share counts once."""
+    """The time of all nodes of the roots; shared nodes count once."""
     nodes = dict.fromkeys(n for root in roots for n in subterms(root))
     return sum(node_time(n, target, n.op == "reduce" and contracts(n.args[0])) for n in nodes)
 
 
 def worthwhile(given: Sequence[Term], target: Target) -> float:
-    """The most work that a form of the given terms may do to save passes."""
-    return max(LITTLE, WORTH * work(given, target)) if given else inf
+    """The most work that a form of the given terms may do; no saved pass is worth more."""
+    return max(NEGLIGIBLE_WORK, MAX_WORK_RATIO * work(given, target)) if given else inf
 
 
 def _folds_away(term: Term) -> bool:
-    """A literal factor of a contraction's result: its consumer multiplies and adds in one step."""
+    """Whether the node multiplies the result of a reduce by a literal: its consumer does that with an addition."""
     return term.op == "mul" and term.args[1].op == "const" and term.args[0].op == "reduce"
 
 
 def contracts(term: Term) -> bool:
-    """Whether the term is a product whose factors do not share all dims: a reduce over it is a matrix product."""
+    """Whether the term is a product with dims that only one factor has: a reduce over it is a matrix product."""
     if term.op not in ("mul", "scaled"):
         return False
     left, right = (a.dims for a in term.args)
@@ -116,9 +116,9 @@ def contracts(term: Term) -> bool:
 
 
 def inner_dims(roots: Sequence[Term]) -> frozenset[Dim]:
-    """Dims that only products are summed over, each inside of a reduction that it depends on: they do not stream."""
+    """Short dims over which only matrix products inside other reductions sum. They do not stream."""
     found = list(dict.fromkeys(r for root in roots for r in reduces(root)))
     inside = {r for outer in found for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims}
     others = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum" or not contracts(r.args[0])}
     dims = {r.attrs[1] for r in inside} - others
-    return frozenset(d for d in dims if isinstance(d.size, int) and d.size <= INNER)
+    return frozenset(d for d in dims if isinstance(d.size, int) and d.size <= MAX_INNER_SIZE)

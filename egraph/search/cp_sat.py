@@ -1,16 +1,20 @@
-"""The one door to OR-Tools: its constraint solver, imported on first use because that takes longer than a search.
+"""Loads the constraint solver of OR-Tools, CP-SAT; the only module that imports it.
 
-Every user sets one worker, a seed and a deterministic amount of work: the same problem has the same answer.
+It is imported on first use, because that takes longer than a search. A solver made here has one worker, a fixed seed
+and a deterministic amount of work, so the same problem has the same answer. Example: `deterministic(cp_model(), 4.0)`.
 """
 
 from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
 
 
 class SolverMissing(ImportError):
     """OR-Tools is not installed; `pip install onepass[solvers]`."""
 
 
-def cp_model():
+def cp_model() -> ModuleType:
     """The module ortools.sat.python.cp_model. Raises SolverMissing."""
     try:
         from ortools.sat.python import cp_model
@@ -19,8 +23,8 @@ def cp_model():
     return cp_model
 
 
-def deterministic(cp, work: float):
-    """A solver of the module's whose answer depends on the problem and on `work` (about seconds) alone."""
+def deterministic(cp: ModuleType, work: float) -> Any:
+    """A CpSolver whose answer depends only on the problem and on `work`, in deterministic units of about a second."""
     solver = cp.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0

@@ -1,8 +1,8 @@
-"""egglog's engine: commands go in as text, plain data comes out. The only module that loads egglog.
+"""Runs egglog: commands go in as text, plain data comes out. The only module that loads egglog.
 
-egglog makes a pool of threads when it is loaded, and a forked child does not have them: any use of egglog would wait
-for ever. There the engine runs in a process of its own: this file as a script, one line of JSON for each request. So
-this file imports nothing of onepass.
+egglog starts a pool of threads when it is loaded. A forked child does not have these threads, so egglog would hang
+there. In such a child the engine runs in a process of its own: this file as a script, with one line of JSON for each
+request. So this file imports nothing of onepass.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ExtensionFileLoader, PathFinder
+from types import ModuleType
 
 NAME = "egglog.bindings"
 SECONDS_TO_START = 60
@@ -23,17 +24,17 @@ _loaded_in = 0  # the process that loaded egglog here
 
 
 class EngineError(RuntimeError):
-    """egglog refused or panicked, or the term is out of the engine's reach."""
+    """egglog rejected a command or panicked, or the engine cannot represent a term or a rule."""
 
 
 class Engine:
-    """One e-graph of egglog's in this process."""
+    """One e-graph in this process."""
 
-    def __init__(self, module):
+    def __init__(self, module: ModuleType):
         self.egraph = module.EGraph()
 
     def run(self, text: str) -> dict:
-        """Runs commands; of the first output, sizes of tables, or whether anything is new and matches by rule."""
+        """Runs commands. The result is that of the first: {"sizes"} of tables, {"updated", "matches"}, or {}."""
         outputs = self.egraph.run_program(*self.egraph.parse_program(text))
         first = outputs[0] if outputs else None
         if hasattr(first, "sizes"):
@@ -43,25 +44,27 @@ class Engine:
         return {}
 
     def nodes(self) -> dict:
-        """Every node of the e-graph, by its key."""
+        """Every node of the e-graph by its key."""
         state = self.egraph.serialize([], max_functions=None, max_calls_per_function=None)
         return json.loads(state.to_json())["nodes"]
 
 
-class EngineApart:
-    """One e-graph in a process of its own, asked as an Engine is."""
+class EngineProcess:
+    """One e-graph in a process of its own, with the methods of Engine."""
 
     def __init__(self, process: subprocess.Popen):
         self.process = process
 
     def run(self, text: str) -> dict:
+        """As Engine.run. Raises EngineError."""
         return self._ask("run", text)
 
     def nodes(self) -> dict:
+        """As Engine.nodes. Raises EngineError."""
         return self._ask("nodes")
 
-    def started(self) -> EngineApart:
-        """This engine, once it answers. Raises EngineError if it does not in time."""
+    def started(self) -> EngineProcess:
+        """This engine, after its first answer. Raises EngineError if there is none in time."""
         watch = threading.Timer(SECONDS_TO_START, self.process.kill)
         watch.start()
         try:
@@ -83,8 +86,8 @@ class EngineApart:
 
 
 @contextmanager
-def new_engine() -> Iterator[Engine | EngineApart]:
-    """A new e-graph: in this process, or apart where egglog may have been loaded before a fork. Raises EngineError."""
+def new_engine() -> Iterator[Engine | EngineProcess]:
+    """A new e-graph: in this process, or in its own process if egglog was loaded before a fork. Raises EngineError."""
     global _loaded_in
     if NAME not in sys.modules and "egglog" not in sys.modules:
         _load()
@@ -101,28 +104,28 @@ def new_engine() -> Iterator[Engine | EngineApart]:
         raise EngineError(f"the engine's own process, {sys.executable}, does not start: {error}") from error
     with process:
         try:
-            yield EngineApart(process).started()
+            yield EngineProcess(process).started()
         finally:
             process.kill()
-            with suppress(OSError):  # what could not be sent
+            with suppress(OSError):  # unsent requests
                 process.stdin.close()
 
 
 def _file() -> str:
-    """The shared object of egglog's engine; "" where it is not found in the ordinary way."""
+    """The path of egglog's shared object; "" if it is not found by the usual finder."""
     package = importlib.util.find_spec("egglog")
     found = package and PathFinder.find_spec(NAME, list(package.submodule_search_locations or ()))
     return (found.origin or "") if found else ""
 
 
 def _load(path: str = ""):
-    """egglog's engine without its Python language, whose import takes ten times as long and is not used here."""
+    """Loads egglog's shared object without its Python package, whose import takes ten times as long."""
     path = path or _file()
     if not path:
         return importlib.import_module(NAME)
     loader = ExtensionFileLoader(NAME, path)
     module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(NAME, path, loader=loader))
-    sys.modules[NAME] = module  # the engine can be loaded once in a process: egglog, imported later, finds it here
+    sys.modules[NAME] = module  # it can be loaded only once: a later `import egglog` finds it here
     try:
         loader.exec_module(module)
     except BaseException:
@@ -131,13 +134,13 @@ def _load(path: str = ""):
     return module
 
 
-def said(error: BaseException) -> str:
-    """What egglog says of an error, in one line; a Rust panic is a BaseException."""
+def error_text(error: BaseException) -> str:
+    """The message of an error of egglog in one line. A Rust panic is a BaseException."""
     return f"egglog: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
 
 
 def _serve(path: str) -> None:
-    """Answers requests line by line until there are no more."""
+    """Answers requests, one line each, until the input ends."""
     engine = Engine(_load(path))
     for line in sys.stdin:
         name, *arguments = json.loads(line)
@@ -146,12 +149,12 @@ def _serve(path: str) -> None:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
                 raise
-            answer = False, said(error)
+            answer = False, error_text(error)
         print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
     try:
         _serve(sys.argv[1])
-    except KeyboardInterrupt:  # the process that asked is told, too
+    except KeyboardInterrupt:  # the parent process gets it, too
         pass

@@ -1,7 +1,8 @@
-"""The search engine: terms and rules go to egglog as text, an e-graph comes out as data.
+"""Saturates an e-graph with egglog: terms and rules go in as text, the e-graph comes out as data.
 
-Saturation runs phase by phase, one round per call, under limits on nodes, rounds and seconds, and says why it stopped.
-What the rules cannot look into (loads, index terms) is a leaf.
+Saturation runs phase by phase under limits on nodes, rounds and seconds, and records why each phase stopped. Subterms
+that no rule looks into, such as loads and index terms, are leaves. Example: x + y becomes (op-add (leaf 0 1) (leaf 1
+1)).
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from ..terms.ops import OPS, const, make
 from ..terms.term import AttributeVariable, Dim, Term
 from ..terms.traversal import all_dims, subterms
 from .cost import inner_dims
-from .egglog_bindings import EngineError, new_engine, said
+from .egglog_bindings import EngineError, error_text, new_engine
 
 MAX_DIMS = 62  # a set of dims is a bit mask in an i64
 _LEAVES = ("load", "iota", "size", "var")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Bounds of one search. Nodes count rows of the e-graph; rounds are per phase."""
+class SearchLimits:
+    """Limits of one search. nodes: rows of the e-graph. rounds: of each phase."""
 
     nodes: int = 12_000
     rounds: int = 5
     seconds: float = 2.0
-    exact: bool = False  # extract by constraint solving, if installed and the e-graph is small: about a second
+    exact: bool = False  # extract by constraint solving, for a small e-graph: about a second
 
 
 @dataclass(frozen=True)
-class Node:
+class ENode:
     """One e-node: how to build its term from the classes of its arguments."""
 
     op: str
@@ -47,12 +48,12 @@ class Node:
 
 @dataclass
 class EGraph:
-    """What saturation left: classes of equal nodes, the class of each root, and how it went.
+    """The saturated e-graph: classes of equal nodes, the class of each root, the rules that fired, statistics.
 
-    held: dims that no form of the roots needs to stream. given: the roots as they came.
+    held: dims that no form of the roots streams. given: the roots before the search.
     """
 
-    classes: dict[str, list[Node]]
+    classes: dict[str, list[ENode]]
     roots: tuple[str, ...]
     fired: tuple[str, ...]
     statistics: dict = field(default_factory=dict)
@@ -64,33 +65,36 @@ class EGraph:
         """The first root's class."""
         return self.roots[0]
 
-    def build(self, node: Node, args: tuple[Term, ...]) -> Term:
+    def build(self, node: ENode, args: tuple[Term, ...]) -> Term:
         """The term of a node, given terms for its arguments."""
         return node.leaf if node.leaf is not None else make(node.op, args, node.attrs)
 
 
-def saturate(roots: Term | Sequence[Term], phases: Mapping[str, Sequence[Rule]], limits=None) -> EGraph:
+def saturate(
+    roots: Term | Sequence[Term], phases: Mapping[str, Sequence[Rule]], limits: SearchLimits | None = None
+) -> EGraph:
     """Grows the e-graph of terms equal to the roots under the phases' rules, in order. Raises EngineError."""
-    session = _Session(as_roots(roots), phases, limits or Limits())
+    session = _Session(as_roots(roots), phases, limits or SearchLimits())
     with new_engine() as session.engine:
         return session.run()
 
 
 def as_roots(roots: Term | Sequence[Term]) -> tuple[Term, ...]:
-    """One term, or several that are searched together and share what they have in common."""
+    """The roots as a tuple. Several roots are searched together, and share common subterms."""
     return (roots,) if isinstance(roots, Term) else tuple(roots)
 
 
 def leafy(node: Term) -> bool:
+    """Whether a node is a leaf of the e-graph: rules do not look into it."""
     if node.op == "const":  # egglog would take -0.0 for 0.0
         return not isinstance(node.attrs[0], float) or str(node.attrs[0]) == "-0.0"
     return node.op in _LEAVES or node.dtype == "int64"
 
 
 class _Session:
-    """One e-graph: the encoding of dims and leaves, the running program, the counts."""
+    """One saturation: the encoding of dims and leaves, the running program, the counts of matches."""
 
-    def __init__(self, roots: tuple[Term, ...], phases: Mapping[str, Sequence[Rule]], limits: Limits):
+    def __init__(self, roots: tuple[Term, ...], phases: Mapping[str, Sequence[Rule]], limits: SearchLimits):
         os.environ.setdefault("RUST_BACKTRACE", "0")
         grounds = [rule for rules in phases.values() for rule in rules if is_ground(rule)]
         self.dims = list(dict.fromkeys(d for x in (*roots, *(r.right for r in grounds)) for d in all_dims(x)))
@@ -109,7 +113,7 @@ class _Session:
         except BaseException as error:  # a Rust panic is a BaseException
             if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError | EngineError):
                 raise
-            raise EngineError(said(error)) from error
+            raise EngineError(error_text(error)) from error
 
     def run(self) -> EGraph:
         started = time.perf_counter()
@@ -127,7 +131,7 @@ class _Session:
         return EGraph(classes, roots, tuple(self.first), statistics, inner_dims(self.roots), self.roots)
 
     def _facts(self) -> str:
-        """The terms, one binding per distinct subterm, arguments first."""
+        """The terms as text: one `let` for each distinct subterm, arguments first."""
         lines, names = [], {}
         for node in dict.fromkeys(n for root in self.roots for n in subterms(root)):
             if leafy(node):
@@ -148,7 +152,7 @@ class _Session:
         return self.leaf[node]
 
     def _ground(self, root: Term) -> str:
-        """A term without variables, as one text."""
+        """A term without variables as text."""
         done: dict[Term, str] = {}
         for node in subterms(root):
             done[node] = self._encode(node, done)
@@ -172,7 +176,7 @@ class _Session:
         return sum(count for name, count in self.command("(print-size)")["sizes"] if name != "free")
 
     def _phase(self, name: str, started: float) -> str:
-        """Runs one ruleset round by round; the stop reason is one of four."""
+        """Runs one ruleset round by round. Returns why it stopped."""
         last = self._size()
         for _ in range(self.limits.rounds):
             report = self.command(f"(run-schedule (seq (run {name}) (saturate (run analysis))))")
@@ -194,10 +198,10 @@ class _Session:
                 self.matches[law] += count
                 self.first.setdefault(law)
 
-    def _read(self) -> tuple[dict[str, list[Node]], tuple[str, ...]]:
+    def _read(self) -> tuple[dict[str, list[ENode]], tuple[str, ...]]:
         """The e-graph as data, in a fixed order."""
         nodes = self.engine.nodes()
-        classes: dict[str, list[Node]] = {}
+        classes: dict[str, list[ENode]] = {}
         for key in sorted(nodes, key=_order):
             entry = nodes[key]
             if entry["eclass"].startswith("T-") and entry["op"] not in ("free", "top"):
@@ -206,25 +210,25 @@ class _Session:
         places = {int(number["op"]): root["eclass"] for root, number in tops}
         return classes, tuple(places[k] for k in range(len(self.roots)))
 
-    def _node(self, entry, nodes) -> Node:
+    def _node(self, entry, nodes) -> ENode:
         children = [nodes[c] for c in entry["children"]]
         values = [c["op"] for c in children if not c["eclass"].startswith("T-")]
         args = tuple(c["eclass"] for c in children if c["eclass"].startswith("T-"))
         if entry["op"] == "leaf":
-            return Node("leaf", (), (), self.leaves[int(values[0])])
+            return ENode("leaf", (), (), self.leaves[int(values[0])])
         op = entry["op"].removeprefix("op-")
         if op == "const":
-            return Node("const", (), (), const(float(values[0])))
+            return ENode("const", (), (), const(float(values[0])))
         kinds = OPS[op].attributes
         attrs = tuple(self._decode(kind, v) for kind, v in zip(kinds, values, strict=True))
-        return Node(op, args, attrs)
+        return ENode(op, args, attrs)
 
     def _decode(self, kind, text: str):
         return self.dims[int(text).bit_length() - 1] if kind is Dim else json.loads(text)
 
 
 def _order(key: str):
-    """Node keys are function-N-op: by number, then name, so that reading is deterministic."""
+    """The sort key of a node's key, function-N-op: by number, then by name, so that reading is deterministic."""
     parts = key.split("-")
     return (int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else -1, key)
 
@@ -239,7 +243,7 @@ def _float(value) -> str:
 
 
 def _declarations(phases, ground) -> str:
-    """Sort, one constructor per row of OPS, the free-dims analysis, and every rule in its phase's ruleset."""
+    """The program: the sort, a constructor for each row of OPS, the analysis of free dims, and the rules by phase."""
     lines = ["(sort T)", "(constructor leaf (i64 i64) T)", "(constructor const (f64) T)", "(constructor top (T i64) T)"]
     lines += ["(function free (T) i64 :merge (& old new))", "(ruleset analysis)"]
     lines += ["(relation dtype (T String))", "(relation read (T String))"]
@@ -275,12 +279,12 @@ def _constructor(row) -> list[str]:
 
 
 def is_ground(rule: Rule) -> bool:
-    """Whether a rule is an equation about the inputs of one region: it has no variables."""
+    """Whether a rule is an equation about the inputs of one region, without variables."""
     return any(node.op in ("load", "iota", "size") for node in subterms(rule.left)) and not variables_of(rule.left)
 
 
 def rule_text(rule: Rule, ruleset: str, suffix: str = "", write: Callable[[Term], str] | None = None) -> str:
-    """A rule as egglog text, its sides written by `write`. Raises EngineError if a guard has no egglog form."""
+    """A rule as egglog text. `write` writes the sides. Raises EngineError if a guard has no egglog facts."""
     write = write or _pattern
     facts = [f"(= root {write(rule.left)})"]
     for guard in rule.guards:
@@ -293,7 +297,7 @@ def rule_text(rule: Rule, ruleset: str, suffix: str = "", write: Callable[[Term]
 
 
 def _pattern(x) -> str:
-    """A pattern as egglog text: variables by name, dims and attributes as columns."""
+    """A pattern as egglog text. Dims and attributes are columns, as arguments are."""
     if isinstance(x, Dim):
         return f"d_{x.name}"
     if isinstance(x, AttributeVariable):
@@ -307,4 +311,4 @@ def _pattern(x) -> str:
     return f"({_name(x.op)} {' '.join(_pattern(part) for part in (*x.args, *x.attrs))})"
 
 
-__all__ = ["EGraph", "EngineError", "Limits", "Node", "as_roots", "is_ground", "rule_text", "saturate"]
+__all__ = ["EGraph", "ENode", "EngineError", "SearchLimits", "as_roots", "is_ground", "rule_text", "saturate"]

@@ -1,7 +1,8 @@
-"""The cheapest form in an e-graph: greedy over DAGs, so that a shared subterm is paid once.
+"""Extracts the cheapest term of each root from an e-graph: greedily, with the cost of a shared subterm counted once.
 
-Cost is compared in order: far more work than as written, passes over the longest data, over anything, time, number of
-nodes. Deterministic.
+Costs are compared in this order: whether the form does far more work than the given one, passes over the longest data,
+passes over any data, time, number of nodes. The result is deterministic. Example: of exp(x) + exp(x), one exp is
+counted.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from dataclasses import dataclass
 from ..terms.term import Dim, Tensor, Term
 from ..terms.traversal import reduces, subterms
 from .cost import Target, contracts, length, node_time, streamed, worthwhile
-from .engine import EGraph, Node, leafy
+from .engine import EGraph, ENode, leafy
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The best node of a class so far: reduction depth per dim, cost of every class it needs, the term it builds.
+class ClassChoice:
+    """The best node of a class so far.
 
-    excessive: it takes more time than any saved pass is worth.
+    depths: nested reductions over each dim. costs: the time of every class that it needs. term: the term that it
+    builds. contracted: a reduce of it is a matrix product. excessive: it takes more time than a saved pass is worth.
     """
 
     depths: dict[Dim, int]
@@ -29,7 +31,8 @@ class Choice:
     excessive: bool
 
     @property
-    def key(self):
+    def key(self) -> tuple:
+        """What is compared: the smallest key is the best."""
         passes = deepest(self.depths), max(self.depths.values(), default=0)
         return self.excessive, *passes, sum(self.costs.values()), len(self.costs)
 
@@ -40,14 +43,14 @@ def extract(egraph: EGraph, target: Target | None = None) -> Term:
 
 
 def extract_all(egraph: EGraph, target: Target | None = None) -> tuple[Term, ...]:
-    """The cheapest term of each root's class; what two roots have in common is chosen once, and so shared."""
+    """The cheapest term of each root's class. Roots share the choices of common classes."""
     best = choices(egraph, target or Target())
     return tuple(best[root].term for root in egraph.roots)
 
 
-def choices(egraph: EGraph, target: Target) -> dict[str, Choice]:
+def choices(egraph: EGraph, target: Target) -> dict[str, ClassChoice]:
     """The cheapest choice of every class that has one."""
-    best: dict[str, Choice] = {}
+    best: dict[str, ClassChoice] = {}
     allowed = worthwhile(egraph.given, target)
     users: dict[str, set[str]] = {}
     for name, nodes in egraph.classes.items():
@@ -63,8 +66,8 @@ def choices(egraph: EGraph, target: Target) -> dict[str, Choice]:
     return best
 
 
-def _improve(name: str, egraph: EGraph, best: dict[str, Choice], target: Target, allowed: float) -> bool:
-    """Takes the cheapest node whose arguments have a choice; True if that is better than before."""
+def _improve(name: str, egraph: EGraph, best: dict[str, ClassChoice], target: Target, allowed: float) -> bool:
+    """Chooses the cheapest node whose arguments have a choice. True if it is better than the previous choice."""
     improved = False
     for node in egraph.classes[name]:
         choice = _choose(name, node, egraph, best, target, allowed)
@@ -75,8 +78,8 @@ def _improve(name: str, egraph: EGraph, best: dict[str, Choice], target: Target,
 
 
 def _choose(
-    name: str, node: Node, egraph: EGraph, best: dict[str, Choice], target: Target, allowed: float
-) -> Choice | None:
+    name: str, node: ENode, egraph: EGraph, best: dict[str, ClassChoice], target: Target, allowed: float
+) -> ClassChoice | None:
     chosen = [best.get(a) for a in node.args]
     if any(c is None or name in c.costs for c in chosen):
         return None
@@ -88,11 +91,11 @@ def _choose(
         costs.update(c.costs)
     costs[name] = time
     depths = _depths(node.op, node.attrs, [c.depths for c in chosen], egraph.held)
-    return Choice(depths, costs, term, contracts(term), sum(costs.values()) > allowed)
+    return ClassChoice(depths, costs, term, contracts(term), sum(costs.values()) > allowed)
 
 
-def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]], held=frozenset()) -> dict[Dim, int]:
-    """How many reductions over each dim wait for one another below this node; over held ones, none do."""
+def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]], held: frozenset[Dim] = frozenset()) -> dict[Dim, int]:
+    """How many reductions over each dim are nested at this node; `held` dims do not count."""
     depths: dict[Dim, int] = {}
     for part in parts:
         for dim, depth in part.items():
@@ -102,17 +105,18 @@ def _depths(op: str, attrs: tuple, parts: list[dict[Dim, int]], held=frozenset()
     return depths
 
 
-def passes(root: Term, held=frozenset()) -> int:
-    """Passes over the longest data: a reduction that needs another's finished value over the same dim opens one.
+def passes(root: Term, held: frozenset[Dim] = frozenset()) -> int:
+    """The number of passes over the longest data.
 
-    So does a result with an element for each one that was reduced, as weights are: it reads all of them again.
+    A reduction that needs the result of another one over the same dim is one more pass. So is a result with an element
+    for each reduced element, such as the weights of a softmax: it reads all of them again.
     """
     done: dict[Term, dict[Dim, int]] = {}
     for node in subterms(root):
         done[node] = _depths(node.op, node.attrs, [done[a] for a in node.args], held)
     depths, axes = dict(done[root]), _axes(root)
     found = [node for node in reduces(root) if node.attrs[1] not in held]
-    longest = max((length(node.attrs[1]) for node in found), default=0)  # widths are read with their rows
+    longest = max((length(node.attrs[1]) for node in found), default=0)  # short dims are read with their rows
     for node in found:
         over = node.attrs[1]
         for dim in root.dims - node.dims if length(over) == longest and not contracts(node.args[0]) else ():
@@ -122,7 +126,7 @@ def passes(root: Term, held=frozenset()) -> int:
 
 
 def _axes(root: Term) -> dict[Dim, set[tuple[Tensor, int]]]:
-    """The axes of tensors that each dim is an index of: two dims with one in common read the same data."""
+    """For each dim, the axes of tensors that it indexes. Two dims with a common axis read the same data."""
     found: dict[Dim, set[tuple[Tensor, int]]] = {}
     for node in subterms(root):
         for axis, index in enumerate(node.args if node.op == "load" else ()):
@@ -131,10 +135,11 @@ def _axes(root: Term) -> dict[Dim, set[tuple[Tensor, int]]]:
     return found
 
 
-def measure(root: Term, target: Target, held=frozenset(), given: Sequence[Term] = ()) -> tuple:
-    """What is compared, of a whole term: passes over long data, over anything, time, number of nodes.
+def measure(root: Term, target: Target, held: frozenset[Dim] = frozenset(), given: Sequence[Term] = ()) -> tuple:
+    """The cost of a whole term; smaller is better.
 
-    In front, whether it takes more time than any saved pass is worth, compared with the terms as given.
+    It has: whether the term takes more time than a saved pass is worth, compared with the given terms; passes over
+    long data; passes over any data; time; number of nodes.
     """
     done: dict[Term, dict[Dim, int]] = {}
     time = 0.0
@@ -145,6 +150,6 @@ def measure(root: Term, target: Target, held=frozenset(), given: Sequence[Term] 
 
 
 def deepest(depths: dict[Dim, int]) -> int:
-    """Passes over what does not fit on the chip; where everything fits, over anything."""
+    """The largest depth over a dim that does not fit on the chip; over any dim, if all dims fit."""
     long = [depth for dim, depth in depths.items() if streamed(dim)]
     return max(long or depths.values(), default=0)

@@ -1,7 +1,8 @@
-"""The cheapest form in a small e-graph, exactly: one node for every class that is needed, by constraint solving.
+"""Extracts the cheapest form of a small e-graph exactly: a constraint solver picks one node for every needed class.
 
-Minimises what extract.py compares, in the same order. The answer is measured as a term and taken only if it beats the
-greedy one, so it is never costlier.
+It minimises the costs of extract.py in the same order. The result is measured as a term and used only if it beats the
+greedy one, so it is never worse. Example: a costlier node of a class can be the better choice if another class needs
+its operands anyway.
 """
 
 from __future__ import annotations
@@ -11,27 +12,27 @@ from itertools import product
 from ..terms.term import Term
 from .cost import Target, contracts, node_time, streamed
 from .cp_sat import SolverMissing, cp_model, deterministic
-from .engine import EGraph, Node
-from .extract import Choice, choices, measure
+from .engine import EGraph, ENode
+from .extract import ClassChoice, choices, measure
 
-LARGEST = 2000  # nodes; beyond, greedy
-WORK = 4.0  # deterministic units of each of the two solves, about seconds
-RESOLUTION = 2**36  # integer units of the dearest node's time
+MAX_NODES = 2000  # of an e-graph; a larger one is extracted greedily
+SOLVER_WORK = 4.0  # of each of the two solves, in deterministic units of about a second
+TIME_UNITS = 2**36  # integer units in the time of the most expensive node
 
 
-def extract_exactly(egraph: EGraph, target: Target | None = None, work: float = WORK) -> tuple[Term, str]:
+def extract_exactly(egraph: EGraph, target: Target | None = None, work: float = SOLVER_WORK) -> tuple[Term, str]:
     """The cheapest term of the root's class, and how it was found.
 
-    "optimal": proved; "feasible": the best within the work; "greedy: why": the solver did not run, or found nothing.
-    Proved means of the model, where all nodes of a class have the dims of its greedy form.
+    "optimal": proved to be the best. "feasible": the best found within the work. "greedy: why": the solver did not run,
+    or found nothing. The proof is about the model, in which all nodes of a class have the dims of its greedy form.
     """
     target = target or Target()
     best = choices(egraph, target)
     greedy = best[egraph.root].term
-    if sum(map(len, egraph.classes.values())) > LARGEST:
-        return greedy, f"greedy: more than {LARGEST} nodes"
+    if sum(map(len, egraph.classes.values())) > MAX_NODES:
+        return greedy, f"greedy: more than {MAX_NODES} nodes"
     try:
-        status, found = _Model(egraph, best, target).solve(work)
+        status, found = _ExtractionModel(egraph, best, target).solve(work)
     except SolverMissing as missing:
         return greedy, f"greedy: {missing}"
     if found is None:
@@ -39,10 +40,10 @@ def extract_exactly(egraph: EGraph, target: Target | None = None, work: float = 
     return min(greedy, found, key=lambda term: measure(term, target, egraph.held, egraph.given)), status
 
 
-class _Model:
-    """pick[class]: one flag per node. A class is active if it is needed; levels forbid circles."""
+class _ExtractionModel:
+    """The constraint model. pick: a flag for each node. active: the class is needed. level: forbids cycles."""
 
-    def __init__(self, egraph: EGraph, best: dict[str, Choice], target: Target):
+    def __init__(self, egraph: EGraph, best: dict[str, ClassChoice], target: Target):
         self.cp = cp_model()
         self.egraph, self.best, self.target, self.model = egraph, best, target, self.cp.CpModel()
         self.nodes = self._reachable()
@@ -56,8 +57,8 @@ class _Model:
     def _numbers(self, high: int):
         return {name: self.model.new_int_var(0, high, "") for name in self.nodes}
 
-    def _reachable(self) -> dict[str, list[Node]]:
-        """The classes below the root with the nodes that can be built, a class never out of itself."""
+    def _reachable(self) -> dict[str, list[ENode]]:
+        """The classes below the root with the nodes that can be built. A class is not built of itself."""
         nodes, waiting = {}, [self.egraph.root]
         while waiting:
             name = waiting.pop()
@@ -83,7 +84,7 @@ class _Model:
                 self.model.add(self.level[name] > self.level[a]).only_enforce_if(flag)
 
     def _depths(self):
-        """Passes over what does not fit on the chip, then over anything, as one number."""
+        """Passes over dims that do not fit on the chip, then over any dims, as one number."""
         count = len(self.nodes)
         deepest, most = self.model.new_int_var(0, count, ""), self.model.new_int_var(0, count, "")
         reduced = {node.attrs[1] for _, _, node in self._picks() if node.op == "reduce"}
@@ -101,23 +102,23 @@ class _Model:
         return deepest * (count + 1) + most
 
     def _times(self):
-        """Time, then number of nodes, as one number. A node's time may hang on the nodes picked for its operands."""
+        """Time, then number of nodes, as one number. A node's time may depend on the nodes of its operands."""
         forms = {name: [self._form(node) for node in nodes] for name, nodes in self.nodes.items()}
         table = [(name, flag, self._times_of(node, forms)) for name, flag, node in self._picks()]
-        dearest = max((t for _, _, times in table for t, _ in times), default=0.0) or 1.0
-        spent = self._numbers(RESOLUTION)
+        slowest = max((t for _, _, times in table for t, _ in times), default=0.0) or 1.0
+        spent = self._numbers(TIME_UNITS)
         for name, flag, times in table:
             if len({t for t, _ in times}) == 1:
                 times = [(times[0][0], ())]
             for time, flags in times:
-                self.model.add(spent[name] >= round(time / dearest * RESOLUTION)).only_enforce_if(flag, *flags)
+                self.model.add(spent[name] >= round(time / slowest * TIME_UNITS)).only_enforce_if(flag, *flags)
         return sum(spent.values()) * (len(self.nodes) + 1) + sum(self.active.values())
 
-    def _form(self, node: Node) -> Term:
+    def _form(self, node: ENode) -> Term:
         return self.egraph.build(node, tuple(self.best[a].term for a in node.args))
 
-    def _times_of(self, node: Node, forms: dict[str, list[Term]]):
-        """The node's time for every choice of its operands' nodes, each with the flags of that choice."""
+    def _times_of(self, node: ENode, forms: dict[str, list[Term]]):
+        """The node's time for every choice of nodes for its operands, each with the flags of that choice."""
         times = []
         for picked in product(*(list(zip(forms[a], self.pick[a])) for a in node.args)):
             operands = tuple(form for form, _ in picked)
@@ -127,7 +128,7 @@ class _Model:
         return times
 
     def solve(self, work: float) -> tuple[str, Term | None]:
-        """Fewest passes first, then the least time among forms with so few."""
+        """Minimises passes, then time among the forms with as few passes. Returns the status and the term."""
         solver = deterministic(self.cp, work)
         self.model.minimize(self.passes)
         first = solver.solve(self.model)
@@ -147,7 +148,7 @@ class _Model:
             self.model.add_hint(flag, solver.value(flag))
 
     def _built(self, solver) -> Term:
-        """The term that was picked, operands first: a class is on a higher level than those it needs."""
+        """The term of the picked nodes, built operands first: a class has a higher level than the classes it needs."""
         done: dict[str, Term] = {}
         picked = [(name, node) for name, flag, node in self._picks() if solver.value(flag)]
         for name, node in sorted(picked, key=lambda row: solver.value(self.level[row[0]])):

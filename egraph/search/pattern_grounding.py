@@ -1,7 +1,8 @@
-"""Pattern rules brought to one region: as the ordinary rules they amount to, or as equations about its own subterms.
+"""Makes plain rules of pattern rules for the search of one region.
 
-What the pattern's readings cannot say (code, too many choices, guards without a form in the e-graph) is matched on the
-subterms of the normalised region; each result, once verified, is a rule without variables.
+A pattern rule is expanded into its readings if egglog can state all of them. Otherwise (code, too many choices, a guard
+without egglog facts) it is matched on the subterms of the normalised region. Each result is verified and becomes a
+ground rule, which has no variables. Example: a rule of code that matches 0.5 · (a + b) gives one rule about that term.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from ..terms.term import Term
 from ..terms.traversal import subterms
 from .engine import EngineError, rule_text
 
-MOST_INSTANCES = 100  # of one rule in one region
+MAX_INSTANCES = 100  # of one rule in one region
 
 
 @dataclass(frozen=True)
-class Instance:
-    """An equation about one region, and why it holds: the rule and the values of its variables."""
+class GroundInstance:
+    """An equation about one region, with its origin: the pattern rule and the values of its variables."""
 
     rule: Rule
     origin: PatternRule
     binding: Binding
 
     def verify(self) -> None:
-        """Decides pattern, guards and right side again, by the meaning of patterns. Raises CertificateError."""
+        """Raises CertificateError unless pattern, guards and right side hold by the definition of matching."""
         if not matched_by(self.origin.left, self.rule.left, self.binding):
             raise CertificateError(0, f"{self.rule.name}: {self.rule.left} does not match {self.origin.left}")
         if not self.origin.allows(self.binding):
@@ -42,16 +43,16 @@ class Instance:
 
 @dataclass
 class Grounded:
-    """Ordinary rules, equations about the region among them, and how often each rule declined for which reason."""
+    """Plain rules, some of them about the region, and for each rule how often it declined for which reason."""
 
     rules: tuple[Rule, ...] = ()
     declined: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
-def ground(given: Sequence[Rule | PatternRule], regions: Sequence[Term], device=None) -> Grounded:
-    """The given rules for the terms of a region, in normal form, on a type of device (a name, or None: not known).
+def ground(given: Sequence[Rule | PatternRule], regions: Sequence[Term], device: str | None = None) -> Grounded:
+    """The given rules as plain rules, for the terms of a region in normal form and a type of device (None: unknown).
 
-    Raises RuleError where the code of a right side fails, CertificateError where it cannot be verified.
+    Raises RuleError if the code of a right side fails, CertificateError if a result cannot be verified.
     """
     rules, declined = [], {}
     for each in given:
@@ -70,15 +71,15 @@ def ground(given: Sequence[Rule | PatternRule], regions: Sequence[Term], device=
 
 
 def readable(rule: PatternRule) -> bool:
-    """Whether the ordinary rules that a pattern rule amounts to can be searched."""
+    """Whether a pattern rule has equivalent plain rules, and egglog can state all of them."""
     try:
         return rule.rules is not None and all(rule_text(r, "user") for r in rule.rules)
     except EngineError:
         return False
 
 
-def _instances(origin: PatternRule, regions: Sequence[Term]) -> tuple[list[Instance], Counter]:
-    found: dict[tuple[Term, Term], Instance] = {}
+def _instances(origin: PatternRule, regions: Sequence[Term]) -> tuple[list[GroundInstance], Counter]:
+    found: dict[tuple[Term, Term], GroundInstance] = {}
     declined: Counter = Counter()
     for node in dict.fromkeys(node for region in regions for node in subterms(region)):
         for application in origin.applications(node) if node.dtype != "int64" else ():
@@ -87,11 +88,11 @@ def _instances(origin: PatternRule, regions: Sequence[Term]) -> tuple[list[Insta
             if why:
                 declined[why] += 1
             elif result is not node and (node, result) not in found:
-                if len(found) == MOST_INSTANCES:
-                    declined[f"more than {MOST_INSTANCES} instances in one region"] += 1
+                if len(found) == MAX_INSTANCES:
+                    declined[f"more than {MAX_INSTANCES} instances in one region"] += 1
                     return list(found.values()), declined
                 rule = _equation(origin, len(found) + 1, node, result)
-                found[node, result] = Instance(rule, origin, application.binding)
+                found[node, result] = GroundInstance(rule, origin, application.binding)
                 found[node, result].verify()
     return list(found.values()), declined
 
@@ -102,7 +103,7 @@ def _equation(origin: PatternRule, number: int, left: Term, right: Term) -> Rule
 
 
 def _misfit(left: Term, right: Term) -> str:
-    """Why one term cannot stand for the other, whatever the rule's author thinks."""
+    """Why the right term cannot replace the left one; "" if it can."""
     if left.dtype != right.dtype and "float" not in (left.dtype, right.dtype):
         return f"the right side is {right.dtype}, the left side {left.dtype}"
     extra = sorted(d.name for d in right.dims - left.dims)

@@ -1,6 +1,6 @@
-"""Search: saturate the e-graph phase by phase, then extract the cheapest form of every root.
+"""Searches for the cheapest equal terms: saturates an e-graph phase by phase, then extracts one form of every root.
 
-One function, with what it found as a record.
+The result is deterministic. Example: with the laws of streaming.py, two passes over the scores of a softmax become one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from ..rewrite.rule import Rule
 from ..terms.term import Term
 from .cost import Target
-from .engine import Limits, as_roots, saturate
+from .engine import SearchLimits, as_roots, saturate
 from .extract import extract_all, passes
 from .extract_exact import extract_exactly
 
 
 @dataclass(frozen=True)
 class Found:
-    """The extracted terms, the rules that fired in order of first firing, passes before and after, and statistics."""
+    """The extracted terms, one for each root; the rules that fired, in order; passes over data; statistics."""
 
     terms: tuple[Term, ...]
     fired: tuple[str, ...]
@@ -35,7 +35,7 @@ class Found:
 def search(
     roots: Term | Sequence[Term],
     phases: Mapping[str, Sequence[Rule]],
-    limits: Limits | None = None,
+    limits: SearchLimits | None = None,
     target: Target | None = None,
 ) -> Found:
     """The cheapest forms equal to the roots under the phases' rules, in one e-graph. Raises EngineError."""

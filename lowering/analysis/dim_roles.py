@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import prod
 
-from ...egraph.search.cost import INNER, contracts
+from ...egraph.search.cost import MAX_INNER_SIZE, contracts
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import every_reduction, factors, reduces, subterms
 from ..plan.records import Kernel
@@ -79,7 +79,7 @@ def _contracted_inside(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
         r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
     }
     bad = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum"}
-    return {d for d in long - bad if isinstance(d.size, int) and d.size <= INNER}
+    return {d for d in long - bad if isinstance(d.size, int) and d.size <= MAX_INNER_SIZE}
 
 
 def loop_reductions(terms: Sequence[Term], held: int) -> list[Term]:

@@ -23,7 +23,7 @@ CONTEXT, WIDTH, HEADS = 512, 256, 4
 MEASURED_HEADS, MEASURED_DIM = 8, 64
 
 
-class Block(nn.Module):
+class DemoBlock(nn.Module):
     """Embedding of bytes, causal attention as one would write it on a blackboard, a two-layer perceptron."""
 
     def __init__(self, width: int = WIDTH, heads: int = HEADS):
@@ -70,7 +70,7 @@ def demo(size: int = 4096) -> int:
                 console.print(f"... {what}", style="dim")
 
         torch.manual_seed(0)
-        block = Block().to(device).eval()
+        block = DemoBlock().to(device).eval()
         tokens = torch.frombuffer(bytearray(text_bytes(CONTEXT)), dtype=torch.uint8).long()[None].to(device)
         doing(f"capturing and searching: {CONTEXT} bytes of text, width {WIDTH}, {HEADS} heads, on {device}")
         report = explain(block, tokens)
@@ -92,7 +92,7 @@ def _tell_region(console: Console, region: RegionReport) -> None:
     console.print(str(region), markup=False, soft_wrap=True)
 
 
-def _tell_errors(console: Console, block: Block, tokens) -> bool:
+def _tell_errors(console: Console, block: DemoBlock, tokens) -> bool:
     """Prints the largest errors against float64; whether the fused one is at most twice eager's, plus a floor."""
     from ..api.backend import onepass_backend
 

@@ -25,7 +25,7 @@ class TargetError(OnepassError, ValueError):
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetFunction:
     """What `explain` is called with. `guessed` says which inputs were assumed; empty where the file gives them."""
 
     function: object
@@ -34,7 +34,7 @@ class Target:
     guessed: str = ""
 
 
-def target(text: str) -> Target:
+def target(text: str) -> TargetFunction:
     """Reads FILE:FUNC. Raises TargetError."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
@@ -88,18 +88,22 @@ def said(error: BaseException, path: Path) -> str:
     return f"{f'line {lines[-1]}: ' if lines else ''}{type(error).__name__}: {text}"
 
 
-def _with_inputs(function, name: str, module, file: str) -> Target:
+def _with_inputs(function, name: str, module, file: str) -> TargetFunction:
     companion = getattr(function, "example_inputs", None) or getattr(module, "example_inputs", None)
     if companion is None:
         return _guess(function, name, file)
     try:
         given = companion()
-        return Target(function, (), given) if isinstance(given, Mapping) else Target(function, tuple(given))
+        return (
+            TargetFunction(function, (), given)
+            if isinstance(given, Mapping)
+            else TargetFunction(function, tuple(given))
+        )
     except Exception as error:
         raise TargetError(f"example_inputs of {file} fails: {said(error, Path(file).resolve())}") from error
 
 
-def _guess(function, name: str, file: str) -> Target:
+def _guess(function, name: str, file: str) -> TargetFunction:
     """Tensors as q, k and v would be, for a function that takes three at most."""
     import torch
 
@@ -113,4 +117,4 @@ def _guess(function, name: str, file: str) -> Target:
     inputs = tuple(torch.randn(GUESSED_SHAPE, generator=generator) for _ in needed)
     kind = "a float32 tensor" if len(inputs) == 1 else "float32 tensors"
     guessed = f"{', '.join(p.name for p in needed)}: {kind} of shape {GUESSED_SHAPE}" if inputs else ""
-    return Target(function, inputs, guessed=guessed)
+    return TargetFunction(function, inputs, guessed=guessed)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 from ..egraph.derivation import ledger
-from ..egraph.derivation.certificate import Derivation, Step
+from ..egraph.derivation.certificate import Derivation, DerivationStep
 from ..egraph.rewrite.rule import Rule
 from ..egraph.search.cost import contracts
 from ..egraph.terms.term import FLOATS, Term
@@ -35,7 +35,7 @@ def assumptions(derivation: Derivation, rules: Mapping[str, Rule]) -> tuple[str,
     return tuple(dict.fromkeys(exact for name, exact in needed.items() if rules[name].assumption == exact))
 
 
-def _meets(assumption: str, steps: Iterable[Step]) -> bool:
+def _meets(assumption: str, steps: Iterable[DerivationStep]) -> bool:
     can_meet = WHERE.get(assumption)
     return can_meet is None or any(can_meet(step.old) for step in steps)
 

@@ -18,7 +18,7 @@ from ..egraph.derivation.normalize import Normaliser
 from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
 from ..egraph.search.cost import Target
-from ..egraph.search.engine import EngineError, Limits, rule_text
+from ..egraph.search.engine import EngineError, SearchLimits, rule_text
 from ..egraph.search.pattern_grounding import Grounded, ground, readable
 from ..egraph.search.search import search
 from ..egraph.terms.term import Dim, Tensor, Term
@@ -39,7 +39,7 @@ def optimize(term: Term, output: Tensor, order: tuple[Dim, ...], *args, **kwargs
 def optimize_all(
     results: Sequence[Store],
     rules: Sequence[Rule | PatternRule] = (),
-    limits: Limits | None = None,
+    limits: SearchLimits | None = None,
     phases: Mapping[str, Sequence[Rule]] | None = None,
     target: Target | None = None,
 ) -> Optimized:

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import fx
 
-from ..egraph.search.cost import NOMINAL, Target, contracts, node_time
+from ..egraph.search.cost import NOMINAL_SIZE, Target, contracts, node_time
 from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import every_reduction, subterms
 from ..graph.nodes import value_of_node
@@ -67,14 +67,14 @@ def size_hints(region: Region) -> dict[str, int]:
 
 
 def length(dim: Dim, sizes: dict[str, int]) -> int:
-    """The number of elements of a dim; NOMINAL where `sizes` does not have its symbol."""
-    return dim.size if isinstance(dim.size, int) else sizes.get(dim.size, NOMINAL)
+    """The number of elements of a dim; NOMINAL_SIZE where `sizes` does not have its symbol."""
+    return dim.size if isinstance(dim.size, int) else sizes.get(dim.size, NOMINAL_SIZE)
 
 
 def nominal_count(node: fx.Node) -> int:
-    """Elements of a node, each symbol counted as NOMINAL. A tuple of tensors counts as larger than any tensor."""
+    """Elements of a node, each symbol counted as NOMINAL_SIZE. A tuple of tensors counts as larger than any tensor."""
     sizes = shape(node)
-    return COUNT_OF_A_TUPLE if sizes is None else prod(n if isinstance(n, int) else NOMINAL for n in sizes)
+    return COUNT_OF_A_TUPLE if sizes is None else prod(n if isinstance(n, int) else NOMINAL_SIZE for n in sizes)
 
 
 def element_count(node: fx.Node) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from ..egraph.forks import cached_property
-from ..egraph.search.cost import NOMINAL
+from ..egraph.search.cost import NOMINAL_SIZE
 from .axes import Axes, Mixture, axes_through, mixture_of_product, mixture_of_sum, product_axes, reduced_dims
 from .grad_modes import recording
 from .mutations import writes
@@ -241,7 +241,7 @@ def shape(node: fx.Node) -> tuple | None:
 
 def hinted(value: torch.Tensor) -> list[int]:
     """The sizes; of a symbolic one what it was when the graph was made, or a nominal number."""
-    return [n if isinstance(n, int) else n.node.hint if n.node.has_hint() else NOMINAL for n in value.shape]
+    return [n if isinstance(n, int) else n.node.hint if n.node.has_hint() else NOMINAL_SIZE for n in value.shape]
 
 
 def storages(node: fx.Node) -> set[int]:

@@ -18,7 +18,16 @@ from hypothesis import strategies as st
 from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
 from ..egraph.sampling.function_edges import RANGES, around
-from ..egraph.sampling.samples import ABSENT, LONGEST, PLAIN, PROFILES, Instance, drawn_instance, kinds_of, profiles_of
+from ..egraph.sampling.samples import (
+    ABSENT,
+    MAX_DRAWN_VALUES,
+    PLAIN,
+    PROFILES,
+    Instance,
+    drawn_instance,
+    kinds_of,
+    profiles_of,
+)
 
 Profiles = Mapping[str, tuple[float, ...]]  # what the elements of one tensor are drawn from, plain numbers first
 CONSTANT = "constant"  # one plain number at all places
@@ -72,9 +81,9 @@ def named_shapes(draw, names: tuple[str, ...], largest: int = 4, smallest: int =
 def drawn_array(choose: Callable, shape: tuple[int, ...], profiles: Profiles, kinds: Sequence[str]) -> np.ndarray:
     """An array of one kind: a short list of values, repeated, so that values and shapes shrink apart."""
     size, kind, plain = prod(shape), choose(kinds), profiles.get("plain", PLAIN)
-    values = _repeated(choose, profiles.get(kind, plain), size, 1 if kind == CONSTANT else LONGEST)
+    values = _repeated(choose, profiles.get(kind, plain), size, 1 if kind == CONSTANT else MAX_DRAWN_VALUES)
     if kind not in PROFILES and kind in profiles and size > 1 and choose((False, True)):
-        values = np.where(_some(choose, size), values, _repeated(choose, plain, size, LONGEST))
+        values = np.where(_some(choose, size), values, _repeated(choose, plain, size, MAX_DRAWN_VALUES))
     if kind in NOT_FINITE and size:
         some = _some(choose, size) if kind == ABSENT_ROWS else [choose(range(size))]
         values[some] = NOT_FINITE[kind]
@@ -85,7 +94,7 @@ def _repeated(choose: Callable, palette: Sequence[float], size: int, longest: in
     """An array of some values of a palette: of one, of a few, or of as many as there are elements."""
     most = max(1, min(size, longest))
     pool = np.array([choose(palette) for _ in range(choose((1, min(most, 3), most, most)))], dtype=float)
-    if size <= LONGEST:
+    if size <= MAX_DRAWN_VALUES:
         return np.resize(pool, size)
     seed = choose(range(2**16))  # repetition would leave large arrays with equal rows
     return np.random.default_rng(seed).permutation(np.resize(pool, size))
@@ -93,7 +102,7 @@ def _repeated(choose: Callable, palette: Sequence[float], size: int, longest: in
 
 def _some(choose: Callable, size: int) -> np.ndarray:
     """Which elements are unlike the others."""
-    return np.resize(np.array([choose((True, False)) for _ in range(min(size, LONGEST))]), size)
+    return np.resize(np.array([choose((True, False)) for _ in range(min(size, MAX_DRAWN_VALUES))]), size)
 
 
 @lru_cache(64)

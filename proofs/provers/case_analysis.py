@@ -52,7 +52,7 @@ MOST_CASES = 20_000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Comparison:
     """forward: where the left side is defined, the right side equals it. backward: the other way round."""
 
     forward: bool
@@ -66,7 +66,7 @@ class Outcome:
 
 
 @dataclass
-class Facts:
+class VariableFacts:
     """What is known of the variables: the kinds each may have, and signs of reals (name: 1, or 0 for "not zero")."""
 
     kinds: Callable[[str], tuple]
@@ -81,7 +81,7 @@ class Facts:
 class _Path:
     """One case: the decisions taken, the signs they fix, and what follows by substitution."""
 
-    def __init__(self, prefix: list[int], facts: Facts):
+    def __init__(self, prefix: list[int], facts: VariableFacts):
         self.prefix, self.facts, self.peeking = prefix, facts, False
         self.taken: list[tuple[int, int]] = []  # which option of how many
         self.known: dict[tuple, object] = {}
@@ -301,7 +301,7 @@ class Evaluator:
         return opaque(f"cast {dtype}", [value], self.path)
 
 
-def compare(left: Term, right: Term, facts: Facts, deadline: float = float("inf")) -> Outcome:
+def compare(left: Term, right: Term, facts: VariableFacts, deadline: float = float("inf")) -> Comparison:
     """Goes through all cases of two terms without reductions. Raises nothing: what it cannot decide is no proof."""
     forward = backward = True
     why, cases = "", 0
@@ -320,11 +320,11 @@ def compare(left: Term, right: Term, facts: Facts, deadline: float = float("inf"
     try:
         cases = _walk(look, facts, deadline)
     except Undecided as error:
-        return Outcome(False, False, cases, str(error))
-    return Outcome(forward, backward, cases, "" if forward and backward else why)
+        return Comparison(False, False, cases, str(error))
+    return Comparison(forward, backward, cases, "" if forward and backward else why)
 
 
-def values_of(root: Term, facts: Facts, deadline: float = float("inf")) -> set | None:
+def values_of(root: Term, facts: VariableFacts, deadline: float = float("inf")) -> set | None:
     """The kinds of value that a term takes; None if that is not decided."""
     found = set()
 
@@ -339,7 +339,7 @@ def values_of(root: Term, facts: Facts, deadline: float = float("inf")) -> set |
     return found
 
 
-def _walk(look: Callable[[_Path, Evaluator], bool], facts: Facts, deadline: float) -> int:
+def _walk(look: Callable[[_Path, Evaluator], bool], facts: VariableFacts, deadline: float) -> int:
     """Shows every case to `look` until it has seen enough; how many there were. Raises Undecided if too many."""
     waiting: list[list[int]] = [[]]
     cases = 0

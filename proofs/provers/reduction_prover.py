@@ -17,7 +17,7 @@ from ...egraph.terms.ops import MONOIDS, const, make, max_over, reduce, sum_over
 from ...egraph.terms.term import PAIR, Dim, Term
 from ...egraph.terms.traversal import reduces, substitute, subterms
 from . import theorems
-from .case_analysis import Facts, Outcome, compare, values_of
+from .case_analysis import Comparison, VariableFacts, compare, values_of
 from .extended_reals import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL, state_kinds
 from .term_views import factors, hole, holes, joinable, outermost, product, skeleton
 from .theorems import RESCALED, THEOREMS, homomorphism, statement
@@ -27,7 +27,7 @@ NOT_EMPTY = "ranges are not empty"
 
 
 @dataclass(frozen=True)
-class Step:
+class TheoremStep:
     """One theorem at one place. forward: before's values, where defined, are after's; backward: the other way."""
 
     theorem: str
@@ -51,14 +51,14 @@ class Proof:
 @cache
 def law_holds(hypothesis: str, name: str) -> bool:
     """Whether a monoid of egraph/terms/ops.py has a property, over the extended reals."""
-    facts = Facts(lambda _: EVERY)
+    facts = VariableFacts(lambda _: EVERY)
     return compare(*statement(hypothesis, theorems.monoid(name), theorems.elements_of(name)), facts).both
 
 
 @cache
 def cascade_holds(hypothesis: str) -> bool:
     """Whether the rescaled sum has a property that the cascade theorem needs: over the reals, absent ones apart."""
-    return compare(*statement(hypothesis, RESCALED), Facts(lambda _: (REAL,))).both
+    return compare(*statement(hypothesis, RESCALED), VariableFacts(lambda _: (REAL,))).both
 
 
 @cache
@@ -73,21 +73,23 @@ def applies(theorem: str, name: str) -> bool:
 class Reductions:
     """One question: facts of its variables, which of them do not depend on which dim, and which are literals."""
 
-    def __init__(self, facts: Facts, independent: frozenset[tuple[Term, Dim]], literals: frozenset[Term], deadline):
+    def __init__(
+        self, facts: VariableFacts, independent: frozenset[tuple[Term, Dim]], literals: frozenset[Term], deadline
+    ):
         self.independent, self.literals, self.deadline = independent, literals, deadline
         self.atoms: dict[str, tuple] = {}
         kinds = facts.kinds
-        self.facts = Facts(
+        self.facts = VariableFacts(
             lambda name: EVERY if name.startswith("element ") else self.atoms.get(name) or kinds(name),
             facts.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts, literals,
         )  # fmt: skip
         self.cases = 0
         self.not_empty = False  # whether some maximum was taken for a real
-        self._compared: dict[tuple[Term, Term], Outcome] = {}
+        self._compared: dict[tuple[Term, Term], Comparison] = {}
 
     # Scalars ---------------------------------------------------------------------------------------------------------
 
-    def scalar(self, left: Term, right: Term) -> Outcome:
+    def scalar(self, left: Term, right: Term) -> Comparison:
         """Compares two terms with equal reductions taken for equal values."""
         if (left, right) not in self._compared:
             names = self._names([*outermost(left), *outermost(right)])
@@ -144,7 +146,7 @@ class Reductions:
             return False
         return dim in x.attrs or any(self.depends(a, dim) for a in x.args)
 
-    def steps(self, root: Term) -> Iterator[Step]:
+    def steps(self, root: Term) -> Iterator[TheoremStep]:
         """Everything that a theorem says of the term, at any place in it."""
         inside = {n for r in reduces(root) for n in subterms(r.args[0])} | joinable(root)
         compared = {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
@@ -152,9 +154,9 @@ class Reductions:
             for step in self._at(node, node in inside):
                 if node in compared and not (step.forward and step.backward):
                     continue  # to define more may turn a comparison
-                yield Step(step.theorem, substitute(root, {node: step.after}), step.forward, step.backward)
+                yield TheoremStep(step.theorem, substitute(root, {node: step.after}), step.forward, step.backward)
 
-    def _at(self, node: Term, inside: bool) -> Iterator[Step]:
+    def _at(self, node: Term, inside: bool) -> Iterator[TheoremStep]:
         if node.op == "reduce":
             yield from self._pulled(node)
             yield from self._split(node)
@@ -167,25 +169,25 @@ class Reductions:
             if inside:
                 yield from self._pushed(node)
 
-    def _pulled(self, node: Term) -> Iterator[Step]:
+    def _pulled(self, node: Term) -> Iterator[TheoremStep]:
         """⊕_j phi(x) = phi(⊕'_j x) where all else in phi does not depend on j."""
         (monoid, dim), (body,) = node.attrs, node.args
         for form in self._forms(body, monoid, dim):
             moving = [n for n, a in enumerate(form.args) if self.depends(a, dim)]
             if len(moving) != 1 or form.op == "reduce" or form.args[moving[0]].dtype.startswith(PAIR):
                 continue
-            rewritten = Outcome(True, True, 0) if form is body else self.scalar(body, form)
+            rewritten = Comparison(True, True, 0) if form is body else self.scalar(body, form)
             phi = hole(form, moving[0])
             for source in _sources(monoid):
                 yield from self._promoted(source, monoid, phi, form.args[moving[0]], dim, rewritten)
 
-    def _promoted(self, source, target, phi, x, dim, rewritten) -> Iterator[Step]:
+    def _promoted(self, source, target, phi, x, dim, rewritten) -> Iterator[TheoremStep]:
         theorem, found = self._homomorphism(source, target, phi)
         forward, backward = found.backward and rewritten.forward, found.forward and rewritten.backward
         if forward or backward:
-            yield Step(theorem, phi(reduce(source, dim, x)), forward, backward)
+            yield TheoremStep(theorem, phi(reduce(source, dim, x)), forward, backward)
 
-    def _homomorphism(self, source: str, target: str, phi: Callable) -> tuple[str, Outcome]:
+    def _homomorphism(self, source: str, target: str, phi: Callable) -> tuple[str, Comparison]:
         """phi_op says how phi(a ⊕ b) and phi a ⊕' phi b compare; by induction so do the reductions."""
         structure, elements = homomorphism(source, target, phi), theorems.elements_of(source)
         whole = "Homomorphism.promote"
@@ -194,7 +196,7 @@ class Reductions:
             whole = "Homomorphism.promote_nonempty"
         return whole, found
 
-    def _pushed(self, node: Term) -> Iterator[Step]:
+    def _pushed(self, node: Term) -> Iterator[TheoremStep]:
         """phi(⊕_k x) = ⊕'_k phi(x): the same theorem from the other side."""
         for phi, others, inner in holes(node):
             (source, dim), (x,) = inner.attrs, inner.args
@@ -203,13 +205,13 @@ class Reductions:
             for target in _sources(source):
                 theorem, found = self._homomorphism(source, target, phi)
                 if found.forward or found.backward:
-                    yield Step(theorem, reduce(target, dim, phi(x)), found.forward, found.backward)
+                    yield TheoremStep(theorem, reduce(target, dim, phi(x)), found.forward, found.backward)
 
-    def _fixed(self, node: Term) -> Iterator[Step]:
+    def _fixed(self, node: Term) -> Iterator[TheoremStep]:
         """phi(⊕_k x) = ⊕_k x where phi fixes every x."""
         for phi, others, folded in holes(node):
             if self._fixes(phi, others, folded):
-                yield Step("Homomorphism.fixed", folded, True, True)
+                yield TheoremStep("Homomorphism.fixed", folded, True, True)
 
     def _fixes(self, phi: Callable, others: list[Term], folded: Term) -> bool:
         """Whether the theorem says so; an element that is a reduction may be fixed by the theorem, too."""
@@ -233,20 +235,20 @@ class Reductions:
             if form is not body:
                 yield form
 
-    def _split(self, node: Term) -> Iterator[Step]:
+    def _split(self, node: Term) -> Iterator[TheoremStep]:
         (monoid, dim), (body,) = node.attrs, node.args
         if body.op == OPERATION_OF.get(monoid) and applies("Monoid.pointwise", monoid):
             after = make(body.op, tuple(reduce(monoid, dim, a) for a in body.args))
-            yield Step("Monoid.pointwise", after, True, True)
+            yield TheoremStep("Monoid.pointwise", after, True, True)
 
-    def _joined(self, node: Term) -> Iterator[Step]:
+    def _joined(self, node: Term) -> Iterator[TheoremStep]:
         if len(node.args) == 2 and all(a.op == "reduce" for a in node.args):
             a, b = node.args
             operation = OPERATION_OF.get(a.attrs[0])
             if a.attrs == b.attrs and (operation == node.op or self._is_difference(node.op, a.attrs[0])):
                 if applies("Monoid.pointwise", a.attrs[0]):
                     after = reduce(*a.attrs, make(node.op, (a.args[0], b.args[0])))
-                    yield Step("Monoid.pointwise", after, True, True)
+                    yield TheoremStep("Monoid.pointwise", after, True, True)
 
     def _is_difference(self, op: str, monoid: str) -> bool:
         """x - y is x + (-y), and a negative of a sum is the sum of negatives."""
@@ -255,14 +257,14 @@ class Reductions:
         sums = op == "sub" and monoid == "sum"
         return sums and all(self.scalar(*e).both for e in ((a - b, a + -b), statement("phi_op", negation)))
 
-    def _exchanged(self, node: Term) -> Iterator[Step]:
+    def _exchanged(self, node: Term) -> Iterator[TheoremStep]:
         (monoid, dim), (inner,) = node.attrs, node.args
         if inner.op == "reduce" and inner.attrs[0] == monoid and inner.attrs[1] != dim:
             if applies("Monoid.fubini", monoid):
                 after = reduce(monoid, inner.attrs[1], reduce(monoid, dim, inner.args[0]))
-                yield Step("Monoid.fubini", after, True, True)
+                yield TheoremStep("Monoid.fubini", after, True, True)
 
-    def _two_passes(self, node: Term) -> Iterator[Step]:
+    def _two_passes(self, node: Term) -> Iterator[TheoremStep]:
         """The fold of rescaled pairs is the largest score, and the sum of the views from it; absent ones apart."""
         (state,) = node.args
         if state.op != "reduce" or state.attrs[0] != "rescaled" or state.args[0].op != "scaled":
@@ -272,7 +274,7 @@ class Reductions:
             return
         highest = max_over(dim, score)
         after = highest if node.op == "scale" else sum_over(dim, RESCALED.view(highest, score, weight))
-        yield Step("Cascade.cascade_absent", after, True, True)
+        yield TheoremStep("Cascade.cascade_absent", after, True, True)
 
     def _can_be_absent(self, score: Term, weight: Term) -> bool:
         """Scores are reals or -∞, weights are reals, and an element of score -∞ then views as the sum's unit."""

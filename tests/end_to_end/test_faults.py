@@ -15,7 +15,7 @@ import torch
 from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.compiler import disk_cache, optimize
-from onepass.egraph.search.engine import Limits
+from onepass.egraph.search.engine import SearchLimits
 from onepass.report import records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ def fused() -> int:
     return sum(region.count for r in records.reports() for region in r.regions)
 
 
-@pytest.mark.parametrize("limits", [Limits(seconds=0.0), Limits(nodes=1), Limits(rounds=0)], ids=str)
+@pytest.mark.parametrize("limits", [SearchLimits(seconds=0.0), SearchLimits(nodes=1), SearchLimits(rounds=0)], ids=str)
 def test_a_search_that_is_stopped_is_right_and_says_so(limits, monkeypatch):
     real = optimize.search
     monkeypatch.setattr(optimize, "search", lambda term, phases, _, target: real(term, phases, limits, target))

@@ -11,7 +11,7 @@ from onepass import rules
 from onepass.egraph import constant, float_dtype, independent, positive, rule
 from onepass.egraph.rewrite.guard import OPERATION_OF
 from onepass.egraph.sampling.mutants import mutants
-from onepass.egraph.sampling.samples import FURTHER, random_instance
+from onepass.egraph.sampling.samples import OTHER_DIM, random_instance
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import (
     MONOIDS,
@@ -69,12 +69,12 @@ def test_a_dim_that_the_rule_does_not_name_is_said_to_be_none_of_its_own(law, na
     drawn = [instance for seed in range(50) if (instance := random_instance(law, Random(seed)))]
     for instance in drawn:
         assert {dim.name for dim in instance.further} <= {name}
-        assert (FURTHER in str(instance)) == bool(instance.further)
+        assert (OTHER_DIM in str(instance)) == bool(instance.further)
     assert any(instance.further for instance in drawn)
 
 
 def test_a_counterexample_needs_no_dim_that_the_rule_does_not_name_if_one_is_found_without():
-    assert FURTHER not in str(check(factor_out_of_sum_unguarded).counterexample)
+    assert OTHER_DIM not in str(check(factor_out_of_sum_unguarded).counterexample)
 
 
 @pytest.mark.parametrize("law", rules.ALL, ids=lambda law: law.name)

@@ -9,7 +9,7 @@ import pytest
 from onepass import rules
 from onepass.egraph import Dim, Tensor, TermError, independent, rule
 from onepass.egraph.derivation.certificate import CertificateError, Derivation, check, replace_at, subterm_at
-from onepass.egraph.derivation.derive import Limits, derive
+from onepass.egraph.derivation.derive import DerivationLimits, derive
 from onepass.egraph.terms.ops import const, exp, iota, load, mantissa, max_over, maximum, rescaled_sum, scale, sum_over
 
 I, J, D, E = Dim("i", 5), Dim("j", 7), Dim("d", 4), Dim("e", 3)
@@ -206,9 +206,9 @@ def test_limits_stop_the_search():
         left, right = left * factor, factor * right
     laws = (product_commutes, product_associates)
     begin = time.perf_counter()
-    assert derive(left, right + left, laws, Limits(terms=200)) is None
-    assert derive(left, right + left, laws, Limits(rounds=1)) is None
-    assert derive(left, right + left, laws, Limits(seconds=0.01)) is None
+    assert derive(left, right + left, laws, DerivationLimits(terms=200)) is None
+    assert derive(left, right + left, laws, DerivationLimits(rounds=1)) is None
+    assert derive(left, right + left, laws, DerivationLimits(seconds=0.01)) is None
     assert time.perf_counter() - begin < 5
 
 

@@ -25,7 +25,7 @@ from onepass.egraph import (
     rule,
 )
 from onepass.egraph.derivation.certificate import CertificateError, check
-from onepass.egraph.search.pattern_grounding import Instance, ground, readable
+from onepass.egraph.search.pattern_grounding import GroundInstance, ground, readable
 from onepass.egraph.terms.ops import const, exp, iota, load, make, max_over, reduce, sum_over, var
 from onepass.errors import RuleUnproved
 from onepass.graph.trace import program_of
@@ -187,10 +187,10 @@ def test_an_equation_that_the_meaning_does_not_bear_out_is_refused():
             wrong.verify()
 
 
-def instances_of(law, target) -> list[Instance]:
+def instances_of(law, target) -> list[GroundInstance]:
     applied = law.applications(target)
     rules = ground([law], [target]).rules
-    return [Instance(r, law, a.binding) for r, a in zip(rules, applied, strict=True)]
+    return [GroundInstance(r, law, a.binding) for r, a in zip(rules, applied, strict=True)]
 
 
 def test_a_guard_is_decided_again():

@@ -9,7 +9,7 @@ from onepass.egraph.derivation.normalize import normalise
 from onepass.egraph.search import extract_exact
 from onepass.egraph.search.cost import Target
 from onepass.egraph.search.cp_sat import SolverMissing
-from onepass.egraph.search.engine import EGraph, Limits, Node, saturate
+from onepass.egraph.search.engine import EGraph, ENode, SearchLimits, saturate
 from onepass.egraph.search.extract import extract, measure
 from onepass.egraph.search.search import search
 from onepass.egraph.terms.ops import iota, load
@@ -41,17 +41,17 @@ def two_sides() -> EGraph:
     """
     i = Dim("i", 4096)
     x = [load(Tensor(f"x{n}", "float32", (4096,)), iota(i)) for n in range(3)]
-    leaves = {f"x{n}": [Node("load", (), (), leaf)] for n, leaf in enumerate(x)}
+    leaves = {f"x{n}": [ENode("load", (), (), leaf)] for n, leaf in enumerate(x)}
     return EGraph(
         {
             **leaves,
-            "own a": [Node("exp", ("x0",), ())],
-            "own b": [Node("exp", ("x1",), ())],
-            "shared": [Node("exp", ("x2",), ())],
-            "a": [Node("neg", ("own a",), ()), Node("abs", ("near",), ())],
-            "b": [Node("neg", ("own b",), ()), Node("floor", ("near",), ())],
-            "near": [Node("neg", ("shared",), ())],
-            "root": [Node("add", ("a", "b"), ())],
+            "own a": [ENode("exp", ("x0",), ())],
+            "own b": [ENode("exp", ("x1",), ())],
+            "shared": [ENode("exp", ("x2",), ())],
+            "a": [ENode("neg", ("own a",), ()), ENode("abs", ("near",), ())],
+            "b": [ENode("neg", ("own b",), ()), ENode("floor", ("near",), ())],
+            "near": [ENode("neg", ("shared",), ())],
+            "root": [ENode("add", ("a", "b"), ())],
         },
         ("root",),
         (),
@@ -68,15 +68,15 @@ def test_sharing_that_greedy_does_not_see_is_found():
 
 def test_no_form_is_built_of_itself():
     egraph = two_sides()
-    egraph.classes["near"].insert(0, Node("neg", ("a",), ()))
-    egraph.classes["a"].insert(0, Node("neg", ("near",), ()))
+    egraph.classes["near"].insert(0, ENode("neg", ("a",), ()))
+    egraph.classes["a"].insert(0, ENode("neg", ("near",), ()))
     found, how = extract_exact.extract_exactly(egraph)
     assert how == "optimal" and measure(found, TARGET)[3] == 8 * 4096
 
 
 def test_large_graphs_and_missing_solvers_are_left_to_greedy(monkeypatch):
     egraph = two_sides()
-    monkeypatch.setattr(extract_exact, "LARGEST", 3)
+    monkeypatch.setattr(extract_exact, "MAX_NODES", 3)
     assert extract_exact.extract_exactly(egraph) == (extract(egraph), "greedy: more than 3 nodes")
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
@@ -89,6 +89,6 @@ def test_large_graphs_and_missing_solvers_are_left_to_greedy(monkeypatch):
 def test_on_request_only(monkeypatch):
     case = attention(batch=(), queries=5, keys=6, width=4, form=three_pass)
     term = normalise(case.term, NORMAL)
-    assert search(term, PHASES, Limits(exact=True)).statistics["extraction"] == "optimal"
+    assert search(term, PHASES, SearchLimits(exact=True)).statistics["extraction"] == "optimal"
     monkeypatch.setattr(extract_exact, "extract_exactly", lambda *_: pytest.fail("it was not asked for"))
     assert search(term, PHASES).statistics["extraction"] == "greedy"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from onepass.egraph.derivation.normalize import canonical_names, normalise
-from onepass.egraph.search.engine import EngineError, Limits, rule_text, saturate
+from onepass.egraph.search.engine import EngineError, SearchLimits, rule_text, saturate
 from onepass.egraph.search.extract import extract, passes
 from onepass.egraph.search.search import search
 from onepass.egraph.terms.evaluate import evaluate
@@ -100,7 +100,7 @@ def test_the_search_is_deterministic():
 
 
 def test_it_says_why_it_stopped():
-    stop = lambda **limits: saturate(program(), PHASES, Limits(**limits)).statistics["stop"]
+    stop = lambda **limits: saturate(program(), PHASES, SearchLimits(**limits)).statistics["stop"]
     assert stop() == {"algebra": "saturated", "streaming": "saturated"}
     assert stop(nodes=30)["algebra"] == "node limit"
     assert stop(rounds=1)["algebra"] == "round limit"
@@ -108,7 +108,7 @@ def test_it_says_why_it_stopped():
 
 
 def test_a_form_extracted_after_a_limit_is_still_a_form_of_the_program():
-    term = extract(saturate(program(6, 4), PHASES, Limits(nodes=30)))
+    term = extract(saturate(program(6, 4), PHASES, SearchLimits(nodes=30)))
     tensors = {name: np.random.default_rng(1).normal(size=(6, 4)) for name in "qkv"}
     np.testing.assert_allclose(evaluate(term, tensors), evaluate(program(6, 4), tensors), rtol=1e-10)
 

@@ -14,12 +14,12 @@ from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import const, exp, log, lt, maximum, minimum, sqrt, tanh, var, where
 from onepass.proofs.algebra.linear_inequalities import feasible
 from onepass.proofs.algebra.polynomial import ONE, add, exponential, multiply, of_atom, square
-from onepass.proofs.provers.case_analysis import Facts, compare
+from onepass.proofs.provers.case_analysis import VariableFacts, compare
 from onepass.proofs.provers.extended_reals import EVERY, NEG, REAL
 
 A, B, C = map(var, "abc")
 GRID = [dict(zip("abc", map(np.array, point))) for point in product((-2.0, -0.5, 0.0, 1.0, 3.0, -inf), repeat=3)]
-ABSENT, FINITE = Facts(lambda _: (REAL, NEG)), Facts(lambda _: (REAL,))
+ABSENT, FINITE = VariableFacts(lambda _: (REAL, NEG)), VariableFacts(lambda _: (REAL,))
 
 
 def random_term(random: Random, depth: int):
@@ -99,7 +99,7 @@ def test_what_is_no_identity_is_not_proved(name):
 def test_definedness_has_a_direction():
     found = compare(A / B * B, A + 0.0, FINITE)
     assert found.forward and not found.backward
-    found = compare(A - A, const(0.0), Facts(lambda _: EVERY))
+    found = compare(A - A, const(0.0), VariableFacts(lambda _: EVERY))
     assert found.forward and not found.backward
 
 
