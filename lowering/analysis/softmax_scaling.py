@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
-from ..plan.dtypes import literal
 from ..plan.records import Accumulator, Kernel
 from .product_terms import scale_split
 from .value_bounds import magnitude, proved
@@ -34,30 +33,6 @@ class Weighing:
     natural: float
     apart: bool
     within: float = LOG2_E
-
-    @property
-    def factor(self) -> str:
-        return literal(self.natural * self.within)
-
-    def scale(self, top: str) -> str:
-        """The scale of the largest raw score."""
-        return top if self.apart else f"{top} * {self.factor}"
-
-    def exponent(self, score: str, shift: str) -> str:
-        """In base 2, of a raw score from a shift in the unit of scales."""
-        return f"({score} - {shift}) * {self.factor}" if self.apart else f"{score} * {self.factor} - {shift}"
-
-    def decay(self, before: str, shift: str) -> str:
-        """In base 2, of a scale from a later one."""
-        return f"({before} - {shift}) * {self.factor}" if self.apart else f"{before} - {shift}"
-
-    def unit(self, doublings: float) -> float:
-        """So many doublings of a weight in the unit of scales."""
-        return doublings / LOG2_E if self.apart else doublings
-
-    def natural_scale(self, scale: str) -> str:
-        """The largest gauge itself."""
-        return scale if self.apart else f"{scale} * {literal(1 / LOG2_E)}"
 
 
 def weighing(gauge: Term, apart: bool = False) -> Weighing:

@@ -1,9 +1,8 @@
-"""Tiles over rows and differences of columns to rows: weights are skewed, and products with what a difference picks are
-skewed back.
+"""Products with factors that rows and columns choose by their difference alone, as relative positions do.
 
-A tile of rows and columns has as many differences as both together, less one. A skewed tile is 0 where a row has no
-such difference, and 0 times NaN or infinity is NaN: where a sum is not finite, its loops run once more, one column at a
-time and without skewing.
+A tile of rows and columns has `rows + columns - 1` differences. Weights are skewed: moved from columns to differences.
+Products with what a difference chooses are skewed back. A skewed tile is 0 where a row has no such difference, and 0
+times NaN or infinity is NaN. So, where a sum is not finite, its loops run once more, one column at a time, unskewed.
 """
 
 from __future__ import annotations
@@ -11,82 +10,142 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ...egraph.terms.term import Dim
+from ..analysis.relative_index import folded, skewed
 from ..plan.records import NotPlannable
-from .ops import Value
+from .matrix_products import (
+    PLAIN_STRATEGIES,
+    Contraction,
+    MatrixProduct,
+    as_matrix_product,
+    multiply,
+    operand,
+    reads_float32,
+)
+from .ops import TileValue
+
+if TYPE_CHECKING:
+    from .tile_writer import TileWriter
 
 
 @dataclass
-class Doubt:
-    """Of a kernel's text: whether it multiplies skewed weights, and whether it is the text that runs once more.
+class Skewing:
+    """Of a kernel's text: whether it skews weights (used), and whether it is the text that runs once more (exact).
 
-    scores: by its weight, what weighs; -∞ where an element is absent. tiles: extents of the tiles of loops that run
-    column by column.
+    scores: by its weight's text, the score; -∞ where an element is absent. tiles: extents of the tiles of loops that
+    run column by column.
     """
 
-    arisen: bool = False
+    used: bool = False
     exact: bool = False
-    scores: dict[str, Value] = field(default_factory=dict)
+    scores: dict[str, TileValue] = field(default_factory=dict)
     tiles: dict[Dim, str] = field(default_factory=dict)
 
 
-def spreads(sums: Sequence[Value]) -> str:
-    """Whether one of them has a value that is not finite."""
-    unusual = (f'tl.where(tl.abs({x.text}) < float("inf"), 0, 1)' for x in sums)
-    return " or ".join(f"tl.max({text}) > 0" for text in unusual)
+def is_not_finite(writer: TileWriter, sums: Sequence[TileValue]) -> str:
+    """The test whether one of the sums has a value that is not finite."""
+    is_finite = (f'{writer.call("abs", x.text)} < float("inf")' for x in sums)
+    return " or ".join(f"{writer.call('max', writer.call('where', test, 0, 1))} > 0" for test in is_finite)
 
 
-def skew(writer, dim: Dim, loop: Dim, weights: Value) -> Value:
+# Strategies
+
+
+def by_skewed_weights(writer: TileWriter, sum_: Contraction) -> TileValue | None:
+    """A sum over a loop's columns as a sum over differences, of skewed weights and what differences choose."""
+    loop = writer.loop
+    if loop is None or writer.lead or sum_.dim != loop:
+        return None
+    found = skewed(sum_.factors, writer.kernel.rows, loop, sum_.weight.dims if sum_.weight else ())
+    if found is None:
+        return None
+    others = [*found.others, *([sum_.weight] if sum_.weight else [])]
+    weight = _skew(writer, found.dim, loop, operand(writer, loop, others, sum_.guard))
+    with _over_differences(writer, found.dim):
+        inner = Contraction(found.dim, found.values, weight, sum_.into, exact=sum_.exact)
+        product = as_matrix_product(writer, inner)
+        return product and multiply(writer, product, PLAIN_STRATEGIES)
+
+
+def by_skewed_products(writer: TileWriter, sum_: Contraction) -> TileValue | None:
+    """A sum over another dim, with a factor that a difference chooses: a product over differences, skewed back."""
+    loop = writer.loop
+    if loop is None or writer.lead or sum_.weight is not None or sum_.into is not None or sum_.guard is not None:
+        return None
+    found = folded(sum_.factors, writer.kernel.rows, loop, sum_.dim)
+    if found is None:
+        return None
+    _declare(writer, found.dim, loop)
+    left = operand(writer, sum_.dim, found.others)
+    with _over_differences(writer, found.dim):
+        right = operand(writer, sum_.dim, found.values)
+    if len(left.dims) != 2 or len(right.dims) != 2:
+        return None
+    left, right = sorted((left, right), key=lambda v: found.dim in v.dims)
+    alone = [side[0] for side in (found.others, found.values) if len(side) == 1]
+    factors = (*found.others, *found.values)
+    product = MatrixProduct(sum_.dim, left, right, factors, any(map(reads_float32, alone)), exact=sum_.exact)
+    result = multiply(writer, product, PLAIN_STRATEGIES)
+    return result and _skewed_back(writer, found.dim, loop, result)
+
+
+# Tiles
+
+
+def _skew(writer: TileWriter, dim: Dim, loop: Dim, weights: TileValue) -> TileValue:
     """The weights over rows and the differences `dim`, 0 where a row of the tile has no such difference."""
     rows, width = writer.kernel.rows, writer.extent(loop)
     if weights.dims != (rows, loop):
         raise NotPlannable(f"weights over {len(weights.dims)} dims beside what differences pick are left to torch")
-    declare(writer, dim, loop)
-    writer.doubt.arisen = True
-    one, other = f"{writer.range_of(dim).text}[None, :]", f"{writer.range_of(rows).text}[:, None]"
-    place = Value(f"{one} + {other} - ({writer.extent(rows)} - 1)", (rows, dim))
+    _declare(writer, dim, loop)
+    writer.skewing.used = True
+    difference, row = f"{writer.range_of(dim).text}[None, :]", f"{writer.range_of(rows).text}[:, None]"
+    place = TileValue(f"{difference} + {row} - ({writer.extent(rows)} - 1)", (rows, dim))
     column = writer.once(("column", dim), (), lambda: writer.assign(f"{dim}_column", place, writer.outer)).text
-    picked = f"tl.gather({weights.text}, tl.minimum(tl.maximum({column}, 0), {width} - 1), 1)"
-    text = f"tl.where(({column} >= 0) & ({column} < {width}), {picked}, 0.0)"
-    return writer.assign("skewed", Value(text, (rows, dim), weights.dtype), writer.inner)
+    inside = writer.call("minimum", writer.call("maximum", column, 0), f"{width} - 1")
+    picked = writer.call("gather", weights.text, inside, 1)
+    text = writer.call("where", f"({column} >= 0) & ({column} < {width})", picked, "0.0")
+    return writer.assign("skewed", TileValue(text, (rows, dim), weights.dtype), writer.inner)
 
 
-def unskew(writer, dim: Dim, loop: Dim, product: Value) -> Value:
-    """Over rows and columns what is over one of both and the differences."""
+def _skewed_back(writer: TileWriter, dim: Dim, loop: Dim, product: TileValue) -> TileValue:
+    """A product over differences and either rows or columns, as it is over rows and columns."""
     rows, kept = writer.kernel.rows, product.dims[0]
     place = lambda d: f"{writer.range_of(d).text}{'[:, None]' if d == kept else '[None, :]'}"
     text = f"{place(loop)} - {place(rows)} + ({writer.extent(rows)} - 1)"
-    build = lambda: writer.assign(f"{dim}_place", Value(text, (rows, loop)), writer.outer)
+    build = lambda: writer.assign(f"{dim}_place", TileValue(text, (rows, loop)), writer.outer)
     index = writer.once(("place", dim, kept), (), build).text
-    read = f"tl.gather({product.text}, {index}, 1)"
-    text = read if kept == rows else f"tl.trans({read})"
-    return writer.assign("skewed_back", Value(text, (rows, loop), product.dtype), writer.inner)
+    read = writer.call("gather", product.text, index, 1)
+    text = read if kept == rows else writer.call("trans", read)
+    return writer.assign("skewed_back", TileValue(text, (rows, loop), product.dtype), writer.inner)
 
 
-def declare(writer, dim: Dim, loop: Dim) -> None:
-    """Gives the dim a place among the tile's, and the tile its first difference."""
+def _declare(writer: TileWriter, dim: Dim, loop: Dim) -> None:
+    """Gives the dim of differences a place among the tile's dims, and the tile its first difference."""
     rows, height, width = writer.kernel.rows, writer.extent(writer.kernel.rows), writer.extent(loop)
     if dim not in writer.blocks:
         span = writer.names.fresh(f"{dim}_tile")
-        writer.outer.lines.append(f"{span}: tl.constexpr = 2 * {height} if {height} > {width} else 2 * {width}")
+        type_ = writer.type_name("constexpr")
+        writer.outer.lines.append(f"{span}: {type_} = 2 * {height} if {height} > {width} else 2 * {width}")
         writer.blocks[dim], writer.sizes[dim] = span, f"{writer.sizes[rows]} + {writer.sizes[loop]} - 1"
         after = writer.tile_dims.index(loop) + 1
         writer.tile_dims = (*writer.tile_dims[:after], dim, *writer.tile_dims[after:])
-    first = Value(f"{writer.starts[loop]} - {writer.starts[rows]} - {height} + {writer.sizes[rows]}")
+    first = TileValue(f"{writer.starts[loop]} - {writer.starts[rows]} - {height} + {writer.sizes[rows]}")
     build = lambda: writer.assign(f"{dim}_start", first, writer.inner)
     writer.starts[dim] = writer.once(("start", dim), (loop,), build).text
 
 
 @contextmanager
-def across(writer, dim: Dim) -> Iterator[None]:
-    """What is written runs over a tile's differences, those that exist, instead of the loop's dim."""
-    given = writer.loop, writer.kept, writer.ragged
-    writer.loop, writer.kept, writer.ragged = dim, None, True
+def _over_differences(writer: TileWriter, dim: Dim) -> Iterator[None]:
+    """What is written inside runs over a tile's differences, those that exist, instead of the loop's columns."""
+    before = writer.loop, writer.readable, writer.ragged
+    writer.loop, writer.readable, writer.ragged = dim, None, True
     at = writer.coordinate(dim).text
-    exists = Value(f"({at} >= 0) & ({at} < {writer.sizes[dim]})", (dim,), "bool")
+    exists = TileValue(f"({at} >= 0) & ({at} < {writer.sizes[dim]})", (dim,), "bool")
     writer.once(("exists", dim), (dim,), lambda: writer.assign(f"{dim}_exists", exists))
     try:
         yield
     finally:
-        writer.loop, writer.kept, writer.ragged = given
+        writer.loop, writer.readable, writer.ragged = before

@@ -1,15 +1,17 @@
-"""Terms as Triton expressions over tiles: a value knows its tile dims, in one global order, and broadcasts by name.
+"""Terms as expressions over tiles: the writer of both languages, Triton and Gluon.
 
-A value is written in the outermost scope that has what it needs: before the current loop, or inside it. Contractions
-are in products.py; lowering/triton/kernel.py drives it.
+A value knows its tile dims, in one global order, and broadcasts by name. It is written in the outermost scope that has
+what it needs: before the current loop, or inside it. A `Dialect` gives the language's names.
+Example: x[i] + y[j] over rows i and columns j becomes `x_tile[:, None] + y_tile[None, :]`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import cast, iota, make
@@ -17,103 +19,114 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..analysis.contiguous_axes import along
 from ..analysis.dim_roles import stepped
-from ..analysis.product_terms import operands
 from ..analysis.softmax_scaling import Weighing, gauge_of, read_again, weighing
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.launch_facts import Facts
 from ..plan.records import BlockMap, Kernel, NotPlannable
 from ..plan.thresholds import HIDDEN
-from .batched_products import LEAST, dims_of_matrices, held_dims, leading
-from .ops import FOLDS, Names, Value, atom, identity, operation, type_name
-from .products import alike, contract
-from .relative_products import Doubt
-from .serial_folds import step
+from . import exponents
+from .dialect import TRITON, Dialect
+from .ops import FOLDS, TileValue, atom, identity, operation
+from .products import contract
+from .relative_products import Skewing
+from .serial_folds import serial_fold
+from .signature import Signature
+from .tile_extents import leading_dims, resident_extents
 
-SHORT = ("uint8", "int8", "int16", "uint16")
+SHORT_INTEGERS = ("uint8", "int8", "int16", "uint16")
+LONGEST_INLINE_TEXT = 60  # letters of a value that is used once and gets no name
+NEVER_NAMED = ("const", "iota", "size", "var", "load", "reduce")  # short, or named where they are written
+
+Built = TypeVar("Built")
 
 
 @dataclass
 class Scope:
+    """Lines of a kernel's text, and the values that they define."""
+
     lines: list[str] = field(default_factory=list)
     memo: dict = field(default_factory=dict)
 
 
 class TileWriter:
-    """Writes the values of one kernel. `outer` is straight-line code, `inner` the body of the loop being written, and
-    `step` a dim that is folded place by place inside of either."""
+    """Writes the values of one kernel, or of one function of it.
 
-    plain = True  # Triton gives matrices their memory, and loops inside of a step their registers
+    outer: straight-line code. inner: the body of the loop that is being written. serial_place: a dim that is folded
+    place by place inside of either, with its scope.
+    """
 
-    def __init__(self, kernel: Kernel, facts: Facts, roots: list[Term]):
-        self.kernel, self.facts, self.names = kernel, facts, Names()
-        self.outer, self.inner = Scope(), None
-        self.loop: Dim | None = None
-        self.ragged = False
-        self.kept: Value | None = None  # of the loop's elements, those that may be read
+    def __init__(
+        self, kernel: Kernel, facts: Facts, roots: Iterable[Term], signature: Signature, dialect: Dialect = TRITON
+    ):
+        self.kernel, self.facts, self.dialect = kernel, facts, dialect
+        self.call, self.type_name = dialect.call, dialect.type_name
+        self.names, self.pointers = signature.names, signature.pointers
+        self.sizes, self.scalars = signature.sizes, signature.scalars
         nodes = {node for root in roots for node in subterms(root)}
         self.uses = Counter(a for node in nodes for a in node.args)
-        self.lead = leading(kernel, nodes)
-        self.steps = stepped(kernel, nodes) if self.plain and not self.lead else set()
-        self.step: tuple[Dim, Scope] | None = None
-        held = [d for d in held_dims(kernel, nodes) if d not in self.steps]
-        multiplied = dims_of_matrices(kernel, nodes) if not self.lead else {*held} - {*self.lead}
-        self.held = {d: max(LEAST * (d in multiplied), 1 << (self._static(d) - 1).bit_length()) for d in held}
-        self.held |= alike(operands(kernel, nodes), self.held, multiplied - {*self.lead}) if self.plain else {}
+        self._place_dims(nodes)
+        self.outer, self.inner = Scope(), Scope()
+        self.loop: Dim | None = None
+        self.ragged = False  # the loop's last tile may be cut off by the end of the dim
+        self.readable: TileValue | None = None  # those of the loop's elements that may be read
+        self.serial_place: tuple[Dim, Scope] | None = None
+        self.starts: dict[Dim, str] = {}
+        self.maps: dict[BlockMap, str] = {}
+        self.read_again, self.skewing = read_again(kernel), Skewing()
+
+    def _place_dims(self, nodes: Collection[Term]) -> None:
+        """The dims of tiles: leading, row, column and resident ones, with the names or the numbers of their extents."""
+        kernel = self.kernel
+        self.lead = leading_dims(kernel, nodes)
+        self.serial_dims = stepped(kernel, nodes) if self.dialect.folds_serially and not self.lead else set()
+        self.resident = resident_extents(kernel, nodes, self.serial_dims, self.dialect)
         self.rows = kernel.tiled
         columns = dict.fromkeys(loop.dim for loop in kernel.loops)
-        self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.held if d not in self.lead))
+        self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.resident if d not in self.lead))
         self.blocks = {kernel.rows: kernel.row_tile} if kernel.rows else {}
         self.blocks |= {d: f"{d.name}_tile" for d in kernel.columns} | {loop.dim: loop.tile for loop in kernel.loops}
-        self.starts: dict[Dim, str] = {}
-        self.sizes: dict[Dim, str] = {}
-        self.scalars: dict[str, str] = {}
-        self.pointers: dict[Tensor, tuple[str, tuple[str, ...]]] = {}
-        self.maps: dict[BlockMap, str] = {}
-        self.read_again, self.doubt = read_again(kernel), Doubt()
-
-    @staticmethod
-    def _static(dim: Dim) -> int:
-        if not isinstance(dim.size, int):
-            raise NotPlannable(f"dim {dim} is held in a tile but its size {dim.size} is not known")
-        return dim.size
 
     # Scopes and names
 
     def open(self, loop: Dim, start: str, ragged: bool) -> None:
+        """Begins the body of a loop, whose tiles begin at the coordinate `start`."""
         self.inner, self.loop, self.ragged = Scope(), loop, ragged
         self.starts[loop] = start
 
     def close(self) -> list[str]:
-        lines, self.inner, self.loop, self.ragged, self.kept = self.inner.lines, None, None, False, None
+        """Ends the body of a loop and gives its lines."""
+        lines, self.loop, self.ragged, self.readable = self.inner.lines, None, False, None
         return lines
 
     @contextmanager
     def stepping(self, dim: Dim, place: str) -> Iterator[Scope]:
         """What depends on the dim is written for one place of it, into a scope of its own."""
-        self.starts[dim], self.step = place, (dim, Scope())
-        yield self.step[1]
-        self.step = None
+        scope = Scope()
+        self.starts[dim], self.serial_place = place, (dim, scope)
+        yield scope
+        self.serial_place = None
 
-    def steps_in(self, dims) -> bool:
-        return self.step is not None and self.step[0] in dims
+    def steps_in(self, dims: Collection[Dim]) -> bool:
+        """Whether one place of a dim among these is being written."""
+        return self.serial_place is not None and self.serial_place[0] in dims
 
-    def scope_of(self, dims) -> Scope:
-        """The outermost scope that has these dims: tiles of a loop's dim exist only inside that loop."""
-        if self.steps_in(dims):
-            return self.step[1]
+    def scope_of(self, dims: Collection[Dim]) -> Scope:
+        """The outermost scope that has these dims. Raises NotPlannable outside of the loop of one of them."""
+        if self.serial_place is not None and self.serial_place[0] in dims:
+            return self.serial_place[1]
         missing = [d for d in dims if d in self.blocks and d not in self.rows and d != self.loop]
         if missing:
             raise NotPlannable(f"a value over {missing[0]} is needed outside the loop over {missing[0]}")
         return self.inner if self.loop in dims else self.outer
 
-    def assign(self, hint: str, value: Value, scope: Scope | None = None) -> Value:
+    def assign(self, hint: str, value: TileValue, scope: Scope | None = None) -> TileValue:
         """Gives the value a name, by a line in its scope."""
         name = self.names.fresh(hint)
         (scope or self.scope_of(value.dims)).lines.append(f"{name} = {value.text}")
-        return Value(name, value.dims, value.dtype)
+        return TileValue(name, value.dims, value.dtype)
 
-    def once(self, key, dims, build) -> Value:
-        """The value for a key, built at its first use in its scope."""
+    def once(self, key: object, dims: Collection[Dim], build: Callable[[], Built]) -> Built:
+        """What belongs to a key, built at its first use in the scope of these dims."""
         memo = self.scope_of(dims).memo
         if key not in memo:
             memo[key] = build()
@@ -121,284 +134,342 @@ class TileWriter:
 
     # Shapes
 
-    def sort(self, dims) -> tuple[Dim, ...]:
+    def sort(self, dims: Collection[Dim]) -> tuple[Dim, ...]:
+        """The dims in the order of tiles. Dims that tiles lack are left out."""
         return tuple(d for d in self.tile_dims if d in dims)
 
-    def union(self, *values: Value) -> tuple[Dim, ...]:
+    def union(self, *values: TileValue) -> tuple[Dim, ...]:
+        """The dims of all values, in the order of tiles."""
         return self.sort({d for v in values for d in v.dims})
 
     def extent(self, dim: Dim) -> str:
-        return self.blocks.get(dim) or str(self.held[dim])
+        """The places that the dim has in a tile, as text: a name or a number."""
+        return self.blocks.get(dim) or str(self.resident[dim])
 
     def tile_of(self, loop: Dim) -> str:
         """How many columns of a loop go together, also where they are written one by one."""
-        return self.doubt.tiles.get(loop) or self.blocks[loop]
+        return self.skewing.tiles.get(loop) or self.blocks[loop]
 
-    def shape(self, dims) -> str:
+    def shape(self, dims: Iterable[Dim]) -> str:
+        """The shape of a tile over these dims, as text."""
         return f"[{', '.join(self.extent(d) for d in dims)}]"
 
-    def align(self, value: Value, dims) -> str:
+    def align(self, value: TileValue, dims: Iterable[Dim]) -> str:
         """The value's text as an atom that broadcasts against a tile of `dims`."""
-        if not value.dims or value.dims == tuple(dims):
+        dims = tuple(dims)
+        if not value.dims or value.dims == dims:
             return atom(value.text)
         return f"{atom(value.text)}[{', '.join(':' if d in value.dims else 'None' for d in dims)}]"
 
-    def hoisted(self, value: Value, dims) -> Value:
-        """A term's matrix as it broadcasts against a cube over `dims`, written before the loop where it is from there.
+    def hoisted(self, value: TileValue, dims: tuple[Dim, ...]) -> TileValue:
+        """A matrix as it broadcasts against a tile of three dims, written before the loop if the matrix is from there.
 
-        Left inside of several loops, Triton 3.6 shares its change of layout among them, where it is not defined.
+        In several loops, Triton 3.6 would share its change of layout among them, where it is not defined.
         """
-        if self.loop not in dims or self.loop in value.dims or len(value.dims) < 2 or self.step is not None:
+        if self.loop not in dims or self.loop in value.dims or len(value.dims) < 2 or self.serial_place is not None:
             return value
-        build = lambda: self.assign(f"{value.text}_wide", Value(self.align(value, dims), dims, value.dtype), self.outer)
-        return self.once(("wide", value.text, dims), (), build)
+        wide = TileValue(self.align(value, dims), dims, value.dtype)
+        return self.once(("wide", value.text, dims), (), lambda: self.assign(f"{value.text}_wide", wide, self.outer))
 
-    def spread(self, value: Value, dims) -> Value:
-        """The value at the full shape of `dims`: for folds, which need every element to be there."""
+    def spread(self, value: TileValue, dims: Iterable[Dim]) -> TileValue:
+        """The value at the full shape of `dims` and its own: for folds, which need every element to be there."""
         dims = self.sort({*dims, *value.dims})
         if value.dims == dims:
             return value
         if value.dims:
-            return Value(f"tl.broadcast_to({self.align(value, dims)}, {self.shape(dims)})", dims, value.dtype)
-        return Value(f"tl.full({self.shape(dims)}, {value.text}, {type_name(value.dtype)})", dims, value.dtype)
+            text = self.call("broadcast_to", self.align(value, dims), self.shape(dims))
+        else:
+            text = self.call("full", self.shape(dims), value.text, self.type_name(value.dtype))
+        return TileValue(text, dims, value.dtype)
 
-    def where(self, condition: Value, value: Value, otherwise: str) -> Value:
+    def where(self, condition: TileValue, value: TileValue, otherwise: str) -> TileValue:
+        """The value where the condition holds, else the scalar `otherwise`."""
         dims = self.union(condition, value)
-        text = f"tl.where({self.align(condition, dims)}, {self.align(value, dims)}, {otherwise})"
-        return Value(text, dims, value.dtype)
+        text = self.call("where", self.align(condition, dims), self.align(value, dims), otherwise)
+        return TileValue(text, dims, value.dtype)
 
-    def conjunction(self, *conditions: Value | None) -> Value | None:
-        kept = [c for c in conditions if c is not None]
-        if len(kept) < 2:
-            return kept[0] if kept else None
-        dims = self.union(*kept)
-        return Value(" & ".join(self.align(c, dims) for c in kept), dims, "bool")
+    def conjunction(self, *conditions: TileValue | None) -> TileValue | None:
+        """Whether all conditions hold, None for one that always does."""
+        open_ = [c for c in conditions if c is not None]
+        if len(open_) < 2:
+            return open_[0] if open_ else None
+        dims = self.union(*open_)
+        return TileValue(" & ".join(self.align(c, dims) for c in open_), dims, "bool")
 
     # Coordinates
 
-    def range_of(self, dim: Dim, wide: bool = False) -> Value:
-        """0 .. extent - 1 within the tile."""
+    def range_of(self, dim: Dim, wide: bool = False) -> TileValue:
+        """0 .. extent - 1 within the tile; wide: in 64 bits."""
         if wide:
-            base = self.range_of(dim)
-            text = f"{base.text}.to(tl.int64)"
-            return self.once(("wide", dim), (), lambda: self.assign(f"{dim}_wide", Value(text, (dim,)), self.outer))
-        hint = str(dim) if dim in self.held else f"{dim}_range"
-        text = f"tl.arange(0, {self.extent(dim)})"
-        make = lambda: self.assign(hint, Value(text, (dim,), "int64"), self.outer)
-        return self.once(("range", dim), (), make)
+            text = f"{self.range_of(dim).text}.to({self.type_name('int64')})"
+            build = lambda: self.assign(f"{dim}_wide", TileValue(text, (dim,)), self.outer)
+            return self.once(("wide", dim), (), build)
+        hint = str(dim) if dim in self.resident else f"{dim}_range"
+        text = self.call("arange", 0, self.extent(dim))
+        return self.once(("range", dim), (), lambda: self.assign(hint, TileValue(text, (dim,), "int64"), self.outer))
 
-    def coordinate(self, dim: Dim) -> Value:
+    def coordinate(self, dim: Dim) -> TileValue:
         """The coordinate along a dim: a scalar for grid dims, a vector for tile dims."""
         if dim not in self.tile_dims:
-            return Value(self.starts[dim], (), "int64")
-        if dim in self.held:
+            return TileValue(self.starts[dim], (), "int64")
+        if dim in self.resident:
             return self.range_of(dim)
         text = f"{self.starts[dim]} + {self.range_of(dim).text}"
-        return self.once(("at", dim), (dim,), lambda: self.assign(str(dim), Value(text, (dim,), "int64")))
+        return self.once(("at", dim), (dim,), lambda: self.assign(str(dim), TileValue(text, (dim,), "int64")))
 
-    def padding(self, dim: Dim) -> Value | None:
+    def padding(self, dim: Dim) -> TileValue | None:
         """True where the tile's element along dim exists; None where all do."""
-        if dim in self.held:
-            size = dim.size
-            if size == self.held[dim]:
-                return None
-        elif dim not in self.tile_dims or str(dim) in self.facts.even or (dim == self.loop and not self.ragged):
-            return None
+        if dim in self.resident:
+            size: int | str | None = None if dim.size == self.resident[dim] else dim.size
         else:
-            size = self.sizes[dim]
-        at = self.coordinate(dim)
-        make = lambda: self.assign(f"{dim}_exists", Value(f"{at.text} < {size}", (dim,), "bool"))
-        return self.once(("exists", dim), (dim,), make)
+            size = self.sizes[dim] if self._may_end_inside(dim) else None
+        if size is None:
+            return None
+        text = f"{self.coordinate(dim).text} < {size}"
+        return self.once(("exists", dim), (dim,), lambda: self.assign(f"{dim}_exists", TileValue(text, (dim,), "bool")))
+
+    def _may_end_inside(self, dim: Dim) -> bool:
+        """Whether a tile of rows or columns may reach beyond the dim's end."""
+        return dim in self.tile_dims and str(dim) not in self.facts.even and (dim != self.loop or self.ragged)
 
     # Terms
 
-    def value(self, node: Term, scope: Scope | None = None) -> Value:
-        """The term's value; `scope` is the asking scope, where a short value used once may stay an expression."""
+    def value(self, node: Term, scope: Scope | None = None) -> TileValue:
+        """The term's value. scope: of the reader; there a short value that is used once may stay an expression."""
         home = self.scope_of(node.dims)
         if node in home.memo:
             return home.memo[node]
         result = self._build(node, home)
-        inline = home is scope and self.uses[node] == 1 and len(result.text) <= 60
-        plain = node.op in ("const", "iota", "size", "var", "load", "reduce")
-        if not (plain or inline or result.text.isidentifier()):
+        inline = home is scope and self.uses[node] == 1 and len(result.text) <= LONGEST_INLINE_TEXT
+        if not (node.op in NEVER_NAMED or inline or result.text.isidentifier()):
             result = self.assign(f"{node.op.lower()}_{'_'.join(map(str, result.dims))}", result, home)
         home.memo[node] = result
         return result
 
-    def _build(self, node: Term, home: Scope) -> Value:
-        match node.op:
-            case "const":
-                return Value(literal(node.attrs[0]), (), node.dtype)
-            case "iota":
-                return self.coordinate(node.attrs[0])
-            case "size" | "var":
-                return Value(self.scalars[node.attrs[0]], (), "int64")
-            case "load":
-                return self._load(node)
-            case "cast":
-                return self._cast(self.value(node.args[0], home), node)
-            case "reduce":
-                return self._reduce(node)
-            case "scale" | "mantissa":
-                return self._project(node)
+    def _build(self, node: Term, home: Scope) -> TileValue:
+        build = STRUCTURAL.get(node.op)
+        if build is not None:
+            return build(self, node, home)
         return self._pointwise(node, [self.value(a, home) for a in node.args])
 
-    def _pointwise(self, node: Term, args: list[Value]) -> Value:
+    def _pointwise(self, node: Term, args: list[TileValue]) -> TileValue:
         dims = self.union(*args)
         texts = [self.align(self.hoisted(a, dims), dims) for a in args]
         narrow = node.dtype in HALVES and node.op != "where"
-        if narrow:  # Triton's functions are for float32
-            texts = [f"{t}.to(tl.float32)" if a.dtype in HALVES else t for t, a in zip(texts, args, strict=True)]
-        text = operation(node, texts, self.facts.machine)
-        return Value(f"({text}).to({type_name(node.dtype)})" if narrow else text, dims, node.dtype)
+        if narrow:  # the language's functions are for float32
+            to_float32 = f".to({self.type_name('float32')})"
+            texts = [f"{t}{to_float32}" if a.dtype in HALVES else t for t, a in zip(texts, args, strict=True)]
+        text = operation(node, texts, self.dialect, self.facts.machine)
+        return TileValue(f"({text}).to({self.type_name(node.dtype)})" if narrow else text, dims, node.dtype)
 
-    def _cast(self, value: Value, node: Term) -> Value:
+    def _cast(self, value: TileValue, node: Term) -> TileValue:
         if value.dtype == node.dtype or (node.dtype, value.dtype) == ("int64", "int32"):
             return value  # coordinates are kept in 32 bits
-        if node.dtype == "int64" and value.dtype in SHORT:
+        if node.dtype == "int64" and value.dtype in SHORT_INTEGERS:
             return self._cast(value, cast(node.args[0], "int32"))
         if node.dtype == "bool":
-            return Value(f"{atom(value.text)} != 0", value.dims, "bool")
-        whole = self.facts.interpreted and (value.dtype == "bool" or is_integer(value.dtype))
-        through = whole and node.dtype in HALVES  # the interpreter would keep the raw bits
-        if not value.dims:
-            text = f"tl.cast({value.text}, tl.float32)" if through else value.text
-            return Value(f"tl.cast({text}, {type_name(node.dtype)})", (), node.dtype)
-        text = f"{atom(value.text)}{'.to(tl.float32)' * through}"
-        return Value(f"{text}.to({type_name(node.dtype)})", value.dims, node.dtype)
+            return TileValue(f"{atom(value.text)} != 0", value.dims, "bool")
+        text = atom(value.text) if value.dims else value.text
+        for kind in ("float32", node.dtype) if self._needs_float32_between(value, node) else (node.dtype,):
+            name = self.type_name(kind)
+            text = f"{text}.to({name})" if value.dims else self.call("cast", text, name)
+        return TileValue(text, value.dims, node.dtype)
 
-    def _load(self, node: Term) -> Value:
-        """A tile in memory, read once by whatever names its held dims go."""
+    def _needs_float32_between(self, value: TileValue, node: Term) -> bool:
+        """From an integer to half precision the interpreter would keep the raw bits."""
+        is_whole = value.dtype == "bool" or is_integer(value.dtype)
+        return self.facts.interpreted and is_whole and node.dtype in HALVES
+
+    def _load(self, node: Term) -> TileValue:
+        """A tile in memory. It is read once, whatever names its resident dims have."""
         dims = self.sort(node.dims)
-        held = [d for d in dims if d in self.held]
-        names = {iota(d): make("var", (), (f"held {dims.index(d)} of {d.size}", "int64")) for d in held}
-        key = (node.attrs[0], *(substitute(x, names) for x in node.args), *(self.held[d] for d in held))
+        resident = [d for d in dims if d in self.resident]
+        names = {iota(d): make("var", (), (f"held {dims.index(d)} of {d.size}", "int64")) for d in resident}
+        key = (node.attrs[0], *(substitute(x, names) for x in node.args), *(self.resident[d] for d in resident))
         scope = node.dims if self.steps_in(node.dims) else dims
         found = self.once(key, scope, lambda: self._loaded(node, dims, self.scope_of(scope)))
-        return Value(found.text, dims, found.dtype)
+        return TileValue(found.text, dims, found.dtype)
 
-    def _loaded(self, node: Term, dims: tuple[Dim, ...], scope: Scope) -> Value:
+    def _loaded(self, node: Term, dims: tuple[Dim, ...], scope: Scope) -> TileValue:
         tensor = node.attrs[0]
         pointer = self.address(tensor, node.args, dims)
-        mask = self.conjunction(*(self.padding(d) for d in dims), self.kept if self.loop in dims else None)
-        guard = f", mask={self.align(mask, dims)}, other={'False' if tensor.dtype == 'bool' else '0'}" if mask else ""
-        return self.assign(f"{tensor.name}_tile", Value(f"tl.load({pointer}{guard})", dims, tensor.dtype), scope)
+        mask = self.conjunction(*(self.padding(d) for d in dims), self.readable if self.loop in dims else None)
+        absent = "False" if tensor.dtype == "bool" else "0"
+        options = {"mask": self.align(mask, dims), "other": absent} if mask else {}
+        text = self.call("load", pointer, **options)
+        return self.assign(f"{tensor.name}_tile", TileValue(text, dims, tensor.dtype), scope)
 
-    def address(self, tensor: Tensor, index: tuple[Term, ...], dims) -> str:
-        """Pointer text: a scalar base in 64 bits, the loop's start, and tile offsets that no loop changes."""
+    def address(self, tensor: Tensor, index: tuple[Term, ...], dims: tuple[Dim, ...]) -> str:
+        """The text of a pointer: a scalar base in 64 bits, the loop's start, and tile offsets that no loop changes."""
         pointer, strides = self.pointers[tensor]
-        base, moving, offsets = [pointer], [], []
+        parts = _AddressParts([pointer])
         for position, stride in zip(along(tensor, index, self.facts.runs), strides, strict=True):
             coefficients, constant = affine(position)
             if constant:
-                base.append(f"{constant} * {stride}")
+                parts.base.append(f"{constant} * {stride}")
             for one, factor in coefficients.items():
-                self._place(tensor, one, f"{stride}" if factor == 1 else f"{factor} * {stride}", base, moving, offsets)
-        text = " + ".join(base)
-        if len(base) > 1:
-            name = lambda: self.assign(f"{tensor.name}_base", Value(" + ".join(base)), self.outer)
-            text = self.once(("base", text), (), name).text
-        text = " + ".join([text, *moving])
-        still = [o for o in offsets if self.loop not in o.dims or not o.dtype]
-        if still:
-            shared = self.union(*still)
-            total = " + ".join(self.align(o, shared) for o in still)
-            name = lambda: self.assign(f"{tensor.name}_offsets", Value(total, shared), self.outer)
-            text += f" + {self.align(self.once(('offsets', total), (), name), dims)}"
-        return "".join([text, *(f" + {self.align(o, dims)}" for o in offsets if o not in still)])
+                self._place(tensor, one, stride if factor == 1 else f"{factor} * {stride}", parts)
+        text = " + ".join([self._base(tensor, parts.base), *parts.moving])
+        fixed = [o for o in parts.offsets if self.loop not in o.dims or not o.dtype]
+        if fixed:
+            shared = self.union(*fixed)
+            total = " + ".join(self.align(o, shared) for o in fixed)
+            build = lambda: self.assign(f"{tensor.name}_offsets", TileValue(total, shared), self.outer)
+            text += f" + {self.align(self.once(('offsets', total), (), build), dims)}"
+        return "".join([text, *(f" + {self.align(o, dims)}" for o in parts.offsets if o not in fixed)])
 
-    def _place(self, tensor, one: Term, stride: str, base, moving, offsets) -> None:
-        """Files one atom of an index: the base, the loop's start, or the tile's offsets ("": no loop changes it)."""
+    def _base(self, tensor: Tensor, parts: list[str]) -> str:
+        """The sum of scalars, written before the loop if there are several."""
+        text = " + ".join(parts)
+        if len(parts) == 1:
+            return text
+        build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.outer)
+        return self.once(("base", text), (), build).text
+
+    def _place(self, tensor: Tensor, one: Term, stride: str, parts: _AddressParts) -> None:
+        """Files one summand of an index: the base, the loop's start, or the tile's offsets."""
         dims = self.sort(one.dims)
         if one.op == "iota" and dims:
             dim = dims[0]
             vector = self.range_of(dim, tensor.name in self.facts.wide)
-            offsets.append(Value(f"{vector.text} * {stride}", dims, ""))
+            parts.offsets.append(TileValue(f"{vector.text} * {stride}", dims, NO_LOOP_CHANGES_IT))
             if dim in self.starts:
-                (moving if dim == self.loop else base).append(f"tl.cast({self.starts[dim]}, tl.int64) * {stride}")
+                summands = parts.moving if dim == self.loop else parts.base
+                summands.append(f"{self._in_64_bits(self.starts[dim])} * {stride}")
         elif dims:
-            offsets.append(Value(f"{atom(self.value(one).text)}.to(tl.int64) * {stride}", dims, "int64"))
+            text = f"{atom(self.value(one).text)}.to({self.type_name('int64')}) * {stride}"
+            parts.offsets.append(TileValue(text, dims, "int64"))
         else:
-            part = moving if self.steps_in(one.dims) else base
-            part.append(f"tl.cast({self.value(one).text}, tl.int64) * {stride}")
+            summands = parts.moving if self.steps_in(one.dims) else parts.base
+            summands.append(f"{self._in_64_bits(self.value(one).text)} * {stride}")
+
+    def _in_64_bits(self, scalar: str) -> str:
+        return self.call("cast", scalar, self.type_name("int64"))
 
     # Reductions
 
-    def _reduce(self, node: Term) -> Value:
+    def _reduce(self, node: Term) -> TileValue:
         monoid, dim = node.attrs
-        if dim in self.steps:
-            return step(self, node)
-        if dim not in self.held:
+        if dim in self.serial_dims:
+            return serial_fold(self, node)
+        if dim not in self.resident:
             raise NotPlannable(f"the reduction over {dim} is in no accumulator of this kernel")
         body = node.args[0]
-        if monoid == "sum" and node.dtype not in ("bool",) and not is_integer(node.dtype):
+        if monoid == "sum" and node.dtype != "bool" and not is_integer(node.dtype):
             result = contract(self, node, body)
         else:
             result = self.fold(monoid, dim, body, self.padding(dim))
         return self.assign(f"{monoid}_{dim}", result)
 
-    def fold(self, monoid: str, dim: Dim, body: Term, present: Value | None) -> Value:
+    def fold(self, monoid: str, dim: Dim, body: Term, present: TileValue | None) -> TileValue:
         """Folds the body along a tile dim, absent elements replaced by the identity."""
         value = self.spread(self.value(body), (dim,))
         if value.dtype in HALVES:  # as accumulators are; the interpreter would compare bfloat16 as raw bits
-            value = Value(f"{atom(value.text)}.to(tl.float32)", value.dims)
+            value = TileValue(f"{atom(value.text)}.to({self.type_name('float32')})", value.dims)
         if present is not None:
             value = self.where(present, value, identity(monoid, value.dtype))
-        axis = value.dims.index(dim)
-        text = FOLDS[monoid].tile.format(atom(value.text), axis=axis)
-        return Value(text, tuple(d for d in value.dims if d != dim), value.dtype)
+        text = self.dialect.fill(FOLDS[monoid].tile, atom(value.text), axis=value.dims.index(dim))
+        return TileValue(text, tuple(d for d in value.dims if d != dim), value.dtype)
 
     # Rescaled states
 
-    def weighing(self, gauge: Term, states: Iterable[Term]) -> Weighing:
-        """How the states of a gauge are weighed; all that ask get one answer."""
-        return weighing(gauge, apart=self.exactly(states))
+    def scaling_of(self, score: Term, states: Iterable[Term]) -> Weighing:
+        """How the weights of states are scaled. All that use a score get the same answer."""
+        return weighing(score, apart=self.needs_exact_scale(states))
 
-    def exactly(self, states: Iterable[Term]) -> bool:
-        """Whether the scale of these states must be theirs to the bit."""
+    def needs_exact_scale(self, states: Iterable[Term]) -> bool:
+        """Whether the scale of these states must be the largest score to the bit."""
         return any(gauge_of(state) in self.read_again for state in states)
 
-    def weights(self, how, dim: Dim, present: Value | None, before: Value | None = None, near: Value | None = None):
-        """(scale, shift, weights) of a tile of gauges; `before` is the scale so far. near: what is not far below."""
-        score = self.spread(self.value(how.raw), (dim, *(d for mask in (present, near) if mask for d in mask.dims)))
-        if near is not None:
-            score = self.assign("score", self.where(near, score, repr(HIDDEN)))
-        if present is not None:
-            score = self.assign("score", self.where(present, score, 'float("-inf")'))
-        score = score if score.text.isidentifier() else self.assign("score", score)
+    def weights(
+        self,
+        scaling: Weighing,
+        dim: Dim,
+        present: TileValue | None,
+        before: TileValue | None = None,
+        not_hidden: TileValue | None = None,
+    ) -> tuple[TileValue, TileValue, TileValue]:
+        """(scale, shift, weights) of a tile of scores along the dim.
+
+        before: the scale so far. not_hidden: where no mask has put a large negative number.
+        """
+        score = self._masked_score(scaling.raw, dim, present, not_hidden)
         rest = tuple(d for d in score.dims if d != dim)
-        top = Value(how.scale(f"tl.max({score.text}, axis={score.dims.index(dim)})"), rest)
+        largest = self.call("max", score.text, axis=score.dims.index(dim))
+        top = TileValue(exponents.scale(scaling, largest), rest)
         home = self.scope_of(score.dims)
         if before is not None:
             rest = self.union(before, top)
-            top = Value(f"tl.maximum({self.align(before, rest)}, {self.align(top, rest)})", rest)
+            top = TileValue(self.call("maximum", self.align(before, rest), self.align(top, rest)), rest)
         scale = self.assign("top", top, home)
-        infinite = f'tl.where({scale.text} == float("-inf"), 0.0, {scale.text})'
-        shift = self.assign("shift", Value(infinite, rest), home)
+        finite = self.call("where", f'{scale.text} == float("-inf")', "0.0", scale.text)
+        shift = self.assign("shift", TileValue(finite, rest), home)
         dims = self.union(score, shift)
-        weight = f"tl.exp2({how.exponent(self.align(score, dims), self.align(shift, dims))})"
-        weight = self.assign("weight", Value(weight, dims))
-        self.doubt.scores[weight.text] = score
+        exponent = exponents.exponent(scaling, self.align(score, dims), self.align(shift, dims))
+        weight = self.assign("weight", TileValue(self.call("exp2", exponent), dims))
+        self.skewing.scores[weight.text] = score
         return scale, shift, weight
 
-    def _project(self, node: Term) -> Value:
+    def _masked_score(
+        self, raw: Term, dim: Dim, present: TileValue | None, not_hidden: TileValue | None
+    ) -> TileValue:
+        """The scores at the full shape, by a name."""
+        masks = [mask for mask in (present, not_hidden) if mask is not None]
+        score = self.spread(self.value(raw), (dim, *(d for mask in masks for d in mask.dims)))
+        if not_hidden is not None:
+            score = self.assign("score", self.where(not_hidden, score, repr(HIDDEN)))
+        if present is not None:
+            score = self.assign("score", self.where(present, score, 'float("-inf")'))
+        return score if score.text.isidentifier() else self.assign("score", score)
+
+    def _project(self, node: Term) -> TileValue:
         """scale(.) or mantissa(.) of a finished state: an accumulator's, or one folded within a tile."""
         state = node.args[0]
         if ("state", state) not in self.scope_of(node.dims).memo:
             self._fold_state(state)
-        scale, mantissa, how = self.scope_of(node.dims).memo["state", state]
+        scale, mantissa, scaling = self.scope_of(node.dims).memo["state", state]
         if node.op == "scale":
-            return Value(how.natural_scale(scale.text), scale.dims)
+            return TileValue(exponents.natural_scale(scaling, scale.text), scale.dims)
         dims = self.union(scale, mantissa)
-        text = f'tl.where({self.align(scale, dims)} == float("-inf"), float("nan"), {self.align(mantissa, dims)})'
-        return Value(text, dims)
+        is_empty = f'{self.align(scale, dims)} == float("-inf")'
+        return TileValue(self.call("where", is_empty, 'float("nan")', self.align(mantissa, dims)), dims)
 
     def _fold_state(self, state: Term) -> None:
-        if state.op != "reduce" or state.attrs[1] not in self.held or state.args[0].op != "scaled":
+        if state.op != "reduce" or state.attrs[1] not in self.resident or state.args[0].op != "scaled":
             raise NotPlannable(f"the state {state} is in no accumulator of this kernel")
-        dim, (gauge, body) = state.attrs[1], state.args[0].args
-        how = self.weighing(gauge, [state])
-        build = lambda: self.weights(how, dim, self.padding(dim))
-        scale, _, weight = self.once(("weights", dim, gauge), gauge.dims - {dim}, build)
+        dim, (score, body) = state.attrs[1], state.args[0].args
+        scaling = self.scaling_of(score, [state])
+        build = lambda: self.weights(scaling, dim, self.padding(dim))
+        scale, _, weight = self.once(("weights", dim, score), score.dims - {dim}, build)
         mantissa = self.assign("mantissa", contract(self, state, body, weight))
-        self.scope_of(state.dims).memo["state", state] = (scale, mantissa, how)
+        self.scope_of(state.dims).memo["state", state] = (scale, mantissa, scaling)
+
+    def _refuse(self, node: Term) -> TileValue:
+        raise NotPlannable(f"{node.op} has no text outside of its sum")
+
+
+NO_LOOP_CHANGES_IT = ""  # the dtype of an offset that is the same in all rounds of a loop
+
+
+@dataclass
+class _AddressParts:
+    """Summands of an address: scalars, scalars that the loop changes, and offsets of a tile's elements."""
+
+    base: list[str]
+    moving: list[str] = field(default_factory=list)
+    offsets: list[TileValue] = field(default_factory=list)
+
+
+# Operations whose text needs more than their operands' texts. The others are templates (ops.py).
+STRUCTURAL: dict[str, Callable[[TileWriter, Term, Scope], TileValue]] = {
+    "const": lambda writer, node, home: TileValue(literal(node.attrs[0]), (), node.dtype),
+    "iota": lambda writer, node, home: writer.coordinate(node.attrs[0]),
+    "size": lambda writer, node, home: TileValue(writer.scalars[node.attrs[0]], (), "int64"),
+    "var": lambda writer, node, home: TileValue(writer.scalars[node.attrs[0]], (), "int64"),
+    "load": lambda writer, node, home: writer._load(node),
+    "cast": lambda writer, node, home: writer._cast(writer.value(node.args[0], home), node),
+    "reduce": lambda writer, node, home: writer._reduce(node),
+    "scale": lambda writer, node, home: writer._project(node),
+    "mantissa": lambda writer, node, home: writer._project(node),
+    "scaled": lambda writer, node, home: writer._refuse(node),
+}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
-from ..codegen.ops import Value, identity, type_name
+from ..codegen import exponents
+from ..codegen.ops import TileValue, identity
 from ..codegen.tile_writer import Scope
 from ..hopper.config import Schedule
 from ..hopper.kernel_form import Binding, Operand, Step, accumulated, chunks
@@ -165,10 +166,10 @@ class Consumer:
             return
         for node in always:
             writer.value(node)
-        writer.kept = Value(self.partial) if branched else None
+        writer.readable = TileValue(self.partial) if branched else None
         for node in tested:
             writer.value(node)
-        writer.kept = None
+        writer.readable = None
 
     def _arrive_at(self, n: int, count: str, more: str | None) -> list[str]:
         """Waits for the tiles that step n is the first to read."""
@@ -188,7 +189,7 @@ class Consumer:
         lines += [f"give_turn((W + 1) % {self.schedule.consumers})"] if turns else []
         names = list(dict.fromkeys(self.scores[p] for p in step.products))
         for node, parts in self.sums.items():
-            self.writer.inner.memo[node] = Value(self.scores[parts[0]], (self.rows, self.loop.dim))
+            self.writer.inner.memo[node] = TileValue(self.scores[parts[0]], (self.rows, self.loop.dim))
         outstanding = sum(len(p.accumulators) for p in earlier)
         issued_at = len(lines)
         overlays = self._overlays(count) if n == 0 else []
@@ -221,7 +222,7 @@ class Consumer:
             part = matrix_in(f"{ring.buffers[0]}.index({slot})", operand, ROWS, tile, transposed=False)
             lines.append(f"mbarrier.wait({self._at(ring.full, count)}, {self._phase(count)})")
             lines.append(f"{name} = {part}.load(SCORE)")
-            value = Value(name, (self.rows, self.loop.dim), operand.tensor.dtype)
+            value = TileValue(name, (self.rows, self.loop.dim), operand.tensor.dtype)
             self.writer.inner.memo[operand.load] = value
         return lines
 
@@ -290,7 +291,7 @@ class Consumer:
                     continue
                 packed = next(pending).packed
                 late += self._rescale(names, decay, number)
-                kind = type_name(value.matrix.tensor.dtype)
+                kind = self.writer.type_name(value.matrix.tensor.dtype)
                 late.append(f"{packed} = gl.convert_layout(rounded({summand}, {kind}), WEIGHT0)")
         return late
 
@@ -308,9 +309,9 @@ class Consumer:
         """Scale and weights of a rescaled state, as lowering/analysis/softmax_scaling.py has them."""
         writer, scale = self.writer, state.scale
         lines, fresh = writer.inner.lines, writer.names.fresh
-        how = writer.weighing(state.record.gauge, state.record.reductions)
+        how = writer.scaling_of(state.record.gauge, state.record.reductions)
         fixed = [] if number else [f"{scale} = gl.full([{ROWS}], {state.fixed!r}, gl.float32, ROWS)"]
-        near = writer.capped(how.raw, how.factor, state.fixed) if state.fixed is not None else None
+        near = writer.capped(how.raw, exponents.factor(how), state.fixed) if state.fixed is not None else None
         if near is not None:
             lines += fixed
             return self._masked(near, "0.0", number), None
@@ -320,19 +321,19 @@ class Consumer:
             weight, shift = fresh("weight"), repr(state.fixed)
             lines += fixed
             clamped = not self.whole or bool(self.words)
-            text = f"bounded_weights({score}, {shift}, {how.factor}, {writer.spared}, {clamped})"
+            text = f"bounded_weights({score}, {shift}, {exponents.factor(how)}, {writer.spared}, {clamped})"
             lines.append(f"{weight} = {text}")
             return weight, None
         top = fresh("top")
-        lines.append(f"{top} = {how.scale(f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
+        lines.append(f"{top} = {exponents.scale(how, f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
         if state.peak:
             lines.append(f"{state.peak} = {f'gl.maximum({state.peak}, {top})' if number else top}")
         new, shift, weight, decay = fresh("new_scale"), fresh("shift"), fresh("weight"), fresh("decay")
-        lazily = f"gl.where({top} > {scale} + {how.unit(LAZY)}, {top}, {scale})"
+        lazily = f"gl.where({top} > {scale} + {exponents.doublings(how, LAZY)}, {top}, {scale})"
         grown = lazily if self.schedule.lazy else f"gl.maximum({scale}, {top})"
         lines.append(f"{new} = {grown if number else top}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
-        exact = bool(state.peak) or writer.exactly(state.record.reductions)
+        exact = bool(state.peak) or writer.needs_exact_scale(state.record.reductions)
         fallen, weighed = weights(how, exact, score, scale, shift, lift)
         lines += [f"{decay} = {fallen}"] if number else []
         lines.append(f"{weight} = {weighed}")
@@ -346,7 +347,7 @@ class Consumer:
             return weight
         texts = [weight] if weight is not None else []
         texts += [writer.align(writer.value(f), tile) for f in value.factors]
-        product = writer.assign("summand", writer.spread(Value(" * ".join(texts) or "1.0", tile), tile))
+        product = writer.assign("summand", writer.spread(TileValue(" * ".join(texts) or "1.0", tile), tile))
         return product.text if weight is not None else self._masked(product, "0.0", number)
 
     def _maximum(self, state: State, value, name: str, number: int) -> None:
@@ -362,7 +363,7 @@ class Consumer:
             text = f"added({name}, {decay}, {summand})" if decay else f"{name} + {text}"
         self.writer.inner.lines.append(f"{name} = {text}")
 
-    def _masked(self, value: Value, absent: str, number: int) -> str:
+    def _masked(self, value: TileValue, absent: str, number: int) -> str:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
         writer, masked = self.writer, self.shape.masked
         value = value if value.text.isidentifier() else writer.assign("found", value)
@@ -378,17 +379,17 @@ class Consumer:
         around = writer.inner
         writer.inner = Scope(memo=dict(around.memo))
         padding = writer.padding(self.loop.dim) if self.listed and ends else None
-        text = self._present(Value(name, value.dims, value.dtype), absent, padding).text
+        text = self._present(TileValue(name, value.dims, value.dtype), absent, padding).text
         branch, writer.inner = [*writer.inner.lines, f"{name} = {text}"], around
         around.lines.append(f"if {self.partial}:")
         around.lines += [f"    {line}" for line in branch]
         return name
 
-    def _present(self, value: Value, absent: str, padding: Value | None) -> Value:
+    def _present(self, value: TileValue, absent: str, padding: TileValue | None) -> TileValue:
         """The value where the guard holds: by the bits, and by what they lack."""
         below, where = repr(HIDDEN) if self.loop.faint else absent, self.writer.where
         if self.words:
-            value = Value(f"kept({value.text}, bits, {below})", value.dims, value.dtype)
+            value = TileValue(f"kept({value.text}, bits, {below})", value.dims, value.dtype)
         guard = self.writer.value(self.loop.guard) if self.loop.guard is not None else None
         if guard is not None and self.loop.faint:
             value, guard = where(guard, value, below), None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ...egraph.terms.ops import iota
 from ..analysis.softmax_scaling import any_scale, fixed_scale
-from ..codegen.ops import Value, type_name
+from ..codegen import exponents
+from ..codegen.ops import TileValue
 from ..hopper.kernel_form import Binding, chunks
 from ..plan.device import ROWS
 from ..plan.records import Accumulator, Store
@@ -68,7 +69,8 @@ class StoreWriter:
         """By shared memory, once what was there before has left; a tensor map cuts off what lies outside."""
         writer, exit, width = self.writer, self.exits[store.output], min(extent, self.send)
         value = writer.spread(writer.value(store.term), writer.sort((self.rows, self.binding.wide)))
-        value = writer.assign("result", Value(f"{value.text}.to({type_name(store.output.dtype)})"), writer.outer)
+        stored = TileValue(f"{value.text}.to({writer.type_name(store.output.dtype)})")
+        value = writer.assign("result", stored, writer.outer)
         lines, parts = self._parted(value.text, extent // width)
         for n, part in enumerate(parts):
             slot = "W" if len(parts) == 1 else f"2 * W + {n % 2}"
@@ -95,40 +97,40 @@ class StoreWriter:
         pointer = writer.address(store.output, tuple(iota(d) for d in store.order), dims)
         mask = writer.conjunction(*(writer.padding(d) for d in dims))
         guard = f", mask={writer.align(mask, dims)}" if mask else ""
-        return f"gl.store({pointer}, {value.text}.to({type_name(store.output.dtype)}){guard})"
+        return f"gl.store({pointer}, {value.text}.to({writer.type_name(store.output.dtype)}){guard})"
 
-    def _finished(self, state: State) -> tuple[Value | None, list[Value | None]]:
+    def _finished(self, state: State) -> tuple[TileValue | None, list[TileValue | None]]:
         """The state's scale and its vectors, whole."""
         writer, rows = self.writer, (self.rows,)
         lines, vectors = writer.outer.lines, []
         for value, names in zip(state.values, state.parts, strict=True):
             if value.matrix is None and state.record.monoid != "max":
                 lines.append(f"{names[0]} = row_sum({names[0]}, ROWS)")
-            vectors.append(Value(names[0], rows) if value.matrix is None else None)
+            vectors.append(TileValue(names[0], rows) if value.matrix is None else None)
         if not state.peak:
-            return (Value(state.scale, rows) if state.scale else None), vectors
+            return (TileValue(state.scale, rows) if state.scale else None), vectors
         shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
-        how = writer.weighing(state.record.gauge, state.record.reductions)
-        text = f"gl.exp2({how.decay(state.scale, shift)})"
-        decay = writer.assign("decay", Value(text, rows), writer.outer).text
+        how = writer.scaling_of(state.record.gauge, state.record.reductions)
+        text = f"gl.exp2({exponents.decay(how, state.scale, shift)})"
+        decay = writer.assign("decay", TileValue(text, rows), writer.outer).text
         for value, names in zip(state.values, state.parts, strict=True):
             lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
-        return Value(state.peak, rows), vectors
+        return TileValue(state.peak, rows), vectors
 
     def _enter(self, entry, exit, number: int, extent: int) -> None:
         """Puts what came in where the writer looks for loads."""
         writer, dims = self.writer, self.writer.sort((self.rows, self.binding.wide))
         place = matrix_in(f"{exit.buffers[number]}.index(W)", exit.operand, ROWS, extent, transposed=False)
         name, dtype = f"{entry.operand.tensor.name}_tile", entry.operand.tensor.dtype
-        value = writer.assign(name, Value(f"{place}.load({writer.layout(dims)})", dims, dtype), writer.outer)
+        value = writer.assign(name, TileValue(f"{place}.load({writer.layout(dims)})", dims, dtype), writer.outer)
         writer.scope_of(dims).memo[entry.operand.load] = value
 
     def _remember(self, state: State, finished, number: int) -> None:
         """Puts the finished values where the writer looks for reductions."""
         writer, (scale, vectors) = self.writer, finished
-        how = writer.weighing(state.record.gauge, state.record.reductions) if state.record.gauge is not None else None
+        how = writer.scaling_of(state.record.gauge, state.record.reductions) if state.record.gauge is not None else None
         for reduction, vector, names in zip(state.record.reductions, vectors, state.parts, strict=True):
-            value = vector or Value(names[number], writer.sort((self.rows, self.binding.wide)))
+            value = vector or TileValue(names[number], writer.sort((self.rows, self.binding.wide)))
             memo = writer.scope_of(value.dims).memo
             if scale is None:
                 memo[reduction] = value

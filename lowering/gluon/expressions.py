@@ -6,7 +6,6 @@ a vector is a slice of the first, converted where it meets the second.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -19,14 +18,17 @@ from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..analysis.softmax_scaling import LOG2_E
-from ..codegen.ops import Value, atom, type_name
+from ..codegen.dialect import GLUON
+from ..codegen.ops import TileValue, atom
+from ..codegen.signature import Signature
 from ..codegen.tile_writer import Scope, TileWriter
 from ..hopper.approximations import capped, multiple, small
 from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, spares
 from ..plan.device import MOST_CONSUMERS, ROWS, WARPGROUP
 from ..plan.dtypes import is_integer, literal
 from ..plan.launch_facts import Facts
-from ..plan.records import Kernel, NotPlannable
+from ..plan.queries import roots
+from ..plan.records import NotPlannable
 
 BRANCH = 32  # registers of a thread that branch together between two forms of a special function
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
@@ -49,19 +51,12 @@ RESERVED = (
 )
 
 
-def gluon(text: str) -> str:
-    """Triton's names as Gluon's."""
-    return re.sub(r"\btl\.(?!PropagateNan)", "gl.", text).replace("@triton.jit", "@gluon.jit")
-
-
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
-    plain = False  # no two matrices share memory here, and a step is one piece
-
-    def __init__(self, kernel: Kernel, binding: Binding, facts: Facts, tile: int, roots: list[Term], spared: int = 0):
-        super().__init__(kernel, facts, roots)
-        self.names.taken.update(RESERVED)
+    def __init__(self, binding: Binding, facts: Facts, tile: int, signature: Signature, spared: int = 0):
+        kernel = binding.kernel
+        super().__init__(kernel, facts, roots(kernel), signature, GLUON)
         self.binding, self.wide = binding, binding.wide
         self.spared = spared if spares(binding) else 0
         self.together = min(BRANCH, tile * ROWS // WARPGROUP)
@@ -97,37 +92,37 @@ class GluonWriter(TileWriter):
             raise NotPlannable(f"a tile over {', '.join(map(str, dims))} has no place in the form")
         return known[dims]
 
-    def range_of(self, dim: Dim, wide: bool = False) -> Value:
+    def range_of(self, dim: Dim, wide: bool = False) -> TileValue:
         scope = self.scope_of((dim,)) if dim == self.wide else self.outer
         key = ("range", dim, wide)
         if key not in scope.memo:
             start = f"{self.chunk[1]} + " if dim == self.wide and self.chunk[1] else ""
             cast = ".to(gl.int64)" if wide else ""
             text = f"{start}gl.arange(0, {self.extent(dim)}, layout={self.layout((dim,))}){cast}"
-            scope.memo[key] = self.assign(f"{dim}_range", Value(text, (dim,), "int64"), scope)
+            scope.memo[key] = self.assign(f"{dim}_range", TileValue(text, (dim,), "int64"), scope)
         return scope.memo[key]
 
-    def padding(self, dim: Dim) -> Value | None:
+    def padding(self, dim: Dim) -> TileValue | None:
         if dim != self.wide:
             return super().padding(dim)
         _, start, extent = self.chunk
         if start + extent <= dim.size:
             return None
-        return Value(f"{self.coordinate(dim).text} < {dim.size}", (dim,), "bool")
+        return TileValue(f"{self.coordinate(dim).text} < {dim.size}", (dim,), "bool")
 
-    def align(self, value: Value, dims) -> str:
+    def align(self, value: TileValue, dims) -> str:
         rows = (self.kernel.rows,)
         if self.wide in dims and value.dims == rows:
             return f"gl.convert_layout({value.text}, gl.SliceLayout(1, VALUE{self.chunk[0]}))[:, None]"
         return super().align(value, dims)
 
-    def spread(self, value: Value, dims) -> Value:
+    def spread(self, value: TileValue, dims) -> TileValue:
         dims = self.sort({*dims, *value.dims})
         if value.dims == dims:
             return value
         whole = f"gl.full({self.shape(dims)}, True, gl.int1, {self.layout(dims)})"
         text = self.align(value, dims)
-        return Value(f"gl.where({whole}, {text}, {text})", dims, value.dtype)
+        return TileValue(f"gl.where({whole}, {text}, {text})", dims, value.dtype)
 
     # Terms
 
@@ -145,12 +140,12 @@ class GluonWriter(TileWriter):
                 wide = tensor.name in self.facts.wide or one.op != "iota"
                 text = f"{atom(value.text)}.to(gl.int64)" if wide and value.dims else atom(value.text)
                 if value.dims:
-                    offsets.append(Value(f"{text} * {step}", value.dims))
+                    offsets.append(TileValue(f"{text} * {step}", value.dims))
                 else:
                     base.append(f"gl.cast({value.text}, gl.int64) * {step}")
         text = " + ".join(base)
         if len(base) > 1:
-            build = lambda: self.assign(f"{tensor.name}_base", Value(text), self.outer)
+            build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.outer)
             text = self.once(("base", text), (), build).text
         return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
 
@@ -161,13 +156,14 @@ class GluonWriter(TileWriter):
         pointers = self.address(tensor, diagonal.load.args, dims)
         if str(rows) not in self.facts.even:
             text = f"gl.maximum({self.starts[rows]} + {ROWS} - {self.sizes[rows]}, 0)"
-            beyond = self.once(("beyond",), (), lambda: self.assign("beyond", Value(text), self.outer))
+            beyond = self.once(("beyond",), (), lambda: self.assign("beyond", TileValue(text), self.outer))
             pointers += f" + {beyond.text} * {diagonal.step}"
-        value = self.assign(f"{tensor.name}_tile", Value(f"diagonal_tile({pointers}, {diagonal.step})", dims))
-        self.inner.memo[diagonal.load] = Value(f"{value.text}.to({type_name(tensor.dtype)})", dims, tensor.dtype)
+        value = self.assign(f"{tensor.name}_tile", TileValue(f"diagonal_tile({pointers}, {diagonal.step})", dims))
+        as_stored = TileValue(f"{value.text}.to({self.type_name(tensor.dtype)})", dims, tensor.dtype)
+        self.inner.memo[diagonal.load] = as_stored
         self.inner.memo[cast(diagonal.load, "float32")] = value
 
-    def _build(self, node: Term, home: Scope) -> Value:
+    def _build(self, node: Term, home: Scope) -> TileValue:
         """As the base class, but what is made of coordinates becomes a float without a conversion: those are slow."""
         if node.op == "cast" and node.dtype == "float32" and self.binding.loop.dim in node.dims:
             parts = _coordinates(node.args[0], (self.kernel.rows, self.binding.loop.dim))
@@ -176,49 +172,49 @@ class GluonWriter(TileWriter):
             if is_integer(node.args[0].dtype) and _small(node.args[0]):
                 value = self.value(node.args[0])
                 wide = any(n.op in ("load", "cast") for n in subterms(node.args[0]))  # what is no coordinate may be
-                return Value(
+                return TileValue(
                     f"counted({atom(value.text)}.to(gl.int32))" if wide else f"counted({value.text})", value.dims
                 )
         return super()._build(node, home)
 
-    def _counted(self, coefficients: dict[Term, int], constant: int) -> Value:
+    def _counted(self, coefficients: dict[Term, int], constant: int) -> TileValue:
         texts, dims = [], self.sort({d for place in coefficients for d in place.dims})
         for place, factor in coefficients.items():
             at = self.value(place)
-            build = lambda at=at: self.assign("counted", Value(f"counted({at.text})", at.dims))
+            build = lambda at=at: self.assign("counted", TileValue(f"counted({at.text})", at.dims))
             value = self.once(("counted", place), place.dims, build)
             texts.append(self.align(value, dims) if factor == 1 else f"{self.align(value, dims)} * {float(factor)}")
-        return Value(" + ".join([*texts, *([str(float(constant))] if constant else [])]), dims)
+        return TileValue(" + ".join([*texts, *([str(float(constant))] if constant else [])]), dims)
 
-    def _cast(self, value: Value, node: Term) -> Value:
+    def _cast(self, value: TileValue, node: Term) -> TileValue:
         if (value.dtype, node.dtype) == ("bfloat16", "float32") and self.binding.loop.dim in value.dims:
-            return Value(f"widened({value.text})", value.dims)
+            return TileValue(f"widened({value.text})", value.dims)
         return super()._cast(value, node)
 
-    def _pointwise(self, node: Term, args: list[Value]) -> Value:
+    def _pointwise(self, node: Term, args: list[TileValue]) -> TileValue:
         if node.op == "tanh" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
             kinds = {o.tensor.dtype for o in (*self.binding.row_operands, *self.binding.streams)}
             name = "coarse_tangent" if kinds == {"bfloat16"} else "tangent"
-            return Value(f"{name}({args[0].text})", args[0].dims)
+            return TileValue(f"{name}({args[0].text})", args[0].dims)
         if node.op == "sigmoid" and set(args[0].dims) == {self.kernel.rows, self.binding.loop.dim}:
             return self._logistic(node.args[0], args[0])
         if node.op == "div" and self.wide in args[0].dims and self.wide not in args[1].dims:
-            inverse = self.assign("inverse", Value(f"1.0 / {self.align(args[1], args[1].dims)}", args[1].dims))
+            inverse = self.assign("inverse", TileValue(f"1.0 / {self.align(args[1], args[1].dims)}", args[1].dims))
             dims = self.union(args[0], inverse)
-            return Value(f"{self.align(args[0], dims)} * {self.align(inverse, dims)}", dims)
+            return TileValue(f"{self.align(args[0], dims)} * {self.align(inverse, dims)}", dims)
         return super()._pointwise(node, args)
 
-    def _logistic(self, inside: Term, value: Value) -> Value:
+    def _logistic(self, inside: Term, value: TileValue) -> TileValue:
         if not self.spared:
-            return Value(f"logistic_curve({value.text})", value.dims)
+            return TileValue(f"logistic_curve({value.text})", value.dims)
         term, scale, shift = multiple(inside)
         value = self.spread(self.value(term), value.dims)
         numbers = f"{-scale * LOG2_E!r}, {-shift * LOG2_E!r}, {self.spared}"
         if small(inside):
-            return Value(f"small_logistic_of({value.text}, {numbers}, {self.together})", value.dims)
-        return Value(f"logistic_of({value.text}, {numbers})", value.dims)
+            return TileValue(f"small_logistic_of({value.text}, {numbers}, {self.together})", value.dims)
+        return TileValue(f"logistic_of({value.text}, {numbers})", value.dims)
 
-    def capped(self, raw: Term, factor: str, shift: float) -> Value | None:
+    def capped(self, raw: Term, factor: str, shift: float) -> TileValue | None:
         """2^(raw · factor - shift) where the raw score is tanh of a multiple and special functions are spared."""
         found = capped(raw) if self.spared else None
         if found is None:
@@ -226,9 +222,9 @@ class GluonWriter(TileWriter):
         term, scale = found
         value = self.spread(self.value(term), self.sort(raw.dims))
         numbers = f"{scale!r}, {shift!r}, {factor}, {self.spared}, {self.together}"
-        return self.assign("weight", Value(f"capped_weights({value.text}, {numbers})", value.dims))
+        return self.assign("weight", TileValue(f"capped_weights({value.text}, {numbers})", value.dims))
 
-    def _reduce(self, node: Term) -> Value:
+    def _reduce(self, node: Term) -> TileValue:
         """A product of the skeleton by its name, times the constant that was inside the sum."""
         parts = signed_factors(node.args[0])
         name = self.scores.get(product_key(node))
@@ -236,7 +232,7 @@ class GluonWriter(TileWriter):
             raise NotPlannable(f"the {node.attrs[0]} over {node.attrs[1]} is no product of the form")
         constant = prod(float(const_value(p, 1.0)) for p in parts)
         text = name if constant == 1.0 else f"{name} * {literal(constant)}"
-        return Value(text, (self.kernel.rows, self.binding.loop.dim))
+        return TileValue(text, (self.kernel.rows, self.binding.loop.dim))
 
 
 def _small(node: Term) -> bool:

@@ -15,8 +15,9 @@ from ...egraph.terms.ops import const, iota
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
-from ..codegen.ops import Value, helpers, remarks, wrapped
-from ..codegen.signature import Argument
+from ..codegen.dialect import GLUON
+from ..codegen.ops import Names, TileValue, helpers, remarks, wrapped
+from ..codegen.signature import Argument, Signature
 from ..hopper.config import Schedule
 from ..hopper.kernel_form import Binding, Diagonal, Operand, bytes_of, chunks
 from ..plan.device import ROWS
@@ -24,7 +25,7 @@ from ..plan.launch_facts import Facts
 from ..plan.queries import roots
 from ..plan.records import Plan
 from .consumer import Consumer
-from .expressions import HOPPER, NAMES, PARTS, SPECIAL, GluonWriter, gluon
+from .expressions import HOPPER, NAMES, PARTS, RESERVED, SPECIAL, GluonWriter
 from .mask_words import Packed
 from .work_items import WalkWriter, loads
 
@@ -112,14 +113,15 @@ class _Emitter:
     def __init__(self, binding: Binding, schedule: Schedule, shape: Shape):
         self.binding, self.schedule, self.shape = binding, schedule, shape
         self.kernel, self.loop = binding.kernel, binding.loop
-        self.names = self.writer().names
-        self.function = self.names.fresh(self.kernel.name)
-        self.arguments: list[Argument] = []
+        self.names = Names()
+        self.names.taken.update(RESERVED)
+        fresh = self.names.fresh
+        self.function = fresh(self.kernel.name)
+        self.signature = Signature(self.names)
         self.maps: dict[str, Map] = {}
         self._declare()
-        fresh = self.names.fresh
-        self.walks = WalkWriter(binding, schedule, self.sizes, shape.listed, fresh)
-        self.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
+        self.walks = WalkWriter(binding, schedule, self.signature.sizes, shape.listed, fresh)
+        self.signature.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
         self.row_full, self.row_empty = fresh("rows_full"), fresh("rows_empty")
         self.row_rings = [self._ring(o, ROWS) for o in binding.row_operands]
         later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
@@ -131,40 +133,27 @@ class _Emitter:
 
     def writer(self) -> GluonWriter:
         """A writer for a new function; all share names and declared arguments."""
-        s, facts = self.schedule, self.shape.facts
-        writer = GluonWriter(self.kernel, self.binding, facts, s.tile, roots(self.kernel), s.spared)
-        if hasattr(self, "names"):
-            writer.names, writer.pointers = self.names, self.pointers
-            writer.sizes, writer.scalars = self.sizes, dict(self.scalars)
-        return writer
+        signature = replace(self.signature, scalars=dict(self.signature.scalars))
+        return GluonWriter(self.binding, self.shape.facts, self.schedule.tile, signature, self.schedule.spared)
 
     # Signature
 
     def _declare(self) -> None:
-        fresh, kernel = self.names.fresh, self.kernel
+        """The arguments: of tensors that no tensor map copies pointers and strides, then sizes."""
+        kernel, signature, binding = self.kernel, self.signature, self.binding
         entries = (entry for entry, _ in self.shape.entered)
-        copied = {o.load for o in (*self.binding.row_operands, *self.binding.streams, *self.shape.overlays, *entries)}
-        nodes = {n for root in roots(kernel) for n in subterms(root)}
-        bounds = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
-        nodes |= {n for b in bounds for n in subterms(b)}
-        indices = {n for load in copied for a in load.args for n in subterms(a)}
-        read = {n.attrs[0] for n in (nodes - copied) | indices if n.op == "load"}
-        self.pointers, self.sizes, self.scalars = {}, {}, {}
-        read |= {store.output for store in kernel.stores}
-        for tensor in [t for t in dict.fromkeys([*kernel.inputs, *(s.output for s in kernel.stores)]) if t in read]:
-            name = fresh(tensor.name)
-            strides = tuple(fresh(f"{name}_stride_{axis}") for axis in range(len(tensor.shape)))
-            self.arguments += [Argument(name, tensor.name)]
-            self.arguments += [Argument(s, tensor.name, axis) for axis, s in enumerate(strides)]
-            self.pointers[tensor] = (name, strides)
-        for dim in (*kernel.grid, kernel.rows, self.loop.dim):
-            self.sizes[dim] = fresh(f"{dim}_size")
-            self.arguments.append(Argument(self.sizes[dim], size=dim.size))
-            self.scalars.setdefault(str(dim.size), self.sizes[dim])
-        for node in nodes | indices:
-            if node.op == "size" and node.attrs[0] not in self.scalars:
-                self.scalars[node.attrs[0]] = fresh(node.attrs[0])
-                self.arguments.append(Argument(self.scalars[node.attrs[0]], size=node.attrs[0]))
+        copied = {o.load: None for o in (*binding.row_operands, *binding.streams, *self.shape.overlays, *entries)}
+        limits = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
+        nodes = dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root))
+        indices = dict.fromkeys(n for load in copied for a in load.args for n in subterms(a))
+        read = {n.attrs[0] for n in (*(n for n in nodes if n not in copied), *indices) if n.op == "load"}
+        stored = [store.output for store in kernel.stores]
+        for tensor in dict.fromkeys([*kernel.inputs, *stored]):
+            if tensor in read or tensor in stored:
+                signature.declare_tensor(tensor)
+                signature.declare_strides(tensor)
+        signature.declare_sizes([*kernel.grid, kernel.rows, self.loop.dim])
+        signature.declare_symbols([*nodes, *indices])
 
     def _ring(self, operand: Operand, across: int) -> Ring:
         fresh, name = self.names.fresh, operand.tensor.name
@@ -207,8 +196,8 @@ class _Emitter:
             wrappers.append(self._function(f"consumer{w}", [], body))
         kernel = self._kernel(producer, wrappers)
         body = "".join(text for text, _ in (producer, consumer, *wrappers)) + kernel
-        text = self._header(plan) + HEADER + self._layouts() + gluon(helpers(body)) + body
-        return Source(text, self.function, tuple(self.maps.values()), tuple(self.arguments))
+        text = self._header(plan) + HEADER + self._layouts() + helpers(body, GLUON) + body
+        return Source(text, self.function, tuple(self.maps.values()), tuple(self.signature.arguments))
 
     def _parameters(self) -> list[str]:
         rings = [n for r in (*self.row_rings, *self.rings) for n in (*r.buffers, r.full, r.empty)]
@@ -217,11 +206,11 @@ class _Emitter:
 
     def _outside(self) -> list[str]:
         words = ["words"] if self.shape.packed else []
-        return [*self.maps, *(a.name for a in self.arguments), "items", "visits", *words, "total"]
+        return [*self.maps, *(a.name for a in self.signature.arguments), "items", "visits", *words, "total"]
 
     def _function(self, name: str, first: list[str], body: list[str]) -> tuple[str, list[str]]:
         """A device function that takes what its body mentions, and the names of that."""
-        text = gluon("\n".join(f"    {line}" if line else "" for line in body))
+        text = "\n".join(f"    {line}" if line else "" for line in body)
         words = set(re.findall(r"\w+", text))
         used = [p for p in self._parameters() if p in words]
         signature = wrapped(", ".join([*first, *used]))
@@ -254,7 +243,7 @@ class _Emitter:
         lines.append(f"], {[4] * workers + [1]}, {[own] * workers + [other]})")
         body = "\n".join("    " + line.replace("\n", "\n    ") for line in lines)
         signature = wrapped(", ".join(self._outside()))
-        plain = [a.name for a in self.arguments if a.size is not None] + ["total"]
+        plain = [a.name for a in self.signature.arguments if a.size is not None] + ["total"]
         return f"@gluon.jit(do_not_specialize={plain})\ndef {self.function}(\n{signature},\n):\n{body}\n"
 
     def _layouts(self) -> str:
@@ -322,10 +311,10 @@ class _Emitter:
         found, along = [], iota(self.loop.dim)
         for load in dict.fromkeys(n for root in roots(self.kernel) for n in subterms(root) if n.op == "load"):
             tensor = load.attrs[0]
-            here = tensor in self.pointers and along in load.args
+            here = tensor in self.signature.pointers and along in load.args
             if here and load.dims <= {*self.kernel.grid, self.loop.dim}:
                 first = writer.address(tensor, tuple(const(0) if a is along else a for a in load.args), ())
-                found.append(f"{first} + start * {self.pointers[tensor][1][load.args.index(along)]}")
+                found.append(f"{first} + start * {self.signature.pointers[tensor][1][load.args.index(along)]}")
         return found
 
     def _rows(self, writer: GluonWriter) -> list[str]:
@@ -369,7 +358,7 @@ class _Emitter:
     def _consumer(self) -> list[str]:
         writer, s = self.writer(), self.schedule
         first = self.walks.item(writer, "item")
-        row = writer.assign("row", Value(f"{first} + W * {ROWS}"), writer.outer).text
+        row = writer.assign("row", TileValue(f"{first} + W * {ROWS}"), writer.outer).text
         writer.starts[self.kernel.rows] = row
         walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", self.shape.vacant)
         entering = self._entering(writer)

@@ -12,12 +12,13 @@ from ...egraph.terms.ops import cast
 from ...egraph.terms.term import Dim, Term
 from ..analysis.product_terms import scale_split
 from ..analysis.softmax_scaling import LOG2_E, Weighing
-from ..codegen.ops import Value
+from ..codegen import exponents
+from ..codegen.ops import TileValue
 from ..hopper.score_offsets import Slope, split
 from ..plan.dtypes import literal
 
 
-def in_base_two(writer, how: Weighing, rows: Dim, loop: Dim, kept: bool) -> tuple[Value, Weighing, str]:
+def in_base_two(writer, how: Weighing, rows: Dim, loop: Dim, kept: bool) -> tuple[TileValue, Weighing, str]:
     """(scores, how these are weighed, lift): the lift is a number a row in base 2 that is missing in them, or "".
 
     kept: registers hold what columns are worth. Scores that may be large stay whole: they are weighed by differences.
@@ -26,7 +27,7 @@ def in_base_two(writer, how: Weighing, rows: Dim, loop: Dim, kept: bool) -> tupl
     if parts is None:
         return writer.value(how.raw), how, ""
     lift = " + ".join([*(_lift(writer, s) for s in parts.slopes), *(_scaled(writer, *r) for r in parts.rows)])
-    lift = writer.assign("lift", Value(lift, (rows,)), writer.inner).text
+    lift = writer.assign("lift", TileValue(lift, (rows,)), writer.inner).text
     column = _column(writer, parts.slopes, loop, kept)
     positive = len(parts.scores) == 1 and parts.scores[0][0] > 0
     if column is None and positive:
@@ -35,7 +36,7 @@ def in_base_two(writer, how: Weighing, rows: Dim, loop: Dim, kept: bool) -> tupl
         return writer.value(raw), replace(how, raw=raw, natural=factor * constant), lift
     summed = [writer.align(v, (rows, loop)) for v in (_whole(writer, *s) for s in parts.scores)]
     summed += [writer.align(column, (rows, loop))] if column is not None else []
-    return Value(" + ".join(summed), (rows, loop)), replace(how, natural=1.0, within=1.0), lift
+    return TileValue(" + ".join(summed), (rows, loop)), replace(how, natural=1.0, within=1.0), lift
 
 
 def weights(how: Weighing, exact: bool, score: str, scale: str, shift: str, lift: str) -> tuple[str, str]:
@@ -45,39 +46,40 @@ def weights(how: Weighing, exact: bool, score: str, scale: str, shift: str, lift
         unit = f"unit_of({shift})"
         return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - level_of({shift})[:, None])"
     below = f"({shift} - {lift})" if lift else shift
-    return f"gl.exp2({how.decay(scale, shift)})", f"gl.exp2({how.exponent(score, f'{below}[:, None]')})"
+    weight = exponents.exponent(how, score, f"{below}[:, None]")
+    return f"gl.exp2({exponents.decay(how, scale, shift)})", f"gl.exp2({weight})"
 
 
-def _whole(writer, constant: float, term: Term) -> Value:
+def _whole(writer, constant: float, term: Term) -> TileValue:
     raw, factor = scale_split(term)
     value = writer.value(raw)
-    return Value(f"({writer.align(value, value.dims)} * {literal(constant * factor * LOG2_E)})", value.dims)
+    return TileValue(f"({writer.align(value, value.dims)} * {literal(constant * factor * LOG2_E)})", value.dims)
 
 
 def _scaled(writer, constant: float, term: Term) -> str:
     """A row's number in base 2."""
     value = writer.value(term)
     text = f"{writer.align(value, value.dims)} * {literal(constant * LOG2_E)}"
-    return writer.assign("row_part", Value(text, value.dims), writer.outer).text
+    return writer.assign("row_part", TileValue(text, value.dims), writer.outer).text
 
 
 def _unit(writer, slope: Slope) -> str:
     """What one step of the slope's sum is worth, in base 2."""
     texts = [writer.align(writer.value(o), ()) for o in slope.others]
     text = " * ".join([*texts, literal(slope.constant * LOG2_E)])
-    return writer.once(("unit", text), (), lambda: writer.assign("unit", Value(text), writer.outer)).text
+    return writer.once(("unit", text), (), lambda: writer.assign("unit", TileValue(text), writer.outer)).text
 
 
-def _column(writer, slopes: tuple[Slope, ...], loop: Dim, kept: bool) -> Value | None:
+def _column(writer, slopes: tuple[Slope, ...], loop: Dim, kept: bool) -> TileValue | None:
     """The slopes along the loop from the tile's start: the same for all tiles."""
     if not slopes:
         return None
     text = " + ".join(f"{_unit(writer, s)} * {float(s.step)}" for s in slopes)
-    step = writer.once(("step", text), (), lambda: writer.assign("step", Value(text), writer.outer)).text
+    step = writer.once(("step", text), (), lambda: writer.assign("step", TileValue(text), writer.outer)).text
     at = writer.range_of(loop).text
     if not kept:
-        return writer.assign("column", Value(f"ramp({at}, {step})", (loop,)))
-    value = Value(f"counted({at}) * {step}", (loop,))
+        return writer.assign("column", TileValue(f"ramp({at}, {step})", (loop,)))
+    value = TileValue(f"counted({at}) * {step}", (loop,))
     return writer.once(("column", text), (), lambda: writer.assign("column", value, writer.outer))
 
 

@@ -12,7 +12,7 @@ from ...egraph.terms.ops import iota, make
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..codegen.fast_division import Divisor
-from ..codegen.ops import Value
+from ..codegen.ops import TileValue
 from ..hopper.config import Schedule
 from ..hopper.kernel_form import Binding
 from ..masks.mask_bits import WORD
@@ -78,7 +78,7 @@ class WalkWriter:
         begin, end = self._range(writer, first)
         exists = f"{row} < {self.sizes[self.kernel.rows]}"
         if vacant and not skewed:
-            own = writer.assign("own_begin", Value(f"gl.where({exists}, {begin}, {end} - 1)"), writer.outer).text
+            own = writer.assign("own_begin", TileValue(f"gl.where({exists}, {begin}, {end} - 1)"), writer.outer).text
             walk = self._down(own, end, "", "", f"{own} - {begin}")
         else:
             walk = self._down(begin, end)
@@ -110,8 +110,9 @@ class WalkWriter:
     def _own(self, writer: GluonWriter, first: str) -> Walk:
         """A warpgroup's part of the list."""
         mine, every = self._list(writer, first)
-        find = lambda hint, place: writer.assign(hint, Value(f"gl.load({mine} + {place} + 2 * W)"), writer.outer).text
-        begin, end = find("own_begin", 1), find("own_end", 2)
+        load = lambda place: TileValue(f"gl.load({mine} + {place} + 2 * W)")
+        begin = writer.assign("own_begin", load(1), writer.outer).text
+        end = writer.assign("own_end", load(2), writer.outer).text
         return Walk(
             f"{end} - {begin}", self._entry(mine, f"{begin} + {{t}}"), "entry >> W & 1 != 0", begin, f"{every} - {end}"
         )
@@ -128,7 +129,7 @@ class WalkWriter:
             count = f"gl.cdiv({self.sizes[dim]}, {self.block})" if of_rows else self.sizes[dim]
             place = f"({place} * {count} + {f'{first} // {self.block}' if of_rows else writer.starts[dim]})"
         width = f"(gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile}) + {1 + 2 * self.schedule.consumers})"
-        assign = lambda hint, text: writer.assign(hint, Value(text), writer.outer).text
+        assign = lambda hint, text: writer.assign(hint, TileValue(text), writer.outer).text
         mine = assign("list_here", f"visits + gl.cast({place}, gl.int64) * {width}")
         return mine, assign("every", f"gl.load({mine})")
 
@@ -140,7 +141,8 @@ class WalkWriter:
             place = f"({place} * {self.sizes[dim]} + {writer.starts[dim]})"
         place = f"({place} * {count(rows, ROWS)} + gl.minimum({row} // {ROWS}, {count(rows, ROWS)} - 1))"
         step = f"{count(self.loop.dim, self.schedule.tile)} * {self.schedule.tile * ROWS // WORD}"
-        return writer.assign("words_here", Value(f"words + gl.cast({place}, gl.int64) * ({step})"), writer.outer).text
+        first = TileValue(f"words + gl.cast({place}, gl.int64) * ({step})")
+        return writer.assign("words_here", first, writer.outer).text
 
     # Ranges
 
@@ -157,7 +159,7 @@ class WalkWriter:
         """Names of begin, end (in tiles) and of the range of full tiles for `height` rows from `first`."""
         loop, tile, size = self.loop, self.schedule.tile, self.sizes[self.loop.dim]
         last = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
-        last = writer.assign(f"{hint}_last_row", Value(f"gl.maximum({last}, {first})"), writer.outer).text
+        last = writer.assign(f"{hint}_last_row", TileValue(f"gl.maximum({last}, {first})"), writer.outer).text
         at = lambda limit, upper, strict: self._bound(
             writer, limit, last if limit.rising == (upper != strict) else first
         )
@@ -170,7 +172,7 @@ class WalkWriter:
             "end": f"gl.cdiv(gl.maximum({fold('gl.minimum', size, loop.uppers, True, False)}, 0), {tile})",
             "full_end": f"gl.maximum({fold('gl.minimum', size, loop.uppers, True, True)}, 0) // {tile}",
         }
-        found = {n: writer.assign(f"{hint}_{n}", Value(text), writer.outer).text for n, text in texts.items()}
+        found = {n: writer.assign(f"{hint}_{n}", TileValue(text), writer.outer).text for n, text in texts.items()}
         return found["begin"], found["end"], found["full_begin"], found["full_end"]
 
     def _bound(self, writer: GluonWriter, limit: Limit, row: str) -> str:

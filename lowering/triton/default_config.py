@@ -10,11 +10,10 @@ from math import prod
 
 import torch
 
-from ...egraph.terms.term import Dim
 from ...egraph.terms.traversal import subterms
 from ..analysis.dim_roles import several_pairs, stepped
-from ..codegen.batched_products import dims_over_differences, has_cubes, leading
-from ..codegen.products import multiplies_parts
+from ..codegen.matrix_products import multiplies_in_parts
+from ..codegen.tile_extents import dims_with_relative_factors, leading_dims, needs_three_dims, power_of_two
 from ..launch.triton_config import (
     CUBES,
     PARTS,
@@ -53,26 +52,22 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
     every = roots(kernel)
     nodes = {n for root in every for n in subterms(root)}
     steps = stepped(kernel, nodes)
-    if lead := leading(kernel, nodes):
-        extent = lambda dims: prod(_power(d) for d in dims)
+    if lead := leading_dims(kernel, nodes):
+        extent = lambda dims: prod(power_of_two(d) for d in dims)
         apart = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
         states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
         carried = max((extent(r.dims - apart) for r in states), default=0)
-        return cube_config(max(map(_power, lead)), carried, width)
-    if has_cubes(kernel, every, {*kernel.grid, *steps}):
+        return cube_config(max(map(power_of_two, lead)), carried, width)
+    if needs_three_dims(kernel, every, {*kernel.grid, *steps}):
         return CUBES
-    if size == 4 and multiplies_parts(kernel):
+    if size == 4 and multiplies_in_parts(kernel):
         return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
     found = of_few_rows(width, size) if few else default_config(width, size, name)
     if not few:
         found = of_steps(found, width) if steps else of_pairs(found) if several_pairs(nodes) else found
-        if dims := dims_over_differences(kernel, nodes):
+        if dims := dims_with_relative_factors(kernel, nodes):
             found = of_differences(found, width, any(loop.dim in dims for loop in kernel.loops))
     guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
     return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found
 
-
-def _power(dim: Dim) -> int:
-    """The places that a held dim has in a tile."""
-    return 1 << (dim.size - 1).bit_length()

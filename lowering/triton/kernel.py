@@ -12,10 +12,12 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim
 from ...egraph.terms.traversal import subterms
-from ..codegen.ops import FOLDS, Value, helpers, identity, remarks, type_name, wrapped
+from ..codegen import exponents
+from ..codegen.dialect import TRITON
+from ..codegen.ops import FOLDS, Names, TileValue, helpers, identity, remarks, wrapped
 from ..codegen.products import contract
-from ..codegen.relative_products import Doubt, spreads
-from ..codegen.signature import Argument, Source
+from ..codegen.relative_products import Skewing, is_not_finite
+from ..codegen.signature import Signature, Source
 from ..codegen.tile_writer import TileWriter
 from ..masks.loop_ranges import conjuncts
 from ..plan.dtypes import is_integer
@@ -30,60 +32,39 @@ IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 
 def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
     """The kernel's Triton source. Raises NotPlannable for what has no Triton form."""
-    return _Emitter(kernel, facts, Doubt()).source(plan)
+    return _Emitter(kernel, facts, Skewing()).source(plan)
 
 
 class _Emitter:
-    def __init__(self, kernel: Kernel, facts: Facts, doubt: Doubt):
+    def __init__(self, kernel: Kernel, facts: Facts, skewing: Skewing):
         self.kernel, self.facts, self.sums = kernel, facts, []
-        self.tiles = TileWriter(kernel, facts, roots(kernel))
-        self.lines, self.tiles.doubt = self.tiles.outer.lines, doubt
-        self.arguments: list[Argument] = []
+        self.signature = Signature(Names())
+        self.tiles = TileWriter(kernel, facts, roots(kernel), self.signature, TRITON)
+        self.lines, self.tiles.skewing = self.tiles.outer.lines, skewing
         fresh = self.tiles.names.fresh
-        self.function = fresh(f"{kernel.name}_exactly" if doubt.exact else kernel.name)
+        self.function = fresh(f"{kernel.name}_exactly" if skewing.exact else kernel.name)
         symbols = {block: fresh(block) for block in dict.fromkeys(self.tiles.blocks.values())}
         self.blocks = {dim: symbols[block] for dim, block in self.tiles.blocks.items()}
         self.tiles.blocks = dict(self.blocks)
-        if doubt.exact:
-            doubt.tiles = {loop.dim: self.blocks[loop.dim] for loop in kernel.loops}
-            self.tiles.blocks |= dict.fromkeys(doubt.tiles, "1")
-        self._declare_maps()
-        self._declare_tensors()
-        self._declare_sizes()
+        if skewing.exact:
+            skewing.tiles = {loop.dim: self.blocks[loop.dim] for loop in kernel.loops}
+            self.tiles.blocks |= dict.fromkeys(skewing.tiles, "1")
+        self._declare()
 
-    # Signature
-
-    def _declare_tensors(self) -> None:
-        fresh = self.tiles.names.fresh
-        tensors = list(dict.fromkeys([*self.kernel.inputs, *(store.output for store in self.kernel.stores)]))
-        names = {t: fresh(t.name) for t in tensors}
-        for tensor, name in names.items():
-            self.arguments.append(Argument(name, tensor.name))
-        for tensor, name in names.items():
-            strides = tuple(fresh(f"{name}_stride_{axis}") for axis in range(len(tensor.shape)))
-            self.arguments += [Argument(s, tensor.name, axis) for axis, s in enumerate(strides)]
-            self.tiles.pointers[tensor] = (name, strides)
-
-    def _declare_sizes(self) -> None:
-        fresh, kernel = self.tiles.names.fresh, self.kernel
-        loops = [loop.dim for loop in kernel.loops]
-        for dim in dict.fromkeys([*kernel.grid, *self.tiles.rows, *loops]):
-            name = fresh(f"{dim}_size")
-            self.arguments.append(Argument(name, size=dim.size))
-            self.tiles.sizes[dim] = name
-            self.tiles.scalars.setdefault(str(dim.size), name)
+    def _declare(self) -> None:
+        """The arguments: block maps, pointers, strides, sizes of dims, and sizes that terms name."""
+        kernel, signature = self.kernel, self.signature
+        for loop in kernel.loops:
+            if loop.map not in (None, *self.tiles.maps) and map_name(kernel, loop) in self.facts.mapped:
+                self.tiles.maps[loop.map] = signature.declare_map(f"{loop.dim}_map", map_name(kernel, loop))
+        tensors = list(dict.fromkeys([*kernel.inputs, *(store.output for store in kernel.stores)]))
+        for tensor in tensors:
+            signature.declare_tensor(tensor)
+        for tensor in tensors:
+            signature.declare_strides(tensor)
+        signature.declare_sizes([*kernel.grid, *self.tiles.rows, *(loop.dim for loop in kernel.loops)])
         limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
-        for node in dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)):
-            if node.op == "size" and node.attrs[0] not in self.tiles.scalars:
-                self.tiles.scalars[node.attrs[0]] = fresh(node.attrs[0])
-                self.arguments.append(Argument(self.tiles.scalars[node.attrs[0]], size=node.attrs[0]))
-
-    def _declare_maps(self) -> None:
-        for loop in self.kernel.loops:
-            if loop.map not in (None, *self.tiles.maps) and map_name(self.kernel, loop) in self.facts.mapped:
-                name = self.tiles.names.fresh(f"{loop.dim}_map")
-                self.arguments.append(Argument(name, map_name(self.kernel, loop)))
-                self.tiles.maps[loop.map] = name
+        signature.declare_symbols(dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)))
 
     # Assembly
 
@@ -91,8 +72,8 @@ class _Emitter:
         roles = tuple((name, "rows" if d == self.kernel.rows else "loop") for d, name in self.blocks.items())
         tiles = tuple(dict.fromkeys(roles))
         text = self._text(tiles)
-        text, doubtful = self._header(plan) + IMPORTS + helpers(text) + text, self.tiles.doubt.arisen
-        return Source(text, self.function, tuple(self.arguments), tiles, doubtful)
+        text, doubtful = self._header(plan) + IMPORTS + helpers(text, TRITON) + text, self.tiles.skewing.used
+        return Source(text, self.function, tuple(self.signature.arguments), tiles, doubtful)
 
     def _text(self, tiles: tuple[tuple[str, str], ...]) -> str:
         """The function; if it multiplies skewed weights, behind one that does not."""
@@ -102,9 +83,9 @@ class _Emitter:
         first = len(self.lines)
         for store in self.kernel.written_by(None):
             self._store(store, self.lines)
-        before = self._or_exactly(tiles, first) + "\n\n" if self.tiles.doubt.arisen else ""
-        unspecialised = [a.name for a in self.arguments if a.size is not None]
-        parameters = [a.name for a in self.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]
+        before = self._or_exactly(tiles, first) + "\n\n" if self.tiles.skewing.used else ""
+        unspecialised = [a.name for a in self.signature.arguments if a.size is not None]
+        parameters = [a.name for a in self.signature.arguments] + [f"{name}: tl.constexpr" for name, _ in tiles]
         signature = wrapped(", ".join(parameters))
         body = "\n".join(f"    {line}" if line else "" for line in self.lines)
         decorator = f"@triton.jit(do_not_specialize={unspecialised})"
@@ -112,13 +93,14 @@ class _Emitter:
 
     def _or_exactly(self, tiles: tuple[tuple[str, str], ...], first: int) -> str:
         """The function that runs once more with one column at a time, instead of the lines from `first`."""
-        exact = _Emitter(self.kernel, replace(self.facts, mapped=frozenset()), Doubt(exact=True))
+        exact = _Emitter(self.kernel, replace(self.facts, mapped=frozenset()), Skewing(exact=True))
         text = exact._text(tiles)
-        names = {replace(a, name=""): a.name for a in self.arguments}
-        given = [names[replace(a, name="")] for a in exact.arguments]
+        names = {replace(a, name=""): a.name for a in self.signature.arguments}
+        given = [names[replace(a, name="")] for a in exact.signature.arguments]
         given += [name for name, _ in tiles]
         call = wrapped(f"{exact.function}({', '.join(given)})").splitlines()
-        self.lines[first:] = [f"if {spreads(self.sums)}:", *call, "else:", *(f"    {x}" for x in self.lines[first:])]
+        test, otherwise = is_not_finite(self.tiles, self.sums), [f"    {line}" for line in self.lines[first:]]
+        self.lines[first:] = [f"if {test}:", *call, "else:", *otherwise]
         return text
 
     def _header(self, plan: Plan) -> str:
@@ -170,7 +152,7 @@ class _Emitter:
     def _loop(self, loop: Loop) -> None:
         names = [self._start(state, loop) for state in loop.accumulators]
         segments = RangeWriter(self.tiles, loop).segments()
-        if self.tiles.doubt.exact:
+        if self.tiles.skewing.exact:
             segments = by_columns(segments, self.tiles.tile_of(loop.dim))
         for segment in segments:
             self._segment(segment, loop, names)
@@ -180,32 +162,32 @@ class _Emitter:
         for state, components in zip(loop.accumulators, names, strict=True):
             self._finish(state, components)
 
-    def _segment(self, segment: Segment, loop: Loop, names: list[list[Value]]) -> None:
+    def _segment(self, segment: Segment, loop: Loop, names: list[list[TileValue]]) -> None:
         start = self.tiles.names.fresh(f"{loop.dim}_start")
         self.tiles.open(loop.dim, start, segment.ragged)
         counter = self.tiles.names.fresh("n") if segment.start else start
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         guard = self.tiles.value(loop.guard) if segment.guarded else None
-        self.tiles.kept = self._kept(loop) if segment.guarded and not loop.faint else None
+        self.tiles.readable = self._kept(loop) if segment.guarded and not loop.faint else None
         for state, components in zip(loop.accumulators, names, strict=True):
             self._step(state, components, loop, guard)
         for store in self.kernel.written_by(loop):
             self._store(store, self.tiles.inner.lines)
         body = self.tiles.close()
-        how = ", disable_licm=True" * self.tiles.doubt.exact  # the loops before need the registers
+        how = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
         self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{how}):")
         self.lines += [f"    {line}" for line in body]
 
-    def _kept(self, loop: Loop) -> Value | None:
+    def _kept(self, loop: Loop) -> TileValue | None:
         """What the guard says of the loop's coordinate alone: elements that no row keeps are not read, NaN or not."""
-        apart = {*self.tiles.rows, *self.tiles.held}
+        apart = {*self.tiles.rows, *self.tiles.resident}
         parts = [c for c in conjuncts(loop.guard) if loop.dim in c.dims and not c.dims & apart]
         return self.tiles.conjunction(*map(self.tiles.value, parts))
 
     # Accumulators: the components of a rescaled one are its scale, then its mantissas
 
-    def _start(self, state: Accumulator, loop: Loop) -> list[Value]:
+    def _start(self, state: Accumulator, loop: Loop) -> list[TileValue]:
         guard = loop.guard.dims if loop.guard is not None else frozenset()
         shared = guard | (state.gauge.dims if state.gauge is not None else frozenset())
         rescaled = state.gauge is not None
@@ -218,12 +200,12 @@ class _Emitter:
             components.append(self._initial(name, (shared | value.dims) - {loop.dim}, monoid, dtype))
         return components
 
-    def _initial(self, name: str, dims, monoid: str, dtype: str) -> Value:
+    def _initial(self, name: str, dims, monoid: str, dtype: str) -> TileValue:
         dims = self.tiles.sort(dims)
-        text = f"tl.full({self.tiles.shape(dims)}, {identity(monoid, dtype)}, {type_name(dtype)})"
-        return self.tiles.assign(name, Value(text, dims, dtype), self.tiles.outer)
+        text = f"tl.full({self.tiles.shape(dims)}, {identity(monoid, dtype)}, {TRITON.type_name(dtype)})"
+        return self.tiles.assign(name, TileValue(text, dims, dtype), self.tiles.outer)
 
-    def _step(self, state: Accumulator, components: list[Value], loop: Loop, guard: Value | None) -> None:
+    def _step(self, state: Accumulator, components: list[TileValue], loop: Loop, guard: TileValue | None) -> None:
         tiles, dim = self.tiles, loop.dim
         if state.gauge is None:
             self._plain_step(state, components[0], dim, guard)
@@ -231,31 +213,32 @@ class _Emitter:
         before, *mantissas = components
         near, guard = (guard, None) if loop.faint else (None, guard)
         present = tiles.conjunction(guard, tiles.padding(dim))
-        how = tiles.weighing(state.gauge, state.reductions)
+        how = tiles.scaling_of(state.gauge, state.reductions)
         scale, shift, weight = tiles.weights(how, dim, present, before, near)
-        decay = tiles.assign("decay", Value(f"tl.exp2({how.decay(before.text, shift.text)})", before.dims), tiles.inner)
+        factor = TileValue(f"tl.exp2({exponents.decay(how, before.text, shift.text)})", before.dims)
+        decay = tiles.assign("decay", factor, tiles.inner)
         for mantissa, value, reduction in zip(mantissas, state.values, state.reductions, strict=True):
-            into = Value(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
+            into = TileValue(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
             result = contract(tiles, reduction, value, weight, into)
             tiles.inner.lines.append(f"{mantissa.text} = {result.text}")
         tiles.inner.lines.append(f"{before.text} = {scale.text}")
 
-    def _plain_step(self, state: Accumulator, total: Value, dim: Dim, guard: Value | None) -> None:
+    def _plain_step(self, state: Accumulator, total: TileValue, dim: Dim, guard: TileValue | None) -> None:
         tiles, body = self.tiles, state.values[0]
         if state.monoid == "sum" and not is_integer(body.dtype):
             text = contract(tiles, state.reductions[0], body, None, total, guard).text
         else:
             folded = tiles.fold(state.monoid, dim, body, tiles.conjunction(guard, tiles.padding(dim)))
-            text = FOLDS[state.monoid].combine.format(total.text, tiles.align(folded, total.dims))
+            text = TRITON.fill(FOLDS[state.monoid].combine, total.text, tiles.align(folded, total.dims))
         tiles.inner.lines.append(f"{total.text} = {text}")
 
-    def _finish(self, state: Accumulator, components: list[Value]) -> None:
+    def _finish(self, state: Accumulator, components: list[TileValue]) -> None:
         memo = self.tiles.outer.memo
         if state.gauge is None:
             for reduction in state.reductions:
                 memo[reduction] = components[0]
             return
         scale, *mantissas = components
-        how = self.tiles.weighing(state.gauge, state.reductions)
+        how = self.tiles.scaling_of(state.gauge, state.reductions)
         for reduction, mantissa in zip(state.reductions, mantissas, strict=True):
             memo["state", reduction] = (scale, mantissa, how)

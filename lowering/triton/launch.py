@@ -300,7 +300,7 @@ class Launcher:
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
-        kept = SPILLED * (1 + source.doubtful)
+        kept = SPILLED * (1 + source.may_run_again)
         return Launch(function, _programs(kernel, config, sizes), names, tuple(integers), options, maps, kept)
 
 

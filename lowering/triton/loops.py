@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from ...egraph.terms.ops import iota, make
 from ...egraph.terms.traversal import substitute, subterms
-from ..codegen.ops import Value, atom
+from ..codegen.ops import TileValue, atom
 from ..codegen.tile_writer import TileWriter
 from ..plan.records import BlockMap, Limit, Loop, Range
 
@@ -81,7 +81,7 @@ class RangeWriter:
     # Limits
 
     def _scalar(self, hint: str, text: str) -> str:
-        return self.tiles.assign(f"{self.dim}_{hint}", Value(text), self.tiles.outer).text
+        return self.tiles.assign(f"{self.dim}_{hint}", TileValue(text), self.tiles.outer).text
 
     def _limit(self, limit: Limit, upper: bool, strict: bool) -> str:
         """The limit for all rows of the tile: its loosest value, or (strict) its tightest."""
@@ -101,7 +101,7 @@ class RangeWriter:
             text = f"{start} + {block} - 1"
         else:
             text = f"tl.minimum({start} + {block}, {size}) - 1"
-        build = lambda: Value(text) if not last else tiles.assign(f"{rows}_last", Value(text), tiles.outer)
+        build = lambda: TileValue(text) if not last else tiles.assign(f"{rows}_last", TileValue(text), tiles.outer)
         name = tiles.once(("end row", last), (), build).text
         tiles.scalars[name] = name
         return name

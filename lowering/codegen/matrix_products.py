@@ -1,0 +1,301 @@
+"""Sums of products as products of two matrices [x, dim] and [dim, y], and the types in which these are multiplied.
+
+The plan says which products may be rounded (`Kernel.exact`). Example: Σ_d q[i, d] · k[j, d] becomes one tl.dot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from ...egraph.terms.term import Dim, Term
+from ..analysis.exact_products import native
+from ..analysis.product_terms import zero_at_padding
+from ..plan.dtypes import HALVES, is_integer
+from ..plan.records import Kernel
+from .ops import TileValue, floating_loads_below
+from .tile_extents import merge_contained
+
+if TYPE_CHECKING:
+    from .tile_writer import TileWriter
+
+MAX_COLUMNS_IN_PARTS = 128  # of a matrix that is multiplied in parts: registers hold three of it
+Factor = Term | TileValue
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """into + Σ_dim weight · factors; each factor has the dim.
+
+    The weight is zero where an element is absent. For the other factors `guard` says which elements there are.
+    exact: no factor may be rounded.
+    """
+
+    dim: Dim
+    factors: tuple[Term, ...]
+    weight: TileValue | None = None
+    into: TileValue | None = None
+    guard: TileValue | None = None
+    exact: bool = False
+
+    @property
+    def all_factors(self) -> list[Factor]:
+        return [*self.factors, *([self.weight] if self.weight is not None else [])]
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """into + Σ_dim left · right for two tiles.
+
+    factors: the terms that both are made of. reads_float32: one side is a float32 matrix as it is in memory.
+    """
+
+    dim: Dim
+    left: TileValue
+    right: TileValue
+    factors: tuple[Term, ...]
+    reads_float32: bool
+    into: TileValue | None = None
+    exact: bool = False
+
+    @property
+    def dims(self) -> set[Dim]:
+        """The dims of the result."""
+        return {*self.left.dims, *self.right.dims} - {self.dim}
+
+
+Sum = TypeVar("Sum", Contraction, MatrixProduct)
+Strategy = Callable[["TileWriter", Sum], TileValue | None]
+
+
+def first_fitting(strategies: Iterable[Strategy[Sum]], writer: TileWriter, product: Sum) -> TileValue | None:
+    """The value that the first fitting strategy writes; None if none fits."""
+    for strategy in strategies:
+        found = strategy(writer, product)
+        if found is not None:
+            return found
+    return None
+
+
+def added(writer: TileWriter, into: TileValue | None, value: TileValue) -> TileValue:
+    """into + value."""
+    if into is None:
+        return value
+    dims = writer.union(into, value)
+    return TileValue(f"{writer.align(into, dims)} + {writer.align(value, dims)}", dims)
+
+
+def multiply(
+    writer: TileWriter, product: MatrixProduct, strategies: Iterable[Strategy[MatrixProduct]]
+) -> TileValue | None:
+    """The product as the first fitting strategy writes it, with `into` added where the strategy has not done so."""
+    result = first_fitting(strategies, writer, product)
+    if result is None or product.into is None or result.dims == product.into.dims:
+        return result
+    return added(writer, product.into, result)
+
+
+# Two matrices
+
+
+def as_matrix_product(writer: TileWriter, sum_: Contraction) -> MatrixProduct | None:
+    """The factors split over two matrices, whose tiles are written; None if there are no two such."""
+    sides = _sides(writer, sum_)
+    if sides is None:
+        return None
+    guarded = _guarded_side(sum_, sides)
+    if guarded is None:
+        return None
+    left, right = (
+        operand(writer, sum_.dim, side, sum_.guard if n == guarded else None) for n, side in enumerate(sides.values())
+    )
+    alone = [side[0] for side in sides.values() if len(side) == 1]
+    return MatrixProduct(sum_.dim, left, right, sum_.factors, any(map(reads_float32, alone)), sum_.into, sum_.exact)
+
+
+def _sides(writer: TileWriter, sum_: Contraction) -> dict[tuple[Dim, ...], list[Factor]] | None:
+    """The factors of both sides, by the dims that they have beside the summed one."""
+    groups: dict[tuple[Dim, ...], list[Factor]] = {}
+    for factor in sum_.all_factors:
+        key = tuple(d for d in writer.sort(factor.dims) if d != sum_.dim)
+        groups.setdefault(key, []).append(factor)
+    vectors, groups = groups.pop((), []), merge_contained(groups)
+    keys = sorted(groups, key=lambda k: [writer.tile_dims.index(d) for d in k])
+    if len(keys) != 2 or any(is_integer(f.dtype) for group in groups.values() for f in group):
+        return None
+    if not _suit_a_product(writer, *keys):
+        return None
+    groups[_computed_side(groups, keys)] += vectors
+    return {key: groups[key] for key in keys}
+
+
+def _computed_side(groups: dict[tuple[Dim, ...], list[Factor]], keys: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+    """The side that is computed anyway, or the right one: factors that have the summed dim alone join it."""
+    return next((k for k in keys if len(groups[k]) > 1 or native(groups[k][0]) is None), keys[1])
+
+
+def _guarded_side(sum_: Contraction, sides: dict[tuple[Dim, ...], list[Factor]]) -> int | None:
+    """The number of the side that the guard sets to zero, a computed one if possible; None if it fits neither."""
+    if sum_.guard is None:
+        return 0
+    keys = list(sides)
+    fits = [k for k in keys if {*sum_.guard.dims} <= {*k, sum_.dim}]
+    if not fits:
+        return None
+    computed = _computed_side(sides, keys)
+    return keys.index(computed if computed in fits else fits[0])
+
+
+def _suit_a_product(writer: TileWriter, left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
+    """Two matrices; where a dim leads in tiles of three, also two with a batch, or a matrix and such a tile."""
+    if not writer.lead:
+        return len(left) == len(right) == 1
+    shared = {*left} & {*right}
+    sizes = sorted(len({*k} - shared) for k in (left, right))
+    return (sizes == [1, 1] and len(shared) < 2) or (sizes == [1, 2] and not shared)
+
+
+def operand(writer: TileWriter, dim: Dim, factors: Sequence[Factor], guard: TileValue | None = None) -> TileValue:
+    """One matrix of a product: a half-precision tile as it is, else the float32 product of the factors.
+
+    It is zero where the dim is padded, and where the guard is false.
+    """
+    raw = native(factors[0]) if len(factors) == 1 else None
+    if raw is not None:
+        value = writer.value(raw)
+    else:
+        values = [f if isinstance(f, TileValue) else writer.value(f) for f in factors]
+        dims = writer.union(*values)
+        value = TileValue(" * ".join(writer.align(v, dims) for v in values), dims, "float32")
+    settled = all(isinstance(f, TileValue) or zero_at_padding(f, dim) for f in factors)
+    present = writer.conjunction(None if settled else writer.padding(dim), guard)
+    value = writer.where(present, value, "0.0") if present is not None else value
+    return value if value.text.isidentifier() else writer.assign("factor", value)
+
+
+def reads_float32(factor: Factor) -> bool:
+    """Whether a factor is a float32 matrix as it is in memory."""
+    return isinstance(factor, Term) and factor.op == "load" and factor.dtype == "float32"
+
+
+# Types
+
+
+def in_one_type(writer: TileWriter, product: MatrixProduct) -> tuple[str, TileValue, TileValue]:
+    """(the type, both operands in it). A computed operand follows a half one; two computed from halves become halves.
+
+    An exact product multiplies in half precision only what is half already.
+    """
+    operands = (product.left, product.right)
+    if any(f.dtype == "float64" for f in product.factors):
+        double = writer.type_name("float64")
+        left, right = (TileValue(f"{v.text}.to({double})", v.dims, "float64") for v in operands)
+        return "float64", left, right
+    kind = "float32" if product.reads_float32 else _common_half(product)
+    if product.exact and kind in HALVES and {v.dtype for v in operands} != {kind}:
+        kind = "float32"
+    left, right = (widened(writer, converted(writer, v, kind)) for v in operands)
+    return kind, left, right
+
+
+def _common_half(product: MatrixProduct) -> str:
+    """The half type of the operands, or else of all that they are computed from; float32 if there is no single one."""
+    halves = {v.dtype for v in (product.left, product.right) if v.dtype in HALVES}
+    kinds = halves or floating_loads_below(product.factors)
+    return kinds.pop() if len(kinds) == 1 else "float32"
+
+
+def converted(writer: TileWriter, value: TileValue, kind: str) -> TileValue:
+    """The value in another type."""
+    text = value.text if value.dtype == kind else f"{value.text}.to({writer.type_name(kind)})"
+    return TileValue(text, value.dims, kind)
+
+
+def widened(writer: TileWriter, value: TileValue) -> TileValue:
+    """The value for a product: the interpreter multiplies the raw bits of bfloat16, so it gets float32."""
+    if value.dtype != "bfloat16" or not writer.facts.interpreted:
+        return value
+    return TileValue(f"{value.text}.to({writer.type_name('float32')})", value.dims, value.dtype)
+
+
+# Strategies
+
+
+def in_halves(writer: TileWriter, product: MatrixProduct) -> TileValue | None:
+    """Products of bfloat16 instead of one of float32: of the rests that rounding leaves, and of the rounded operands.
+
+    With bfloat16 on one side they keep 16 bits of the other, which is more than that side has. They keep as many with
+    float32 on both sides. That is done where one side is made of halves and the result is only stored in halves.
+    """
+    if len(product.dims) != 2 or product.exact or not product.reads_float32:
+        return None
+    kinds = {product.left.dtype, product.right.dtype}
+    has_halves = not floating_loads_below(product.factors).isdisjoint(HALVES)
+    stored_in_halves = kinds == {"float32"} and has_halves and multiplies_in_parts(writer.kernel)
+    if kinds != {"float32", "bfloat16"} and not stored_in_halves:
+        return None
+    left, right = (_in_parts(writer, v) for v in (product.left, product.right))
+    pairs = [(left.rest, right.finite)] if left.rest else []
+    pairs += [(left.finite, right.rest)] if right.rest else []
+    into = product.into
+    for one, other in (*pairs, (left.rounded, right.rounded)):
+        into = _dot(writer, product.dim, widened(writer, one), widened(writer, other), into)
+    return into
+
+
+def plain_dot(writer: TileWriter, product: MatrixProduct) -> TileValue | None:
+    """One product, in the type that both operands can have."""
+    if len(product.dims) != 2:
+        return None
+    kind, left, right = in_one_type(writer, product)
+    options = {"float32": {"input_precision": '"ieee"'}, "float64": {"out_dtype": writer.type_name("float64")}}
+    return _dot(writer, product.dim, left, right, product.into, **options.get(kind, {}))
+
+
+PLAIN_STRATEGIES: tuple[Strategy[MatrixProduct], ...] = (in_halves, plain_dot)
+
+
+def _dot(
+    writer: TileWriter, dim: Dim, left: TileValue, right: TileValue, into: TileValue | None, **options: str
+) -> TileValue:
+    """The product of two matrices, with `into` added where it has the same dims."""
+    dims = writer.sort({*left.dims, *right.dims} - {dim})
+    one = left.text if left.dims.index(dim) == 1 else writer.call("trans", left.text)
+    other = right.text if right.dims.index(dim) == 0 else writer.call("trans", right.text)
+    start = [into.text] if into is not None and into.dims == dims else []
+    return TileValue(writer.call("dot", one, other, *start, **options), dims)
+
+
+# Parts of float32
+
+
+def multiplies_in_parts(kernel: Kernel) -> bool:
+    """Whether float32 matrices are multiplied in parts: the result is only stored, in half precision, and no loop uses
+    it. Registers hold three parts of a matrix."""
+    narrow = all(isinstance(d.size, int) and d.size <= MAX_COLUMNS_IN_PARTS for d in kernel.held)
+    return narrow and not kernel.loops and all(s.output.dtype in HALVES for s in kernel.stores)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A matrix rounded to bfloat16, the rest of this rounding, and what may be multiplied by the other side's rest.
+
+    An infinity has no rest, and none is multiplied by a rest: 0 times infinity is NaN.
+    """
+
+    rounded: TileValue
+    rest: TileValue | None
+    finite: TileValue
+
+
+def _in_parts(writer: TileWriter, value: TileValue) -> _Parts:
+    if value.dtype == "bfloat16":
+        return _Parts(value, None, value)
+    high = writer.assign("high", converted(writer, value, "bfloat16"))
+    is_finite = f'{writer.call("abs", high.text)} < float("inf")'
+    difference = f"{value.text} - {high.text}.to({writer.type_name('float32')})"
+    rest = TileValue(writer.call("where", is_finite, difference, "0.0"), value.dims, "float32")
+    without = TileValue(writer.call("where", is_finite, high.text, "0.0"), value.dims, "bfloat16")
+    finite = writer.assign("finite", without)
+    return _Parts(high, writer.assign("low", converted(writer, rest, "bfloat16")), finite)

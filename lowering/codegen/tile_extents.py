@@ -1,0 +1,147 @@
+"""Which dims a tile of a kernel has, and how long they are there.
+
+Three kinds of dims are in a tile: rows, the columns of a loop, and resident dims, which are whole in every tile.
+Example: for attention with 48 values a head, the value dim is resident with an extent of 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import factors, subterms
+from ..analysis.dim_roles import CONTRACTIBLE, is_contraction, sum_factors
+from ..analysis.product_terms import operands
+from ..analysis.relative_index import folded, picked
+from ..plan.dtypes import HALVES, is_integer
+from ..plan.records import Kernel, NotPlannable
+from .dialect import Dialect
+
+MIN_EXTENT_OF_A_MATRIX = 16  # of every dim of a product of matrices
+WIDEST_PATTERN = 64  # half-precision numbers in the 128 bytes after which shared memory's widest pattern repeats
+
+
+def resident_extents(
+    kernel: Kernel, nodes: Collection[Term], serial: Collection[Dim], dialect: Dialect
+) -> dict[Dim, int]:
+    """The extents of resident dims: powers of two, at least 16 for a dim of matrices. serial: dims of serial folds.
+
+    Raises NotPlannable for a resident dim of unknown size.
+    """
+    lead = leading_dims(kernel, nodes)
+    resident = [d for d in _resident_dims(kernel, nodes) if d not in serial]
+    multiplied = {*resident} - {*lead} if lead else dims_of_matrices(kernel, nodes)
+    extents = {d: max(MIN_EXTENT_OF_A_MATRIX * (d in multiplied), power_of_two(d)) for d in resident}
+    if not dialect.pads_matrices:
+        return extents
+    return extents | matching_extents(operands(kernel, nodes), extents, multiplied - {*lead})
+
+
+def power_of_two(dim: Dim) -> int:
+    """The places that a resident dim has in a tile. Raises NotPlannable if its size is not known."""
+    if not isinstance(dim.size, int):
+        raise NotPlannable(f"dim {dim} is held in a tile but its size {dim.size} is not known")
+    return 1 << (dim.size - 1).bit_length()
+
+
+def matching_extents(loads: Sequence[Term], extents: dict[Dim, int], multiplied: Collection[Dim]) -> dict[Dim, int]:
+    """New extents of the last dims of matrices that are multiplied: none has a narrower pattern in memory than another.
+
+    ptxas of CUDA 12.8 loses half of a matrix's address where a matrix of another pattern was at that address before.
+    """
+    last = {d for n in loads for d in n.args[-1].dims if n.dtype in HALVES and d in extents} & set(multiplied)
+    widest = min(WIDEST_PATTERN, max((extents[d] for d in last), default=0))
+    return {d: max(extents[d], widest) for d in last}
+
+
+def _resident_dims(kernel: Kernel, nodes: Collection[Term]) -> list[Dim]:
+    """The plan's resident dims, and any other dim that a reduction within a tile binds."""
+    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    bound = {n.attrs[1] for n in nodes if n.op == "reduce"}
+    return list(dict.fromkeys([*kernel.held, *sorted(bound - placed - set(kernel.held))]))
+
+
+def leading_dims(kernel: Kernel, nodes: Collection[Term]) -> tuple[Dim, ...]:
+    """The resident dims of sums of products that have both rows and columns: they come first in every tile.
+
+    Example: a sum over heads of scores [head, row, column].
+    """
+    columns = {*kernel.columns, *(loop.dim for loop in kernel.loops)}
+    placed = {*kernel.grid, kernel.rows, *columns}
+    products = [n for n in nodes if is_contraction(n) and n.attrs[1] not in columns]
+    found = {d for n in products if kernel.rows in n.dims and columns & n.dims for d in n.dims - placed}
+    return tuple(sorted(found))
+
+
+def dims_of_matrices(kernel: Kernel, nodes: Collection[Term]) -> set[Dim]:
+    """The dims of sums that can be products of two matrices. Only these need a least extent."""
+    found: set[Dim] = set()
+    for dim, sides in _sums(kernel, nodes):
+        if len(sides) == 2 and all(len(key) == 1 for key in sides):
+            found |= {dim, *sides[0], *sides[1]}
+    return found
+
+
+def _sums(kernel: Kernel, nodes: Collection[Term]) -> Iterator[tuple[Dim, list[tuple[Dim, ...]]]]:
+    """(the dim, the other dims of the factors that have it, by side) of every sum."""
+    for dim, parts in _factored(kernel, nodes):
+        free = _by_relative_index(kernel, dim, parts)
+        others = (p.dims - {dim, *kernel.grid} - free.get(p, set()) for p in parts if dim in p.dims)
+        yield dim, [key for key in merge_contained({tuple(sorted(dims)): [] for dims in others}) if key]
+
+
+def _factored(kernel: Kernel, nodes: Collection[Term]) -> list[tuple[Dim, list[Term]]]:
+    """(the dim, the factors) of every sum. An exponent counts as one factor, its weight."""
+    sums = [(n.attrs[1], sum_factors(n)) for n in nodes if n.op == "reduce"]
+    for dim, state in ((loop.dim, state) for loop in kernel.loops for state in loop.accumulators):
+        weight = [state.gauge] if state.gauge is not None else []
+        sums += [(dim, [*weight, *factors(value)]) for value in state.values]
+    return sums
+
+
+def dims_with_relative_factors(kernel: Kernel, nodes: Collection[Term]) -> set[Dim]:
+    """The dims of sums in which rows and columns choose a factor by column - row alone (relative_products.py)."""
+    sums = [n for n in nodes if n.op == "reduce" and n.attrs[0] in ("sum", "rescaled")]
+    return {dim for dim, parts in _factored(kernel, sums) if _by_relative_index(kernel, dim, parts)}
+
+
+def _by_relative_index(kernel: Kernel, dim: Dim, parts: Sequence[Term]) -> dict[Term, frozenset[Dim]]:
+    """The factors of a sum that column - row chooses. With each: which of rows and columns the other factors have."""
+    rows, loops = kernel.rows, [loop.dim for loop in kernel.loops]
+    if dim in loops:
+        return dict.fromkeys(picked(parts, rows, dim), frozenset({rows}))
+    found = next(filter(None, (folded(parts, rows, loop, dim) for loop in loops)), None)
+    if found is None:
+        return {}
+    others = frozenset().union(*(p.dims for p in found.others)) & {rows, *loops}
+    return {p: others for p in parts if p not in found.others}
+
+
+def merge_contained(groups: dict[tuple[Dim, ...], list]) -> dict[tuple[Dim, ...], list]:
+    """Factors by their dims. A group whose dims lie in those of exactly one other joins it, for that stays a matrix."""
+    found: dict[tuple[Dim, ...], list] = {}
+    for key, parts in groups.items():
+        around = [k for k in groups if {*key} < {*k}]
+        found.setdefault(around[0] if len(around) == 1 and key else key, []).extend(parts)
+    return found
+
+
+def needs_three_dims(kernel: Kernel, roots: Sequence[Term], placed: set[Dim]) -> bool:
+    """Whether anything but a product of matrices is computed over three dims of a tile at once.
+
+    Examples: a difference of vectors for each row and column, or a product with a factor that has the summed dim, rows
+    and columns. placed: dims with one place in a tile.
+    """
+    return any(len(dims - placed) > 2 for dims in _dims_outside_of_matrices(kernel, roots))
+
+
+def _dims_outside_of_matrices(kernel: Kernel, roots: Sequence[Term]) -> Iterator[frozenset[Dim] | set[Dim]]:
+    states = {r for loop in kernel.loops for state in loop.accumulators for r in state.reductions}  # made of the roots
+    nodes = {n for root in roots for n in subterms(root, states.__contains__)}
+    for node in nodes:
+        integer_product = node.op == "mul" and is_integer(node.dtype)  # no matrix unit makes it
+        if kernel.rows in node.dims and (node.op not in CONTRACTIBLE or integer_product):
+            yield node.dims
+    for dim, sides in _sums(kernel, nodes):
+        if any(len(key) > 1 for key in sides):
+            yield {dim}.union(*sides)
