@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.measured import TABLE, Problem, kernel_of
 from bench.settings import SPILLED
 from onepass.egraph.terms.term import Tensor
-from onepass.lowering.codegen.tile_writer import Facts
 from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
+from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.plan.queries import map_name
 from onepass.lowering.plan.records import Plan
 from onepass.lowering.triton.kernel import emit

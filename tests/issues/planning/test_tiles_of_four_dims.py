@@ -10,7 +10,7 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
-from onepass.lowering.codegen.batched_products import leading
+from onepass.lowering.codegen.tile_extents import leading_dims
 from onepass.lowering.launch.triton_config import CUBES
 from onepass.lowering.plan.queries import roots
 from onepass.lowering.triton.default_config import default_for
@@ -70,7 +70,7 @@ def test_places_are_products_of_matrices_too(width):
 def test_mixed_scores_are_products_of_matrices(width):
     plan = _plan(mixed, _inputs(mixed, 300, 333, width, torch.bfloat16))
     (kernel,) = (kernel for kernel in plan.kernels if not kernel.loops)
-    lead = leading(kernel, {n for root in roots(kernel) for n in subterms(root)})
+    lead = leading_dims(kernel, {n for root in roots(kernel) for n in subterms(root)})
     config = default_for(kernel, "sm_90")
     text = emit(kernel, plan).text
     assert text.count("tl.dot") == 2 and "tl.sum" not in text

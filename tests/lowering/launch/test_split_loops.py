@@ -28,9 +28,9 @@ from onepass.egraph.terms.ops import (
 )
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
-from onepass.lowering.codegen.tile_writer import Facts
 from onepass.lowering.launch.split_loops import THEOREMS, divided, number, numbers, shared
 from onepass.lowering.launch.triton_config import Config, of_few_rows
+from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.planner import plan_stores
 from onepass.lowering.tiled.executor import tiled_results

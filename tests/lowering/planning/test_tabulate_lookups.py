@@ -115,7 +115,7 @@ def test_values_are_multiplied_as_matrices_in_one_kernel(function):
     assert len(plan.kernels) == 1 and "tl.gather(" in source.text and "tl.dot(skewed" in source.text
     once_more, first = source.text.split("def kernel0(")
     assert "skewed" not in once_more and first.count("kernel0_exactly(") == 1  # where a sum is not finite
-    assert source.doubtful
+    assert source.may_run_again
     eager, exact = function(*given), function(*(x.double() for x in given))
     for result in found:
         assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
@@ -127,7 +127,7 @@ def test_keys_of_every_distance_take_one_kernel():
     (kernel,) = plan.kernels
     source = emit(kernel, plan)
     assert source.text.count("tl.gather(tl.dot(") == 4  # of rows and of columns, in whole tiles and the last
-    assert not source.doubtful  # a row meets no place but its own
+    assert not source.may_run_again  # a row meets no place but its own
     eager, exact = keys_of_every_distance(*given), keys_of_every_distance(*(x.double() for x in given))
     for result in found:
         assert (result - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3
