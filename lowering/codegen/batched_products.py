@@ -7,7 +7,6 @@ has all rows and columns as its columns. Example: talking heads mix the scores o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ...egraph.terms.term import Dim
 from ..plan.dtypes import HALVES
@@ -15,12 +14,10 @@ from ..plan.records import Kernel, NotPlannable
 from .matrix_products import MatrixProduct, in_one_type
 from .ops import TileValue
 from .tile_extents import MIN_EXTENT_OF_A_MATRIX
-
-if TYPE_CHECKING:
-    from .tile_writer import TileWriter
+from .tiles import Tiles
 
 
-def batched_dot(writer: TileWriter, product: MatrixProduct) -> TileValue | None:
+def batched_dot(writer: Tiles, product: MatrixProduct) -> TileValue | None:
     """Σ_dim left · right for each place of a batch; None if there is no batch, or the result has its dims in another
     order."""
     dims = writer.sort(product.dims)
@@ -37,7 +34,7 @@ def batched_dot(writer: TileWriter, product: MatrixProduct) -> TileValue | None:
     return TileValue(writer.call("dot", one, other, *start), dims)
 
 
-def mixed_tile(writer: TileWriter, product: MatrixProduct) -> TileValue | None:
+def mixed_tile(writer: Tiles, product: MatrixProduct) -> TileValue | None:
     """Σ_dim matrix · tile over the leading dim of a tile of three; None if that dim does not lead, or no dim leads in
     the result."""
     dims = writer.sort(product.dims)
@@ -56,7 +53,7 @@ def _is_fused(product: MatrixProduct, dims: tuple[Dim, ...]) -> bool:
     return product.into is not None and product.into.dims == dims
 
 
-def _in_one_half_type(writer: TileWriter, product: MatrixProduct) -> tuple[TileValue, TileValue]:
+def _in_one_half_type(writer: Tiles, product: MatrixProduct) -> tuple[TileValue, TileValue]:
     """Both operands in one half type. Raises NotPlannable for a type without a matrix unit: a tile of three dims would
     take too many registers."""
     kind, left, right = in_one_type(writer, product)
@@ -65,7 +62,7 @@ def _in_one_half_type(writer: TileWriter, product: MatrixProduct) -> tuple[TileV
     return left, right
 
 
-def _mixture(writer: TileWriter, matrix: TileValue, tile: TileValue, dim: Dim, made: Dim) -> str:
+def _mixture(writer: Tiles, matrix: TileValue, tile: TileValue, dim: Dim, made: Dim) -> str:
     """The product, still with the columns cut in parts.
 
     If the next fold is along columns, the matrix is multiplied from the right: rows and columns are the rows then.
@@ -89,18 +86,18 @@ def _folds_along_columns(kernel: Kernel) -> bool:
     return any(state.gauge is not None for loop in kernel.loops for state in loop.accumulators)
 
 
-def _reshaped(writer: TileWriter, text: str, shape: Iterable[object]) -> str:
+def _reshaped(writer: Tiles, text: str, shape: Iterable[object]) -> str:
     return writer.call("reshape", text, f"[{', '.join(map(str, shape))}]")
 
 
-def _cut(writer: TileWriter, tile: TileValue, parts: int, order: tuple[int, ...]) -> str:
+def _cut(writer: Tiles, tile: TileValue, parts: int, order: tuple[int, ...]) -> str:
     """The tile with its columns cut in parts. order: of (its first dim, part, row, column of a part)."""
     first, rows, columns = map(writer.extent, tile.dims)
     cut = _reshaped(writer, tile.text, [first, rows, parts, f"{columns} // {parts}"])
     return writer.call("trans", cut, *((0, 2, 1, 3)[k] for k in order))
 
 
-def _block_diagonal(writer: TileWriter, matrix: TileValue, dims: tuple[Dim, Dim], parts: int) -> str:
+def _block_diagonal(writer: Tiles, matrix: TileValue, dims: tuple[Dim, Dim], parts: int) -> str:
     """The matrix for each part of the columns, repeated along a diagonal, written before the loop.
 
     A product of matrices takes at least 16 places of a dim. It is parts of columns that are put together, so that NaN
@@ -117,7 +114,7 @@ def _block_diagonal(writer: TileWriter, matrix: TileValue, dims: tuple[Dim, Dim]
     return writer.once(("diagonal", text), matrix.dims, build).text
 
 
-def _ordered(writer: TileWriter, value: TileValue, dims: tuple[Dim, ...]) -> str:
+def _ordered(writer: Tiles, value: TileValue, dims: tuple[Dim, ...]) -> str:
     """The value's text with its dims in this order."""
     order = tuple(value.dims.index(d) for d in dims)
     return value.text if order == tuple(range(len(dims))) else writer.call("trans", value.text, *order)

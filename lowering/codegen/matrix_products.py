@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ...egraph.terms.term import Dim, Term
 from ..analysis.exact_products import native
@@ -16,9 +16,7 @@ from ..plan.dtypes import HALVES, is_integer
 from ..plan.records import Kernel
 from .ops import TileValue, floating_loads_below
 from .tile_extents import merge_contained
-
-if TYPE_CHECKING:
-    from .tile_writer import TileWriter
+from .tiles import Tiles
 
 MAX_COLUMNS_IN_PARTS = 128  # of a matrix that is multiplied in parts: registers hold three of it
 Factor = Term | TileValue
@@ -66,10 +64,10 @@ class MatrixProduct:
 
 
 Sum = TypeVar("Sum", Contraction, MatrixProduct)
-Strategy = Callable[["TileWriter", Sum], TileValue | None]
+Strategy = Callable[[Tiles, Sum], TileValue | None]
 
 
-def first_fitting(strategies: Iterable[Strategy[Sum]], writer: TileWriter, product: Sum) -> TileValue | None:
+def first_fitting(strategies: Iterable[Strategy[Sum]], writer: Tiles, product: Sum) -> TileValue | None:
     """The value that the first fitting strategy writes; None if none fits."""
     for strategy in strategies:
         found = strategy(writer, product)
@@ -78,7 +76,7 @@ def first_fitting(strategies: Iterable[Strategy[Sum]], writer: TileWriter, produ
     return None
 
 
-def added(writer: TileWriter, into: TileValue | None, value: TileValue) -> TileValue:
+def added(writer: Tiles, into: TileValue | None, value: TileValue) -> TileValue:
     """into + value."""
     if into is None:
         return value
@@ -87,7 +85,7 @@ def added(writer: TileWriter, into: TileValue | None, value: TileValue) -> TileV
 
 
 def multiply(
-    writer: TileWriter, product: MatrixProduct, strategies: Iterable[Strategy[MatrixProduct]]
+    writer: Tiles, product: MatrixProduct, strategies: Iterable[Strategy[MatrixProduct]]
 ) -> TileValue | None:
     """The product as the first fitting strategy writes it, with `into` added where the strategy has not done so."""
     result = first_fitting(strategies, writer, product)
@@ -99,7 +97,7 @@ def multiply(
 # Two matrices
 
 
-def as_matrix_product(writer: TileWriter, sum_: Contraction) -> MatrixProduct | None:
+def as_matrix_product(writer: Tiles, sum_: Contraction) -> MatrixProduct | None:
     """The factors split over two matrices, whose tiles are written; None if there are no two such."""
     sides = _sides(writer, sum_)
     if sides is None:
@@ -114,7 +112,7 @@ def as_matrix_product(writer: TileWriter, sum_: Contraction) -> MatrixProduct | 
     return MatrixProduct(sum_.dim, left, right, sum_.factors, any(map(reads_float32, alone)), sum_.into, sum_.exact)
 
 
-def _sides(writer: TileWriter, sum_: Contraction) -> dict[tuple[Dim, ...], list[Factor]] | None:
+def _sides(writer: Tiles, sum_: Contraction) -> dict[tuple[Dim, ...], list[Factor]] | None:
     """The factors of both sides, by the dims that they have beside the summed one."""
     groups: dict[tuple[Dim, ...], list[Factor]] = {}
     for factor in sum_.all_factors:
@@ -147,7 +145,7 @@ def _guarded_side(sum_: Contraction, sides: dict[tuple[Dim, ...], list[Factor]])
     return keys.index(computed if computed in fits else fits[0])
 
 
-def _suit_a_product(writer: TileWriter, left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
+def _suit_a_product(writer: Tiles, left: tuple[Dim, ...], right: tuple[Dim, ...]) -> bool:
     """Two matrices; where a dim leads in tiles of three, also two with a batch, or a matrix and such a tile."""
     if not writer.lead:
         return len(left) == len(right) == 1
@@ -156,7 +154,7 @@ def _suit_a_product(writer: TileWriter, left: tuple[Dim, ...], right: tuple[Dim,
     return (sizes == [1, 1] and len(shared) < 2) or (sizes == [1, 2] and not shared)
 
 
-def operand(writer: TileWriter, dim: Dim, factors: Sequence[Factor], guard: TileValue | None = None) -> TileValue:
+def operand(writer: Tiles, dim: Dim, factors: Sequence[Factor], guard: TileValue | None = None) -> TileValue:
     """One matrix of a product: a half-precision tile as it is, else the float32 product of the factors.
 
     It is zero where the dim is padded, and where the guard is false.
@@ -182,7 +180,7 @@ def reads_float32(factor: Factor) -> bool:
 # Types
 
 
-def in_one_type(writer: TileWriter, product: MatrixProduct) -> tuple[str, TileValue, TileValue]:
+def in_one_type(writer: Tiles, product: MatrixProduct) -> tuple[str, TileValue, TileValue]:
     """(the type, both operands in it). A computed operand follows a half one; two computed from halves become halves.
 
     An exact product multiplies in half precision only what is half already.
@@ -206,13 +204,13 @@ def _common_half(product: MatrixProduct) -> str:
     return kinds.pop() if len(kinds) == 1 else "float32"
 
 
-def converted(writer: TileWriter, value: TileValue, kind: str) -> TileValue:
+def converted(writer: Tiles, value: TileValue, kind: str) -> TileValue:
     """The value in another type."""
     text = value.text if value.dtype == kind else f"{value.text}.to({writer.type_name(kind)})"
     return TileValue(text, value.dims, kind)
 
 
-def widened(writer: TileWriter, value: TileValue) -> TileValue:
+def widened(writer: Tiles, value: TileValue) -> TileValue:
     """The value for a product: the interpreter multiplies the raw bits of bfloat16, so it gets float32."""
     if value.dtype != "bfloat16" or not writer.facts.interpreted:
         return value
@@ -222,7 +220,7 @@ def widened(writer: TileWriter, value: TileValue) -> TileValue:
 # Strategies
 
 
-def in_halves(writer: TileWriter, product: MatrixProduct) -> TileValue | None:
+def in_halves(writer: Tiles, product: MatrixProduct) -> TileValue | None:
     """Products of bfloat16 instead of one of float32: of the rests that rounding leaves, and of the rounded operands.
 
     With bfloat16 on one side they keep 16 bits of the other, which is more than that side has. They keep as many with
@@ -244,7 +242,7 @@ def in_halves(writer: TileWriter, product: MatrixProduct) -> TileValue | None:
     return into
 
 
-def plain_dot(writer: TileWriter, product: MatrixProduct) -> TileValue | None:
+def plain_dot(writer: Tiles, product: MatrixProduct) -> TileValue | None:
     """One product, in the type that both operands can have."""
     if len(product.dims) != 2:
         return None
@@ -257,7 +255,7 @@ PLAIN_STRATEGIES: tuple[Strategy[MatrixProduct], ...] = (in_halves, plain_dot)
 
 
 def _dot(
-    writer: TileWriter, dim: Dim, left: TileValue, right: TileValue, into: TileValue | None, **options: str
+    writer: Tiles, dim: Dim, left: TileValue, right: TileValue, into: TileValue | None, **options: str
 ) -> TileValue:
     """The product of two matrices, with `into` added where it has the same dims."""
     dims = writer.sort({*left.dims, *right.dims} - {dim})
@@ -289,7 +287,7 @@ class _Parts:
     finite: TileValue
 
 
-def _in_parts(writer: TileWriter, value: TileValue) -> _Parts:
+def _in_parts(writer: Tiles, value: TileValue) -> _Parts:
     if value.dtype == "bfloat16":
         return _Parts(value, None, value)
     high = writer.assign("high", converted(writer, value, "bfloat16"))

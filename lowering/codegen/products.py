@@ -6,7 +6,6 @@ Example: Σ_d q[i, d] · k[j, d] is a plain dot. Σ_d |q[i, d]| · w[d] has one 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from ...egraph.terms.term import Term
 from ..analysis.product_terms import const_value, signed_factors, zero_at_padding
@@ -25,15 +24,13 @@ from .matrix_products import (
 )
 from .ops import TileValue
 from .relative_products import by_skewed_products, by_skewed_weights
-
-if TYPE_CHECKING:
-    from .tile_writer import TileWriter
+from .tiles import Tiles
 
 MAX_DIMS_OF_A_SUM = 3  # of a tile that is multiplied and summed where a dim leads: registers hold no more
 
 
 def contract(
-    writer: TileWriter,
+    writer: Tiles,
     node: Term,
     body: Term,
     weight: TileValue | None = None,
@@ -59,13 +56,13 @@ def contract(
     return added(writer, into, result) if outside else result
 
 
-def multiply_two_matrices(writer: TileWriter, sum_: Contraction) -> TileValue | None:
+def multiply_two_matrices(writer: Tiles, sum_: Contraction) -> TileValue | None:
     """The sum as a product of two matrices, or of a matrix and a tile of three dims."""
     product = as_matrix_product(writer, sum_)
     return product and multiply(writer, product, MATRIX_STRATEGIES)
 
 
-def multiply_and_sum(writer: TileWriter, sum_: Contraction) -> TileValue:
+def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:
     """The sum of a product that is computed element by element."""
     values = [writer.value(f) for f in sum_.factors]
     dims = writer.union(*values, *([sum_.weight] if sum_.weight else []))
@@ -81,11 +78,11 @@ def multiply_and_sum(writer: TileWriter, sum_: Contraction) -> TileValue:
     return added(writer, sum_.into, TileValue(text, tuple(d for d in product.dims if d != sum_.dim)))
 
 
-def _to_float32(writer: TileWriter, value: TileValue) -> str:
+def _to_float32(writer: Tiles, value: TileValue) -> str:
     return f".to({writer.type_name('float32')})" if value.dtype in HALVES else ""
 
 
-def _present(writer: TileWriter, sum_: Contraction) -> TileValue | None:
+def _present(writer: Tiles, sum_: Contraction) -> TileValue | None:
     """Where the product is not zero by itself: the elements that are there; None if it is zero at all others."""
     weight, factors = sum_.weight, sum_.factors
     settled = all(zero_at_padding(f, sum_.dim) for f in factors) if factors else weight is not None

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ...egraph.terms.term import Dim
 from ..analysis.relative_index import folded, skewed
@@ -25,26 +23,10 @@ from .matrix_products import (
     reads_float32,
 )
 from .ops import TileValue
-
-if TYPE_CHECKING:
-    from .tile_writer import TileWriter
+from .tiles import Tiles
 
 
-@dataclass
-class Skewing:
-    """Of a kernel's text: whether it skews weights (used), and whether it is the text that runs once more (exact).
-
-    scores: by its weight's text, the score; -∞ where an element is absent. tiles: extents of the tiles of loops that
-    run column by column.
-    """
-
-    used: bool = False
-    exact: bool = False
-    scores: dict[str, TileValue] = field(default_factory=dict)
-    tiles: dict[Dim, str] = field(default_factory=dict)
-
-
-def is_not_finite(writer: TileWriter, sums: Sequence[TileValue]) -> str:
+def is_not_finite(writer: Tiles, sums: Sequence[TileValue]) -> str:
     """The test whether one of the sums has a value that is not finite."""
     is_finite = (f'{writer.call("abs", x.text)} < float("inf")' for x in sums)
     return " or ".join(f"{writer.call('max', writer.call('where', test, 0, 1))} > 0" for test in is_finite)
@@ -53,7 +35,7 @@ def is_not_finite(writer: TileWriter, sums: Sequence[TileValue]) -> str:
 # Strategies
 
 
-def by_skewed_weights(writer: TileWriter, sum_: Contraction) -> TileValue | None:
+def by_skewed_weights(writer: Tiles, sum_: Contraction) -> TileValue | None:
     """A sum over a loop's columns as a sum over differences, of skewed weights and what differences choose."""
     loop = writer.loop
     if loop is None or writer.lead or sum_.dim != loop:
@@ -69,7 +51,7 @@ def by_skewed_weights(writer: TileWriter, sum_: Contraction) -> TileValue | None
         return product and multiply(writer, product, PLAIN_STRATEGIES)
 
 
-def by_skewed_products(writer: TileWriter, sum_: Contraction) -> TileValue | None:
+def by_skewed_products(writer: Tiles, sum_: Contraction) -> TileValue | None:
     """A sum over another dim, with a factor that a difference chooses: a product over differences, skewed back."""
     loop = writer.loop
     if loop is None or writer.lead or sum_.weight is not None or sum_.into is not None or sum_.guard is not None:
@@ -94,7 +76,7 @@ def by_skewed_products(writer: TileWriter, sum_: Contraction) -> TileValue | Non
 # Tiles
 
 
-def _skew(writer: TileWriter, dim: Dim, loop: Dim, weights: TileValue) -> TileValue:
+def _skew(writer: Tiles, dim: Dim, loop: Dim, weights: TileValue) -> TileValue:
     """The weights over rows and the differences `dim`, 0 where a row of the tile has no such difference."""
     rows, width = writer.kernel.rows, writer.extent(loop)
     if weights.dims != (rows, loop):
@@ -110,7 +92,7 @@ def _skew(writer: TileWriter, dim: Dim, loop: Dim, weights: TileValue) -> TileVa
     return writer.assign("skewed", TileValue(text, (rows, dim), weights.dtype), writer.inner)
 
 
-def _skewed_back(writer: TileWriter, dim: Dim, loop: Dim, product: TileValue) -> TileValue:
+def _skewed_back(writer: Tiles, dim: Dim, loop: Dim, product: TileValue) -> TileValue:
     """A product over differences and either rows or columns, as it is over rows and columns."""
     rows, kept = writer.kernel.rows, product.dims[0]
     place = lambda d: f"{writer.range_of(d).text}{'[:, None]' if d == kept else '[None, :]'}"
@@ -122,7 +104,7 @@ def _skewed_back(writer: TileWriter, dim: Dim, loop: Dim, product: TileValue) ->
     return writer.assign("skewed_back", TileValue(text, (rows, loop), product.dtype), writer.inner)
 
 
-def _declare(writer: TileWriter, dim: Dim, loop: Dim) -> None:
+def _declare(writer: Tiles, dim: Dim, loop: Dim) -> None:
     """Gives the dim of differences a place among the tile's dims, and the tile its first difference."""
     rows, height, width = writer.kernel.rows, writer.extent(writer.kernel.rows), writer.extent(loop)
     if dim not in writer.blocks:
@@ -138,7 +120,7 @@ def _declare(writer: TileWriter, dim: Dim, loop: Dim) -> None:
 
 
 @contextmanager
-def _over_differences(writer: TileWriter, dim: Dim) -> Iterator[None]:
+def _over_differences(writer: Tiles, dim: Dim) -> Iterator[None]:
     """What is written inside runs over a tile's differences, those that exist, instead of the loop's columns."""
     before = writer.loop, writer.readable, writer.ragged
     writer.loop, writer.readable, writer.ragged = dim, None, True

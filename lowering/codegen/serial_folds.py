@@ -6,19 +6,15 @@ written out before, as terms. Example: Σ_d |q[i, d] - k[j, d]|, a distance.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ...egraph.terms.term import Term
 from ..plan.dtypes import HALVES
 from .ops import FOLDS, TileValue, identity
-
-if TYPE_CHECKING:
-    from .tile_writer import TileWriter
+from .tiles import Tiles
 
 UNROLLED_PLACES = 4  # of a loop: the loads of one need not wait for those of another
 
 
-def serial_fold(writer: TileWriter, node: Term) -> TileValue:
+def serial_fold(writer: Tiles, node: Term) -> TileValue:
     """The fold as a loop over places, written in the scope of its value."""
     monoid, dim = node.attrs
     home, dims = writer.scope_of(node.dims), writer.sort(node.dims)

@@ -1,238 +1,36 @@
 """Terms as expressions over tiles: the writer of both languages, Triton and Gluon.
 
-A value knows its tile dims, in one global order, and broadcasts by name. It is written in the outermost scope that has
-what it needs: before the current loop, or inside it. A `Dialect` gives the language's names.
-Example: x[i] + y[j] over rows i and columns j becomes `x_tile[:, None] + y_tile[None, :]`.
+A value is written in the outermost scope that has what it needs: before the current loop, or inside it. A `Dialect`
+gives the language's names. Example: x[i] + y[j] over rows i and columns j is `x_tile[:, None] + y_tile[None, :]`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
+from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import cast, iota, make
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import substitute, subterms
+from ...egraph.terms.traversal import substitute
 from ..analysis.contiguous_axes import along
-from ..analysis.dim_roles import stepped
-from ..analysis.softmax_scaling import Weighing, gauge_of, read_again, weighing
+from ..analysis.softmax_scaling import LOG2_E, Weighing, gauge_of, read_again, weighing
 from ..plan.dtypes import HALVES, is_integer, literal
-from ..plan.launch_facts import Facts
-from ..plan.records import BlockMap, Kernel, NotPlannable
+from ..plan.records import NotPlannable
 from ..plan.thresholds import HIDDEN
-from . import exponents
-from .dialect import TRITON, Dialect
 from .ops import FOLDS, TileValue, atom, identity, operation
 from .products import contract
-from .relative_products import Skewing
 from .serial_folds import serial_fold
-from .signature import Signature
-from .tile_extents import leading_dims, resident_extents
+from .tiles import Scope, Tiles
 
 SHORT_INTEGERS = ("uint8", "int8", "int16", "uint16")
 LONGEST_INLINE_TEXT = 60  # letters of a value that is used once and gets no name
 NEVER_NAMED = ("const", "iota", "size", "var", "load", "reduce")  # short, or named where they are written
 
-Built = TypeVar("Built")
 
-
-@dataclass
-class Scope:
-    """Lines of a kernel's text, and the values that they define."""
-
-    lines: list[str] = field(default_factory=list)
-    memo: dict = field(default_factory=dict)
-
-
-class TileWriter:
-    """Writes the values of one kernel, or of one function of it.
-
-    outer: straight-line code. inner: the body of the loop that is being written. serial_place: a dim that is folded
-    place by place inside of either, with its scope.
-    """
-
-    def __init__(
-        self, kernel: Kernel, facts: Facts, roots: Iterable[Term], signature: Signature, dialect: Dialect = TRITON
-    ):
-        self.kernel, self.facts, self.dialect = kernel, facts, dialect
-        self.call, self.type_name = dialect.call, dialect.type_name
-        self.names, self.pointers = signature.names, signature.pointers
-        self.sizes, self.scalars = signature.sizes, signature.scalars
-        nodes = {node for root in roots for node in subterms(root)}
-        self.uses = Counter(a for node in nodes for a in node.args)
-        self._place_dims(nodes)
-        self.outer, self.inner = Scope(), Scope()
-        self.loop: Dim | None = None
-        self.ragged = False  # the loop's last tile may be cut off by the end of the dim
-        self.readable: TileValue | None = None  # those of the loop's elements that may be read
-        self.serial_place: tuple[Dim, Scope] | None = None
-        self.starts: dict[Dim, str] = {}
-        self.maps: dict[BlockMap, str] = {}
-        self.read_again, self.skewing = read_again(kernel), Skewing()
-
-    def _place_dims(self, nodes: Collection[Term]) -> None:
-        """The dims of tiles: leading, row, column and resident ones, with the names or the numbers of their extents."""
-        kernel = self.kernel
-        self.lead = leading_dims(kernel, nodes)
-        self.serial_dims = stepped(kernel, nodes) if self.dialect.folds_serially and not self.lead else set()
-        self.resident = resident_extents(kernel, nodes, self.serial_dims, self.dialect)
-        self.rows = kernel.tiled
-        columns = dict.fromkeys(loop.dim for loop in kernel.loops)
-        self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.resident if d not in self.lead))
-        self.blocks = {kernel.rows: kernel.row_tile} if kernel.rows else {}
-        self.blocks |= {d: f"{d.name}_tile" for d in kernel.columns} | {loop.dim: loop.tile for loop in kernel.loops}
-
-    # Scopes and names
-
-    def open(self, loop: Dim, start: str, ragged: bool) -> None:
-        """Begins the body of a loop, whose tiles begin at the coordinate `start`."""
-        self.inner, self.loop, self.ragged = Scope(), loop, ragged
-        self.starts[loop] = start
-
-    def close(self) -> list[str]:
-        """Ends the body of a loop and gives its lines."""
-        lines, self.loop, self.ragged, self.readable = self.inner.lines, None, False, None
-        return lines
-
-    @contextmanager
-    def stepping(self, dim: Dim, place: str) -> Iterator[Scope]:
-        """What depends on the dim is written for one place of it, into a scope of its own."""
-        scope = Scope()
-        self.starts[dim], self.serial_place = place, (dim, scope)
-        yield scope
-        self.serial_place = None
-
-    def steps_in(self, dims: Collection[Dim]) -> bool:
-        """Whether one place of a dim among these is being written."""
-        return self.serial_place is not None and self.serial_place[0] in dims
-
-    def scope_of(self, dims: Collection[Dim]) -> Scope:
-        """The outermost scope that has these dims. Raises NotPlannable outside of the loop of one of them."""
-        if self.serial_place is not None and self.serial_place[0] in dims:
-            return self.serial_place[1]
-        missing = [d for d in dims if d in self.blocks and d not in self.rows and d != self.loop]
-        if missing:
-            raise NotPlannable(f"a value over {missing[0]} is needed outside the loop over {missing[0]}")
-        return self.inner if self.loop in dims else self.outer
-
-    def assign(self, hint: str, value: TileValue, scope: Scope | None = None) -> TileValue:
-        """Gives the value a name, by a line in its scope."""
-        name = self.names.fresh(hint)
-        (scope or self.scope_of(value.dims)).lines.append(f"{name} = {value.text}")
-        return TileValue(name, value.dims, value.dtype)
-
-    def once(self, key: object, dims: Collection[Dim], build: Callable[[], Built]) -> Built:
-        """What belongs to a key, built at its first use in the scope of these dims."""
-        memo = self.scope_of(dims).memo
-        if key not in memo:
-            memo[key] = build()
-        return memo[key]
-
-    # Shapes
-
-    def sort(self, dims: Collection[Dim]) -> tuple[Dim, ...]:
-        """The dims in the order of tiles. Dims that tiles lack are left out."""
-        return tuple(d for d in self.tile_dims if d in dims)
-
-    def union(self, *values: TileValue) -> tuple[Dim, ...]:
-        """The dims of all values, in the order of tiles."""
-        return self.sort({d for v in values for d in v.dims})
-
-    def extent(self, dim: Dim) -> str:
-        """The places that the dim has in a tile, as text: a name or a number."""
-        return self.blocks.get(dim) or str(self.resident[dim])
-
-    def tile_of(self, loop: Dim) -> str:
-        """How many columns of a loop go together, also where they are written one by one."""
-        return self.skewing.tiles.get(loop) or self.blocks[loop]
-
-    def shape(self, dims: Iterable[Dim]) -> str:
-        """The shape of a tile over these dims, as text."""
-        return f"[{', '.join(self.extent(d) for d in dims)}]"
-
-    def align(self, value: TileValue, dims: Iterable[Dim]) -> str:
-        """The value's text as an atom that broadcasts against a tile of `dims`."""
-        dims = tuple(dims)
-        if not value.dims or value.dims == dims:
-            return atom(value.text)
-        return f"{atom(value.text)}[{', '.join(':' if d in value.dims else 'None' for d in dims)}]"
-
-    def hoisted(self, value: TileValue, dims: tuple[Dim, ...]) -> TileValue:
-        """A matrix as it broadcasts against a tile of three dims, written before the loop if the matrix is from there.
-
-        In several loops, Triton 3.6 would share its change of layout among them, where it is not defined.
-        """
-        if self.loop not in dims or self.loop in value.dims or len(value.dims) < 2 or self.serial_place is not None:
-            return value
-        wide = TileValue(self.align(value, dims), dims, value.dtype)
-        return self.once(("wide", value.text, dims), (), lambda: self.assign(f"{value.text}_wide", wide, self.outer))
-
-    def spread(self, value: TileValue, dims: Iterable[Dim]) -> TileValue:
-        """The value at the full shape of `dims` and its own: for folds, which need every element to be there."""
-        dims = self.sort({*dims, *value.dims})
-        if value.dims == dims:
-            return value
-        if value.dims:
-            text = self.call("broadcast_to", self.align(value, dims), self.shape(dims))
-        else:
-            text = self.call("full", self.shape(dims), value.text, self.type_name(value.dtype))
-        return TileValue(text, dims, value.dtype)
-
-    def where(self, condition: TileValue, value: TileValue, otherwise: str) -> TileValue:
-        """The value where the condition holds, else the scalar `otherwise`."""
-        dims = self.union(condition, value)
-        text = self.call("where", self.align(condition, dims), self.align(value, dims), otherwise)
-        return TileValue(text, dims, value.dtype)
-
-    def conjunction(self, *conditions: TileValue | None) -> TileValue | None:
-        """Whether all conditions hold, None for one that always does."""
-        open_ = [c for c in conditions if c is not None]
-        if len(open_) < 2:
-            return open_[0] if open_ else None
-        dims = self.union(*open_)
-        return TileValue(" & ".join(self.align(c, dims) for c in open_), dims, "bool")
-
-    # Coordinates
-
-    def range_of(self, dim: Dim, wide: bool = False) -> TileValue:
-        """0 .. extent - 1 within the tile; wide: in 64 bits."""
-        if wide:
-            text = f"{self.range_of(dim).text}.to({self.type_name('int64')})"
-            build = lambda: self.assign(f"{dim}_wide", TileValue(text, (dim,)), self.outer)
-            return self.once(("wide", dim), (), build)
-        hint = str(dim) if dim in self.resident else f"{dim}_range"
-        text = self.call("arange", 0, self.extent(dim))
-        return self.once(("range", dim), (), lambda: self.assign(hint, TileValue(text, (dim,), "int64"), self.outer))
-
-    def coordinate(self, dim: Dim) -> TileValue:
-        """The coordinate along a dim: a scalar for grid dims, a vector for tile dims."""
-        if dim not in self.tile_dims:
-            return TileValue(self.starts[dim], (), "int64")
-        if dim in self.resident:
-            return self.range_of(dim)
-        text = f"{self.starts[dim]} + {self.range_of(dim).text}"
-        return self.once(("at", dim), (dim,), lambda: self.assign(str(dim), TileValue(text, (dim,), "int64")))
-
-    def padding(self, dim: Dim) -> TileValue | None:
-        """True where the tile's element along dim exists; None where all do."""
-        if dim in self.resident:
-            size: int | str | None = None if dim.size == self.resident[dim] else dim.size
-        else:
-            size = self.sizes[dim] if self._may_end_inside(dim) else None
-        if size is None:
-            return None
-        text = f"{self.coordinate(dim).text} < {size}"
-        return self.once(("exists", dim), (dim,), lambda: self.assign(f"{dim}_exists", TileValue(text, (dim,), "bool")))
-
-    def _may_end_inside(self, dim: Dim) -> bool:
-        """Whether a tile of rows or columns may reach beyond the dim's end."""
-        return dim in self.tile_dims and str(dim) not in self.facts.even and (dim != self.loop or self.ragged)
-
-    # Terms
+class TileWriter(Tiles):
+    """Writes the values of terms into the scopes of a kernel, or of one function of it."""
 
     def value(self, node: Term, scope: Scope | None = None) -> TileValue:
         """The term's value. scope: of the reader; there a short value that is used once may stay an expression."""
@@ -373,6 +171,11 @@ class TileWriter:
 
     # Rescaled states
 
+    @cached_property
+    def read_again(self) -> frozenset[Term]:
+        """The scores whose largest is subtracted again from scores that are computed anew."""
+        return read_again(self.kernel)
+
     def scaling_of(self, score: Term, states: Iterable[Term]) -> Weighing:
         """How the weights of states are scaled. All that use a score get the same answer."""
         return weighing(score, apart=self.needs_exact_scale(states))
@@ -396,7 +199,7 @@ class TileWriter:
         score = self._masked_score(scaling.raw, dim, present, not_hidden)
         rest = tuple(d for d in score.dims if d != dim)
         largest = self.call("max", score.text, axis=score.dims.index(dim))
-        top = TileValue(exponents.scale(scaling, largest), rest)
+        top = TileValue(scale_text(scaling, largest), rest)
         home = self.scope_of(score.dims)
         if before is not None:
             rest = self.union(before, top)
@@ -405,7 +208,7 @@ class TileWriter:
         finite = self.call("where", f'{scale.text} == float("-inf")', "0.0", scale.text)
         shift = self.assign("shift", TileValue(finite, rest), home)
         dims = self.union(score, shift)
-        exponent = exponents.exponent(scaling, self.align(score, dims), self.align(shift, dims))
+        exponent = exponent_text(scaling, self.align(score, dims), self.align(shift, dims))
         weight = self.assign("weight", TileValue(self.call("exp2", exponent), dims))
         self.skewing.scores[weight.text] = score
         return scale, shift, weight
@@ -429,7 +232,7 @@ class TileWriter:
             self._fold_state(state)
         scale, mantissa, scaling = self.scope_of(node.dims).memo["state", state]
         if node.op == "scale":
-            return TileValue(exponents.natural_scale(scaling, scale.text), scale.dims)
+            return TileValue(natural_scale_text(scaling, scale.text), scale.dims)
         dims = self.union(scale, mantissa)
         is_empty = f'{self.align(scale, dims)} == float("-inf")'
         return TileValue(self.call("where", is_empty, 'float("nan")', self.align(mantissa, dims)), dims)
@@ -446,6 +249,42 @@ class TileWriter:
 
     def _refuse(self, node: Term) -> TileValue:
         raise NotPlannable(f"{node.op} has no text outside of its sum")
+
+
+# Exponents of weights, in base 2. A weight is exp2(exponent) of a score and a shift, the largest score so far.
+# Scales are kept in base 2, or, where they must be exact, in the scores' own unit.
+
+
+def factor_text(scaling: Weighing) -> str:
+    """The number that makes a raw score an exponent."""
+    return literal(scaling.natural * scaling.within)
+
+
+def scale_text(scaling: Weighing, top: str) -> str:
+    """The scale of the largest raw score."""
+    return top if scaling.apart else f"{top} * {factor_text(scaling)}"
+
+
+def exponent_text(scaling: Weighing, score: str, shift: str) -> str:
+    """The exponent of a raw score, from a shift in the unit of scales."""
+    if scaling.apart:
+        return f"({score} - {shift}) * {factor_text(scaling)}"
+    return f"{score} * {factor_text(scaling)} - {shift}"
+
+
+def decay_text(scaling: Weighing, before: str, shift: str) -> str:
+    """The exponent of the factor that takes sums from an earlier scale to a later one."""
+    return f"({before} - {shift}) * {factor_text(scaling)}" if scaling.apart else f"{before} - {shift}"
+
+
+def natural_scale_text(scaling: Weighing, scale: str) -> str:
+    """The largest score itself."""
+    return scale if scaling.apart else f"{scale} * {literal(1 / LOG2_E)}"
+
+
+def doublings(scaling: Weighing, count: float) -> float:
+    """So many doublings of a weight, in the unit of scales."""
+    return count / LOG2_E if scaling.apart else count
 
 
 NO_LOOP_CHANGES_IT = ""  # the dtype of an offset that is the same in all rounds of a loop

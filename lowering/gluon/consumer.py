@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
-from ..codegen import exponents
 from ..codegen.ops import TileValue, identity
-from ..codegen.tile_writer import Scope
+from ..codegen.tile_writer import doublings, factor_text, scale_text
+from ..codegen.tiles import Scope
 from ..hopper.config import Schedule
 from ..hopper.kernel_form import Binding, Operand, Step, accumulated, chunks
 from ..plan.device import ROWS
@@ -311,7 +311,7 @@ class Consumer:
         lines, fresh = writer.inner.lines, writer.names.fresh
         how = writer.scaling_of(state.record.gauge, state.record.reductions)
         fixed = [] if number else [f"{scale} = gl.full([{ROWS}], {state.fixed!r}, gl.float32, ROWS)"]
-        near = writer.capped(how.raw, exponents.factor(how), state.fixed) if state.fixed is not None else None
+        near = writer.capped(how.raw, factor_text(how), state.fixed) if state.fixed is not None else None
         if near is not None:
             lines += fixed
             return self._masked(near, "0.0", number), None
@@ -321,15 +321,15 @@ class Consumer:
             weight, shift = fresh("weight"), repr(state.fixed)
             lines += fixed
             clamped = not self.whole or bool(self.words)
-            text = f"bounded_weights({score}, {shift}, {exponents.factor(how)}, {writer.spared}, {clamped})"
+            text = f"bounded_weights({score}, {shift}, {factor_text(how)}, {writer.spared}, {clamped})"
             lines.append(f"{weight} = {text}")
             return weight, None
         top = fresh("top")
-        lines.append(f"{top} = {exponents.scale(how, f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
+        lines.append(f"{top} = {scale_text(how, f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
         if state.peak:
             lines.append(f"{state.peak} = {f'gl.maximum({state.peak}, {top})' if number else top}")
         new, shift, weight, decay = fresh("new_scale"), fresh("shift"), fresh("weight"), fresh("decay")
-        lazily = f"gl.where({top} > {scale} + {exponents.doublings(how, LAZY)}, {top}, {scale})"
+        lazily = f"gl.where({top} > {scale} + {doublings(how, LAZY)}, {top}, {scale})"
         grown = lazily if self.schedule.lazy else f"gl.maximum({scale}, {top})"
         lines.append(f"{new} = {grown if number else top}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')

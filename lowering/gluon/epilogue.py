@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ...egraph.terms.ops import iota
 from ..analysis.softmax_scaling import any_scale, fixed_scale
-from ..codegen import exponents
 from ..codegen.ops import TileValue
+from ..codegen.tile_writer import decay_text
 from ..hopper.kernel_form import Binding, chunks
 from ..plan.device import ROWS
 from ..plan.records import Accumulator, Store
@@ -111,7 +111,7 @@ class StoreWriter:
             return (TileValue(state.scale, rows) if state.scale else None), vectors
         shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
         how = writer.scaling_of(state.record.gauge, state.record.reductions)
-        text = f"gl.exp2({exponents.decay(how, state.scale, shift)})"
+        text = f"gl.exp2({decay_text(how, state.scale, shift)})"
         decay = writer.assign("decay", TileValue(text, rows), writer.outer).text
         for value, names in zip(state.values, state.parts, strict=True):
             lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]

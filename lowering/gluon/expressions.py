@@ -21,7 +21,8 @@ from ..analysis.softmax_scaling import LOG2_E
 from ..codegen.dialect import GLUON
 from ..codegen.ops import TileValue, atom
 from ..codegen.signature import Signature
-from ..codegen.tile_writer import Scope, TileWriter
+from ..codegen.tile_writer import TileWriter
+from ..codegen.tiles import Scope
 from ..hopper.approximations import capped, multiple, small
 from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, spares
 from ..plan.device import MOST_CONSUMERS, ROWS, WARPGROUP

@@ -12,8 +12,8 @@ from ...egraph.terms.ops import cast
 from ...egraph.terms.term import Dim, Term
 from ..analysis.product_terms import scale_split
 from ..analysis.softmax_scaling import LOG2_E, Weighing
-from ..codegen import exponents
 from ..codegen.ops import TileValue
+from ..codegen.tile_writer import decay_text, exponent_text
 from ..hopper.score_offsets import Slope, split
 from ..plan.dtypes import literal
 
@@ -46,8 +46,8 @@ def weights(how: Weighing, exact: bool, score: str, scale: str, shift: str, lift
         unit = f"unit_of({shift})"
         return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - level_of({shift})[:, None])"
     below = f"({shift} - {lift})" if lift else shift
-    weight = exponents.exponent(how, score, f"{below}[:, None]")
-    return f"gl.exp2({exponents.decay(how, scale, shift)})", f"gl.exp2({weight})"
+    weight = exponent_text(how, score, f"{below}[:, None]")
+    return f"gl.exp2({decay_text(how, scale, shift)})", f"gl.exp2({weight})"
 
 
 def _whole(writer, constant: float, term: Term) -> TileValue:

@@ -12,13 +12,13 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim
 from ...egraph.terms.traversal import subterms
-from ..codegen import exponents
 from ..codegen.dialect import TRITON
 from ..codegen.ops import FOLDS, Names, TileValue, helpers, identity, remarks, wrapped
 from ..codegen.products import contract
-from ..codegen.relative_products import Skewing, is_not_finite
+from ..codegen.relative_products import is_not_finite
 from ..codegen.signature import Signature, Source
-from ..codegen.tile_writer import TileWriter
+from ..codegen.tile_writer import TileWriter, decay_text
+from ..codegen.tiles import Skewing
 from ..masks.loop_ranges import conjuncts
 from ..plan.dtypes import is_integer
 from ..plan.launch_facts import Facts
@@ -215,7 +215,7 @@ class _Emitter:
         present = tiles.conjunction(guard, tiles.padding(dim))
         how = tiles.scaling_of(state.gauge, state.reductions)
         scale, shift, weight = tiles.weights(how, dim, present, before, near)
-        factor = TileValue(f"tl.exp2({exponents.decay(how, before.text, shift.text)})", before.dims)
+        factor = TileValue(f"tl.exp2({decay_text(how, before.text, shift.text)})", before.dims)
         decay = tiles.assign("decay", factor, tiles.inner)
         for mantissa, value, reduction in zip(mantissas, state.values, state.reductions, strict=True):
             into = TileValue(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
