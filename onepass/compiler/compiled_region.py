@@ -30,7 +30,7 @@ from ..lowering.source_folder import write_source
 from ..process_state import registered
 from ..report.records import KernelReport, RegionReport, Step
 from ..rules import ALL
-from ..translate.index_bounds import Within
+from ..translate.index_bounds import BoundsCondition
 from . import disk_cache
 from .assumptions import exactness
 from .certificate_files import certificate
@@ -62,7 +62,7 @@ class Fused:
     plan: Plan
     report: RegionReport
     form: Form | None = None  # that torch has a kernel of, too
-    required: tuple[Within, ...] = ()  # of sizes, or eager raises
+    required: tuple[BoundsCondition, ...] = ()  # of sizes, or eager raises
 
     @cached_property
     def text(self) -> str:

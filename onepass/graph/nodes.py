@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import sympy
 import torch
@@ -43,7 +44,7 @@ def _forward_of(node: fx.Node) -> str:
     return ""
 
 
-def value_of_node(node: fx.Node):
+def value_of_node(node: fx.Node) -> Any:
     """The fake value of a node: ATen graphs keep it under "val", Dynamo's under "example_value"."""
     found = node.meta.get("val")
     return node.meta.get("example_value") if found is None else found

@@ -65,7 +65,7 @@ class Trait(Flag):
 
 
 @dataclass(frozen=True)
-class Operation:
+class AtenOperation:
     """A row of the table. names: ATen's own, then other spellings of it, as functions, methods and operators."""
 
     names: tuple[str, ...]
@@ -73,17 +73,17 @@ class Operation:
     traits: Trait = Trait.NONE
 
 
-def _row(kind: str, names: str, traits: Trait = Trait.NONE) -> Operation:
+def _row(kind: str, names: str, traits: Trait = Trait.NONE) -> AtenOperation:
     """One operation by all of its names."""
-    return Operation(tuple(names.split()), kind, traits)
+    return AtenOperation(tuple(names.split()), kind, traits)
 
 
-def _rows(kind: str, names: str, traits: Trait = Trait.NONE) -> tuple[Operation, ...]:
+def _rows(kind: str, names: str, traits: Trait = Trait.NONE) -> tuple[AtenOperation, ...]:
     """An operation for each name, all of one kind."""
-    return tuple(Operation((name,), kind, traits) for name in names.split())
+    return tuple(AtenOperation((name,), kind, traits) for name in names.split())
 
 
-ATEN: tuple[Operation, ...] = (
+ATEN: tuple[AtenOperation, ...] = (
     _row("contraction", "matmul __matmul__ linalg_matmul", Trait.PRODUCT | Trait.MATRIX_PRODUCT | Trait.ANY_RANK),
     *_rows("contraction", "mm bmm", Trait.PRODUCT | Trait.MATRIX_PRODUCT),
     _row("contraction", "baddbmm", Trait.MATRIX_PRODUCT | Trait.ADDS),
@@ -174,8 +174,8 @@ ATEN: tuple[Operation, ...] = (
     _row("other", "multi_head_attention_forward", Trait.LIBRARY_CALL),
     *_rows("other", "_transformer_encoder_layer_fwd _native_multi_head_attention", Trait.CLOSED_LIBRARY_CALL),
 )
-OPERATIONS: dict[str, Operation] = {name: row for row in ATEN for name in row.names}
-UNKNOWN = Operation((), "other")
+OPERATIONS: dict[str, AtenOperation] = {name: row for row in ATEN for name in row.names}
+UNKNOWN = AtenOperation((), "other")
 # A mixture is a contraction or layer that only sums over a batch of what comes from another one: survey.py tells.
 INTERIOR = ("reduction", "view", "pointwise", "cast", "join", "creation", "mixture")
 BORDERS = ("layer", "other")
@@ -183,7 +183,7 @@ TRANSPOSED_ATTRIBUTES = ("mT", "T", "mH", "H")
 PYTHON_IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor setitem".split()  # of the module operator
 
 
-def operation_named(name: str) -> Operation:
+def operation_named(name: str) -> AtenOperation:
     """The row of any spelling; of a name that is in no row, a border."""
     return OPERATIONS.get(name, UNKNOWN)
 

@@ -52,7 +52,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Node:
+class ProgramNode:
     """One call of `target`, such as "aten.softmax.int"; `where` is the user's file:line, not part of the digest."""
 
     name: str
@@ -72,7 +72,7 @@ class Program:
     """A captured region. `outputs` name nodes or inputs, in the order of the results."""
 
     inputs: tuple[Input, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[ProgramNode, ...]
     outputs: tuple[str, ...]
 
     @cached_property
@@ -172,7 +172,7 @@ class Program:
         return run
 
 
-def operation(target: str):
+def operation(target: str) -> torch._ops.OpOverload:
     """The ATen operation of that name. Raises ProgramError outside of the namespaces that a program may use."""
     namespace, _, rest = target.partition(".")
     name, _, overload = rest.partition(".")
@@ -184,7 +184,7 @@ def operation(target: str):
         raise ProgramError(f"this PyTorch has no operation {target!r}") from error
 
 
-def _differentiated(node: Node) -> list[str]:
+def _differentiated(node: ProgramNode) -> list[str]:
     """What the node reads that has a gradient if the node's result has: the dtype is one of real numbers."""
     name = node.target.split(".")[-2:][0]
     known = operation_named(name)
@@ -213,9 +213,9 @@ def _meta_in(stored) -> Meta:
     return Meta(dtype, tuple(shape), device)
 
 
-def _node_in(stored) -> Node:
+def _node_in(stored) -> ProgramNode:
     name, target, args, kwargs, metas, where = stored
-    return Node(name, target, _in(args), _in(kwargs), tuple(map(_meta_in, metas)), where)
+    return ProgramNode(name, target, _in(args), _in(kwargs), tuple(map(_meta_in, metas)), where)
 
 
 def _out(value):

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..errors import Refusal
 from .nodes import _TORCH_FOLDER, size_of, value_of_node, where_of
 from .op_kinds import is_aten, is_call_of
-from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Node, Program
+from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Program, ProgramNode
 
 _SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values
 
@@ -191,7 +191,7 @@ def _input(node: fx.Node, name: str) -> Input:
     return Input(name, _meta(value, where_of(node)), tuple(map(size_of, value.stride())))
 
 
-def _call(node: fx.Node, taken: dict[fx.Node, str]) -> Node:
+def _call(node: fx.Node, taken: dict[fx.Node, str]) -> ProgramNode:
     where, value = where_of(node), value_of_node(node)
     if node.op == "get_attr":
         return _constant(node, taken[node], where)
@@ -204,7 +204,7 @@ def _call(node: fx.Node, taken: dict[fx.Node, str]) -> Node:
         given = ([n for n in given[0] if not _is_empty(n)], *given[1:])
     args = tuple(_encode(a, taken, where) for a in given)
     kwargs = tuple(sorted((k, _encode(a, taken, where)) for k, a in node.kwargs.items()))
-    return Node(taken[node], target, args, kwargs, tuple(_meta(v, where) for v in values), where)
+    return ProgramNode(taken[node], target, args, kwargs, tuple(_meta(v, where) for v in values), where)
 
 
 def _target(node: fx.Node, where: str) -> str:
@@ -219,7 +219,7 @@ def _target(node: fx.Node, where: str) -> str:
     return _SAFE_IN_PLACE.get(target, target)
 
 
-def _constant(node: fx.Node, name: str, where: str) -> Node:
+def _constant(node: fx.Node, name: str, where: str) -> ProgramNode:
     """A tensor that the trace found in the function itself: kept if all its elements are one number."""
     found = node.graph.owning_module
     for part in str(node.target).split("."):
@@ -229,7 +229,9 @@ def _constant(node: fx.Node, name: str, where: str) -> Node:
         raise Refusal("a constant tensor is captured by the function; pass it as an input", where, "constant")
     meta = _meta(found, where)
     kwargs = (("device", Atom("device", meta.device)), ("dtype", Atom("dtype", meta.dtype)))
-    return Node(name, "aten.full.default", (tuple(found.shape), found.flatten()[0].item()), kwargs, (meta,), where)
+    return ProgramNode(
+        name, "aten.full.default", (tuple(found.shape), found.flatten()[0].item()), kwargs, (meta,), where
+    )
 
 
 def _encode(value, taken: dict[fx.Node, str], where: str):

@@ -17,7 +17,7 @@ from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import rebuild
 from ..lowering.analysis.dim_roles import is_long, sum_factors
 from ..lowering.plan.thresholds import HELD
-from .registry import Call, Handlers, Value, choose, convert, kind_of, require_fit, stored_literal
+from .registry import Handlers, OperatorCall, TensorValue, choose, convert, require_fit, stored_literal, term_dtype
 
 handles = Handlers()
 COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}
@@ -39,7 +39,7 @@ def _replaced(index, axis: int, new: Term) -> tuple[Term, ...]:
     return (*index[:axis], new, *index[axis + 1 :])
 
 
-def _among(parts: list[Value], axis: int, index, dtype: str) -> Term:
+def _among(parts: list[TensorValue], axis: int, index, dtype: str) -> Term:
     first, *rest = parts
     own = convert(first.at(index), dtype) if not rest else None
     if own is not None:
@@ -56,20 +56,20 @@ def _among(parts: list[Value], axis: int, index, dtype: str) -> Term:
 
 
 @handles("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
-def concatenate(call: Call) -> Value:
+def concatenate(call: OperatorCall) -> TensorValue:
     """One after another along an axis."""
     parts = call["tensors"]
     axis = parts[0].axis(call["dim"])
-    return call.value(lambda index: _among(parts, axis, index, kind_of(call.meta.dtype)))
+    return call.value(lambda index: _among(parts, axis, index, term_dtype(call.meta.dtype)))
 
 
 @handles("aten.stack.default")
-def stack(call: Call) -> Value:
+def stack(call: OperatorCall) -> TensorValue:
     """Beside one another along a new axis."""
     parts, axis = call["tensors"], call["dim"] % len(call.meta.shape)
 
     def pull(index):
-        dtype, (*others, last) = kind_of(call.meta.dtype), parts
+        dtype, (*others, last) = term_dtype(call.meta.dtype), parts
         rest = (*index[:axis], *index[axis + 1 :])
         found = convert(last.at(rest), dtype)
         for k, part in reversed(list(enumerate(others))):
@@ -80,7 +80,7 @@ def stack(call: Call) -> Value:
 
 
 @handles("aten.constant_pad_nd.default", "aten.pad.default")
-def pad(call: Call) -> Value:
+def pad(call: OperatorCall) -> TensorValue:
     """A number around; a negative width would cut off and is refused."""
     source, widths = call["self"], call["pad"]
     if call.get("mode", "constant") != "constant" or any(not isinstance(w, int) or w < 0 for w in widths):

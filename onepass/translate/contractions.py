@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..egraph.terms.ops import const, iota
 from ..graph.axes import has_default_window
 from .reductions import contraction, require_floats
-from .registry import Call, Handlers, Value, convert, element, kind_of, spread
+from .registry import Handlers, OperatorCall, TensorValue, convert, element, spread, term_dtype
 
 handles = Handlers()
 CONVOLUTIONS = (
@@ -17,20 +17,20 @@ CONVOLUTIONS = (
 )
 
 
-def _dotted(call: Call, left: Value, right: Value, size, places) -> Value:
+def _dotted(call: OperatorCall, left: TensorValue, right: TensorValue, size, places) -> TensorValue:
     """Σ over one more coordinate; places: from an index and it to the operands' indices."""
     dtype, binder = require_floats(call, left, right), call.binder(size)
 
     def pull(index):
         pairs = zip((left, right), places(index, iota(binder)), strict=True)
-        result = contraction(call, [element(x, place, dtype) for x, place in pairs], [binder], dtype)
-        return convert(result, kind_of(call.meta.dtype))
+        result = contraction([element(x, place, dtype) for x, place in pairs], [binder], dtype)
+        return convert(result, term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
 @handles("aten.inner.default")
-def inner(call):
+def inner(call: OperatorCall) -> TensorValue:
     left, right = call["self"], call["other"]
     if not (left.shape and right.shape):
         raise call.refuse("of a number is not supported")
@@ -40,7 +40,7 @@ def inner(call):
 
 
 @handles("aten.linalg_vecdot.default")
-def vecdot(call):
+def vecdot(call: OperatorCall) -> TensorValue:
     left, right = call["x"], call["y"]
     shape = list(call.meta.shape)
     axis = call["dim"] % (len(shape) + 1)
@@ -55,7 +55,7 @@ def vecdot(call):
 
 
 @handles("aten.tensordot.default")
-def tensordot(call):
+def tensordot(call: OperatorCall) -> TensorValue:
     left, right = call["self"], call["other"]
     dtype = require_floats(call, left, right)
     summed = [[d % len(x.shape) for d in call[name]] for x, name in ((left, "dims_self"), (right, "dims_other"))]
@@ -69,13 +69,13 @@ def tensordot(call):
         for x, axes in zip((left, right), summed, strict=True):
             own = dict(zip(axes, map(iota, binders), strict=True))
             places.append(element(x, tuple(own[k] if k in own else next(rest) for k in range(len(x.shape))), dtype))
-        return convert(contraction(call, places, binders, dtype), kind_of(call.meta.dtype))
+        return convert(contraction(places, binders, dtype), term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
 @handles(*CONVOLUTIONS)
-def convolution(call):
+def convolution(call: OperatorCall) -> TensorValue:
     x, weight, bias = call["input"], call["weight"], call["bias"]
     dtype = require_floats(call, x, weight)
     places = len(weight.shape) - 2
@@ -87,7 +87,9 @@ def convolution(call):
         *batch, channel = index[: len(index) - places]
         read = element(x, (*batch, iota(binder), *index[len(index) - places :]), dtype)
         factor = element(weight, (channel, iota(binder), *[const(0)] * places), dtype)
-        result = contraction(call, [read, factor], [binder], dtype)
-        return convert(result if bias is None else result + element(bias, (channel,), dtype), kind_of(call.meta.dtype))
+        result = contraction([read, factor], [binder], dtype)
+        return convert(
+            result if bias is None else result + element(bias, (channel,), dtype), term_dtype(call.meta.dtype)
+        )
 
     return call.value(pull)

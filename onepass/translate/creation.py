@@ -6,15 +6,27 @@ The calls are pulled at an index of the result, as in views.py.
 from __future__ import annotations
 
 from ..egraph.terms.sizes import term_of
-from .registry import Handlers, Value, apply, choose, convert, kind_of, require_fit, stored_literal
+from .registry import (
+    Handlers,
+    Number,
+    OperatorCall,
+    TensorValue,
+    apply,
+    choose,
+    convert,
+    require_fit,
+    stored_literal,
+    term_dtype,
+)
 
 handles = Handlers()
 
 
-def filled(call, number) -> Value:
+def filled(call: OperatorCall, number: Number) -> TensorValue:
+    """A tensor of one number, or of one whose text is symbolic."""
     require_fit(call, number)
     fill = term_of(number) if isinstance(number, str) else stored_literal(number, call.meta.dtype)
-    return call.value(lambda index: convert(fill, kind_of(call.meta.dtype)))
+    return call.value(lambda index: convert(fill, term_dtype(call.meta.dtype)))
 
 
 CREATED = {"zeros": 0, "ones": 1, "new_zeros": 0, "new_ones": 1, "zeros_like": 0, "ones_like": 1}
@@ -23,12 +35,12 @@ for _name, _number in CREATED.items():
 
 
 @handles("aten.full.default", "aten.new_full.default", "aten.full_like.default", symbolic="fill_value")
-def full(call):
+def full(call: OperatorCall) -> TensorValue:
     return filled(call, call["fill_value"])
 
 
 @handles("aten.scalar_tensor.default", symbolic="s")
-def scalar_tensor(call):
+def scalar_tensor(call: OperatorCall) -> TensorValue:
     return filled(call, call["s"])
 
 
@@ -36,7 +48,7 @@ RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step", 
 
 
 @handles(*RANGES, symbolic="start step")
-def arange(call):
+def arange(call: OperatorCall) -> TensorValue:
     start, step = call.get("start") or 0, call.get("step") or 1
     if not all(isinstance(x, int | str) for x in (start, step)):
         raise call.refuse("with fractional steps is not supported")
@@ -45,13 +57,13 @@ def arange(call):
 
 
 @handles("aten.eye.default", "aten.eye.m")
-def eye(call):
+def eye(call: OperatorCall) -> TensorValue:
     one, zero = (stored_literal(x, call.meta.dtype) for x in (1, 0))
     return call.value(lambda index: choose(apply("eq", index[0], index[1]), one, zero))
 
 
 @handles("aten.tril.default", "aten.triu.default", symbolic="diagonal")
-def triangle(call):
+def triangle(call: OperatorCall) -> TensorValue:
     source, diagonal = call["self"], term_of(call["diagonal"])
     zero = stored_literal(0, call.meta.dtype)
     lower = "tril" in call.node.target

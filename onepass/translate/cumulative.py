@@ -11,18 +11,18 @@ from ..egraph.terms.index_simplify import simplify_index
 from ..egraph.terms.ops import const, iota
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import subterms
-from .registry import Call, Handlers, Value, apply, choose, convert, kind_of, stored
+from .registry import Handlers, OperatorCall, TensorValue, apply, choose, convert, stored, term_dtype
 
 handles = Handlers()
 OF_NUMBERS = "is supported of integers that the graph makes itself, and summed where they are alike along the axis"
 
 
 @handles("aten.diff.default")
-def differences(call: Call) -> Value:
+def differences(call: OperatorCall) -> TensorValue:
     """x[i + 1] - x[i], or x[i] - x[i - 1] behind x[0] - front where one number was put in front."""
     source, front = call["self"], call["prepend"]
     axis = source.axis(call["dim"])
-    if call["n"] != 1 or call["append"] is not None or kind_of(call.meta.dtype) != "int64":
+    if call["n"] != 1 or call["append"] is not None or term_dtype(call.meta.dtype) != "int64":
         raise call.refuse("is supported once, of integers, with nothing appended")
     if front is not None and front.shape[axis] != 1:
         raise call.refuse("is supported with one number in front")
@@ -40,10 +40,10 @@ def differences(call: Call) -> Value:
 
 
 @handles("aten.cumsum.default")
-def running_sum(call: Call) -> Value:
+def running_sum(call: OperatorCall) -> TensorValue:
     """Σ_{j ≤ i} x[j] = (i + 1) · x, of what is the same for every j."""
     source = call["self"]
-    axis, dtype = source.axis(call["dim"]), kind_of(call.meta.dtype)
+    axis, dtype = source.axis(call["dim"]), term_dtype(call.meta.dtype)
     if dtype != "int64" or not source.shape:
         raise call.refuse("is supported of integers along an axis")
 
@@ -57,7 +57,7 @@ def running_sum(call: Call) -> Value:
     return call.value(pull)
 
 
-def _made(call: Call, x: Term) -> Term:
+def _made(call: OperatorCall, x: Term) -> Term:
     """x, where it is made of numbers: places before the first one would be read otherwise."""
     if any(t.op == "load" for t in subterms(x)):
         raise call.refuse(OF_NUMBERS)

@@ -37,19 +37,28 @@ def _with_shared_axes(results: Sequence[Store]) -> list[Store]:
 
 
 def _aligned(result: Store, first: Store) -> Store:
-    votes: Counter[tuple[Dim, Dim]] = Counter()
-    theirs = [t for t in subterms(first.term) if t.op == "load"]
-    for mine in (t for t in subterms(result.term) if t.op == "load"):
-        for other in theirs:
-            if mine.attrs == other.attrs:
-                for a, b in zip(mine.args, other.args, strict=True):
-                    votes.update(set(_coordinates(a, b)))
+    """Each axis takes the dim of the first result's with which it indexes tensors most often."""
     mapping: dict[Dim, Dim] = {}
-    for (own, shared), _ in votes.most_common():
-        axes = own in result.order and shared in first.order and own not in mapping and shared not in mapping.values()
-        if axes and product((own.size,)) == product((shared.size,)):
+    for (own, shared), _ in _shared_positions(result.term, first.term).most_common():
+        of_results = own in result.order and shared in first.order
+        if of_results and own not in mapping and shared not in mapping.values() and _same_size(own, shared):
             mapping[own] = shared
     return replace(result, term=rename_dims(result.term, mapping), order=tuple(mapping.get(d, d) for d in result.order))
+
+
+def _shared_positions(term: Term, other: Term) -> Counter[tuple[Dim, Dim]]:
+    """For pairs of dims, in how many pairs of loads of a tensor they index the same axis."""
+    votes: Counter[tuple[Dim, Dim]] = Counter()
+    others = [t for t in subterms(other) if t.op == "load"]
+    for mine in (t for t in subterms(term) if t.op == "load"):
+        for theirs in (t for t in others if t.attrs == mine.attrs):
+            for a, b in zip(mine.args, theirs.args, strict=True):
+                votes.update(set(_coordinates(a, b)))
+    return votes
+
+
+def _same_size(a: Dim, b: Dim) -> bool:
+    return product((a.size,)) == product((b.size,))
 
 
 def _coordinates(a: Term, b: Term) -> Iterator[tuple[Dim, Dim]]:
@@ -73,7 +82,7 @@ def _merges(terms: list[Term]) -> Iterator[list[Term]]:
     weight = _weight(terms)
     for position, kept in enumerate(binders):
         for gone in binders[position + 1 :]:
-            if product((kept.size,)) == product((gone.size,)) and not _captures(terms, gone, kept):
+            if _same_size(kept, gone) and not _captures(terms, gone, kept):
                 candidate = [simplify_index(rename_dims(term, {gone: kept})) for term in terms]
                 if _weight(candidate) < weight:
                     yield candidate

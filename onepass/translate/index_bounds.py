@@ -17,12 +17,12 @@ from ..egraph.terms.sizes import Size, value_of
 from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import all_dims, substitute, subterms
 
-MOST_PLACES = 2**22  # of an index that are looked at one by one
-AT_A_CALL = 2**16  # of them where a call waits
+MAX_POSITIONS_TO_CHECK = 2**22  # of an index that are looked at one by one
+MAX_POSITIONS_TO_CHECK_AT_A_CALL = 2**16  # of them where a call waits
 
 
 @dataclass(frozen=True)
-class Within:
+class BoundsCondition:
     """`place` has to be one of `size` places, which may be counted from the end where it `wraps`."""
 
     place: Term
@@ -37,10 +37,12 @@ class Within:
         place, size = substitute(self.place, change), value_of(self.size, sizes)
         if min((d.size for d in known.values()), default=1) < 1:
             return True
-        return beyond(place, size, self.wraps, AT_A_CALL) is None
+        return out_of_bounds(place, size, self.wraps, MAX_POSITIONS_TO_CHECK_AT_A_CALL) is None
 
 
-def beyond(place: Term, size: int, wraps: bool, most: int = MOST_PLACES) -> tuple[float, float] | None:
+def out_of_bounds(
+    place: Term, size: int, wraps: bool, most: int = MAX_POSITIONS_TO_CHECK
+) -> tuple[float, float] | None:
     """The least and largest value of a place by coordinates of known sizes, if they are not within the table.
 
     Of more places than `most`, only those at the corners are asked: they tell where places rise or fall.

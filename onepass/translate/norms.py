@@ -12,25 +12,38 @@ import torch
 
 from ..egraph.terms.ops import const, iota, reduce, sum_over
 from ..egraph.terms.term import Term
-from .reductions import batch_index, fold
-from .registry import Call, Handlers, Value, apply, compute_dtype, convert, element, kind_of, literal, spread
+from .reductions import AxisReduction, batch_index, fold
+from .registry import (
+    Handlers,
+    OperatorCall,
+    TensorValue,
+    apply,
+    compute_dtype,
+    convert,
+    element,
+    literal,
+    spread,
+    term_dtype,
+)
 
 handles = Handlers()
-BY_PRODUCT = 25  # rows of either side, beyond which PyTorch takes distances as √(|a|² + |b|² - 2 a · b)
+MAX_ROWS_OF_DIRECT_DISTANCES = (
+    25  # rows of either side, beyond which PyTorch takes distances as √(|a|² + |b|² - 2 a · b)
+)
 
 
-def _powers(source: Value, dtype: str, order: float) -> Value:
+def _powers(source: TensorValue, dtype: str, order: float) -> TensorValue:
     """|x| or x², in the dtype that norms are computed in."""
 
     def pull(index) -> Term:
         x = element(source, index, dtype)
         return apply("mul", x, x) if order == 2 else apply("abs", x)
 
-    return Value(replace(source.meta, dtype=dtype), pull)
+    return TensorValue(replace(source.meta, dtype=dtype), pull)
 
 
 @handles("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
-def vector_norm(call: Call) -> Value:
+def vector_norm(call: OperatorCall) -> TensorValue:
     """Of order 1, 2 or infinity, over given axes."""
     source, dims, order = call["self"], call.get("dim"), call.get("ord", call.get("p"))
     if not dims or order not in (None, 1, 2, math.inf):
@@ -39,11 +52,12 @@ def vector_norm(call: Call) -> Value:
     axes = sorted(source.axis(d) for d in (dims if isinstance(dims, list) else [dims]))
     root = (lambda x: apply("sqrt", x)) if order == 2 else (lambda x: x)
     monoid = "max" if order == math.inf else "sum"
-    return fold(call, monoid, _powers(source, dtype, order), axes, bool(call["keepdim"]), dtype, root)
+    how = AxisReduction(monoid, axes, bool(call["keepdim"]), dtype)
+    return fold(call, _powers(source, dtype, order), how, root)
 
 
 @handles("aten.rms_norm.default")
-def rms_norm(call: Call) -> Value:
+def rms_norm(call: OperatorCall) -> TensorValue:
     """x / √(mean x² + eps) · weight over the last axis."""
     source, weight, shape = call["input"], call["weight"], call["normalized_shape"]
     if len(shape) != 1 or not isinstance(shape[0], int):
@@ -52,25 +66,25 @@ def rms_norm(call: Call) -> Value:
     eps = torch.finfo(getattr(torch, dtype)).eps if call["eps"] is None else call["eps"]
     squares = replace(source.meta, dtype=dtype, shape=source.shape[:-1])
     last, mean = [len(source.shape) - 1], lambda x: apply("div", x, convert(const(shape[0]), dtype))
-    means = fold(call, "sum", _powers(source, dtype, 2), last, False, dtype, mean, squares)
+    means = fold(call, _powers(source, dtype, 2), AxisReduction("sum", last, False, dtype), mean, squares)
 
     def pull(index) -> Term:
         root = apply("rsqrt", apply("add", means.at(index[:-1]), literal(eps, dtype)))
         x = apply("mul", element(source, index, dtype), root)
         x = x if weight is None else apply("mul", x, element(weight, spread(weight, index, source.shape), dtype))
-        return convert(x, kind_of(call.meta.dtype))
+        return convert(x, term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
 @handles("aten.cdist.default", "aten._cdist_forward.default", "aten._euclidean_dist.default")
-def distances(call: Call) -> Value:
+def distances(call: OperatorCall) -> TensorValue:
     """Of order 1, 2 or infinity; of order 2 by a product where PyTorch takes one, whose rounding is then the same."""
     left, right, order = call["x1"], call["x2"], call.get("p", 2)
     if order not in (1, 2, math.inf):
         raise call.refuse("is supported of order 1, 2 and infinity")
     dtype, binder = compute_dtype(call.meta.dtype), call.binder(left.shape[-1])
-    long = any(isinstance(n, int) and n > BY_PRODUCT for n in (left.shape[-2], right.shape[-2]))
+    long = any(isinstance(n, int) and n > MAX_ROWS_OF_DIRECT_DISTANCES for n in (left.shape[-2], right.shape[-2]))
     mode = call.get("compute_mode", 1)  # _euclidean_dist is the product
     by_product = order == 2 and (long if mode in (None, 0) else mode == 1)
 
@@ -88,6 +102,6 @@ def distances(call: Call) -> Value:
             result = apply("sqrt", sum_over(binder, (a - b) * (a - b)))
         else:
             result = reduce("sum" if order == 1 else "max", binder, apply("abs", a - b))
-        return convert(result, kind_of(call.meta.dtype))
+        return convert(result, term_dtype(call.meta.dtype))
 
     return call.value(pull)

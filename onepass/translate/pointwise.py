@@ -6,6 +6,7 @@ Halves compute in float32 and are rounded once. Example: `aten.silu` is x / (1 +
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -16,21 +17,23 @@ from ..egraph.terms.sizes import term_of
 from ..egraph.terms.term import Term
 from .registry import (
     FLOATING,
-    Call,
     Handlers,
-    Value,
+    Index,
+    Number,
+    OperatorCall,
+    TensorValue,
     apply,
     choose,
     compute_dtype,
     convert,
     is_literal,
-    kind_of,
     literal,
     operand_dtype,
     require_fit,
     spread,
     stored,
     stored_literal,
+    term_dtype,
     wrapped,
 )
 
@@ -38,17 +41,17 @@ handles = Handlers()
 
 
 @handles("aten.relu.default")
-def relu(call):
+def relu(call: OperatorCall) -> TensorValue:
     return pointwise(call, lambda x: apply("maximum", x, literal(0, compute_dtype(call.meta.dtype))), call["self"])
 
 
 @handles("aten.silu.default")
-def silu(call):
+def silu(call: OperatorCall) -> TensorValue:
     return pointwise(call, lambda x: apply("mul", x, apply("sigmoid", x)), call["self"])
 
 
 @handles("aten.gelu.default")
-def gelu(call):
+def gelu(call: OperatorCall) -> TensorValue:
     if call["approximate"] == "tanh":
         inner = lambda x: apply("tanh", (x + x * x * x * const(0.044715)) * const(math.sqrt(2 / math.pi)))
     else:
@@ -57,7 +60,7 @@ def gelu(call):
 
 
 @handles("aten.elu.default", symbolic="alpha")
-def elu(call):
+def elu(call: OperatorCall) -> TensorValue:
     if (call["scale"], call["input_scale"]) != (1, 1):
         raise call.refuse("scaled elu is not supported")
     alpha = float_scalar(call["alpha"], compute_dtype(call.meta.dtype))
@@ -69,13 +72,13 @@ def elu(call):
 
 
 @handles("aten.leaky_relu.default", symbolic="negative_slope")
-def leaky_relu(call):
+def leaky_relu(call: OperatorCall) -> TensorValue:
     slope = float_scalar(call["negative_slope"], compute_dtype(call.meta.dtype))
     return pointwise(call, lambda x: choose(apply("lt", const(0.0), x), x, x * slope), call["self"])
 
 
 @handles("aten.softplus.default", symbolic="beta threshold")
-def softplus(call):
+def softplus(call: OperatorCall) -> TensorValue:
     beta, threshold = (float_scalar(call[name], compute_dtype(call.meta.dtype)) for name in ("beta", "threshold"))
 
     def function(x):
@@ -85,32 +88,35 @@ def softplus(call):
 
 
 @handles("aten.log_sigmoid.default")
-def log_sigmoid(call):
+def log_sigmoid(call: OperatorCall) -> TensorValue:
     near = lambda x: apply("log1p", apply("exp", -abs(x)))
     return pointwise(call, lambda x: apply("minimum", x, const(0.0)) - near(x), call["self"])
 
 
-def scalar(x, dtype: str) -> Term:
+def scalar(x: Number, dtype: str) -> Term:
     """A Python number, or the text of a symbolic one, in arithmetic of the dtype."""
     real = "float64" if dtype == "float64" else "float32"
     return convert(term_of(x, real), dtype) if isinstance(x, str) else literal(x, dtype)
 
 
-def float_scalar(x, dtype: str) -> Term:
+def float_scalar(x: Number, dtype: str) -> Term:
     """The same of a number that is a float; a literal one takes the dtype of what it meets."""
     return scalar(x, dtype) if isinstance(x, str) else const(float(x))
 
 
-def operand(call: Call, x, index, dtype: str) -> Term:
-    if isinstance(x, Value):
-        return convert(x.at(spread(x, index, call.meta.shape)), kind_of(dtype) if x.meta.dtype == dtype else dtype)
-    return wrapped(scalar(x, kind_of(dtype)), dtype)
+def operand(call: OperatorCall, x: TensorValue | Number, index: Index, dtype: str) -> Term:
+    """An operand of a pointwise operation at an index of the result, in the dtype."""
+    if isinstance(x, TensorValue):
+        return convert(x.at(spread(x, index, call.meta.shape)), term_dtype(dtype) if x.meta.dtype == dtype else dtype)
+    return wrapped(scalar(x, term_dtype(dtype)), dtype)
 
 
-def pointwise(call: Call, function, *operands, dtype: str | None = None) -> Value:
+def pointwise(
+    call: OperatorCall, function: Callable[..., Term], *operands: TensorValue | Number, dtype: str | None = None
+) -> TensorValue:
     """function of the operands' elements, computed in `dtype` (default: where the result's computes), then stored."""
     inner = dtype or operand_dtype(call.meta.dtype)
-    if call.meta.dtype not in FLOATING and call.meta.dtype != "bool" and kind_of(call.meta.dtype) != "int64":
+    if call.meta.dtype not in FLOATING and call.meta.dtype != "bool" and term_dtype(call.meta.dtype) != "int64":
         raise call.refuse(f"dtype {call.meta.dtype} is not supported", "dtype")
 
     def pull(index):
@@ -135,7 +141,7 @@ handles("aten.max.other")(lambda call: arithmetic(call, "maximum"))
 handles("aten.min.other")(lambda call: arithmetic(call, "minimum"))
 
 
-def arithmetic(call, op: str) -> Value:
+def arithmetic(call: OperatorCall, op: str) -> TensorValue:
     op = _OF_BOOLS.get(op, op) if call.meta.dtype == "bool" else op
     return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"])
 
@@ -145,7 +151,7 @@ def _scaled(y: Term, alpha) -> Term:
 
 
 @handles("aten.add.Tensor", "aten.add.Scalar", symbolic="self other alpha")
-def add(call):
+def add(call: OperatorCall) -> TensorValue:
     if call.meta.dtype == "bool":
         return arithmetic(call, "add")
     function = lambda x, y: apply("add", x, _scaled(y, call["alpha"]))
@@ -153,29 +159,29 @@ def add(call):
 
 
 @handles("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor", symbolic="self other alpha")
-def sub(call):
+def sub(call: OperatorCall) -> TensorValue:
     function = lambda x, y: apply("sub", x, _scaled(y, call["alpha"]))
     return pointwise(call, function, call["self"], call["other"])
 
 
 @handles("aten.rsub.Tensor", "aten.rsub.Scalar", symbolic="self other alpha")
-def rsub(call):
+def rsub(call: OperatorCall) -> TensorValue:
     function = lambda x, y: apply("sub", y, _scaled(x, call["alpha"]))
     return pointwise(call, function, call["self"], call["other"])
 
 
 @handles("aten.reciprocal.default")
-def reciprocal(call):
+def reciprocal(call: OperatorCall) -> TensorValue:
     return pointwise(call, lambda x: apply("div", const(1.0), x), call["self"])
 
 
 @handles("aten.square.default")
-def square(call):
+def square(call: OperatorCall) -> TensorValue:
     return pointwise(call, lambda x: apply("mul", x, x), call["self"])
 
 
 @handles("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", symbolic="self exponent")
-def power(call):
+def power(call: OperatorCall) -> TensorValue:
     exponent = call["exponent"]
     if exponent == 2:
         return square(call)
@@ -192,18 +198,18 @@ def power(call):
     "aten.floor_divide.Scalar",
     symbolic="self other",
 )
-def integer_division(call):
-    if kind_of(call.meta.dtype) != "int64":
+def integer_division(call: OperatorCall) -> TensorValue:
+    if term_dtype(call.meta.dtype) != "int64":
         raise call.refuse("is supported for integers only")
     op = "mod" if "remainder" in call.node.target else "floordiv"
     return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"])
 
 
 @handles(*(f"aten.{name}.{kind}_mode" for name in ("div", "divide") for kind in KINDS), symbolic="self other")
-def division_with_mode(call):
+def division_with_mode(call: OperatorCall) -> TensorValue:
     if call["rounding_mode"] is None:
         return pointwise(call, lambda x, y: apply("div", x, y), call["self"], call["other"])
-    if kind_of(call.meta.dtype) != "int64":
+    if term_dtype(call.meta.dtype) != "int64":
         raise call.refuse(f"rounding mode {call['rounding_mode']!r} is supported for integers only")
     function = _truncated if call["rounding_mode"] == "trunc" else lambda x, y: apply("floordiv", x, y)
     return pointwise(call, function, call["self"], call["other"])
@@ -226,11 +232,11 @@ _COMPARISONS = {
 }
 
 
-def promoted(*operands) -> str:
+def promoted(*operands: TensorValue | Number) -> str:
     """The dtype in which PyTorch compares the operands; of halves float32."""
 
     def sample(x):
-        if isinstance(x, Value):
+        if isinstance(x, TensorValue):
             return torch.empty((1,) * len(x.shape), dtype=getattr(torch, x.meta.dtype), device="meta")
         return 1 if isinstance(x, str) else x
 
@@ -254,17 +260,17 @@ for _names, _row in _COMPARISONS.items():
 
 
 @handles("aten.logical_not.default")
-def logical_not(call):
+def logical_not(call: OperatorCall) -> TensorValue:
     return pointwise(call, negate, call["self"], dtype="bool")
 
 
 @handles("aten.bitwise_not.default")
-def bitwise_not(call):
+def bitwise_not(call: OperatorCall) -> TensorValue:
     return logical_not(call) if call.meta.dtype == "bool" else pointwise(call, lambda x: const(-1) - x, call["self"])
 
 
 @handles(*(f"aten.{op}.{kind}" for op in _BITWISE for kind in KINDS), symbolic="self other")
-def bitwise(call):
+def bitwise(call: OperatorCall) -> TensorValue:
     if call.meta.dtype == "bool":
         return logical(call)
     function = _both_bits if "and" in call.node.target else _either_bit
@@ -295,41 +301,43 @@ def _is_bit(x: Term) -> bool:
 
 
 @handles("aten.logical_and.default", "aten.logical_or.default")
-def logical(call):
+def logical(call: OperatorCall) -> TensorValue:
     op = "and" if "and" in call.node.target else "or"
     return pointwise(call, lambda x, y: apply(op, x, y), call["self"], call["other"], dtype="bool")
 
 
 @handles("aten.logical_xor.default")
-def logical_xor(call):
+def logical_xor(call: OperatorCall) -> TensorValue:
     return pointwise(call, lambda x, y: negate(apply("eq", x, y)), call["self"], call["other"], dtype="bool")
 
 
-def choice(call, condition, yes, no) -> Value:
-    """No arithmetic happens, so the branches keep the result's dtype."""
+def choice(
+    call: OperatorCall, condition: TensorValue, yes: TensorValue | Number, no: TensorValue | Number
+) -> TensorValue:
+    """A choice by a condition. No arithmetic happens, so the branches keep the result's dtype."""
     dtype = call.meta.dtype
 
     def pull(index):
         return choose(operand(call, condition, index, "bool"), branch(yes, index), branch(no, index))
 
     def branch(x, index):
-        return operand(call, x, index, dtype) if isinstance(x, Value | str) else stored_literal(x, dtype)
+        return operand(call, x, index, dtype) if isinstance(x, TensorValue | str) else stored_literal(x, dtype)
 
     return call.value(pull)
 
 
 @handles(*(f"aten.where.{k}" for k in ("self", "ScalarOther", "ScalarSelf", "Scalar")), symbolic="self other")
-def where(call):
+def where(call: OperatorCall) -> TensorValue:
     return choice(call, call["condition"], call["self"], call["other"])
 
 
 @handles("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", symbolic="value")
-def masked_fill(call):
+def masked_fill(call: OperatorCall) -> TensorValue:
     require_fit(call, call["value"])
     return choice(call, call["mask"], call["value"], call["self"])
 
 
-def _tested(call, test) -> Value:
+def _tested(call: OperatorCall, test) -> TensorValue:
     """What is asked of an element: a bool."""
     if call["self"].meta.dtype not in FLOATING:
         raise call.refuse("is supported for floating numbers only", "dtype")
@@ -356,7 +364,7 @@ handles("aten.isinf.default")(lambda call: _tested(call, lambda x: apply("eq", a
 
 
 @handles("aten.nan_to_num.default")
-def nan_to_num(call):
+def nan_to_num(call: OperatorCall) -> TensorValue:
     if call.meta.dtype not in FLOATING:
         raise call.refuse("is supported for floating numbers only", "dtype")
     largest = torch.finfo(getattr(torch, call.meta.dtype)).max
@@ -375,7 +383,7 @@ def nan_to_num(call):
 
 
 @handles("aten.logaddexp.default")
-def logaddexp(call):
+def logaddexp(call: OperatorCall) -> TensorValue:
     def function(x, y):
         largest = apply("maximum", x, y)
         rest = apply("log1p", apply("exp", apply("neg", apply("abs", x - y))))
@@ -393,14 +401,14 @@ CASTS = (
 
 
 @handles(*CASTS)
-def to(call):
+def to(call: OperatorCall) -> TensorValue:
     source = call.get("self") or call["a"]
     dtype = call.meta.dtype if source.meta.dtype != call.meta.dtype else source.kind
     return call.value(lambda index: convert(source.at(index), dtype))
 
 
 @handles("aten.dropout.default")
-def dropout(call):
+def dropout(call: OperatorCall) -> TensorValue:
     if call["train"] and call["p"] != 0:
         raise call.refuse("dropout in training is random", "random")
     source = call["input"]
@@ -416,7 +424,7 @@ CLAMPS = "aten.clamp.default aten.clamp.Tensor aten.clamp_min.default aten.clamp
 
 
 @handles(*CLAMPS.split(), "aten.clip.Tensor", symbolic="min max")
-def clamp(call):
+def clamp(call: OperatorCall) -> TensorValue:
     low, high = call.get("min"), call.get("max")
     bounds = [b for b in (low, high) if b is not None]
     require_fit(call, *bounds)

@@ -6,30 +6,66 @@ A contraction of halves multiplies and adds in float32 and rounds once.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ..egraph.terms.affine import compare
 from ..egraph.terms.index_simplify import floordiv
 from ..egraph.terms.ops import const, eq, exp, iota, log, make, max_over, reduce, sum_over
-from ..egraph.terms.sizes import term_of
-from ..egraph.terms.term import Term
+from ..egraph.terms.sizes import Size, term_of
+from ..egraph.terms.term import Dim, Term
+from ..graph.program import Meta
 from . import registry
 from .pointwise import float_scalar, scalar
-from .registry import FLOATING, Call, Handlers, Value, apply, choose, compute_dtype, convert, element, kind_of, spread
+from .registry import (
+    FLOATING,
+    Handlers,
+    Index,
+    OperatorCall,
+    TensorValue,
+    apply,
+    choose,
+    compute_dtype,
+    convert,
+    element,
+    spread,
+    term_dtype,
+)
 
 handles = Handlers()
 
 
-def _axes(value: Value, dims) -> list[int]:
+def _axes(value: TensorValue, dims) -> list[int]:
     if dims is None or dims == []:
         return list(range(len(value.shape)))
     return sorted(value.axis(d) for d in (dims if isinstance(dims, list) else [dims]))
 
 
-def fold(call, monoid: str, source: Value, axes: list[int], keep: bool, dtype, after=lambda x: x, meta=None) -> Value:
-    """The reduction of the axes with the monoid, computed in the dtype, then `after`, then stored as `meta` says."""
+@dataclass(frozen=True)
+class AxisReduction:
+    """Which axes are reduced with which monoid, in which dtype, and whether they stay with one element."""
+
+    monoid: str
+    axes: Sequence[int]
+    keepdim: bool
+    dtype: str
+
+
+def _reduction(call: OperatorCall, monoid: str, source: TensorValue, dtype: str) -> AxisReduction:
+    """By the arguments `dim` and `keepdim`, where the operation has them."""
+    return AxisReduction(monoid, _axes(source, call.get("dim")), bool(call.get("keepdim")), dtype)
+
+
+def fold(
+    call: OperatorCall,
+    source: TensorValue,
+    how: AxisReduction,
+    after: Callable[[Term], Term] = lambda x: x,
+    meta: Meta | None = None,
+) -> TensorValue:
+    """The reduction of a value, then `after` of each element, stored as `meta` says (default: as the call's result)."""
     meta = meta or call.meta
-    binders = {axis: call.binder(source.shape[axis]) for axis in axes}
+    binders = {axis: call.binder(source.shape[axis]) for axis in how.axes}
 
     def pull(index):
         rest = list(index)
@@ -37,87 +73,84 @@ def fold(call, monoid: str, source: Value, axes: list[int], keep: bool, dtype, a
         for axis in range(len(source.shape)):
             if axis in binders:
                 full.append(iota(binders[axis]))
-                if keep:
+                if how.keepdim:
                     rest.pop(0)
             else:
                 full.append(rest.pop(0))
-        body = element(source, tuple(full), dtype)
-        for axis in reversed(axes):
-            body = reduce(monoid, binders[axis], body)
+        body = element(source, tuple(full), how.dtype)
+        for axis in reversed(how.axes):
+            body = reduce(how.monoid, binders[axis], body)
         return registry.stored(after(body), meta.dtype)
 
     return call.value(pull, meta)
 
 
 @handles("aten.amax.default", "aten.amin.default", "aten.max.default", "aten.min.default")
-def extremum(call):
+def extremum(call: OperatorCall) -> TensorValue:
     monoid = "max" if "max" in call.node.target else "min"
     source = call["self"]
     if source.meta.dtype not in FLOATING:
         raise call.refuse("is supported for floating tensors only")
-    axes = _axes(source, call.get("dim"))
-    return fold(call, monoid, source, axes, bool(call.get("keepdim")), source.kind)
+    return fold(call, source, _reduction(call, monoid, source, source.kind))
 
 
 @handles("aten.max.dim", "aten.min.dim")
-def extremum_with_position(call):
+def extremum_with_position(call: OperatorCall) -> list[TensorValue]:
     def positions(index):
         raise call.refuse("positions of extrema are not supported")
 
-    return [extremum(call), Value(call.node.metas[1], positions)]
+    return [extremum(call), TensorValue(call.node.metas[1], positions)]
 
 
 def _sum_dtype(call) -> str:
     return compute_dtype(call["dtype"] or call.meta.dtype)
 
 
-def _stored(call, source: Value) -> Value:
+def _stored(call: OperatorCall, source: TensorValue) -> TensorValue:
     """The source after the cast that a dtype argument asks for."""
     if call.get("dtype") is None:
         return source
     meta = replace(source.meta, dtype=call["dtype"])
-    return Value(meta, lambda index: convert(source.at(index), meta.dtype))
+    return TensorValue(meta, lambda index: convert(source.at(index), meta.dtype))
 
 
 @handles("aten.sum.default", "aten.sum.dim_IntList")
-def total(call):
+def total(call: OperatorCall) -> TensorValue:
     source = _stored(call, call["self"])
-    return fold(call, "sum", source, _axes(source, call.get("dim")), bool(call.get("keepdim")), _sum_dtype(call))
+    return fold(call, source, _reduction(call, "sum", source, _sum_dtype(call)))
 
 
 @handles("aten.prod.dim_int")
-def total_product(call):
+def total_product(call: OperatorCall) -> TensorValue:
     source = _stored(call, call["self"])
-    return fold(call, "prod", source, _axes(source, call["dim"]), bool(call["keepdim"]), _sum_dtype(call))
+    return fold(call, source, _reduction(call, "prod", source, _sum_dtype(call)))
 
 
 @handles("aten.mean.default", "aten.mean.dim")
-def mean(call):
-    source = _stored(call, call["self"])
-    axes = _axes(source, call.get("dim"))
-    dtype = _sum_dtype(call)
+def mean(call: OperatorCall) -> TensorValue:
+    source, dtype = _stored(call, call["self"]), _sum_dtype(call)
+    how = _reduction(call, "sum", source, dtype)
     count = const(1)
-    for axis in axes:
+    for axis in how.axes:
         count = apply("mul", count, term_of(source.shape[axis]))
-    return fold(
-        call, "sum", source, axes, bool(call.get("keepdim")), dtype, lambda x: apply("div", x, convert(count, dtype))
-    )
+    return fold(call, source, how, lambda x: apply("div", x, convert(count, dtype)))
 
 
 @handles("aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim", "aten.all.dims")
-def quantifier(call):
+def quantifier(call: OperatorCall) -> TensorValue:
     monoid = "any" if "any" in call.node.target else "all"
-    return fold(call, monoid, call["self"], _axes(call["self"], call.get("dim")), bool(call.get("keepdim")), "bool")
+    return fold(call, call["self"], _reduction(call, monoid, call["self"], "bool"))
 
 
-class Row:
+class SoftmaxRow:
     """One axis of a value along which it is normalised: its elements, their maximum, the sum of their exponentials."""
 
-    def __init__(self, call: Call, source: Value, axis: int, dtype: str):
+    def __init__(self, call: OperatorCall, source: TensorValue, axis: int, dtype: str):
         self.source, self.axis, self.dtype = source, source.axis(axis), dtype
         self.binder = call.binder(source.shape[self.axis] if source.shape else 1)
 
-    def element(self, index) -> Term:
+    def element(self, index: Sequence[Term]) -> Term:
+        """The element at an index, in the dtype of the arithmetic."""
         return element(self.source, tuple(index), self.dtype)
 
     def _along(self, index) -> Term:
@@ -126,57 +159,60 @@ class Row:
             index[self.axis] = iota(self.binder)
         return self.element(index)
 
-    def largest(self, index) -> Term:
+    def largest(self, index: Sequence[Term]) -> Term:
+        """The maximum along the axis."""
         return max_over(self.binder, self._along(index))
 
-    def total(self, index) -> Term:
+    def total(self, index: Sequence[Term]) -> Term:
+        """The sum of exp(x - maximum) along the axis."""
         return sum_over(self.binder, exp(self._along(index) - self.largest(index)))
 
-    def softmax(self, index) -> Term:
+    def softmax(self, index: Sequence[Term]) -> Term:
+        """The element's share of that sum."""
         return exp(self.element(index) - self.largest(index)) / self.total(index)
 
 
-def _row(call) -> Row:
+def _row(call) -> SoftmaxRow:
     source = _stored(call, call["self"])
-    return Row(call, source, call["dim"], compute_dtype(source.meta.dtype))
+    return SoftmaxRow(call, source, call["dim"], compute_dtype(source.meta.dtype))
 
 
 @handles("aten.softmax.int", "aten._softmax.default", "aten.special_softmax.default")
-def softmax(call):
+def softmax(call: OperatorCall) -> TensorValue:
     row = _row(call)
-    return call.value(lambda index: convert(row.softmax(index), kind_of(call.meta.dtype)))
+    return call.value(lambda index: convert(row.softmax(index), term_dtype(call.meta.dtype)))
 
 
 @handles("aten._safe_softmax.default")
-def safe_softmax(call):
+def safe_softmax(call: OperatorCall) -> TensorValue:
     row = _row(call)
 
     def pull(index):
         empty = eq(row.largest(index), const(-math.inf))
-        return convert(make("where", (empty, const(0.0), row.softmax(index))), kind_of(call.meta.dtype))
+        return convert(make("where", (empty, const(0.0), row.softmax(index))), term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
 @handles("aten.log_softmax.int", "aten._log_softmax.default", "aten.special_log_softmax.default")
-def log_softmax(call):
+def log_softmax(call: OperatorCall) -> TensorValue:
     row = _row(call)
 
     def pull(index):
-        return convert(row.element(index) - row.largest(index) - log(row.total(index)), kind_of(call.meta.dtype))
+        return convert(row.element(index) - row.largest(index) - log(row.total(index)), term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
 @handles("aten.logsumexp.default")
-def logsumexp(call):
+def logsumexp(call: OperatorCall) -> TensorValue:
     """log Σ e^s as max + log Σ e^(s - max); a row of -inf gives -inf, as eager's does."""
     source = call["self"]
     axes = _axes(source, call["dim"])
     if len(axes) != 1:
         raise call.refuse("over several dims is not supported")
     axis = axes[0]
-    row = Row(call, source, axis, compute_dtype(source.meta.dtype))
+    row = SoftmaxRow(call, source, axis, compute_dtype(source.meta.dtype))
 
     def pull(index):
         full = list(index)
@@ -184,12 +220,12 @@ def logsumexp(call):
         largest = row.largest(full)
         finite = largest + log(row.total(full))
         result = make("where", (eq(largest, const(-math.inf)), const(-math.inf), finite))
-        return convert(result, kind_of(call.meta.dtype))
+        return convert(result, term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
-def contraction(call, terms, binders, dtype: str) -> Term:
+def contraction(terms: Sequence[Term], binders: Sequence[Dim], dtype: str) -> Term:
     """Σ over the binders of the product of the terms."""
     body = terms[0]
     for factor in terms[1:]:
@@ -199,13 +235,13 @@ def contraction(call, terms, binders, dtype: str) -> Term:
     return convert(body, dtype)
 
 
-def require_floats(call, *values: Value) -> str:
+def require_floats(call: OperatorCall, *values: TensorValue) -> str:
     if any(v.meta.dtype not in FLOATING for v in values):
         raise call.refuse("a contraction of integers is not supported", "dtype")
     return compute_dtype(values[0].meta.dtype)
 
 
-def product_of(call, left: Value, right: Value) -> Value:
+def product_of(call: OperatorCall, left: TensorValue, right: TensorValue) -> TensorValue:
     """The matrix product with PyTorch's broadcasting: (..., m, k) @ (..., k, n), vectors allowed."""
     dtype = require_floats(call, left, right)
     binder = call.binder(left.shape[-1])
@@ -219,34 +255,34 @@ def product_of(call, left: Value, right: Value) -> Value:
         column = () if one_right else (tail.pop(0),)
         a = (*batch_index(left, batch, shape), *row, iota(binder))
         b = (*batch_index(right, batch, shape), iota(binder), *column)
-        return contraction(call, [element(left, a, dtype), element(right, b, dtype)], [binder], dtype)
+        return contraction([element(left, a, dtype), element(right, b, dtype)], [binder], dtype)
 
-    return Value(call.meta, pull)
+    return TensorValue(call.meta, pull)
 
 
-def batch_index(value: Value, batch, shape):
+def batch_index(value: TensorValue, batch: Sequence[Term], shape: Sequence[Size]) -> Index:
     """The batch part of an index into an operand that is broadcast over batch axes."""
     own = value.shape[:-2]
     kept, sizes = batch[len(batch) - len(own) :], shape[len(batch) - len(own) :]
     return tuple(const(0) if o == 1 != s else i for o, s, i in zip(own, sizes, kept, strict=True))
 
 
-def _rounded(call, x: Value) -> Value:
-    return call.value(lambda index: convert(x.at(index), kind_of(call.meta.dtype)))
+def _rounded(call: OperatorCall, x: TensorValue) -> TensorValue:
+    return call.value(lambda index: convert(x.at(index), term_dtype(call.meta.dtype)))
 
 
 @handles("aten.matmul.default", "aten.linalg_matmul.default", "aten.mv.default", "aten.dot.default")
-def matmul(call):
+def matmul(call: OperatorCall) -> TensorValue:
     return _rounded(call, product_of(call, call["self"], call.get("other") or call.get("tensor") or call.get("vec")))
 
 
 @handles("aten.mm.default", "aten.bmm.default")
-def bmm(call):
+def bmm(call: OperatorCall) -> TensorValue:
     return _rounded(call, product_of(call, call["self"], call["mat2"]))
 
 
 @handles("aten.baddbmm.default", "aten.addmm.default", symbolic="alpha beta")
-def baddbmm(call):
+def baddbmm(call: OperatorCall) -> TensorValue:
     left, right = call.get("batch1") or call.get("mat1"), call.get("batch2") or call["mat2"]
     product, added = product_of(call, left, right), call["self"]
     dtype = compute_dtype(call.meta.dtype)
@@ -254,33 +290,35 @@ def baddbmm(call):
     def pull(index):
         result = product.at(index) if call["alpha"] == 1 else product.at(index) * scalar(call["alpha"], dtype)
         if call["beta"] == 0:
-            return convert(result, kind_of(call.meta.dtype))
+            return convert(result, term_dtype(call.meta.dtype))
         extra = element(added, spread(added, index, call.meta.shape), dtype)
         extra = extra if call["beta"] == 1 else extra * scalar(call["beta"], dtype)
-        return convert(extra + result, kind_of(call.meta.dtype))
+        return convert(extra + result, term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
 @handles("aten.linear.default")
-def linear(call):
+def linear(call: OperatorCall) -> TensorValue:
     x, weight, bias = call["input"], call["weight"], call["bias"]
     dtype = require_floats(call, x, weight)
     binder = call.binder(x.shape[-1])
 
     def pull(index):
         a, b = element(x, (*index[:-1], iota(binder)), dtype), element(weight, (index[-1], iota(binder)), dtype)
-        result = contraction(call, [a, b], [binder], dtype)
-        return convert(result if bias is None else result + element(bias, index[-1:], dtype), kind_of(call.meta.dtype))
+        result = contraction([a, b], [binder], dtype)
+        return convert(
+            result if bias is None else result + element(bias, index[-1:], dtype), term_dtype(call.meta.dtype)
+        )
 
     return call.value(pull)
 
 
 @handles("aten.einsum.default")
-def einsum(call):
+def einsum(call: OperatorCall) -> TensorValue:
     operands = call["tensors"]
     dtype = require_floats(call, *operands)
-    inputs, result, sizes = _subscripts(call, call["equation"], operands)
+    inputs, result, sizes = _subscripts(call["equation"], operands)
     bound = [c for c in sizes if c not in result]
     binders = {c: call.binder(sizes[c]) for c in bound}
 
@@ -290,40 +328,45 @@ def einsum(call):
         for letters, x in zip(inputs, operands, strict=True):
             own = zip(letters, x.shape, strict=True)
             terms.append(element(x, tuple(const(0) if s == 1 != sizes[c] else where[c] for c, s in own), dtype))
-        return convert(contraction(call, terms, list(binders.values()), dtype), kind_of(call.meta.dtype))
+        return convert(contraction(terms, list(binders.values()), dtype), term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
-def _subscripts(call, equation: str, operands):
+def _subscripts(equation: str, operands: Sequence[TensorValue]) -> tuple[list[list[str]], list[str], dict[str, Size]]:
     """Letters per operand and of the result, and their sizes; an ellipsis is "0", "1", ... from the right."""
     left, arrow, right = equation.replace(" ", "").partition("->")
-    texts = left.split(",")
-    inputs = []
-    for text, x in zip(texts, operands, strict=True):
-        missing = len(x.shape) - len(text.replace("...", ""))
-        inputs.append(list(text.partition("...")[0]) + _ellipsis(text, missing) + list(text.partition("...")[2]))
-    longest = max((c for letters in inputs for c in letters if c.isdigit()), default=None)
-    dots = [] if longest is None else [str(k) for k in range(int(longest), -1, -1)]
-    if arrow:
-        head, found, tail = right.partition("...")
-        result = list(head) + (dots if found else []) + list(tail)
-    else:
-        once = [c for letters in inputs for c in letters if not c.isdigit()]
-        result = dots + sorted(c for c in once if once.count(c) == 1)
-    sizes: dict[str, object] = {}
+    texts = [
+        (text, len(x.shape) - len(text.replace("...", ""))) for text, x in zip(left.split(","), operands, strict=True)
+    ]
+    inputs = [_letters(text, covered) for text, covered in texts]
+    longest = max((covered for text, covered in texts if "..." in text), default=0)
+    result = _letters(right, longest) if arrow else _digits(longest) + _single_letters(inputs)
+    sizes: dict[str, Size] = {}
     for letters, x in zip(inputs, operands, strict=True):
         for c, s in zip(letters, x.shape, strict=True):
             sizes[c] = s if sizes.get(c, 1) == 1 else sizes[c]
     return inputs, result, sizes
 
 
-def _ellipsis(text: str, count: int) -> list[str]:
-    return [str(k) for k in range(count - 1, -1, -1)] if "..." in text else []
+def _letters(text: str, covered: int) -> list[str]:
+    """The letters of a tensor; an ellipsis covers so many axes."""
+    head, ellipsis, tail = text.partition("...")
+    return [*head, *(_digits(covered) if ellipsis else []), *tail]
+
+
+def _digits(count: int) -> list[str]:
+    return [str(k) for k in range(count - 1, -1, -1)]
+
+
+def _single_letters(inputs: Sequence[list[str]]) -> list[str]:
+    """What the result has where an equation does not say it: the letters that occur once, in order."""
+    letters = [c for found in inputs for c in found if not c.isdigit()]
+    return sorted(c for c in letters if letters.count(c) == 1)
 
 
 @handles("aten.scaled_dot_product_attention.default", symbolic="scale")
-def scaled_dot_product_attention(call):
+def scaled_dot_product_attention(call: OperatorCall) -> TensorValue:
     """softmax(q kᵀ · scale + mask) v; a row that the mask empties gives zero, as eager's kernels do."""
     if call["dropout_p"]:
         raise call.refuse("dropout is random", "random")
@@ -334,7 +377,7 @@ def scaled_dot_product_attention(call):
     group = 1 if not call["enable_gqa"] or head < 0 else _group(call, query, key, value)
     factor = _scale(call["scale"], query.shape[-1], dtype)
 
-    def shared(source: Value, batch):
+    def shared(source: TensorValue, batch):
         """The batch index into keys and values: a group of heads shares one of theirs."""
         if group != 1:
             batch = (*batch[:head], floordiv(batch[head], const(group)))
@@ -344,7 +387,7 @@ def scaled_dot_product_attention(call):
     def score(batch, i, j):
         a = element(query, (*batch_index(query, batch, call.meta.shape[: len(batch)]), i, iota(channel)), dtype)
         b = element(key, (*shared(key, batch), j, iota(channel)), dtype)
-        scores = contraction(call, [a, b], [channel], dtype) * factor
+        scores = contraction([a, b], [channel], dtype) * factor
         if call["is_causal"]:
             return choose(compare("le", j, i), scores, const(-math.inf))
         return scores if mask is None else _masked(call, mask, scores, batch, i, j)
@@ -358,12 +401,12 @@ def scaled_dot_product_attention(call):
         result = sum_over(column, weights * element(value, (*shared(value, batch), j, e), dtype))
         if mask is not None and not any(_surely_kept(call, mask, batch, i, c) for c in (const(0), i)):
             result = make("where", (eq(largest, const(-math.inf)), const(0.0), result))
-        return convert(result, kind_of(call.meta.dtype))
+        return convert(result, term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
 
-def _group(call, query: Value, key: Value, value: Value) -> int:
+def _group(call: OperatorCall, query: TensorValue, key: TensorValue, value: TensorValue) -> int:
     """How many heads of the queries share one of the keys and values."""
     heads, shared = query.shape[-3], key.shape[-3]
     if heads == shared == value.shape[-3]:
@@ -381,19 +424,19 @@ def _scale(given, width, dtype: str) -> Term:
     return apply("rsqrt", convert(term_of(width), dtype))
 
 
-def _mask_at(call, mask: Value, batch, i, j) -> Term:
+def _mask_at(call: OperatorCall, mask: TensorValue, batch, i, j) -> Term:
     shape = (*call.meta.shape[: len(batch)], call["query"].shape[-2], call["key"].shape[-2])
     return mask.at(spread(mask, (*batch, i, j), shape))
 
 
-def _masked(call, mask: Value, scores: Term, batch, i, j) -> Term:
+def _masked(call: OperatorCall, mask: TensorValue, scores: Term, batch, i, j) -> Term:
     found = _mask_at(call, mask, batch, i, j)
     if mask.meta.dtype == "bool":
         return choose(found, scores, const(-math.inf))
     return scores + convert(found, scores.dtype)
 
 
-def _surely_kept(call, mask: Value, batch, i, candidate) -> bool:
+def _surely_kept(call: OperatorCall, mask: TensorValue, batch, i, candidate) -> bool:
     """The mask is known to keep the candidate column of every row."""
     if candidate is i and call["query"].shape[-2] != call["key"].shape[-2]:
         return False

@@ -1,6 +1,6 @@
 """What a captured tensor is during translation: a function from index terms to a Term, and how to combine such.
 
-`handles` registers how one ATen operation is pulled; a handler gets a Call and gives a Value.
+`handles` registers how one ATen operation is pulled; a handler gets a OperatorCall and gives a TensorValue.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,22 +20,23 @@ from ..egraph.terms.sizes import Size, product
 from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import subterms
 from ..errors import Refusal
-from ..graph.program import GETITEM, Atom, Meta, Node, operation
+from ..graph.program import GETITEM, Atom, Meta, ProgramNode, operation
 from ..lowering.plan.dtypes import HALVES
-from .index_bounds import Within
+from .index_bounds import BoundsCondition
 
 Index = tuple[Term, ...]
 Function = TypeVar("Function", bound=Callable)
+Number = int | float | str  # a number as an argument; a symbolic one by its text
 FLOATING = (*HALVES, "float32", "float64")
 INTEGERS = (*INTEGER_RANGES, "int64")
-LONGEST = 2**28  # of dims and sizes that are known by name only
+MAX_SYMBOLIC_SIZE = 2**28  # of dims and sizes that are known by name only
 
 
 class Symbolic(str):
     """The text of a number that only a call gives, as an argument."""
 
 
-class Value:
+class TensorValue:
     """A tensor of the region. `at(index)` is its element as a Term of `kind`, one integer term per axis."""
 
     def __init__(self, meta: Meta, pull: Callable[[Index], Term]):
@@ -47,7 +48,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        return kind_of(self.meta.dtype)
+        return term_dtype(self.meta.dtype)
 
     def at(self, index: Sequence[Term]) -> Term:
         index = tuple(index)
@@ -61,21 +62,24 @@ class Value:
         return axis % max(len(self.shape), 1)
 
 
-class Call:
+class OperatorCall:
     """One node with its arguments by name. `call["dim"]` is the argument or its default.
 
     Reading an argument that is Symbolic is refused, if the handler does not say that it takes one.
     """
 
-    def __init__(self, node: Node, values: Mapping[str, Value | list[Value]], symbolic: Collection[str]):
+    def __init__(
+        self, node: ProgramNode, values: Mapping[str, TensorValue | list[TensorValue]], symbolic: Collection[str]
+    ):
         self.node, self.meta, self.symbolic, self._binders = node, node.meta, symbolic, 0
-        self.required: list[Within] = []  # for sizes that are not known here
+        self.required: list[BoundsCondition] = []  # for sizes that are not known here
         self.arguments = _bind(node, values)
 
-    def __getitem__(self, name: str):
+    def __getitem__(self, name: str) -> Any:
         return self._known(name, self.arguments[name])
 
-    def get(self, name: str, default=None):
+    def get(self, name: str, default: object = None) -> Any:
+        """The argument, or the default where the operation has none of this name."""
         return self._known(name, self.arguments.get(name, default))
 
     def _known(self, name: str, value):
@@ -84,8 +88,8 @@ class Call:
             raise self.refuse(f"is supported where its argument {name!r} is the same number at every call", "sizes")
         return value
 
-    def value(self, pull: Callable[[Index], Term], meta: Meta | None = None) -> Value:
-        return Value(meta or self.meta, pull)
+    def value(self, pull: Callable[[Index], Term], meta: Meta | None = None) -> TensorValue:
+        return TensorValue(meta or self.meta, pull)
 
     def binder(self, size: Size) -> Dim:
         """A fresh dim to reduce over; the names for readers come at the end."""
@@ -100,7 +104,7 @@ class Call:
 class Handler:
     """What an operation means: a function from its call to a value. symbolic: arguments that may be Symbolic."""
 
-    function: Callable[[Call], Value | list[Value]]
+    function: Callable[[OperatorCall], TensorValue | list[TensorValue]]
     symbolic: frozenset[str]
 
 
@@ -124,7 +128,7 @@ class Handlers(dict[str, Handler]):
         self.update(more)
 
 
-def _bind(node: Node, values) -> dict[str, object]:
+def _bind(node: ProgramNode, values) -> dict[str, object]:
     def plain(x):
         if isinstance(x, Atom):
             return values[x.text] if x.kind == "node" else Symbolic(x.text) if x.kind == "size" else x.text
@@ -138,14 +142,14 @@ def _bind(node: Node, values) -> dict[str, object]:
     return bound | {k: plain(x) for k, x in node.kwargs}
 
 
-def kind_of(dtype: str) -> str:
+def term_dtype(dtype: str) -> str:
     """The dtype of the terms of a tensor: integers are all computed as int64."""
     return "int64" if dtype in INTEGERS else dtype
 
 
 def compute_dtype(dtype: str) -> str:
     """Where arithmetic on tensors of this dtype happens."""
-    return "float32" if dtype in HALVES else kind_of(dtype)
+    return "float32" if dtype in HALVES else term_dtype(dtype)
 
 
 def operand_dtype(dtype: str) -> str:
@@ -158,7 +162,7 @@ def same_size(a: Size, b: Size) -> bool:
     return a == b or product((a,)) == product((b,))
 
 
-def spread(value: Value, index: Index, shape: Sequence[Size]) -> Index:
+def spread(value: TensorValue, index: Index, shape: Sequence[Size]) -> Index:
     """The index into a value that is broadcast to the shape which `index` is for."""
     kept = index[len(index) - len(value.shape) :]
     sizes = tuple(shape)[len(index) - len(value.shape) :]
@@ -174,10 +178,10 @@ def literal(x: float, dtype: str) -> Term:
 
 def stored_literal(x: float, dtype: str) -> Term:
     """A Python scalar as an element of a tensor of the dtype, rounded as storing it rounds."""
-    return literal(torch.tensor(x, dtype=getattr(torch, dtype)).item() if dtype in HALVES else x, kind_of(dtype))
+    return literal(torch.tensor(x, dtype=getattr(torch, dtype)).item() if dtype in HALVES else x, term_dtype(dtype))
 
 
-def require_fit(call: Call, *numbers) -> None:
+def require_fit(call: OperatorCall, *numbers: object) -> None:
     """Raises where eager does: numbers are stored in the result's dtype, and a finite one lies beyond its range."""
     dtype = getattr(torch, call.meta.dtype)
     known = [n for n in numbers if isinstance(n, int | float) and dtype.is_floating_point and math.isfinite(n)]
@@ -228,20 +232,25 @@ def _fold(op: str, args: tuple[Term, ...]) -> Term | None:
 
 
 def choose(condition: Term, yes: Term, no: Term) -> Term:
-    """where(condition, yes, no) with the literal branch last, of two literals the smaller one."""
+    """where(condition, yes, no), simplified; a literal branch comes last, of two literals the smaller one."""
     if is_literal(condition):
         chosen = yes if condition.attrs[0] else no
         return chosen if yes.dtype == no.dtype or not is_literal(chosen) else make("where", (condition, yes, no))
     if yes is no:
         return yes
-    if yes.dtype == no.dtype == "bool" and is_literal(yes) and is_literal(no):
-        return condition if yes.attrs[0] else negate(condition)
     if yes.dtype == no.dtype == "bool" and is_literal(no):
-        return apply("or", negate(condition), yes) if no.attrs[0] else apply("and", condition, yes)
+        return _choose_truth(condition, yes, no)
     if yes.op == "where" and is_literal(no) and yes.args[2] is no:
         return choose(apply("and", condition, yes.args[0]), yes.args[1], no)
-    turn = is_literal(yes) and (not is_literal(no) or yes.attrs[0] < no.attrs[0])
-    return make("where", (negate(condition), no, yes)) if turn else make("where", (condition, yes, no))
+    exchange = is_literal(yes) and (not is_literal(no) or yes.attrs[0] < no.attrs[0])
+    return make("where", (negate(condition), no, yes)) if exchange else make("where", (condition, yes, no))
+
+
+def _choose_truth(condition: Term, yes: Term, no: Term) -> Term:
+    """The choice between a truth value and a literal one, by `and`, `or` and `not`."""
+    if is_literal(yes):
+        return condition if yes.attrs[0] else negate(condition)
+    return apply("or", negate(condition), yes) if no.attrs[0] else apply("and", condition, yes)
 
 
 def wrapped(x: Term, dtype: str) -> Term:
@@ -253,7 +262,7 @@ def wrapped(x: Term, dtype: str) -> Term:
         return const((x.attrs[0] - least) % (largest - least + 1) + least)
     if (found := distribute(lambda branch: wrapped(branch, dtype), x)) is not None:
         return found
-    low, high = bounds(x, {n: (0, LONGEST) for n in subterms(x) if _is_named(n)})
+    low, high = bounds(x, {n: (0, MAX_SYMBOLIC_SIZE) for n in subterms(x) if _is_named(n)})
     fits = low is not None and high is not None and least <= low and high <= largest
     return x if fits else cast(cast(x, dtype), "int64")
 
@@ -266,7 +275,7 @@ def _is_named(x: Term) -> bool:
 def stored(x: Term, dtype: str) -> Term:
     """A result of arithmetic as an element of the dtype. Sums of int32 that may be anything are taken to fit: they are
     positions, and limits of loops are found in sums alone."""
-    x = convert(x, kind_of(dtype))
+    x = convert(x, term_dtype(dtype))
     return x if dtype == "int32" and None in bounds(x) and _is_sum(x) else wrapped(x, dtype)
 
 
@@ -289,6 +298,6 @@ def convert(x: Term, dtype: str) -> Term:
     return found or (x if weak else cast(x, dtype))
 
 
-def element(value: Value, index: Index, dtype: str | None = None) -> Term:
+def element(value: TensorValue, index: Index, dtype: str | None = None) -> Term:
     """An element ready for arithmetic in the dtype (default: where its own dtype computes)."""
     return convert(value.at(index), dtype or compute_dtype(value.meta.dtype))

@@ -19,8 +19,8 @@ from ..graph.program import Input, Program
 from ..lowering.plan.records import Store
 from . import concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views
 from .dim_names import named_alike
-from .index_bounds import Within
-from .registry import FLOATING, Call, Handlers, Value, convert, kind_of
+from .index_bounds import BoundsCondition
+from .registry import FLOATING, Handlers, OperatorCall, TensorValue, convert, term_dtype
 
 MODULES = (concatenation, contractions, creation, cumulative, norms, pointwise, reductions, views)
 
@@ -42,7 +42,7 @@ class Captured:
 
     results: tuple[Store, ...]
     inputs: tuple[Tensor, ...]
-    required: tuple[Within, ...] = ()
+    required: tuple[BoundsCondition, ...] = ()
 
     @property
     def term(self) -> Term:
@@ -64,7 +64,7 @@ def translate(program: Program) -> Captured:
     """The region's mathematics. Raises Refusal for an operation or a shape that is not understood."""
     _refuse_mixed_devices(program)
     inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
-    required: list[Within] = []
+    required: list[BoundsCondition] = []
     values = _values(program, inputs, required)
     results = [_result(values[name], number, program) for number, name in enumerate(program.outputs)]
     return Captured(tuple(named_alike(results)), inputs, tuple(required))
@@ -78,27 +78,29 @@ def pulled(program: Program) -> list[Term]:
     return [v.at(tuple(iota(Dim(f"{axis}", size)) for axis, size in enumerate(v.shape))) for v in values]
 
 
-def _values(program: Program, inputs: tuple[Tensor, ...], required: list[Within]) -> dict[str, Value | list[Value]]:
-    values: dict[str, Value | list[Value]] = {
+def _values(
+    program: Program, inputs: tuple[Tensor, ...], required: list[BoundsCondition]
+) -> dict[str, TensorValue | list[TensorValue]]:
+    values: dict[str, TensorValue | list[TensorValue]] = {
         i.name: _loaded(i, t) for i, t in zip(program.inputs, inputs, strict=True)
     }
     for node in program.nodes:
         handler = HANDLERS.get(node.target)
         if handler is None:
             raise Refusal(f"{node.target} is not supported", node.where, "operation")
-        call = Call(node, values, handler.symbolic)
+        call = OperatorCall(node, values, handler.symbolic)
         values[node.name] = handler.function(call)
         required += call.required
     return values
 
 
-def _result(value: Value, number: int, program: Program) -> Store:
+def _result(value: TensorValue, number: int, program: Program) -> Store:
     meta = value.meta
     if meta.dtype not in FLOATING:
         raise Refusal(f"the region's result is {meta.dtype}, not floating", _where(program), "dtype")
     name = _free(f"output{number or ''}", {i.name for i in program.inputs})
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
-    pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), kind_of(meta.dtype)))
+    pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), term_dtype(meta.dtype)))
     pulled = concatenation.in_pieces(simplify_under_conditions(pulled))
     return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
 
@@ -112,15 +114,15 @@ def _where(program: Program) -> str:
     return program.nodes[-1].where if program.nodes else ""
 
 
-def _loaded(entry: Input, tensor: Tensor) -> Value:
+def _loaded(entry: Input, tensor: Tensor) -> TensorValue:
     """Reading an input. Integers are computed as int64, so that coordinates and data meet in one dtype, and wrapped
     where a narrower one does not hold the result (registry.py)."""
 
     def pull(index):
         found = load(tensor, *index)
-        return found if found.dtype == kind_of(entry.meta.dtype) else cast(found, kind_of(entry.meta.dtype))
+        return found if found.dtype == term_dtype(entry.meta.dtype) else cast(found, term_dtype(entry.meta.dtype))
 
-    return Value(entry.meta, pull)
+    return TensorValue(entry.meta, pull)
 
 
 def _refuse_mixed_devices(program: Program) -> None:

@@ -6,30 +6,33 @@ uses // and %.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..egraph.terms.affine import bounds
 from ..egraph.terms.index_simplify import floordiv, mod
 from ..egraph.terms.ops import const, iota
 from ..egraph.terms.sizes import Size, of_whole_blocks, product, term_of
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import subterms, tensors
-from .index_bounds import Within, beyond
-from .registry import INTEGERS, Call, Handlers, Value, apply, choose, same_size, spread
+from ..graph.program import Meta
+from .index_bounds import BoundsCondition, out_of_bounds
+from .registry import INTEGERS, Handlers, Index, OperatorCall, TensorValue, apply, choose, same_size, spread
 
 handles = Handlers()
 
 
-def moved(call: Call, source: Value, move) -> Value:
+def moved(call: OperatorCall, source: TensorValue, move: Callable[[Index], Index]) -> TensorValue:
     """The view whose element at index is the source's at move(index)."""
     return call.value(lambda index: source.at(move(index)))
 
 
-def permuted(call, source: Value, order: list[int]) -> Value:
+def permuted(call: OperatorCall, source: TensorValue, order: list[int]) -> TensorValue:
     """Axis k of the result is axis order[k] of the source."""
     back = [order.index(axis) for axis in range(len(order))]
     return moved(call, source, lambda index: tuple(index[k] for k in back))
 
 
-def _exchanged(call, source: Value, a: int, b: int) -> Value:
+def _exchanged(call: OperatorCall, source: TensorValue, a: int, b: int) -> TensorValue:
     order = list(range(len(source.shape)))
     if order:
         a, b = source.axis(a), source.axis(b)
@@ -38,29 +41,29 @@ def _exchanged(call, source: Value, a: int, b: int) -> Value:
 
 
 @handles("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
-def transpose(call):
+def transpose(call: OperatorCall) -> TensorValue:
     a = call.get("dim0") if call.get("axis0") is None else call["axis0"]
     b = call.get("dim1") if call.get("axis1") is None else call["axis1"]
     return _exchanged(call, call["self"], a, b)
 
 
 @handles("aten.mT.default", "aten.mH.default", "aten.adjoint.default")
-def matrix_transpose(call):
+def matrix_transpose(call: OperatorCall) -> TensorValue:
     return _exchanged(call, call["self"], -2, -1)
 
 
 @handles("aten.t.default", "aten.numpy_T.default", "aten.matrix_H.default")
-def reverse_axes(call):
+def reverse_axes(call: OperatorCall) -> TensorValue:
     return permuted(call, call["self"], list(range(len(call["self"].shape)))[::-1])
 
 
 @handles("aten.permute.default")
-def permute(call):
+def permute(call: OperatorCall) -> TensorValue:
     return permuted(call, call["self"], [call["self"].axis(d) for d in call["dims"]])
 
 
 @handles("aten.movedim.int", "aten.movedim.intlist", "aten.moveaxis.int", "aten.moveaxis.intlist")
-def movedim(call):
+def movedim(call: OperatorCall) -> TensorValue:
     source = call["self"]
     ends = (call["source"], call["destination"])
     origins, targets = ([source.axis(d) for d in (x if isinstance(x, list) else [x])] for x in ends)
@@ -70,7 +73,7 @@ def movedim(call):
 
 
 @handles("aten.expand.default", "aten.expand_as.default", "aten.broadcast_to.default")
-def expand(call):
+def expand(call: OperatorCall) -> TensorValue:
     source = call["self"]
     return moved(call, source, lambda index: spread(source, index, call.meta.shape))
 
@@ -83,7 +86,7 @@ RESHAPES = (
 
 
 @handles(*RESHAPES)
-def reshape(call):
+def reshape(call: OperatorCall) -> TensorValue:
     source = call["self"]
     groups = grouped(source.shape, call.meta.shape)
     if groups is None:
@@ -164,14 +167,16 @@ def _start(position: Size, size: Size) -> Term:
 
 
 @handles("aten.select.int", symbolic="index")
-def select(call):
+def select(call: OperatorCall) -> TensorValue:
     source = call["self"]
     axis = source.axis(call["dim"])
     position = _start(call["index"], source.shape[axis])
     return moved(call, source, lambda index: (*index[:axis], position, *index[axis:]))
 
 
-def shifted(call, source: Value, axis: int, start: Term, step: Size = 1, meta=None) -> Value:
+def shifted(
+    call: OperatorCall, source: TensorValue, axis: int, start: Term, step: Size = 1, meta: Meta | None = None
+) -> TensorValue:
     """Elements start, start + step, ... of an axis."""
 
     def pull(index):
@@ -182,7 +187,7 @@ def shifted(call, source: Value, axis: int, start: Term, step: Size = 1, meta=No
 
 
 @handles("aten.slice.Tensor", "aten.narrow.default", symbolic="start step")
-def slice_axis(call):
+def slice_axis(call: OperatorCall) -> TensorValue:
     source = call["self"]
     axis, start, size = source.axis(call["dim"]), call["start"] or 0, source.shape[source.axis(call["dim"])]
     if same_size(size, call.meta.shape[axis]):
@@ -193,7 +198,7 @@ def slice_axis(call):
 
 
 @handles("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.split.sizes")
-def split(call):
+def split(call: OperatorCall) -> list[TensorValue]:
     source, result, start = call["self"], [], const(0)
     axis = source.axis(call["dim"])
     for meta in call.node.metas:
@@ -203,7 +208,7 @@ def split(call):
 
 
 @handles("aten.unbind.int")
-def unbind(call):
+def unbind(call: OperatorCall) -> list[TensorValue]:
     source = call["self"]
     axis = source.axis(call["dim"])
 
@@ -214,12 +219,12 @@ def unbind(call):
 
 
 @handles("getitem")
-def getitem(call):
+def getitem(call: OperatorCall) -> TensorValue:
     return call["self"][call["position"]]
 
 
 @handles("aten.repeat.default", "aten.tile.default")
-def repeat(call):
+def repeat(call: OperatorCall) -> TensorValue:
     source = call["self"]
 
     def move(index):
@@ -230,7 +235,7 @@ def repeat(call):
 
 
 @handles("aten.repeat_interleave.self_int", symbolic="repeats")
-def repeat_interleave(call):
+def repeat_interleave(call: OperatorCall) -> TensorValue:
     source, times = call["self"], term_of(call["repeats"])
     if call["dim"] is None:
         return moved(call, source, lambda index: tuple(_unflat(floordiv(index[0], times), source.shape)))
@@ -239,7 +244,7 @@ def repeat_interleave(call):
 
 
 @handles("aten.flip.default")
-def flip(call):
+def flip(call: OperatorCall) -> TensorValue:
     source = call["self"]
     axes = {source.axis(d) for d in call["dims"]}
 
@@ -251,7 +256,7 @@ def flip(call):
 
 
 @handles("aten.roll.default", symbolic="shifts")
-def roll(call):
+def roll(call: OperatorCall) -> TensorValue:
     source, dims = call["self"], [call["self"].axis(d) for d in call.get("dims") or []]
     if len(dims) != len(call["shifts"]) or len(set(dims)) != len(dims):
         raise call.refuse("a roll of the elements in memory, or twice of one axis, is not supported", "shape")
@@ -266,7 +271,7 @@ def roll(call):
 
 
 @handles("aten.unfold.default", symbolic="step")
-def unfold(call):
+def unfold(call: OperatorCall) -> TensorValue:
     source = call["self"]
     axis, step = source.axis(call["dimension"]), term_of(call["step"])
 
@@ -277,7 +282,7 @@ def unfold(call):
 
 
 @handles("aten.index_select.default")
-def index_select(call):
+def index_select(call: OperatorCall) -> TensorValue:
     source, positions = call["self"], call["index"]
     axis = source.axis(call["dim"])
 
@@ -288,7 +293,7 @@ def index_select(call):
 
 
 @handles("aten.embedding.default")
-def embedding(call):
+def embedding(call: OperatorCall) -> TensorValue:
     table, positions = call["weight"], call["indices"]
     if call.get("sparse"):
         raise call.refuse("the gradient of its table is sparse, and a region's are not")
@@ -298,7 +303,7 @@ def embedding(call):
 
 
 @handles("aten.index.Tensor")
-def index_tensor(call):
+def index_tensor(call: OperatorCall) -> TensorValue:
     """x[..., positions, ...] with neighbouring integer index tensors: a gather is an index term."""
     source, lists = call["self"], call["indices"]
     used = [k for k, p in enumerate(lists) if p is not None]
@@ -319,16 +324,16 @@ def index_tensor(call):
     return moved(call, source, move)
 
 
-def _require_within(call, positions: Value, size: Size, wraps: bool) -> None:
+def _require_within(call: OperatorCall, positions: TensorValue, size: Size, wraps: bool) -> None:
     """Places that are numbers of coordinates, and beyond what they index, are left to eager, which raises."""
     place = positions.at(tuple(iota(call.binder(n)) for n in positions.shape))
     if tensors(place):
         return
     known = all(isinstance(n, int) for n in (size, *positions.shape)) and all(n.op != "size" for n in subterms(place))
     if not known:
-        call.required.append(Within(place, size, wraps))
+        call.required.append(BoundsCondition(place, size, wraps))
         return
-    if ends := beyond(place, size, wraps):
+    if ends := out_of_bounds(place, size, wraps):
         raise call.refuse(f"places from {ends[0]:.0f} to {ends[1]:.0f} are beyond a table of {size}")
 
 

@@ -10,7 +10,7 @@ from onepass.egraph.terms.ops import const, iota, make
 from onepass.egraph.terms.term import Dim
 from onepass.errors import Refusal
 from onepass.graph.trace import program_of
-from onepass.translate.index_bounds import Within
+from onepass.translate.index_bounds import BoundsCondition
 from onepass.translate.translate import translate
 
 
@@ -60,10 +60,10 @@ def test_known_lengths_are_refused(function):
 
 def test_places_are_asked_at_the_sizes_of_a_call():
     i, n = iota(Dim("i", "n")), make("size", (), ("n",))
-    assert Within(i + n, "m", False).holds({"n": 5, "m": 10})
-    assert not Within(i + n, "m", False).holds({"n": 5, "m": 9})
-    assert Within(i - n, 5, True).holds({"n": 5}) and not Within(i - n, 5, False).holds({"n": 5})
-    assert not Within(i - n, 5, True).holds({"n": 6})
+    assert BoundsCondition(i + n, "m", False).holds({"n": 5, "m": 10})
+    assert not BoundsCondition(i + n, "m", False).holds({"n": 5, "m": 9})
+    assert BoundsCondition(i - n, 5, True).holds({"n": 5}) and not BoundsCondition(i - n, 5, False).holds({"n": 5})
+    assert not BoundsCondition(i - n, 5, True).holds({"n": 6})
     clamped = make("minimum", (i, const(7)))
-    assert Within(clamped, 8, False).holds({"n": 10**6}) and not Within(clamped, 7, False).holds({"n": 10**6})
-    assert Within(i % 3 + i // 2, 300, False).holds({"n": 0})
+    assert BoundsCondition(clamped, 8, False).holds({"n": 10**6}) and not BoundsCondition(clamped, 7, False).holds({"n": 10**6})
+    assert BoundsCondition(i % 3 + i // 2, 300, False).holds({"n": 0})
