@@ -2,7 +2,7 @@
 
 Prints, for each executor and problem, what the present default loses to the best of the table, and for each row of the
 defaults the configuration of the table whose worst loss over the row's problems is least (`--rows`). Rows are put into
-lowering/launch/triton_config.py and lowering/hopper/config.py by hand. tests/lowering/launch/test_triton_config.py
+lowering/triton/default_config.py and lowering/hopper/config.py by hand. tests/lowering/triton/test_default_config.py
 holds what is lost.
 """
 
@@ -18,34 +18,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.measured import Problem, kernel_of, table
 from onepass.lowering.gluon.launch import fitting, row_of
 from onepass.lowering.hopper.kernel_form import bind
-from onepass.lowering.schedule.kernel_time import Configuration
+from onepass.lowering.schedule.kernel_time import Config, executor_of
 from onepass.lowering.triton.launch import default_for
 
 GROUPS = {  # what a default row can tell apart
-    "ptr": lambda p: (p.width,),
+    "triton": lambda p: (p.width,),
     "gluon": lambda p: (p.width, p.variant in ("causal", "window"), p.length),
 }
 
 
-def default(executor: str, problem: Problem) -> Configuration | None:
+def default(executor: str, problem: Problem) -> Config | None:
     """What the executor launches this problem with, its configuration not given; None if no row can say that."""
     kernel = kernel_of(problem)
-    if executor == "ptr":
-        found = default_for(kernel, "sm_90")
-        return Configuration("ptr", found.rows, found.loop, found.warps, found.stages)
+    if executor == "triton":
+        return default_for(kernel, "sm_90")
     binding = bind(kernel)
     found = fitting(binding, {}, binding.overlays)
-    # The table is from before special functions could be spared.
-    return Configuration.of(row_of(binding, {}).schedule if found.spared else found)
+    # The table is from before special functions could be emulated.
+    return row_of(binding, {}).config if found.emulated_eighths else found
 
 
-def measured(executor: str, problem: Problem) -> dict[Configuration, float]:
+def measured(executor: str, problem: Problem) -> dict[Config, float]:
     """Times of the configurations whose results were right."""
     rows = table()[problem].items()
-    return {c: float(r["ms"]) for c, r in rows if c.executor == executor and r["ms"]}
+    return {c: float(r["ms"]) for c, r in rows if executor_of(c) == executor and r["ms"]}
 
 
-def loss(executor: str, problem: Problem, chosen: Configuration | None, noise: bool = False) -> float | None:
+def loss(executor: str, problem: Problem, chosen: Config | None, noise: bool = False) -> float | None:
     """By which part a configuration is slower than the best of the table; None if it was not measured.
 
     noise: two times that differ by no more than the rounds of one of them do are no order: the loss is to the best of
@@ -59,7 +58,7 @@ def loss(executor: str, problem: Problem, chosen: Configuration | None, noise: b
     return max((part for c, part in lost.items() if part > max(spread(c), spread(chosen))), default=0.0)
 
 
-def least_loss(executor: str, problems: list[Problem]) -> tuple[float, Configuration] | None:
+def least_loss(executor: str, problems: list[Problem]) -> tuple[float, Config] | None:
     """The configuration, measured on all the problems, whose worst loss is least."""
     common = set.intersection(*(set(measured(executor, p)) for p in problems))
     worst = {c: max(loss(executor, p, c) for p in problems) for c in common}

@@ -25,7 +25,7 @@ from onepass.bench.beyond_flex import latent
 from onepass.bench.problems import repeated, sdpa
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 
@@ -56,7 +56,7 @@ def launcher(function, inputs, names, setting: str):
     region = translate(program_of(function, *(torch.empty(x.shape, dtype=x.dtype) for x in inputs)))
     plan = optimize(region.term, region.output, region.order).plan
     longest = max(plan.kernels, key=lambda kernel: max((loop.dim.size for loop in kernel.loops), default=0))
-    configs = {} if setting == "default" else {longest.name: Config(*map(int, setting.split("x")))}
+    configs = {} if setting == "default" else {longest.name: TritonConfig(*map(int, setting.split("x")))}
     made = Launcher(plan, configs)
     run = made.bind(names, inputs, {})
     return lambda: run(inputs)[0], made

@@ -21,11 +21,12 @@ from bench.measured import Problem, kernel_of, table
 from onepass.lowering.schedule import kernel_time
 
 OUT = Path(__file__).parent / "results" / "prediction_h200.csv"
-LEAST_NOISE = {"gluon": 0.01, "ptr": 0.02}  # older rows do not say what repeated runs differ by
+LEAST_NOISE = {"gluon": 0.01, "triton": 0.02}  # older rows do not say what repeated runs differ by
 COLUMNS = ("executor", "problem", "rows", "tau", "ties", "tau_b", "tau_beyond_noise", "left_out")
 COLUMNS += ("bias", "spread", "regret")
+TIMINGS = {"triton": "TRITON_TIMING", "gluon": "HOPPER_TIMING"}  # names in kernel_time.py
 RANGES = {
-    "ptr": {
+    "triton": {
         "tensor": (0.9, 1.8), "fma": (0.2, 1.6), "two": (0, 1), "more": (0, 1), "latency": (0, 2500),
         "single": (1, 4), "fixed": (0, 6000), "bytes": (0, 0.3), "spill": (0, 300), "exchange": (0, 300),
         "tail": (0, 1), "launch": (0, 1e-5),
@@ -40,14 +41,14 @@ RANGES = {
 }  # fmt: skip
 
 
-def measured(executor: str) -> dict[Problem, list[tuple[kernel_time.Configuration, kernel_time.Demand, float, float]]]:
+def measured(executor: str) -> dict[Problem, list[tuple[kernel_time.Config, kernel_time.Demand, float, float]]]:
     """By problem: configurations with a time, what they ask for, the time in seconds, its noise."""
     found = {}
     for problem, rows in table().items():
         kernel = kernel_of(problem)
         cells = []
         for c, row in rows.items():
-            if c.executor == executor and row["ms"]:
+            if kernel_time.executor_of(c) == executor and row["ms"]:
                 noise = max(LEAST_NOISE[executor], float(row["noise"] or 0))
                 demand = kernel_time.demand(kernel, kernel.loops[0], c)
                 if demand.resident:
@@ -59,7 +60,8 @@ def measured(executor: str) -> dict[Problem, list[tuple[kernel_time.Configuratio
 
 def times(cells) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(measured, predicted, noise)"""
-    found = [kernel_time.loop_seconds(d, c) + kernel_time.EXECUTORS[c.executor].launch for c, d, *_ in cells]
+    launch = lambda c: timing(kernel_time.executor_of(c)).launch
+    found = [kernel_time.loop_seconds(d, c) + launch(c) for c, d, *_ in cells]
     return np.array([t for *_, t, _ in cells]), np.array(found), np.array([n for *_, n in cells])
 
 
@@ -79,10 +81,15 @@ def agreement(true: np.ndarray, found: np.ndarray, noise: np.ndarray | float = 0
     }
 
 
+def timing(executor: str):
+    """The constants of an executor."""
+    return getattr(kernel_time, TIMINGS[executor])
+
+
 def use(executor: str, vector) -> None:
-    """Puts constants into predict.EXECUTORS."""
+    """Puts constants in place of those of kernel_time.py."""
     values = {n: float(v) for n, v in zip(RANGES[executor], vector)}
-    kernel_time.EXECUTORS[executor] = replace(kernel_time.EXECUTORS[executor], **values)
+    setattr(kernel_time, TIMINGS[executor], replace(timing(executor), **values))
 
 
 def errors(executor: str, vector, cells) -> np.ndarray:
@@ -101,7 +108,7 @@ def fit(executor: str, cells, cold: bool = False) -> list[float]:
     from scipy.optimize import least_squares
 
     low, high = np.array(list(RANGES[executor].values())).T
-    vector = np.array([getattr(kernel_time.EXECUTORS[executor], n) for n in RANGES[executor]])
+    vector = np.array([getattr(timing(executor), n) for n in RANGES[executor]])
     vector = (low + high) / 4 if cold else vector
     scale = (high - low) / 4
     for _ in range(2):
@@ -116,7 +123,7 @@ def fit(executor: str, cells, cold: bool = False) -> list[float]:
 
 def ranks(executor: str, left_out: bool = False) -> list[dict]:
     rows, cells = [], measured(executor)
-    before = kernel_time.EXECUTORS[executor]
+    before = timing(executor)
     for problem, some in cells.items():
         true, found, noise = times(some)
         error = np.log(found / true)
@@ -125,7 +132,7 @@ def ranks(executor: str, left_out: bool = False) -> list[dict]:
         if left_out:
             fit(executor, {p: c for p, c in cells.items() if p != problem}, cold=True)
             numbers["left_out"] = agreement(true, times(some)[1], noise)["tau_beyond_noise"]
-            kernel_time.EXECUTORS[executor] = before
+            setattr(kernel_time, TIMINGS[executor], before)
         said = {n: f"{v:.3f}" if isinstance(v, float) else v for n, v in numbers.items()}
         rows.append({"executor": executor, "problem": problem, "rows": len(some)} | said)
     return rows
@@ -134,7 +141,7 @@ def ranks(executor: str, left_out: bool = False) -> list[dict]:
 def main() -> None:
     for executor in RANGES if "--fit" in sys.argv else ():
         fit(executor, measured(executor))
-        print(kernel_time.EXECUTORS[executor])
+        print(timing(executor))
     with OUT.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

@@ -24,7 +24,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from onepass.lowering.gluon.launch import GluonLauncher, fitting
-from onepass.lowering.hopper.config import Schedule
+from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.triton.launch import Launcher
 from tests.support.gluon_ahead_of_time import CHANGES, inputs_of, plain, plan_of
@@ -144,15 +144,15 @@ def fraction(kind: str, length: int) -> float:
 
 
 def alternatives(plan, changes: list[str]) -> dict:
-    """Launchers with the default schedule changed, as "send=1" or "consumers=2,tile=128" say."""
+    """Launchers with the default settings changed, as "send=1" or "consumers=2,loop_tile=128" say."""
     found, (kernel, *_) = {}, plan.kernels
     binding = bind(kernel)
     for text in changes if not isinstance(binding, str) else []:
         values = {name: int(value) for name, value in (part.split("=") for part in text.split(","))}
-        kinds = {f.name: f.type for f in fields(Schedule)}
+        kinds = {f.name: f.type for f in fields(HopperConfig)}
         values = {name: bool(value) if kinds[name] == "bool" else value for name, value in values.items()}
-        schedule = replace(fitting(binding, {}, binding.overlays), **values)
-        found[text] = GluonLauncher(plan, schedules={kernel.name: schedule})
+        config = replace(fitting(binding, {}, binding.overlays), **values)
+        found[text] = GluonLauncher(plan, hopper_configs={kernel.name: config})
     return found
 
 

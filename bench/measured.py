@@ -18,8 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.settings import CAP, WINDOW, gluon_configuration
 from onepass.egraph.terms.ops import cast, exp2, iota, le, logical_and, lt, sum_over, tanh, where
 from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.hopper.config import HopperConfig
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
-from onepass.lowering.schedule.kernel_time import Configuration, seconds
+from onepass.lowering.schedule.kernel_time import Config, seconds
 from onepass.lowering.schedule.setting_values import NAMES
 from onepass.tune.bayesian_search import Trial
 from onepass.tune.kernel_space import needs, point, space_of
@@ -45,9 +47,9 @@ class Problem:
 
 
 @cache
-def table(path: Path = TABLE) -> dict[Problem, dict[Configuration, dict]]:
+def table(path: Path = TABLE) -> dict[Problem, dict[Config, dict]]:
     """By problem and configuration, the rows that say something about the configuration."""
-    found: dict[Problem, dict[Configuration, dict]] = {}
+    found: dict[Problem, dict[Config, dict]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             if DEFECT not in row["note"]:
@@ -56,9 +58,11 @@ def table(path: Path = TABLE) -> dict[Problem, dict[Configuration, dict]]:
     return dict(sorted(found.items(), key=lambda item: str(item[0])))
 
 
-def configuration(row: dict) -> Configuration:
-    numbers = (int(row[n]) for n in ("rows", "loop", "warps", "stages"))
-    return gluon_configuration(*numbers, row["more"]) if row["executor"] == "gluon" else Configuration("ptr", *numbers)
+def configuration(row: dict) -> Config:
+    rows, loop, warps, stages = (int(row[n]) for n in ("rows", "loop", "warps", "stages"))
+    if row["executor"] == "gluon":
+        return gluon_configuration(rows, loop, stages, row["more"])
+    return TritonConfig(rows, loop, warps, stages)
 
 
 @cache
@@ -111,14 +115,14 @@ SCORES = {  # of scores, the dim of heads, rows and columns
 
 
 @cache
-def predicted(problem: Problem, chosen: Configuration) -> float:
+def predicted(problem: Problem, chosen: Config) -> float:
     """Seconds; infinite where the known rules say that the configuration cannot run."""
     return seconds(kernel_of(problem), chosen)
 
 
-def best(problem: Problem, count: int) -> list[Configuration]:
+def best(problem: Problem, count: int) -> list[HopperConfig]:
     """The fastest warp-specialised kernels that were measured."""
-    found = [c for c, row in table().get(problem, {}).items() if row["ms"] and c.executor == "gluon"]
+    found = [c for c, row in table().get(problem, {}).items() if row["ms"] and isinstance(c, HopperConfig)]
     return sorted(found, key=lambda c: float(table()[problem][c]["ms"]))[:count]
 
 
@@ -138,7 +142,7 @@ def trials(problem: Problem, strict: bool = False) -> dict[tuple, Trial]:
 
 
 @cache
-def needed(problem: Problem, chosen: Configuration) -> tuple[float, ...]:
+def needed(problem: Problem, chosen: Config) -> tuple[float, ...]:
     """What is known of a configuration beside its time: registers of a thread, those that it lacks, shared memory."""
     return needs((kernel_of(problem),), chosen)
 

@@ -24,7 +24,7 @@ MIXING = ("alibi", "bias", "difference")  # what these compute for one head depe
 SAMPLED = 8  # warp-specialised kernels of a variant and width that are drawn at random
 BEST = 4  # of those measured before, that are measured again
 SPILLED = 12  # words of a thread that may go through memory: numbers of an item, not of its loop
-ABSENT = {"send": 0}  # what a row means that does not say these: rows older than the knob
+ABSENT = {"send": 0}  # what a row means that does not say these: rows older than the setting
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Setting:
-    """A configuration of one executor. `order`: of the grid, "" for the executor's own; `more`: its further knobs."""
+    """A configuration of one executor. `order`: of the grid, "" for the executor's own; `more`: further settings."""
 
     executor: str
     rows: int
@@ -133,10 +133,10 @@ def slices(problem: Problem) -> list[tuple[slice, slice]]:
 
 def triton_launcher(plan, setting: Setting):
     """A callable on tensors by name; `prepared` is the launcher behind it."""
-    from onepass.lowering.launch.triton_config import Config
+    from onepass.lowering.plan.kernel_config import TritonConfig
     from onepass.lowering.triton.launch import Launcher
 
-    launcher = Launcher(plan, Config(setting.rows, setting.loop, setting.warps, setting.stages))
+    launcher = Launcher(plan, TritonConfig(setting.rows, setting.loop, setting.warps, setting.stages))
     call = lambda tensors: launcher(tensors)
     call.prepared = launcher
     return call
@@ -163,21 +163,19 @@ def gluon_settings(problem: Problem) -> list[Setting]:
 def leading(problem: Problem, executor: str) -> tuple[Setting, ...]:
     """What is launched by default and the fastest that were measured: who may be the best is measured in every run."""
     from bench import measured
-    from onepass.lowering.schedule.kernel_time import Configuration
 
     row = row_of(problem)
     if executor != "gluon":
         return ()
-    return tuple(gluon_setting(c) for c in (Configuration.of(launched(row)), *measured.best(row, BEST)))
+    return tuple(gluon_setting(c) for c in (launched(row), *measured.best(row, BEST)))
 
 
 def near_to(row, space) -> list:
     """Configurations that differ in one setting from what is launched, or from the fastest that was measured."""
     from bench import measured
-    from onepass.lowering.schedule.kernel_time import layout
 
-    schedules = [launched(row), *map(layout, measured.best(row, 1))]
-    return [c for s in schedules for c in varied(s) if space.allows(measured.point(c))]
+    configs = [launched(row), *measured.best(row, 1)]
+    return [c for config in configs for c in varied(config) if space.allows(measured.point(c))]
 
 
 def row_of(problem: Problem):
@@ -189,7 +187,7 @@ def row_of(problem: Problem):
 
 
 def launched(row):
-    """The schedule that a problem has by default."""
+    """The settings that a problem has by default."""
     from bench.measured import kernel_of
     from onepass.lowering.gluon.launch import fitting
     from onepass.lowering.hopper.kernel_form import bind
@@ -198,13 +196,11 @@ def launched(row):
     return fitting(binding, {}, binding.overlays)
 
 
-def varied(schedule) -> list:
-    """Configurations of all schedules that differ in one setting that may be searched."""
-    from onepass.lowering.schedule.kernel_time import Configuration
-
-    values = [(f.name, value) for f in fields(schedule) if f.metadata for value in f.metadata["values"]]
-    found = [replace(schedule, **{name: value}) for name, value in values]
-    return [Configuration.of(s) for s in dict.fromkeys(found) if s != schedule]
+def varied(config) -> list:
+    """Configurations that differ in one setting that may be searched."""
+    values = [(f.name, value) for f in fields(config) for value in f.metadata["values"]]
+    found = [replace(config, **{name: value}) for name, value in values]
+    return [c for c in dict.fromkeys(found) if c != config]
 
 
 def sample(row, space) -> list:
@@ -221,31 +217,31 @@ def sample(row, space) -> list:
 
 def gluon_setting(c) -> Setting:
     """The row of the table that stands for a configuration: `more` holds what no other column does, flags as words."""
-    from onepass.lowering.schedule.setting_values import KNOWN
+    from onepass.lowering.hopper.config import REPORTED_AS
+    from onepass.lowering.schedule.setting_values import HOPPER_ONLY
 
-    said = {name: getattr(c, name) for name in KNOWN}
+    said = {REPORTED_AS[name]: getattr(c, name) for name in HOPPER_ONLY}
     numbers = " ".join(f"{name}={value}" for name, value in said.items() if not isinstance(value, bool))
     flags = "".join(f" {name}" for name, value in said.items() if value is True)
-    return Setting("gluon", c.rows, c.columns, c.warps, c.stages, "table", numbers + flags)
+    return Setting("gluon", c.row_tile, c.loop_tile, c.warps, c.stages, "table", numbers + flags)
 
 
-def gluon_configuration(rows: int, columns: int, warps: int, stages: int, more: str):
+def gluon_configuration(rows: int, columns: int, stages: int, more: str):
     """The configuration that a row stands for."""
-    from onepass.lowering.schedule.kernel_time import Configuration
+    from onepass.lowering.hopper.config import REPORTED_AS, HopperConfig
 
     words = [word.split("=") for word in more.split()]
     said = {word[0]: int(word[1]) if len(word) == 2 else True for word in words}
-    return Configuration("gluon", rows, columns, warps, stages, **(ABSENT | said))
+    named = {name: said[word] for name, word in REPORTED_AS.items() if word in said}
+    return HopperConfig(rows // 64, columns, stages, **(ABSENT | named))
 
 
 def gluon_launcher(plan, setting: Setting):
     """A callable on tensors by name that raises where Gluon would be replaced by Triton."""
     from onepass.lowering.gluon.launch import GluonLauncher
-    from onepass.lowering.schedule.kernel_time import layout
 
-    shape = (setting.rows, setting.loop, setting.warps, setting.stages)
-    schedule = layout(gluon_configuration(*shape, setting.more))
-    launcher = GluonLauncher(plan, schedules={kernel.name: schedule for kernel in plan.kernels})
+    config = gluon_configuration(setting.rows, setting.loop, setting.stages, setting.more)
+    launcher = GluonLauncher(plan, hopper_configs={kernel.name: config for kernel in plan.kernels})
 
     def call(tensors):
         result = launcher(tensors)

@@ -86,7 +86,7 @@ def main() -> None:
     for some in (measured, variants, forms):
         for name, binding in some():
             choice = choose(binding, {}, binding.overlays, None, store=store)
-            print(f"{name:34} {choice and choice.schedule} {choice and choice.solved}", flush=True)
+            print(f"{name:34} {choice and choice.config} {choice and choice.solved}", flush=True)
         rows = (f"{json.dumps(key)}: {json.dumps(store[key], separators=(',', ':'))}" for key in sorted(store))
         schedule_store.SHIPPED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
         print(f"{len(store)} schedules", flush=True)

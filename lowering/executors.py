@@ -14,15 +14,15 @@ import torch
 
 from ..egraph.terms.sizes import UnknownSize
 from .gluon.mask_words import packed
+from .hopper.config import HopperConfig
 from .hopper.kernel_form import bind
 from .launch.split_loops import said
-from .launch.triton_config import Config
 from .plan.launch_facts import interpreter_wanted
 from .plan.records import Kernel, NotPlannable, Plan
-from .schedule.choose_config import sparing
-from .schedule.kernel_time import Configuration, layout
+from .schedule.choose_config import emulating
+from .schedule.kernel_time import executor_of
 from .schedule.schedule_store import ScheduleStore
-from .schedule.setting_values import is_tried
+from .schedule.setting_values import config_of
 from .tiled.executor import tiled_results
 from .triton.kernel import emit
 
@@ -203,27 +203,25 @@ class GluonExecutor(TritonExecutor):
 class ConfiguredExecutor(TritonExecutor):
     """Kernels with given settings, as the tuner found them. No kernel runs in another form.
 
-    settings: the fields of `Configuration` by name. Raises SettingsRefused for those that a search never tries.
+    settings: as schedule/setting_values.py names them. Raises SettingsRefused for those that a search never tries.
     """
 
     def __init__(self, settings: Mapping[str, object]):
         try:
-            self.configuration = Configuration(**settings)
-        except TypeError as error:
+            self.config = config_of(settings)
+        except ValueError as error:
             raise SettingsRefused(f"kept by another version: {error}") from error
-        if not is_tried(settings):
-            raise SettingsRefused("a setting has a value that is not tried")
-        self.name = f"{'gluon' if self.configuration.persistent else 'triton'}, tuned"
+        self.name = f"{executor_of(self.config)}, tuned"
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None):
-        c = self.configuration
-        if c.persistent:
+        config = self.config
+        if isinstance(config, HopperConfig):
             from .gluon.launch import GluonLauncher
 
-            return GluonLauncher(plan, schedules={k.name: sparing(bind(k), layout(c)) for k in plan.kernels})
+            return GluonLauncher(plan, hopper_configs={k.name: emulating(bind(k), config) for k in plan.kernels})
         from .triton.launch import Launcher
 
-        return Launcher(plan, Config(c.rows, c.columns, c.warps, c.stages))
+        return Launcher(plan, config)
 
     def _notes(self, launcher) -> tuple[str, ...]:
         if refused := getattr(launcher, "refusals", None):

@@ -31,8 +31,8 @@ class Argument:
 class Source:
     """The text of one kernel and how to call it.
 
-    tiles: its constexpr parameters, each with its role, "rows" or "loop". may_run_again: its loops may run a second
-    time, in another form (relative_products.py).
+    tiles: its constexpr parameters, each with the field of TritonConfig that gives its value. may_run_again: its loops
+    may run a second time, in another form (relative_products.py).
     """
 
     text: str

@@ -12,9 +12,9 @@ from ...egraph.terms.traversal import subterms
 from ..codegen.ops import TileValue, identity
 from ..codegen.tile_writer import doublings, factor_text, scale_text
 from ..codegen.tiles import Scope
-from ..hopper.config import Schedule
+from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, Operand, Step, accumulated, chunks
-from ..plan.device import ROWS
+from ..plan.device import H200
 from ..plan.thresholds import HIDDEN
 from .epilogue import State, StoreWriter
 from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
@@ -29,9 +29,9 @@ class Consumer:
     """Writes the body of the loop over items."""
 
     def __init__(
-        self, writer: GluonWriter, binding: Binding, schedule: Schedule, shape, rings, row_rings, exits, entries
+        self, writer: GluonWriter, binding: Binding, config: HopperConfig, shape, rings, row_rings, exits, entries
     ):
-        self.writer, self.binding, self.schedule, self.shape = writer, binding, schedule, shape
+        self.writer, self.binding, self.config, self.shape = writer, binding, config, shape
         self.rows, self.loop, self.listed = binding.kernel.rows, binding.loop, shape.listed is not None
         self.rings = {r.operand: r for r in rings}
         self.row_rings, self.exits, self.entries = {r.operand: r for r in row_rings}, exits, entries
@@ -44,8 +44,8 @@ class Consumer:
         self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
         self.matrices = binding.matrices
         # accumulators, scores and weights of a thread, and a number for each of its columns
-        held = accumulated(binding) // 2 + schedule.tile // 2 + schedule.tile // 4 + schedule.tile // 4
-        self.kept = held <= schedule.registers[1] * 9 // 10
+        held = accumulated(binding) // 2 + config.loop_tile // 2 + config.loop_tile // 4 + config.loop_tile // 4
+        self.kept = held <= config.registers[1] * 9 // 10
         every = [(a, values) for step in binding.steps for a, values in step.states]
         self.bodies = [b for a, values in every for b in (a.gauge, *(f for v in values for f in v.factors)) if b]
         self.pending: list[list[Pending]] = self._plan_pending()
@@ -75,9 +75,9 @@ class Consumer:
 
     def item(self, walk: Walk, entering: list[str]) -> list[str]:
         """The lines of one item; `entering` asks for what its results need, when its first tile is done."""
-        s, self.partial = self.schedule, walk.partial
-        prologue = [f"at = turn % {s.queries} * {s.consumers} + W"]
-        prologue += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.queries} & 1)"]
+        s, self.partial = self.config, walk.partial
+        prologue = [f"at = turn % {s.row_buffers} * {s.consumers} + W"]
+        prologue += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.row_buffers} & 1)"]
         before, after = (self._skip(number) if number else [] for number in (walk.before, walk.after))
         first = self._tile(0, walk.at("0"), f"{walk.count} > 1")
         rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
@@ -92,13 +92,13 @@ class Consumer:
         """(before the loop over items, its body): an item's first scores are issued with the last products of the item
         before it, and that one's results leave while they run. After the last item they are issued in vain.
         """
-        self.more, s, writer = ", pred=more", self.schedule, self.writer
+        self.more, s, writer = ", pred=more", self.config, self.writer
         self.partial = walk.partial
         before = self._skip(f"({walk.before}) * gl.cast(more, gl.int32)") if walk.before else []
         first = self._tile(0, walk.at("0"), f"{walk.count} > 1")
         rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
-        enter = [*writer.outer.lines, f"at = turn % {s.queries} * {s.consumers} + W"]
-        enter += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.queries} & 1, pred=more)", *before]
+        enter = [*writer.outer.lines, f"at = turn % {s.row_buffers} * {s.consumers} + W"]
+        enter += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.row_buffers} & 1, pred=more)", *before]
         issued, waited = self.cuts
         enter, wait, first = [*enter, *first[:issued]], first[issued:waited], first[waited:]
         body = [*first, f"for t in range(1, {walk.count}):", *(f"    {line}" for line in rest)]
@@ -123,19 +123,19 @@ class Consumer:
     def _skip(self, number: str) -> list[str]:
         """Hands back, unread, tiles that this warpgroup's rows have nothing in."""
         lines = []
-        for _ in range(len(self.binding.steps) if self.schedule.turns else 0):
-            lines += ["take_turn(W)", f"give_turn((W + 1) % {self.schedule.consumers})"]
+        for _ in range(len(self.binding.steps) if self.config.turns else 0):
+            lines += ["take_turn(W)", f"give_turn((W + 1) % {self.config.consumers})"]
         lines += [f"mbarrier.wait({self._at(ring.full)}, {self._phase()})" for ring in self.rings.values()]
         lines += [f"mbarrier.arrive({self._at(e)})" for e in dict.fromkeys(r.empty for r in self.rings.values())]
         return [f"for t in range(0, {number}):", *(f"    {line}" for line in [*lines, "count += 1"])]
 
     def _at(self, name: str, count: str = "count") -> str:
-        depth = self.schedule.depth
+        depth = self.config.stages
         slot = f"({count}) & {depth - 1}" if depth & (depth - 1) == 0 else f"({count}) % {depth}"
         return f"{name}.index({slot})"
 
     def _phase(self, count: str = "count") -> str:
-        return f"(({count}) // {self.schedule.depth}) & 1"
+        return f"(({count}) // {self.config.stages}) & 1"
 
     def _tile(self, number: int, find: list[str], more: str) -> list[str]:
         """A tile's steps: number 0 is the first of an item, which has no value products before it."""
@@ -143,8 +143,8 @@ class Consumer:
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=number == 0 or self.listed)
         lines = writer.inner.lines
-        lines += [*find, f"{start} = tile * {self.schedule.tile}"]
-        lines += [f"bits = thread_words({self.words}, tile, {self.schedule.tile})"] if self.words else []
+        lines += [*find, f"{start} = tile * {self.config.loop_tile}"]
+        lines += [f"bits = thread_words({self.words}, tile, {self.config.loop_tile})"] if self.words else []
         self._fetch(number)
         if number == 0:
             lines += self._arrive_at(0, count, "more" if self.more else None)
@@ -162,7 +162,7 @@ class Consumer:
         branched = number and self.shape.masked == "some"
         tested = mine(guard) if guard is not None and (self.listed or not branched) else []
         tested = [n for n in dict.fromkeys(tested) if n not in always]
-        if sum(map(_registers, always + tested)) * self.schedule.tile // ROWS > FETCHED:
+        if sum(map(_registers, always + tested)) * self.config.loop_tile // H200.product_rows > FETCHED:
             return
         for node in always:
             writer.value(node)
@@ -180,24 +180,24 @@ class Consumer:
         ]
 
     def _step(self, n: int, step: Step, number: int, count: str, earlier, earlier_count: str, more: str) -> None:
-        lines, turns = self.writer.inner.lines, self.schedule.turns and (n or number)
+        lines, turns = self.writer.inner.lines, self.config.turns and (n or number)
         lines += ["take_turn(W)"] if turns else []
         for product in step.products:
             lines += self._score(product, count)
         issued = self._issue(earlier, earlier_count)
         lines += issued
-        lines += [f"give_turn((W + 1) % {self.schedule.consumers})"] if turns else []
+        lines += [f"give_turn((W + 1) % {self.config.consumers})"] if turns else []
         names = list(dict.fromkeys(self.scores[p] for p in step.products))
         for node, parts in self.sums.items():
             self.writer.inner.memo[node] = TileValue(self.scores[parts[0]], (self.rows, self.loop.dim))
         outstanding = sum(len(p.accumulators) for p in earlier)
         issued_at = len(lines)
         overlays = self._overlays(count) if n == 0 else []
-        lines += [] if self.schedule.deferred else overlays
+        lines += [] if self.config.deferred else overlays
         for diagonal in self.shape.diagonals if n == 0 else ():
             self.writer.read_diagonal(diagonal)
         lines.append(wait_for(outstanding, names))
-        lines += overlays if self.schedule.deferred else []
+        lines += overlays if self.config.deferred else []
         lines += ["fence_async_shared()"] if overlays else []
         more_items = "" if number else self.more
         lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)}{more_items})" for o in self.releases[n]]
@@ -206,7 +206,7 @@ class Consumer:
         following = n + 1 if n + 1 < len(self.binding.steps) else 0
         arrive = self._arrive_at(following, count if following else f"{count} + 1", None if following else more)
         finish = self._finish(earlier, earlier_count)
-        lines += [*finish, *arrive] if self.schedule.late else [*arrive, *finish]
+        lines += [*finish, *arrive] if self.config.late else [*arrive, *finish]
         lines += late
 
     def _overlays(self, count: str) -> list[str]:
@@ -215,11 +215,11 @@ class Consumer:
         Before they are handed back there must be a fence, or a load may still be under way when the copy of the next
         tile lands: a barrier orders loads among threads, but not with the copies of another proxy.
         """
-        lines, tile, number = [], self.schedule.tile, self.schedule.consumers
+        lines, tile, number = [], self.config.loop_tile, self.config.consumers
         for operand in self.shape.overlays:
             ring, name = self.rings[operand], self.writer.names.fresh(f"{operand.tensor.name}_tile")
-            slot = f"({count}) % {self.schedule.depth} * {number} + W"
-            part = matrix_in(f"{ring.buffers[0]}.index({slot})", operand, ROWS, tile, transposed=False)
+            slot = f"({count}) % {self.config.stages} * {number} + W"
+            part = matrix_in(f"{ring.buffers[0]}.index({slot})", operand, H200.product_rows, tile, transposed=False)
             lines.append(f"mbarrier.wait({self._at(ring.full, count)}, {self._phase(count)})")
             lines.append(f"{name} = {part}.load(SCORE)")
             value = TileValue(name, (self.rows, self.loop.dim), operand.tensor.dtype)
@@ -231,12 +231,12 @@ class Consumer:
         name, lines = self.scores[product], []
         begun = any(product in parts[1:] for parts in self.sums.values())
         rows, columns = self.row_rings[product.rows], self.rings[product.columns]
-        tile = self.schedule.tile
+        tile = self.config.loop_tile
         for k, (_, extent) in enumerate(chunks(product.rows.inner.size)):
-            left = matrix_in(f"{rows.buffers[k]}.index(at)", product.rows, ROWS, extent, transposed=False)
+            left = matrix_in(f"{rows.buffers[k]}.index(at)", product.rows, H200.product_rows, extent, transposed=False)
             right = matrix_in(self._at(columns.buffers[k], count), product.columns, tile, extent, transposed=True)
             adds = k > 0 or begun
-            into = name if adds else f"gl.zeros([{ROWS}, {tile}], gl.float32, SCORE)"
+            into = name if adds else f"gl.zeros([{H200.product_rows}, {tile}], gl.float32, SCORE)"
             lines.append(f"{name} = warpgroup_mma({left}, {right}, {into}, use_acc={adds}, is_async=True)")
         return lines
 
@@ -248,7 +248,7 @@ class Consumer:
             ring = self.rings[p.matrix]
             for k, (_, extent) in enumerate(chunks(p.matrix.inner.size)):
                 right = matrix_in(
-                    self._at(ring.buffers[k], count), p.matrix, self.schedule.tile, extent, transposed=False
+                    self._at(ring.buffers[k], count), p.matrix, self.config.loop_tile, extent, transposed=False
                 )
                 left = p.packed if k == 0 else f"gl.convert_layout({p.packed}, WEIGHT{k})"
                 name = p.accumulators[k]
@@ -299,10 +299,10 @@ class Consumer:
         if number == 0:
             wide = chunks(self.binding.wide.size)
             return [
-                f"{name} = gl.zeros([{ROWS}, {extent}], gl.float32, VALUE{k})"
+                f"{name} = gl.zeros([{H200.product_rows}, {extent}], gl.float32, VALUE{k})"
                 for k, (name, (_, extent)) in enumerate(zip(names, wide, strict=True))
             ]
-        function = "rescaled" if self.schedule.lazy else "multiplied"
+        function = "rescaled" if self.config.lazy else "multiplied"
         return [f"{name} = {function}({name}, {decay})" for name in names] if decay else []
 
     def _weigh(self, state: State, number: int) -> tuple[str, str | None]:
@@ -310,7 +310,7 @@ class Consumer:
         writer, scale = self.writer, state.scale
         lines, fresh = writer.inner.lines, writer.names.fresh
         how = writer.scaling_of(state.record.gauge, state.record.reductions)
-        fixed = [] if number else [f"{scale} = gl.full([{ROWS}], {state.fixed!r}, gl.float32, ROWS)"]
+        fixed = [] if number else [f"{scale} = gl.full([{H200.product_rows}], {state.fixed!r}, gl.float32, ROWS)"]
         near = writer.capped(how.raw, factor_text(how), state.fixed) if state.fixed is not None else None
         if near is not None:
             lines += fixed
@@ -321,7 +321,7 @@ class Consumer:
             weight, shift = fresh("weight"), repr(state.fixed)
             lines += fixed
             clamped = not self.whole or bool(self.words)
-            text = f"bounded_weights({score}, {shift}, {factor_text(how)}, {writer.spared}, {clamped})"
+            text = f"bounded_weights({score}, {shift}, {factor_text(how)}, {writer.emulated_eighths}, {clamped})"
             lines.append(f"{weight} = {text}")
             return weight, None
         top = fresh("top")
@@ -330,7 +330,7 @@ class Consumer:
             lines.append(f"{state.peak} = {f'gl.maximum({state.peak}, {top})' if number else top}")
         new, shift, weight, decay = fresh("new_scale"), fresh("shift"), fresh("weight"), fresh("decay")
         lazily = f"gl.where({top} > {scale} + {doublings(how, LAZY)}, {top}, {scale})"
-        grown = lazily if self.schedule.lazy else f"gl.maximum({scale}, {top})"
+        grown = lazily if self.config.lazy else f"gl.maximum({scale}, {top})"
         lines.append(f"{new} = {grown if number else top}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
         exact = bool(state.peak) or writer.needs_exact_scale(state.record.reductions)

@@ -10,7 +10,7 @@ from ..analysis.softmax_scaling import any_scale, fixed_scale
 from ..codegen.ops import TileValue
 from ..codegen.tile_writer import decay_text
 from ..hopper.kernel_form import Binding, chunks
-from ..plan.device import ROWS
+from ..plan.device import H200
 from ..plan.records import Accumulator, Store
 from .expressions import GluonWriter, matrix_in
 
@@ -78,7 +78,7 @@ class StoreWriter:
             first = {self.rows: writer.starts[self.rows], self.binding.wide: str(start + n * width)}
             where = ", ".join(first[d] if d in first else writer.starts[d] for d in store.order)
             lines += ["tma.store_wait(0)"] if number == n == 0 else ["tma.store_wait(1)"] if n > 1 else []
-            lines.append(f"{matrix_in(target, exit.operand, ROWS, width, transposed=False)}.store({part})")
+            lines.append(f"{matrix_in(target, exit.operand, H200.product_rows, width, transposed=False)}.store({part})")
             lines.append("fence_async_shared()")
             lines.append(f"copy_out({exit.maps[number]}, [{where}], {target})")
         return lines
@@ -120,7 +120,7 @@ class StoreWriter:
     def _enter(self, entry, exit, number: int, extent: int) -> None:
         """Puts what came in where the writer looks for loads."""
         writer, dims = self.writer, self.writer.sort((self.rows, self.binding.wide))
-        place = matrix_in(f"{exit.buffers[number]}.index(W)", exit.operand, ROWS, extent, transposed=False)
+        place = matrix_in(f"{exit.buffers[number]}.index(W)", exit.operand, H200.product_rows, extent, transposed=False)
         name, dtype = f"{entry.operand.tensor.name}_tile", entry.operand.tensor.dtype
         value = writer.assign(name, TileValue(f"{place}.load({writer.layout(dims)})", dims, dtype), writer.outer)
         writer.scope_of(dims).memo[entry.operand.load] = value

@@ -25,7 +25,7 @@ from ..codegen.tile_writer import TileWriter
 from ..codegen.tiles import Scope
 from ..hopper.approximations import capped, multiple, small
 from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, spares
-from ..plan.device import MOST_CONSUMERS, ROWS, WARPGROUP
+from ..plan.device import H200
 from ..plan.dtypes import is_integer, literal
 from ..plan.launch_facts import Facts
 from ..plan.queries import roots
@@ -48,20 +48,20 @@ RESERVED = (
     *SPECIAL,
     *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),
     *"visits words total tile entry bits at item following more last place".split(),
-    *(f"consumer{w}" for w in range(MOST_CONSUMERS)),
+    *(f"consumer{w}" for w in range(H200.max_consumers)),
 )
 
 
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
-    def __init__(self, binding: Binding, facts: Facts, tile: int, signature: Signature, spared: int = 0):
+    def __init__(self, binding: Binding, facts: Facts, tile: int, signature: Signature, emulated_eighths: int = 0):
         kernel = binding.kernel
         super().__init__(kernel, facts, roots(kernel), signature, GLUON)
         self.binding, self.wide = binding, binding.wide
-        self.spared = spared if spares(binding) else 0
-        self.together = min(BRANCH, tile * ROWS // WARPGROUP)
-        self.blocks = {kernel.rows: str(ROWS), binding.loop.dim: str(tile)}
+        self.emulated_eighths = emulated_eighths if spares(binding) else 0
+        self.together = min(BRANCH, tile * H200.product_rows // H200.warpgroup)
+        self.blocks = {kernel.rows: str(H200.product_rows), binding.loop.dim: str(tile)}
         self.scores: dict[tuple, str] = {}
         self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
         self.wide_scope = Scope()
@@ -156,7 +156,7 @@ class GluonWriter(TileWriter):
         dims = (rows, self.binding.loop.dim)
         pointers = self.address(tensor, diagonal.load.args, dims)
         if str(rows) not in self.facts.even:
-            text = f"gl.maximum({self.starts[rows]} + {ROWS} - {self.sizes[rows]}, 0)"
+            text = f"gl.maximum({self.starts[rows]} + {H200.product_rows} - {self.sizes[rows]}, 0)"
             beyond = self.once(("beyond",), (), lambda: self.assign("beyond", TileValue(text), self.outer))
             pointers += f" + {beyond.text} * {diagonal.step}"
         value = self.assign(f"{tensor.name}_tile", TileValue(f"diagonal_tile({pointers}, {diagonal.step})", dims))
@@ -206,23 +206,23 @@ class GluonWriter(TileWriter):
         return super()._pointwise(node, args)
 
     def _logistic(self, inside: Term, value: TileValue) -> TileValue:
-        if not self.spared:
+        if not self.emulated_eighths:
             return TileValue(f"logistic_curve({value.text})", value.dims)
         term, scale, shift = multiple(inside)
         value = self.spread(self.value(term), value.dims)
-        numbers = f"{-scale * LOG2_E!r}, {-shift * LOG2_E!r}, {self.spared}"
+        numbers = f"{-scale * LOG2_E!r}, {-shift * LOG2_E!r}, {self.emulated_eighths}"
         if small(inside):
             return TileValue(f"small_logistic_of({value.text}, {numbers}, {self.together})", value.dims)
         return TileValue(f"logistic_of({value.text}, {numbers})", value.dims)
 
     def capped(self, raw: Term, factor: str, shift: float) -> TileValue | None:
-        """2^(raw · factor - shift) where the raw score is tanh of a multiple and special functions are spared."""
-        found = capped(raw) if self.spared else None
+        """2^(raw · factor - shift) where the raw score is tanh of a multiple and special functions are emulated."""
+        found = capped(raw) if self.emulated_eighths else None
         if found is None:
             return None
         term, scale = found
         value = self.spread(self.value(term), self.sort(raw.dims))
-        numbers = f"{scale!r}, {shift!r}, {factor}, {self.spared}, {self.together}"
+        numbers = f"{scale!r}, {shift!r}, {factor}, {self.emulated_eighths}, {self.together}"
         return self.assign("weight", TileValue(f"capped_weights({value.text}, {numbers})", value.dims))
 
     def _reduce(self, node: Term) -> TileValue:

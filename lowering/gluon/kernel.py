@@ -1,4 +1,4 @@
-"""A bound kernel and a schedule as Gluon source: one producer warp, consumer warpgroups, rings between them.
+"""A bound kernel and a config as Gluon source: one producer warp, consumer warpgroups, rings between them.
 
 The producer copies tiles of rows and of the loop into shared memory; a consumer issues the next score products together
 with the last value products and runs the pointwise code under the latter. A ring's slot is handed back only after a
@@ -18,9 +18,9 @@ from ...egraph.terms.traversal import subterms
 from ..codegen.dialect import GLUON
 from ..codegen.ops import Names, TileValue, helpers, remarks, wrapped
 from ..codegen.signature import Argument, Signature
-from ..hopper.config import Schedule
+from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, Diagonal, Operand, bytes_of, chunks
-from ..plan.device import ROWS
+from ..plan.device import H200
 from ..plan.launch_facts import Facts
 from ..plan.queries import roots
 from ..plan.records import Plan
@@ -46,7 +46,7 @@ class Shape:
     """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
     "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's;
     vacant: it may have no rows at all; table: a table orders the work;
-    chained: as in the schedule, where the sizes allow it;
+    chained: as in the config, where the sizes allow it;
     overlays: tensors over rows and loop that are copied tile by tile; diagonals: tensors over their difference that
     threads read once for all of their rows; sent: results that leave by shared memory; entered: what is read for these
     and comes in there;
@@ -104,14 +104,14 @@ class Ring:
     bytes: int
 
 
-def emit(binding: Binding, plan: Plan, schedule: Schedule, shape: Shape) -> Source:
+def emit(binding: Binding, plan: Plan, config: HopperConfig, shape: Shape) -> Source:
     """The kernel's Gluon source. Raises NotPlannable for what has no such form."""
-    return _Emitter(binding if shape.packed is None else shape.packed.bound(binding), schedule, shape).source(plan)
+    return _Emitter(binding if shape.packed is None else shape.packed.bound(binding), config, shape).source(plan)
 
 
 class _Emitter:
-    def __init__(self, binding: Binding, schedule: Schedule, shape: Shape):
-        self.binding, self.schedule, self.shape = binding, schedule, shape
+    def __init__(self, binding: Binding, config: HopperConfig, shape: Shape):
+        self.binding, self.config, self.shape = binding, config, shape
         self.kernel, self.loop = binding.kernel, binding.loop
         self.names = Names()
         self.names.taken.update(RESERVED)
@@ -120,21 +120,23 @@ class _Emitter:
         self.signature = Signature(self.names)
         self.maps: dict[str, Map] = {}
         self._declare()
-        self.walks = WalkWriter(binding, schedule, self.signature.sizes, shape.listed, fresh)
+        self.walks = WalkWriter(binding, config, self.signature.sizes, shape.listed, fresh)
         self.signature.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
         self.row_full, self.row_empty = fresh("rows_full"), fresh("rows_empty")
-        self.row_rings = [self._ring(o, ROWS) for o in binding.row_operands]
+        self.row_rings = [self._ring(o, H200.product_rows) for o in binding.row_operands]
         later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
-        columns = [self._ring(o, schedule.tile) for o in binding.columns]
-        overlays = [replace(self._ring(o, ROWS), empty=columns[0].empty) for o in shape.overlays]
-        self.rings = [*columns, *overlays, *(self._ring(o, schedule.tile) for o in later)]
-        self.exits = {o.tensor: self._ring(o, ROWS) for o in shape.sent}
+        columns = [self._ring(o, config.loop_tile) for o in binding.columns]
+        overlays = [replace(self._ring(o, H200.product_rows), empty=columns[0].empty) for o in shape.overlays]
+        self.rings = [*columns, *overlays, *(self._ring(o, config.loop_tile) for o in later)]
+        self.exits = {o.tensor: self._ring(o, H200.product_rows) for o in shape.sent}
         self.entries = {exit.tensor: self._entry(entry, self.exits[exit.tensor]) for entry, exit in shape.entered}
 
     def writer(self) -> GluonWriter:
         """A writer for a new function; all share names and declared arguments."""
         signature = replace(self.signature, scalars=dict(self.signature.scalars))
-        return GluonWriter(self.binding, self.shape.facts, self.schedule.tile, signature, self.schedule.spared)
+        return GluonWriter(
+            self.binding, self.shape.facts, self.config.loop_tile, signature, self.config.emulated_eighths
+        )
 
     # Signature
 
@@ -160,7 +162,7 @@ class _Emitter:
         buffers, maps = [], []
         overlay = operand in self.shape.overlays
         for _, extent in self._parts(operand):
-            extent = min(extent, self.schedule.send) if operand in self.shape.sent else extent
+            extent = min(extent, self.config.send) if operand in self.shape.sent else extent
             sizes = {operand.across: across, operand.inner: extent}
             box = tuple(sizes.get(d, 1) for d in operand.axes)
             known = next((m for m in self.maps.values() if (m.operand, m.box) == (operand, box)), None)
@@ -170,20 +172,20 @@ class _Emitter:
             maps.append(known.name)
             buffers.append(fresh(f"{name}_tiles"))
         total = bytes_of(operand.tensor) * across * sum(e for _, e in self._parts(operand))
-        total *= self.schedule.consumers if overlay else 1
+        total *= self.config.consumers if overlay else 1
         if operand.across == self.kernel.rows and not overlay:
             return Ring(operand, tuple(buffers), tuple(maps), self.row_full, self.row_empty, total)
         return Ring(operand, tuple(buffers), tuple(maps), fresh(f"{name}_full"), fresh(f"{name}_empty"), total)
 
     def _entry(self, operand: Operand, exit: Ring) -> Ring:
         """Shared memory that a result leaves by, as what comes in there before."""
-        ring = self._ring(operand, ROWS)
+        ring = self._ring(operand, H200.product_rows)
         boxes = [", ".join(map(str, self.maps[name].box)) for name in ring.maps]
         buffers = tuple(f"{x}.index(W).reshape([{box}])" for x, box in zip(exit.buffers, boxes, strict=True))
         return replace(ring, buffers=buffers, full=self.names.fresh(f"{operand.tensor.name}_full"), empty="")
 
     def _parts(self, operand: Operand) -> list[tuple[int, int]]:
-        return [(0, self.schedule.tile)] if operand in self.shape.overlays else chunks(operand.inner.size)
+        return [(0, self.config.loop_tile)] if operand in self.shape.overlays else chunks(operand.inner.size)
 
     # Assembly
 
@@ -191,7 +193,7 @@ class _Emitter:
         consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
         producer = self._function("producer", [], self._producer())
         wrappers = []
-        for w in range(self.schedule.consumers):
+        for w in range(self.config.consumers):
             body = [f"consumer({', '.join([str(w), *consumer[1]])})"]
             wrappers.append(self._function(f"consumer{w}", [], body))
         kernel = self._kernel(producer, wrappers)
@@ -217,18 +219,18 @@ class _Emitter:
         return f"@gluon.jit\ndef {name}(\n{signature},\n):\n{text}\n\n\n", used
 
     def _kernel(self, producer, wrappers) -> str:
-        s, lines = self.schedule, []
+        s, lines = self.config, []
         for ring in (*self.row_rings, *self.rings, *self.exits.values()):
-            slots = s.queries * s.consumers if ring in self.row_rings else s.depth
+            slots = s.row_buffers * s.consumers if ring in self.row_rings else s.stages
             slots *= s.consumers if ring.operand in self.shape.overlays else 1
             for buffer, name, (_, extent) in zip(ring.buffers, ring.maps, self._parts(ring.operand), strict=True):
                 slots = s.consumers * (1 + (extent > s.send)) if ring in self.exits.values() else slots
                 lines.append(
                     f"{buffer} = gl.allocate_shared_memory({name}.dtype, [{slots}] + {name}.block_shape, {name}.layout)"
                 )
-        barriers = {self.row_full: (s.queries * s.consumers, 1), self.row_empty: (s.queries * s.consumers, 1)}
+        barriers = {self.row_full: (s.row_buffers * s.consumers, 1), self.row_empty: (s.row_buffers * s.consumers, 1)}
         barriers |= {r.full: (s.consumers, 1) for r in self.entries.values()}
-        barriers |= {r.full: (s.depth, 1) for r in self.rings} | {r.empty: (s.depth, s.consumers) for r in self.rings}
+        barriers |= {r.full: (s.stages, 1) for r in self.rings} | {r.empty: (s.stages, s.consumers) for r in self.rings}
         for name, (slots, count) in barriers.items():
             lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
             lines.append(f"for slot in gl.static_range({slots}):")
@@ -249,7 +251,7 @@ class _Emitter:
     def _layouts(self) -> str:
         """Layouts of scores and accumulators, their rows and columns, and of weights as operands."""
         product = "gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {}, 16])"
-        lines = [f"_SCORE = {product.format(self.schedule.tile)}", "SCORE = gl.constexpr(_SCORE)"]
+        lines = [f"_SCORE = {product.format(self.config.loop_tile)}", "SCORE = gl.constexpr(_SCORE)"]
         lines += [f"{n} = gl.constexpr(gl.SliceLayout({a}, _SCORE))" for n, a in (("ROWS", 1), ("COLUMNS", 0))]
         wide = chunks(self.binding.wide.size) if self.binding.wide else []
         for number, (_, extent) in enumerate(wide):
@@ -262,7 +264,7 @@ class _Emitter:
         kernel = self.kernel
         stored = [(s.output.name, ", ".join(map(str, s.order)), show(s.term)) for s in kernel.stores]
         facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
-        facts += [f"Schedule: {self.schedule}; guard on tiles: {self.shape.masked}"]
+        facts += [f"Schedule: {self.config}; guard on tiles: {self.shape.masked}"]
         facts += [f"Guard over {self.loop.dim}: {show(self.loop.guard)}"] if self.loop.guard is not None else []
         facts += [f"As bits: {show(self.shape.packed.record.guard)}"] if self.shape.packed else []
         facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
@@ -282,14 +284,14 @@ class _Emitter:
         return ["item = following", f"following = item_at(gl.minimum({place}, high - 1), items, {self.shape.table})"]
 
     def _producer(self) -> list[str]:
-        writer, s = self.writer(), self.schedule
+        writer, s = self.writer(), self.config
         first = self.walks.item(writer, "item")
         walk = self.walks.of_program(writer, first)
-        writer.starts |= {self.kernel.rows: f"{first} + w * {ROWS}", self.loop.dim: "start"}
+        writer.starts |= {self.kernel.rows: f"{first} + w * {H200.product_rows}", self.loop.dim: "start"}
         rows, lines = self._rows(writer), writer.outer.lines
-        lines += rows if s.queries > 1 else []
-        body = [*walk.at("t"), f"start = tile * {s.tile}", f"slot = count % {s.depth}"]
-        body += [f"phase = (count // {s.depth} & 1) ^ 1"]
+        lines += rows if s.row_buffers > 1 else []
+        body = [*walk.at("t"), f"start = tile * {s.loop_tile}", f"slot = count % {s.stages}"]
+        body += [f"phase = (count // {s.stages} & 1) ^ 1"]
         for n, ring in enumerate(self.rings):
             shared = ring.operand in self.shape.overlays
             body += [] if shared else [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
@@ -301,7 +303,7 @@ class _Emitter:
                 body += self._copies(writer, ring, "slot")
             if n == 0:
                 body += [f"asked_for({place})" for place in self._vectors(writer)]
-            if n == 0 and s.queries == 1:  # the first columns need not wait until the rows before are done with
+            if n == 0 and s.row_buffers == 1:  # the first columns need not wait until the rows before are done with
                 body += ["if t == 0:", *(f"    {line}" for line in rows)]
         lines += [f"for t in range(0, {walk.count}):", *(f"    {line}" for line in [*body, "count += 1"])]
         return self._items([*lines, "turn += 1"])
@@ -319,9 +321,9 @@ class _Emitter:
 
     def _rows(self, writer: GluonWriter) -> list[str]:
         """Copies an item's rows, for each warpgroup once it has done with those before."""
-        s = self.schedule
-        lines = [f"place = turn % {s.queries} * {s.consumers} + w"]
-        lines += [f"mbarrier.wait({self.row_empty}.index(place), (turn // {s.queries} & 1) ^ 1)"]
+        s = self.config
+        lines = [f"place = turn % {s.row_buffers} * {s.consumers} + w"]
+        lines += [f"mbarrier.wait({self.row_empty}.index(place), (turn // {s.row_buffers} & 1) ^ 1)"]
         lines += [f"mbarrier.expect({self.row_full}.index(place), {sum(r.bytes for r in self.row_rings)})"]
         lines += [line for ring in self.row_rings for line in self._copies(writer, ring, "place", "place")]
         return [f"for w in gl.static_range({s.consumers}):", *(f"    {line}" for line in lines)]
@@ -356,9 +358,9 @@ class _Emitter:
     # Consumer
 
     def _consumer(self) -> list[str]:
-        writer, s = self.writer(), self.schedule
+        writer, s = self.writer(), self.config
         first = self.walks.item(writer, "item")
-        row = writer.assign("row", TileValue(f"{first} + W * {ROWS}"), writer.outer).text
+        row = writer.assign("row", TileValue(f"{first} + W * {H200.product_rows}"), writer.outer).text
         writer.starts[self.kernel.rows] = row
         walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", self.shape.vacant)
         entering = self._entering(writer)

@@ -17,7 +17,7 @@ from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
 from ...egraph.terms.sizes import resolve
 from ..codegen.fast_division import BITS, division
-from ..hopper.config import ANY, DEFAULTS, Row, Schedule, default_row
+from ..hopper.config import HOPPER_DEFAULTS, HopperConfig, HopperDefault, KernelClass, default_row
 from ..hopper.kernel_form import (
     Binding,
     Diagonal,
@@ -34,10 +34,10 @@ from ..hopper.kernel_form import (
 )
 from ..hopper.split_states import apart
 from ..launch.triton_compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
-from ..launch.triton_config import Config
 from ..masks.block_map import EMPTY, Tiling, capturing, pays, shared_visits
 from ..masks.mask_bits import Words
-from ..plan.device import MULTIPROCESSORS, ROWS
+from ..plan.device import H200
+from ..plan.kernel_config import NO_LIMIT, TritonConfig
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, reach
 from ..plan.records import Kernel, NotPlannable, Plan
@@ -88,7 +88,7 @@ class GluonLaunch:
 
 
 class GluonLauncher(Launcher):
-    """A Launcher that prefers Gluon kernel by kernel; `schedules` by kernel name replace the defaults.
+    """A Launcher that prefers Gluon kernel by kernel; `hopper_configs` by kernel name replace the defaults.
 
     store: where solved schedules outlive the process.
     """
@@ -96,20 +96,22 @@ class GluonLauncher(Launcher):
     def __init__(
         self,
         plan: Plan,
-        config: Config | None = None,
-        schedules: dict[str, Schedule] | None = None,
+        config: TritonConfig | None = None,
+        hopper_configs: dict[str, HopperConfig] | None = None,
         store: ScheduleStore | None = None,
     ):
         plan = plan if gluon_missing() else apart(plan, fits)
         super().__init__(plan, config)
-        self.schedules, self.store = schedules or {}, store
+        self.hopper_configs, self.store = hopper_configs or {}, store
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}
         self.refusals = {name: found for name, found in self.bindings.items() if isinstance(found, str)}
         self.choices: dict[str, Choice] = {}
 
     def enough(self, kernel: Kernel, sizes: dict) -> float:
         """In parts a kernel is plain Triton, which is slower by a third."""
-        bound = not isinstance(self.bindings[kernel.name], str) and resolve(kernel.rows.size, sizes) >= ROWS
+        bound = (
+            not isinstance(self.bindings[kernel.name], str) and resolve(kernel.rows.size, sizes) >= H200.product_rows
+        )
         return SLOWER * super().enough(kernel, sizes) if bound else super().enough(kernel, sizes)
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch | GluonLaunch:
@@ -134,46 +136,47 @@ class GluonLauncher(Launcher):
         places = torch.cuda.get_device_properties(device).multi_processor_count
         suited = tuple(o for o in binding.entries if _unsuited(o, values[o.tensor.name]) is None)
         binding = replace(binding, entries=suited)
-        schedule = self.schedules.get(kernel.name)
-        if schedule is None:
-            run = self._run_here(binding, values, sizes, device)
-            self.choices[kernel.name] = choice = choice_of(binding, sizes, overlays, places, run, self.store)
-            schedule = choice.schedule
-        exits = exits if schedule.send else ()
+        given = self.hopper_configs.get(kernel.name)
+        run = None if given else self._run_here(binding, values, sizes, device)
+        self.choices[kernel.name] = choice_of(binding, sizes, overlays, places, run, self.store, given)
+        config = self.choices[kernel.name].config
+        exits = exits if config.send else ()
         diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
         bits = packed(binding)
         bits = bits if bits is not None and small(bits, values, sizes) else None
         wide = wide_tensors(kernel, values, sizes)
-        prepared = prepare(binding, schedule, sizes, overlays, exits, wide, diagonals, bits, places)
-        source = emit(binding, self.plan, schedule, prepared.shape)
+        prepared = prepare(binding, config, sizes, overlays, exits, wide, diagonals, bits, places)
+        source = emit(binding, self.plan, config, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
-        programs = min(places * schedule.residents, prepared.total)
+        programs = min(places * config.residents, prepared.total)
         function = load(source.text, source.function)
         lists, table, words = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
-        found, maps = self._known(binding, prepared, schedule, programs, device), ()
+        found, maps = self._known(binding, prepared, config, programs, device), ()
         if prepared.tiling is not None:
             found[1], maps = lists, (((lists, table), prepared.tiling),)
             found[0] = table if prepared.tiling.dealt else found[0]
         if prepared.words is not None:
             found, maps = [*found, words], (*maps, ((words,), prepared.words))
         arguments = (*_arguments(source, values, sizes), *found, prepared.total)
-        return GluonLaunch(function, programs, windows, arguments, maps, options_of(schedule))
+        return GluonLaunch(function, programs, windows, arguments, maps, options_of(config))
 
     def _run_here(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> float | None:
         """Columns that tiles of rows run where a map says which, as the tensors of this call have it."""
         record, kernel = binding.loop.map, binding.kernel
-        if record is None or not pays(kernel, record, ROWS, ROWS, sizes) or capturing(device):
+        if record is None or not pays(kernel, record, H200.product_rows, H200.product_rows, sizes) or capturing(device):
             return None
-        tiling = Tiling(record, ROWS if record.rows else 1, ROWS, tuple(sorted(sizes.items())))
+        tiling = Tiling(
+            record, H200.product_rows if record.rows else 1, H200.product_rows, tuple(sorted(sizes.items()))
+        )
         return typical_run(tiling, values)
 
-    def _known(self, binding, prepared, schedule, programs: int, device) -> list[torch.Tensor | str]:
+    def _known(self, binding, prepared, config, programs: int, device) -> list[torch.Tensor | str]:
         """The table of who runs what and the lists of tiles that the host knows."""
         table = NOTHING
         if prepared.lengths is not None and prepared.shape.table:
             points = prepared.total // len(prepared.lengths)
             streamed = order.streamed(binding, prepared.length)
-            table = torch.from_numpy(order.dealt(prepared.lengths, points, streamed, programs, schedule.tile))
+            table = torch.from_numpy(order.dealt(prepared.lengths, points, streamed, programs, config.loop_tile))
         return [table.to(device), prepared.listed.to(device)]
 
 
@@ -195,93 +198,121 @@ class Prepared:
 
 def prepare(
     binding: Binding,
-    schedule: Schedule,
+    config: HopperConfig,
     sizes: dict,
     overlays: tuple[Operand, ...] = (),
     exits: tuple[Operand, ...] = (),
     wide: frozenset[str] = frozenset(),
     diagonals: tuple[Diagonal, ...] = (),
     bits: Packed | None = None,
-    places: int = MULTIPROCESSORS,
+    places: int = H200.multiprocessors,
 ) -> Prepared:
     """Everything about a call that does not need a device of `places` multiprocessors. Raises Refused.
 
     bits: the guard's part that may be kept as bits, which it is where a map of blocks pays.
     """
-    if not schedule.terminates:
-        raise Refused(f"warpgroups would wait for ever with {schedule}")
+    if not config.terminates:
+        raise Refused(f"warpgroups would wait for ever with {config}")
     kernel, loop = binding.kernel, binding.loop
-    height = ROWS * schedule.consumers
+    block, height, tile = H200.product_rows, config.row_tile, config.loop_tile
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
     total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
     if total >= 1 << BITS:
         raise Refused(f"{total} tiles of rows are more than items are numbered for")
-    even = [str(d) for d, n, tile in ((kernel.rows, count, height), (loop.dim, length, schedule.tile)) if n % tile == 0]
-    diagonals = tuple(d for d in diagonals if count % ROWS == 0 and str(loop.dim) in even and d.tensor.name not in wide)
-    pairs = entered(binding, exits, schedule.send)
+    even = [str(d) for d, n, part in ((kernel.rows, count, height), (loop.dim, length, tile)) if n % part == 0]
+    aligned = count % block == 0 and str(loop.dim) in even
+    diagonals = tuple(d for d in diagonals if aligned and d.tensor.name not in wide)
+    pairs = entered(binding, exits, config.send)
     facts = Facts(frozenset(even), wide)
     shape = Shape(facts, "some", False, overlays=overlays, diagonals=diagonals, sent=exits, entered=pairs)
-    if loop.map is not None and pays(kernel, loop.map, ROWS, schedule.tile, sizes):
+    if loop.map is not None and pays(kernel, loop.map, block, tile, sizes):
         known = tuple(sorted(sizes.items()))
-        tiling = Tiling(loop.map, ROWS if loop.map.rows else 1, schedule.tile, known, schedule.consumers)
-        tiling = replace(tiling, dealt=order.dealing(binding, schedule, sizes, total, places))
-        words = bits and Words(bits.record, ROWS, schedule.tile, known)
+        tiling = Tiling(loop.map, block if loop.map.rows else 1, tile, known, config.consumers)
+        tiling = replace(tiling, dealt=order.dealing(binding, config, sizes, total, places))
+        words = bits and Words(bits.record, block, tile, known)
         shape = replace(shape, listed=(*loop.map.dims, *loop.map.rows), packed=bits, table=tiling.dealt is not None)
         return Prepared(shape, None, total, length, tiling, words=words)
     if len(loop.ranges) != 1:
-        classes = order.classes(binding, sizes, ROWS, schedule.tile)
+        classes = order.classes(binding, sizes, block, tile)
         if classes is None:
             raise Refused("its guard keeps a union of ranges that depend on more than the row")
-        listed = shared_visits(torch.from_numpy(classes), schedule.consumers)
+        listed = shared_visits(torch.from_numpy(classes), config.consumers)
         lengths = listed[:, 0].numpy()
-        shape = replace(shape, listed=(kernel.rows,), table=_uneven(lengths, schedule))
+        shape = replace(shape, listed=(kernel.rows,), table=_uneven(lengths, config))
         return Prepared(shape, lengths, total, length, listed=listed)
     # Code that leaves tiles out takes registers: only for idle warpgroups that would cost more than a few percent.
-    idle = -count % height >= max(ROWS, WASTE * count)
-    own = order.ranges(binding, sizes, ROWS, schedule.tile)
-    block = order.ranges(binding, sizes, height, schedule.tile)
-    lengths = None if block is None else block.end - block.begin
-    lengths = order.work(lengths, count, schedule.consumers) if idle and block is not None else lengths
+    idle = -count % height >= max(block, WASTE * count)
+    own = order.ranges(binding, sizes, block, tile)
+    whole = order.ranges(binding, sizes, height, tile)
+    lengths = None if whole is None else whole.end - whole.begin
+    lengths = lengths if lengths is None or not idle else order.work(lengths, count, config.consumers)
+    may_chain = chains(binding, config, overlays) and not (idle or pairs)
     shape = replace(
         shape,
         masked=order.guarded_tiles(binding, own),
-        skewed=bool(loop.limits) and order.skewed(own, block, schedule.consumers),
+        skewed=bool(loop.limits) and order.skewed(own, whole, config.consumers),
         vacant=idle,
-        table=_uneven(lengths, schedule),
-        chained=chains(binding, schedule, overlays)
-        and not (idle or pairs)
-        and order.chainable(own, block, schedule.consumers, schedule.depth),
+        table=_uneven(lengths, config),
+        chained=may_chain and order.chainable(own, whole, config.consumers, config.stages),
     )
     return Prepared(shape, lengths, total, length)
 
 
-def _uneven(lengths: np.ndarray | None, schedule: Schedule) -> bool:
-    return schedule.ordered and lengths is not None and len(set(lengths.tolist())) > 1
+def _uneven(lengths: np.ndarray | None, config: HopperConfig) -> bool:
+    return config.ordered and lengths is not None and len(set(lengths.tolist())) > 1
 
 
-def row_of(binding: Binding, sizes: dict, run_here: float | None = None) -> Row | None:
-    """The default row of a kernel. run_here: columns that tiles of rows run, where a map has said it.
-
-    A map of a guard by row and column is taken to keep every tile: one warpgroup alone reads each anew, and where most
-    run, that is more than the L2 gives. So is one by column alone, in whose kept tiles nothing but the last is partial.
-    Other maps, by ids or by a table of blocks, are taken to keep few until they are there.
-    """
-    kernel, loop = binding.kernel, binding.loop
-    length, run = resolve(loop.dim.size, sizes), ANY
-    mapped = loop.map is not None and pays(kernel, loop.map, ROWS, ROWS, sizes)
-    classes = None if mapped or not loop.limits else order.classes(binding, sizes, ROWS, ROWS)
-    bits = packed(binding) if mapped else None
-    bits = bits if bits and fine(bits, sizes) else None
+def kernel_class(binding: Binding, sizes: dict, run_here: float | None = None) -> KernelClass:
+    """What the defaults of a kernel depend on. run_here: columns that row tiles process, where a map has said it."""
+    kernel, loop, rows = binding.kernel, binding.loop, H200.product_rows
+    length = resolve(loop.dim.size, sizes)
+    mapped = loop.map is not None and pays(kernel, loop.map, rows, rows, sizes)
     padded = mapped and not loop.map.rows and not loop.limits
-    if not binding.overlays and (mapped or classes is not None):
-        unknown = length if padded or bits is not None else UNKNOWN if run_here is None else run_here
-        run = unknown if mapped else ROWS * np.quantile((classes != EMPTY).sum(1), 0.9)
-    uneven = (mapped and not padded) or bool(loop.limits)
-    even = resolve(kernel.rows.size, sizes) % ROWS == 0 and length % (2 * ROWS) == 0
-    diagonals = binding.diagonals if even else ()
-    full = crowded(binding if bits is None else bits.bound(binding), diagonals, masked=not padded)
-    kinds = (uneven, full, bool(binding.overlays), sloped(binding), mapped and not padded)
-    return default_row(width(binding), accumulated(binding), length, run, *kinds)
+    bits = _fine_bits(binding, sizes) if mapped else None
+    known = length if padded or bits is not None else run_here
+    run = (UNKNOWN if known is None else known) if mapped else _usual_run(binding, sizes)
+    return KernelClass(
+        width=width(binding),
+        columns=accumulated(binding),
+        length=length,
+        run=NO_LIMIT if binding.overlays else run,
+        uneven=(mapped and not padded) or bool(loop.limits),
+        crowded=crowded(
+            binding if bits is None else bits.bound(binding), _copied_diagonals(binding, sizes), masked=not padded
+        ),
+        copied=bool(binding.overlays),
+        sloped=sloped(binding),
+        mapped=mapped and not padded,
+    )
+
+
+def _copied_diagonals(binding: Binding, sizes: dict) -> tuple[Diagonal, ...]:
+    """The diagonals that are read by one address: those of kernels whose tiles are all whole."""
+    rows, count, length = H200.product_rows, *(resolve(d.size, sizes) for d in (binding.kernel.rows, binding.loop.dim))
+    return binding.diagonals if count % rows == 0 and length % (2 * rows) == 0 else ()
+
+
+def _fine_bits(binding: Binding, sizes: dict) -> Packed | None:
+    """The packed mask of a kernel, if its tensors have an element for each few scores.
+
+    A map of such a guard is taken to keep every tile: one warpgroup alone reads each anew, and where most run, that is
+    more than the L2 gives. So is a map by column alone, in whose kept tiles nothing but the last is partial. Other
+    maps, by ids or by a table of blocks, are taken to keep few until they are there.
+    """
+    bits = packed(binding)
+    return bits if bits and fine(bits, sizes) else None
+
+
+def _usual_run(binding: Binding, sizes: dict) -> float:
+    """Columns that nine in ten row tiles process at most, by the limits of the loop; NO_LIMIT if they are not known."""
+    rows = H200.product_rows
+    classes = order.classes(binding, sizes, rows, rows) if binding.loop.limits else None
+    return NO_LIMIT if classes is None else rows * np.quantile((classes != EMPTY).sum(1), 0.9)
+
+
+def row_of(binding: Binding, sizes: dict, run_here: float | None = None) -> HopperDefault | None:
+    """The default row of a kernel; see `kernel_class`."""
+    return default_row(kernel_class(binding, sizes, run_here))
 
 
 def slower(plan: Plan, sizes: dict) -> float:
@@ -297,30 +328,31 @@ def fits(binding: Binding) -> bool:
     length, columns = binding.loop.dim.size, accumulated(binding)
     if len(binding.steps) > 1 and columns > ROOMY and isinstance(length, int) and length >= LONG:
         return False
-    return any(width(binding) <= row.width and columns <= row.columns for row in DEFAULTS)
+    return any(width(binding) <= row.width and columns <= row.columns for row in HOPPER_DEFAULTS)
 
 
-def options_of(schedule: Schedule) -> dict:
+def options_of(config: HopperConfig) -> dict:
     """What Triton is told; alone on its multiprocessor, a program may have all registers."""
-    return {"num_warps": 4, **OPTIONS} | ({"maxnreg": schedule.registers[0]} if schedule.residents > 1 else {})
+    return {"num_warps": 4, **OPTIONS} | ({"maxnreg": config.registers[0]} if config.residents > 1 else {})
 
 
-def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> Schedule:
-    """The kernel's own schedule. Raises Refused."""
-    return choice_of(binding, sizes, overlays).schedule
+def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> HopperConfig:
+    """The kernel's own config. Raises Refused."""
+    return choice_of(binding, sizes, overlays).config
 
 
 def choice_of(
     binding: Binding,
     sizes: dict,
     overlays: tuple[Operand, ...] = (),
-    places: int = MULTIPROCESSORS,
+    places: int = H200.multiprocessors,
     run_here: float | None = None,
     store: ScheduleStore | None = None,
+    given: HopperConfig | None = None,
 ) -> Choice:
-    """The kernel's schedule on `places` multiprocessors, and where its settings come from. Raises Refused."""
-    row = row_of(binding, sizes, run_here)
-    found = choose(binding, sizes, overlays, row, places, store)
+    """The kernel's config on `places` multiprocessors, and where its settings come from. Raises Refused."""
+    row = None if given else row_of(binding, sizes, run_here)
+    found = choose(binding, sizes, overlays, row, places, store, given)
     if found is None and row is None:
         raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
     if found is None:
@@ -340,8 +372,8 @@ def _check(binding: Binding, values: dict, sizes: dict, device: torch.device) ->
     kernel = binding.kernel
     if any(t.dtype == "float64" for t in (*kernel.inputs, *(s.output for s in kernel.stores))):
         raise Refused("float64 has no Gluon form")
-    if resolve(kernel.rows.size, sizes) < ROWS:
-        raise Refused(f"fewer than {ROWS} rows")
+    if resolve(kernel.rows.size, sizes) < H200.product_rows:
+        raise Refused(f"fewer than {H200.product_rows} rows")
     if 0 in (resolve(binding.loop.dim.size, sizes), *(resolve(d.size, sizes) for d in kernel.grid)):
         raise Refused("a dim is empty")
     for operand in (*binding.row_operands, *binding.streams):

@@ -13,10 +13,10 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..codegen.fast_division import Divisor
 from ..codegen.ops import TileValue
-from ..hopper.config import Schedule
+from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding
 from ..masks.mask_bits import WORD
-from ..plan.device import ROWS
+from ..plan.device import H200
 from ..plan.records import BlockMap, Limit
 from .expressions import GluonWriter
 
@@ -41,10 +41,10 @@ class WalkWriter:
     """Writes items and their tiles into a function; `listed` are the dims that the lists are over, None for ranges."""
 
     def __init__(
-        self, binding: Binding, schedule: Schedule, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
+        self, binding: Binding, config: HopperConfig, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
     ):
-        self.kernel, self.loop, self.schedule = binding.kernel, binding.loop, schedule
-        self.sizes, self.listed, self.block = sizes, listed, ROWS * schedule.consumers
+        self.kernel, self.loop, self.config = binding.kernel, binding.loop, config
+        self.sizes, self.listed, self.block = sizes, listed, H200.product_rows * config.consumers
         first, *inner = self.kernel.grid or (None,)
         steps = {self.kernel.rows: self.block} | dict.fromkeys(reversed(inner), 1) if first else {}
         part = lambda dim, name: fresh(f"{dim}_{name}")
@@ -84,7 +84,7 @@ class WalkWriter:
             walk = self._down(begin, end)
         if not skewed and not some:
             return walk
-        low, high, full_begin, full_end = self._ends(writer, "own", row, ROWS)
+        low, high, full_begin, full_end = self._ends(writer, "own", row, H200.product_rows)
         partial = f"(tile < {full_begin}) | (tile >= {full_end})"
         if not skewed:
             return replace(walk, partial=partial)
@@ -118,7 +118,7 @@ class WalkWriter:
         )
 
     def _entry(self, mine: str, place: str) -> tuple[str, ...]:
-        consumers = self.schedule.consumers
+        consumers = self.config.consumers
         return f"entry = gl.load({mine} + {1 + 2 * consumers} + {place})", f"tile = entry >> {consumers}"
 
     def _list(self, writer: GluonWriter, first: str) -> tuple[str, str]:
@@ -128,7 +128,7 @@ class WalkWriter:
             of_rows = dim == self.kernel.rows
             count = f"gl.cdiv({self.sizes[dim]}, {self.block})" if of_rows else self.sizes[dim]
             place = f"({place} * {count} + {f'{first} // {self.block}' if of_rows else writer.starts[dim]})"
-        width = f"(gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile}) + {1 + 2 * self.schedule.consumers})"
+        width = f"(gl.cdiv({self.sizes[self.loop.dim]}, {self.config.loop_tile}) + {1 + 2 * self.config.consumers})"
         assign = lambda hint, text: writer.assign(hint, TileValue(text), writer.outer).text
         mine = assign("list_here", f"visits + gl.cast({place}, gl.int64) * {width}")
         return mine, assign("every", f"gl.load({mine})")
@@ -139,8 +139,9 @@ class WalkWriter:
         (rows,), place = record.rows, "0"
         for dim in record.dims:
             place = f"({place} * {self.sizes[dim]} + {writer.starts[dim]})"
-        place = f"({place} * {count(rows, ROWS)} + gl.minimum({row} // {ROWS}, {count(rows, ROWS)} - 1))"
-        step = f"{count(self.loop.dim, self.schedule.tile)} * {self.schedule.tile * ROWS // WORD}"
+        blocks, block_rows = count(rows, H200.product_rows), H200.product_rows
+        place = f"({place} * {blocks} + gl.minimum({row} // {block_rows}, {blocks} - 1))"
+        step = f"{count(self.loop.dim, self.config.loop_tile)} * {self.config.loop_tile * H200.product_rows // WORD}"
         first = TileValue(f"words + gl.cast({place}, gl.int64) * ({step})")
         return writer.assign("words_here", first, writer.outer).text
 
@@ -148,7 +149,7 @@ class WalkWriter:
 
     def _range(self, writer: GluonWriter, first: str) -> tuple[str, str]:
         begin, end, _, _ = self._ends(writer, "block", first, self.block)
-        count = f"gl.cdiv({self.sizes[self.loop.dim]}, {self.schedule.tile})"
+        count = f"gl.cdiv({self.sizes[self.loop.dim]}, {self.config.loop_tile})"
         writer.outer.lines += [
             f"{begin} = gl.minimum({begin}, {count} - 1)",
             f"{end} = gl.minimum(gl.maximum({end}, {begin} + 1), {count})",
@@ -157,7 +158,7 @@ class WalkWriter:
 
     def _ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
         """Names of begin, end (in tiles) and of the range of full tiles for `height` rows from `first`."""
-        loop, tile, size = self.loop, self.schedule.tile, self.sizes[self.loop.dim]
+        loop, tile, size = self.loop, self.config.loop_tile, self.sizes[self.loop.dim]
         last = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
         last = writer.assign(f"{hint}_last_row", TileValue(f"gl.maximum({last}, {first})"), writer.outer).text
         at = lambda limit, upper, strict: self._bound(

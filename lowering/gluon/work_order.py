@@ -16,11 +16,11 @@ import numpy as np
 from ...egraph.terms.evaluate import evaluate
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.traversal import subterms
-from ..hopper.config import Schedule, pace
+from ..hopper.config import HopperConfig, pace
 from ..hopper.kernel_form import Binding
 from ..masks.block_map import EMPTY, FULL, PARTIAL, Dealt
 from ..masks.loop_ranges import tile_range
-from ..plan.device import ROWS
+from ..plan.device import H200
 from ..plan.records import Limit
 
 CACHE = 32 << 20  # bytes of streamed operands that should stay in the L2 at a time
@@ -118,7 +118,7 @@ def skewed(own: Ranges | None, block: Ranges | None, consumers: int) -> bool:
 
 def work(lengths: np.ndarray, count: int, consumers: int) -> np.ndarray:
     """The time of each tile of rows, in tiles of the loop: where some warpgroups have no rows, others run faster."""
-    live = -(-(count - ROWS * consumers * (len(lengths) - 1)) // ROWS)
+    live = -(-(count - H200.product_rows * consumers * (len(lengths) - 1)) // H200.product_rows)
     found = lengths.astype(np.float64)
     found[-1] *= pace(live, consumers)
     return found
@@ -166,11 +166,11 @@ def streamed(binding: Binding, length: int) -> int:
     return 2 * length * sum(o.inner.size for o in binding.streams)
 
 
-def dealing(binding: Binding, schedule: Schedule, sizes: dict, total: int, places: int) -> Dealt | None:
+def dealing(binding: Binding, config: HopperConfig, sizes: dict, total: int, places: int) -> Dealt | None:
     """How a table deals out items whose lengths a map in memory says, on `places` multiprocessors; None where each
     program has one, or all have the same list."""
-    kernel, record, programs = binding.kernel, binding.loop.map, places * schedule.residents
-    if not schedule.ordered or total <= programs or not (record.dims or record.rows):
+    kernel, record, programs = binding.kernel, binding.loop.map, places * config.residents
+    if not config.ordered or total <= programs or not (record.dims or record.rows):
         return None
     lengths = [resolve(d.size, sizes) for d in kernel.grid]
     points, tiles = prod(lengths), total // prod(lengths)

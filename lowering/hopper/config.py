@@ -1,162 +1,206 @@
-"""How a Hopper kernel is laid out in time and space: one record, default rows as data, and what a record needs.
+"""Settings of a warp-specialised Hopper kernel: one record, and a table of measured defaults.
 
-A schedule never changes what is computed, up to rounding. The rows were measured on an H200 for full and causal forms,
-so they are guesses for others.
+Settings never change what is computed, up to rounding. The defaults were measured on an H200 for full and causal
+attention, so they are guesses for other kernels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
-from ..plan.device import MOST_REGISTERS, REGISTERS, RESERVED, ROWS, SHARED_MEMORY, WARPGROUP
+from ..plan.device import H200
+from ..plan.kernel_config import NO_LIMIT, DefaultRow, at_most, equal_to, first_match
 
-EIGHTH = 8  # special functions are spared in eighths
-
-
-def knob(*values):
-    """A setting's default and, with it, the values that a search tries."""
-    return field(default=values[0], metadata={"values": values})
+EIGHTHS = 8  # the share of special functions that multiply-adds replace is counted in eighths
 
 
-@dataclass(frozen=True, kw_only=True)
-class Knobs:
-    """Settings beside the tile, each with what a search tries: a new one is a field here, and every table, point and
-    space has it. turns: warpgroups issue products in turn; late: the wait for the next tile follows that for the last
-    product; lazy: rescale only when a scale grows by more than 2^8; ordered: tiles of rows go to programs by a table,
-    where their lengths are known and differ; send: columns of results that leave at a time by shared memory, 0 if they
-    leave by pointers; chained: an item's first scores are issued with the last products of the item before;
-    residents: programs on a multiprocessor at a time, which hide each other's beginnings and ends of items;
-    spared: of eight special functions that can be done by multiply-adds (lowering/gluon/device_math.py), so many are;
-    deferred: copied tiles over rows and loop are read once scores are there, not while these are computed, which takes
-    registers.
+def setting(*values: Any, reported_as: str = "", kw_only: bool = True) -> Any:
+    """A setting: its default, and with it the values that a search tries, if there are others.
+
+    reported_as: its name in reports and in emitted text, where that is not the field's.
     """
-
-    turns: bool = knob(False, True)
-    late: bool = knob(False, True)
-    lazy: bool = True
-    ordered: bool = True
-    send: int = knob(256, 64, 0)
-    chained: bool = knob(False, True)
-    residents: int = knob(1, 2, 3)
-    spared: int = 0
-    deferred: bool = False
+    return field(default=values[0], kw_only=kw_only, metadata={"values": values, "reported_as": reported_as})
 
 
 @dataclass(frozen=True)
-class Schedule(Knobs):
-    """consumers: warpgroups of 64 rows; tile: columns of a loop tile; depth: tiles in flight in every ring;
-    queries: buffers of what a tile of rows loads.
+class HopperConfig:
+    """Settings of one kernel. A new setting is a field here; tables, reports and the search then have it.
+
+    turns: warpgroups issue their products in turn (ping-pong). late: a warpgroup waits for the next tile after its last
+    product, not before. lazy: totals are rescaled only when a scale grows by more than 2^8. ordered: where lengths of
+    row tiles differ and are known, a table gives them to programs. send: columns of results that leave at a time
+    through shared memory; 0: results are stored through pointers. chained: the first scores of a work item are issued
+    with the last products of the item before. residents: programs on one multiprocessor, which hide the beginnings and
+    ends of each other's items. emulated_eighths: of eight special functions, so many are done by multiply-adds.
+    deferred: copied tiles over rows and loop are read when scores are there, not while they are computed, which takes
+    registers. consumers: warpgroups that compute 64 rows each. loop_tile: columns of a loop tile. stages: tiles in
+    flight in every ring. row_buffers: buffers for what a row tile loads.
     """
 
-    consumers: int = knob(2, 1, 3, 4)
-    tile: int = knob(128, 64, 32)
-    depth: int = knob(2, 3, 4, 1)
-    queries: int = knob(1, 2)
+    turns: bool = setting(False, True)
+    late: bool = setting(False, True)
+    lazy: bool = setting(True)
+    ordered: bool = setting(True)
+    send: int = setting(256, 64, 0)
+    chained: bool = setting(False, True)
+    residents: int = setting(1, 2, 3)
+    emulated_eighths: int = setting(0, reported_as="spared")
+    deferred: bool = setting(False)
+    consumers: int = setting(2, 1, 3, 4, kw_only=False)
+    loop_tile: int = setting(128, 64, 32, reported_as="tile", kw_only=False)
+    stages: int = setting(2, 3, 4, 1, reported_as="depth", kw_only=False)
+    row_buffers: int = setting(1, 2, reported_as="queries", kw_only=False)
+
+    @property
+    def row_tile(self) -> int:
+        """Rows of one program."""
+        return H200.product_rows * self.consumers
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups that compute."""
+        return self.consumers
+
+    @property
+    def warps(self) -> int:
+        """Warps that compute."""
+        return 4 * self.consumers
 
     @property
     def registers(self) -> tuple[int, int, int]:
-        """Of a thread: as compiled, of a consumer, of the producer, which is padded to a warpgroup."""
+        """Registers of a thread: as compiled, of a consumer, of the producer, which is padded to a warpgroup."""
         groups, producer = self.consumers + 1, 24 if self.consumers < 3 else 32
-        compiled = REGISTERS // (WARPGROUP * groups * self.residents) // 8 * 8
+        compiled = H200.registers // (H200.warpgroup * groups * self.residents) // 8 * 8
         consumer = (compiled * groups - producer) // self.consumers // 8 * 8
-        return min(compiled, 248), min(consumer, MOST_REGISTERS), producer
+        return min(compiled, 248), min(consumer, H200.consumer_registers), producer
 
     @property
     def terminates(self) -> bool:
-        """Whether no warpgroup waits for ever. With one tile in flight, whoever waits for the next one before its last
-        product is done waits for itself, and whoever does so in its turn waits for the others.
+        """Whether no warpgroup waits forever.
+
+        With one tile in flight, a warpgroup that waits for the next tile before its last product is done waits for
+        itself. One that does so during its turn waits for the others.
         """
-        return (self.depth > 1 or (self.late and not self.turns)) and (self.consumers > 1 or not self.turns)
+        return (self.stages > 1 or (self.late and not self.turns)) and (self.consumers > 1 or not self.turns)
 
     @property
-    def lasting(self) -> Schedule:
-        """The same, changed so that it terminates."""
-        alone = self.depth == 1 or self.consumers == 1
-        return replace(self, turns=self.turns and not alone, late=self.late or self.depth == 1)
+    def terminating(self) -> HopperConfig:
+        """The same settings, changed where needed so that every warpgroup terminates."""
+        alone = self.stages == 1 or self.consumers == 1
+        return replace(self, turns=self.turns and not alone, late=self.late or self.stages == 1)
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory that one program may have."""
-        return (SHARED_MEMORY + RESERVED) // self.residents - RESERVED
+        return (H200.shared_bytes + H200.reserved_bytes) // self.residents - H200.reserved_bytes
 
     def __str__(self) -> str:
         flags = [n for n in ("turns", "late", "lazy", "ordered", "chained", "deferred") if getattr(self, n)]
         flags += [f"send {self.send}"] if self.send else []
-        flags += [f"spared {self.spared}"] if self.spared else []
+        flags += [f"spared {self.emulated_eighths}"] if self.emulated_eighths else []
         return (
-            f"{self.consumers}x{ROWS}x{self.tile} depth {self.depth} queries {self.queries} residents {self.residents} "
-            + " ".join(flags)
+            f"{self.consumers}x{H200.product_rows}x{self.loop_tile} depth {self.stages} queries {self.row_buffers} "
+            f"residents {self.residents} " + " ".join(flags)
         )
 
 
-KNOBS = tuple(f.name for f in fields(Knobs))
-ANY = 1 << 30
+SETTINGS = tuple(f.name for f in fields(HopperConfig))
+REPORTED_AS = {f.name: f.metadata["reported_as"] or f.name for f in fields(HopperConfig)}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A default for kernels whose widest operand has up to `width` columns and whose accumulators together have
-    up to `columns`, for loops up to `length` of which nine in ten tiles of rows run up to `run`. None is
-    either: uneven, the lengths of the loop differ between tiles of rows; crowded, the code between the products
-    reads tensors or coordinates; copied, of these some tile by tile; sloped, a gauge has sums of coordinates that are
-    numbers of rows and columns; mapped, a map in memory says which tiles run.
+class KernelClass:
+    """What the defaults of a kernel depend on.
+
+    width: columns of the widest operand. columns: of all accumulators together. length: of the loop. run: columns that
+    nine in ten row tiles process at most. uneven: the lengths of the loop differ between row tiles. crowded: the code
+    between the products reads tensors or coordinates. copied: some of these tensors are copied tile by tile. sloped: an
+    exponent has sums of coordinates that are numbers of rows and columns. mapped: a map in memory says which tiles run.
     """
 
     width: int
     columns: int
     length: int
-    uneven: bool | None
-    crowded: bool | None
-    schedule: Schedule
-    run: int = ANY
-    copied: bool | None = None
-    sloped: bool | None = None
-    mapped: bool | None = None
-    slower: float = 0.0  # by this part than plain Triton, each with its defaults, where that was measured
+    run: float
+    uneven: bool
+    crowded: bool
+    copied: bool = False
+    sloped: bool = False
+    mapped: bool = False
 
 
-# First match wins.
-DEFAULTS = (
-    Row(64, 64, ANY, True, None, Schedule(1, 64, 3, 2, residents=3), run=700),
-    Row(64, 64, 512, None, True, Schedule(4, 64, 2, 2, turns=True, lazy=False, deferred=True), copied=True),
-    Row(64, 64, ANY, None, True, Schedule(4, 64, 2, 2, deferred=True), copied=True),
-    Row(64, 64, ANY, None, True, Schedule(3, 64, 4, 2, turns=True)),
-    Row(64, 64, ANY, True, False, Schedule(4, 64, 4, 2, turns=True, chained=True)),
-    Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True, chained=True), sloped=True),
-    Row(64, 64, 256, False, False, Schedule(4, 64, 4, 2)),
-    Row(64, 64, ANY, None, False, Schedule(3, 128, 4, 2, turns=True)),
-    Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=512),
-    Row(128, 128, ANY, True, None, Schedule(1, 64, 2, 2, residents=2), run=1000, mapped=True),
-    Row(128, 128, 512, None, True, Schedule(2, 64, 2, 2, deferred=True), copied=True),
-    Row(128, 128, ANY, None, True, Schedule(3, 64, 2, 1, deferred=True), copied=True),
-    Row(128, 128, 1024, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),
-    Row(128, 128, ANY, True, False, Schedule(3, 64, 4, 1, late=True), run=1100),
-    Row(128, 128, ANY, True, None, Schedule(2, 128, 2, 2, turns=True, chained=True)),
-    Row(128, 128, ANY, None, None, Schedule(2, 128, 2, 2, turns=True)),
-    Row(128, 192, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
-    Row(256, 256, ANY, None, None, Schedule(2, 64, 2, 1, late=True)),
+@dataclass(frozen=True, kw_only=True)
+class HopperDefault(DefaultRow):
+    """Default settings for a class of kernels; the columns are those of KernelClass.
+
+    slower: the share of its time by which this form was measured to be slower than plain Triton, each with its
+    defaults; 0 where it is faster.
+    """
+
+    width: int = at_most()
+    columns: int = at_most()
+    length: int = at_most()
+    run: float = at_most()
+    uneven: bool | None = equal_to()
+    crowded: bool | None = equal_to()
+    copied: bool | None = equal_to()
+    sloped: bool | None = equal_to()
+    mapped: bool | None = equal_to()
+    config: HopperConfig
+    slower: float = 0.0
+
+    @property
+    def is_for_short_items(self) -> bool:
+        """Whether the row only holds where row tiles process few columns."""
+        return self.run < NO_LIMIT
+
+
+# The first row that matches counts.
+HOPPER_DEFAULTS = (
+    HopperDefault(width=64, columns=64, uneven=True, run=700, config=HopperConfig(1, 64, 3, 2, residents=3)),
+    HopperDefault(
+        width=64,
+        columns=64,
+        length=512,
+        crowded=True,
+        copied=True,
+        config=HopperConfig(4, 64, 2, 2, turns=True, lazy=False, deferred=True),
+    ),
+    HopperDefault(width=64, columns=64, crowded=True, copied=True, config=HopperConfig(4, 64, 2, 2, deferred=True)),
+    HopperDefault(width=64, columns=64, crowded=True, config=HopperConfig(3, 64, 4, 2, turns=True)),
+    HopperDefault(
+        width=64, columns=64, uneven=True, crowded=False, config=HopperConfig(4, 64, 4, 2, turns=True, chained=True)
+    ),
+    HopperDefault(
+        width=64, columns=64, crowded=False, sloped=True, config=HopperConfig(3, 128, 4, 2, turns=True, chained=True)
+    ),
+    HopperDefault(width=64, columns=64, length=256, uneven=False, crowded=False, config=HopperConfig(4, 64, 4, 2)),
+    HopperDefault(width=64, columns=64, crowded=False, config=HopperConfig(3, 128, 4, 2, turns=True)),
+    HopperDefault(width=128, columns=128, uneven=True, run=512, config=HopperConfig(1, 64, 2, 2, residents=2)),
+    HopperDefault(
+        width=128, columns=128, uneven=True, run=1000, mapped=True, config=HopperConfig(1, 64, 2, 2, residents=2)
+    ),
+    HopperDefault(
+        width=128, columns=128, length=512, crowded=True, copied=True, config=HopperConfig(2, 64, 2, 2, deferred=True)
+    ),
+    HopperDefault(width=128, columns=128, crowded=True, copied=True, config=HopperConfig(3, 64, 2, 1, deferred=True)),
+    HopperDefault(
+        width=128, columns=128, length=1024, uneven=True, config=HopperConfig(2, 128, 2, 2, turns=True, chained=True)
+    ),
+    HopperDefault(
+        width=128, columns=128, uneven=True, crowded=False, run=1100, config=HopperConfig(3, 64, 4, 1, late=True)
+    ),
+    HopperDefault(width=128, columns=128, uneven=True, config=HopperConfig(2, 128, 2, 2, turns=True, chained=True)),
+    HopperDefault(width=128, columns=128, config=HopperConfig(2, 128, 2, 2, turns=True)),
+    HopperDefault(width=128, columns=192, config=HopperConfig(2, 64, 2, 1, late=True)),
+    HopperDefault(width=256, columns=256, config=HopperConfig(2, 64, 2, 1, late=True)),
 )
 
 
-def default_row(
-    width: int,
-    columns: int,
-    length: int,
-    run: float,
-    uneven: bool,
-    crowded: bool,
-    copied=False,
-    sloped=False,
-    mapped=False,
-) -> Row | None:
-    """The first default row that fits, None if accumulators need more registers than threads have."""
-    for row in DEFAULTS:
-        fits = width <= row.width and columns <= row.columns and length <= row.length and run <= row.run
-        known = ((row.uneven, uneven), (row.crowded, crowded), (row.copied, copied), (row.sloped, sloped))
-        known += ((row.mapped, mapped),)
-        if fits and all(wanted in (None, found) for wanted, found in known):
-            return row
-    return None
+def default_row(kind: KernelClass) -> HopperDefault | None:
+    """The first default row for a class; None if its accumulators need more registers than threads have."""
+    return first_match(HOPPER_DEFAULTS, asdict(kind))
 
 
 def pace(live: int, consumers: int) -> float:
@@ -164,16 +208,16 @@ def pace(live: int, consumers: int) -> float:
     return (consumers + 2 * live) / (3 * consumers)
 
 
-def duration(count: int, points: int, schedule: Schedule, consumers: int, dealt: bool, places: int) -> float:
+def duration(count: int, points: int, config: HopperConfig, consumers: int, dealt: bool, places: int) -> float:
     """How long `points` times `count` rows take in tiles of 64 rows a consumer, in tiles of one row: whole waves of
     programs, or, where a table deals out work of uneven length, what each program has on average.
     """
-    height, programs = ROWS * consumers, places * schedule.residents
+    height, programs = H200.product_rows * consumers, places * config.residents
     tiles = -(-count // height)
-    last = -(-(count - height * (tiles - 1)) // ROWS)
-    whole, part = pace(consumers, schedule.consumers), pace(last, schedule.consumers)
+    last = -(-(count - height * (tiles - 1)) // H200.product_rows)
+    whole, part = pace(consumers, config.consumers), pace(last, config.consumers)
     if tiles == 1 or not (dealt or last < consumers):
         waves = -(-points * tiles // programs) * part
     else:
         waves = max(points * ((tiles - 1) * whole + part) / programs, whole)
-    return waves * ROWS * schedule.consumers * schedule.residents
+    return waves * H200.product_rows * config.consumers * config.residents

@@ -17,6 +17,7 @@ from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
+from .config import HopperConfig
 from .score_offsets import Gauge, split
 
 WIDEST = 256  # columns of one operand or accumulator
@@ -367,16 +368,16 @@ def bytes_of(tensor: Tensor) -> int:
     return 4 if tensor.dtype == "float32" else 2
 
 
-def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], schedule) -> int:
+def shared_bytes(binding: Binding, overlays: tuple[Operand, ...], config: HopperConfig) -> int:
     """Shared memory of the rings, of the rows' buffers and of what is sent, without barriers."""
     inner = lambda operands: sum(e for o in operands for _, e in chunks(o.inner.size))
-    rows = 64 * schedule.consumers
+    rows = config.row_tile
     ring = 2 * inner(binding.streams) + rows * sum(bytes_of(o.tensor) for o in overlays)
-    kept = schedule.queries * inner(binding.row_operands)
-    kept += sum(staged(e, schedule.send) for o in sent(binding) for _, e in chunks(o.inner.size))
-    return 2 * rows * kept + schedule.tile * schedule.depth * ring
+    kept = config.row_buffers * inner(binding.row_operands)
+    kept += sum(staged(e, config.send) for o in sent(binding) for _, e in chunks(o.inner.size))
+    return 2 * rows * kept + config.loop_tile * config.stages * ring
 
 
-def chains(binding: Binding, schedule, overlays: tuple[Operand, ...]) -> bool:
+def chains(binding: Binding, config: HopperConfig, overlays: tuple[Operand, ...]) -> bool:
     """Whether an item's first scores are issued with the last products of the item before it."""
-    return schedule.chained and schedule.queries > 1 and len(binding.steps) == 1 and not overlays
+    return config.chained and config.row_buffers > 1 and len(binding.steps) == 1 and not overlays

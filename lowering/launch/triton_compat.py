@@ -36,7 +36,7 @@ def interprets(function) -> bool:
 
 
 def architecture(device: torch.device) -> str:
-    """The name that the tables of triton_config.py use; "" where there is none, as on a CPU."""
+    """The key of DEVICES; "" where there is none, as on a CPU."""
     if device.type != "cuda":
         return ""
     if torch.version.hip:

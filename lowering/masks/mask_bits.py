@@ -11,7 +11,7 @@ from math import prod
 
 from ...egraph.terms.ops import cast, const, eq, iota, le, logical_and, reduce, where
 from ...egraph.terms.term import Dim, Tensor, Term
-from ..plan.device import WARPGROUP
+from ..plan.device import H200
 from ..plan.records import Store
 from .block_map import Tiling, replaced
 
@@ -28,7 +28,7 @@ def word_store(words: Words) -> Store:
     lies past the end of the loop is 0; past the rows' end the last row is repeated, and nobody stores that.
     """
     record, parts = words.record, words.tile // (2 * WORD)
-    word, bit = Dim("word", WARPGROUP * parts), Dim("bit", WORD)
+    word, bit = Dim("word", H200.warpgroup * parts), Dim("bit", WORD)
     thread, part, n = iota(word) // parts, iota(word) % parts, iota(bit)
     row = thread // 32 * 16 + thread % 32 // 4 + n // 2 % 2 * 8
     column = part * (2 * WORD) + n // 4 * 8 + thread % 4 * 2 + n % 2

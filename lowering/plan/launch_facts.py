@@ -23,7 +23,7 @@ class Facts:
     even: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
     mapped: frozenset[str] = frozenset()  # the block maps that loops follow
-    machine: str = ""  # as lowering/launch/triton_config.py names it, the interpreter, or nothing that is known
+    machine: str = ""  # a key of DEVICES, the interpreter, or nothing that is known
     runs: Runs = frozenset()  # axes that lie in memory as one run with the next
 
     @property

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .problem import PRODUCER, Problem, Schedule
+from .problem import PRODUCER, PipelineSchedule, Problem
 
 
-def complaints(problem: Problem, schedule: Schedule) -> list[str]:
+def complaints(problem: Problem, schedule: PipelineSchedule) -> list[str]:
     """What is wrong with the schedule; empty if nothing is."""
     names = {o.name for o in problem.operations}
     if set(schedule.times) != names or set(schedule.warps) != names:
@@ -27,7 +27,7 @@ def complaints(problem: Problem, schedule: Schedule) -> list[str]:
     return [text for check in checks for text in check(problem, schedule)]
 
 
-def _warps(problem: Problem, schedule: Schedule) -> Iterator[str]:
+def _warps(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
     if schedule.consumers not in dict(problem.registers):
         yield f"{schedule.consumers} consumer warpgroups are not among the problem's"
     for o in problem.operations:
@@ -36,12 +36,12 @@ def _warps(problem: Problem, schedule: Schedule) -> Iterator[str]:
             yield f"{o.name} is on warp {warp}"
 
 
-def _crosses(problem: Problem, schedule: Schedule, edge) -> bool:
+def _crosses(problem: Problem, schedule: PipelineSchedule, edge) -> bool:
     loaded = schedule.warps[edge.before] == PRODUCER
     return not loaded and schedule.warps[edge.before] != schedule.warps[edge.after]
 
 
-def _order(problem: Problem, schedule: Schedule) -> Iterator[str]:
+def _order(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
     for e in problem.edges:
         gap = schedule.times[e.after] + e.distance * schedule.interval - schedule.times[e.before]
         needed = e.delay + (e.transfer if _crosses(problem, schedule, e) else 0)
@@ -53,7 +53,7 @@ def _slots(start: int, count: int, interval: int) -> list[int]:
     return [(start + k) % interval for k in range(count)]
 
 
-def _units(problem: Problem, schedule: Schedule) -> Iterator[str]:
+def _units(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
     used: dict[tuple[str, int], int] = defaultdict(int)
     for o in problem.operations:
         for slot in _slots(schedule.times[o.name], o.duration, schedule.interval):
@@ -64,7 +64,7 @@ def _units(problem: Problem, schedule: Schedule) -> Iterator[str]:
             yield f"unit {unit} is asked for {clocks} clocks in slot {slot}"
 
 
-def _threads(problem: Problem, schedule: Schedule) -> Iterator[str]:
+def _threads(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
     """Synchronous work and sending occupy slots of a warpgroup; an issue needs a slot boundary that nothing covers."""
     taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for o in problem.operations:
@@ -87,7 +87,7 @@ def _threads(problem: Problem, schedule: Schedule) -> Iterator[str]:
                     yield f"{o.name} is issued inside something else of warpgroup {warp}"
 
 
-def _registers(problem: Problem, schedule: Schedule) -> Iterator[str]:
+def _registers(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
     duration = {o.name: o.duration for o in problem.operations}
     held: dict[tuple[int, int], int] = defaultdict(int)
     for value in problem.values:
@@ -104,7 +104,7 @@ def _registers(problem: Problem, schedule: Schedule) -> Iterator[str]:
             yield f"warpgroup {warp} holds {registers} registers in slot {slot}, more than {budget}"
 
 
-def _shared(problem: Problem, schedule: Schedule) -> Iterator[str]:
+def _shared(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
     duration = {o.name: o.duration for o in problem.operations}
     total = problem.resident + sum(e.bytes for e in problem.edges if _crosses(problem, schedule, e))
     for o in (o for o in problem.operations if o.streaming):
@@ -118,7 +118,7 @@ def _shared(problem: Problem, schedule: Schedule) -> Iterator[str]:
         yield f"{total} bytes of shared memory, more than {problem.shared_bytes}"
 
 
-def _claims(problem: Problem, schedule: Schedule) -> Iterator[str]:
+def _claims(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
     crossing = [e for e in problem.edges if _crosses(problem, schedule, e)]
     length = max(schedule.times[o.name] + o.duration for o in problem.operations)
     found = {"crossing": sum(e.bytes for e in crossing), "waits": len(crossing), "length": length}

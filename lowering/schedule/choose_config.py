@@ -1,218 +1,248 @@
-"""Which schedule a Hopper kernel gets, and where each of its settings comes from.
+"""Which settings a Hopper kernel gets, and where each of them comes from.
 
-Settings that were measured for this class of kernels come first. For others every tile that can run is ranked by its
-predicted time, and the solver says of the best whether it has a schedule, in how many clocks a step, and its settings.
-Then the choice is cut down to what sizes need and shared memory holds.
+Settings that the caller gives come first, then those that were measured for this class of kernels. For other kernels
+every tile that can run is ranked by its predicted time; the solver says of the best whether it has a schedule, and in
+how many clocks a step. Then the settings are reduced to what sizes need and shared memory holds.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import inf, prod
 
 from ...egraph.terms.sizes import resolve
 from ..hopper.approximations import branches
-from ..hopper.config import ANY, EIGHTH, Row, Schedule, duration
+from ..hopper.config import EIGHTHS, REPORTED_AS, HopperConfig, HopperDefault, duration
 from ..hopper.kernel_form import Binding, Operand, accumulated, crowded, shared_bytes, spares, width
-from ..plan.device import BARRIERS, H200, MOST_CONSUMERS, MULTIPROCESSORS, ROWS, WARPGROUP
+from ..plan.device import H200
 from ..plan.records import NotPlannable
-from . import schedule_store as solving
-from .kernel_time import Configuration, demand, layout, loop_seconds, problem_of
+from . import schedule_store
+from .kernel_time import Sizes, demand, loop_seconds, problem_of
 from .schedule_store import ScheduleStore, Solved, solved
 
-CONSUMERS, COLUMNS, DEEPEST = (1, 2, 3), (64, 128), 4
+CONSUMERS, LOOP_TILES, STAGES = (1, 2, 3), (128, 64), (2, 3, 4)  # that are ranked by their predicted time
+NARROW_TILE = 64  # columns
+MAX_SCORES_OF_TWO_FORMS = 128  # of a thread: the instruction cache holds a loop with two forms of a special function
+INSTRUCTIONS_OF_A_STEP = 100  # for products, barriers and addresses
+MIN_GAIN = 1.08  # emulation of special functions must make a step shorter by this factor
+MAX_TIE = 1.01  # times that differ by less than this factor are equal
+MEASURED, GIVEN, DEFAULT = "measured on an H200", "given by the caller", "default"
+UNSCHEDULED = "default, of kernels like this one: no schedule was found for it"
+EMULATED, FOR_CODE = "predicted from the units' work", "for the instruction cache"
 SHARED = "cut down to shared memory"
 LENGTH = "cut down to the lengths"
-ISSUED = 100  # instructions of a step for products, barriers and addresses
-CODE, BRANCHED = 2048, 16  # instructions in the cache; of a loop by a thread's scores, with two forms of a function
-GAIN, TIE = 1.08, 1.01  # what is worth a change; what is as good
-CUTS = ({}, {"send": 64}, {"send": 0}, {"queries": 1}, {"depth": 2}, {"tile": 64}, {"depth": 1})  # in this order
+REDUCTIONS = (  # tried in this order until a kernel fits in shared memory
+    {}, {"send": 64}, {"send": 0}, {"row_buffers": 1}, {"stages": 2}, {"loop_tile": 64}, {"stages": 1},
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`origins` says of every setting of the schedule where it is from; `solved` is the solver's, if it was asked."""
+    """Settings, and by name where each is from. `solved` is the solver's answer, if it was asked."""
 
-    schedule: Schedule
+    config: HopperConfig
     origins: dict[str, str]
     solved: Solved | None = None
+
+    @classmethod
+    def of(cls, config: HopperConfig, origin: str) -> Choice:
+        """A choice whose settings are all from one place."""
+        return cls(config, dict.fromkeys(REPORTED_AS, origin))
+
+    def changed(self, origin: str, **values: object) -> Choice:
+        """The choice with other values; those that differ have this origin."""
+        new = {name: origin for name, value in values.items() if value != getattr(self.config, name)}
+        return replace(self, config=replace(self.config, **values), origins={**self.origins, **new})
 
     def __str__(self) -> str:
         groups: dict[str, list[str]] = {}
         for name, origin in self.origins.items():
-            groups.setdefault(origin, []).append(f"{name} {_said(getattr(self.schedule, name))}")
+            groups.setdefault(origin, []).append(f"{REPORTED_AS[name]} {_shown(getattr(self.config, name))}")
         return "; ".join(f"{', '.join(names)}: {origin}" for origin, names in groups.items())
 
 
-def _said(value) -> str:
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+def _shown(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def choose(
     binding: Binding,
-    sizes: dict,
+    sizes: Sizes,
     overlays: tuple[Operand, ...],
-    row: Row | None,
-    places: int = MULTIPROCESSORS,
+    row: HopperDefault | None,
+    multiprocessors: int = H200.multiprocessors,
     store: ScheduleStore | None = None,
+    given: HopperConfig | None = None,
 ) -> Choice | None:
-    """The schedule of a kernel whose default row this is, on `places` multiprocessors; None if nothing fits.
+    """The settings of a kernel whose default row this is; None if nothing fits.
 
-    store: where solved schedules outlive the process.
+    store: where solved schedules outlive the process. given: settings that are kept as they are.
     """
-    if row is not None and holds(row, binding):
-        return cut(spare(from_row(row, "measured on an H200"), binding), binding, sizes, overlays, places)
-    found = best(binding, tuple(sorted(sizes.items())), overlays, store)
-    if found is None and row is not None:
-        found = from_row(row, "default, of kernels like this one: no schedule was found for it")
-    return found and cut(spare(found, binding), binding, sizes, overlays, places)
+    if given is not None:
+        return Choice.of(given, GIVEN)
+    if row is not None and is_measured_for(row, binding):
+        found = Choice.of(row.config, MEASURED)
+    else:
+        found = best(binding, tuple(sorted(sizes.items())), overlays, store)
+        if found is None and row is not None:
+            found = Choice.of(row.config, UNSCHEDULED)
+    return found and reduced(with_emulation(found, binding), binding, sizes, overlays, multiprocessors)
 
 
-def holds(row: Row, binding: Binding) -> bool:
-    """Whether kernels of this class are what the row was measured on, not only what it is used for.
+def is_measured_for(row: HopperDefault, binding: Binding) -> bool:
+    """Whether the row was measured on kernels of this class, and is not only used for them.
 
     A row for short items was, whatever decides which tiles run: a prediction does not know how many a map leaves.
     """
     same = (width(binding), accumulated(binding)) == (row.width, row.columns)
-    return same and (row.crowded is not None or row.run < ANY or not crowded(binding))
+    return same and (row.crowded is not None or row.is_for_short_items or not crowded(binding))
 
 
-def spare(choice: Choice, binding: Binding) -> Choice:
-    """The choice with special functions spared where that is worth it, in code that the instruction cache holds."""
-    choice = changed(choice, "predicted from the units' work", spared=sparing(binding, choice.schedule).spared)
-    schedule, kernel = choice.schedule, binding.kernel
-    scores = schedule.consumers * schedule.tile * ROWS // WARPGROUP
-    if not schedule.spared or scores * BRANCHED <= CODE or not branches(kernel, binding.loop):
+# Special functions ----------------------------------------------------------------------------------------------------
+
+
+def with_emulation(choice: Choice, binding: Binding) -> Choice:
+    """The choice with special functions emulated where that is faster, in code that the instruction cache holds."""
+    choice = choice.changed(EMULATED, emulated_eighths=emulating(binding, choice.config).emulated_eighths)
+    config, kernel = choice.config, binding.kernel
+    scores = config.row_tile * config.loop_tile // H200.warpgroup
+    fits_in_cache = scores <= MAX_SCORES_OF_TWO_FORMS or not branches(kernel, binding.loop)
+    if not config.emulated_eighths or fits_in_cache:
         return choice
-    narrow = COLUMNS[0]
-    consumers = MOST_CONSUMERS if width(binding) <= narrow else schedule.consumers
-    return changed(choice, "for the instruction cache", consumers=consumers, tile=narrow)
+    consumers = H200.max_consumers if width(binding) <= NARROW_TILE else config.consumers
+    return choice.changed(FOR_CODE, consumers=consumers, loop_tile=NARROW_TILE)
 
 
-def sparing(binding: Binding | str, schedule: Schedule) -> Schedule:
-    """The schedule with as many special functions spared as the units' work says, if that is worth it.
+def emulating(binding: Binding | str, config: HopperConfig) -> HopperConfig:
+    """The settings with as many special functions emulated as the units' work says, if that is worth it.
 
     On an H200 a step takes the time of its products and that of the busier one of special functions and of issuing
-    instructions: measured kernels with none, four, six or eight of eight spared are within a tenth of that.
+    instructions: measured kernels with none, four, six or eight of eight emulated are within a tenth of that.
     """
     if isinstance(binding, str) or not spares(binding):
-        return schedule
-    c = Configuration.of(schedule)
-    times = [_busy(problem_of(binding.kernel, binding.loop, replace(c, spared=n)).work()) for n in range(EIGHTH + 1)]
-    most = max(n for n, time in enumerate(times) if time <= TIE * min(times))
-    return replace(schedule, spared=most if min(times) * GAIN < times[0] else 0)
+        return config
+    kernel, loop = binding.kernel, binding.loop
+    variants = [replace(config, emulated_eighths=n) for n in range(EIGHTHS + 1)]
+    times = [_busy(problem_of(kernel, loop, variant).work()) for variant in variants]
+    most = max(n for n, time in enumerate(times) if time <= MAX_TIE * min(times))
+    return variants[most if min(times) * MIN_GAIN < times[0] else 0]
 
 
-def _busy(work: dict[str, float]) -> float:
+def _busy(work: dict[str, int]) -> float:
     """Clocks of a step of one warpgroup."""
     special = work.get("special", 0)
-    issued = work.get("fma", 0) + special * H200.special / H200.lanes + ISSUED
+    issued = work.get("fma", 0) + special * H200.special / H200.lanes + INSTRUCTIONS_OF_A_STEP
     return work.get("tensor", 0) + max(special, issued)
 
 
-def from_row(row: Row, origin: str) -> Choice:
-    return Choice(row.schedule, {f.name: origin for f in fields(Schedule)})
+# Prediction and solver ------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
 def best(
-    binding: Binding, sizes: tuple, overlays: tuple[Operand, ...] = (), store: ScheduleStore | None = None
+    binding: Binding,
+    sizes: tuple[tuple[str, int], ...],
+    overlays: tuple[Operand, ...] = (),
+    store: ScheduleStore | None = None,
 ) -> Choice | None:
-    """The schedule predicted to be the fastest of those for which the solver finds one, or does not end.
+    """The settings predicted to be the fastest of those for which the solver finds a schedule, or does not end.
 
     Where it proves all to have none near their bounds, or has had its work, the first of them, which runs, only not as
     well: None only where nothing can run.
     """
-    time = lambda c, interval=0: _seconds(binding, c, dict(sizes), interval)
-    # Sending pays more than a third tile.
-    room = lambda c: (c.send or c.stages == 2) and fits(binding, overlays, layout(c))
-    waiting = [(time(c), n, c, None) for n, c in enumerate(candidates()) if room(c)]
-    waiting = [w for w in waiting if w[0] < inf]
-    tried, refused, room = len(waiting), None, solving.ROOM
+    known = dict(sizes)
+    waiting: list[tuple[float, int, HopperConfig, Solved | None]] = [
+        (time, n, config, None)
+        for n, config in enumerate(candidates())
+        if _has_room(binding, overlays, config) and (time := predicted_seconds(binding, config, known)) < inf
+    ]
+    tried, refused, room = len(waiting), None, schedule_store.ROOM
     heapq.heapify(waiting)
     while waiting:
-        _, n, c, found = heapq.heappop(waiting)
+        _, n, config, found = heapq.heappop(waiting)
         if found is not None:
-            return chosen(c, found, tried)
-        found = solved(problem_of(binding.kernel, binding.loop, c), c.warpgroups, c.columns, store)
+            return chosen(config, found, tried)
+        found = solved(problem_of(binding.kernel, binding.loop, config), config.consumers, config.loop_tile, store)
         room -= found.size
-        if found.knobs is None and found.status != "infeasible":
-            return chosen(c, found, tried)
-        refused = refused or (c, found)
-        if room < 0 and found.knobs is None:
+        if found.config is None and found.status != "infeasible":
+            return chosen(config, found, tried)
+        refused = refused or (config, found)
+        if room < 0 and found.config is None:
             break
-        if found.knobs is not None and found.knobs.depth <= c.stages:
-            c = replace(c, turns=found.knobs.turns)
-            heapq.heappush(waiting, (time(c, found.interval * found.slot), n, c, found))
-    return refused and chosen(refused[0], replace(refused[1], knobs=None), tried)
+        if found.config is not None and found.config.stages <= config.stages:
+            config = replace(config, turns=found.config.turns)
+            time = predicted_seconds(binding, config, known, found.interval * found.slot)
+            heapq.heappush(waiting, (time, n, config, found))
+    return refused and chosen(refused[0], replace(refused[1], config=None), tried)
 
 
-def candidates() -> list[Configuration]:
-    """Every tile with every ring; turns are the solver's to say."""
-    return [
-        Configuration("gluon", ROWS * groups, columns, 4 * groups, depth, queries, residents=residents, send=send)
-        for columns in reversed(COLUMNS)
-        for groups in CONSUMERS
-        for depth in range(2, DEEPEST + 1)
-        for queries in (2, 1)
-        for send in (256, 64, 0)
-        for residents in ((1, 2, 3) if groups == 1 else (1,))
-    ]
+def _has_room(binding: Binding, overlays: tuple[Operand, ...], config: HopperConfig) -> bool:
+    """Whether a candidate fits in shared memory. Results sent through it are worth more than a third tile in flight."""
+    return bool(config.send or config.stages == min(STAGES)) and fits(binding, overlays, config)
 
 
-def _seconds(binding: Binding, c: Configuration, sizes: dict, interval: int) -> float:
-    """Predicted, with steps no shorter than the solved interval; infinite for what cannot run or would spill."""
+def candidates() -> Iterator[HopperConfig]:
+    """Every tile with every ring; the solver decides about turns."""
+    for tile in LOOP_TILES:
+        for consumers in CONSUMERS:
+            for stages in STAGES:
+                for row_buffers in (2, 1):
+                    for send in (256, 64, 0):
+                        for residents in (1, 2, 3) if consumers == 1 else (1,):
+                            yield HopperConfig(consumers, tile, stages, row_buffers, send=send, residents=residents)
+
+
+def predicted_seconds(binding: Binding, config: HopperConfig, sizes: Sizes, interval: int = 0) -> float:
+    """Predicted time, with steps no shorter than `interval` clocks; infinite for what cannot run or would spill."""
     try:
-        needed = demand(binding.kernel, binding.loop, c, sizes)
-        return inf if needed.lacking else loop_seconds(needed, c, interval=interval)
+        needed = demand(binding.kernel, binding.loop, config, sizes)
+        return inf if needed.lacking else loop_seconds(needed, config, interval=interval)
     except NotPlannable:
         return inf
 
 
-def chosen(c: Configuration, found: Solved, tried: int) -> Choice:
+def chosen(config: HopperConfig, found: Solved, tried: int) -> Choice:
+    """The choice of a candidate: what was predicted, what was solved, and defaults."""
     predicted = f"predicted to be the fastest of {tried}"
-    origins = dict.fromkeys((f.name for f in fields(Schedule)), "default")
-    origins |= dict.fromkeys(("consumers", "tile", "depth", "queries", "residents", "send"), predicted)
-    if found.knobs is None:
-        origins |= dict.fromkeys(("consumers", "tile"), f"{predicted}, the solver says {found}")
-        return Choice(layout(c), origins, found)
-    origins |= dict.fromkeys(("consumers", "tile", "turns"), f"solved ({found})")
-    origins["depth"] = f"{predicted}, {found.knobs.depth} by the solved schedule"
-    return Choice(layout(c), origins, found)
+    origins = dict.fromkeys((f.name for f in fields(HopperConfig)), DEFAULT)
+    ranked = ("consumers", "loop_tile", "stages", "row_buffers", "residents", "send")
+    origins |= dict.fromkeys(ranked, predicted)
+    if found.config is None:
+        origins |= dict.fromkeys(("consumers", "loop_tile"), f"{predicted}, the solver says {found}")
+        return Choice(config, origins, found)
+    origins |= dict.fromkeys(("consumers", "loop_tile", "turns"), f"solved ({found})")
+    origins["stages"] = f"{predicted}, {found.config.stages} by the solved schedule"
+    return Choice(config, origins, found)
 
 
-def cut(
-    choice: Choice, binding: Binding, sizes: dict, overlays: tuple[Operand, ...], places: int = MULTIPROCESSORS
+# Sizes and shared memory ----------------------------------------------------------------------------------------------
+
+
+def reduced(
+    choice: Choice, binding: Binding, sizes: Sizes, overlays: tuple[Operand, ...], multiprocessors: int
 ) -> Choice | None:
-    """The choice for these sizes; None if even the least does not fit in shared memory."""
-    found, count, length = (
-        choice.schedule,
-        resolve(binding.kernel.rows.size, sizes),
-        resolve(binding.loop.dim.size, sizes),
-    )
-    points = prod(resolve(d.size, sizes) for d in binding.kernel.grid)
-    uneven = bool(binding.loop.limits) or binding.loop.map is not None
-    time = lambda consumers: duration(count, points, found, consumers, uneven, places)
-    consumers = min(range(1, found.consumers + 1), key=time)
-    tile = min(found.tile, max(64, 1 << (length - 1).bit_length()))
-    choice = changed(choice, LENGTH, consumers=consumers, tile=tile, turns=found.turns and consumers > 1)
-    for smaller in CUTS:
-        least = {name: min(value, getattr(choice.schedule, name)) for name, value in smaller.items()}
-        choice = changed(choice, SHARED, **least)
-        lasting = choice.schedule.lasting
-        choice = changed(choice, SHARED, turns=lasting.turns, late=lasting.late)
-        if fits(binding, overlays, choice.schedule):
+    """The choice for these sizes; None if even the smallest settings do not fit in shared memory."""
+    config, kernel, loop = choice.config, binding.kernel, binding.loop
+    rows, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
+    grid = prod(resolve(d.size, sizes) for d in kernel.grid)
+    uneven = bool(loop.limits) or loop.map is not None
+    time = lambda consumers: duration(rows, grid, config, consumers, uneven, multiprocessors)
+    consumers = min(range(1, config.consumers + 1), key=time)
+    tile = min(config.loop_tile, max(NARROW_TILE, 1 << (length - 1).bit_length()))
+    choice = choice.changed(LENGTH, consumers=consumers, loop_tile=tile, turns=config.turns and consumers > 1)
+    for smaller in REDUCTIONS:
+        values = {name: min(value, getattr(choice.config, name)) for name, value in smaller.items()}
+        choice = choice.changed(SHARED, **values)
+        terminating = choice.config.terminating
+        choice = choice.changed(SHARED, turns=terminating.turns, late=terminating.late)
+        if fits(binding, overlays, choice.config):
             return choice
     return None
 
 
-def fits(binding: Binding, overlays: tuple[Operand, ...], schedule: Schedule) -> bool:
-    return shared_bytes(binding, overlays, schedule) <= schedule.shared - BARRIERS // schedule.residents
-
-
-def changed(choice: Choice, origin: str, **values) -> Choice:
-    """The choice with other values, whose origin this is where they differ."""
-    new = {name: origin for name, value in values.items() if value != getattr(choice.schedule, name)}
-    return replace(choice, schedule=replace(choice.schedule, **values), origins={**choice.origins, **new})
+def fits(binding: Binding, overlays: tuple[Operand, ...], config: HopperConfig) -> bool:
+    """Whether a kernel with these settings fits in shared memory."""
+    return shared_bytes(binding, overlays, config) <= config.shared - H200.barrier_bytes // config.residents

@@ -15,9 +15,10 @@ from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import sides, summand
 from ..analysis.softmax_scaling import fixed_scale, weighing
-from ..hopper import score_offsets as gauge
 from ..hopper.approximations import EXP2
-from ..plan.device import COSTS, H200, Machine
+from ..hopper.score_offsets import split
+from ..plan.device import COSTS, H200, HopperGpu
+from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .problem import Edge, Operation, Problem, Value
 
@@ -36,16 +37,17 @@ def loop_problem(
     kernel: Kernel,
     loop: Loop,
     tile: Tile = Tile(),
-    machine: Machine = H200,
+    machine: HopperGpu = H200,
     costs: dict[str, tuple] = COSTS,
-    split: bool = False,
-    spared: float = 0.0,
+    splits_exponents: bool = False,
+    emulated: float = 0.0,
 ) -> Problem:
-    """The problem of one warpgroup's tile. split: sums of coordinates in a gauge are numbers of rows and columns;
-    spared: the part of weights that are made by multiply-adds. Raises NotPlannable for a held dim whose size is
-    unknown.
+    """The problem of one warpgroup's tile.
+
+    splits_exponents: sums of coordinates in an exponent are numbers of rows and columns. emulated: the share of weights
+    that are made by multiply-adds. Raises NotPlannable for a resident dim whose size is unknown.
     """
-    builder = _Builder(kernel, loop, tile, machine, costs, split, spared)
+    builder = _Builder(kernel, loop, tile, machine, costs, splits_exponents, emulated)
     for number, accumulator in enumerate(loop.accumulators):
         builder.accumulator(accumulator, str(number))
     return Problem(
@@ -54,7 +56,7 @@ def loop_problem(
         operations=tuple(builder.operations.values()),
         edges=tuple(dict.fromkeys(builder.edges)),
         values=tuple(builder.values),
-        registers=tuple((n, machine.budget(n)) for n, _ in machine.registers),
+        registers=tuple((n, machine.budget(n)) for n, _ in machine.partitions),
         shared_bytes=machine.shared_bytes,
         resident=sum(builder.resident.values()),
         load_latency=ceil(machine.load_latency / machine.slot),
@@ -72,10 +74,17 @@ class _Region:
 
 class _Builder:
     def __init__(
-        self, kernel: Kernel, loop: Loop, tile: Tile, machine: Machine, costs: dict, split: bool, spared: float
+        self,
+        kernel: Kernel,
+        loop: Loop,
+        tile: Tile,
+        machine: HopperGpu,
+        costs: dict,
+        splits_exponents: bool,
+        emulated: float,
     ):
         self.kernel, self.loop, self.machine, self.costs = kernel, loop, machine, costs
-        self.split, self.spared = split, spared
+        self.splits_exponents, self.emulated = splits_exponents, emulated
         self.extents = {**dict.fromkeys(kernel.grid, 1), kernel.rows: tile.rows, loop.dim: tile.columns}
         self.operations: dict[str, Operation] = {}
         self.edges: list[Edge] = []
@@ -212,8 +221,8 @@ class _Builder:
         guarded = guard.dims if guard is not None else frozenset()
         for part, value in enumerate(record.values):
             gauge_dims = weighted if record.gauge is not None else None
-            split = summand(value, self.loop.dim, record.monoid, gauge_dims, guarded)
-            self.sum(split, f"{number}.{part}", number, weight, weighted, checked if weight is None else [])
+            factors = summand(value, self.loop.dim, record.monoid, gauge_dims, guarded)
+            self.sum(factors, f"{number}.{part}", number, weight, weighted, checked if weight is None else [])
 
     def fold(self, record: Accumulator, number: str) -> None:
         found = self.region(*record.values)
@@ -225,7 +234,7 @@ class _Builder:
     def weight(self, record: Accumulator, number: str, checked: list[Term]) -> str:
         """Scores -> their largest so far -> weights: the part of a rescaled state that all its values share."""
         how, dims, count = weighing(record.gauge), record.gauge.dims, self.elements(record.gauge.dims)
-        parts = gauge.split(record.gauge, self.kernel.rows, self.loop.dim) if self.split else None
+        parts = split(record.gauge, self.kernel.rows, self.loop.dim) if self.splits_exponents else None
         found = self.region(*([how.raw] if parts is None else [term for _, term in parts.scores]), *checked)
         found.fma += count * (len(checked) + (parts is not None and bool(parts.slopes)))
         sources = found.inputs
@@ -234,7 +243,7 @@ class _Builder:
             self.feed(sources, name)
             sources = (name,)
         largest = self.pointwise(f"largest {number}", count)
-        part = self.spared if fixed_scale(self.kernel, record) is not None else 0.0
+        part = self.emulated if fixed_scale(self.kernel, record) is not None else 0.0
         fma = 1 + how.apart + part * (EXP2.instructions + EXP2.limit * bool(checked))
         weight = self.pointwise(f"weight {number}", count * fma, count * (1 - part))
         size = count * WIDE
@@ -257,20 +266,20 @@ class _Builder:
         first = products[0] if products else sources[0] if sources else last
         self.values.append(Value(f"scores {number}", first, ((last, 0),), self.registers(dims, WIDE)))
 
-    def sum(self, split, name: str, number: str, weight: str | None, weighted, checked: list[Term]) -> None:
+    def sum(self, factors, name: str, number: str, weight: str | None, weighted, checked: list[Term]) -> None:
         """One sum of weight · left · right over the loop's dim, by a tensor product where right is a matrix."""
-        left = split.left.dims if split.left is not None else frozenset()
+        left = factors.left.dims if factors.left is not None else frozenset()
         dims = (weighted | left | {self.loop.dim}) & {d for d in (weighted | left)} or frozenset({self.loop.dim})
-        found = self.region(*([split.left] if split.left is not None else []), *checked)
+        found = self.region(*([factors.left] if factors.left is not None else []), *checked)
         count = self.elements(dims)
-        multiplied = count * (weight is not None and split.left is not None)
-        folded = split.right is None
+        multiplied = count * (weight is not None and factors.left is not None)
+        folded = factors.right is None
         narrow = self.narrow(number, weight, found, multiplied + count * len(checked), count, folded, name)
         if folded:
             return
-        total = (dims | split.right.dims) - {self.loop.dim}
-        product = self.tensor(f"accumulate {name}", dims | split.right.dims, _half(split.right))
-        self.operand(split.right, product)
+        total = (dims | factors.right.dims) - {self.loop.dim}
+        product = self.tensor(f"accumulate {name}", dims | factors.right.dims, _half(factors.right))
+        self.operand(factors.right, product)
         self.edge(narrow, product, count * HALF)
         if f"narrowed {narrow}" not in {v.name for v in self.values}:
             registers = self.registers(dims, HALF)
@@ -330,4 +339,4 @@ def _bytes(node: Term) -> int:
 def _half(side: Term) -> bool:
     """A side is narrow where everything it loads is."""
     floating = [n.dtype for n in subterms(side) if n.op == "load" and n.dtype.startswith(("float", "bfloat"))]
-    return all(d in ("float16", "bfloat16") for d in floating)
+    return all(d in HALVES for d in floating)

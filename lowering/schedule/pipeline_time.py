@@ -10,23 +10,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from ..plan.device import Machine
+from ..hopper.config import HopperConfig
+from ..plan.device import HopperGpu
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """In clocks where nothing else is said.
+class Demand:
+    """What one loop asks of a multiprocessor: clocks of a step on each unit for one warpgroup, and sizes of blocks."""
 
-    tensor: time of products over that at peak rate, which also holds what power takes from the clock. fma: of
-    multiply-adds where all warpgroups wait for units, alone: in a chain, where each waits for the one before; issue:
-    how they and special functions add up, as an exponent. step: barriers and other dependent instructions of a chain,
-    late: more of it if the next tile is waited for after the last product. crowd: how a chain and the pointwise work of
-    all warpgroups add up, which share threads' time; corner: how these and products do. latency: from asking for a tile
-    to its arrival, without its bytes; fetch: time of these over that at the L2's rate; hold: the share of the products'
-    time for which a tile is read; behind: the share of what a step is longer than a chain that warpgroups in turns are
-    apart. bytes: for each byte of an item's row tiles, unsent: of results that do not leave through shared memory;
-    masked: chains, of an item whose length differs from others'. spill: for each register that a thread lacks.
-    launch: seconds.
+    tensor: float
+    special: float
+    fma: float
+    copy: float
+    weights: float  # bytes of the widest tile that a step makes
+    rows: float  # bytes of a block's row tiles
+    lacking: float  # registers that a thread lacks
+    resident: int  # blocks at once; 0 if not even one fits
+    blocks: int
+    steps: int  # of all blocks
+    longest: int  # steps of the longest block
+    share: float = 1.0  # of a block's warpgroups and steps, those that have something to do
+
+
+@dataclass(frozen=True)
+class HopperTiming:
+    """Constants of warp-specialised kernels, in clocks where nothing else is said.
+
+    tensor: time of products over that at peak rate, with what power takes from the clock. fma: the same of
+    multiply-adds where all warpgroups wait for units. alone: of multiply-adds in a chain, where each waits for the one
+    before. issue: how they and special functions add up, as an exponent. step: barriers and other dependent
+    instructions of a chain. late: more of them if the next tile is waited for after the last product. crowd: how a
+    chain and the pointwise work of all warpgroups add up, as an exponent. corner: how these and products do. latency:
+    from the request of a tile to its arrival, without its bytes. fetch: time of its bytes over that at the L2's rate.
+    hold: the share of the products' time for which a tile is read. behind: how far warpgroups in turns are apart, as a
+    share of what a step is longer than a chain. bytes: for each byte of an item's row tiles. unsent: the same for each
+    byte of results that do not leave through shared memory. masked: chains that are added to an item whose length
+    differs from others'. spill: for each register that a thread lacks. launch: seconds.
     """
 
     tensor: float = 1.262
@@ -49,32 +68,37 @@ class Pipeline:
 
 
 def _corner(exponent: float, *bounds: float) -> float:
+    """About the largest bound, and more where others are close to it."""
     most = max(bounds)
     return most * sum((b / most) ** exponent for b in bounds) ** (1 / exponent)
 
 
-def clocks(p: Pipeline, d, c) -> tuple[float, float]:
-    """(of a step of all warpgroups, of one warpgroup's chain); d is a Demand, c a Configuration of kernel_time.py."""
-    groups = c.warpgroups * c.residents * d.share
-    tensor, spilled = d.tensor * p.tensor, p.spill * d.lacking
-    pointwise, alone = (_corner(p.issue, d.special, d.fma * part) + spilled for part in (p.fma, p.alone))
-    chain = tensor / 2 + max(tensor / 2, alone) + p.step + p.late * c.late
-    core = _corner(p.corner, _corner(p.crowd, chain, groups * pointwise), groups * tensor)
-    apart = p.behind * max(0.0, core - chain) if c.turns else 0.0
-    ring = (p.latency + p.fetch * d.copy * c.residents + p.hold * groups * tensor / 2 + apart) / c.stages
-    return _corner(p.corner, core, ring, d.copy * c.residents), chain
+def clocks(timing: HopperTiming, d: Demand, c: HopperConfig) -> tuple[float, float]:
+    """Clocks of a step of all warpgroups, and of one warpgroup's chain."""
+    groups = c.consumers * c.residents * d.share
+    tensor, spilled = d.tensor * timing.tensor, timing.spill * d.lacking
+    pointwise, alone = (
+        _corner(timing.issue, d.special, d.fma * factor) + spilled for factor in (timing.fma, timing.alone)
+    )
+    chain = tensor / 2 + max(tensor / 2, alone) + timing.step + timing.late * c.late
+    core = _corner(timing.corner, _corner(timing.crowd, chain, groups * pointwise), groups * tensor)
+    turn = timing.behind * max(0.0, core - chain) if c.turns else 0.0
+    fetched = timing.fetch * d.copy * c.residents
+    ring = (timing.latency + fetched + timing.hold * groups * tensor / 2 + turn) / c.stages
+    return _corner(timing.corner, core, ring, d.copy * c.residents), chain
 
 
-def seconds(p: Pipeline, d, c, machine: Machine, interval: int = 0) -> float:
-    """Of one launch. Items of one length are dealt in waves, others by a table that is as good as even. interval: what
-    a step takes at least, by a schedule at peak rates.
+def seconds(timing: HopperTiming, d: Demand, c: HopperConfig, device: HopperGpu, interval: int = 0) -> float:
+    """Time of one launch. interval: the least clocks of a step, by a schedule at peak rates.
+
+    Items of one length run in waves; others are given out by a table, which is as good as even.
     """
-    step, chain = clocks(p, d, c)
+    step, chain = clocks(timing, d, c)
     step, even = max(step, interval), d.steps == d.longest * d.blocks
-    end = (p.bytes + p.unsent * (not c.send)) * d.rows + p.masked * (not even) * chain
-    programs = machine.processors * c.residents
+    end = (timing.bytes + timing.unsent * (not c.send)) * d.rows + timing.masked * (not even) * chain
+    programs = device.multiprocessors * c.residents
     if even:
         total = ceil(d.blocks / programs) * (d.longest * step + end)
     else:
         total = max((d.steps * step + d.blocks * end) / programs, d.longest * step + end)
-    return total / machine.clock + p.launch
+    return total / device.clock + timing.launch

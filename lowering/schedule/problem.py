@@ -120,7 +120,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PipelineSchedule:
     """What the solver claims. status: "optimal", "feasible" (not proved best), "infeasible" (proved), "unknown".
 
     depths: tiles in each load's ring. crossing: bytes from warpgroup to warpgroup in one iteration. waits: pairs of an
@@ -146,6 +146,6 @@ class Schedule:
         return json.dumps(asdict(self), indent=1)
 
     @staticmethod
-    def from_json(text: str) -> Schedule:
+    def from_json(text: str) -> PipelineSchedule:
         raw = json.loads(text)
-        return Schedule(**{**raw, "tried": tuple((i, c, v) for i, c, v in raw["tried"])})
+        return PipelineSchedule(**{**raw, "tried": tuple((i, c, v) for i, c, v in raw["tried"])})

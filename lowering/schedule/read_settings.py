@@ -1,95 +1,39 @@
-"""What a schedule says to a skeleton: a solved pipeline read as the few settings that an emitter of kernels has.
+"""The settings that a solved pipeline stands for.
 
-Only schedules that checker.py accepts are read. What a skeleton cannot express (which part of which tile when) is lost;
-what the schedule leaves open (grid order, buffers of row tiles) stays with the skeleton's defaults or the tuner.
+Only schedules that checker.py accepts are read. A kernel cannot express which part of which tile runs when; what a
+schedule leaves open (grid order, buffers of row tiles) keeps its default. Example: a schedule on two warps, whose
+products form one run each, gives `turns=True`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ..plan.device import H200, Machine
+from ..hopper.config import HopperConfig
 from .checker import complaints
-from .problem import PRODUCER, Problem, Schedule
+from .problem import PRODUCER, PipelineSchedule, Problem
 
 
 class NotRunnable(ValueError):
     """There is no schedule, or it is wrong; the message says which."""
 
 
-@dataclass(frozen=True)
-class Knobs:
-    """consumers: warpgroups; columns: of a loop tile; depth: tiles in every ring; prefetch: the next scores are issued
-    before the weights of the present ones are done; turns: each warpgroup issues its products in one run, then another
-    does; order: the tensor operations of one interval; registers: of a consumer's thread; rescale_first: the totals are
-    rescaled before the weights are made.
-    """
-
-    consumers: int
-    columns: int
-    depth: int
-    prefetch: bool
-    turns: bool
-    order: tuple[str, ...]
-    registers: int
-    rescale_first: bool
-
-    def skeleton(self) -> dict[str, object]:
-        """The fields that the Gluon skeleton's Schedule record has."""
-        return {"consumers": self.consumers, "tile": self.columns, "depth": self.depth, "turns": self.turns}
-
-
-def knobs(problem: Problem, schedule: Schedule, columns: int, machine: Machine = H200) -> Knobs:
-    """The settings of a checked schedule for loop tiles of `columns`. Raises NotRunnable."""
+def config_of(problem: Problem, schedule: PipelineSchedule, columns: int) -> HopperConfig:
+    """The settings of a schedule for loop tiles of `columns`. Raises NotRunnable."""
     if not schedule.found:
         raise NotRunnable(f"{problem.name}: {schedule.status}")
     if wrong := complaints(problem, schedule):
         raise NotRunnable(f"{problem.name}: {wrong[0]}")
-    tensor = [o for o in problem.operations if "tensor" in o.work]
-    order = sorted(tensor, key=lambda o: (schedule.times[o.name] % schedule.interval, o.name))
-    return Knobs(
+    products = [o for o in problem.operations if "tensor" in o.work]
+    products.sort(key=lambda o: (schedule.times[o.name] % schedule.interval, o.name))
+    return HopperConfig(
         consumers=schedule.consumers,
-        columns=columns,
-        depth=max(schedule.depths.values(), default=1),
-        prefetch=_prefetches(problem, schedule),
-        turns=_in_turns([schedule.warps[o.name] for o in order]),
-        order=tuple(o.name for o in order),
-        registers=dict(machine.registers)[schedule.consumers],
-        rescale_first=_rescales_first(problem, schedule),
+        loop_tile=columns,
+        stages=max(schedule.depths.values(), default=1),
+        turns=_in_turns([schedule.warps[o.name] for o in products]),
     )
 
 
-def _prefetches(problem: Problem, schedule: Schedule) -> bool:
-    """Some value in registers is made again before the last reader of the present copy has ended."""
-    duration = {o.name: o.duration for o in problem.operations}
-    for value in problem.values:
-        ends = [schedule.times[n] + d * schedule.interval + duration[n] for n, d in value.readers]
-        if not value.carried and max(ends) - schedule.times[value.producer] > schedule.interval:
-            return True
-    return False
-
-
 def _in_turns(warps: list[int]) -> bool:
-    """Around the interval, every warpgroup's operations are one run."""
+    """Whether each warpgroup's products are one run, around the interval. `warps`: of the products, in order."""
     changes = sum(a != b for a, b in zip(warps, warps[1:] + warps[:1]))
     used = len(set(warps) - {PRODUCER})
     return used > 1 and changes == used
-
-
-def _rescales_first(problem: Problem, schedule: Schedule) -> bool:
-    """Every rescaled total is rescaled before the weights of its sub-tile begin."""
-    start = schedule.times
-    pairs = [
-        (rescale.before, weight.after)
-        for first in problem.edges
-        for rescale in problem.edges
-        for weight in problem.edges
-        if first.after == rescale.before and first.before == weight.before and rescale.before != weight.after
-        if rescale.distance == weight.distance == first.distance == 0 and _carries(problem, rescale.before)
-        if weight.before != weight.after and not _carries(problem, weight.after)
-    ]
-    return bool(pairs) and all(start[a] < start[b] for a, b in pairs)
-
-
-def _carries(problem: Problem, name: str) -> bool:
-    return any(v.carried and v.producer == name for v in problem.values)

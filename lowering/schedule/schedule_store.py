@@ -15,9 +15,10 @@ from typing import Protocol
 
 from ...egraph.rewrite.serialization import digest
 from ...egraph.search.cp_sat import SolverMissing
+from ..hopper.config import HopperConfig
 from .checker import complaints
-from .problem import STATUSES, Problem, Schedule
-from .read_settings import Knobs, knobs
+from .problem import STATUSES, PipelineSchedule, Problem
+from .read_settings import config_of
 from .solver import size, solve
 from .subtiling import subtiled
 
@@ -40,26 +41,26 @@ class ScheduleStore(Protocol):
 
 @dataclass(frozen=True)
 class Solved:
-    """The best schedule that is known of some warpgroups on tiles of `columns`. knobs is None unless one was found."""
+    """The best schedule that is known of some warpgroups on tiles of `columns`. config is None unless one was found."""
 
     status: str
     interval: int
     bound: int
     unit: str
     slot: int
-    knobs: Knobs | None
+    config: HopperConfig | None
     shipped: bool
     size: int = 0  # of all models that a solve would take which is not shipped
 
     def __str__(self) -> str:
-        if self.knobs is None:
+        if self.config is None:
             return UNSOLVED if self.status == "unknown" and not self.shipped else self.status
         bound = f"= the bound of {self.unit}" if self.interval == self.bound else f"bound {self.bound} by {self.unit}"
         return f"{self.status}, a step in {self.interval} slots of {self.slot} clocks, {bound}"
 
 
 def solved(problem: Problem, consumers: int, columns: int, store: ScheduleStore | None = None) -> Solved:
-    """Of one warpgroup's problem, for so many warpgroups; status as in Schedule, "missing" without OR-Tools."""
+    """Of one warpgroup's problem, for so many warpgroups; status as in PipelineSchedule, "missing" without OR-Tools."""
     return _solved(anonymous(problem).to_json(), consumers, columns, store)
 
 
@@ -67,9 +68,9 @@ def solved(problem: Problem, consumers: int, columns: int, store: ScheduleStore 
 def _solved(problem: str, consumers: int, columns: int, store: ScheduleStore | None) -> Solved:
     tiles = subtiled(Problem.from_json(problem), consumers)
     found, shipped = schedule_of(tiles, consumers, store)
-    said = knobs(tiles, found, columns) if found.found else None
+    config = config_of(tiles, found, columns) if found.found else None
     taken = 0 if shipped else sum(size(tiles, interval, count) for interval, count, _ in found.tried)
-    return Solved(found.status, found.interval, tiles.bound, tiles.bottleneck, tiles.slot, said, shipped, taken)
+    return Solved(found.status, found.interval, tiles.bound, tiles.bottleneck, tiles.slot, config, shipped, taken)
 
 
 def anonymous(problem: Problem) -> Problem:
@@ -89,9 +90,11 @@ def anonymous(problem: Problem) -> Problem:
     )
 
 
-def schedule_of(tiles: Problem, consumers: int, store: ScheduleStore | None = None) -> tuple[Schedule, bool]:
-    """(the schedule, whether it ships). One that the checker refuses is as none. What is solved here is written to the
-    store."""
+def schedule_of(tiles: Problem, consumers: int, store: ScheduleStore | None = None) -> tuple[PipelineSchedule, bool]:
+    """The schedule, and whether it ships. One that the checker refuses counts as none.
+
+    What is solved here is written to the store.
+    """
     key = key_of(tiles, consumers)
     shipped = shipped_schedules().get(key)
     if shipped is not None and not (shipped.found and complaints(tiles, shipped)):
@@ -101,20 +104,20 @@ def schedule_of(tiles: Problem, consumers: int, store: ScheduleStore | None = No
     try:
         found = solve(tiles, INTERVALS, (consumers,), WORK, ROOM)
     except SolverMissing:
-        return Schedule("missing"), False
+        return PipelineSchedule("missing"), False
     if store is not None:
         store.write(key, asdict(found))
     return found, False
 
 
-def _stored(key: str, tiles: Problem, consumers: int, store: ScheduleStore | None) -> Schedule | None:
+def _stored(key: str, tiles: Problem, consumers: int, store: ScheduleStore | None) -> PipelineSchedule | None:
     """What outlived another process, if it is a schedule that may run, at an interval that is looked at here."""
     body = store.read(key) if store is not None else None
     if body is None:
         return None
     looked_at = range(tiles.bound, tiles.bound + INTERVALS)
     try:
-        found = Schedule.from_json(json.dumps(body))
+        found = PipelineSchedule.from_json(json.dumps(body))
         known = found.status in STATUSES and all(i in looked_at and n == consumers for i, n, _ in found.tried)
         runs = not found.found or (found.interval in looked_at and not complaints(tiles, found))
         return found if known and runs else None
@@ -127,6 +130,6 @@ def key_of(tiles: Problem, consumers: int) -> str:
 
 
 @cache
-def shipped_schedules() -> dict[str, Schedule]:
+def shipped_schedules() -> dict[str, PipelineSchedule]:
     raw = json.loads(SHIPPED.read_text()) if SHIPPED.exists() else {}
-    return {key: Schedule.from_json(json.dumps(body)) for key, body in raw.items()}
+    return {key: PipelineSchedule.from_json(json.dumps(body)) for key, body in raw.items()}

@@ -11,14 +11,14 @@ from itertools import combinations
 from math import inf
 
 from ...egraph.search.cp_sat import cp_model, deterministic
-from .problem import PRODUCER, Operation, Problem, Schedule
+from .problem import PRODUCER, Operation, PipelineSchedule, Problem
 
 WORK = 60.0  # deterministic units for one interval and number of warpgroups, about seconds
 
 
 def solve(
     problem: Problem, intervals: int = 8, consumers: tuple[int, ...] = (), work: float = WORK, room: float = inf
-) -> Schedule:
+) -> PipelineSchedule:
     """The best schedule, looking at `intervals` intervals from the problem's bound upwards.
 
     `consumers` restricts the numbers of consumer warpgroups. "infeasible": every pair of interval and warpgroups was
@@ -30,13 +30,13 @@ def solve(
     for interval in range(problem.bound, problem.bound + intervals):
         for count in counts:
             room -= size(problem, interval, count)
-            found = _Model(problem, interval, count).solve(work) if room >= 0 else Schedule("unknown")
+            found = _Model(problem, interval, count).solve(work) if room >= 0 else PipelineSchedule("unknown")
             tried.append((interval, count, found.status))
             if found.found:
                 surely = found.status == "optimal" and all(v == "infeasible" for _, _, v in tried[:-1])
                 return replace(found, status="optimal" if surely else "feasible", tried=tuple(tried))
     proved = all(verdict == "infeasible" for _, _, verdict in tried)
-    return Schedule("infeasible" if tried and proved else "unknown", tried=tuple(tried))
+    return PipelineSchedule("infeasible" if tried and proved else "unknown", tried=tuple(tried))
 
 
 def size(problem: Problem, interval: int, consumers: int) -> int:
@@ -228,15 +228,15 @@ class _Model:
         self.length = length
         self.model.minimize(((self.crossing * most + waits) * longest + length) * deepest + sum(self.depth.values()))
 
-    def solve(self, work: float) -> Schedule:
+    def solve(self, work: float) -> PipelineSchedule:
         solver = deterministic(self.cp, work)
         status = solver.solve(self.model)
         names = {self.cp.OPTIMAL: "optimal", self.cp.FEASIBLE: "feasible", self.cp.INFEASIBLE: "infeasible"}
         verdict = names.get(status, "unknown")
         if verdict not in ("optimal", "feasible"):
-            return Schedule(verdict)
+            return PipelineSchedule(verdict)
         warps = {name: next(w for w, on in flags.items() if solver.value(on)) for name, flags in self.on.items()}
-        return Schedule(
+        return PipelineSchedule(
             status=verdict,
             interval=self.interval,
             consumers=self.consumers,

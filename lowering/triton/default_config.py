@@ -1,11 +1,12 @@
-"""The configuration of a kernel that nobody tuned, chosen by what its tiles hold and what it writes.
+"""The configuration of a plain Triton kernel that nobody tuned, chosen by what its tiles hold and what it writes.
 
-It fits the registers and the shared memory of the device. Example: wide heads get fewer rows a tile.
+Every tile is a power of two of at least 16, and fits the registers and the shared memory of the device. Example: wide
+heads get fewer rows a tile.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -14,20 +15,53 @@ from ...egraph.terms.traversal import subterms
 from ..analysis.dim_roles import several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import dims_with_relative_factors, leading_dims, needs_three_dims, power_of_two
-from ..launch.triton_config import (
-    CUBES,
-    PARTS,
-    Config,
-    cube_config,
-    default_config,
-    of_differences,
-    of_few_rows,
-    of_pairs,
-    of_steps,
-)
+from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
 from ..plan.queries import roots
 from ..plan.records import Kernel
 from ..plan.thresholds import HELD
+
+MAX_SPILLED_REGISTERS = 128  # that a thread may keep in memory: good kernels keep about 16, a bad one kept 264
+CARRIED_FLOATS = 128  # float32 numbers of accumulators that a thread keeps
+TILE_FLOATS = 64  # float32 numbers of a tile of three dims that a thread keeps, without accumulators
+PAIR_ELEMENTS = 2048  # elements of accumulators beside scores that are folded one position at a time
+SHARED_ELEMENTS = 65536  # elements of one tensor that a row tile keeps in shared memory
+BYTES_OF_A_LOAD = 2**15  # of a loop tile where rows are few: more would not be read any faster
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonDefault(DefaultRow):
+    """A default for resident tiles of up to `width` elements of up to `element_bytes`; architecture None: any."""
+
+    architecture: str | None = equal_to()
+    element_bytes: int = at_most()
+    width: int = at_most()
+    config: TritonConfig
+
+
+LEAST_CONFIG = TritonConfig(16, 16, 4, 1)
+# The first row that matches counts: rows are ordered by architecture, element size, width.
+TRITON_DEFAULTS = (
+    TritonDefault(architecture="sm_90", element_bytes=2, width=128, config=TritonConfig(64, 64, 4, 3)),
+    TritonDefault(architecture="sm_90", element_bytes=2, width=256, config=TritonConfig(128, 64, 8, 2)),
+    TritonDefault(architecture="sm_90", element_bytes=4, width=64, config=TritonConfig(64, 32, 8, 2)),
+    TritonDefault(architecture="sm_90", element_bytes=4, width=128, config=TritonConfig(32, 16, 4, 2)),
+    TritonDefault(architecture="sm_90", element_bytes=4, width=256, config=TritonConfig(16, 16, 4, 1)),
+    TritonDefault(architecture="sm_100", element_bytes=2, width=64, config=TritonConfig(128, 64, 8, 3)),
+    TritonDefault(architecture="sm_100", element_bytes=2, width=128, config=TritonConfig(128, 64, 8, 3)),
+    TritonDefault(architecture="sm_100", element_bytes=2, width=256, config=TritonConfig(64, 64, 4, 2)),
+    TritonDefault(architecture="gfx942", element_bytes=2, width=64, config=TritonConfig(128, 64, 4, 1)),
+    TritonDefault(architecture="gfx942", element_bytes=2, width=128, config=TritonConfig(128, 64, 4, 1)),
+    TritonDefault(architecture="gfx942", element_bytes=2, width=256, config=TritonConfig(64, 32, 4, 1)),
+    TritonDefault(element_bytes=2, width=64, config=TritonConfig(128, 64, 4, 3)),
+    TritonDefault(element_bytes=2, width=128, config=TritonConfig(128, 64, 8, 2)),
+    TritonDefault(element_bytes=2, width=256, config=TritonConfig(64, 32, 4, 2)),
+    TritonDefault(element_bytes=2, width=512, config=TritonConfig(32, 64, 8, 2)),
+    TritonDefault(element_bytes=4, width=64, config=TritonConfig(64, 32, 8, 2)),
+    TritonDefault(element_bytes=4, width=128, config=TritonConfig(32, 16, 4, 2)),
+    TritonDefault(element_bytes=8, config=TritonConfig(16, 16, 4, 1)),
+)
+THREE_DIMS = TritonConfig(16, 16, 8, 1)  # for tiles of rows by loop by resident dim: a thread has 128 float32 numbers
+PRODUCT_IN_HALVES = TritonConfig(64, 16, 4, 1)  # without a loop, where a matrix of up to 64 columns is split in halves
 
 
 def widest(kernel: Kernel) -> tuple[int, int]:
@@ -45,7 +79,7 @@ def widest(kernel: Kernel) -> tuple[int, int]:
     return width, max(size, 4 if kernel.exact else 2)
 
 
-def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
+def default_for(kernel: Kernel, name: str, few: bool = False) -> TritonConfig:
     """The default configuration, for few rows another; guards that compare 64-bit data along a wide loop tile need its
     registers."""
     width, size = widest(kernel)
@@ -59,9 +93,9 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
         carried = max((extent(r.dims - apart) for r in states), default=0)
         return cube_config(max(map(power_of_two, lead)), carried, width)
     if needs_three_dims(kernel, every, {*kernel.grid, *steps}):
-        return CUBES
+        return THREE_DIMS
     if size == 4 and multiplies_in_parts(kernel):
-        return PARTS if width <= 64 else replace(PARTS, rows=128, warps=8)
+        return PRODUCT_IN_HALVES if width <= 64 else replace(PRODUCT_IN_HALVES, row_tile=128, warps=8)
     found = of_few_rows(width, size) if few else default_config(width, size, name)
     if not few:
         found = of_steps(found, width) if steps else of_pairs(found) if several_pairs(nodes) else found
@@ -69,5 +103,48 @@ def default_for(kernel: Kernel, name: str, few: bool = False) -> Config:
             found = of_differences(found, width, any(loop.dim in dims for loop in kernel.loops))
     guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
     long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
-    return replace(found, loop=found.loop // 2) if long and width > 64 and found.loop > 64 else found
+    return replace(found, loop_tile=found.loop_tile // 2) if long and width > 64 and found.loop_tile > 64 else found
 
+
+def default_config(width: int, element_bytes: int, architecture: str = "") -> TritonConfig:
+    """The default for the widest resident tile and the widest element that a kernel loads."""
+    facts = {"architecture": architecture, "element_bytes": element_bytes, "width": width}
+    row = first_match(TRITON_DEFAULTS, facts)
+    return LEAST_CONFIG if row is None else row.config
+
+
+def of_few_rows(width: int, element_bytes: int) -> TritonConfig:
+    """The default where rows are fewer than a tile has: reading the loop's tiles is all the work, 32 KiB at a time."""
+    fitting = BYTES_OF_A_LOAD // (element_bytes << (width - 1).bit_length())
+    return TritonConfig(16, max(16, min(128, fitting)), 4, 2 if fitting <= 128 else 3)
+
+
+def of_pairs(config: TritonConfig) -> TritonConfig:
+    """For scores of several operations on pairs, whose operands fill registers: a thread has 16 of them."""
+    return replace(config, row_tile=min(config.row_tile, 64), loop_tile=min(config.loop_tile, 64), warps=8)
+
+
+def of_differences(config: TritonConfig, width: int, weights: bool) -> TritonConfig:
+    """Where a tile has twice as many differences as columns. weights: they are skewed, beside a wider accumulator."""
+    warps, stages = (8 if width > 64 else 4, 1) if weights else (4, 1 if width > 64 else 2)
+    return replace(
+        config, row_tile=min(config.row_tile, 64), loop_tile=min(config.loop_tile, 64), warps=warps, stages=stages
+    )
+
+
+def of_steps(config: TritonConfig, width: int) -> TritonConfig:
+    """For scores that are folded place by place: a thread keeps 16 elements of a held row, or of 16 of them."""
+    rows, stages = min(config.row_tile, max(16, PAIR_ELEMENTS >> (width - 1).bit_length())), min(config.stages, 2)
+    return replace(config, row_tile=rows, loop_tile=min(config.loop_tile, 64), warps=4, stages=stages)
+
+
+def cube_config(lead: int, carried: int, width: int) -> TritonConfig:
+    """For tiles of three dims: places of the leading one, elements of accumulators for each row, and of a held row.
+
+    Rows are a power of two, whatever a held row's width is.
+    """
+    warps = 8 if CARRIED_FLOATS * 128 < 16 * carried or (carried <= lead and lead >= 8) else 4
+    loop = 32 if carried <= lead < 16 else 16
+    rows = CARRIED_FLOATS * 32 * warps // carried if carried > lead else TILE_FLOATS * 32 * warps // (lead * loop)
+    rows = min(128, rows, SHARED_ELEMENTS // (lead * width))
+    return TritonConfig(max(16, 1 << (rows.bit_length() - 1)), loop, warps, 2)

@@ -69,7 +69,7 @@ class _Emitter:
     # Assembly
 
     def source(self, plan: Plan) -> Source:
-        roles = tuple((name, "rows" if d == self.kernel.rows else "loop") for d, name in self.blocks.items())
+        roles = tuple((name, "row_tile" if d == self.kernel.rows else "loop_tile") for d, name in self.blocks.items())
         tiles = tuple(dict.fromkeys(roles))
         text = self._text(tiles)
         text, doubtful = self._header(plan) + IMPORTS + helpers(text, TRITON) + text, self.tiles.skewing.used

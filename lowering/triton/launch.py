@@ -32,18 +32,18 @@ from ..launch.triton_compat import (
     shared_memory,
     spilled,
 )
-from ..launch.triton_config import SPILLED, Config, of_few_rows
 from ..masks.block_map import EMPTY, Found, MapCache, Tiling, pays, where_rows_keep
 from ..masks.mask_bits import Words
 from ..masks.tile_lists import dealt_items, visit_lists
-from ..plan.device import WARPGROUP
+from ..plan.device import H200
+from ..plan.kernel_config import TritonConfig
 from ..plan.launch_facts import INTERPRETER, Facts, interpreter_wanted
 from ..plan.queries import map_name, reach, roots
 from ..plan.records import Kernel, Loop, Plan
 from ..plan.thresholds import FEW
 from ..planning.mask_plans import class_plan, word_plan
 from ..source_folder import named_folder, write_source
-from .default_config import default_for, widest
+from .default_config import MAX_SPILLED_REGISTERS, default_for, of_few_rows, widest
 from .kernel import emit
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Launch:
     integers: tuple[int, ...]
     options: dict
     maps: tuple[tuple[tuple[str, ...], Tiling], ...] = ()
-    spilled: int = SPILLED  # registers of a thread that it may keep in memory
+    spilled: int = MAX_SPILLED_REGISTERS  # registers of a thread that it may keep in memory
     again: Relaunch | None = None
 
     def compiled(self, values: dict[str, torch.Tensor]):
@@ -120,7 +120,7 @@ def _unsuited(compiled, device: torch.device, allowed: float) -> str:
 class Launcher:
     """A plan with its configurations: call it with tensors by name and values of the symbolic sizes."""
 
-    def __init__(self, plan: Plan, config: Config | dict[str, Config] | None = None):
+    def __init__(self, plan: Plan, config: TritonConfig | dict[str, TritonConfig] | None = None):
         self.plan = plan
         self.configs = config if isinstance(config, dict) else {k.name: config for k in plan.kernels if config}
         self.names = tuple(t.name for t in plan.inputs)
@@ -204,16 +204,16 @@ class Launcher:
             self._sources[kernel.name, facts] = emit(kernel, self.plan, facts)
         return self._sources[kernel.name, facts]
 
-    def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> Config:
+    def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> TritonConfig:
         """The given or default configuration, with tiles no larger than the data needs."""
         size = _size(kernel.rows.size, sizes) if kernel.rows else 0
         whole = self._whole.get(kernel.name, kernel)
         given = self.configs.get(kernel.name) or default_for(whole, architecture(device), bool(0 < size <= FEW))
-        rows = min(given.rows, _ceiling(size)) if kernel.rows else given.rows
+        rows = min(given.row_tile, _ceiling(size)) if kernel.rows else given.row_tile
         streamed = (*kernel.columns, *(loop.dim for loop in kernel.loops))
-        longest = max((_size(d.size, sizes) for d in streamed), default=given.loop)
-        warps = given.warps if rows == given.rows else max(1, min(given.warps, 4))
-        return Config(rows, min(given.loop, _ceiling(longest)), warps, given.stages, given.parts)
+        longest = max((_size(d.size, sizes) for d in streamed), default=given.loop_tile)
+        warps = given.warps if rows == given.row_tile else max(1, min(given.warps, 4))
+        return TritonConfig(rows, min(given.loop_tile, _ceiling(longest)), warps, given.stages, given.chunks)
 
     def _stages(self, sizes: dict, device: torch.device) -> tuple[list[Kernel], dict[str, int]]:
         """The kernels that run at these sizes, those of too few programs in parts, and the sizes with their numbers."""
@@ -234,9 +234,9 @@ class Launcher:
     def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[Shared | None, int]:
         """The kernel in parts and their number, where it has fewer programs than the device has room for."""
         config = self.config(kernel, sizes, device)
-        tiles = max((-(-_size(loop.dim.size, sizes) // config.loop) for loop in kernel.loops), default=0)
+        tiles = max((-(-_size(loop.dim.size, sizes) // config.loop_tile) for loop in kernel.loops), default=0)
         programs, enough = _programs(kernel, config, sizes), self.enough(kernel, sizes)
-        count = config.parts or number(programs, tiles, multiprocessors(device), enough)
+        count = config.chunks or number(programs, tiles, multiprocessors(device), enough)
         found = shared(kernel) if count > 1 else None
         return found, count
 
@@ -252,14 +252,14 @@ class Launcher:
                 values.update(zip(names, self._maps.get(tiling, values, build_map, again)))
             launch.run(values)
 
-    def _tilings(self, kernel: Kernel, config: Config, sizes: dict) -> dict[Loop, Tiling]:
+    def _tilings(self, kernel: Kernel, config: TritonConfig, sizes: dict) -> dict[Loop, Tiling]:
         """The block maps that pay, by loop."""
         found = [loop for loop in kernel.loops if loop.map is not None]
         known = tuple(sorted(sizes.items()))
         return {
-            loop: Tiling(loop.map, config.rows if loop.map.rows else 1, config.loop, known)
+            loop: Tiling(loop.map, config.row_tile if loop.map.rows else 1, config.loop_tile, known)
             for loop in found
-            if pays(kernel, loop.map, config.rows, config.loop, sizes)
+            if pays(kernel, loop.map, config.row_tile, config.loop_tile, sizes)
         }
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch:
@@ -278,11 +278,11 @@ class Launcher:
                 return launch
         raise LaunchError(f"{kernel.name} {reason} with tiles {config}")
 
-    def _launch(self, kernel: Kernel, config: Config, values: dict, sizes: dict, device: torch.device) -> Launch:
-        tiles = {d: config.rows for d in (kernel.rows,) if d} | dict.fromkeys(kernel.columns, config.loop)
-        tiles |= {loop.dim: config.loop for loop in kernel.loops}
+    def _launch(self, kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Launch:
+        tiles = {d: config.row_tile for d in (kernel.rows,) if d} | dict.fromkeys(kernel.columns, config.loop_tile)
+        tiles |= {loop.dim: config.loop_tile for loop in kernel.loops}
         even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
-        extent = max(config.rows, config.loop, 256)
+        extent = max(config.row_tile, config.loop_tile, 256)
         reached = reach(kernel).items()
         wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
         tilings = self._tilings(kernel, config, sizes)
@@ -300,13 +300,13 @@ class Launcher:
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
-        kept = SPILLED * (1 + source.may_run_again)
+        kept = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)
         return Launch(function, _programs(kernel, config, sizes), names, tuple(integers), options, maps, kept)
 
 
-def _programs(kernel: Kernel, config: Config, sizes: dict[str, int]) -> int:
-    rows = -(-_size(kernel.rows.size, sizes) // config.rows) if kernel.rows else 1
-    columns = prod(-(-_size(d.size, sizes) // config.loop) for d in kernel.columns)
+def _programs(kernel: Kernel, config: TritonConfig, sizes: dict[str, int]) -> int:
+    rows = -(-_size(kernel.rows.size, sizes) // config.row_tile) if kernel.rows else 1
+    columns = prod(-(-_size(d.size, sizes) // config.loop_tile) for d in kernel.columns)
     return rows * columns * prod(_size(d.size, sizes) for d in kernel.grid)
 
 
@@ -333,12 +333,12 @@ def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes
 
 
 @lru_cache(maxsize=256)
-def launcher(plan: Plan, config: Config | None = None) -> Launcher:
+def launcher(plan: Plan, config: TritonConfig | None = None) -> Launcher:
     """The launcher of a plan, one for this process."""
     return Launcher(plan, config)
 
 
-def run_triton(plan: Plan, tensors, sizes=None, config: Config | None = None, output=None) -> torch.Tensor:
+def run_triton(plan: Plan, tensors, sizes=None, config: TritonConfig | None = None, output=None) -> torch.Tensor:
     """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
     return launcher(plan, config)(tensors, sizes, output)
 
@@ -348,7 +348,7 @@ def _classifier(tiling: Tiling) -> tuple[Launcher, dict[str, int]]:
     """What finds the classes of a map's tiles, some at a time, and the sizes."""
     plan, places = class_plan(tiling), max(1, CLASSED // (tiling.row_tile * tiling.tile))
     columns = min(places, 16) if plan.kernels[0].columns else 1
-    return Launcher(plan, Config(places // columns, columns, 4, 1)), dict(tiling.sizes)
+    return Launcher(plan, TritonConfig(places // columns, columns, 4, 1)), dict(tiling.sizes)
 
 
 @lru_cache(maxsize=128)
@@ -356,7 +356,7 @@ def _packer(words: Words) -> Launcher:
     """What finds the words of a guard's bits, a tile in each program: a warpgroup's words of one block of rows."""
     plan = word_plan(words)
     by_words = plan.kernels[0].rows.name == "word"
-    return Launcher(plan, Config(WARPGROUP, 1, 4, 1) if by_words else Config(1, WARPGROUP, 4, 1))
+    return Launcher(plan, TritonConfig(H200.warpgroup, 1, 4, 1) if by_words else TritonConfig(1, H200.warpgroup, 4, 1))
 
 
 def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:

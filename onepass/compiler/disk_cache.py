@@ -34,7 +34,7 @@ from ..lowering.source_folder import (
     write_whole,
 )
 
-FORMAT = 2
+FORMAT = 3
 LARGEST = 1 << 26  # bytes of an entry
 CODE = (".py", ".toml", ".json")  # code, and the tables that it reads
 log = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from ..egraph.search.engine import EngineError, SearchLimits, rule_text
 from ..egraph.search.pattern_grounding import Grounded, ground, readable
 from ..egraph.search.search import search
 from ..egraph.terms.term import Dim, Tensor, Term
+from ..lowering.plan.device import H200
 from ..lowering.plan.records import NotPlannable, Store
 from ..rules import ADDED, ALL, PHASES
 from .assumptions import simplifying
@@ -29,6 +30,7 @@ from .optimized import Optimized, planned
 
 log = logging.getLogger(__name__)
 KEPT_AS_DATA = "kept as data, as NaN is told from numbers"
+TARGET = Target(special=H200.special_rate, matrix=H200.matrix_rate)  # a plan does not depend on which GPU is at hand
 
 
 def optimize(term: Term, output: Tensor, order: tuple[Dim, ...], *args, **kwargs) -> Optimized:
@@ -41,7 +43,7 @@ def optimize_all(
     rules: Sequence[Rule | PatternRule] = (),
     limits: SearchLimits | None = None,
     phases: Mapping[str, Sequence[Rule]] | None = None,
-    target: Target | None = None,
+    target: Target = TARGET,
 ) -> Optimized:
     """The cheapest certified forms of all results, in one plan; `rules` are the user's, `phases` replaces ours.
 

@@ -17,7 +17,7 @@ from ..lowering.plan.thresholds import HELD
 from ..regions.find import widened
 from ..regions.region import Region
 from .compare_plans import FusionContext, reason_against
-from .estimates import byte_count, machine_of, write_and_read_seconds
+from .estimates import byte_count, device_of, write_and_read_seconds
 
 
 def fuse_epilogue(region: Region, context: FusionContext) -> tuple[Region, list[str]]:
@@ -26,7 +26,7 @@ def fuse_epilogue(region: Region, context: FusionContext) -> tuple[Region, list[
     for longer in epilogues(region, context.survey, context.computed):
         names = ", ".join(dict.fromkeys(name_of(n) for n in longer.nodes if n not in set(region.nodes)))
         behind = f"{names} behind the result" + (f" ({where_of(longer.output)})" if where_of(longer.output) else "")
-        saved = write_and_read_seconds(region.output, machine_of(region))
+        saved = write_and_read_seconds(region.output, device_of(region))
         reason = reason_against(longer, region, context, saved)
         if not reason:
             return longer, [f"{behind}: {fused_note(region.output)}"]

@@ -7,18 +7,19 @@ float32 node of shape (4, 8) has 128 bytes. Estimates only choose between forms:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import fx
 
-from ..egraph.search.cost import NOMINAL_SIZE, Target, contracts, node_time
+from ..compiler.optimize import TARGET
+from ..egraph.search.cost import NOMINAL_SIZE, contracts, node_time
 from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import every_reduction, subterms
 from ..graph.nodes import value_of_node
 from ..graph.op_kinds import name_of
 from ..graph.survey import hinted, shape
+from ..lowering.plan.device import Device, planned_for
 from ..lowering.plan.records import Plan
 from ..regions.region import Region
 
@@ -26,30 +27,11 @@ ROWS_OF_A_TILE = 128
 # A plan that loses its Hopper form is measured to lose 0.17 to 0.36 of a kernel's time.
 TIME_SHARE_OF_THE_HOPPER_FORM = 0.25
 COUNT_OF_A_TUPLE = 1 << 62  # elements of what is no tensor: more than any tensor has
-TARGET = Target()
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Rates of a device, for estimates.
-
-    memory: bytes a second. pointwise, matrix: operations a second. launch: seconds. reduction: how many pointwise
-    operations it takes to reduce one element of a tile; 16 as measured on a GPU, where threads exchange values.
-    """
-
-    memory: float
-    pointwise: float
-    matrix: float
-    launch: float
-    reduction: float = 1.0
-
-
-MACHINES = {"cuda": Machine(4e12, 3e13, 5e14, 2e-6, 16.0), "cpu": Machine(2e10, 4e9, 1e11, 5e-6)}
-
-
-def machine_of(region: Region) -> Machine:
-    """The rates of the device that the region's result is on."""
-    return MACHINES["cpu" if value_of_node(region.output).device.type == "cpu" else "cuda"]
+def device_of(region: Region) -> Device:
+    """The device that is assumed for the region's result. A plan does not depend on which GPU is at hand."""
+    return planned_for(value_of_node(region.output).device.type)
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
@@ -97,15 +79,15 @@ def elements_processed(node: fx.Node) -> int:
 # Times ----------------------------------------------------------------------------------------------------------------
 
 
-def write_and_read_seconds(node: fx.Node, machine: Machine) -> float:
+def write_and_read_seconds(node: fx.Node, device: Device) -> float:
     """Seconds to write a node's value and to read it again."""
-    return 2 * byte_count(node) / machine.memory
+    return 2 * byte_count(node) / device.memory_bytes
 
 
-def separate_kernel_seconds(inputs: Iterable[fx.Node], result: fx.Node, machine: Machine) -> float:
+def separate_kernel_seconds(inputs: Iterable[fx.Node], result: fx.Node, device: Device) -> float:
     """Seconds of a kernel that makes the result from the inputs, and of reading the result in another kernel."""
     moved = sum(map(byte_count, inputs)) + 2 * byte_count(result)
-    return moved / machine.memory + machine.launch
+    return moved / device.memory_bytes + device.launch_seconds
 
 
 def hopper_form_seconds(region: Region, plan: Plan) -> float:
@@ -113,7 +95,7 @@ def hopper_form_seconds(region: Region, plan: Plan) -> float:
     sizes = size_hints(region)
     terms = [store.term for kernel in plan.kernels for store in kernel.stores]
     products = sum(_volume(reduction.args[0], sizes) for reduction in every_reduction(terms))
-    return TIME_SHARE_OF_THE_HOPPER_FORM * 2 * products / machine_of(region).matrix
+    return TIME_SHARE_OF_THE_HOPPER_FORM * 2 * products / device_of(region).matrix_flops
 
 
 def _volume(term: Term, sizes: dict[str, int]) -> float:

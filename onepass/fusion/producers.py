@@ -31,10 +31,10 @@ from .compare_plans import FusionContext, reason_against
 from .epilogues import fused_note
 from .estimates import (
     ROWS_OF_A_TILE,
+    device_of,
     element_count,
     elements_processed,
     length,
-    machine_of,
     nominal_count,
     separate_kernel_seconds,
     size_hints,
@@ -67,9 +67,9 @@ def fuse_producers(region: Region, context: FusionContext) -> tuple[Region, list
     reasons = {x: _reason(x, region, context) for x in producers(region, context.survey, context.owned)}
     chosen = [x for x, reason in reasons.items() if not reason]
     if chosen:
-        machine = machine_of(region)
+        device = device_of(region)
         wide = widened(region, (n for x in chosen for n in x.nodes), context.survey)
-        saved = sum(separate_kernel_seconds(x.inputs, x.source, machine) for x in chosen)
+        saved = sum(separate_kernel_seconds(x.inputs, x.source, device) for x in chosen)
         failed = reason_against(wide, region, context, saved)
         reasons |= dict.fromkeys(chosen, failed)
         region = region if failed else wide
@@ -138,16 +138,16 @@ def _reason(producer: Producer, region: Region, context: FusionContext) -> str:
         return str(counts)
     times, phrase = counts[region.inputs.index(producer.source)]
     once = _seconds_inside(producer, region, context.survey)
-    apart = separate_kernel_seconds(producer.inputs, producer.source, machine_of(region))
+    apart = separate_kernel_seconds(producer.inputs, producer.source, device_of(region))
     return f"it would be computed again for {phrase}" if times > 1 and times * once > max(once, apart) else ""
 
 
 def _seconds_inside(producer: Producer, region: Region, s: Survey) -> float:
     """Seconds to compute the producer once inside the region's kernel. Views and casts take none."""
-    machine = machine_of(region)
-    cost = lambda n: machine.reduction if s.kind[n] == "reduction" or has_trait(n, Trait.NORM) else 1
+    device = device_of(region)
+    cost = lambda n: device.reduction_cost if s.kind[n] == "reduction" or has_trait(n, Trait.NORM) else 1
     work = sum(cost(n) * elements_processed(n) for n in producer.nodes if s.kind[n] not in ("view", "cast"))
-    return work / machine.pointwise
+    return work / device.pointwise_operations
 
 
 def _outside_user(node: fx.Node, inside: set[fx.Node]) -> fx.Node | None:

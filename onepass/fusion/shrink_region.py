@@ -21,7 +21,7 @@ from ..regions.find import objection, without_joins
 from ..regions.region import Region
 from ..translate.translate import pulled
 from .compare_plans import LOSES_THE_HOPPER_FORM, FusionContext, on_hopper
-from .estimates import hopper_form_seconds, machine_of, write_and_read_seconds
+from .estimates import device_of, hopper_form_seconds, write_and_read_seconds
 
 
 def without_refused_nodes(region: Region, s: Survey, refusal: Refusal) -> tuple[Region, str] | None:
@@ -80,8 +80,8 @@ def leave_joins_outside(region: Region, context: FusionContext) -> tuple[Region,
     narrow, joins = without_joins(region, context.survey)
     if not joins or has_hopper_form(context.make(region).plan) or objection(narrow, context.survey) is not None:
         return region, []
-    plan, machine = context.make(narrow).plan, machine_of(region)
-    saved = sum(write_and_read_seconds(n, machine) for n in joins)
+    plan, device = context.make(narrow).plan, device_of(region)
+    saved = sum(write_and_read_seconds(n, device) for n in joins)
     if not has_hopper_form(plan) or hopper_form_seconds(narrow, plan) <= saved:
         return region, []
     return narrow, [f"{name_of(n)} ({where_of(n)}): outside: {LOSES_THE_HOPPER_FORM}" for n in joins]

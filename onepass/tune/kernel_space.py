@@ -1,81 +1,116 @@
-"""What can be tried for a plan's kernels: every setting by name, as a space whose constraints are what is known before.
+"""What can be tried for a plan's kernels: every setting by name, as a space with constraints.
 
 What the form, the shared memory and the registers of a thread refuse is never in the space. What only a run shows, the
 tuner learns.
+Example: a configuration of plain Triton is ("triton", 128, 64, 4, 3, ...), in the order of NAMES.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from math import inf
 
-from ..lowering.hopper.config import Schedule
+from ..lowering.hopper.config import HopperConfig
 from ..lowering.hopper.kernel_form import Binding, bind, chains, sent, staged
+from ..lowering.plan.device import H200
 from ..lowering.plan.records import Kernel, NotPlannable
-from ..lowering.schedule.kernel_time import Configuration, granted, problem_of, registers, seconds, shared_bytes
-from ..lowering.schedule.setting_values import KNOWN, NAMES, PLAIN, SCHEDULED, SEARCHED
+from ..lowering.schedule.kernel_time import (
+    Config,
+    Sizes,
+    executor_of,
+    granted,
+    problem_of,
+    registers,
+    seconds,
+    shared_bytes,
+)
+from ..lowering.schedule.setting_values import (
+    GLUON,
+    HOPPER_ONLY,
+    HOPPER_TILES,
+    NAMES,
+    SEARCHED,
+    SETTINGS,
+    TRITON,
+    TRITON_TILES,
+    WARPS_OF_A_WARPGROUP,
+    config_of,
+)
 from .search_space import Constraint, Parameter, Space
 
-
-def configuration(point: tuple) -> Configuration:
-    return Configuration(**dict(zip(NAMES, point)))
+Point = tuple  # values of the settings, in the order of NAMES
 
 
-def point(c: Configuration) -> tuple:
-    return tuple(getattr(c, name) for name in NAMES)
+def configuration(point: Point) -> Config:
+    """The configuration of a point."""
+    return config_of(dict(zip(NAMES, point)))
 
 
-def predicted(kernels: tuple[Kernel, ...], c: Configuration, sizes: dict) -> float:
+def point(config: Config) -> Point:
+    """The point of a configuration; settings that it lacks have the values that are usual."""
+    found = {"executor": executor_of(config)}
+    return tuple(found[n] if n in found else getattr(config, n, SETTINGS[n][0]) for n in NAMES)
+
+
+def predicted(kernels: tuple[Kernel, ...], config: Config, sizes: Sizes) -> float:
     """Seconds of all kernels; 1 where nothing is predicted, infinite for what cannot run."""
     try:
-        return sum(seconds(kernel, c, sizes) for kernel in kernels)
+        return sum(seconds(kernel, config, sizes) for kernel in kernels)
     except NotPlannable:
         return 1.0
 
 
-def needs(kernels: tuple[Kernel, ...], c: Configuration) -> tuple[float, ...]:
-    """Of the loop that needs most: registers of a thread, those that it has not, bytes of shared memory of a block."""
+def needs(kernels: tuple[Kernel, ...], config: Config) -> tuple[float, ...]:
+    """Of the loop that needs most: registers of a thread, those that it lacks, bytes of shared memory of a block."""
     loops = [(kernel, loop) for kernel in kernels for loop in kernel.loops]
     try:
-        held = max(registers(kernel, loop, c) for kernel, loop in loops)
-        shared = max(shared_bytes(problem_of(kernel, loop, c), c) for kernel, loop in loops)
+        held = max(registers(kernel, loop, config) for kernel, loop in loops)
+        shared = max(shared_bytes(problem_of(kernel, loop, config), config) for kernel, loop in loops)
     except NotPlannable:
         return 0.0, 0.0, 0.0
-    return held, max(0, held - granted(c)), shared
+    return held, max(0, held - granted(config)), shared
 
 
-def space_of(kernels: tuple[Kernel, ...], sizes: dict, executors: tuple[str, ...] = ("ptr", "gluon")) -> Space:
+def space_of(kernels: tuple[Kernel, ...], sizes: Sizes, executors: tuple[str, ...] = (TRITON, GLUON)) -> Space:
     """Everything that may be tried, with these executors."""
-    values = {"executor": executors, **{name: () for name in PLAIN}}
+    values: dict[str, tuple] = {"executor": executors, **{name: () for name in TRITON_TILES}}
     for executor in executors:
-        mine = PLAIN if executor == "ptr" else SCHEDULED
-        values |= {name: tuple(dict.fromkeys((*values[name], *mine[name]))) for name in PLAIN}
-    values |= KNOWN if "gluon" in executors else {name: KNOWN[name][:1] for name in KNOWN}
+        tiles = TRITON_TILES if executor == TRITON else HOPPER_TILES
+        values |= {name: tuple(dict.fromkeys((*values[name], *tiles[name]))) for name in TRITON_TILES}
+    values |= HOPPER_ONLY if GLUON in executors else {name: some[:1] for name, some in HOPPER_ONLY.items()}
     parameters = tuple(Parameter(name, tuple(values[name])) for name in NAMES)
     return Space(parameters, tuple(_constraints(kernels, sizes)))
 
 
-def _constraints(kernels: tuple[Kernel, ...], sizes: dict):
+def _constraints(kernels: tuple[Kernel, ...], sizes: Sizes) -> Iterator[Constraint]:
     """Each over the fewest names, so that a branch of the tree ends early."""
-    bindings = [b for b in map(bind, kernels) if isinstance(b, Binding)]
-    yield Constraint(("executor", *PLAIN), _shaped)
-    for name, (usual, *_) in KNOWN.items():
-        yield Constraint(("executor", name), lambda executor, value, usual=usual: executor != "ptr" or value == usual)
-    ends = lambda executor, rows, stages, turns, late: (
-        executor == "ptr" or Schedule(rows // 64, 64, stages, turns=turns, late=late).terminates
-    )
-    yield Constraint(("executor", "rows", "stages", "turns", "late"), ends)
-    yield Constraint(("executor", "queries", "chained"), lambda executor, queries, chained: not chained or all(
-        chains(b, Schedule(queries=queries, chained=True), b.overlays) for b in bindings))  # fmt: skip
-    yield Constraint(("send",), lambda send: send in _distinct(tuple(bindings)))
-    held = ("executor", *PLAIN, "queries", "send", "residents", "turns", "late")
-    yield Constraint(held, lambda *some: _runs(kernels, tuple(sorted(sizes.items())), some))
+    bindings = tuple(b for b in map(bind, kernels) if isinstance(b, Binding))
+    yield Constraint(("executor", *TRITON_TILES), _shaped)
+    for name, (usual, *_) in HOPPER_ONLY.items():
+        yield Constraint(("executor", name), lambda executor, value, usual=usual: executor == GLUON or value == usual)
+    yield Constraint(("executor", "row_tile", "stages", "turns", "late"), _terminates)
+    yield Constraint(("executor", "row_buffers", "chained"), lambda executor, buffers, chained: not chained or all(
+        chains(b, HopperConfig(row_buffers=buffers, chained=True), b.overlays) for b in bindings))  # fmt: skip
+    yield Constraint(("send",), lambda send: send in _distinct(bindings))
+    names = ("executor", *TRITON_TILES, "row_buffers", "send", "residents", "turns", "late")
+    known = tuple(sorted(sizes.items()))
+    yield Constraint(names, lambda *values: _runs(kernels, known, names, values))
 
 
-def _shaped(executor: str, rows: int, columns: int, warps: int, stages: int) -> bool:
-    if executor == "gluon":
-        return warps == rows // 16 and rows // 64 in SEARCHED["consumers"] and columns in SEARCHED["tile"]
-    return all(value in PLAIN[name] for name, value in zip(PLAIN, (rows, columns, warps, stages)))
+def _shaped(executor: str, row_tile: int, loop_tile: int, warps: int, stages: int) -> bool:
+    """Whether an executor has tiles of this shape; warps of Hopper kernels follow from their rows."""
+    if executor == GLUON:
+        consumers = row_tile // H200.product_rows
+        fits = warps == WARPS_OF_A_WARPGROUP * consumers and row_tile in HOPPER_TILES["row_tile"]
+        return fits and loop_tile in HOPPER_TILES["loop_tile"]
+    shape = {"row_tile": row_tile, "loop_tile": loop_tile, "warps": warps, "stages": stages}
+    return all(value in TRITON_TILES[name] for name, value in shape.items())
+
+
+def _terminates(executor: str, row_tile: int, stages: int, turns: bool, late: bool) -> bool:
+    config = HopperConfig(row_tile // H200.product_rows, stages=stages, turns=turns, late=late)
+    return executor == TRITON or config.terminates
 
 
 @cache
@@ -87,12 +122,13 @@ def _distinct(bindings: tuple[Binding, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _runs(kernels: tuple[Kernel, ...], sizes: tuple, some: tuple) -> bool:
-    executor, *shape, queries, send, residents, turns, late = some
-    c = Configuration(executor, *shape, queries, send=send, residents=residents, turns=turns, late=late)
-    return predicted(kernels, c, dict(sizes)) < inf and not (c.persistent and spills(kernels, c))
+def _runs(kernels: tuple[Kernel, ...], sizes: tuple, names: tuple[str, ...], values: tuple) -> bool:
+    """Whether kernels are predicted to run with these settings, and Hopper kernels without spilling."""
+    config = config_of(dict(zip(names, values)))
+    runs = predicted(kernels, config, dict(sizes)) < inf
+    return runs and not (isinstance(config, HopperConfig) and spills(kernels, config))
 
 
-def spills(kernels: tuple[Kernel, ...], c: Configuration) -> bool:
+def spills(kernels: tuple[Kernel, ...], config: Config) -> bool:
     """Whether a thread surely lacks registers for what its loop holds."""
-    return needs(kernels, c)[1] > 0
+    return needs(kernels, config)[1] > 0

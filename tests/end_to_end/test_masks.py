@@ -7,7 +7,7 @@ import torch
 
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.tiled import executor
 from onepass.lowering.tiled.executor import run_tiled
 from onepass.lowering.triton import launch
@@ -104,5 +104,5 @@ def test_masks(name):
     named = dict(zip([entry.name for entry in program.inputs], inputs, strict=True))
     exact = function(*(x.double() if x.is_floating_point() else x for x in inputs))
     on_device = {name: x.to(DEVICE) for name, x in named.items()}
-    for found in (run_tiled(plan, named), Launcher(plan, Config(16, 16, 4, 1))(on_device).cpu()):
+    for found in (run_tiled(plan, named), Launcher(plan, TritonConfig(16, 16, 4, 1))(on_device).cpu()):
         assert error(found, exact) <= 2 * error(function(*inputs), exact) + 1e-6

@@ -23,9 +23,9 @@ from bench.settings import (
 )
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
-from onepass.lowering.schedule.kernel_time import Configuration, problem_of, seconds
+from onepass.lowering.hopper.config import HopperConfig
+from onepass.lowering.schedule.kernel_time import problem_of, seconds
 from onepass.lowering.schedule.schedule_store import anonymous
-from onepass.lowering.schedule.setting_values import NAMES
 from onepass.translate.translate import translate
 from onepass.tune.kernel_space import configuration
 
@@ -63,7 +63,7 @@ def test_the_kernel_that_is_predicted_is_the_one_that_is_derived(problem):
     """The table's kernels are made without the search; work, values and registers are those of the found plan."""
     inputs = (torch.empty(shape, dtype=torch.bfloat16) for shape in shapes(problem).values())
     (found,) = optimize(*derivation(plain(problem), *inputs)).plan.kernels
-    made, c = kernel_of(row_of(problem)), Configuration("gluon", 128, 64, 8, 2)
+    made, c = kernel_of(row_of(problem)), HopperConfig(2, 64, 2)
     said = [anonymous(problem_of(kernel, kernel.loops[0], c)) for kernel in (found, made)]
     assert said[0].work() == said[1].work()
     assert sorted(v.registers for v in said[0].values) == sorted(v.registers for v in said[1].values)
@@ -78,15 +78,16 @@ def derivation(function, *inputs):
 @pytest.mark.parametrize("problem", VARIANTS.values(), ids=lambda p: p.variant)
 def test_defaults_and_all_that_differ_from_them_in_one_setting_are_measured(problem):
     settings, row = EXECUTORS["gluon"][0](problem), row_of(problem)
-    default = Configuration.of(launched(row))
+    default = launched(row)
     assert gluon_setting(default) in settings
     allowed = possible(row)
     near = [c for c in varied(launched(row)) if allowed.allows(point(c))]
-    assert {name for name in NAMES for c in near if getattr(c, name) != getattr(default, name)} >= {"late", "send"}
+    names = [f.name for f in fields(HopperConfig)]
+    assert {n for n in names for c in near if getattr(c, n) != getattr(default, n)} >= {"late", "send"}
     assert set(map(gluon_setting, near)) <= set(settings)
 
 
 def test_a_setting_and_its_row_are_one():
     for c in map(configuration, possible(row_of(VARIANTS["full", 64]))):
         s = gluon_setting(c)
-        assert gluon_configuration(s.rows, s.loop, s.warps, s.stages, s.more) == c
+        assert gluon_configuration(s.rows, s.loop, s.stages, s.more) == c

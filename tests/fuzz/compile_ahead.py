@@ -13,7 +13,7 @@ import torch
 
 from onepass.api.backend import onepass_backend
 from onepass.lowering.launch.triton_compat import TYPE_NAMES, compile_ahead, mixes_addresses
-from onepass.lowering.launch.triton_config import SHARED_MEMORY
+from onepass.lowering.plan.device import DEVICES
 from onepass.lowering.plan.records import NotPlannable
 from onepass.lowering.triton.launch import Launcher, _classifier, default_for
 from onepass.runtime import executors
@@ -112,4 +112,4 @@ def _failure(launch, values: dict, target: str) -> str:
         return f"took {time.monotonic() - begun:.0f} s to compile"
     if mixes_addresses(compiled.asm.get("ptx", "")):
         return SMALLER[0]
-    return SMALLER[1] if compiled.metadata.shared > SHARED_MEMORY[target] else ""
+    return SMALLER[1] if compiled.metadata.shared > DEVICES[target].shared_bytes else ""

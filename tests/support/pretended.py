@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import torch
 
-from onepass.lowering.launch.triton_config import SPILLED
 from onepass.lowering.triton import launch
+from onepass.lowering.triton.default_config import MAX_SPILLED_REGISTERS
 from onepass.lowering.triton.launch import Launcher
 
 MOST = 1024 * 100  # bytes of shared memory that it has: tiles of 1024 elements
@@ -24,10 +24,10 @@ class Pretended(Launcher):
 
     def _launch(self, kernel, config, values, sizes, device):
         self.tried.append(config)
-        needed = SimpleNamespace(shared=config.loop * config.rows * 100)
+        needed = SimpleNamespace(shared=config.loop_tile * config.row_tile * 100)
         needs = SimpleNamespace(asm={"ptx": self.ptx(config)}, metadata=needed, n_spills=self.spills(config))
         needs._init_handles = lambda: None
-        given = {"function": None, "programs": 1, "spilled": SPILLED}
+        given = {"function": None, "programs": 1, "spilled": MAX_SPILLED_REGISTERS}
         return SimpleNamespace(**given, compiled=lambda values: needs)
 
 

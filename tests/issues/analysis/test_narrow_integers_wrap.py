@@ -10,7 +10,7 @@ from onepass.egraph.terms.term import Dim
 from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis.value_bounds import interval
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.triton.launch import run_triton
 from onepass.translate.translate import translate
@@ -60,7 +60,7 @@ def test_masks_are_what_eager_makes(name, executor):
         plan = build_plan(captured.term, captured.output, captured.order)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         values = {n: x.to(device) for n, x in zip(names, (q, k, v, numbers), strict=True)}
-        found = run_triton(plan, values, config=Config(16, 32, 4, 1)).cpu()
+        found = run_triton(plan, values, config=TritonConfig(16, 32, 4, 1)).cpu()
     torch.testing.assert_close(found.double(), exact, atol=1e-4, rtol=1e-4)
 
 

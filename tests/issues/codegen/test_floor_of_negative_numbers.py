@@ -5,7 +5,7 @@ import torch
 
 from onepass.egraph.terms.ops import cast, iota, load, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import run_triton
@@ -34,5 +34,5 @@ def test_it_computes_the_floor(divisor):
     far = torch.arange(24)[:, None] - torch.arange(70)
     exact = ((far // divisor + far % divisor * 0.001).double() * x).sum(1)
     x = x.cuda() if torch.cuda.is_available() else x
-    found = run_triton(plan_of(divisor), {"x": x}, config=Config(16, 32, 4, 1))
+    found = run_triton(plan_of(divisor), {"x": x}, config=TritonConfig(16, 32, 4, 1))
     torch.testing.assert_close(found.cpu().double(), exact, atol=1e-4, rtol=1e-5)

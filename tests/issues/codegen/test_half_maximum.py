@@ -4,7 +4,7 @@ import torch
 
 from onepass.egraph.terms.ops import iota, load, max_over
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import run_triton
@@ -22,4 +22,4 @@ def test_the_tile_is_widened_before_it_is_folded():
 def test_negative_values_are_ordered_right():
     x = -torch.arange(1, 2401).view(8, 300).to(torch.bfloat16)
     x = x.cuda() if torch.cuda.is_available() else x
-    assert torch.equal(run_triton(PLAN, {"x": x}, config=Config(16, 16, 4, 1)).cpu(), x.amax(1).cpu())
+    assert torch.equal(run_triton(PLAN, {"x": x}, config=TritonConfig(16, 16, 4, 1)).cpu(), x.amax(1).cpu())

@@ -13,7 +13,7 @@ import torch
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
 from onepass.lowering.launch.triton_compat import mixes_addresses
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import LaunchError, run_triton
 from onepass.translate.translate import translate
@@ -74,13 +74,13 @@ def test_default_tiles_shrink_until_they_fit(gpu):
     launcher = Pretended(plan)
     prepared(launcher)
     first, *_, last = launcher.tried
-    assert first.rows * first.loop > 1024 == last.rows * last.loop and last.stages == 1
+    assert first.row_tile * first.loop_tile > 1024 == last.row_tile * last.loop_tile and last.stages == 1
 
 
 def test_given_tiles_do_not_shrink(gpu):
     plan = planned([torch.empty(3, 400, 64, dtype=torch.float16) for _ in range(3)])
     with pytest.raises(LaunchError, match="shared memory"):
-        prepared(Pretended(plan, Config(128, 64, 4, 2)))
+        prepared(Pretended(plan, TritonConfig(128, 64, 4, 2)))
 
 
 def test_what_is_mixed_up_is_not_launched(gpu):
@@ -94,6 +94,9 @@ def test_where_they_are_mixed_up_other_tiles_are_tried(gpu):
     """Tiles that spilled were halved once, met two matrices of different patterns, and the region was given up."""
     plan = planned([torch.empty(3, 400, 64, dtype=torch.float16) for _ in range(3)])
     text = DESCRIPTORS.format(version="8.7", first=WIDE, base="%rd9", second=NARROW)
-    launcher = Pretended(plan, ptx=lambda config: text if config.rows > config.loop else "")
+    launcher = Pretended(plan, ptx=lambda config: text if config.row_tile > config.loop_tile else "")
     prepared(launcher)
-    assert any(c.rows > c.loop for c in launcher.tried) and launcher.tried[-1].rows == launcher.tried[-1].loop
+    assert (
+        any(c.row_tile > c.loop_tile for c in launcher.tried)
+        and launcher.tried[-1].row_tile == launcher.tried[-1].loop_tile
+    )

@@ -38,7 +38,7 @@ def test_and_every_run_computes_the_same():
 
     inputs = [x.cuda() for x in inputs_of("evoformer", 64, **SIZES)]
     plan = plan_of("evoformer", 64, **SIZES)
-    launcher = GluonLauncher(plan, schedules={plan.kernels[0].name: small(plan)})
+    launcher = GluonLauncher(plan, hopper_configs={plan.kernels[0].name: small(plan)})
     values = dict(zip(("q", "k", "v", "one", "two"), inputs, strict=True))
     runs = [launcher.results(values)[0] for _ in range(10)]
     torch.testing.assert_close(runs[0].float(), plain("evoformer")(*(x.float() for x in inputs)), atol=3e-2, rtol=3e-2)

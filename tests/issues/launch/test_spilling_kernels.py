@@ -2,7 +2,8 @@
 
 import pytest
 
-from onepass.lowering.launch.triton_config import SPILLED, Config
+from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.triton.default_config import MAX_SPILLED_REGISTERS
 from onepass.lowering.triton.launch import LaunchError
 from tests.support.ahead_of_time import plan_of
 from tests.support.pretended import Pretended, pretend
@@ -18,13 +19,13 @@ def prepared(monkeypatch, spills, config=None):
 
 
 def test_a_kernel_that_spills_gets_smaller_tiles(monkeypatch):
-    usual = prepared(monkeypatch, lambda config: SPILLED)
-    smaller = prepared(monkeypatch, lambda config: 264 if config.rows * config.loop > 32 * 32 else 0)
+    usual = prepared(monkeypatch, lambda config: MAX_SPILLED_REGISTERS)
+    smaller = prepared(monkeypatch, lambda config: 264 if config.row_tile * config.loop_tile > 32 * 32 else 0)
     assert usual.rows * usual.loop > 32 * 32 >= smaller.rows * smaller.loop
 
 
 def test_more_threads_share_a_tile_before_it_is_halved(monkeypatch):
-    usual = prepared(monkeypatch, lambda config: SPILLED)
+    usual = prepared(monkeypatch, lambda config: MAX_SPILLED_REGISTERS)
     wider = prepared(monkeypatch, lambda config: 264 if config.warps < 8 else 0)
     assert (usual.warps, wider.warps) == (4, 8) and (wider.rows, wider.loop) == (usual.rows, usual.loop)
 
@@ -35,5 +36,5 @@ def test_one_that_spills_with_any_tiles_is_not_launched(monkeypatch):
 
 
 def test_a_configuration_that_was_asked_for_is_launched_as_it_is(monkeypatch):
-    asked = Config(128, 128, 4, 2)
+    asked = TritonConfig(128, 128, 4, 2)
     assert prepared(monkeypatch, lambda config: 264, asked) == asked

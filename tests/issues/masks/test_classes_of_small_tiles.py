@@ -28,9 +28,9 @@ def test_a_program_classes_no_more_elements_than_it_should(row_tile, tile):
     launcher, sizes = _classifier(tiling_of(row_tile, tile))
     (kernel,) = launcher.plan.kernels
     config = launcher.config(kernel, sizes, torch.device("cpu"))
-    tiles = [config.rows] + [config.loop] * len(kernel.columns)
+    tiles = [config.row_tile] + [config.loop_tile] * len(kernel.columns)
     assert prod(tiles) * row_tile * tile <= max(CLASSED, row_tile * tile)
-    assert kernel.columns or config.loop == 1
+    assert kernel.columns or config.loop_tile == 1
 
 
 @pytest.mark.parametrize("row_tile,tile", [(32, 16), (16, 64)])

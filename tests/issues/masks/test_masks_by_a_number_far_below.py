@@ -14,8 +14,8 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.traversal import tensors
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_config import Config
 from onepass.lowering.masks.finite_masks import FAR
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.thresholds import HIDDEN
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton import launch
@@ -228,7 +228,9 @@ def test_rows_without_keys_in_a_kernel(name, listed, monkeypatch):
     monkeypatch.setattr(launch, "pays", lambda *arguments: listed)
     function, inputs, plan = _given(name)
     names = [x.name for x in plan.inputs]
-    (found,) = Launcher(plan, Config(16, 16, 4, 1)).bind(names, _by_name(plan, inputs), {})(_by_name(plan, inputs))
+    (found,) = Launcher(plan, TritonConfig(16, 16, 4, 1)).bind(names, _by_name(plan, inputs), {})(
+        _by_name(plan, inputs)
+    )
     _near(found, function(*(x.double() if x.is_floating_point() else x for x in inputs)))
 
 
@@ -302,7 +304,7 @@ def test_limits_without_keys_are_as_in_eager(name, tiles):
 def test_limits_without_keys_in_a_kernel(name, parts):
     tensors, plan, named = _limited_inputs(name)
     given = [named[x.name] for x in plan.inputs]
-    results = Launcher(plan, Config(16, 16, 4, 1, parts)).bind([x.name for x in plan.inputs], given, {})(given)
+    results = Launcher(plan, TritonConfig(16, 16, 4, 1, parts)).bind([x.name for x in plan.inputs], given, {})(given)
     for found, exact in zip(results, _exactly(name, tensors), strict=True):
         _near(found, exact)
 

@@ -5,8 +5,8 @@ import torch
 
 from onepass.egraph.terms.ops import const, iota, le, load, logical_and, sum_over, where
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.launch.triton_config import Config
 from onepass.lowering.masks import block_map
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled.executor import run_tiled
 from onepass.lowering.triton import launch
@@ -50,6 +50,6 @@ def test_each_loop_follows_its_own_map(case):
     (kernel,) = plan.kernels
     maps = {map_name(kernel, loop): loop.map for loop in kernel.loops if loop.map is not None}
     assert len(kernel.loops) == 2 and len(maps) == len({loop.map for loop in kernel.loops} - {None}) > 0
-    launcher = Launcher(plan, Config(16, 16, 4, 1))
+    launcher = Launcher(plan, TritonConfig(16, 16, 4, 1))
     assert torch.equal(launcher(inputs, {}), run_tiled(plan, inputs))
     assert len(launcher._maps._kept) == len(maps)

@@ -13,8 +13,8 @@ from torch.nn import functional
 from onepass.compiler.optimize import optimize
 from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_config import CUBES
 from onepass.lowering.plan.queries import roots
+from onepass.lowering.triton.default_config import THREE_DIMS
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import default_for, run_triton
 from onepass.translate.translate import translate
@@ -67,7 +67,7 @@ def test_cubes_have_small_tiles_and_their_matrix_is_written_before_the_loops():
     for function in (distances, linear_distances):
         plan = planned(function, [x.float() for x in large()])  # of halves they are products
         (kernel,) = plan.kernels
-        assert kernel.loops and default_for(kernel, "sm_90") == CUBES
+        assert kernel.loops and default_for(kernel, "sm_90") == THREE_DIMS
         text = emit(kernel, plan).text
         assert "[:, None, :]" in text
         assert not [line for line in text.splitlines() if line.startswith("        sub") and "[:, None, :]" in line]
@@ -89,4 +89,4 @@ def test_a_guarded_product_is_no_cube():
 
     captured = translate(program_of(causal, *(torch.empty(2, 4096, 64, dtype=torch.bfloat16) for _ in range(3))))
     (kernel,) = optimize(captured.term, captured.output, captured.order).plan.kernels
-    assert default_for(kernel, "sm_90") != CUBES
+    assert default_for(kernel, "sm_90") != THREE_DIMS

@@ -11,9 +11,8 @@ from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.codegen.tile_extents import leading_dims
-from onepass.lowering.launch.triton_config import CUBES
 from onepass.lowering.plan.queries import roots
-from onepass.lowering.triton.default_config import default_for
+from onepass.lowering.triton.default_config import THREE_DIMS, default_for
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
@@ -56,7 +55,7 @@ def _plan(function, inputs):
 def test_what_is_no_matrix_has_small_tiles(function, width):
     plan = _plan(function, _inputs(function, 300, 333, width, torch.bfloat16))
     (kernel,) = plan.kernels
-    assert default_for(kernel, "sm_90") == CUBES
+    assert default_for(kernel, "sm_90") == THREE_DIMS
 
 
 @pytest.mark.parametrize("width", [64, 96, 128])
@@ -74,7 +73,7 @@ def test_mixed_scores_are_products_of_matrices(width):
     config = default_for(kernel, "sm_90")
     text = emit(kernel, plan).text
     assert text.count("tl.dot") == 2 and "tl.sum" not in text
-    assert config.rows * config.loop * prod(d.size for d in lead) <= PER_THREAD * 32 * config.warps
+    assert config.row_tile * config.loop_tile * prod(d.size for d in lead) <= PER_THREAD * 32 * config.warps
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")

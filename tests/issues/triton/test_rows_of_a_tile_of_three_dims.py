@@ -7,8 +7,7 @@ import torch
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_config import cube_config
-from onepass.lowering.triton.default_config import default_for
+from onepass.lowering.triton.default_config import cube_config, default_for
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 

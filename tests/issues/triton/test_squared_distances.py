@@ -10,7 +10,7 @@ import torch
 
 from onepass.compiler.optimize import optimize
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_config import CUBES
+from onepass.lowering.triton.default_config import THREE_DIMS
 from onepass.lowering.triton.launch import default_for, run_triton
 from onepass.translate.translate import translate
 
@@ -35,7 +35,7 @@ def planned(function, inputs):
 @pytest.mark.parametrize("function, small", [(of_neighbours, True), (distances, False), (products, False)])
 def test_tiles_are_small_where_three_dims_meet(function, small):
     plan = planned(function, [torch.randn(2, 300, 96) for _ in range(3)])
-    assert all((default_for(kernel, "sm_90") == CUBES) == small for kernel in plan.kernels)
+    assert all((default_for(kernel, "sm_90") == THREE_DIMS) == small for kernel in plan.kernels)
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")

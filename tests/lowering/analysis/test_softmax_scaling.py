@@ -73,8 +73,8 @@ def test_kernels_of_bounded_scores_have_no_maximum(kind, dtype, fixed):
 @pytest.mark.parametrize("kind, spared", [("softcap", 4), ("sigmoid", 6), ("full", 0), ("alibi", 0), ("difference", 0)])
 def test_special_functions_are_spared_where_they_bound_a_step(kind, spared):
     """As was measured to be the best of the counts, or within 2 % of it, at D 64."""
-    schedule, text = source_of(plan_of(kind, 64, rows=4096, columns=4096))[1:]
-    assert schedule.spared == spared and (f"spared {spared}" in text.text) == (spared > 0)
+    config, text = source_of(plan_of(kind, 64, rows=4096, columns=4096))[1:]
+    assert config.emulated_eighths == spared and (f"spared {spared}" in text.text) == (spared > 0)
 
 
 def test_weights_under_a_mask_are_left_out_after_their_near_form():
@@ -95,7 +95,7 @@ def test_a_logistic_curve_has_a_near_form_where_a_number_moves_it_to_where_it_is
 def test_code_with_two_forms_fits_into_the_instruction_cache():
     binding = bind(plan_of("softcap", 64, rows=4096, columns=4096).kernels[0])
     choice = choice_of(binding, {}, ())
-    assert (choice.schedule.consumers, choice.schedule.tile) == (4, 64)
+    assert (choice.config.consumers, choice.config.loop_tile) == (4, 64)
     assert "consumers 4, tile 64: for the instruction cache" in str(choice)
     wide = bind(plan_of("softcap", 128, rows=4096, columns=4096).kernels[0])
-    assert choice_of(wide, {}, ()).schedule.tile == 128
+    assert choice_of(wide, {}, ()).config.loop_tile == 128

@@ -10,7 +10,7 @@ import torch
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.records import NotPlannable
 from onepass.lowering.tiled.executor import run_tiled
 from onepass.lowering.triton.kernel import emit
@@ -18,7 +18,7 @@ from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 
 ROWS, COLUMNS, WIDTH = 20, 300, 64
-SMALL = Config(16, 32, 4, 1)
+SMALL = TritonConfig(16, 32, 4, 1)
 
 
 def mixed(q, k, v, before, after, causal=False):

@@ -21,11 +21,11 @@ from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.gluon import work_order
 from onepass.lowering.gluon.launch import fitting, prepare
-from onepass.lowering.hopper.config import DEFAULTS, Schedule, duration
+from onepass.lowering.hopper.config import HOPPER_DEFAULTS, HopperConfig, duration
 from onepass.lowering.hopper.kernel_form import accumulated, bind, chunks, shared_bytes
 from onepass.lowering.launch.triton_compat import RELEASE, gluon_missing
 from onepass.lowering.masks.block_map import EMPTY, FULL
-from onepass.lowering.plan.device import REGISTERS, SHARED_MEMORY
+from onepass.lowering.plan.device import H200
 from onepass.translate.translate import translate
 from tests.support.gluon_ahead_of_time import plain, plan_of, source_of
 
@@ -71,13 +71,15 @@ def test_every_variant_binds_and_its_text_is_python(kind, plans):
 def test_default_schedules_fit_every_width(width, plans):
     binding = bind(plans("full", width).kernels[0])
     s = fitting(binding, {})
-    assert shared_bytes(binding, (), s) < SHARED_MEMORY
-    registers = accumulated(binding) // 2 + s.tile // 2 + s.tile // 4  # accumulators, scores, weights of a thread
+    assert shared_bytes(binding, (), s) < H200.shared_bytes
+    registers = (
+        accumulated(binding) // 2 + s.loop_tile // 2 + s.loop_tile // 4
+    )  # accumulators, scores, weights of a thread
     assert registers <= {1: 208, 2: 208, 3: 144, 4: 96}[s.consumers]
 
 
 def test_the_rows_of_defaults_all_can_be_reached():
-    keys = [replace(row, schedule=Schedule(), slower=0.0) for row in DEFAULTS]
+    keys = [replace(row, config=HopperConfig(), slower=0.0) for row in HOPPER_DEFAULTS]
     assert len(set(keys)) == len(keys)
 
 
@@ -91,21 +93,21 @@ def test_chunks_cover_their_columns_with_tiles_of_products(size):
 
 @pytest.mark.parametrize("residents,consumers", [(1, 1), (1, 2), (1, 3), (2, 1), (3, 1), (4, 1), (2, 2)])
 def test_registers_and_shared_memory_of_residents_fit_a_multiprocessor(residents, consumers):
-    s = Schedule(consumers=consumers, residents=residents)
+    s = HopperConfig(consumers=consumers, residents=residents)
     compiled, consumer, producer = s.registers
-    assert residents * compiled * 128 * (consumers + 1) <= REGISTERS
+    assert residents * compiled * 128 * (consumers + 1) <= H200.registers
     assert consumers * consumer + producer <= (consumers + 1) * compiled or consumer <= 240
-    assert all(n % 8 == 0 for n in s.registers) and residents * (s.shared + 1024) <= SHARED_MEMORY + 1024
+    assert all(n % 8 == 0 for n in s.registers) and residents * (s.shared + 1024) <= H200.shared_bytes + 1024
 
 
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["full", "window", "difference"])
 @pytest.mark.parametrize(
-    "change", [{"send": 0}, {"lazy": False, "late": True}, {"depth": 3, "queries": 2}, {"residents": 3}]
+    "change", [{"send": 0}, {"lazy": False, "late": True}, {"stages": 3, "row_buffers": 2}, {"residents": 3}]
 )
 def test_any_schedule_gives_a_text(kind, change, consumers, plans):
-    schedule = Schedule(consumers=consumers, tile=64, turns=consumers > 1, **change)
-    _, _, source = source_of(plans(kind), schedule)
+    config = HopperConfig(consumers=consumers, loop_tile=64, turns=consumers > 1, **change)
+    _, _, source = source_of(plans(kind), config)
     ast.parse(source.text)
     assert source.text.count("def consumer") == consumers + 1
     assert ("copy_out(" in source.text) == ("send" not in change)
@@ -183,8 +185,8 @@ def test_classes_of_tiles_agree_with_every_element(kind, rows, length, height, t
 @pytest.mark.parametrize("kind,listed", [("longformer", True), ("documents", True), ("prefix", False)])
 def test_items_follow_lists_where_a_guard_is_no_single_range(kind, listed):
     plan = plan_of(kind, 64, rows=4096, columns=4096)
-    binding, schedule, source = source_of(plan)
-    prepared = prepare(binding, schedule, {})
+    binding, config, source = source_of(plan)
+    prepared = prepare(binding, config, {})
     assert prepared.shape.listed == ((binding.kernel.rows,) if listed else None)
     assert ("gl.load(list_here" in source.text) == listed
     assert (prepared.tiling is not None) == (kind == "documents")
@@ -201,7 +203,7 @@ def test_items_follow_lists_where_a_guard_is_no_single_range(kind, listed):
 )
 def test_what_sizes_say_of_the_text(kind, masked, skewed, plans):
     binding = bind(plans(kind, 128, rows=1024, columns=1024).kernels[0])
-    shape = prepare(binding, Schedule(), {}).shape
+    shape = prepare(binding, HopperConfig(), {}).shape
     assert (shape.masked, shape.skewed) == (masked, skewed)
 
 
@@ -209,7 +211,7 @@ def test_what_sizes_say_of_the_text(kind, masked, skewed, plans):
 def test_short_items_share_a_multiprocessor(kind, residents):
     binding = bind(plan_of(kind, 64, rows=4096, columns=4096).kernels[0])
     found = fitting(binding, {})
-    assert found.residents == residents and residents * (shared_bytes(binding, (), found) + 1024) <= SHARED_MEMORY
+    assert found.residents == residents and residents * (shared_bytes(binding, (), found) + 1024) <= H200.shared_bytes
 
 
 @pytest.mark.parametrize("points,programs", [(1, 4), (6, 5), (16, 132)])
@@ -234,32 +236,32 @@ def test_grid_points_are_worked_on_few_at_a_time_and_more_at_the_end(points, few
 
 @pytest.mark.parametrize("kind,chained", [("causal", True), ("full", True), ("shifted", True), ("window", False)])
 def test_items_are_chained_where_no_tile_is_left_out_at_their_end(kind, chained, plans):
-    schedule = Schedule(2, 64, 2, 2, turns=True, chained=True)
-    _, _, source = source_of(plans(kind, rows=512, columns=512), schedule)
+    config = HopperConfig(2, 64, 2, 2, turns=True, chained=True)
+    _, _, source = source_of(plans(kind, rows=512, columns=512), config)
     assert ("more = position + 1 < high" in source.text) == chained
     ast.parse(source.text)
-    assert "more =" not in source_of(plans(kind, rows=512, columns=512), replace(schedule, queries=1))[2].text
+    assert "more =" not in source_of(plans(kind, rows=512, columns=512), replace(config, row_buffers=1))[2].text
 
 
 @pytest.mark.parametrize(
     "points,rows,consumers", [(8, 1024, 1), (256, 1024, 2), (4, 4096, 2), (64, 128, 1), (200, 128, 2), (512, 64, 1)]
 )
 def test_few_items_have_fewer_warpgroups(points, rows, consumers):
-    times = {c: duration(rows, points, Schedule(consumers=2), c, False, 132) for c in (1, 2)}
+    times = {c: duration(rows, points, HopperConfig(consumers=2), c, False, 132) for c in (1, 2)}
     assert min(times, key=times.get) == consumers
 
 
 @pytest.mark.parametrize("rows,live", [(1024, 1), (1088, 2), (1150, 3)])
 def test_a_tile_of_rows_with_idle_warpgroups_is_less_work(rows, live, plans):
     binding = bind(plans("full", rows=rows).kernels[0])
-    prepared = prepare(binding, Schedule(consumers=3), {})
+    prepared = prepare(binding, HopperConfig(consumers=3), {})
     assert prepared.shape.vacant == prepared.shape.table == (live < 3)
     assert (prepared.lengths[:-1] == 2).all() and (prepared.lengths[-1] < 2) == (live < 3)
 
 
 def test_results_too_wide_for_shared_memory_leave_in_parts(plans):
-    _, schedule, source = source_of(plans("full", 256, 1024))
-    assert schedule.send == 64
+    _, config, source = source_of(plans("full", 256, 1024))
+    assert config.send == 64
     assert source.text.count("copy_out(") == 4 and "tma.store_wait(1)" in source.text
     assert "tma.store_wait(1)" not in source_of(plans("full", 128))[2].text
 
@@ -270,8 +272,8 @@ def test_results_too_wide_for_shared_memory_leave_in_parts(plans):
 @pytest.mark.parametrize("deferred", [False, True])
 def test_copied_tiles_are_read_before_or_behind_the_score_product(deferred, plans):
     plan = plans("bias")
-    schedule = replace(source_of(plan)[1], deferred=deferred)
-    lines = source_of(plan, schedule)[2].text.splitlines()
+    config = replace(source_of(plan)[1], deferred=deferred)
+    lines = source_of(plan, config)[2].text.splitlines()
     (load, *_), (wait, *_) = ([n for n, x in enumerate(lines) if text in x] for text in (".load(SCORE)", "mma_wait("))
     assert (load > wait) == deferred
 
@@ -293,5 +295,5 @@ def compiled():
 def test_compiles_without_spills_into_shared_memory(case, compiled):
     said = compiled[tuple(case)]
     assert "error" not in said, said
-    assert said["shared"] <= SHARED_MEMORY and said["wgmma"] > 0
+    assert said["shared"] <= H200.shared_bytes and said["wgmma"] > 0
     assert said["spilled"] <= MOST_SPILLED.get(case[0], 128) and not said["serialised"], said

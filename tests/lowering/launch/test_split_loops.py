@@ -29,11 +29,12 @@ from onepass.egraph.terms.ops import (
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
 from onepass.lowering.launch.split_loops import THEOREMS, divided, number, numbers, shared
-from onepass.lowering.launch.triton_config import Config, of_few_rows
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.planner import plan_stores
 from onepass.lowering.tiled.executor import tiled_results
+from onepass.lowering.triton.default_config import of_few_rows
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from tests.lowering.triton.test_kernel import DEVICE, attention, inputs_of
@@ -47,7 +48,7 @@ def agree(*captured, sizes=None, parts=3, tolerance=2e-5, **given):
     plan, sizes = plan_stores([Store(*one) for one in captured]), sizes or {}
     tensors = {**inputs_of(plan, sizes), **given}
     arrays = {n: (x.double() if x.is_floating_point() else x).cpu().numpy() for n, x in tensors.items()}
-    launcher = Launcher(plan, Config(16, 16, 4, 1, parts))
+    launcher = Launcher(plan, TritonConfig(16, 16, 4, 1, parts))
     runs = {
         "tiled": tiled_results(divided(plan), tensors, {**sizes, **numbers(plan, parts)}),
         "triton": launcher.results(tensors, sizes),
@@ -177,7 +178,7 @@ def test_two_halves_have_sixteen_bits():
     whole = replace(plan, kernels=(replace(plan.kernels[0], stores=(Store(made[0].args[0], SINGLE, made[2]),)),))
     whole = replace(whole, outputs=(SINGLE,))
     tensors = inputs_of(plan, {})
-    found = Launcher(whole, Config(16, 16, 4, 1))(tensors)
+    found = Launcher(whole, TritonConfig(16, 16, 4, 1))(tensors)
     exact = tensors["x"].double() @ tensors["y"].double()
     assert (found - exact).abs().max() < 2**-14 * exact.abs().max()
 
@@ -221,7 +222,7 @@ def test_a_result_of_given_strides_is_written_by_groups():
     names, given = list(tensors), list(tensors.values())
     (expected,) = tiled_results(plan, tensors)
     strides = (128, 16, 128, 1)  # [B, S, H, D] in memory
-    (found,) = Launcher(plan, Config(16, 16, 4, 1)).bind(names, given, {}, {"out": strides})(given)
+    (found,) = Launcher(plan, TritonConfig(16, 16, 4, 1)).bind(names, given, {}, {"out": strides})(given)
     assert found.stride() == strides
     torch.testing.assert_close(found, expected)
 

@@ -12,10 +12,10 @@ from onepass.api.backend import onepass_backend
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import const, eq, iota, le, load, logical_and, logical_not, logical_or, sum_over, where
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.launch.triton_config import Config
 from onepass.lowering.masks import block_map
 from onepass.lowering.masks.block_map import EMPTY, FULL, PARTIAL, MapCache, Tiling, shared_visits
 from onepass.lowering.masks.tile_lists import visit_lists
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.records import BlockMap
 from onepass.lowering.planning.mask_plans import class_plan
 from onepass.lowering.planning.planner import build_plan
@@ -216,7 +216,7 @@ def test_kernels_follow_their_map(guard):
     rows, columns = 50, 70
     plan, inputs, expected = sums(guard, rows, columns)
     assert plan.kernels[0].loops[0].map is not None and "block map" in plan.notes[0]
-    launcher = Launcher(plan, Config(16, 16, 4, 1))
+    launcher = Launcher(plan, TritonConfig(16, 16, 4, 1))
     assert torch.equal(launcher(inputs, {"length": max(rows, columns)}).cpu(), expected)
     assert len(launcher._maps._kept) == 1
 
@@ -314,7 +314,7 @@ def test_a_tensor_without_a_version_is_read_each_time(counted):
 @pytest.mark.usefixtures("always")
 def test_a_kernel_sees_a_changed_mask():
     plan, inputs, expected = sums(padding, 32, 64)
-    launcher = Launcher(plan, Config(16, 16, 4, 1))
+    launcher = Launcher(plan, TritonConfig(16, 16, 4, 1))
     assert torch.equal(launcher(inputs).cpu(), expected)
     inputs["keep"][0] = True
     assert torch.equal(launcher(inputs)[0].cpu(), inputs["x"][0].sum(-1).cpu())
@@ -393,5 +393,5 @@ def test_a_map_that_cannot_be_built_never_reaches_the_caller(monkeypatch, good):
 
 def test_small_launches_test_the_guard(counted):
     plan, inputs, expected = sums(documents, 64, 64)
-    result = run_triton(plan, inputs, {"length": 64}, Config(16, 16, 4, 1))
+    result = run_triton(plan, inputs, {"length": 64}, TritonConfig(16, 16, 4, 1))
     assert torch.equal(result.cpu(), expected) and not counted

@@ -22,8 +22,8 @@ from onepass.egraph.terms.ops import (
 )
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
-from onepass.lowering.launch.triton_config import Config
 from onepass.lowering.masks.loop_ranges import ends, ranges, tile_classes, tile_range
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled import executor
 from onepass.lowering.triton.launch import run_triton
@@ -122,10 +122,10 @@ def test_the_kernel_adds_what_is_kept_once(drawn):
     plan, inputs, expected = sums(*drawn)
     alone = {*plan.kernels[0].grid}  # the interpreter makes integers of a predicate that is one for a whole tile
     assume(all(n.dims - alone for n in subterms(drawn[3]) if n.dtype == "bool"))
-    assert torch.equal(run_triton(plan, inputs, config=Config(16, 16, 4, 1)).cpu(), expected)
+    assert torch.equal(run_triton(plan, inputs, config=TritonConfig(16, 16, 4, 1)).cpu(), expected)
 
 
 @pytest.mark.parametrize("name", [name for name in MASKS if "documents" not in name])
 def test_kernels_of_masks_in_use(name):
     plan, inputs, expected = sums(I, J, Dim("g", 3), MASKS[name][0])
-    assert torch.equal(run_triton(plan, inputs, config=Config(32, 16, 4, 1)).cpu(), expected)
+    assert torch.equal(run_triton(plan, inputs, config=TritonConfig(32, 16, 4, 1)).cpu(), expected)

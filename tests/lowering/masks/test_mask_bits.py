@@ -17,11 +17,11 @@ from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import tensors
 from onepass.lowering.gluon.launch import fitting, prepare
 from onepass.lowering.gluon.mask_words import packed, small
-from onepass.lowering.hopper.config import Schedule
+from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.masks.block_map import MapCache
 from onepass.lowering.masks.mask_bits import Words
-from onepass.lowering.plan.device import ROWS
+from onepass.lowering.plan.device import H200
 from onepass.lowering.plan.records import BlockMap
 from onepass.lowering.triton.launch import build_map
 from tests.lowering.masks.test_block_map import DEVICE, dense, dense_by_head, documents, guard_with_masks, random_blocks
@@ -34,8 +34,8 @@ READ = (dense, dense_by_head, random_blocks)
 def unpacked(words, rows, columns, tile):
     """The bits as [..., rows, columns], from where PTX says that a warpgroup's threads hold a product's elements."""
     *outer, tall, wide, _ = words.shape
-    found = torch.zeros(*outer, tall * ROWS, wide * tile, dtype=torch.bool)
-    by_tile = found.view(*outer, tall, ROWS, wide, tile)
+    found = torch.zeros(*outer, tall * H200.product_rows, wide * tile, dtype=torch.bool)
+    by_tile = found.view(*outer, tall, H200.product_rows, wide, tile)
     for thread in range(128):
         for n in range(tile // 2):
             row = 16 * (thread // 32) + thread % 32 // 4 + 8 * (n // 2 % 2)
@@ -53,7 +53,7 @@ def test_words_are_what_brute_force_finds(guard, rows, columns, tile, seed):
     given_tensors, kept = tensors_of(rows, columns, seed)
     term = guard(b, h, i, j)
     record = BlockMap(term, j, tuple(d for d in (b, h) if d in term.dims), (i,))
-    found = build_map(Words(record, ROWS, tile, (("length", max(rows, columns)),)), given_tensors)[0].cpu()
+    found = build_map(Words(record, H200.product_rows, tile, (("length", max(rows, columns)),)), given_tensors)[0].cpu()
     expected = kept[guard][0] if h in term.dims else kept[guard][0, 0]
     assert torch.equal(unpacked(found, rows, columns, tile), expected)
 
@@ -67,14 +67,16 @@ def test_words_of_random_guards_with_broadcast_masks(data):
     arrays = {n: t.numpy() for n, t in given_tensors.items()}
     kept = torch.from_numpy(evaluate(guard, arrays, (*record.dims, i, j)).astype(bool))
     kept = kept.expand(*(d.size for d in (*record.dims, i, j)))
-    found = build_map(Words(record, ROWS, 64, ()), {n: t.to(DEVICE) for n, t in given_tensors.items()})[0].cpu()
+    found = build_map(Words(record, H200.product_rows, 64, ()), {n: t.to(DEVICE) for n, t in given_tensors.items()})[
+        0
+    ].cpu()
     assert torch.equal(unpacked(found, i.size, j.size, 64), kept)
 
 
 def test_words_are_made_again_after_a_write():
     i, j = Dim("i", 70), Dim("j", 64)
     mask = torch.rand(70, 64, device=DEVICE) < 0.5
-    words = Words(BlockMap(dense(None, None, i, j), j, (), (i,)), ROWS, 64, ())
+    words = Words(BlockMap(dense(None, None, i, j), j, (), (i,)), H200.product_rows, 64, ())
     cache, read = MapCache(), lambda: cache.get(words, {"dense": mask}, build_map)[0]
     assert read() is read()
     mask.logical_not_()
@@ -122,14 +124,14 @@ def test_no_more_bits_are_kept_than_an_input_takes_memory():
 @pytest.mark.parametrize("kind,beside", [("boolean", False), ("joined", True)])
 def test_a_kernel_tests_bits_and_reads_no_mask(kind, beside):
     plan = plan_of(kind, 64, rows=1024, columns=1024)
-    binding, schedule, source = source_of(plan)
+    binding, config, source = source_of(plan)
     ast.parse(source.text)
     mask = next(t.name for t in plan.inputs if t.dtype == "bool")
     assert "kept(" in source.text and f"{mask}_tile" not in source.text
     assert (packed(binding).rest is not None) == beside == ("_tile = gl.load(" in source.text)
-    prepared = prepare(binding, schedule, {}, bits=packed(binding))
-    assert (prepared.words.tile, prepared.words.row_tile) == (schedule.tile, ROWS)
-    assert prepare(binding, schedule, {}).words is None
+    prepared = prepare(binding, config, {}, bits=packed(binding))
+    assert (prepared.words.tile, prepared.words.row_tile) == (config.loop_tile, H200.product_rows)
+    assert prepare(binding, config, {}).words is None
 
 
 @pytest.mark.parametrize("kind,consumers", [("boolean", 4), ("documents", 1)])
@@ -141,7 +143,7 @@ def test_warpgroups_share_tiles_where_a_mask_may_leave_all(kind, consumers):
 
 def test_few_tiles_are_tested_as_the_guard_stands():
     binding = bind(plan_of("boolean", 64, rows=256, columns=256).kernels[0])
-    assert prepare(binding, Schedule(2, 64), {}, bits=packed(binding)).shape.packed is None
+    assert prepare(binding, HopperConfig(2, 64), {}, bits=packed(binding)).shape.packed is None
 
 
 def test_the_report_says_which_kernels_test_bits():

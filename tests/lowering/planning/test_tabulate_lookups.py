@@ -12,7 +12,7 @@ import onepass
 from onepass.egraph.terms.ops import const, iota, load, maximum, minimum, reduce
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.relative_index import by_difference, folded, picked, skewed
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.tabulate_lookups import lookup_table
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.kernel import emit
@@ -176,7 +176,7 @@ def test_one_column_at_a_time_is_of_the_same_columns(function, parts):
     given[3][50 if "every" in function.__name__ else 0, 3] = math.nan
     plan = planned(function, given)
     (kernel,) = plan.kernels
-    launcher = Launcher(plan, {kernel.name: Config(16, 16, 4, 1, parts=parts)})
+    launcher = Launcher(plan, {kernel.name: TritonConfig(16, 16, 4, 1, parts=parts)})
     (result,) = launcher.results(named(function, plan, given))
     exact = function(*(x.double() for x in given))
     (expected,) = tiled_results(plan, named(function, plan, given))

@@ -15,7 +15,7 @@ from onepass.lowering.plan.device import COSTS, H200, PEAK
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.schedule.checker import complaints
 from onepass.lowering.schedule.from_loop import Tile, loop_problem
-from onepass.lowering.schedule.problem import PRODUCER, Problem, Schedule
+from onepass.lowering.schedule.problem import PRODUCER, PipelineSchedule, Problem
 from onepass.lowering.schedule.solver import solve
 from onepass.lowering.schedule.subtiling import parted, subtiled, with_registers
 from tests.support.attention_terms import attention, loaded, one_pass, stored
@@ -40,13 +40,13 @@ def softcap(s, i, j):
 
 
 @cache
-def alternating() -> tuple[Problem, Schedule]:
+def alternating() -> tuple[Problem, PipelineSchedule]:
     problem = subtiled(problem_of(), 2)
     return problem, solve(problem)
 
 
 @cache
-def alone() -> tuple[Problem, Schedule]:
+def alone() -> tuple[Problem, PipelineSchedule]:
     problem = with_registers(problem_of(), (1, 216))
     return problem, solve(problem)
 
@@ -148,7 +148,7 @@ def test_records_survive_json(record):
 # The checker against the unrolled loop -------------------------------------------------------------------------------
 
 
-def runs(problem: Problem, schedule: Schedule, iterations: int = 12) -> bool:
+def runs(problem: Problem, schedule: PipelineSchedule, iterations: int = 12) -> bool:
     """Runs iterations of the loop in straight time, and looks at every slot of the steady state."""
     by_name = {o.name: o for o in problem.operations}
     start = {(n, i): t + i * schedule.interval for n, t in schedule.times.items() for i in range(iterations)}
@@ -188,7 +188,7 @@ def runs(problem: Problem, schedule: Schedule, iterations: int = 12) -> bool:
     return not (full or collides or issues & {x for x in inside if x[0] != PRODUCER}) and rings_hold(problem, schedule)
 
 
-def rings_hold(problem: Problem, schedule: Schedule) -> bool:
+def rings_hold(problem: Problem, schedule: PipelineSchedule) -> bool:
     room = problem.resident
     for o in (o for o in problem.operations if o.streaming):
         ends = (
@@ -205,7 +205,7 @@ def rings_hold(problem: Problem, schedule: Schedule) -> bool:
     return room + sum(e.bytes for e in problem.edges if across(e)) <= problem.shared_bytes
 
 
-def claimed(problem: Problem, schedule: Schedule) -> Schedule:
+def claimed(problem: Problem, schedule: PipelineSchedule) -> PipelineSchedule:
     """The schedule with the figures that follow from its times and warps."""
     across = [e for e in problem.edges if schedule.warps[e.before] not in (PRODUCER, schedule.warps[e.after])]
     length = max(schedule.times[o.name] + o.duration for o in problem.operations)
@@ -236,7 +236,7 @@ def test_the_checker_agrees_with_the_unrolled_loop(data):
     assert (complaints(problem, mutant) == []) == runs(problem, mutant)
 
 
-def mutants(problem: Problem, schedule: Schedule):
+def mutants(problem: Problem, schedule: PipelineSchedule):
     first, *_ = (o.name for o in problem.operations if "tensor" in o.work)
     weight = next(n for n in schedule.times if n.startswith("weight"))
     load = next(o.name for o in problem.operations if o.streaming)

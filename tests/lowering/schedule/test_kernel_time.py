@@ -1,6 +1,6 @@
 """Predicted times order measured configurations; what cannot fit is known before; a schedule becomes settings."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -8,12 +8,13 @@ import pytest
 
 from bench.fit_prediction import agreement, fit, measured, times
 from bench.measured import predicted, table
-from onepass.lowering.hopper.config import Schedule as Skeleton
+from onepass.lowering.hopper.config import HopperConfig
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.schedule import kernel_time
-from onepass.lowering.schedule.kernel_time import Configuration, seconds, steps
-from onepass.lowering.schedule.problem import Schedule
-from onepass.lowering.schedule.read_settings import NotRunnable, knobs
+from onepass.lowering.schedule.kernel_time import executor_of, seconds, steps
+from onepass.lowering.schedule.problem import PipelineSchedule
+from onepass.lowering.schedule.read_settings import NotRunnable, config_of
 from onepass.lowering.schedule.subtiling import subtiled
 from tests.lowering.schedule.test_checker import alone, alternating
 from tests.support.attention_terms import attention
@@ -21,7 +22,7 @@ from tests.support.attention_terms import attention
 LEAST = 12  # rows of a problem that are worth ranking
 REACHED = {  # by executor: tau of every problem, its median, how many reach 0.8; the median of regrets
     "gluon": (0.77, 0.87, 24, 1.02),
-    "ptr": (0.45, 0.72, 3, 1.1),
+    "triton": (0.45, 0.72, 3, 1.1),
 }
 
 
@@ -40,7 +41,7 @@ def test_predictions_order_what_was_measured(cells):
 
 
 def test_a_problem_is_ordered_by_constants_that_never_saw_it(monkeypatch):
-    monkeypatch.setitem(kernel_time.EXECUTORS, "gluon", kernel_time.EXECUTORS["gluon"])
+    monkeypatch.setattr(kernel_time, "HOPPER_TIMING", kernel_time.HOPPER_TIMING)
     pytest.importorskip("scipy")
     every = measured("gluon")
     problem = next(p for p in every if str(p) == "full D128 S4096")
@@ -69,14 +70,14 @@ def test_the_faster_executor_is_predicted():
     """Where one executor is faster by a tenth, each at its best, the prediction says which."""
     for problem, rows in table().items():
         cells = [(c, float(r["ms"]), predicted(problem, c)) for c, r in rows.items() if r["ms"]]
-        both = {c.executor for c, *_ in cells}
-        best, guess = ({e: min(cell[n] for cell in cells if cell[0].executor == e) for e in both} for n in (1, 2))
+        both = {executor_of(c) for c, *_ in cells}
+        best, guess = ({e: min(cell[n] for cell in cells if executor_of(cell[0]) == e) for e in both} for n in (1, 2))
         if max(best.values()) > 1.1 * min(best.values()):
             assert min(best, key=best.get) == min(guess, key=guess.get), problem
 
 
 def test_masks_shorten_the_prediction():
-    chosen, found = Configuration("ptr", 128, 64, 8, 3), {}
+    chosen, found = TritonConfig(128, 64, 8, 3), {}
     for mask in ("none", "causal", "window"):
         case = attention((1, 8), 4096, 4096, 64, dtype="bfloat16", mask=mask)
         kernel = build_plan(case.term, case.output, case.order).kernels[0]
@@ -91,23 +92,19 @@ def test_masks_shorten_the_prediction():
 
 
 def test_two_sub_tiles_are_two_warpgroups_that_take_turns():
-    found = knobs(*alternating(), columns=128)
-    assert (found.consumers, found.depth, found.turns, found.prefetch, found.registers) == (2, 2, True, False, 240)
-    assert [name.split()[0] for name in found.order] == ["product", "accumulate"] * 2
-    assert set(found.skeleton()) < {f.name for f in fields(Skeleton)}
-    assert Skeleton(**found.skeleton()).consumers == 2
+    assert config_of(*alternating(), columns=128) == HopperConfig(2, 128, 2, turns=True)
 
 
 def test_one_warpgroup_takes_no_turns():
-    found = knobs(*alone(), columns=128)
+    found = config_of(*alone(), columns=128)
     assert (found.consumers, found.turns) == (1, False)
 
 
 def test_a_wrong_or_missing_schedule_has_no_settings():
     problem, schedule = alternating()
     with pytest.raises(NotRunnable, match="below the bound"):
-        knobs(problem, replace(schedule, interval=15), 128)
+        config_of(problem, replace(schedule, interval=15), 128)
     with pytest.raises(NotRunnable, match="infeasible"):
-        knobs(problem, Schedule("infeasible"), 128)
+        config_of(problem, PipelineSchedule("infeasible"), 128)
     with pytest.raises(NotRunnable, match="not those of the problem"):
-        knobs(subtiled(alone()[0], 3), schedule, 128)
+        config_of(subtiled(alone()[0], 3), schedule, 128)

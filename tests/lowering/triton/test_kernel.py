@@ -26,15 +26,15 @@ from onepass.egraph.terms.ops import (
     where,
 )
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.launch.triton_config import Config
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.triton.launch import Launcher, LaunchError, run_triton
 from onepass.lowering.triton.launch import load as load_function
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
-SMALL = Config(16, 16, 4, 1)
-TALL = Config(32, 16, 4, 2)
+SMALL = TritonConfig(16, 16, 4, 1)
+TALL = TritonConfig(32, 16, 4, 2)
 
 
 def widened(tensor, *index):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.lowering.launch.triton_config import SHARED_MEMORY
+from onepass.lowering.plan.device import DEVICES
 
 ROOT = Path(__file__).resolve().parents[3]
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
@@ -49,7 +49,7 @@ def results():
 def test_compiles(case, results):
     said = results[case]
     assert "error" not in said, said
-    assert said["shared"] <= SHARED_MEMORY[case[0]]
+    assert said["shared"] <= DEVICES[case[0]].shared_bytes
     if case[0] == "sm_90":
         assert said["spilled"] <= SPILLED.get(case[1], 0), said
         assert said["wgmma"] > 0 or case[1] == "mixed" or case[3] == "float32", said

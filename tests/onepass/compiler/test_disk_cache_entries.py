@@ -158,6 +158,11 @@ def test_what_was_measured_is_nothing_where_it_is_not_as_it_is_written(stored):
 
 def test_a_setting_that_the_tuner_would_not_try_does_not_run():
     usual = {name: values[0] for name, values in SETTINGS.items()}
-    for settings in ({**usual, "rows": 1 << 40}, {**usual, "rows": 0}, {**usual, "executor": "mine"}, {"rows": 64}):
+    for settings in (
+        {**usual, "row_tile": 1 << 40},
+        {**usual, "row_tile": 0},
+        {**usual, "executor": "mine"},
+        {"row_tile": 64},
+    ):
         with pytest.raises(executors.NotTuned):
             executors.tuned(settings)(None, [], None)

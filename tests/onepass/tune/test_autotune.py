@@ -9,9 +9,10 @@ from onepass import process_state
 from onepass.cli.commands import UNFINISHED, main
 from onepass.compiler import compiled_region, disk_cache
 from onepass.lowering.executors import KERNELS
+from onepass.lowering.hopper.config import HopperConfig
+from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.planner import build_plan
-from onepass.lowering.schedule.kernel_time import Configuration, layout
-from onepass.lowering.schedule.setting_values import KNOWN, NAMES, SEARCHED
+from onepass.lowering.schedule.setting_values import HOPPER_ONLY, NAMES, SEARCHED
 from onepass.runtime import executors, library_choice, operator
 from onepass.runtime.runner import Runner
 from onepass.tune import autotune
@@ -63,8 +64,8 @@ def test_a_region_is_met_with_its_tensors(asked):
 
 def test_only_what_fits_is_in_the_space(asked):
     kernels, sizes = asked.found.plan.kernels, asked.call.sizes
-    both, plain = (space_of(kernels, sizes, executors) for executors in (("ptr", "gluon"), ("ptr",)))
-    assert {p[0] for p in both} == {"ptr", "gluon"} and {p[0] for p in plain} == {"ptr"}
+    both, plain = (space_of(kernels, sizes, executors) for executors in (("triton", "gluon"), ("triton",)))
+    assert {p[0] for p in both} == {"triton", "gluon"} and {p[0] for p in plain} == {"triton"}
     assert all(p[3] == p[1] // 16 for p in both if p[0] == "gluon")
     assert all(predicted(kernels, configuration(p), sizes) < inf for p in both)
 
@@ -78,22 +79,24 @@ def points():
 
 def test_every_setting_that_a_schedule_declares_is_searched(points):
     """Each by points that differ in it alone; the tile's own three by their values."""
-    for name in KNOWN:
+    for name in HOPPER_ONLY:
         at = NAMES.index(name)
         seen = {}
         for p in points:
             seen.setdefault((*p[:at], *p[at + 1 :]), set()).add(p[at])
         most = max(map(len, seen.values()))
-        assert most == (2 if name == "send" else len(KNOWN[name])), name  # 64 columns leave at once, or in parts of 64
-    for name, part in (("rows", "consumers"), ("columns", "tile"), ("stages", "depth")):
+        assert most == (2 if name == "send" else len(HOPPER_ONLY[name])), (
+            name
+        )  # 64 columns leave at once, or in parts of 64
+    for name, part in (("row_tile", "consumers"), ("loop_tile", "loop_tile"), ("stages", "stages")):
         assert len({p[NAMES.index(name)] for p in points}) == len(SEARCHED[part]), name
 
 
 def test_kernels_that_are_alike_are_one_point(points):
     found = [configuration(p) for p in points]
-    assert all(c.queries > 1 for c in found if c.chained), "without a second buffer nothing is read ahead"
+    assert all(c.row_buffers > 1 for c in found if c.chained), "without a second buffer nothing is read ahead"
     assert {c.send for c in found} == {256, 0}
-    assert all(layout(c).terminates and Configuration.of(layout(c)) == c for c in found)
+    assert all(isinstance(c, HopperConfig) and c.terminates for c in found)
 
 
 def test_the_winner_is_kept_and_goes_first(asked, monkeypatch):
@@ -112,14 +115,14 @@ def test_the_winner_is_kept_and_goes_first(asked, monkeypatch):
 
 
 def test_nothing_right_keeps_nothing(asked):
-    history = autotune.tune_call(asked, fake(asked, ("ptr", "gluon")), 4, True)
+    history = autotune.tune_call(asked, fake(asked, ("triton", "gluon")), 4, True)
     assert history.best is None and "tuned" not in disk_cache.read(asked.found.key)
 
 
 def test_a_setting_that_no_longer_runs_is_left(asked, monkeypatch):
     """On this machine no kernel of Triton runs: the call is served by the next in the chain."""
     runner = Runner(compiled_region.read(asked.text))
-    prepare = executors.tuned({"executor": "gluon", "rows": 128, "columns": 64, "warps": 8, "stages": 2})
+    prepare = executors.tuned({"executor": "gluon", "row_tile": 128, "loop_tile": 64, "warps": 8, "stages": 2})
     order = {"tuned": ("tuned", prepare), "tiled": ("tiled", executors.EXECUTORS["tiled"])}
     monkeypatch.setattr(runner, "order", lambda *_: order)
     (result,) = runner(asked.tensors, asked.numbers)
@@ -135,7 +138,7 @@ def test_a_wrong_result_is_never_timed(asked, monkeypatch, tmp_path, wrong):
     monkeypatch.setattr(executors, "tuned", lambda point: lambda *_: run)
     path = str(tmp_path / "call.pt")
     torch.save({"text": asked.text, "tensors": asked.tensors, "numbers": asked.numbers}, path)
-    ended = autotune.attempt((path, point(Configuration("ptr", 64, 32, 4, 1))))
+    ended = autotune.attempt((path, point(TritonConfig(64, 32, 4, 1))))
     assert ended == (Outcome("wrong") if wrong else Outcome("ok", 0.5)) and len(timed) == (not wrong)
 
 

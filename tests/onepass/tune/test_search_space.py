@@ -122,7 +122,7 @@ def test_few_trials_spill_where_spills_are_refused(name):
     assert median(learned) < 0.7 * median(drawn)
 
 
-@pytest.mark.parametrize("executor, least", [("gluon", 0.98), ("ptr", 0.95)])
+@pytest.mark.parametrize("executor, least", [("gluon", 0.98), ("triton", 0.95)])
 def test_spills_are_known_before_anything_is_compiled(executor, least):
     """Of all kernels of the table, against what the assembler says of them."""
     rows = ((p, c, row) for p, some in table().items() for c, row in some.items() if c.executor == executor)

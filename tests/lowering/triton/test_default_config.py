@@ -14,10 +14,11 @@ from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.lowering.executors import KERNELS
 from onepass.lowering.gluon.launch import row_of, slower
-from onepass.lowering.hopper import config as gluon_schedule
+from onepass.lowering.hopper import config as hopper_config
 from onepass.lowering.hopper.kernel_form import bind
-from onepass.lowering.launch.triton_config import SHARED_OUT, Config, default_config, of_steps
+from onepass.lowering.plan.kernel_config import MIN_ELEMENTS_OF_A_WIDE_TILE, TritonConfig
 from onepass.lowering.plan.records import Plan
+from onepass.lowering.triton.default_config import default_config, of_steps
 from onepass.runtime import executors
 from onepass.translate.translate import translate
 
@@ -39,7 +40,7 @@ def test_gluon_defaults_are_within_three_percent():
 
 
 def test_triton_defaults_are_within_three_percent():
-    found = losses("ptr")
+    found = losses("triton")
     assert len(found) >= 18
     above = {name: round(lost, 2) for name, lost in found.items() if lost > 0.03}
     assert set(above) == {"softcap D64 S4096", "window D128 S4096"}, above
@@ -54,15 +55,15 @@ def plan_of(problem) -> Plan:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_faster_executor_goes_first(problem):
     """With defaults on both sides, an executor that the table says is slower by more than its noise is not first."""
-    times = {e: measured(e, problem).get(default(e, problem)) for e in ("gluon", "ptr")}
-    first = "ptr" if slower(plan_of(problem), {}) else "gluon"
+    times = {e: measured(e, problem).get(default(e, problem)) for e in ("gluon", "triton")}
+    first = "triton" if slower(plan_of(problem), {}) else "gluon"
     if None not in times.values():
         assert times[first] <= 1.03 * min(times.values())
 
 
 def test_only_auto_is_reordered(monkeypatch):
-    rows = tuple(replace(row, slower=0.07) for row in gluon_schedule.DEFAULTS)
-    monkeypatch.setattr(gluon_schedule, "DEFAULTS", rows)
+    rows = tuple(replace(row, slower=0.07) for row in hopper_config.HOPPER_DEFAULTS)
+    monkeypatch.setattr(hopper_config, "HOPPER_DEFAULTS", rows)
     problem = Problem("causal", 8, 32, 1536, 64)
     assert slower(plan_of(problem), {})
     for option, first in (("auto", "triton"), ("gluon", "gluon")):
@@ -98,19 +99,24 @@ def test_what_masks_in_memory_are_taken_to_keep(function, shape, few, width):
     program = program_of(function, *inputs, torch.ones(shape, dtype=torch.bool))
     (kernel,) = optimize_all(translate(program).results).plan.kernels
     row = row_of(bind(kernel), {})
-    assert (row.run < gluon_schedule.ANY) == few == (row.schedule.consumers == 1)
+    assert row.is_for_short_items == few == (row.config.consumers == 1)
     assert row.uneven is not True or function is not padded
 
 
 @pytest.mark.parametrize("width", [16, 24, 64, 96, 128, 192, 256, 300])
 def test_tiles_of_places_folded_one_by_one_are_powers_of_two(width):
     config = of_steps(default_config(width, 2, "sm_90"), width)
-    assert all(n & (n - 1) == 0 and n >= 16 for n in (config.rows, config.loop)) and config.rows * width <= 2**13
+    assert (
+        all(n & (n - 1) == 0 and n >= 16 for n in (config.row_tile, config.loop_tile))
+        and config.row_tile * width <= 2**13
+    )
 
 
-@pytest.mark.parametrize("first", [Config(64, 64, 4, 3), Config(64, 32, 8, 2), Config(32, 16, 4, 2)])
+@pytest.mark.parametrize("first", [TritonConfig(64, 64, 4, 3), TritonConfig(64, 32, 8, 2), TritonConfig(32, 16, 4, 2)])
 def test_configurations_that_need_less_have_threads_for_their_tiles(first):
     tried = [*first.smaller()]
-    assert len({first, *tried}) == 1 + len(tried) and all(c.rows * c.loop <= first.rows * first.loop for c in tried)
-    assert all(c.warps <= 4 or c.rows * c.loop >= SHARED_OUT for c in tried)
-    assert (tried[-1].rows, tried[-1].loop, tried[-1].stages) == (16, 16, 1)
+    assert len({first, *tried}) == 1 + len(tried) and all(
+        c.row_tile * c.loop_tile <= first.row_tile * first.loop_tile for c in tried
+    )
+    assert all(c.warps <= 4 or c.row_tile * c.loop_tile >= MIN_ELEMENTS_OF_A_WIDE_TILE for c in tried)
+    assert (tried[-1].row_tile, tried[-1].loop_tile, tried[-1].stages) == (16, 16, 1)
