@@ -19,7 +19,7 @@ from ..graph.nodes import value_of_node
 from ..graph.survey import Nodes, Survey
 from ..lowering.executors import has_hopper_form
 from ..lowering.plan.records import NotPlannable
-from ..regions.find import objection
+from ..regions.refusals import refusal_to_move
 from ..regions.region import Region
 from .estimates import hopper_form_seconds
 
@@ -52,8 +52,8 @@ def reason_against(wide: Region, region: Region, context: FusionContext, saved: 
 
     saved: seconds that the wider region saves outside of its kernels.
     """
-    if (objected := objection(wide, context.survey)) is not None:
-        return objected.reason
+    if (refusal := refusal_to_move(wide, context.survey)) is not None:
+        return refusal.reason
     try:
         answer = context.make(wide)
     except CANNOT_BE_COMPILED as error:

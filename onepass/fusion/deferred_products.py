@@ -14,7 +14,8 @@ from torch import fx
 from ..graph.nodes import where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, is_call_of, name_of
 from ..graph.survey import Nodes, Survey, shape
-from ..regions.find import objection, widened
+from ..regions.copies import with_copies
+from ..regions.refusals import refusal_to_move
 from ..regions.region import Region
 from .compare_plans import CANNOT_BE_COMPILED, FusionContext, reason_of
 from .estimates import element_count, plan_cost, product_cost
@@ -44,7 +45,7 @@ def defer_products(region: Region, context: FusionContext) -> tuple[Region, list
     found = list(products(region, context.survey, context.owned))
     notes = []
     for chosen in dict.fromkeys([tuple(found), *((p,) for p in found)]) if found else ():
-        wide = widened(region, (n for p in chosen for n in p.nodes), context.survey)
+        wide = with_copies(region, (n for p in chosen for n in p.nodes), context.survey)
         before, after, reason = _compared(region, wide, chosen, context)
         costs = f"estimated time {after:.3g} for {before:.3g}"
         if not reason:
@@ -88,8 +89,8 @@ def _compared(
     region: Region, wide: Region, chosen: Sequence[DeferrableProduct], context: FusionContext
 ) -> tuple[float, float, str]:
     """Estimated times with the products outside and inside, and why they stay outside (empty if they do not)."""
-    if (objected := objection(wide, context.survey)) is not None:
-        return 0.0, 0.0, objected.reason
+    if (refusal := refusal_to_move(wide, context.survey)) is not None:
+        return 0.0, 0.0, refusal.reason
     try:
         after = plan_cost(context.make(wide).plan)
     except CANNOT_BE_COMPILED as error:

@@ -14,7 +14,7 @@ from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
 from ..graph.survey import Nodes, Survey, shape
 from ..lowering.plan.thresholds import HELD
-from ..regions.find import widened
+from ..regions.copies import with_copies
 from ..regions.region import Region
 from .compare_plans import FusionContext, reason_against
 from .estimates import byte_count, device_of, write_and_read_seconds
@@ -78,4 +78,4 @@ def _maps_the_last_axis(node: fx.Node, product: fx.Node) -> bool:
 
 
 def _longer(region: Region, chain: list[fx.Node], s: Survey) -> Region:
-    return widened(region, chain, s, outputs=(chain[-1],), owned=region.owned.union(chain))
+    return with_copies(region, chain, s, outputs=(chain[-1],), owned=region.owned.union(chain))

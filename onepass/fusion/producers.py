@@ -22,7 +22,7 @@ from ..graph.survey import Nodes, Survey, shape
 from ..lowering.plan.records import Kernel, NotPlannable
 from ..lowering.plan.thresholds import HELD
 from ..lowering.planning.planner import plan_stores
-from ..regions.find import widened
+from ..regions.copies import with_copies
 from ..regions.grow import axis_of
 from ..regions.region import Region, signature
 from ..rules import NORMAL
@@ -68,7 +68,7 @@ def fuse_producers(region: Region, context: FusionContext) -> tuple[Region, list
     chosen = [x for x, reason in reasons.items() if not reason]
     if chosen:
         device = device_of(region)
-        wide = widened(region, (n for x in chosen for n in x.nodes), context.survey)
+        wide = with_copies(region, (n for x in chosen for n in x.nodes), context.survey)
         saved = sum(separate_kernel_seconds(x.inputs, x.source, device) for x in chosen)
         failed = reason_against(wide, region, context, saved)
         reasons |= dict.fromkeys(chosen, failed)

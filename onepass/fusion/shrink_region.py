@@ -17,7 +17,8 @@ from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..graph.survey import Survey, in_order
 from ..lowering.executors import has_hopper_form
-from ..regions.find import objection, without_joins
+from ..regions.copies import without_joins
+from ..regions.refusals import refusal_to_move
 from ..regions.region import Region
 from ..translate.translate import pulled
 from .compare_plans import LOSES_THE_HOPPER_FORM, FusionContext, on_hopper
@@ -78,7 +79,7 @@ def leave_joins_outside(region: Region, context: FusionContext) -> tuple[Region,
     if context.mode != "auto" or not on_hopper(region):
         return region, []
     narrow, joins = without_joins(region, context.survey)
-    if not joins or has_hopper_form(context.make(region).plan) or objection(narrow, context.survey) is not None:
+    if not joins or has_hopper_form(context.make(region).plan) or refusal_to_move(narrow, context.survey) is not None:
         return region, []
     plan, device = context.make(narrow).plan, device_of(region)
     saved = sum(write_and_read_seconds(n, device) for n in joins)

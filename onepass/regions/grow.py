@@ -1,7 +1,7 @@
-"""How far a region reaches behind its contractions, and which of its values others need: its outputs.
+"""Grows a region behind its contractions, and finds its outputs: the values that are used outside.
 
-A value that is used outside becomes an output; first the nodes behind it are taken in, as long as that leaves fewer
-outputs, or none that has a row for every column. A grown region is convex. No node changes.
+It takes in the nodes behind a value if that leaves fewer outputs, or fewer that still have the summed axis. A grown
+region is convex: no path leaves it and comes back. Example: the division by a sum of weights. No node changes.
 """
 
 from __future__ import annotations
@@ -15,77 +15,80 @@ from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, changes_in_place, has_trait
 from ..graph.survey import Nodes, Survey, shape
 
-REACH = 160  # nodes looked at behind the last one that is surely inside
+MAX_NODES_BEHIND_A_DRAFT = 160  # How far, in graph order, growing looks at nodes behind the draft.
 
 
 @dataclass(frozen=True)
 class Growth:
-    """`owned` with what was taken in; `outputs` in graph order; `wide` ones still have the summed axis.
+    """`owned` with what was taken in; `outputs` in graph order; `wide` outputs still have the summed axis.
 
-    `circle` is a node outside on a way from the region back into it.
+    `cycle` is a node outside on a path that leaves the region and comes back into it.
     """
 
     owned: Nodes
     outputs: tuple[fx.Node, ...]
     wide: tuple[fx.Node, ...]
-    circle: fx.Node | None = None
+    cycle: fx.Node | None = None
 
 
 def grow(owned: Iterable[fx.Node], ends: Iterable[fx.Node], s: Survey, taken: Nodes) -> Growth:
-    """The smallest reach with the fewest wide outputs, the fewest outputs, and the least to do behind wide ones.
+    """The smallest growth with the fewest wide outputs, then the fewest outputs, then the least work left outside.
 
-    `ends` sum over the wide axis.
+    `ends` are the contractions that sum over the wide axis. `taken` nodes belong to others.
     """
     scan = _Scan(set(owned), set(ends), s)
     best, kept = scan.price(), 0
     first, last = min(map(s.place.get, owned)), max(map(s.place.get, owned))
     for node in s.order[first:]:
-        if s.place[node] > last and (best[:2] == (0, 1) or s.place[node] > last + REACH):
+        if s.place[node] > last and (best[:2] == (0, 1) or s.place[node] > last + MAX_NODES_BEHIND_A_DRAFT):
             break
         if scan.visit(node, taken) and (price := scan.price()) < best:
             best, kept = price, len(scan.added)
     inside = set(owned).union(scan.added[:kept])
     outputs = tuple(sorted(_used_outside(inside), key=s.place.__getitem__))
     wide = tuple(n for n in outputs if n in scan.wide)
-    return Growth(frozenset(inside), outputs, wide, scan.circle)
+    return Growth(frozenset(inside), outputs, wide, scan.cycle)
 
 
-def opened(owned: set[fx.Node], end: fx.Node, s: Survey) -> set[fx.Node]:
-    """The nodes without those that outside calls read which give the others what they need, as the largest of a gate's
-    scores do for a mask: what is read is an input then. All of them where no product would be left before the end."""
+def without_cycles(owned: set[fx.Node], end: fx.Node, s: Survey) -> set[fx.Node]:
+    """The nodes, without those from which a path leads outside and back in: these become inputs.
+
+    Example: a mask that keeps the largest of a gate's scores leaves the scores outside. All nodes stay if no product
+    would be left before the end, or if nothing is gained.
+    """
     rest = set(owned)
-    while circle := _around(rest, s):
-        read, waiting = set(), [*circle]
+    while cycle := _nodes_on_cycles(rest, s):
+        read, waiting = set(), [*cycle]
         for node in waiting:
             fresh = [n for n in node.all_input_nodes if n not in read]
             read.update(fresh)
             waiting += fresh
         rest -= read
     products = {n for n in rest if s.kind[n] in ("contraction", "attention")} - {end}
-    apart = len(rest) < len(owned) and products and grow(owned, [end], s, frozenset()).circle is not None
-    return rest if apart else owned
+    gained = len(rest) < len(owned) and products and grow(owned, [end], s, frozenset()).cycle is not None
+    return rest if gained else owned
 
 
-def _around(inside: set[fx.Node], s: Survey) -> set[fx.Node]:
-    """The nodes outside that read what is inside, of whatever becomes of it, and give what is inside needs."""
+def _nodes_on_cycles(inside: set[fx.Node], s: Survey) -> set[fx.Node]:
+    """The nodes outside that depend on a node inside, and on which a node inside depends."""
     places = [s.place[n] for n in inside]
-    within = s.order[min(places) : max(places) + 1] if places else []
+    between = s.order[min(places) : max(places) + 1] if places else []
     behind, before = set(inside), set(inside)
-    for node in within:
+    for node in between:
         behind |= set() if behind.isdisjoint(node.all_input_nodes) else {node}
-    for node in reversed(within):
+    for node in reversed(between):
         before |= set() if before.isdisjoint(node.users) else {node}
     return (behind & before) - inside
 
 
 class _Scan:
-    """One walk in graph order: what is inside, what is behind it but stays out, and which values are wide."""
+    """One walk in graph order. `blocked` nodes depend on the region but stay outside; `wide` has wide values inside."""
 
     def __init__(self, inside: set[fx.Node], ends: set[fx.Node], s: Survey):
         self.inside, self.ends, self.s = inside, ends, s
         self.blocked: set[fx.Node] = set()
         self.added: list[fx.Node] = []
-        self.circle: fx.Node | None = None
+        self.cycle: fx.Node | None = None
         self.wide: set[fx.Node] = set()
         for node in sorted(inside, key=s.place.__getitem__):
             self._measure(node)
@@ -97,11 +100,11 @@ class _Scan:
             self.wide.add(node)
 
     def visit(self, node: fx.Node, taken: Nodes) -> bool:
-        """Takes the node in if it can; True if it did."""
+        """Takes the node in if that is possible; whether it was."""
         inputs = node.all_input_nodes
         stopped = next((n for n in inputs if n in self.blocked), None)
         if node in self.inside:
-            self.circle = self.circle or stopped
+            self.cycle = self.cycle or stopped
             return False
         if stopped is None and not self.inside.intersection(inputs):
             return False
@@ -122,16 +125,16 @@ class _Scan:
         return kind in ("pointwise", "cast", "view", "join")
 
     def _same_axis(self, node: fx.Node) -> bool:
-        """Reduces the axis that the region's own reductions do, or the last one, and no other."""
+        """Whether the node reduces only the axis of the region's own reductions, or the last one."""
         own = {axis_of(n) for n in self.inside if self.s.kind[n] == "reduction"} | {-1}
         return axis_of(node) in own - {None}
 
     def price(self) -> tuple[int, int, int]:
-        """Fewer is better; of as many wide outputs, those with less to do outside, where they are read once more."""
+        """Wide outputs, outputs, and minus the work on wide values that is inside. The smallest price is the best."""
         used = _used_outside(self.inside)
         wide = used & self.wide
-        done = [n for n in self.wide if self.s.kind[n] in ("pointwise", "reduction")] if wide else []
-        return len(wide), len(used), -len(done)
+        work_inside = [n for n in self.wide if self.s.kind[n] in ("pointwise", "reduction")] if wide else []
+        return len(wide), len(used), -len(work_inside)
 
 
 def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:
@@ -139,7 +142,7 @@ def _used_outside(inside: set[fx.Node]) -> set[fx.Node]:
 
 
 def axis_of(node: fx.Node) -> int | None:
-    """The one axis that a reduction reduces, counted from the last; None for several or all."""
+    """The one axis that a reduction reduces, counted from the last (-1); None for several axes or all."""
     dim = node.kwargs.get("dim", node.kwargs.get("axis", node.args[1] if len(node.args) > 1 else None))
     if isinstance(dim, tuple | list) and len(dim) == 1:
         (dim,) = dim

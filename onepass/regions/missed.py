@@ -1,11 +1,12 @@
-"""Why a product that reads what a reduction made is in no region: what the reduction reads is no product's result.
+"""Missed fusions: why two contractions, or a reduction and a product behind it, are in no region.
 
-Says what that is and where it stands: an input, a layer, an operation without terms. Nothing is decided here.
+It names what stands between or in front: an operation without terms, an input, a layer. Example: "what softmax reduces
+is mask, an input of this graph, and no product's result". Nothing is decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import prod
 
 import torch
@@ -13,51 +14,71 @@ from torch import fx
 
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import INTERIOR, name_of, operation_named
-from ..graph.survey import Survey, hinted, shape
+from ..graph.op_kinds import INTERIOR, Trait, has_trait, name_of, operation_named
+from ..graph.survey import Survey, hinted
+from .copies import tensor_inputs
+from .refusals import at_line
 
-GIVEN = ("placeholder", "get_attr")
+INPUTS = ("placeholder", "get_attr")
 ONE_MATRIX = "a product of a batch of rows with one matrix, which is taken for a layer"
 PAIR = "a region is two products with the reduction between them"
 
 
-def unfused(sink: fx.Node, s: Survey) -> Refusal | None:
-    """Why the reduction in front of the sink is not fused with it; None if there is none, or a product before it."""
-    operands = [n for n in sink.all_input_nodes if shape(n) is not None]
+def interruption(sink: fx.Node, s: Survey) -> Refusal | None:
+    """Names the unknown operation between a contraction and the sink; None if there is none.
+
+    An operation on a path with a reduction comes first. On other paths, an operation does not count if it is ordinary
+    between the layers of networks without attention.
+    """
+    reduced, plain = ([s.broken[n][kind] for n in sink.all_input_nodes] for kind in (True, False))
+    found = [n for n in reduced if n] or [n for n in plain if n and not has_trait(n, Trait.ORDINARY)]
+    if not found:
+        return None
+    unknown = found[0]
+    reason = f"{name_of(unknown) or unknown.target} stands between two contractions, and no kernel is derived for it"
+    return Refusal(reason, where_of(unknown) or where_of(sink), "unknown operation")
+
+
+def missed_fusion(sink: fx.Node, s: Survey) -> Refusal | None:
+    """Why the reduction in front of the sink is not fused with it; None without one, or if a product is before it."""
+    operands = tensor_inputs(sink)
     if any(s.reduced[n] or s.broken[n][1] for n in operands):
         return None
-    reduction = next(filter(None, (_reduction(n, s) for n in operands)), None)
-    if reduction is None:
+    reduction = next(filter(None, (_reduction_before(n, s) for n in operands)), None)
+    source = _source_of(reduction, s) if reduction is not None else None
+    if source is None:
         return None
-    borders = [n for n in _behind(reduction.all_input_nodes, s) if s.kind[n] not in (*INTERIOR, "creation")]
-    tensors = [n for n in borders if shape(n) is not None]
-    if not tensors:
-        return None
-    source = max(tensors, key=lambda n: (_elements(n), n.op not in GIVEN))
-    folded = _folded(reduction, s) if source.op in GIVEN else None
+    folded = _earlier_reduction(reduction, s) if source.op in INPUTS else None
     reason = f"what {name_of(reduction)} reduces {_origin(source, s) if folded is None else _other_fold(folded)}"
     return Refusal(reason, where_of(reduction) or where_of(sink), "no product before")
 
 
-def _folded(reduction: fx.Node, s: Survey) -> fx.Node | None:
-    """A reduction that makes of more elements what this one reduces."""
+def _reduction_before(operand: fx.Node, s: Survey) -> fx.Node | None:
+    """The last reduction before the operand, if it keeps the number of elements: a sum of keys is no weights."""
+    found = next((n for n in _behind([operand], s) if s.kind[n] == "reduction"), None)
+    return None if found is None or _elements(found.all_input_nodes[0]) > _elements(operand) else found
+
+
+def _source_of(reduction: fx.Node, s: Survey) -> fx.Node | None:
+    """The largest tensor that the reduced values are computed from, by nodes between products; no input if possible."""
+    borders = (n for n in _behind(reduction.all_input_nodes, s) if s.kind[n] not in (*INTERIOR, "creation"))
+    tensors = [n for n in borders if isinstance(value_of_node(n), torch.Tensor)]
+    return max(tensors, key=lambda n: (_elements(n), n.op not in INPUTS), default=None)
+
+
+def _earlier_reduction(reduction: fx.Node, s: Survey) -> fx.Node | None:
+    """A reduction of more elements whose result this one reduces."""
     (scores,) = reduction.all_input_nodes[:1]
     behind = (n for n in _behind([scores], s) if s.kind[n] == "reduction")
     return next((n for n in behind if _elements(n.all_input_nodes[0]) > _elements(scores)), None)
-
-
-def _reduction(operand: fx.Node, s: Survey) -> fx.Node | None:
-    """The last reduction before the operand; None where what is reduced is gone: a sum of keys is no weights."""
-    found = next((n for n in _behind([operand], s) if s.kind[n] == "reduction"), None)
-    return None if found is None or _elements(found.all_input_nodes[0]) > _elements(operand) else found
 
 
 def _elements(node: fx.Node) -> int:
     return prod(hinted(value_of_node(node)))
 
 
-def _behind(nodes: Iterable[fx.Node], s: Survey) -> Iterable[fx.Node]:
-    """The nodes and what they are made from, nearest first, as far as nodes between products go."""
+def _behind(nodes: Iterable[fx.Node], s: Survey) -> Iterator[fx.Node]:
+    """The nodes and what they are computed from, nearest first, up to and with the first that is no INTERIOR node."""
     waiting, seen = list(nodes), set()
     for node in waiting:
         if node not in seen:
@@ -67,17 +88,14 @@ def _behind(nodes: Iterable[fx.Node], s: Survey) -> Iterable[fx.Node]:
                 waiting += node.all_input_nodes
 
 
-def _place(node: fx.Node) -> str:
-    return f" at {where_of(node)}" if where_of(node) else ""
-
-
 def _other_fold(fold: fx.Node) -> str:
-    return f"comes from {name_of(fold)}{_place(fold)}, which is no sum of products: {PAIR}"
+    return f"comes from {name_of(fold)}{at_line(fold)}, which is no sum of products: {PAIR}"
 
 
 def _origin(source: fx.Node, s: Survey) -> str:
-    place = _place(source)
-    if source.op in GIVEN:
+    """What the source is, in words."""
+    place = at_line(source)
+    if source.op in INPUTS:
         called = source.name.removeprefix("l_").strip("_")
         kind = "a parameter" if isinstance(value_of_node(source), torch.nn.Parameter) else "an input of this graph"
         return f"is {called}, {kind}, and no product's result: {PAIR}"

@@ -14,7 +14,8 @@ from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, has_trait, name_of
 from ..graph.trace import aten_graph
-from .find import find_regions, refused_at
+from .find import find_regions
+from .refusals import refused_at
 from .region import Region
 
 

@@ -1,6 +1,7 @@
-"""A region as a record, and what makes two regions the same, so that layers of a model share one search and one plan.
+"""A region of a graph as a record, and its signature, by which equal regions share one search and one plan.
 
-Calls and the kinds of inputs count; names and places do not. Example: 32 equal layers have one signature.
+Two regions are equal if they make the same calls on inputs of the same shapes, strides, dtypes and devices. Names and
+places in the graph do not count. Example: the 32 equal layers of a model have one signature.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from ..graph.trace import from_aten_graph, trace
 
 
 def signature(region: Region) -> str:
-    """Equal for regions that do the same to inputs of the same kind: layers of a model share one plan."""
-    if region.refusal is not None:  # its nodes may have changed since: an earlier region was replaced
+    """A digest that is the same for equal regions. Refused regions are equal if their reasons are."""
+    if region.refusal is not None:  # Its nodes may have changed since, when an earlier region was replaced.
         return hashlib.sha256(repr((region.refusal.kind, str(region.refusal))).encode()).hexdigest()
     place = {node: k for k, node in enumerate((*region.inputs, *region.nodes))}
     parts = [[place[n] for n in region.outputs], [_kind(value_of_node(n)) for n in region.inputs]]
@@ -54,9 +55,10 @@ def _texts(sizes: Iterable) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Region:
-    """`nodes` in graph order; `inputs` come from outside, `outputs` are used there (the first is the main one).
+    """`nodes` in graph order; `inputs` come from outside; `outputs` are used outside, the main one first.
 
-    `owned` nodes that are no outputs nobody else may use.
+    `owned` nodes belong to this region alone, and only the outputs among them are used outside; the other nodes are
+    copies. `anchor` is the contraction that names the region in reports. `refusal` says why the region must stay.
     """
 
     nodes: tuple[fx.Node, ...]
@@ -72,7 +74,7 @@ class Region:
         return self.outputs[0]
 
     def program(self) -> Program:
-        """The region as data; traced if it is Dynamo's, read as it is if it is ATen. Raises Refusal."""
+        """The region as data: traced from Dynamo's graph, or read from an ATen graph. Raises Refusal."""
         if self.refusal is not None:
             raise self.refusal
         for node in self.inputs:
@@ -84,7 +86,7 @@ class Region:
 
 
 def region_module(region: Region) -> fx.GraphModule:
-    """The region as a module of its own: its inputs in order, and its results."""
+    """The region as a module of its own. It takes the inputs in order, and returns a tuple of the outputs."""
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     for node in region.inputs:

@@ -1,0 +1,113 @@
+"""Copies: cheap nodes in front of a region that its kernel computes again, so that they are not read from memory.
+
+The originals stay in the graph for other users. Example: a causal mask made of arange, or a transpose of the keys. No
+node changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from ..graph.nodes import value_of_node
+from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
+from ..graph.survey import Nodes, Survey, in_order, is_lookup, shape
+from .placement import conflicting_writes
+from .region import Region
+
+MAX_BYTES_OF_A_MASK_ELEMENT = 4  # Of a mask with all rows and columns: each head reads it again.
+EXPENSIVE = ("contraction", "attention", "reduction", "layer", "mixture")
+
+
+def with_cheap_inputs(owned: Nodes, outputs: tuple[fx.Node, ...], anchor: fx.Node, s: Survey) -> Region:
+    """The region that owns these nodes, with copies of the cheap nodes in front of them."""
+    nodes, waiting = set(owned), [i for n in owned for i in n.all_input_nodes]
+    end = max(map(s.place.get, outputs))
+    while waiting:
+        node = waiting.pop()
+        if node in nodes or any(conflicting_writes(node, end, s)):  # What is overwritten before the end is an input.
+            continue
+        if is_cheap(node, s) and (s.kind[node] != "join" or nodes.issuperset(node.users)):
+            nodes.add(node)
+            waiting.extend(node.all_input_nodes)
+    nodes -= {n for n in nodes - owned if nodes.isdisjoint(n.all_input_nodes) and _splits_rows(n)}
+    return Region(*in_order(nodes, s), outputs, anchor, frozenset(owned))
+
+
+def _splits_rows(node: fx.Node) -> bool:
+    """Whether the node splits the flattened rows of a batch. In front of a region that costs nothing.
+
+    An input with all its axes tells the kernel where each row of the batch ends.
+    """
+    if not has_trait(node, Trait.SPLITS_AXES):
+        return False
+    old, new = shape(node.all_input_nodes[0]), shape(node)
+    return None not in (old, new) and len(old) == 2 < len(new) and old[-1] == new[-1]
+
+
+def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:
+    """The region with the concatenations in front of it as inputs, and these inputs."""
+    joins = {n for n in region.nodes if s.kind[n] == "join" and n not in region.owned}
+    kept = {*region.nodes} - joins
+    while unused := {n for n in kept - region.owned if kept.isdisjoint(n.users)}:
+        kept -= unused
+    nodes, inputs = in_order(kept, s)
+    return replace(region, nodes=nodes, inputs=inputs), [n for n in inputs if n in joins]
+
+
+def with_copies(region: Region, more: Iterable[fx.Node], s: Survey, **changes: object) -> Region:
+    """The region with copies of more nodes. `changes` are other fields of the new region."""
+    nodes, inputs = in_order({*region.nodes, *more}, s)
+    return replace(region, nodes=nodes, inputs=inputs, **changes)
+
+
+def is_cheap(node: fx.Node, s: Survey) -> bool:
+    """Whether a kernel may compute the node again: views, casts, multiples by a number, masks."""
+    kind = s.kind[node]
+    if kind == "other" or name_of(node) == "embedding":
+        return is_lookup(node, s)
+    if kind in EXPENSIVE or changes_in_place(node):
+        return False
+    if kind == "join":
+        return not all(_is_one_wide(n, node) for n in tensor_inputs(node))
+    if kind in ("view", "cast", "creation"):
+        return kind == "creation" or _is_tensor_or_parts(node)
+    return s.free[node] or _is_predicate(node, s) or is_scalar_multiple(node)
+
+
+def is_scalar_multiple(node: fx.Node) -> bool:
+    """Whether the node only multiplies a tensor by a number."""
+    tensors = tensor_inputs(node) if has_trait(node, Trait.SCALES) else []
+    return len(tensors) == 1 and shape(node) == shape(tensors[0])
+
+
+def _is_predicate(node: fx.Node, s: Survey) -> bool:
+    """Whether the node makes a boolean mask of one mask that is an input and of what is free.
+
+    The mask that is an input is then seen to be the same in each call. A result would be a new tensor in each call.
+    """
+    own = shape(node)
+    if own is None or s.kind[node] != "pointwise" or value_of_node(node).dtype != torch.bool:
+        return False
+    masks = [n for n in tensor_inputs(node) if shape(n) == own and not s.free[n]]
+    narrow = 1 in own[-2:] or len(own) < 2
+    return len(masks) == 1 and (narrow or value_of_node(masks[0]).element_size() <= MAX_BYTES_OF_A_MASK_ELEMENT)
+
+
+def _is_one_wide(part: fx.Node, join: fx.Node) -> bool:
+    """Whether the part has one element of the joined axis, as in a stack; else the axis goes on in another tensor."""
+    own, whole = shape(part), shape(join)
+    return len(own) == len(whole) and all(a == b or a == 1 for a, b in zip(own, whole, strict=True)) and own != whole
+
+
+def _is_tensor_or_parts(node: fx.Node) -> bool:
+    value = value_of_node(node)
+    return isinstance(value, torch.Tensor) or (isinstance(value, tuple | list) and len(value) > 0)
+
+
+def tensor_inputs(node: fx.Node) -> list[fx.Node]:
+    """The operands that are tensors."""
+    return [n for n in node.all_input_nodes if shape(n) is not None]

@@ -1,0 +1,129 @@
+"""Why a region must stay as it is: scopes, in-place writes, and values that are used outside of it.
+
+Each function gives a Refusal, or None where nothing forbids the region. Example: scores that a second function returns
+with all their rows and columns are written anyway. No node changes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import fx
+
+from ..errors import Refusal
+from ..graph.nodes import value_of_node, where_of
+from ..graph.op_kinds import changes_in_place, name_of, reshapes_in_place
+from ..graph.survey import Survey, first_stranger, hinted, root, shape
+from .copies import is_scalar_multiple, tensor_inputs
+from .grow import Growth
+from .placement import InsertionPoint, insertion_point, write_into_saved_input
+from .region import Region
+
+
+def refused_at(node: fx.Node, refusal: Refusal) -> Region:
+    """A region of one node that stays, with the reason."""
+    return Region((node,), tuple(node.all_input_nodes), (node,), node, frozenset((node,)), refusal)
+
+
+def at_line(node: fx.Node) -> str:
+    """ " at model.py:12", or nothing where the line is unknown."""
+    return f" at {where_of(node)}" if where_of(node) else ""
+
+
+# Values that are used outside -----------------------------------------------------------------------------------------
+
+
+def outputs_refusal(growth: Growth, region: Region, s: Survey) -> Refusal | None:
+    """Why the values that are used outside cannot be results of one kernel."""
+    if growth.cycle is not None:
+        return _cycle_refusal(growth, region, s)
+    if growth.wide and not _recomputing_pays(growth, s):
+        refusal = _use_refusal(growth, region, s)
+        reason = "written it is anyway, and to compute it again would save no more than to read it costs"
+        return Refusal(f"{refusal.reason}: {reason}", refusal.where, refusal.kind)
+    if not growth.wide and len(growth.outputs) == 1:
+        return None
+    floating = all(value_of_node(n).is_floating_point() for n in region.outputs)
+    shared = len({root(n, s) for n in region.outputs}) < len(region.outputs)
+    # A write into one of two results that share memory would have to be seen in the other.
+    return None if floating and not (shared and s.in_place) else _use_refusal(growth, region, s)
+
+
+def _use_refusal(growth: Growth, region: Region, s: Survey) -> Refusal:
+    """Names a value that is used outside, and its user."""
+    node = next(iter(growth.wide), region.outputs[-1])
+    user = next((u for u in node.users if u not in growth.owned), node)
+    also = "returned" if user.op == "output" else f"used by {name_of(user) or user.op}{at_line(user)}"
+    made = root(node, s)  # The name of a cast or a view would not tell users which value it is.
+    reason = f"the result of {name_of(made if name_of(made) else node)} is also {also}"
+    return Refusal(reason, where_of(node) or where_of(region.anchor), "used outside")
+
+
+def _cycle_refusal(growth: Growth, region: Region, s: Survey) -> Refusal:
+    """Names a call outside that reads a value of the region, and on which a later value of the region depends."""
+    reader = first_stranger(growth.cycle, growth.owned, s)
+    reason = f"{name_of(reader) or reader.op}{at_line(reader)} reads what the region computes and gives what it needs"
+    return Refusal(reason, where_of(growth.cycle) or where_of(region.anchor), "used outside")
+
+
+def _recomputing_pays(growth: Growth, s: Survey) -> bool:
+    """Whether a kernel of both products pays although another kernel writes the values between them.
+
+    With a reduction between, it does. Without one it saves the pointwise calls between, which read and write all
+    values; it reads the operands of the first product, which should be smaller.
+    """
+    if any(s.kind[n] == "reduction" for n in growth.owned):
+        return True
+    sizes = {shape(n) for n in growth.wide}
+    calls = [n for n in growth.owned if s.kind[n] == "pointwise" and shape(n) in sizes and not is_scalar_multiple(n)]
+    operands = {i for n in growth.wide for product in s.plain[n] for i in tensor_inputs(product)}
+    elements = lambda nodes: sum(prod(hinted(value_of_node(n))) for n in nodes)
+    return bool(calls) and elements(operands) <= elements(growth.wide)
+
+
+# Moving ---------------------------------------------------------------------------------------------------------------
+
+
+def refusal_to_move(region: Region, s: Survey) -> Refusal | None:
+    """A scope or an in-place write that forbids to compute the region in one place of the graph."""
+    where = where_of(region.anchor)
+    scope = next((s.scope[n] for n in region.nodes if s.scope[n]), "")
+    if scope:
+        reason = f"the region is under {scope}: what the graph says of its values is not what runs"
+        reason += "; autocast around the whole call is captured" if scope == "autocast" else ""
+        return Refusal(reason, where, scope.rpartition(" ")[2])
+    written = next((n for n in region.nodes if changes_in_place(n)), None) or _reshaped_in_place(region, s)
+    if written is not None:
+        reason = f"{name_of(written)} changes a tensor of the region in place"
+        return Refusal(reason, where_of(written) or where, "in-place")
+    return _placement_refusal(insertion_point(region, s), region, s)
+
+
+def _placement_refusal(point: InsertionPoint, region: Region, s: Survey) -> Refusal | None:
+    """Why no place is right for the region's call, or why the only place is wrong for its backward pass."""
+    node, saved = point.obstacle, write_into_saved_input(region, s, point.before)
+    if node is not None and not changes_in_place(node):
+        reason = f"{name_of(node) or node.op} reads the region where no gradients are recorded, and another result is"
+        return Refusal(f"{reason} made where they are", where_of(node) or where_of(region.anchor), "no_grad")
+    if node is not None:
+        reason = f"the region reads what {name_of(node)} changes in place, and also what is there only behind it"
+        own = _written(node, region) in region.owned
+        reason += "; written as a choice (torch.where, masked_fill) it could be fused" if own else ""
+    elif saved is not None:
+        reason = f"{name_of(saved)} changes in place what the region's backward pass would read again"
+    else:
+        return None
+    return Refusal(reason, where_of(node or saved) or where_of(region.anchor), "in-place")
+
+
+def _written(write: fx.Node, region: Region) -> fx.Node:
+    """The value that is written: one of the region, or the first of a chain of views."""
+    while write not in region.owned and write.args and isinstance(write.args[0], fx.Node):
+        write = write.args[0]
+    return write
+
+
+def _reshaped_in_place(region: Region, s: Survey) -> fx.Node | None:
+    """A node that reshapes a tensor of the region in place: Dynamo keeps one shape for before and after."""
+    known = {id(value_of_node(n)) for n in (*region.inputs, *region.nodes)}
+    return next((n for n in s.in_place if reshapes_in_place(n) and id(value_of_node(n)) in known), None)
