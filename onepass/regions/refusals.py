@@ -13,7 +13,7 @@ from torch import fx
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import changes_in_place, name_of, reshapes_in_place
-from ..graph.survey import Survey, first_stranger, hinted, root, shape
+from ..graph.survey import Survey, first_unknown_call, hinted, root, shape
 from .copies import is_scalar_multiple, tensor_inputs
 from .grow import Growth
 from .placement import InsertionPoint, insertion_point, write_into_saved_input
@@ -61,7 +61,7 @@ def _use_refusal(growth: Growth, region: Region, s: Survey) -> Refusal:
 
 def _cycle_refusal(growth: Growth, region: Region, s: Survey) -> Refusal:
     """Names a call outside that reads a value of the region, and on which a later value of the region depends."""
-    reader = first_stranger(growth.cycle, growth.owned, s)
+    reader = first_unknown_call(growth.cycle, growth.owned, s)
     reason = f"{name_of(reader) or reader.op}{at_line(reader)} reads what the region computes and gives what it needs"
     return Refusal(reason, where_of(growth.cycle) or where_of(region.anchor), "used outside")
 
