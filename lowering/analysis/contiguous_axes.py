@@ -1,6 +1,7 @@
-"""Two axes of a tensor that one dim goes through as its quotient and rest, where they lie in memory as one run.
+"""Neighbouring axes of a tensor that lie in memory as one run, and that are indexed by one dim: x[d // n, d % n].
 
-Its places are neighbours then, and a tile is loaded by vectors of them; strides say so, launch by launch.
+Neighbours along d are then neighbours in memory, and a tile is loaded by vectors. Strides decide it for each launch.
+Example: of a contiguous x with axes of sizes 4 and 8, x[d // 8, d % 8] is read as x's memory at d.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..plan.launch_facts import Runs
 
 
 def runs_of(terms: Iterable[Term], values: Mapping[str, torch.Tensor]) -> Runs:
-    """Those of the pairs of axes that the terms read whose strides make them one."""
+    """The pairs of axes in the terms' loads that the strides of these tensors make one run."""
     loads = {n for term in terms for n in subterms(term) if n.op == "load"}
     found = ((n.attrs[0].name, axis, places) for n in loads for axis, places in _pairs(n.args))
     one = lambda strides, axis, places: strides[axis] == places * strides[axis + 1]
@@ -25,7 +26,7 @@ def runs_of(terms: Iterable[Term], values: Mapping[str, torch.Tensor]) -> Runs:
 
 
 def along(tensor: Tensor, index: tuple[Term, ...], runs: Runs) -> tuple[Term, ...]:
-    """The index by the dim itself instead of its quotient and rest."""
+    """The index by the dim itself instead of by its quotient and remainder, for axes that lie as one run."""
     for axis, _ in [*_pairs(index)] if runs else ():
         if (tensor.name, axis) in runs:
             index = (*index[:axis], const(0), iota(*index[axis].args[0].dims), *index[axis + 2 :])
@@ -33,7 +34,7 @@ def along(tensor: Tensor, index: tuple[Term, ...], runs: Runs) -> tuple[Term, ..
 
 
 def _pairs(index: tuple[Term, ...]) -> Iterator[tuple[int, int]]:
-    """(axis, places) where an axis and the next are indexed by iota // places and iota % places."""
+    """(axis, n) where an axis and the next one are indexed by d // n and d % n."""
     for axis, (first, second) in enumerate(pairwise(index)):
         split = (first.op, second.op) == ("floordiv", "mod") and first.args == second.args
         if split and first.args[0].op == "iota" and first.args[1].op == "const":

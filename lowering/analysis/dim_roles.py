@@ -1,7 +1,7 @@
-"""What a term's structure says about its dims: which are loops, batches of a contraction, or carried by values only.
+"""What a term's structure says about its dims: which are loops, batches of a product, or carried by values only.
 
-Pure functions over terms, without sizes of a run. lowering/planning/planner.py chooses a kernel's shape by them,
-lowering/tiled/executor.py its products.
+Invariant: answers depend on terms and static sizes alone. Example: in Σ_j p[b, i, j] · v[b, j, e] the dim j is summed,
+b is a batch, and i and e are the two sides of a product of matrices.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from ...egraph.search.cost import MAX_INNER_SIZE, contracts
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import every_reduction, factors, reduces, subterms
 from ..plan.records import Kernel
-from .relative_index import folded, picked
+from .relative_index import relative_factors, relative_scores
 
-CUBE = 2048  # elements of two reduced dims that a tile of rows computes for each row
-CHAIN = 64  # places of a dim that a tile holds of a product for the next one
+MAX_CUBE_SIZE = 2048  # elements of two reduced dims that a tile of rows computes for each row
+MAX_CHAINED_SIZE = 64  # elements of a dim that a tile holds of one product as a factor of the next product
 CONTRACTIBLE = ("mul", "load", "cast", "reduce", "scaled")  # what a product of matrices computes without a cube
+MIN_STEPS = 2  # elements of a dim that is relative_scores step by step
+SEVERAL_PAIRS = 4  # operations on pairs, from which on their operands take many registers
 
 
-def is_long(dim: Dim, held: int) -> bool:
-    """Too long, or of unknown length: not to be held whole in a tile."""
-    return not isinstance(dim.size, int) or dim.size > held
+def is_long(dim: Dim, held_limit: int) -> bool:
+    """Whether a tile should not hold the dim whole: it is too long, or its length is not known."""
+    return not isinstance(dim.size, int) or dim.size > held_limit
 
 
 def size_key(dim: Dim) -> tuple[bool, int]:
@@ -31,22 +33,23 @@ def size_key(dim: Dim) -> tuple[bool, int]:
     return (True, 0) if not isinstance(dim.size, int) else (False, dim.size)
 
 
-def loop_dims(terms: Iterable[Term], held: int) -> frozenset[Dim]:
-    """The reduced dims that are loops: long ones, those of a rescaled state, and those that would make a cube large."""
-    return _loop_dims(tuple(every_reduction(terms)), held)
+def loop_dims(terms: Iterable[Term], held_limit: int) -> frozenset[Dim]:
+    """The reduced dims that are loops: long ones, those of a softmax state, and those of large cubes or chains."""
+    return _loop_dims(tuple(every_reduction(terms)), held_limit)
 
 
 @lru_cache(512)
-def _loop_dims(found: tuple[Term, ...], held: int) -> frozenset[Dim]:
-    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held)} | _of_cubes(found)
+def _loop_dims(found: tuple[Term, ...], held_limit: int) -> frozenset[Dim]:
+    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held_limit)} | _of_cubes(found)
     long |= _of_chains(found, long)
     return frozenset(r.attrs[1] for r in found if r.attrs[0] == "rescaled") | (long - _contracted_inside(found, long))
 
 
 def _of_cubes(found: Sequence[Term]) -> set[Dim]:
-    """Dims of sums over cubes: what is computed for the dim, a dim reduced inside and others, as a difference is.
+    """Dims d of reductions over large cubes: terms over d, over a dim that is reduced inside, and over a third dim.
 
-    A batch of the sum inside is no other: one place of it is on the grid.
+    An example is Σ_d Σ_c |a[i, d, c] - b[j, d, c]|: no product of matrices computes the differences, so a tile would
+    have i, j, d and c all at once. A batch of the inner sum is no third dim: one index of it is on the grid.
     """
     dims: set[Dim] = set()
     for outer in found:
@@ -55,15 +58,18 @@ def _of_cubes(found: Sequence[Term]) -> set[Dim]:
             two, batch = {dim, inner.attrs[1]}, batch_of(inner)
             flat = [n for n in subterms(inner.args[0]) if n.op not in CONTRACTIBLE and two < n.dims]
             known = all(isinstance(d.size, int) for d in two)
-            if any(n.dims - batch - two for n in flat) and known and prod(d.size for d in two) > CUBE:
+            if any(n.dims - batch - two for n in flat) and known and prod(d.size for d in two) > MAX_CUBE_SIZE:
                 dims.add(dim)
     return dims
 
 
 def _of_chains(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
-    """Dims of products in which a product held whole is a factor: the next one would have all that it gives at once."""
+    """Dims of products with a factor that is a product itself and that a tile would hold whole.
+
+    In Σ_d (Σ_c a[i, c] · b[c, d]) · v[d, e] a tile would hold all d of the inner product at once.
+    """
     dims: set[Dim] = set()
-    for outer in (r for r in found if is_product(r) and is_long(r.attrs[1], CHAIN)):
+    for outer in (r for r in found if is_product(r) and is_long(r.attrs[1], MAX_CHAINED_SIZE)):
         inside = [r for r in reduces(outer.args[0]) if is_product(r) and outer.attrs[1] in r.dims]
         if any(r.attrs[1] not in long | dims for r in inside):
             dims.add(outer.attrs[1])
@@ -71,9 +77,10 @@ def _of_chains(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
 
 
 def _contracted_inside(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
-    """Long static dims of which every reduction is a sum inside a reduction of a long dim that it depends on.
+    """Long static dims whose every reduction is a sum inside a reduction of a long dim on which the sum depends.
 
-    Held whole, as the search's cost takes them to be: the alternative is a loop inside a loop.
+    An example is the sum over d of q[i, d] · k[j, d] in a softmax over j. A tile holds these dims whole, and the cost
+    that the search uses assumes the same. The alternative is a loop inside a loop.
     """
     inside = {
         r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
@@ -82,14 +89,14 @@ def _contracted_inside(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
     return {d for d in long - bad if isinstance(d.size, int) and d.size <= MAX_INNER_SIZE}
 
 
-def loop_reductions(terms: Sequence[Term], held: int) -> list[Term]:
+def loop_reductions(terms: Sequence[Term], held_limit: int) -> list[Term]:
     """Reductions that need a loop, inner ones first."""
-    dims = loop_dims(terms, held)
+    dims = loop_dims(terms, held_limit)
     return [r for r in every_reduction(terms) if r.attrs[1] in dims]
 
 
 def sum_factors(r: Term) -> list[Term]:
-    """Factors of a sum's body, a guard around it set aside; for a rescaled sum the gauge counts as one more factor."""
+    """Factors of a sum's body, without a guard around it; the scores of a softmax state count as one more factor."""
     body = r.args[0]
     if body.op == "scaled":
         return [body.args[0], *factors(body.args[1])]
@@ -99,8 +106,11 @@ def sum_factors(r: Term) -> list[Term]:
 
 
 def columns_of(nodes: Iterable[Term], rows: Dim, grid: Sequence[Dim], least: int) -> tuple[Dim, ...]:
-    """A dim of the grid that a product, or an operation on pairs, has on its other side than rows: with tiles of both a
-    product is one of matrices, and neighbours in memory are one program's."""
+    """A dim of the grid that is on the other side of a product, or of an operation on pairs, than the rows; or none.
+
+    With tiles of rows and of this dim, the product is one of matrices, and neighbours in memory belong to one program.
+    least: elements that the shorter of the two must have.
+    """
     for node in nodes:
         sides = _sides(node)
         mine = frozenset().union(*(side for side in sides if rows in side))
@@ -134,7 +144,7 @@ def two_sides(dims: list[frozenset[Dim]], summed: Dim) -> tuple[list[int], list[
 
 
 def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
-    """The dims of the two sides of a sum's product; none of another reduction."""
+    """The dims of the two sides of the product that a sum adds; two empty sets for another reduction."""
     if r.attrs[0] not in ("sum", "rescaled"):
         return frozenset(), frozenset()
     dims = [f.dims for f in sum_factors(r)]
@@ -148,39 +158,42 @@ def is_contraction(node: Term) -> bool:
 
 
 def is_product(r: Term) -> bool:
-    """Whether a sum is one of matrices: each side has a dim that the other one lacks."""
+    """Whether a sum is a product of matrices: each side has a dim that the other one lacks."""
     left, right = product_sides(r)
     return bool(left - right) and bool(right - left)
 
 
 @lru_cache(4096)
 def batch_of(r: Term) -> frozenset[Dim]:
-    """Free dims of a sum that both sides of its product have: a matrix product would repeat over them.
+    """Free dims of a sum that both sides of its product have: a product of matrices would repeat over them.
 
-    None of which only the difference to another dim is on one side (relative_index.py).
+    A dim does not count if one side has only its difference to another dim: see relative_index.py.
     """
     left, right = product_sides(r)
     if right <= left or left <= right:
         return frozenset()
     shared, parts, summed = (left & right) - {r.attrs[1]}, sum_factors(r), r.attrs[1]
-    apart = lambda d: picked(parts, d, summed) or any(folded(parts, d, other, summed) for other in r.dims - {d})
-    return frozenset(d for d in shared if not apart(d))
+    relative = lambda d: any(relative_scores(parts, d, other, summed) for other in r.dims - {d})
+    return frozenset(d for d in shared if not relative_factors(parts, d, summed) and not relative(d))
 
 
 def batch_dims(terms: Iterable[Term]) -> set[Dim]:
-    """Those of every sum in the terms."""
+    """The batch dims of every sum in the terms."""
     return {d for r in every_reduction(terms) for d in batch_of(r)}
 
 
-def beside_long(terms: Iterable[Term], held: int) -> set[Dim]:
-    """Dims on a side of a product that has a long one too: tiles of that one are enough for the other side."""
+def beside_long(terms: Iterable[Term], held_limit: int) -> set[Dim]:
+    """Dims on a side of a product that also has a long dim: tiles of the long one are enough for the other side."""
     pairs = (product_sides(r) for r in every_reduction(terms) if is_product(r))
     alone = [side for left, right in pairs for side in (left - right, right - left)]
-    return {d for side in alone if any(is_long(other, held) for other in side) for d in side}
+    return {d for side in alone if any(is_long(other, held_limit) for other in side) for d in side}
 
 
 def beside_rows(loops: Sequence[Term], least: int) -> set[Dim]:
-    """Dims of a product's side with the loop, where the other side has rows: by those it is one of matrices."""
+    """Dims on the loop's side of a product whose other side has a dim of at least `least` elements.
+
+    With that other dim as rows, the product is one of matrices.
+    """
     found: set[Dim] = set()
     for dim, r in ((loop.attrs[1], r) for loop in loops for r in reduces(loop.args[0]) if loop.attrs[1] in r.dims):
         sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
@@ -191,20 +204,24 @@ def beside_rows(loops: Sequence[Term], least: int) -> set[Dim]:
     return found
 
 
-def cube_work(terms: Iterable[Term], rows: Dim, apart: set[Dim], least: int) -> float:
-    """What products that are no products of matrices take for each row and column of a tile, as rows are a batch of
-    them: the elements of their other dims, which are neither loops nor on the grid, and the part of a tile of at
-    least so many rows that would be empty.
+def cube_work(terms: Iterable[Term], rows: Dim, excluded: set[Dim], least: int) -> float:
+    """The work for each row and column of a tile if the rows are a batch of products, which then are not of matrices.
+
+    That is the number of elements of their other dims but the excluded ones (loops, and what is on the grid). It grows
+    with the share of a tile of at least `least` rows that would be empty.
     """
-    work, size = 0, lambda d: d.size if isinstance(d.size, int) else CUBE
+    work, size = 0, lambda d: d.size if isinstance(d.size, int) else MAX_CUBE_SIZE
     for left, right in map(product_sides, every_reduction(terms)):
         if rows in left & right and not right <= left:
-            work += prod(size(d) for d in (left | right) - {rows} - apart)
+            work += prod(size(d) for d in (left | right) - {rows} - excluded)
     return work * max(1.0, least / size(rows))
 
 
 def sides_between(node: Term) -> frozenset[Dim]:
-    """The dims that only one side of a pointwise operation on pairs has, as a difference is: no product gives those."""
+    """The dims that only one side of an operation on pairs has, as in a[i] - b[j]; none for another node.
+
+    No product of matrices computes such an operation.
+    """
     if node.op in CONTRACTIBLE or len(node.args) != 2:
         return frozenset()
     one, other = (a.dims for a in node.args)
@@ -212,27 +229,28 @@ def sides_between(node: Term) -> frozenset[Dim]:
 
 
 def nodes_between(body: Term, dim: Dim) -> list[Term]:
-    """The operations on pairs that a fold over the dim has for each of its places."""
+    """The operations on pairs that a reduction over the dim does for each of its elements."""
     return [n for n in subterms(body) if dim in n.dims and dim not in sides_between(n) and sides_between(n)]
 
 
 def paired_dims(terms: Iterable[Term]) -> set[Dim]:
-    """All such dims in the terms."""
+    """The dims that only one side of some operation on pairs has, in all terms."""
     return {d for term in terms for t in computed(term) for d in sides_between(t)}
 
 
 def computed(term: Term) -> Iterator[Term]:
-    """The term's nodes but for places that a load computes: these are no values of a tile."""
+    """The term's nodes without those in the indices of loads: indices are no values of a tile."""
     return subterms(term, lambda node: node.op == "load")
 
 
-def repeated_dims(terms: Sequence[Term], held: int) -> set[Dim]:
-    """Dims for each place of which a loop would do a product again that lacks them, though another one has them.
+def repeated_dims(terms: Sequence[Term], held_limit: int) -> set[Dim]:
+    """Dims for each element of which a loop would do again a product that lacks them.
 
-    As where products of matrices are summed over their batch: on the grid every sum would need all the products.
+    That is where products of matrices are summed over their batch, Σ_h w[h, e] · Σ_d q[i, h, d] · k[j, h, d]: with e on
+    the grid, each sum over h would need the products of all h again.
     """
     found: set[Dim] = set()
-    for loop in loop_reductions(terms, held):
+    for loop in loop_reductions(terms, held_limit):
         inner = [r for r in reduces(loop.args[0]) if r.attrs[0] == "sum" and loop.attrs[1] in r.dims]
         batch = batch_dims(inner)
         for r in inner:
@@ -242,7 +260,7 @@ def repeated_dims(terms: Sequence[Term], held: int) -> set[Dim]:
 
 
 def state_dims(terms: Iterable[Term]) -> set[Dim]:
-    """Dims of gauges, of guards under reductions, and of the bodies of reductions other than sums."""
+    """Dims of scores, of guards under reductions, and of the bodies of reductions other than sums."""
     found: set[Dim] = set()
     reductions = every_reduction(terms)
     for r in reductions:
@@ -257,9 +275,10 @@ def state_dims(terms: Iterable[Term]) -> set[Dim]:
 
 
 def private_dims(terms: Sequence[Term]) -> set[Dim]:
-    """Free dims of the terms that only values carry: in no state, and in one factor at most of every sum.
+    """Free dims of the terms that only values carry: they are in no state, and in at most one factor of every sum.
 
-    Only if another factor lacks the dim is there work to share, and only if the dim is alone is a tile a matrix.
+    If all factors had the dim, a tile that holds it whole would share no work. If a product inside of a sum had two
+    such dims, the tile would be no matrix.
     """
     found = every_reduction(terms)
     bound = {r.attrs[1] for r in found}
@@ -274,14 +293,12 @@ def private_dims(terms: Sequence[Term]) -> set[Dim]:
     return every - taken
 
 
-LEAST_PLACES = 2  # places of a loop
+def stepped(kernel: Kernel, nodes: Iterable[Term]) -> set[Dim]:
+    """The dims that the kernel reduces step by step: one element after another, in a loop inside of a tile.
 
-
-SEVERAL_PAIRS = 4  # operations on pairs, from which on their operands are many
-
-
-def stepped(kernel: Kernel, nodes) -> set[Dim]:
-    """The dims that are folded so wherever they are folded."""
+    These are dims d of reductions such as Σ_d |a[i, d] - b[j, d]|. Registers then hold one tile of rows and columns,
+    whatever the length of d. The planner has unrolled short ones before.
+    """
     folds: dict[Dim, list[Term]] = {}
     for node in (n for n in nodes if n.op == "reduce"):
         folds.setdefault(node.attrs[1], []).append(node)
@@ -290,16 +307,23 @@ def stepped(kernel: Kernel, nodes) -> set[Dim]:
     return {d for d, found in folds.items() if d not in placed | kept and all(_is_stepped(r) for r in found)}
 
 
-def several_pairs(nodes) -> bool:
-    """Whether scores take several operations on pairs that are written out."""
+def several_pairs(nodes: Iterable[Term]) -> bool:
+    """Whether scores take several operations on pairs that were unrolled."""
     return sum(1 for n in nodes if sides_between(n)) >= SEVERAL_PAIRS
 
 
 def _is_stepped(r: Term) -> bool:
+    """Whether a reduction of floats has operations on pairs for each element of a static dim, and is the innermost."""
     monoid, dim = r.attrs
     if monoid not in ("sum", "max", "min") or "float" not in r.dtype or reduces(r.args[0]):
         return False
-    inside = [n for n in subterms(r.args[0]) if dim in n.dims]
+    if not isinstance(dim.size, int) or dim.size < MIN_STEPS:
+        return False
+    return bool(nodes_between(r.args[0], dim)) and _only_indexes(r.args[0], dim)
+
+
+def _only_indexes(body: Term, dim: Dim) -> bool:
+    """Whether the body uses the dim only as an index of tensors, alone: x[i, d], but not x[i, d + 1] or d · x[i]."""
+    inside = [n for n in subterms(body) if dim in n.dims]
     read = [index for n in inside if n.op == "load" for index in n.args if dim in index.dims]
-    plain = all(index.op == "iota" for index in read) and all(n.op != "iota" or n in read for n in inside)
-    return bool(nodes_between(r.args[0], dim)) and plain and isinstance(dim.size, int) and dim.size >= LEAST_PLACES
+    return all(index.op == "iota" for index in read) and all(n.op != "iota" or n in read for n in inside)

@@ -1,10 +1,8 @@
-"""Which products must not round what they compute: those that a float32 result shows with no rounding in between.
+"""Which products must not round their computed factors to half precision.
 
-A product with a half-precision matrix rounds computed factors to its type, which makes it fast. That is of the size of
-the result's own rounding where the result is stored in half precision, and of the program's where that rounds the
-factors or their product itself; elsewhere it would be all the error there is. A factor that is a sum which the program
-never had, as of products done in another order, was rounded nowhere. Decided once, by lowering/planning/planner.py, for
-emitters.
+A product with a half-precision matrix rounds its other, computed factor to that type, which makes it fast. Where the
+result is stored in half precision, or the program rounds the factor or the product itself, there is an error of that
+size anyway. Elsewhere it would be the whole error. Example: a float32 result of bfloat16 inputs with no cast between.
 """
 
 from __future__ import annotations
@@ -19,11 +17,14 @@ from ..plan.records import Kernel, Store
 from .dim_roles import sum_factors, two_sides
 
 
-def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], asked: Sequence[Term]) -> tuple[Kernel, ...]:
-    """The kernels with their `exact` reductions. asked[n]: what stores[n] computes, as the program has it."""
-    pairs = zip(stores, asked, strict=True)
-    had = {_signature(n) for term in asked for n in reduces(term)}
-    shown = {s.output for s, term in pairs if s.output.dtype not in HALVES and any(map(has_computed, unrounded(term)))}
+def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], references: Sequence[Term]) -> tuple[Kernel, ...]:
+    """The kernels with their `exact` reductions. references[n]: what stores[n] computes, as the program has it.
+
+    A factor that is a sum which the program does not have, as of products done in another order, must not be rounded:
+    the program rounds it nowhere.
+    """
+    had = {_signature(n) for term in references for n in reduces(term)}
+    shown = {s.output for s, term in zip(stores, references, strict=True) if _shows_roundings(s, term)}
     found: list[Kernel] = []
     for kernel in reversed(kernels):
         nodes = {n for store in kernel.stores if store.output in shown for n in unrounded(store.term)}
@@ -31,6 +32,11 @@ def with_exact(kernels: Sequence[Kernel], stores: Sequence[Store], asked: Sequen
         new = {n for store in kernel.stores for n in reduces(store.term) if _has_new_factor(n, had)}
         found.append(replace(kernel, exact=frozenset(filter(has_computed, nodes | new))))
     return tuple(reversed(found))
+
+
+def _shows_roundings(store: Store, reference: Term) -> bool:
+    """Whether a result in full precision has a product with a computed factor and no rounding after it."""
+    return store.output.dtype not in HALVES and any(map(has_computed, unrounded(reference)))
 
 
 def _has_new_factor(node: Term, had: set[tuple]) -> bool:
@@ -46,7 +52,7 @@ def _signature(node: Term) -> tuple:
 
 
 def unrounded(term: Term) -> Iterator[Term]:
-    """What the term depends on with no rounding to half precision in between."""
+    """The subterms from which no rounding to half precision lies on the way to the term."""
     seen, waiting = set(), [term]
     while waiting:
         node = waiting.pop()
@@ -60,17 +66,24 @@ def has_computed(node: Term) -> bool:
     """Whether the node is the sum of a product of two matrices, one of them computed and not rounded to half."""
     if node.op != "reduce" or node.attrs[0] not in ("sum", "rescaled"):
         return False
-    dim = node.attrs[1]
-    weights = [node.args[0].args[0]] if node.args[0].op == "scaled" else []
-    parts = [*weights, *(p for p in sum_factors(node)[len(weights) :] if dim in p.dims)]
+    dim, factors = node.attrs[1], sum_factors(node)
+    number = 1 if node.args[0].op == "scaled" else 0  # the scores of a softmax state stand for its weights
+    weights, values = factors[:number], factors[number:]
+    parts = [*weights, *(p for p in values if dim in p.dims)]
     sides = [[parts[k] for k in side] for side in two_sides([p.dims for p in parts], dim)]
     left, right = (frozenset().union(*(p.dims for p in side)) for side in sides)
-    matrices = not left <= right and not right <= left
-    return matrices and any(side[0] in weights or len(side) > 1 or native(side[0]) is None for side in sides)
+    if left <= right or right <= left:
+        return False
+    return any(side[0] in weights or _is_computed(side) for side in sides)
 
 
-def native(part) -> Term | None:
-    """The half-precision term that a factor is the exact float32 image of."""
+def _is_computed(side: list[Term]) -> bool:
+    """Whether a side of a product is more than one half-precision factor."""
+    return len(side) > 1 or native(side[0]) is None
+
+
+def native(part: Term | object) -> Term | None:
+    """The half-precision term of which the factor is the exact float32 image; None if there is none."""
     if not isinstance(part, Term):
         return None
     if part.dtype in HALVES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite, prod
+from numbers import Number
 
 from ...egraph.terms.ops import make
 from ...egraph.terms.term import Dim, Term
@@ -15,11 +16,11 @@ from ...egraph.terms.traversal import factors
 from ..plan.records import Kernel
 from .dim_roles import two_sides
 from .exact_products import native
-from .relative_index import skewed
+from .relative_index import relative_values
 
 
-def const_value(node, otherwise):
-    """The number of a literal."""
+def const_value(node: Term | object, otherwise: Number | None) -> Number | None:
+    """The number of a literal; `otherwise` for what is no literal."""
     return node.attrs[0] if isinstance(node, Term) and node.op == "const" else otherwise
 
 
@@ -46,8 +47,9 @@ def scale_split(gauge: Term) -> tuple[Term, float]:
     return (make("reduce", (raw,), gauge.attrs) if summed else raw), constant
 
 
-def operands(kernel: Kernel, nodes) -> list[Term]:
-    """Loads that are factors of sums as they stand: what a matrix product reads from memory."""
+def operands(kernel: Kernel, nodes: Iterable[Term]) -> list[Term]:
+    """Loads that are factors of sums without any change: what a matrix product reads from memory."""
+    nodes = list(nodes)
     bodies = [n.args[0] for n in nodes if n.op == "reduce" and n.attrs[0] == "sum"]
     bodies += [value for loop in kernel.loops for state in loop.accumulators for value in state.values]
     bodies += [n.args[1] for n in nodes if n.op == "scaled"]
@@ -55,8 +57,8 @@ def operands(kernel: Kernel, nodes) -> list[Term]:
     return [part for part in parts if part is not None and part.op == "load"]
 
 
-def zero_at_padding(part, dim: Dim) -> bool:
-    """A tile of the factor is 0 where dim is padded: loads are, and what keeps zeros; the rest must be masked."""
+def zero_at_padding(part: Term | object, dim: Dim) -> bool:
+    """Whether a tile of the factor is 0 where dim is padded: loads are, and what keeps zeros. Others must be masked."""
     if not isinstance(part, Term):
         return True
     if part.op == "load":
@@ -80,7 +82,7 @@ def product(parts: Iterable[Term]) -> Term | None:
 
 
 def sides(summand: Term, dim: Dim) -> tuple[Term, Term] | None:
-    """The two operands of the matrix product that sums the summand over dim; None if it is no product of two such."""
+    """The two operands of the matrix product that sums the summand over dim; None if it has not two sides."""
     parts = factors(summand)
     left, right = two_sides([p.dims for p in parts], dim)
     if not right:
@@ -93,11 +95,11 @@ def sides(summand: Term, dim: Dim) -> tuple[Term, Term] | None:
 
 @dataclass(frozen=True)
 class Summand:
-    """One value of an accumulator as `left` · `right`, both sides of a matrix product over the loop's dim.
+    """One value of an accumulator as `left` · `right`, the two sides of a matrix product over the loop's dim.
 
-    In a rescaled sum the weight stands on the left too; then left may be None (the weight alone). right is None where
-    there is nothing to multiply by. across: a dim of differences that the right side has instead
-    (lowering/analysis/relative_index.py).
+    In a softmax state the weight is on the left as well; then left is None if there is nothing but the weight. right is
+    None if there is nothing to multiply by. across: the dim of a relative index, column − row, that the right side has
+    instead of the loop's dim (relative_index.py).
     """
 
     left: Term | None
@@ -112,17 +114,24 @@ class Summand:
 def summand(
     value: Term, dim: Dim, monoid: str, weight: frozenset[Dim] | None, guard: frozenset[Dim], rows: Dim | None = None
 ) -> Summand:
-    """Splits the value's factors over two sides. weight: the dims of a rescaled sum's weight; guard: the guard's."""
+    """Splits the value's factors over two sides. weight: the dims of a softmax state's weight; guard: the guard's."""
     if monoid not in ("sum", "rescaled"):
         return Summand(value, None)
     weights = [] if weight is None else [weight | guard | {dim}]
-    parts = [] if weights and value.op == "const" and value.attrs[0] == 1 else factors(value)
-    if found := skewed(parts, rows, dim, *weights):
+    parts = [] if weights and const_value(value, None) == 1 else factors(value)
+    if found := relative_values(parts, rows, dim, *weights):
         return Summand(product(found.others), product(found.values), found.dim)
-    one, two = two_sides([*weights, *(p.dims for p in parts)], dim)
-    if weights and 0 in two:
-        one, two = two, one
-    left, right = (product(parts[k - len(weights)] for k in side if k >= len(weights)) for side in (one, two))
-    if not weights and right is not None and guard <= right.dims and not guard <= left.dims:
+    if weights:
+        return _beside_weight(parts, weights[0], dim)
+    one, two = two_sides([p.dims for p in parts], dim)
+    left, right = product(parts[k] for k in one), product(parts[k] for k in two)
+    if right is not None and guard <= right.dims and not guard <= left.dims:
         left, right = right, left  # what the guard drops is set to zero on the left
     return Summand(left, right)
+
+
+def _beside_weight(parts: list[Term], weight: frozenset[Dim], dim: Dim) -> Summand:
+    """The factors as two sides, of which the left one also has a weight with these dims."""
+    one, two = two_sides([weight, *(p.dims for p in parts)], dim)
+    left, right = (two, one) if 0 in two else (one, two)
+    return Summand(*(product(parts[k - 1] for k in side if k > 0) for side in (left, right)))

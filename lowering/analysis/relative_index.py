@@ -1,6 +1,7 @@
-"""Parts of a body that depend on rows and columns by their difference alone, and tables that are read by it.
+"""Terms that depend on rows and columns by their difference alone: the relative index, column − row.
 
-Such a part is computed once for each difference. Example: the bias table[j - i] of T5, for queries i and keys j.
+Such a term has rows + columns − 1 values for rows · columns pairs, so a vector of them serves a whole tile, read as the
+diagonals of a matrix. Example: the bias table[j − i] of T5, for queries i and keys j.
 """
 
 from __future__ import annotations
@@ -16,42 +17,47 @@ from ...egraph.terms.ops import const, iota, make, maximum, minimum
 from ...egraph.terms.term import FLOATS, Dim, Term
 from ...egraph.terms.traversal import all_dims, substitute, subterms
 
-SCORES = 2**18  # rows times columns from which a kernel of its own is thought of
-SAVED = 2**25  # units of work saved in all, twice what a launch takes, from which it is done
-LEAST = 2  # units a score: reading a value costs about one
+MIN_SCORES = 2**18  # rows times columns, from which a kernel of its own may pay
+MIN_SAVED_WORK = 2**25  # units of work saved in all, twice what a launch takes, from which it pays
+MIN_WORK_PER_SCORE = 2  # units: reading a value costs about one
 # Units of work, one being an exponential in base 2 or a load; conversions count where a sum cannot be taken apart.
 WORK = {"exp": 1, "exp2": 1, "log": 1, "log2": 1, "rsqrt": 1, "log1p": 2, "sqrt": 2, "tanh": 2, "sigmoid": 2, "div": 2}
 WORK |= {"sin": 2, "cos": 2, "pow": 3, "erf": 4, "load": 2, "cast": 1}
 
 
 @dataclass(frozen=True)
-class Difference:
-    """`part` is `values` at `places`: where each of these dims, which only the values have, is an index."""
+class Table:
+    """A part of a term, and the values that a table of it holds: `part` is `values` with each dim of `places` at its
+    index. Only the values have these dims.
+    """
 
     part: Term
     values: Term
     places: tuple[tuple[Dim, Term], ...]
 
 
-def of_difference(bodies: Iterable[Term], rows: Dim | None, loop: Dim, grid: Iterable[Dim]) -> Difference | None:
-    """The next part of the bodies of a loop that pays as a kernel of its own; None if there is none."""
-    if rows is None or not all(isinstance(d.size, int) for d in (rows, loop)) or rows.size * loop.size < SCORES:
+def relative_table(bodies: Iterable[Term], rows: Dim | None, loop: Dim, grid: Iterable[Dim]) -> Table | None:
+    """The table of the next costly part of a loop's bodies that depends on the relative index alone.
+
+    None if there is no part for which a kernel of its own pays.
+    """
+    if rows is None or not all(isinstance(d.size, int) for d in (rows, loop)) or rows.size * loop.size < MIN_SCORES:
         return None
     points = prod(d.size for d in grid if isinstance(d.size, int))
     for body in bodies:
         for part in _largest(body, rows, loop, frozenset(grid) | {rows, loop}):
             work = _work(part, rows, loop)
-            if work >= LEAST and work * points * rows.size * loop.size >= SAVED:
-                return _moved(part, rows, loop)
+            if work >= MIN_WORK_PER_SCORE and work * points * rows.size * loop.size >= MIN_SAVED_WORK:
+                return _table_of(part, rows, loop)
     return None
 
 
 def _largest(body: Term, rows: Dim, loop: Dim, known: frozenset[Dim]) -> Iterator[Term]:
-    """The largest floating subterms over rows and loop that their difference determines; none in conditions."""
+    """The largest floating subterms over rows and columns that depend on their difference alone; none in conditions."""
     stack, seen = [body], {body}
     while stack:
         node = stack.pop()
-        if node.dtype in FLOATS and {rows, loop} <= node.dims <= known and by_difference(node, rows, loop):
+        if node.dtype in FLOATS and {rows, loop} <= node.dims <= known and is_relative(node, rows, loop):
             yield node
         elif node.op != "reduce" and node.dtype != "bool":
             fresh = [a for a in node.args if {rows, loop} <= a.dims and a not in seen]
@@ -60,8 +66,8 @@ def _largest(body: Term, rows: Dim, loop: Dim, known: frozenset[Dim]) -> Iterato
 
 
 @lru_cache(4096)
-def by_difference(node: Term, rows: Dim, loop: Dim) -> bool:
-    """Whether both coordinates occur in sums alone in which their factors cancel."""
+def is_relative(node: Term, rows: Dim, loop: Dim) -> bool:
+    """Whether the node depends on both coordinates only by sums in which they cancel, as j − i or 2 · (i − j)."""
     waiting, seen = [node], {node}
     for inner in waiting:
         if inner.op in ("reduce", "iota"):
@@ -79,12 +85,15 @@ def by_difference(node: Term, rows: Dim, loop: Dim) -> bool:
 
 
 def _work(part: Term, rows: Dim, loop: Dim) -> int:
-    """Units for each score: what depends on one of the coordinates or on none is no work of the loop."""
+    """Units of work for each score. What depends on one coordinate, or on none, is no work of the loop."""
     return sum(WORK.get(n.op, 0) for n in subterms(part) if {rows, loop} <= n.dims and not _cheap(n, {rows, loop}))
 
 
 def _cheap(node: Term, dims: set[Dim]) -> bool:
-    """A cast of a float or of a sum of coordinates, or a load at such sums: a diagonal already."""
+    """Whether the node costs little: a cast of a float or of a sum of coordinates, or a load at sums of coordinates.
+
+    Such a load reads a diagonal already.
+    """
     if node.op == "cast":
         return node.args[0].dtype != "int64" or _sums((node.args[0],), dims)
     return node.op == "load" and _sums(node.args, dims)
@@ -94,19 +103,19 @@ def _sums(indices: Iterable[Term], dims: set[Dim]) -> bool:
     return all(atom.op == "iota" for index in indices for atom in affine(index)[0] if atom.dims & dims)
 
 
-def _moved(part: Term, rows: Dim, loop: Dim) -> Difference:
-    """The part for rows = 0 and loop = dim - offset: every value of the difference once."""
-    dim, (values,) = along_differences([part], rows, loop)
+def _table_of(part: Term, rows: Dim, loop: Dim) -> Table:
+    """The part at row 0 and at each column j + 1 − rows for j of the new dim: each relative index once."""
+    dim, (values,) = over_relative_index([part], rows, loop)
     index = iota(loop) - iota(rows) + const(rows.size - 1)
-    return Difference(part, _within(values, dim), ((dim, index),))
+    return Table(part, _clamped(values, dim), ((dim, index),))
 
 
-def along_differences(
+def over_relative_index(
     parts: Sequence[Term], rows: Dim, loop: Dim, beside: Sequence[Term] = ()
 ) -> tuple[Dim, tuple[Term, ...]]:
-    """A dim whose place is loop - rows + the number of rows - 1, and the parts over it instead of rows and loop.
+    """The dim of the relative index, and the parts over it instead of over rows and columns.
 
-    beside: terms whose dims have other names.
+    The index along it is column − row + rows − 1, from 0 on. beside: terms whose dims must have other names.
     """
     known = isinstance(rows.size, int) and isinstance(loop.size, int)
     name = fresh(f"{loop.name}_{rows.name}", {d.name for part in (*parts, *beside) for d in all_dims(part)})
@@ -116,67 +125,82 @@ def along_differences(
 
 
 def fresh(name: str, names: Collection[str]) -> str:
-    """The name, or one like it that is not among the names."""
+    """The name, with underscores behind it if it is among the names."""
     return next(n for k in range(len(names) + 1) if (n := name + "_" * k) not in names)
 
 
-def _within(values: Term, dim: Dim) -> Term:
+def _clamped(values: Term, dim: Dim) -> Term:
     """The values with indices inside of their tensors: in the loop, a guard may have kept others from being read."""
-    mapping = {n: _clamped(n) for n in subterms(values) if n.op == "load" and dim in n.dims}
+    mapping = {n: _clamped_load(n) for n in subterms(values) if n.op == "load" and dim in n.dims}
     return substitute(values, mapping)
 
 
-def _clamped(node: Term) -> Term:
+def _clamped_load(node: Term) -> Term:
     sizes = [s if isinstance(s, int) else make("size", (), (s,)) for s in node.attrs[0].shape]
     return make("load", tuple(between(a, s) for a, s in zip(node.args, sizes, strict=True)), node.attrs)
 
 
 def between(index: Term, size: int | Term) -> Term:
-    """The index, or the nearest place in 0 .. size - 1."""
+    """The index, or the nearest one in 0 .. size − 1."""
     low, high = bounds(index)
     if isinstance(size, int) and low is not None and low >= 0 and high is not None and high < size:
         return index
     return maximum(minimum(index, size - 1), 0)
 
 
+# Products over a relative index
+
+
 @dataclass(frozen=True)
-class Skewed:
-    """`values`: factors over `dim` instead of rows and columns, its place is column - row + rows - 1. `others`: the
-    rest."""
+class RelativeProduct:
+    """The factors of a sum in two groups. `values`: over `dim`, the relative index, instead of over rows and columns.
+
+    The index along `dim` is column − row + rows − 1. `others`: the other factors, unchanged.
+    """
 
     dim: Dim
     values: tuple[Term, ...]
     others: tuple[Term, ...]
 
 
-def skewed(parts: Sequence[Term], rows: Dim | None, loop: Dim, beside: Iterable[Dim] = ()) -> Skewed | None:
-    """The factors of a sum over the loop's dim as such a product; beside: dims of a weight that is one factor more."""
-    chosen = picked(parts, rows, loop, beside)
-    return _apart(parts, chosen, rows, loop) if chosen else None
+def relative_values(
+    parts: Sequence[Term], rows: Dim | None, loop: Dim, beside: Iterable[Dim] = ()
+) -> RelativeProduct | None:
+    """The factors of a sum over the loop's dim as a product over the relative index; None if it is none.
+
+    Σ_j w[i, j] · t[j − i, e] = Σ_δ w[i, i + δ] · t[δ, e]: with a tile of w skewed, so that column δ of row i holds
+    w[i, i + δ], every row meets the same matrix t. beside: dims of a weight that is one factor more.
+    """
+    chosen = relative_factors(parts, rows, loop, beside)
+    return _relative_product(parts, chosen, rows, loop) if chosen else None
 
 
-def folded(parts: Sequence[Term], rows: Dim | None, loop: Dim, summed: Dim) -> Skewed | None:
-    """The factors of a sum over another dim, which rows and columns are free in, as such a product."""
+def relative_scores(parts: Sequence[Term], rows: Dim | None, loop: Dim, summed: Dim) -> RelativeProduct | None:
+    """The factors of a sum over another dim than rows and columns as a product over the relative index; None if none.
+
+    Σ_d q[i, d] · t[j − i, d] is the product of q and t over d, a matrix over i and the relative index; skewed back, its
+    row i holds the scores of the columns j.
+    """
     if rows is None or summed in (rows, loop):
         return None
-    chosen = [part for part in parts if {rows, loop} <= part.dims and by_difference(part, rows, loop)]
+    chosen = [part for part in parts if {rows, loop} <= part.dims and is_relative(part, rows, loop)]
     others = frozenset().union(*(part.dims for part in parts if part not in chosen))
     if len(others & {rows, loop}) != 1 or summed not in others or not any(summed in part.dims for part in chosen):
         return None
-    return _apart(parts, chosen, rows, loop)
+    return _relative_product(parts, chosen, rows, loop)
 
 
-def picked(parts: Sequence[Term], rows: Dim | None, loop: Dim, beside: Iterable[Dim] = ()) -> list[Term]:
-    """The factors that the difference picks, if they have a dim that no other factor has; none otherwise."""
+def relative_factors(parts: Sequence[Term], rows: Dim | None, loop: Dim, beside: Iterable[Dim] = ()) -> list[Term]:
+    """The factors that depend on the relative index alone, if they have a dim that no other factor has; else none."""
     if rows is None:
         return []
     both = [part for part in parts if {rows, loop} <= part.dims]
-    chosen = [part for part in both if part.dims > {rows, loop} and by_difference(part, rows, loop)]
+    chosen = [part for part in both if part.dims > {rows, loop} and is_relative(part, rows, loop)]
     others = frozenset(beside).union(*(part.dims for part in parts if part not in chosen))
     own = frozenset().union(*(part.dims for part in chosen)) - others
     return chosen if own and rows in others else []
 
 
-def _apart(parts: Sequence[Term], chosen: Sequence[Term], rows: Dim, loop: Dim) -> Skewed:
+def _relative_product(parts: Sequence[Term], chosen: Sequence[Term], rows: Dim, loop: Dim) -> RelativeProduct:
     others = tuple(part for part in parts if part not in chosen)
-    return Skewed(*along_differences(chosen, rows, loop, others), others)
+    return RelativeProduct(*over_relative_index(chosen, rows, loop, others), others)

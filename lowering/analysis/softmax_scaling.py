@@ -1,13 +1,13 @@
-"""How weights exp(x - max x) are written in base 2: one multiply-add where scores are moderate, else by differences.
+"""How softmax weights exp(x − max x) are computed in base 2, with c = log2(e): by x · c − shift, or by (x − shift) · c.
 
-x · c - shift rounds the shift, by up to a quarter at 2^22, which all weights of a row share; at 1e12 by more than a
-float32 can hold, and the least number, which hides places, overflows: rows of nothing but fills were NaN. (x - shift) ·
-c costs one operation more a score and is exact for equal ones.
+The first form is one multiply-add. It rounds the shift: by up to a quarter for scores of 2^22, which all weights of a
+row share. At 1e12 a float32 does not hold the error, and dtypes' least numbers, which mask scores, overflow to NaN. The
+second form costs one operation more for each score, and is exact for equal scores. Example: q · k takes the first form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from ...egraph.terms.term import Term
@@ -17,15 +17,16 @@ from .product_terms import scale_split
 from .value_bounds import magnitude, proved
 
 LOG2_E = 1.4426950408889634
-LEAST = 115.0  # halvings of 1 that leave a normal number in float32 and in bfloat16, with some to spare
-MODERATE = 2.0**22  # scores up to this size have shifts that are rounded by at most a quarter
+MAX_HALVINGS = 115.0  # of 1, that leave a normal number in float32 and in bfloat16, with some to spare
+MAX_MODERATE_SCORE = 2.0**22  # the shifts of scores up to this size are rounded by at most a quarter
 
 
 @dataclass(frozen=True)
-class Weighing:
-    """The gauge is raw · natural, in base 2 raw · factor; scales are kept in base 2, or, apart, as they are.
+class ExponentScaling:
+    """The scores (gauge) are raw · natural, and in base 2 raw · factor.
 
-    within: what makes natural numbers base 2, 1 where a writer has raw scores in base 2.
+    apart: the shift is subtracted before the multiplication, and scales are kept as they are, not in base 2.
+    within: what makes natural numbers base 2; 1 where a writer has raw scores in base 2.
     """
 
     gauge: Term
@@ -35,49 +36,61 @@ class Weighing:
     within: float = LOG2_E
 
 
-def weighing(gauge: Term, apart: bool = False) -> Weighing:
-    """Moderate scores keep a constant factor out of their maximum; apart: the scale must be exact in any case."""
-    if apart or magnitude(gauge) > MODERATE:
-        return Weighing(gauge, gauge, 1.0, True)
-    return Weighing(gauge, *scale_split(gauge), False)
+def exponent_scaling(gauge: Term, apart: bool = False) -> ExponentScaling:
+    """How the weights of these scores are computed. apart: the scale must be exact in any case.
+
+    A constant factor of moderate scores is left out of their maximum.
+    """
+    if apart or magnitude(gauge) > MAX_MODERATE_SCORE:
+        return ExponentScaling(gauge, gauge, 1.0, True)
+    return ExponentScaling(gauge, *scale_split(gauge), False)
 
 
 def fixed_scale(kernel: Kernel, record: Accumulator) -> float | None:
-    """A scale in base 2 for a whole loop, that no score exceeds while every weight is a normal number: no maximum is
-    needed. None if scores are not proved to be within such bounds, if weights are rounded to a type of less range, or
-    if more is asked for than ratios.
+    """A constant scale in base 2 for a whole loop, so that the loop needs no maximum; None if there is none.
+
+    No score exceeds it, and every weight is a normal number. There is none if scores are not proved to lie within such
+    bounds, if weights are rounded to a type of less range, or if results are more than ratios of weights.
     """
     floating = {t.dtype for t in kernel.inputs if "float" in t.dtype}
     low, high = proved(record.gauge)
-    if floating != {"bfloat16"} or (high - low) * LOG2_E > LEAST or record.gauge in read_again(kernel):
+    if floating != {"bfloat16"} or (high - low) * LOG2_E > MAX_HALVINGS or record.gauge in read_again(kernel):
         return None
-    if any(loop.faint for loop in kernel.loops):  # what is dropped is below every bound
+    if any(loop.finite_mask for loop in kernel.loops):  # what is dropped is below every bound
         return None
     return high * LOG2_E if all(any_scale(s.term, record.reductions) for s in kernel.stores) else None
 
 
 def read_again(kernel: Kernel) -> frozenset[Term]:
-    """Gauges whose largest is subtracted, here or by a later kernel, from scores that are computed again.
+    """Scores that are computed again, here or by a later kernel, to subtract their largest one from them.
 
-    It must be theirs to the bit: at 2e4 the next float32 is 0.2 % more weight. A log-sum-exp is no more exact.
+    The largest one must be exact to the bit: at 2e4 the next float32 is 0.2 % more weight. That does not hold for a
+    log-sum-exp, which is no more exact itself.
     """
     states = [a for loop in kernel.loops for a in loop.accumulators]
-    bodies = [b for a in states for b in (*([a.gauge] if a.gauge is not None else []), *a.values)]
+    bodies = [body for a in states for body in (a.gauge, *a.values) if body is not None]
     bodies += [s.term for s in kernel.stores if not any(n.op == "log" for n in subterms(s.term))]
     read = {gauge_of(n.args[0]) for body in bodies for n in subterms(body) if n.op == "scale"}
-    for a in states:
-        gauges = {gauge_of(r) for r in a.reductions} if a.gauge is not None else set()
-        read |= gauges if gauges & read else set()
-    return frozenset(read)
+    return frozenset(read.union(*_scores_together([a for a in states if a.gauge is not None], read)))
+
+
+def _scores_together(states: Sequence[Accumulator], read: Set[Term]) -> Iterator[set[Term]]:
+    """All scores of each state that has some of those that are read: one scale serves a state."""
+    read = set(read)
+    for state in states:
+        scores = {gauge_of(r) for r in state.reductions}
+        if scores & read:
+            read |= scores
+            yield scores
 
 
 def gauge_of(state: Term) -> Term:
-    """The scores of a rescaled reduction, as it stands in the term."""
+    """The scores of a softmax state."""
     return state.args[0].args[0]
 
 
 def any_scale(term: Term, states: Collection[Term]) -> bool:
-    """Whether the term is the same for every scale that mantissas of the states may be kept relative to: ratios are."""
+    """Whether the term does not depend on the scale of the states' mantissas, as ratios of weights do not."""
     if any(n.op == "scale" and n.args[0] in states for n in subterms(term)):
         return False
     try:

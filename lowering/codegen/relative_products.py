@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ...egraph.terms.term import Dim
-from ..analysis.relative_index import folded, skewed
+from ..analysis.relative_index import relative_scores, relative_values
 from ..plan.records import NotPlannable
 from .matrix_products import (
     PLAIN_STRATEGIES,
@@ -40,7 +40,7 @@ def by_skewed_weights(writer: Tiles, sum_: Contraction) -> TileValue | None:
     loop = writer.loop
     if loop is None or writer.lead or sum_.dim != loop:
         return None
-    found = skewed(sum_.factors, writer.kernel.rows, loop, sum_.weight.dims if sum_.weight else ())
+    found = relative_values(sum_.factors, writer.kernel.rows, loop, sum_.weight.dims if sum_.weight else ())
     if found is None:
         return None
     others = [*found.others, *([sum_.weight] if sum_.weight else [])]
@@ -56,7 +56,7 @@ def by_skewed_products(writer: Tiles, sum_: Contraction) -> TileValue | None:
     loop = writer.loop
     if loop is None or writer.lead or sum_.weight is not None or sum_.into is not None or sum_.guard is not None:
         return None
-    found = folded(sum_.factors, writer.kernel.rows, loop, sum_.dim)
+    found = relative_scores(sum_.factors, writer.kernel.rows, loop, sum_.dim)
     if found is None:
         return None
     _declare(writer, found.dim, loop)

@@ -12,7 +12,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, subterms
 from ..analysis.dim_roles import CONTRACTIBLE, is_contraction, sum_factors
 from ..analysis.product_terms import operands
-from ..analysis.relative_index import folded, picked
+from ..analysis.relative_index import relative_factors, relative_scores
 from ..plan.dtypes import HALVES, is_integer
 from ..plan.records import Kernel, NotPlannable
 from .dialect import Dialect
@@ -109,8 +109,8 @@ def _by_relative_index(kernel: Kernel, dim: Dim, parts: Sequence[Term]) -> dict[
     """The factors of a sum that column - row chooses. With each: which of rows and columns the other factors have."""
     rows, loops = kernel.rows, [loop.dim for loop in kernel.loops]
     if dim in loops:
-        return dict.fromkeys(picked(parts, rows, dim), frozenset({rows}))
-    found = next(filter(None, (folded(parts, rows, loop, dim) for loop in loops)), None)
+        return dict.fromkeys(relative_factors(parts, rows, dim), frozenset({rows}))
+    found = next(filter(None, (relative_scores(parts, rows, loop, dim) for loop in loops)), None)
     if found is None:
         return {}
     others = frozenset().union(*(p.dims for p in found.others)) & {rows, *loops}

@@ -15,7 +15,7 @@ from ...egraph.terms.ops import cast, iota, make
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute
 from ..analysis.contiguous_axes import along
-from ..analysis.softmax_scaling import LOG2_E, Weighing, gauge_of, read_again, weighing
+from ..analysis.softmax_scaling import LOG2_E, ExponentScaling, exponent_scaling, gauge_of, read_again
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
 from ..plan.thresholds import HIDDEN
@@ -176,9 +176,9 @@ class TileWriter(Tiles):
         """The scores whose largest is subtracted again from scores that are computed anew."""
         return read_again(self.kernel)
 
-    def scaling_of(self, score: Term, states: Iterable[Term]) -> Weighing:
+    def scaling_of(self, score: Term, states: Iterable[Term]) -> ExponentScaling:
         """How the weights of states are scaled. All that use a score get the same answer."""
-        return weighing(score, apart=self.needs_exact_scale(states))
+        return exponent_scaling(score, apart=self.needs_exact_scale(states))
 
     def needs_exact_scale(self, states: Iterable[Term]) -> bool:
         """Whether the scale of these states must be the largest score to the bit."""
@@ -186,7 +186,7 @@ class TileWriter(Tiles):
 
     def weights(
         self,
-        scaling: Weighing,
+        scaling: ExponentScaling,
         dim: Dim,
         present: TileValue | None,
         before: TileValue | None = None,
@@ -255,34 +255,34 @@ class TileWriter(Tiles):
 # Scales are kept in base 2, or, where they must be exact, in the scores' own unit.
 
 
-def factor_text(scaling: Weighing) -> str:
+def factor_text(scaling: ExponentScaling) -> str:
     """The number that makes a raw score an exponent."""
     return literal(scaling.natural * scaling.within)
 
 
-def scale_text(scaling: Weighing, top: str) -> str:
+def scale_text(scaling: ExponentScaling, top: str) -> str:
     """The scale of the largest raw score."""
     return top if scaling.apart else f"{top} * {factor_text(scaling)}"
 
 
-def exponent_text(scaling: Weighing, score: str, shift: str) -> str:
+def exponent_text(scaling: ExponentScaling, score: str, shift: str) -> str:
     """The exponent of a raw score, from a shift in the unit of scales."""
     if scaling.apart:
         return f"({score} - {shift}) * {factor_text(scaling)}"
     return f"{score} * {factor_text(scaling)} - {shift}"
 
 
-def decay_text(scaling: Weighing, before: str, shift: str) -> str:
+def decay_text(scaling: ExponentScaling, before: str, shift: str) -> str:
     """The exponent of the factor that takes sums from an earlier scale to a later one."""
     return f"({before} - {shift}) * {factor_text(scaling)}" if scaling.apart else f"{before} - {shift}"
 
 
-def natural_scale_text(scaling: Weighing, scale: str) -> str:
+def natural_scale_text(scaling: ExponentScaling, scale: str) -> str:
     """The largest score itself."""
     return scale if scaling.apart else f"{scale} * {literal(1 / LOG2_E)}"
 
 
-def doublings(scaling: Weighing, count: float) -> float:
+def doublings(scaling: ExponentScaling, count: float) -> float:
     """So many doublings of a weight, in the unit of scales."""
     return count / LOG2_E if scaling.apart else count
 

@@ -367,7 +367,7 @@ class Consumer:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
         writer, masked = self.writer, self.shape.masked
         value = value if value.text.isidentifier() else writer.assign("found", value)
-        ends = not self.words or self.loop.faint  # else the bits say where the loop ends
+        ends = not self.words or self.loop.finite_mask  # else the bits say where the loop ends
         padding = writer.padding(self.loop.dim) if number == 0 and ends else None
         guarded = self.loop.guard is not None or self.words
         guarded = guarded and (masked in ("some", "all") or (number == 0 and masked == "first"))
@@ -387,11 +387,11 @@ class Consumer:
 
     def _present(self, value: TileValue, absent: str, padding: TileValue | None) -> TileValue:
         """The value where the guard holds: by the bits, and by what they lack."""
-        below, where = repr(HIDDEN) if self.loop.faint else absent, self.writer.where
+        below, where = repr(HIDDEN) if self.loop.finite_mask else absent, self.writer.where
         if self.words:
             value = TileValue(f"kept({value.text}, bits, {below})", value.dims, value.dtype)
         guard = self.writer.value(self.loop.guard) if self.loop.guard is not None else None
-        if guard is not None and self.loop.faint:
+        if guard is not None and self.loop.finite_mask:
             value, guard = where(guard, value, below), None
         present = self.writer.conjunction(guard, padding)
         return value if present is None else where(present, value, absent)

@@ -35,7 +35,7 @@ from ..hopper.kernel_form import (
 from ..hopper.split_states import apart
 from ..launch.triton_compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
 from ..masks.block_map import EMPTY, Tiling, capturing, pays, shared_visits
-from ..masks.mask_bits import Words
+from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
 from ..plan.kernel_config import NO_LIMIT, TritonConfig
 from ..plan.launch_facts import Facts
@@ -193,7 +193,7 @@ class Prepared:
     length: int
     tiling: Tiling | None = None
     listed: torch.Tensor = NOTHING
-    words: Words | None = None
+    words: PackedTiling | None = None
 
 
 def prepare(
@@ -229,7 +229,7 @@ def prepare(
         known = tuple(sorted(sizes.items()))
         tiling = Tiling(loop.map, block if loop.map.rows else 1, tile, known, config.consumers)
         tiling = replace(tiling, dealt=order.dealing(binding, config, sizes, total, places))
-        words = bits and Words(bits.record, block, tile, known)
+        words = bits and PackedTiling(bits.record, block, tile, known)
         shape = replace(shape, listed=(*loop.map.dims, *loop.map.rows), packed=bits, table=tiling.dealt is not None)
         return Prepared(shape, None, total, length, tiling, words=words)
     if len(loop.ranges) != 1:

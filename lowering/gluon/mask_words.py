@@ -18,7 +18,7 @@ from ...egraph.terms.term import Tensor, Term
 from ...egraph.terms.traversal import subterms
 from ..hopper.kernel_form import Binding
 from ..masks.loop_ranges import conjunction, conjuncts
-from ..masks.mask_bits import Words
+from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
 from ..plan.records import BlockMap
 
@@ -59,7 +59,7 @@ def packed(binding: Binding) -> Packed | None:
 
 
 def bits_of(packed: Packed, sizes: Mapping[str, int]) -> int:
-    words = Words(packed.record, H200.product_rows, H200.product_rows, tuple(sorted(sizes.items())))
+    words = PackedTiling(packed.record, H200.product_rows, H200.product_rows, tuple(sorted(sizes.items())))
     return prod(map(words.length, (*packed.record.dims, *packed.record.rows, packed.record.loop)))
 
 

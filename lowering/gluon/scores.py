@@ -11,14 +11,16 @@ from ...egraph.terms.affine import to_term
 from ...egraph.terms.ops import cast
 from ...egraph.terms.term import Dim, Term
 from ..analysis.product_terms import scale_split
-from ..analysis.softmax_scaling import LOG2_E, Weighing
+from ..analysis.softmax_scaling import LOG2_E, ExponentScaling
 from ..codegen.ops import TileValue
 from ..codegen.tile_writer import decay_text, exponent_text
 from ..hopper.score_offsets import Slope, split
 from ..plan.dtypes import literal
 
 
-def in_base_two(writer, how: Weighing, rows: Dim, loop: Dim, kept: bool) -> tuple[TileValue, Weighing, str]:
+def in_base_two(
+    writer, how: ExponentScaling, rows: Dim, loop: Dim, kept: bool
+) -> tuple[TileValue, ExponentScaling, str]:
     """(scores, how these are weighed, lift): the lift is a number a row in base 2 that is missing in them, or "".
 
     kept: registers hold what columns are worth. Scores that may be large stay whole: they are weighed by differences.
@@ -39,7 +41,7 @@ def in_base_two(writer, how: Weighing, rows: Dim, loop: Dim, kept: bool) -> tupl
     return TileValue(" + ".join(summed), (rows, loop)), replace(how, natural=1.0, within=1.0), lift
 
 
-def weights(how: Weighing, exact: bool, score: str, scale: str, shift: str, lift: str) -> tuple[str, str]:
+def weights(how: ExponentScaling, exact: bool, score: str, scale: str, shift: str, lift: str) -> tuple[str, str]:
     """(decay, weights): the factor for what was weighed relative to the scale before, and a tile's weights. Scores that
     may be large take one multiply-add where nothing but ratios leave, so that their scale need not be exact."""
     if how.apart and not exact:

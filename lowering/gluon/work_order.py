@@ -18,7 +18,7 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.traversal import subterms
 from ..hopper.config import HopperConfig, pace
 from ..hopper.kernel_form import Binding
-from ..masks.block_map import EMPTY, FULL, PARTIAL, Dealt
+from ..masks.block_map import EMPTY, FULL, PARTIAL, WorkDistribution
 from ..masks.loop_ranges import tile_range
 from ..plan.device import H200
 from ..plan.records import Limit
@@ -166,7 +166,7 @@ def streamed(binding: Binding, length: int) -> int:
     return 2 * length * sum(o.inner.size for o in binding.streams)
 
 
-def dealing(binding: Binding, config: HopperConfig, sizes: dict, total: int, places: int) -> Dealt | None:
+def dealing(binding: Binding, config: HopperConfig, sizes: dict, total: int, places: int) -> WorkDistribution | None:
     """How a table deals out items whose lengths a map in memory says, on `places` multiprocessors; None where each
     program has one, or all have the same list."""
     kernel, record, programs = binding.kernel, binding.loop.map, places * config.residents
@@ -176,7 +176,8 @@ def dealing(binding: Binding, config: HopperConfig, sizes: dict, total: int, pla
     points, tiles = prod(lengths), total // prod(lengths)
     listed = (*(n if d in record.dims else 1 for d, n in zip(kernel.grid, lengths)), tiles if record.rows else 1)
     bytes_a_point = streamed(binding, resolve(binding.loop.dim.size, sizes))
-    return Dealt(programs, (*lengths, tiles), listed, *at_a_time(points, tiles, programs, bytes_a_point), OVERHEAD)
+    few, last = at_a_time(points, tiles, programs, bytes_a_point)
+    return WorkDistribution(programs, (*lengths, tiles), listed, few, last, OVERHEAD)
 
 
 def _groups(points: int, few: int, last: int) -> list[tuple[int, int]]:

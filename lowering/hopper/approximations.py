@@ -12,7 +12,7 @@ from math import inf, isfinite, log2
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.product_terms import const_value, scale_split
-from ..analysis.softmax_scaling import LOG2_E, fixed_scale, weighing
+from ..analysis.softmax_scaling import LOG2_E, exponent_scaling, fixed_scale
 from ..plan.records import Kernel, Loop
 from .score_offsets import addends
 
@@ -124,4 +124,4 @@ def branches(kernel: Kernel, loop: Loop) -> bool:
     bodies = [b for a in loop.accumulators for b in (*a.values, *([a.gauge] if a.gauge is not None else []))]
     curves = {n for body in bodies for n in subterms(body) if n.op == "sigmoid" and {kernel.rows, loop.dim} <= n.dims}
     bounded = [a for a in rescaled if fixed_scale(kernel, a) is not None]
-    return any(capped(weighing(a.gauge).raw) for a in bounded) or any(small(n.args[0]) for n in curves)
+    return any(capped(exponent_scaling(a.gauge).raw) for a in bounded) or any(small(n.args[0]) for n in curves)

@@ -1,7 +1,7 @@
-"""Block maps: which tiles of a loop hold anything that a guard over data keeps, and which hold nothing else.
+"""Block maps: for a guard over data, which tiles of a loop are empty, full or partial.
 
-A plan made of the guard's own term counts what every tile keeps; tile_lists.py lists the tiles to visit. A map is kept
-while the tensors it was read from are the same and unchanged.
+`class_store` is a store that counts what each tile keeps, and tile_lists.py lists the tiles to visit. A map is kept as
+long as the tensors that it was read from are the same and unchanged. Example: a mask of documents over 64 x 64 tiles.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import rebuild, subterms, tensors
 from ..plan.records import BlockMap, Kernel, Store
 
-LEAST_TILES = 64  # pairs of row tile and loop tile: fewer are not worth a launch
-MOST_MAPS = 32
-WHOLE = 1024  # columns of a tile that says what rows keep
+MIN_TILES = 64  # pairs of row tile and loop tile: fewer are not worth a launch
+MAX_MAPS = 32  # in a cache
+MAX_TILE_OF_ONE_ROW = 1024  # columns of a tile of one row, which classifies what the row keeps
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
 def capturing(device: torch.device) -> bool:
+    """Whether the current stream of the device captures a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def stream_of(device: torch.device) -> int:
-    """Where what is made now is there for whoever comes later."""
+    """The current stream of the device: what is made on it now is ready for what runs on it later. 0 on a CPU."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
 @dataclass(frozen=True)
-class Dealt:
-    """How a table deals out items [grid..., tiles of rows] to so many programs, `few` grid points at a time and `last`
-    at the end. `listed` is the shape of their lists, 1 where one serves a whole axis; an item costs `overhead` columns
-    beside those of its list."""
+class WorkDistribution:
+    """How a table distributes items [grid..., tiles of rows] over programs.
+
+    It takes `few` grid points at a time, and `last` at the end. `listed` is the shape of the items' lists, 1 where one
+    list serves a whole axis. An item costs `overhead` columns beside those of its list.
+    """
 
     programs: int
     items: tuple[int, ...]
@@ -60,7 +63,7 @@ class Dealt:
 
 @lru_cache(maxsize=64)
 def _in_turn(total: int, programs: int, device: torch.device, stream: int) -> torch.Tensor:
-    """int32 [1 + the most items of a program, programs], as lowering/gluon/work_order.py's `dealt` has it."""
+    """int32 [1 + the most items of a program, programs]: the numbers of items in row 0, below it the items."""
     rounds = -(-total // programs)
     table = torch.arange(-programs, rounds * programs, dtype=torch.int32, device=device).view(1 + rounds, programs)
     table[0] = rounds
@@ -70,10 +73,10 @@ def _in_turn(total: int, programs: int, device: torch.device, stream: int) -> to
 
 @dataclass(frozen=True)
 class Tiling:
-    """A map with the numbers of a launch: the tile of rows (1 where the guard ignores them) and of the loop.
+    """A block map with the sizes of a launch: the tile of rows (1 if the guard ignores them) and of the loop.
 
-    together: how many tiles of rows go through one list (`shared_visits`), 0 for a list each (`visits`).
-    dealt: how the items that go through the lists are dealt out, None where every program takes those that come next.
+    together: how many tiles of rows share one list (`shared_visits`), 0 if each has its own. dealt: how the items that
+    go through the lists are distributed over programs; None if each program takes the next ones in order.
     """
 
     record: BlockMap
@@ -81,14 +84,14 @@ class Tiling:
     tile: int
     sizes: tuple[tuple[str, int], ...]
     together: int = 0
-    dealt: Dealt | None = None
+    dealt: WorkDistribution | None = None
 
     def __hash__(self) -> int:
         return self.number
 
     @cached_property
     def number(self) -> int:
-        """The hash, found once: a call looks its map up by it."""
+        """The hash, computed once: each call looks up its map by it."""
         return hash((self.record, self.row_tile, self.tile, self.sizes, self.together, self.dealt))
 
     @cached_property
@@ -97,45 +100,51 @@ class Tiling:
         return tuple(t.name for t in tensors(self.record.guard))
 
     def length(self, dim: Dim) -> int:
+        """The dim's number of elements in this launch."""
         return resolve(dim.size, dict(self.sizes))
 
     def by_rows(self) -> Tiling | None:
-        """The same with tiles of one row, which say what a row keeps; None where the guard ignores the rows."""
-        tile = min(WHOLE, 1 << (self.length(self.record.loop) - 1).bit_length())
+        """The same with tiles of one row, for what each row keeps; None if the guard ignores the rows."""
+        tile = min(MAX_TILE_OF_ONE_ROW, 1 << (self.length(self.record.loop) - 1).bit_length())
         return replace(self, row_tile=1, tile=tile, together=0, dealt=None) if self.record.rows else None
 
     def static(self, dim: Dim) -> Dim:
+        """The dim with its number of elements as a static size."""
         return Dim(dim.name, self.length(dim))
 
     def blocks(self, dim: Dim, tile: int) -> Dim:
+        """The dim that counts the tiles along a dim."""
         return Dim(f"{dim.name} block", -(-self.length(dim) // tile))
 
     def at(self, dim: Dim, tile: int, within: Term) -> Term:
-        """The coordinate by block and place in it. Past the end the last one is repeated: any and all stay the same."""
+        """The coordinate of an index within a block. Past the end the last coordinate is repeated: `any` and `all` over
+        the block stay the same.
+        """
         at = iota(self.blocks(dim, tile)) * const(tile) + within
         return at if self.length(dim) % tile == 0 else minimum(at, const(self.length(dim) - 1))
 
     def place(self, dim: Dim, tile: int) -> tuple[Term, Dim]:
-        """The coordinate, and the dim of places in a block."""
+        """The coordinate, and the dim of the indices within a block."""
         within = Dim(f"{dim.name} in block", tile)
         return self.at(dim, tile, iota(within)), within
 
 
 def pays(kernel: Kernel, record: BlockMap, row_tile: int, tile: int, sizes: Mapping[str, int]) -> bool:
-    """Whether finding the map costs at most half of what the loop costs without it, counted in elements of a tile.
+    """Whether making the map costs at most half of what the loop costs without it.
 
-    Reading a mask element costs as much as eight comparisons of ids; a product over 8 held elements costs one.
+    The unit is a comparison of two ids for an element of a tile. Reading a mask element costs eight more; a product
+    over 16 held elements costs one.
     """
     length = lambda dim: resolve(dim.size, sizes)
     rows = -(-length(kernel.rows) // row_tile) if kernel.rows is not None else 1
     dense = any(n.op == "load" and {kernel.rows, record.loop} <= n.dims for n in subterms(record.guard))
-    map_cost = prod(map(length, record.dims)) * (9 if dense else 1) * (1 + record.faint)
+    map_cost = prod(map(length, record.dims)) * (9 if dense else 1) * (1 + record.finite_mask)
     loop_cost = prod(map(length, kernel.grid)) * sum(length(d) for d in kernel.held) / 16
-    return rows * -(-length(record.loop) // tile) >= LEAST_TILES and 2 * map_cost <= loop_cost
+    return rows * -(-length(record.loop) // tile) >= MIN_TILES and 2 * map_cost <= loop_cost
 
 
 def class_store(tiling: Tiling) -> Store:
-    """The store that finds EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks], counting what a tile keeps.
+    """The store of EMPTY, PARTIAL or FULL for [dims..., row blocks, loop blocks], by the number of kept elements.
 
     A short last tile of the loop is never full, so that full tiles need no mask.
     """
@@ -173,8 +182,9 @@ def replaced(guard: Term, places: Mapping[Term, Term], sizes: Mapping[str, int])
 
 
 def where_rows_keep(classes: torch.Tensor, by_rows: torch.Tensor, tiling: Tiling) -> torch.Tensor:
-    """The classes [..., (row tiles,) n] of a faint guard, of those [..., (rows,) m] of single rows: no tile is empty
-    for rows of which one keeps nothing.
+    """The classes [..., (row tiles,) n] of a finite mask, corrected by the classes [..., (rows,) m] of single rows.
+
+    If one row of a tile keeps nothing, all its elements count, so no tile of these rows is empty.
     """
     kept = (by_rows != EMPTY).any(-1)
     if tiling.record.rows:
@@ -184,10 +194,11 @@ def where_rows_keep(classes: torch.Tensor, by_rows: torch.Tensor, tiling: Tiling
 
 
 def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
-    """[..., rows, n] classes as int32 [..., rows / together, 1 + 2 · together + n]: one list for several tiles of rows.
+    """Classes [..., rows, n] as int32 [..., rows / together, 1 + 2 · together + n]: one list for several tiles of rows.
 
-    How many tiles; for each tile of rows where in the list its own begin and end, one at least; then by rising number
-    2^together · number + the sum of 2^w over the tiles of rows w for which that tile is not full.
+    A list has the number of tiles first; then, for each tile of rows, where in the list its own tiles begin and end (at
+    least one); then the tiles in rising order, each as 2^together · its number + the sum of 2^w over the tiles of rows
+    w for which it is not full.
     """
     missing = -classes.shape[-2] % together
     classes = torch.nn.functional.pad(classes, (0, 0, 0, missing), value=EMPTY).unflatten(-2, (-1, together))
@@ -204,13 +215,13 @@ def shared_visits(classes: torch.Tensor, together: int) -> torch.Tensor:
     return torch.cat([visited.sum(-1, keepdim=True).clamp(min=1), ends, entries.gather(-1, order)], -1).int()
 
 
-CALL = local()  # `sources`: names of what the tensors of this thread's call are, in their order, or nothing
+CALL = local()  # `sources`: for the call that this thread runs, names of what its tensors are, in order, or nothing
 Found = tuple[torch.Tensor, ...]
 Build = Callable[[Tiling, Mapping[str, torch.Tensor]], Found]
 
 
 def _state(tensor: torch.Tensor) -> tuple | None:
-    """What changes when a tensor is written to or moved, or shows other places; None for one that keeps no version."""
+    """What changes when a tensor is written, moved, or made another view; None if it has no version counter."""
     if tensor.is_inference():
         return None
     memory = tensor.untyped_storage()._cdata, tensor.data_ptr()
@@ -218,19 +229,19 @@ def _state(tensor: torch.Tensor) -> tuple | None:
 
 
 def _owner(tensor: torch.Tensor) -> torch.Tensor:
-    """What lives as long as the data is the same tensor's: a view shares memory and version with its base."""
+    """The tensor that owns the data: a view shares memory and version counter with its base."""
     return tensor if tensor.is_inference() or tensor._base is None else tensor._base
 
 
 class MapCache:
-    """Visit lists by tiling and by the very tensors they were read from.
+    """Visit lists by tiling and by the tensors that they were read from.
 
-    A tensor counts as unchanged if it is the same object, or a like view of the same one, with the same version
-    counter. Writes that torch does not count (to `x.data`, through NumPy, or a pointer) do not; a tensor made under
-    inference_mode has no counter and is read each time. A compiler that writes one value into another's memory does not
-    count that either: where a call says what its tensors are, only the same one is unchanged. At most MOST_MAPS are
-    kept, none of a tensor that is gone. What is wanted again may be worth more work: `again` makes it of what was
-    built, once.
+    A tensor is unchanged if it is the same object, or the same view of one, and its version counter is the same. Writes
+    that torch does not count (to `x.data`, through NumPy, or by a pointer) are not seen. A tensor made under
+    inference_mode has no counter and is read each time. A compiler that reuses the memory of one value for another does
+    not count that either: if a call names its tensors' sources, only the same source is unchanged. At most MAX_MAPS
+    maps are kept, and none of a tensor that is gone. A map that is wanted a second time may be worth more work: `again`
+    makes it from what was built, once.
     """
 
     def __init__(self):
@@ -250,8 +261,8 @@ class MapCache:
         if None in states or capturing(device):  # a replayed graph must read the mask again
             return build(tiling, values)
         owners = [*map(_owner, read)]
-        said = dict(zip(values, getattr(CALL, "sources", "").split(",")))
-        sources = map(said.get, tiling.reads)
+        named = dict(zip(values, getattr(CALL, "sources", "").split(",")))
+        sources = map(named.get, tiling.reads)
         key = (tiling, stream_of(device), *sources, *map(id, owners), *(state[1:] for state in states))
         versions = [state[0] for state in states]
         with self._lock:
@@ -267,7 +278,7 @@ class MapCache:
         return found
 
     def _known(self, key: tuple, versions: list[int], owners: list[torch.Tensor]) -> tuple[Found | None, bool]:
-        """What is kept of unchanged tensors, and whether it is all that will be made of it."""
+        """What is kept for these tensors if they are unchanged, and whether `again` has nothing more to do."""
         references, _, seen, found, last = self._kept.get(key, ((), (), None, None, False))
         if seen != versions or any(ref() is not t for ref, t in zip(references, owners, strict=True)):
             return None, False
@@ -275,10 +286,13 @@ class MapCache:
         return found, last
 
     def _forget(self) -> None:
-        """Drops maps of tensors that are gone, and the oldest ones. Memory that is kept in mind has its address to
-        itself: where `x.data` is replaced, what comes there later is no other's."""
+        """Drops maps of tensors that are gone, and the oldest maps of too many.
+
+        A weak reference to memory keeps its address from being used again: after `x.data` is replaced, no other tensor
+        gets the old address.
+        """
         gone = lambda owners, memory: any(t() is None for t in owners) or any(m.expired() for m in memory)
         for key in [k for k, (owners, memory, *_) in self._kept.items() if gone(owners, memory)]:
             del self._kept[key]
-        while len(self._kept) > MOST_MAPS:
+        while len(self._kept) > MAX_MAPS:
             self._kept.popitem(last=False)

@@ -1,8 +1,8 @@
-"""Scores that are masked by a number far below the others instead of -∞, as by -1e9 or a dtype's least number.
+"""Masks that use a large negative number (-1e9, `finfo.min`) instead of -∞.
 
-float32's exponential of their distance to the row's greatest score is 0, so that they count only in a row that keeps
-nothing; there all of them weigh alike. Where every row is proved to keep something, they are as good as absent;
-elsewhere a block map, which knows the rows, says which tiles may be skipped.
+The weight of a masked score is 0 in float32, unless its row keeps nothing: then all scores of the row weigh alike.
+Where each row is proved to keep something, masked scores are as good as absent. Elsewhere a block map, which knows the
+rows, decides which tiles are skipped. Example: where(j <= i, s, -1e9) keeps j = i in each row.
 """
 
 from __future__ import annotations
@@ -19,111 +19,137 @@ from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, le, logical_and, logical_or, lt, make, rounded, where
 from ...egraph.terms.term import FLOATS, Dim, Term
 from ...egraph.terms.traversal import subterms
-from ..plan.records import Loop, Range
+from ..plan.records import Accumulator, Loop, Range
 from ..plan.term_edits import at_place
 from .loop_ranges import EVERYWHERE, conjunction, conjuncts, ranges
 
-FAR = -(2.0**15)  # scores that are less than it anyway, all of a row, are left out of account
-ABSORBING = -(2.0**100)  # nothing that is added to it changes it
-OVERFLOW = 2.0**128  # of float32
-LONGEST = 2**24  # no sequence is longer
+MAX_FILL = -(2.0**15)  # masked scores are at most this; scores of a row that are all as low are not considered
+ABSORBING_FILL = -(2.0**100)  # at most this, nothing that is added to a fill changes it
+FLOAT32_OVERFLOW = 2.0**128
+MAX_SEQUENCE_LENGTH = 2**24
 
 
 @dataclass(frozen=True)
-class Faint:
-    """A gauge that is `seen` where `kept` holds, and far below elsewhere: about `fill`, or it and no other number."""
+class FiniteMask:
+    """Scores that are `seen` where `kept` holds, and about `fill` elsewhere; is_constant: exactly `fill`."""
 
     kept: Term
     seen: Term
     fill: float
-    alike: bool = True
+    is_constant: bool = True
 
-    def beneath(self, inner: Faint | None) -> Faint:
-        """With what it sees masked by the same number, to which nothing adds."""
-        if inner is None or not inner.alike or inner.fill != self.fill or self.fill > ABSORBING:
+    def over(self, inner: FiniteMask | None) -> FiniteMask:
+        """This mask and the one of the scores that it sees, if both fill with one number that absorbs what is added."""
+        if inner is None or not inner.is_constant or inner.fill != self.fill or self.fill > ABSORBING_FILL:
             return self
-        return Faint(logical_and(self.kept, inner.kept), inner.seen, self.fill)
+        return FiniteMask(logical_and(self.kept, inner.kept), inner.seen, self.fill)
 
-    def plus(self, other: Term) -> Faint:
+    def plus(self, other: Term) -> FiniteMask:
+        """The mask of the sum of these scores and another term."""
         seen = other if self.seen.op == "const" and self.seen.attrs[0] == 0 else self.seen + other
-        return Faint(self.kept, seen, self.fill, self.alike and self.fill <= ABSORBING)
+        return FiniteMask(self.kept, seen, self.fill, self.is_constant and self.fill <= ABSORBING_FILL)
 
 
-def faint(gauge: Term) -> Faint | None:
-    """The gauge's mask by a number far below, however it was put on; None if there is none, or two."""
-    found = _faint(gauge)
+def finite_mask(scores: Term) -> FiniteMask | None:
+    """The finite mask of the scores, by `where` or by addition; None if there is none, or a second mask."""
+    found = _mask_of(scores)
     hidden = lambda n: n.op == "const" and n.attrs[0] == -inf
     if found is None or any(map(hidden, subterms(found.seen))) or any(map(may_mask, addends(found.seen))):
         return None
-    return None if any(map(_is_far, addends(found.seen))) else found  # else a row's kept scores may be far below too
+    return None if any(map(_is_far, addends(found.seen))) else found  # else kept scores of a row may be as low
 
 
 def _is_far(x: Term) -> bool:
-    """Integers are taken for coordinates until they are larger than any."""
-    return x.op == "const" and abs(x.attrs[0]) >= (-FAR if isinstance(x.attrs[0], float) else LONGEST)
+    """Whether this is a literal as large as a fill. An integer below the longest sequence may be a coordinate."""
+    if x.op != "const":
+        return False
+    return abs(x.attrs[0]) >= (-MAX_FILL if isinstance(x.attrs[0], float) else MAX_SEQUENCE_LENGTH)
 
 
-def _faint(x: Term) -> Faint | None:
+def _mask_of(x: Term) -> FiniteMask | None:
     match x.op:
         case "where":
             kept, yes, no = x.args
-            if fill := _far(no):
-                return Faint(kept, yes, fill).beneath(_faint(yes))
-            return Faint(make("not", (kept,)), no, fill).beneath(_faint(no)) if (fill := _far(yes)) else None
+            if fill := _fill(no):
+                return FiniteMask(kept, yes, fill).over(_mask_of(yes))
+            if fill := _fill(yes):
+                return FiniteMask(make("not", (kept,)), no, fill).over(_mask_of(no))
         case "add":
-            one, other = map(_faint, x.args)
+            one, other = map(_mask_of, x.args)
             if one and other:
-                return Faint(logical_and(one.kept, other.kept), one.seen + other.seen, one.fill + other.fill, False)
+                kept = logical_and(one.kept, other.kept)
+                return FiniteMask(kept, one.seen + other.seen, one.fill + other.fill, is_constant=False)
             return one.plus(x.args[1]) if one else other and other.plus(x.args[0])
         case "mul":
             return _scaled(*x.args) or _scaled(*x.args[::-1])
         case "cast" if x.dtype in FLOATS:
-            if (inner := _faint(x.args[0])) and (fill := rounded(inner.fill, x.dtype).item()) > -inf:
+            if (inner := _mask_of(x.args[0])) and (fill := rounded(inner.fill, x.dtype).item()) > -inf:
                 return replace(inner, seen=make("cast", (inner.seen,), x.attrs), fill=fill)
     return None
 
 
-def _scaled(masked: Term, factor: Term) -> Faint | None:
-    """A mask that was put on before the scale: its number is scaled too, and still far below and no -∞."""
-    if factor.op != "const" or factor.attrs[0] <= 0 or (inner := _faint(masked)) is None:
+def _scaled(masked: Term, factor: Term) -> FiniteMask | None:
+    """The mask of masked scores times a constant, if the scaled fill is still low enough and not -∞."""
+    if factor.op != "const" or factor.attrs[0] <= 0 or (inner := _mask_of(masked)) is None:
         return None
     fill = inner.fill * factor.attrs[0]
-    return replace(inner, seen=make("mul", (inner.seen, factor)), fill=fill) if -OVERFLOW < fill <= FAR else None
+    is_fill = -FLOAT32_OVERFLOW < fill <= MAX_FILL
+    return replace(inner, seen=make("mul", (inner.seen, factor)), fill=fill) if is_fill else None
 
 
-def _far(x: Term) -> float:
-    """The literal, if it is that low; else 0."""
+def _fill(x: Term) -> float:
+    """The literal, if it is low enough for a fill; else 0."""
     while x.op == "cast":
         x = x.args[0]
-    return float(x.attrs[0]) if x.op == "const" and -inf < x.attrs[0] <= FAR else 0.0
+    return float(x.attrs[0]) if x.op == "const" and -inf < x.attrs[0] <= MAX_FILL else 0.0
 
 
-def fainted(loop: Loop, terms: Sequence[Term], known: set[Dim], rows: Dim | None) -> Loop | None:
-    """The loop with the mask of its scores as its guard; None where they have none, or where more is asked for of a row
-    that keeps nothing than that its scores weigh alike. Limits that are known in front of the loop leave nothing to be
-    told by a map, so that it is faint no more. known: the dims whose coordinates are.
+def with_finite_mask_as_guard(loop: Loop, terms: Sequence[Term], known: set[Dim], rows: Dim | None) -> Loop | None:
+    """The loop with the finite mask of its scores as its guard; None if it has none that can be a guard.
+
+    If ranges that are known before the loop say which elements a row keeps, the loop runs them; it runs all where they
+    are empty, with scores that are all alike. Otherwise the guard is for a block map, and the loop is marked as
+    `finite_mask`. known: the dims whose coordinates are known before the loop.
     """
-    found = [a.gauge and faint(a.gauge) for a in loop.accumulators]
-    if loop.guard is not None or not all(x and x.alike for x in found) or len({x.kept for x in found}) != 1:
+    masks = _uniform_masks(loop, terms)
+    if masks is None:
         return None
-    mine = {r for a in loop.accumulators for r in a.reductions}
-    if any(n.op == "scale" and n.args[0] in mine for term in terms for n in subterms(term)):
-        return None
-    guard = conjunction(conjuncts(found[0].kept))
-    pairs = list(zip(loop.accumulators, found, strict=True))
-    gauged = lambda change: tuple(replace(a, gauge=change(x.seen)) for a, x in pairs)
+    guard = conjunction(conjuncts(masks[0].kept))
     limits = ranges(guard, loop.dim, rows) if guard.dims <= known | {loop.dim} else ()
     nothing = _keeps_nothing(limits, loop.dim, rows)
-    if nothing.op != "const":
-        limits = tuple(_everywhere_if(nothing, r, loop.dim) for r in limits)
-        guard = reduce(logical_or, (_inside(r, loop.dim) for r in limits))
-        states = gauged(lambda seen: where(nothing, const(0.0), seen))
-        return replace(loop, accumulators=states, guard=guard, ranges=limits)
-    return replace(loop, accumulators=gauged(lambda seen: seen), guard=guard, ranges=(EVERYWHERE,), faint=True)
+    if nothing.op == "const":
+        return replace(
+            loop, accumulators=_with_scores(loop, masks), guard=guard, ranges=(EVERYWHERE,), finite_mask=True
+        )
+    limits = tuple(_everywhere_if(nothing, r, loop.dim) for r in limits)
+    return replace(
+        loop,
+        accumulators=_with_scores(loop, [replace(m, seen=where(nothing, const(0.0), m.seen)) for m in masks]),
+        guard=reduce(logical_or, (_inside(r, loop.dim) for r in limits)),
+        ranges=limits,
+    )
+
+
+def _uniform_masks(loop: Loop, terms: Sequence[Term]) -> list[FiniteMask] | None:
+    """The masks of the loop's accumulators, where all keep the same and a row that keeps nothing weighs all alike.
+
+    None where the loop has another guard, or where a term reads a scale, which such a row has of its own.
+    """
+    found = [finite_mask(a.gauge) if a.gauge is not None else None for a in loop.accumulators]
+    if loop.guard is not None or not all(m and m.is_constant for m in found) or len({m.kept for m in found}) != 1:
+        return None
+    mine = {r for a in loop.accumulators for r in a.reductions}
+    reads_scale = any(n.op == "scale" and n.args[0] in mine for term in terms for n in subterms(term))
+    return None if reads_scale else found
+
+
+def _with_scores(loop: Loop, masks: Sequence[FiniteMask]) -> tuple[Accumulator, ...]:
+    """The accumulators with the scores that their masks leave visible."""
+    return tuple(replace(a, gauge=m.seen) for a, m in zip(loop.accumulators, masks, strict=True))
 
 
 def _keeps_nothing(found: Sequence[Range], dim: Dim, rows: Dim | None) -> Term:
-    """Where all the ranges are empty; false where they are not known, or rows differ."""
+    """The condition under which all ranges are empty; false if they are not known, or differ from row to row."""
     if not found or not all(r.exact and rows not in _dims_of(r) for r in found):
         return const(False)
     empty = [reduce(logical_or, _crossings(r, length(dim)), const(False)) for r in found]
@@ -146,7 +172,7 @@ def _inside(found: Range, dim: Dim) -> Term:
 
 
 def _crossings(found: Range, size: Term) -> Iterator[Term]:
-    """Which two ends of a range in 0 .. size may leave nothing between them."""
+    """For each two ends of a range in 0 .. size, the condition under which nothing lies between them."""
     uppers, lowers = ((*(limit.bound for limit in limits), None) for limits in (found.uppers, found.lowers))
     for upper, lower in product(uppers, lowers):
         if upper is not None or lower is not None:
@@ -154,16 +180,16 @@ def _crossings(found: Range, size: Term) -> Iterator[Term]:
 
 
 def keeps_some(kept: Term, dim: Dim) -> bool:
-    """Proved: for whatever the other coordinates are, the predicate holds at some place of the dim."""
-    for place in _places(kept, dim):
-        inside = logical_and(le(const(0), place), lt(place, length(dim)))
-        if simplify_index(logical_and(inside, at_place(kept, dim, place))) is const(True):
+    """Whether it is proved that the predicate holds at some index of the dim, whatever the other coordinates are."""
+    for index in _likely_indices(kept, dim):
+        inside = logical_and(le(const(0), index), lt(index, length(dim)))
+        if simplify_index(logical_and(inside, at_place(kept, dim, index))) is const(True):
             return True
     return False
 
 
-def _places(kept: Term, dim: Dim) -> Iterator[Term]:
-    """Where masks keep something: at the ends of the dim, at the place of a row, counted from either end."""
+def _likely_indices(kept: Term, dim: Dim) -> Iterator[Term]:
+    """Where masks usually keep something: at the ends of the dim, and at the index of a row, from either end."""
     yield from (const(0), length(dim) - const(1))
     for row in sorted(kept.dims - {dim}):
         yield iota(row)

@@ -1,13 +1,12 @@
 """Guards as ranges of a loop's coordinate, by interval reasoning over any boolean combination, and ranges as tiles.
 
-Invariant: an empty tile holds no element that the guard keeps, a full tile none that it drops; what is not understood
-makes a tile partial. lowering/planning/planner.py makes the ranges; lowering/tiled/executor.py calls `tile_classes`,
-and the emitters emit its arithmetic.
+Invariant: an empty tile holds no element that the guard keeps, and a full tile none that it drops. What is not
+understood makes a tile partial. Example: j <= i keeps 0 .. i + 1, so with tiles of 16, row 20 runs tiles 0 and 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import NamedTuple
 
@@ -18,8 +17,8 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import rebuild, reduces, subterms, tensors
 from ..plan.records import BlockMap, Limit, Range
 
-MOST_CLAUSES = 16  # of a guard in disjunctive form; one with more is not looked into
-MOST_RANGES = 4  # of a loop: more are joined by their hull
+MAX_CLAUSES = 16  # of a guard in disjunctive form; one with more is not analysed
+MAX_RANGES = 4  # of a loop; the last ones of more are joined by their hull
 EVERYWHERE = Range((), (), False)
 
 
@@ -66,7 +65,7 @@ def _negated_order(p: Term) -> Term:
 def clauses(guard: Term, loop: Dim, negated: bool = False) -> list[tuple[Term, ...]]:
     """The guard (or its negation) as a disjunction of conjunctions; what has too many stays one opaque literal."""
     found = _clauses(guard, loop, negated)
-    return found if len(found) <= MOST_CLAUSES else [(make("not", (guard,)) if negated else guard,)]
+    return found if len(found) <= MAX_CLAUSES else [(make("not", (guard,)) if negated else guard,)]
 
 
 def _clauses(p: Term, loop: Dim, negated: bool) -> list[tuple[Term, ...]]:
@@ -134,7 +133,7 @@ class Solved(NamedTuple):
 
 
 def _solve(form: Affine, loop: Dim, exact: bool = True) -> Solved | None:
-    """form ≤ 0 solved for the loop's coordinate j, which stands in it once as c · j or inside a floor division.
+    """form ≤ 0 solved for the loop's coordinate j, which occurs in it once as c · j or inside a floor division.
 
     c · j + r ≤ 0 is j < -r // c + 1; r ≤ c · j is j >= (r + c - 1) // c; and x // n ≤ m is x ≤ n · m + n - 1,
     m ≤ x // n is n · m ≤ x. Other atoms with j in them are replaced by the end of their interval that allows most.
@@ -171,7 +170,7 @@ def _positive(x: Term) -> int | None:
 
 
 def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tuple[str, Limit, bool] | None:
-    """A literal as ("upper" | "lower", limit, exact); None if it says nothing of where the loop's coordinate is.
+    """A literal as ("upper" | "lower", limit, exact); None if it does not limit the loop's coordinate.
 
     A literal without the loop's dim is an upper limit: the whole length where it holds, nothing where it does not.
     """
@@ -188,7 +187,7 @@ def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tu
 
 
 def _within(bound: Term, size: Term) -> Term:
-    """A bound that reads data, within 0 .. size, so that nothing added to it overflows and 32 bits hold it."""
+    """The bound, clamped to 0 .. size if it reads data: then nothing added to it overflows, and 32 bits hold it."""
     if not any(n.op == "load" for n in subterms(bound)):
         return bound
     form, k = affine(bound)
@@ -196,7 +195,7 @@ def _within(bound: Term, size: Term) -> Term:
 
 
 def without_clamps(bound: Term, loop: Dim) -> Term:
-    """The bound as a reader wants it: what data says, wherever it lies."""
+    """The bound for a reader: without the clamps that keep what data holds within the dim."""
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         made = node if args == node.args else make(node.op, args, node.attrs)
@@ -233,11 +232,21 @@ def _atom_direction(atom: Term, rows: Dim | None) -> int | None:
     if atom.op in ("maximum", "minimum"):
         return _joined(_direction(a, rows) for a in atom.args)
     if atom.op == "where" and atom.args[0].op == "le" and not any(rows in a.dims for a in atom.args[1:]):
-        condition, yes, no = atom.args
-        low, high = bounds(yes - no)
-        step = _direction(to_term(_difference(condition)), rows) if _of_integers(condition) else None
-        return None if step is None else -step if low is not None and low >= 0 else step if high == 0 else None
+        return _choice_direction(atom, rows)
     return None
+
+
+def _choice_direction(choice: Term, rows: Dim | None) -> int | None:
+    """The direction of where(a <= b, yes, no), whose yes and no stay with the rows: it falls as a - b rises, if yes is
+    the larger one."""
+    condition, yes, no = choice.args
+    low, high = bounds(yes - no)
+    step = _direction(to_term(_difference(condition)), rows) if _of_integers(condition) else None
+    if step is None:
+        return None
+    if low is not None and low >= 0:
+        return -step
+    return step if high == 0 else None
 
 
 # From clauses to ranges
@@ -245,24 +254,32 @@ def _atom_direction(atom: Term, rows: Dim | None) -> int | None:
 
 def ranges(guard: Term | None, loop: Dim, rows: Dim | None, held: Iterable[Dim] = ()) -> tuple[Range, ...]:
     """Ranges whose union holds every coordinate that the guard keeps; in an exact one it keeps all."""
-    found: list[Range] = []
-    for clause in clauses(guard, loop) if guard is not None else [()]:
-        limits = [as_limit(part, loop, rows, held) for part in clause]
-        known = [limit for limit in limits if limit is not None]
-        uppers, lowers = (
-            tuple(dict.fromkeys(limit for s, limit, _ in known if s == side)) for side in ("upper", "lower")
-        )
-        found.append(Range(uppers, lowers, len(known) == len(limits) and all(exact for *_, exact in known)))
-    found = _without_absorbed(found)
-    while (pair := next(((a, b, r) for a, b in combinations(found, 2) if (r := _union(a, b, rows))), None)) is not None:
-        found = _without_absorbed([pair[2], *(r for r in found if r not in pair[:2])])
-    while len(found) > MOST_RANGES:
+    held = frozenset(held)
+    found = [_range_of(clause, loop, rows, held) for clause in (clauses(guard, loop) if guard is not None else [()])]
+    found = _with_unions(_without_absorbed(found), rows)
+    while len(found) > MAX_RANGES:
         found = _without_absorbed([*found[:-2], _hull(*found[-2:], rows)])
     return tuple(found)
 
 
+def _range_of(clause: Iterable[Term], loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> Range:
+    """The range of a conjunction of literals; it is exact if each literal is an exact limit."""
+    limits = [as_limit(part, loop, rows, held) for part in clause]
+    known = [limit for limit in limits if limit is not None]
+    uppers, lowers = (tuple(dict.fromkeys(limit for s, limit, _ in known if s == side)) for side in ("upper", "lower"))
+    return Range(uppers, lowers, len(known) == len(limits) and all(exact for *_, exact in known))
+
+
+def _with_unions(found: list[Range], rows: Dim | None) -> list[Range]:
+    """The ranges with each two of them whose union is one range as this one."""
+    for a, b in combinations(found, 2):
+        if (union := _union(a, b, rows)) is not None:
+            return _with_unions(_without_absorbed([union, *(r for r in found if r not in (a, b))]), rows)
+    return found
+
+
 def _without_absorbed(found: list[Range]) -> list[Range]:
-    """Without the ranges that lie inside another one and know no more than it."""
+    """The ranges without those that lie inside another one and are not exact where that one is not."""
     kept: list[Range] = []
     for r in sorted(dict.fromkeys(found), key=lambda r: (len(r.uppers) + len(r.lowers), not r.exact)):
         if not any(_inside(r, other) and (other.exact or not r.exact) for other in kept):
@@ -293,24 +310,31 @@ def _hull(a: Range, b: Range, rows: Dim | None) -> Range:
     return Range((upper,) if upper else (), (lower,) if lower else (), False)
 
 
-def _outermost(one: tuple[Limit, ...], other: tuple[Limit, ...], rows, within, across) -> Limit | None:
+Pick = Callable[[Term, Term], Term]  # minimum or maximum
+
+
+def _outermost(
+    one: tuple[Limit, ...], other: tuple[Limit, ...], rows: Dim | None, within: Pick, across: Pick
+) -> Limit | None:
     """The looser of two ends, each the tightest of several limits; None if it moves with the rows both ways."""
-    bound = across(*(_nested(within, [limit.bound for limit in side]) for side in (one, other)))
+    bound = across(*(_folded(within, [limit.bound for limit in side]) for side in (one, other)))
     rising = _direction(bound, rows)
     return None if rising is None else Limit(bound, rising >= 0)
 
 
-def _nested(operation, parts: list[Term]) -> Term:
+def _folded(operation: Pick, parts: list[Term]) -> Term:
     result = parts[0]
     for part in parts[1:]:
         result = operation(result, part)
     return result
 
 
-def block_map(guard: Term | None, loop: Dim, rows: Dim | None, grid: Iterable[Dim], made: Iterable[str], faint: bool):
-    """The record of a map for a guard that reads tensors by the loop's or the rows' coordinate; None if there is none.
+def block_map(
+    guard: Term | None, loop: Dim, rows: Dim | None, grid: Iterable[Dim], made: Iterable[str], finite_mask: bool
+) -> BlockMap | None:
+    """The record of a map for a guard that reads tensors by the loop's or the rows' coordinate; None for another guard.
 
-    made: names of tensors that exist only between kernels.
+    made: names of tensors that exist only between kernels. finite_mask: whether the guard is a finite mask.
     """
     if guard is None or reduces(guard) or {t.name for t in tensors(guard)} & set(made):
         return None
@@ -318,7 +342,7 @@ def block_map(guard: Term | None, loop: Dim, rows: Dim | None, grid: Iterable[Di
     moving = [n for n in subterms(guard) if n.op == "load" and n.dims & {loop, rows}]
     if not moving or guard.dims - {*dims, loop, rows}:
         return None
-    return BlockMap(guard, loop, dims, (rows,) if rows in guard.dims else (), faint)
+    return BlockMap(guard, loop, dims, (rows,) if rows in guard.dims else (), finite_mask)
 
 
 # From ranges to tiles
@@ -332,9 +356,10 @@ def ends(limit: Limit, first: int, last: int) -> tuple[int, int]:
 def tile_range(
     tile: int, length: int, uppers: Iterable[tuple[int, int]], lowers: Iterable[tuple[int, int]]
 ) -> TileRange:
-    """Which tiles of the loop to run, from the (least, largest) bounds over a tile of rows. It divides no number < 0.
+    """Which tiles of the loop to run, from the (least, largest) bounds over a tile of rows.
 
-    A short last tile is never counted as full, so that an emitter may leave its mask out of full tiles.
+    It divides no negative number, as languages round such quotients differently. A short last tile is never counted as
+    full, so that a full tile needs no mask.
     """
     stop = full_stop = length
     for least, largest in uppers:

@@ -1,8 +1,8 @@
-"""Guards over data as bits: one bit a score, laid out as the threads of a warpgroup hold the scores of a tile.
+"""Packed masks: a guard over data as one bit per score, in the order in which a warpgroup's threads hold the scores.
 
-Where a guard reads a tensor by row and column, a kernel would load an element for every score, and again at every grid
-point that shares them. The words are made by a plan of the guard's own term and kept as block maps are, while the
-tensors are the same and unchanged.
+If a guard reads a tensor by row and column, a kernel would load an element for each score, and again at each grid point
+that shares the mask. A plan of the guard's own term makes the words once; they are kept as block maps are, as long as
+the tensors are the same and unchanged. Example: a tile of 64 x 64 scores has 32 bits for each of 128 threads.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from ..plan.device import H200
 from ..plan.records import Store
 from .block_map import Tiling, replaced
 
-WORD = 32  # bits: the scores of one thread in 64 columns
+WORD = 32  # bits of a word: the scores of one thread in 64 columns
 
 
-class Words(Tiling):
-    """The words of all tiles of a launch: int32 [dims..., tiles of rows, tiles of the loop, words of a tile]."""
+class PackedTiling(Tiling):
+    """The packed mask of a launch: int32 [dims..., tiles of rows, tiles of the loop, words of a tile]."""
 
 
-def word_store(words: Words) -> Store:
-    """The store that finds the words. Register n of a thread's scores, bit n % 32 of its word n // 32, has column
-    8 (n // 4) + n % 2 from the thread's first one and row 8 (n // 2 % 2); four neighbouring threads share a row. What
-    lies past the end of the loop is 0; past the rows' end the last row is repeated, and nobody stores that.
+def packed_mask_store(words: PackedTiling) -> Store:
+    """The store of the words.
+
+    Score n of a thread is bit n % 32 of its word n // 32. From the thread's first score, it is at column 8 (n // 4) + n
+    % 2 and at row 8 (n // 2 % 2); four neighbouring threads share a row. Bits past the end of the loop are 0. Past the
+    end of the rows, the last row is repeated; nothing stores results for these rows.
     """
     record, parts = words.record, words.tile // (2 * WORD)
     word, bit = Dim("word", H200.warpgroup * parts), Dim("bit", WORD)
@@ -46,6 +48,6 @@ def word_store(words: Words) -> Store:
 
 
 def _power_of_two(n: Term) -> Term:
-    """2^n as an int32, for n from 0 to 31, which is the sign."""
+    """2^n as an int32 for n from 0 to 31; bit 31 is the sign."""
     factors = [where(eq(n // 2**k % 2, const(1)), const(2**2**k), const(1)) for k in range(5)]
     return prod((cast(f, "int32") for f in factors[1:]), start=cast(factors[0], "int32"))

@@ -1,7 +1,8 @@
-"""From the classes of tiles to the lists of tiles that kernels follow, and to who follows which: small Triton kernels.
+"""Small Triton kernels that turn the classes of tiles into lists of tiles, and distribute lists over programs.
 
-A program makes one list: places are running counts, so nothing is sorted. Entries behind a list's end are not written.
-Lengths stay on the device, so that nobody waits for them.
+One program makes one list. A tile's place in it is a running count, so nothing is sorted. Entries after a list's end
+are not written. Lengths stay on the device, so that the host does not wait. Example: classes 0 2 1 2 give the list 2,
+1, 3.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import torch
 import triton
 import triton.language as tl
 
-from .block_map import Dealt
+from .block_map import WorkDistribution
 
 NUMBERS = ["tiles", "head", "few", "last", "apart", "programs", "total", "most", "tile", "overhead"]
-ROOM = 4  # times as many items as a program has on average, and so many more, at most
+MAX_IMBALANCE = 4  # a program has at most this many times the average number of items, and this many more
 
 
 @triton.jit
 def list_of_one(classes, lists, count, BLOCK: tl.constexpr):
-    """[count] classes of a tile of rows: how many are partial, how many not empty, then those, partial ones first."""
+    """Of [count] classes of a tile of rows: how many are partial, how many not empty, then these, partial first."""
     program = tl.program_id(0).to(tl.int64)
     numbers = tl.arange(0, BLOCK)
     found = tl.load(classes + program * count + numbers, mask=numbers < count, other=0)
@@ -35,7 +36,7 @@ def list_of_one(classes, lists, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def list_of_several(classes, lists, count, rows, groups, outer, step, TOGETHER: tl.constexpr, BLOCK: tl.constexpr):
-    """`shared_visits` of [.., rows, count] classes: rows are `step` apart, what is before them `outer` apart."""
+    """`shared_visits` of classes [.., rows, count], with strides `step` of rows and `outer` of what is before them."""
     program = tl.program_id(0).to(tl.int64)
     first = program % groups * TOGETHER
     mine = lists + program * (count + 1 + 2 * TOGETHER)
@@ -48,7 +49,7 @@ def list_of_several(classes, lists, count, rows, groups, outer, step, TOGETHER: 
         found = tl.load(base + (first + w) * step + numbers, mask=exists, other=0)
         visited = visited | (found != 0).to(tl.int32)
         entries += (found != 2).to(tl.int32) << w
-    # where nothing is kept the first tile stands in the list, so that every state begins
+    # where nothing is kept the first tile is in the list, so that every state gets its start value
     visited = tl.where(numbers == 0, tl.maximum(visited, 1 - tl.max(visited, axis=0)), visited)
     place = tl.cumsum(visited, axis=0) - 1
     tl.store(mine, tl.sum(visited, axis=0))
@@ -63,8 +64,11 @@ def list_of_several(classes, lists, count, rows, groups, outer, step, TOGETHER: 
 
 
 def visit_lists(classes: torch.Tensor, together: int, by_rows: bool) -> torch.Tensor:
-    """Lists of the tiles to visit from int32 classes [..., (rows,) count], contiguous: as `list_of_one` says, or for
-    several tiles of rows together `shared_visits`. Without rows one class holds for all of them."""
+    """Lists of the tiles to visit, from contiguous int32 classes [..., (rows,) count].
+
+    A list is as in `list_of_one`, or for several tiles of rows together as in `shared_visits`. by_rows: whether there
+    is an axis of rows; without it, one class holds for all rows.
+    """
     count, outer = classes.shape[-1], classes.shape[:-1]
     block = triton.next_power_of_2(count)
     if not together:
@@ -84,10 +88,12 @@ def table_of_items(
     lengths, places, firsts, ends, table, tiles, head, few, last, apart, programs, total, most, tile, overhead,
     STEP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """List scheduling by one program. A lane is a key: the columns that a program of the kernel has so far, how many
-    items, its number. In each round the STEP least busy ones take the next items, the longest for the least busy.
-    Lengths and places are by falling length; of ranks that are alike, from firsts to ends, one grid point's come first,
-    as they read the same memory.
+    """List scheduling by one program, which makes the table of items.
+
+    A lane holds a key of one program of the kernel: the columns that it has so far, its number of items, its number. In
+    each round the STEP least busy programs take the next items, the least busy one the longest. Lengths and places are
+    sorted by falling length. Among equal lengths, from firsts to ends, items of one grid point come first, as they read
+    the same memory.
     """
     lane = tl.arange(0, BLOCK)
     key = tl.where(lane < programs, lane.to(tl.int64), (1 << 62) + 0xFFF)
@@ -113,9 +119,11 @@ def table_of_items(
     tl.store(table + (key & 0xFFF), (key >> 12) & 0xFFFFF, mask=(key & 0xFFF) < programs)
 
 
-def dealt_items(lists: torch.Tensor, dealt: Dealt, tile: int) -> torch.Tensor:
-    """The table that lowering/gluon/work_order.py's `dealt` makes, from lists of tiles `tile` wide: int32 [1 + the most
-    that one has, programs]. Rows of a column behind its count are not written.
+def distributed_items(lists: torch.Tensor, dealt: WorkDistribution, tile: int) -> torch.Tensor:
+    """The table of items, from lists of tiles that are `tile` wide: int32 [1 + the most items of a program, programs].
+
+    Row 0 has each program's number of items, the rows below have the items. Entries after a program's last item are not
+    written. lowering/gluon/work_order.py makes the same table on the host.
     """
     *grid, tiles = dealt.items
     points, total = prod(grid), prod(dealt.items)
@@ -128,7 +136,7 @@ def dealt_items(lists: torch.Tensor, dealt: Dealt, tile: int) -> torch.Tensor:
     else:
         rising = -lengths.flatten()
         firsts, ends = (torch.searchsorted(rising, rising, right=after) for after in (False, True))
-    most = ROOM * -(-total // dealt.programs) + ROOM
+    most = MAX_IMBALANCE * -(-total // dealt.programs) + MAX_IMBALANCE
     table = lists.new_empty((1 + most, dealt.programs))
     sizes = (tiles, points - dealt.last, dealt.few, dealt.last, apart, dealt.programs, total, most)
     step, block = max(1, dealt.programs // 2), triton.next_power_of_2(dealt.programs)

@@ -45,14 +45,14 @@ class BlockMap:
 
     The map is over `dims` (grid dims of the guard), blocks of `rows` (one dim, or none) and blocks of the loop; an
     executor that knows its tile sizes builds it (lowering/masks/block_map.py) where it pays, and otherwise tests the
-    guard. faint: a tile is empty only where each of its rows keeps something in another one.
+    guard. finite_mask: a tile is empty only where each of its rows keeps something in another one.
     """
 
     guard: Term
     loop: Dim
     dims: tuple[Dim, ...]
     rows: tuple[Dim, ...]
-    faint: bool = False
+    finite_mask: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class Loop:
     Every element that the guard keeps is in one of `ranges`; they may overlap, and each tile runs once. A tile outside
     all of them is empty and never runs, one inside an exact range is full and needs no guard. None at all: nothing is
     kept. With one range (causal, windows), `uppers`, `lowers` and `limits_only` say it; with several they say the sound
-    "no limits, test everywhere". `map`: an executor may follow a block map instead of the ranges. `faint`: elements
-    that the guard drops lie far below the others instead: in a row that keeps nothing all count, and all alike.
+    "no limits, test everywhere". `map`: an executor may follow a block map instead of the ranges. `finite_mask`:
+    elements that the guard drops have a large negative score instead: in a row that keeps nothing all weigh alike.
     """
 
     dim: Dim
@@ -89,7 +89,7 @@ class Loop:
     ranges: tuple[Range, ...] = (Range((), (), True),)
     map: BlockMap | None = None
     part: Dim | None = None
-    faint: bool = False
+    finite_mask: bool = False
 
     @property
     def uppers(self) -> tuple[Limit, ...]:

@@ -21,7 +21,7 @@ from ..analysis.dim_roles import (
     repeated_dims,
 )
 from ..analysis.exact_products import with_exact
-from ..masks.finite_masks import faint, fainted, keeps_some
+from ..masks.finite_masks import finite_mask, keeps_some, with_finite_mask_as_guard
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
 from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Store
 from ..plan.thresholds import FEW
@@ -212,7 +212,7 @@ def peel(r: Term) -> Peeled:
         if body.op != "scaled":
             raise NotPlannable("a rescaled reduction whose body is not a pair of scale and weight")
         parts, gauge = _peel_where(body.args[0], -float("inf"))
-        masked = faint(gauge)
+        masked = finite_mask(gauge)
         if masked and keeps_some(conjunction((*parts, masked.kept)), r.attrs[1]):
             parts, gauge = tuple(dict.fromkeys((*parts, *conjuncts(masked.kept)))), masked.seen
         return parts, gauge, body.args[1]
@@ -254,7 +254,7 @@ def finite_masks_as_guards(planning: Planning) -> Planning:
                     f"scores masked by a number far below count as absent: each row keeps something along {loop.dim}"
                 )
             found = _as_guard(loop, kernel, shape)
-            if found is not None and not found.faint:
+            if found is not None and not found.finite_mask:
                 note = f"scores masked by a number far below count as absent where limits of {loop.dim} keep any"
                 planning = _with_loop(planning.with_note(note), number, loop, found)
     return planning
@@ -263,12 +263,13 @@ def finite_masks_as_guards(planning: Planning) -> Planning:
 def _has_proved_finite_mask(loop: Loop) -> bool:
     """Whether the loop's guard is made of a finite mask, of which each row is proved to keep something."""
     whole = {r.args[0].args[0] for a in loop.accumulators if a.gauge is not None for r in a.reductions}
-    return loop.guard is not None and any(map(faint, whole))
+    return loop.guard is not None and any(map(finite_mask, whole))
 
 
 def _as_guard(loop: Loop, kernel: Kernel, shape: KernelShape) -> Loop | None:
     """The loop with its scores' finite mask as a guard; None if it has none."""
-    return fainted(loop, [store.term for store in kernel.stores], {*shape.grid, shape.rows}, shape.rows)
+    terms = [store.term for store in kernel.stores]
+    return with_finite_mask_as_guard(loop, terms, {*shape.grid, shape.rows}, shape.rows)
 
 
 def _with_loop(planning: Planning, number: int, old: Loop, new: Loop) -> Planning:
@@ -285,7 +286,7 @@ def attach_block_maps(planning: Planning) -> Planning:
         shape = kernel_shape(kernel.stores, planning.held_limit)
         for loop in kernel.loops:
             guarded = _as_guard(loop, kernel, shape) or loop
-            found = block_map(guarded.guard, loop.dim, shape.rows, shape.grid, made, guarded.faint)
+            found = block_map(guarded.guard, loop.dim, shape.rows, shape.grid, made, guarded.finite_mask)
             if found is not None and not all(r.exact for r in guarded.ranges):
                 planning = planning.with_note(_map_note(found))
                 planning = _with_loop(planning, number, loop, replace(guarded, map=found))
@@ -296,7 +297,7 @@ def _map_note(found: BlockMap) -> str:
     read = ", ".join(t.name for t in tensors(found.guard))
     over = ", ".join(d.name for d in (*found.dims, *found.rows, found.loop))
     note = f"a block map over {over} classes tiles of {found.loop} where it pays; kept while {read} stays unchanged"
-    return note + ("; rows that keep nothing read every tile" if found.faint else "")
+    return note + ("; rows that keep nothing read every tile" if found.finite_mask else "")
 
 
 # Products that must not round

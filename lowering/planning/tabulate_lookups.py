@@ -14,7 +14,7 @@ from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, factors, reduces, substitute, subterms
 from ..analysis.dim_roles import loop_reductions
-from ..analysis.relative_index import Difference, between, folded, fresh, of_difference
+from ..analysis.relative_index import Table, between, fresh, relative_scores, relative_table
 from .build_loops import peel
 from .kernel_shape import with_new_shape
 from .planning_state import Planning
@@ -37,13 +37,13 @@ def tabulate_relative_values(planning: Planning) -> Planning:
     shape = planning.shape
     for r in loop_reductions([planning.focused.term], planning.held_limit):
         _, *bodies = peel(r)
-        table = of_difference(filter(None, bodies), shape.rows, r.attrs[1], shape.grid)
+        table = relative_table(filter(None, bodies), shape.rows, r.attrs[1], shape.grid)
         if table is not None:
             return with_new_shape(_with_table(planning, table, (planning.focus,)))
     return planning
 
 
-def _with_table(planning: Planning, table: Difference, names: Sequence[str]) -> Planning:
+def _with_table(planning: Planning, table: Table, names: Sequence[str]) -> Planning:
     """The table's values as a store before the stores of these names, which read it instead of the part."""
     indices = ", ".join(f"{dim} = {index}" for dim, index in table.places)
     place = min(map(planning.index, names))
@@ -54,13 +54,13 @@ def _with_table(planning: Planning, table: Difference, names: Sequence[str]) -> 
 # Lookups
 
 
-def lookup_table(body: Term, loop: Dim) -> Difference | None:
+def lookup_table(body: Term, loop: Dim) -> Table | None:
     """The table of the next reduction in a loop's body that reads at positions by the loop's dim and another one."""
     found = (_table_of(r, loop) for r in reduces(body) if loop in r.dims)
     return next(filter(None, found), None)
 
 
-def _table_of(r: Term, loop: Dim) -> Difference | None:
+def _table_of(r: Term, loop: Dim) -> Table | None:
     lookups = _lookups(r, loop)
     if any(r.attrs[1] in index.dims for index, _ in lookups):
         return None
@@ -71,7 +71,7 @@ def _table_of(r: Term, loop: Dim) -> Difference | None:
         return None
     if _is_relative_product(r, loop) and not _is_short([dim.size for dim, _ in positions], loop):
         return None
-    return Difference(r, values, tuple(positions))
+    return Table(r, values, tuple(positions))
 
 
 def _lookups(r: Term, loop: Dim) -> list[Lookup]:
@@ -104,7 +104,7 @@ def _at_positions(r: Term, change: Mapping[Term, Term]) -> Term:
 def _is_relative_product(r: Term, loop: Dim) -> bool:
     """Whether a tile of rows and columns computes it as a product of matrices over the relative index."""
     others = r.dims - {loop} if r.attrs[0] == "sum" else ()
-    return any(folded(factors(r.args[0]), d, loop, r.attrs[1]) for d in others)
+    return any(relative_scores(factors(r.args[0]), d, loop, r.attrs[1]) for d in others)
 
 
 def _is_short(sizes: Sequence[int | str | None], loop: Dim) -> bool:

@@ -14,7 +14,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import sides, summand
-from ..analysis.softmax_scaling import fixed_scale, weighing
+from ..analysis.softmax_scaling import exponent_scaling, fixed_scale
 from ..hopper.approximations import EXP2
 from ..hopper.score_offsets import split
 from ..plan.device import COSTS, H200, HopperGpu
@@ -233,7 +233,7 @@ class _Builder:
 
     def weight(self, record: Accumulator, number: str, checked: list[Term]) -> str:
         """Scores -> their largest so far -> weights: the part of a rescaled state that all its values share."""
-        how, dims, count = weighing(record.gauge), record.gauge.dims, self.elements(record.gauge.dims)
+        how, dims, count = exponent_scaling(record.gauge), record.gauge.dims, self.elements(record.gauge.dims)
         parts = split(record.gauge, self.kernel.rows, self.loop.dim) if self.splits_exponents else None
         found = self.region(*([how.raw] if parts is None else [term for _, term in parts.scores]), *checked)
         found.fma += count * (len(checked) + (parts is not None and bool(parts.slopes)))

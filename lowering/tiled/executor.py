@@ -105,7 +105,7 @@ class LoopProgram:
         run = lambda **how: self._pass(outer, frame, tile, tiles, length, outputs, **how)
         dropped = -inf
         states = run(exact=False, dropped=dropped)
-        if self.loop.faint and any(s.lacks_rows() for s in states):
+        if self.loop.finite_mask and any(s.lacks_rows() for s in states):
             dropped = HIDDEN
             states = run(exact=False, dropped=dropped)
         if any(s.doubtful() for s in states):

@@ -14,7 +14,7 @@ from ...egraph.terms.ops import make
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, subterms
 from ..analysis.product_terms import product, sides
-from ..analysis.relative_index import Skewed, folded
+from ..analysis.relative_index import RelativeProduct, relative_scores
 from . import tile_ops
 from .tile_ops import Frame
 
@@ -53,10 +53,10 @@ def _scaled_early(op: str, args: tuple[Term, ...], uses: Counter, node: Term, mo
     return None
 
 
-def over_differences(node: Term, pair: Pair) -> Skewed | None:
+def over_differences(node: Term, pair: Pair) -> RelativeProduct | None:
     """A sum that is a product over differences of the pair, which are rows and a loop's dim."""
     summed = pair and node.op == "reduce" and node.attrs[0] == "sum"
-    return folded(factors(node.args[0]), *pair, node.attrs[1]) if summed else None
+    return relative_scores(factors(node.args[0]), *pair, node.attrs[1]) if summed else None
 
 
 class Step:

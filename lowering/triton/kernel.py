@@ -169,7 +169,7 @@ class _Emitter:
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         guard = self.tiles.value(loop.guard) if segment.guarded else None
-        self.tiles.readable = self._kept(loop) if segment.guarded and not loop.faint else None
+        self.tiles.readable = self._kept(loop) if segment.guarded and not loop.finite_mask else None
         for state, components in zip(loop.accumulators, names, strict=True):
             self._step(state, components, loop, guard)
         for store in self.kernel.written_by(loop):
@@ -211,7 +211,7 @@ class _Emitter:
             self._plain_step(state, components[0], dim, guard)
             return
         before, *mantissas = components
-        near, guard = (guard, None) if loop.faint else (None, guard)
+        near, guard = (guard, None) if loop.finite_mask else (None, guard)
         present = tiles.conjunction(guard, tiles.padding(dim))
         how = tiles.scaling_of(state.gauge, state.reductions)
         scale, shift, weight = tiles.weights(how, dim, present, before, near)

@@ -33,15 +33,15 @@ from ..launch.triton_compat import (
     spilled,
 )
 from ..masks.block_map import EMPTY, Found, MapCache, Tiling, pays, where_rows_keep
-from ..masks.mask_bits import Words
-from ..masks.tile_lists import dealt_items, visit_lists
+from ..masks.mask_bits import PackedTiling
+from ..masks.tile_lists import distributed_items, visit_lists
 from ..plan.device import H200
 from ..plan.kernel_config import TritonConfig
 from ..plan.launch_facts import INTERPRETER, Facts, interpreter_wanted
 from ..plan.queries import map_name, reach, roots
 from ..plan.records import Kernel, Loop, Plan
 from ..plan.thresholds import FEW
-from ..planning.mask_plans import class_plan, word_plan
+from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
 from .default_config import MAX_SPILLED_REGISTERS, default_for, of_few_rows, widest
 from .kernel import emit
@@ -352,9 +352,9 @@ def _classifier(tiling: Tiling) -> tuple[Launcher, dict[str, int]]:
 
 
 @lru_cache(maxsize=128)
-def _packer(words: Words) -> Launcher:
+def _packer(words: PackedTiling) -> Launcher:
     """What finds the words of a guard's bits, a tile in each program: a warpgroup's words of one block of rows."""
-    plan = word_plan(words)
+    plan = packed_mask_plan(words)
     by_words = plan.kernels[0].rows.name == "word"
     return Launcher(plan, TritonConfig(H200.warpgroup, 1, 4, 1) if by_words else TritonConfig(1, H200.warpgroup, 4, 1))
 
@@ -362,10 +362,10 @@ def _packer(words: Words) -> Launcher:
 def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The list of tiles to visit, and who runs which if a table says it, or the words of a guard's bits, from the
     guard's tensors."""
-    if isinstance(tiling, Words):
+    if isinstance(tiling, PackedTiling):
         return (_packer(tiling)(values, dict(tiling.sizes)),)
     classes = _classes(tiling, values)
-    if tiling.record.faint:
+    if tiling.record.finite_mask:
         finer = tiling.by_rows()
         classes = where_rows_keep(classes, _classes(finer, values) if finer else classes, tiling)
     lists = visit_lists(classes, tiling.together, bool(tiling.record.rows))
@@ -375,7 +375,7 @@ def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> tuple[torch
 def with_items_dealt(tiling: Tiling, found: Found) -> Found:
     """What was built, with a table that deals out items by their lengths: that takes as long as a small kernel itself,
     so it is for a mask that is read again."""
-    return found[0], dealt_items(found[0], tiling.dealt, tiling.tile)
+    return found[0], distributed_items(found[0], tiling.dealt, tiling.tile)
 
 
 def typical_run(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> float:

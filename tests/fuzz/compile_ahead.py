@@ -64,7 +64,7 @@ class _Ahead(Launcher):
     def _classing(self, tiling, values: dict) -> list[str]:
         """What is wrong with the kernels that class the tiles of a map."""
         found = []
-        for one in filter(None, (tiling, tiling.by_rows() if tiling.record.faint else None)):
+        for one in filter(None, (tiling, tiling.by_rows() if tiling.record.finite_mask else None)):
             classifier, sizes = _classifier(one)
             ahead = _Ahead(classifier.plan, self.target)
             ahead.configs = classifier.configs

@@ -14,7 +14,7 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.traversal import tensors
 from onepass.graph.trace import program_of
-from onepass.lowering.masks.finite_masks import FAR
+from onepass.lowering.masks.finite_masks import MAX_FILL
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.thresholds import HIDDEN
 from onepass.lowering.tiled.executor import tiled_results
@@ -97,8 +97,8 @@ KEPT = {
     "rows that keep nothing": _filled(LATE, -1e9),
     "nothing kept": _filled(NEVER, LEAST),
     "two numbers": _two_numbers,
-    "near": _filled(CAUSAL, FAR / 2),
-    "near once it is scaled": _filled_before_the_scale(2 * FAR, 0.25),
+    "near": _filled(CAUSAL, MAX_FILL / 2),
+    "near once it is scaled": _filled_before_the_scale(2 * MAX_FILL, 0.25),
     "infinite once it is scaled": _filled_before_the_scale(LEAST, 4.0),
     "far above once it is scaled": _filled_before_the_scale(-1e9, -1.0),
     "beside infinity": lambda q, k, v: (
@@ -210,7 +210,7 @@ def _given(name, dtype=torch.float32):
 def test_data_makes_a_map_that_knows_rows_without_keys(name):
     (kernel,) = _given(name)[2].kernels
     (loop,) = kernel.loops
-    assert loop.faint and loop.map.faint and not loop.limits
+    assert loop.finite_mask and loop.map.finite_mask and not loop.limits
     assert all("given" not in {t.name for t in tensors(a.gauge)} for a in loop.accumulators)
 
 
@@ -287,7 +287,7 @@ def _limited_inputs(name):
 def test_a_number_that_is_read_limits_the_loop(name):
     (kernel,) = _limited_inputs(name)[1].kernels
     (loop,) = kernel.loops
-    assert not loop.faint and all(r.exact for r in loop.ranges)
+    assert not loop.finite_mask and all(r.exact for r in loop.ranges)
     assert len(loop.limits) == LIMITED[name][1]
 
 

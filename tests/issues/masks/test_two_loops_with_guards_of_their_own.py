@@ -32,7 +32,7 @@ def summed(guard, body):
 @pytest.fixture
 def case(request, monkeypatch):
     """The plan of Σ_j (x where the second guard holds) · (1 + Σ_j x where the first does), and its inputs."""
-    monkeypatch.setattr(block_map, "LEAST_TILES", 1)
+    monkeypatch.setattr(block_map, "MIN_TILES", 1)
     monkeypatch.setattr(launch, "pays", lambda *_: True)
     first, second = GUARDS[request.param]
     inner = const(1.0) + summed(first, x)

@@ -14,7 +14,7 @@ from onepass.egraph.terms.addends import absorbs, addends
 from onepass.egraph.terms.ops import cast, const, iota, var
 from onepass.egraph.terms.printing import MAX_LINE_CHARACTERS, show
 from onepass.egraph.terms.term import Dim
-from onepass.lowering.analysis.relative_index import by_difference
+from onepass.lowering.analysis.relative_index import is_relative
 
 I, J = Dim("i", 900), Dim("j", 900)
 
@@ -31,7 +31,7 @@ def test_a_line_names_shared_parts_where_it_would_be_long():
     assert len(text) < 3 * MAX_LINE_CHARACTERS and " where t0 = " in text
 
 
-@pytest.mark.parametrize("walk", [_is_read, lambda x: absorbs(x, "float16"), lambda x: by_difference(x, I, J)])
+@pytest.mark.parametrize("walk", [_is_read, lambda x: absorbs(x, "float16"), lambda x: is_relative(x, I, J)])
 def test_a_walk_sees_a_shared_part_once(walk):
     start = time.perf_counter()
     assert walk(doubled(cast(iota(I) - iota(J), "float32"))) in (True, False)

@@ -28,7 +28,7 @@ from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis import relative_index
-from onepass.lowering.analysis.relative_index import by_difference, of_difference
+from onepass.lowering.analysis.relative_index import is_relative, relative_table
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled.executor import run_tiled, tiled_results
@@ -89,8 +89,8 @@ def made(function, rows=40, columns=300, width=16, dtype=torch.float32):
 
 @pytest.fixture
 def any_size(monkeypatch):
-    monkeypatch.setattr(relative_index, "SCORES", 1)
-    monkeypatch.setattr(relative_index, "SAVED", 1)
+    monkeypatch.setattr(relative_index, "MIN_SCORES", 1)
+    monkeypatch.setattr(relative_index, "MIN_SAVED_WORK", 1)
 
 
 @pytest.mark.parametrize("function", VARIANTS, ids=lambda f: f.__name__)
@@ -155,23 +155,23 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *OTHERS])
 def test_coordinates_must_cancel_in_sums(name):
-    assert by_difference({**FUNCTIONS, **OTHERS}[name], I, J) == (name in FUNCTIONS)
+    assert is_relative({**FUNCTIONS, **OTHERS}[name], I, J) == (name in FUNCTIONS)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_only_what_costs_more_than_reading_it_is_stored(name, any_size):
     score = load(Tensor("x", "float32", (40, 300)), iota(I), iota(J))
-    found = of_difference([score + FUNCTIONS[name]], I, J, (H,))
+    found = relative_table([score + FUNCTIONS[name]], I, J, (H,))
     assert (found is not None) == (name in ("clamped", "power"))
     assert found is None or found.part is FUNCTIONS[name]
 
 
 def test_a_condition_a_dim_that_is_no_grid_and_symbolic_sizes_are_left(any_size):
     part, x = FUNCTIONS["power"], load(Tensor("x", "float32", (40, 300)), iota(I), iota(J))
-    assert of_difference([x + part], I, J, (H,)) is not None
-    assert of_difference([x + part], I, J, ()) is None
-    assert of_difference([where(lt(part, const(0.5)), x, const(0.0))], I, J, (H,)) is None
-    assert of_difference([x + part], I, Dim("j", "length"), (H,)) is None and of_difference([x], None, J, ()) is None
+    assert relative_table([x + part], I, J, (H,)) is not None
+    assert relative_table([x + part], I, J, ()) is None
+    assert relative_table([where(lt(part, const(0.5)), x, const(0.0))], I, J, (H,)) is None
+    assert relative_table([x + part], I, Dim("j", "length"), (H,)) is None and relative_table([x], None, J, ()) is None
 
 
 def test_an_index_that_only_a_guard_keeps_inside_is_never_read_outside(any_size):

@@ -7,7 +7,7 @@ import pytest
 
 from onepass.egraph.terms.ops import const, exp, iota, load, make, where
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.analysis.softmax_scaling import LEAST, fixed_scale
+from onepass.lowering.analysis.softmax_scaling import MAX_HALVINGS, fixed_scale
 from onepass.lowering.analysis.value_bounds import proved
 from onepass.lowering.gluon.launch import choice_of
 from onepass.lowering.hopper.approximations import small
@@ -53,7 +53,7 @@ def test_a_scale_is_fixed_where_all_weights_are_normal_numbers():
     (kernel,) = plan_of("softcap", 64, rows=256, columns=256).kernels
     record = kernel.loops[0].accumulators[0]
     assert fixed_scale(kernel, record) == pytest.approx(30 / math.log(2))
-    widest = LEAST * math.log(2) / 2
+    widest = MAX_HALVINGS * math.log(2) / 2
     capped = lambda most: replace(record, gauge=make("tanh", (ANY,)) * most)
     assert fixed_scale(kernel, capped(widest - 0.1)) is not None
     assert fixed_scale(kernel, capped(widest + 0.1)) is None

@@ -7,7 +7,7 @@ import pytest
 from onepass.egraph import Dim
 from onepass.egraph.terms.ops import cast, const, exp, iota, load, make, sum_over, where
 from onepass.egraph.terms.term import Tensor
-from onepass.lowering.analysis.softmax_scaling import LOG2_E, MODERATE, weighing
+from onepass.lowering.analysis.softmax_scaling import LOG2_E, MAX_MODERATE_SCORE, exponent_scaling
 from onepass.lowering.analysis.value_bounds import magnitude, positive
 
 I, J, D = Dim("i", 64), Dim("j", 128), Dim("d", 16)
@@ -45,15 +45,15 @@ LARGE = {
 @pytest.mark.parametrize("name", [*MODEST, *LARGE])
 def test_what_may_be_large_is_seen(name):
     term = {**MODEST, **LARGE}[name]
-    assert (magnitude(term) > MODERATE) == (name in LARGE)
-    how = weighing(term)
+    assert (magnitude(term) > MAX_MODERATE_SCORE) == (name in LARGE)
+    how = exponent_scaling(term)
     assert how.apart == (name in LARGE)
     assert how.raw is term or not how.apart
 
 
 def test_both_forms_say_the_same_exponent():
     score, shift = 3.0, 5.0
-    for how, unit in ((weighing(SCORE * const(0.125)), LOG2_E), (weighing(SCORE + WIDE), 1.0)):
+    for how, unit in ((exponent_scaling(SCORE * const(0.125)), LOG2_E), (exponent_scaling(SCORE + WIDE), 1.0)):
         text = how.exponent("score", "shift")
         value = eval(text, {"score": score, "shift": shift * unit})
         assert value == pytest.approx((score * how.natural - shift) * LOG2_E)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onepass.egraph.terms.ops import eq, iota, le, load, logical_and
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.gluon.work_order import CACHE, OVERHEAD, at_a_time, dealt
-from onepass.lowering.masks.block_map import Dealt, MapCache, Tiling
-from onepass.lowering.masks.tile_lists import dealt_items
+from onepass.lowering.masks.block_map import MapCache, Tiling, WorkDistribution
+from onepass.lowering.masks.tile_lists import distributed_items
 from onepass.lowering.plan.records import BlockMap
 from onepass.lowering.triton.launch import build_map, typical_run, with_items_dealt
 from tests.lowering.masks.test_block_map import DEVICE
@@ -26,7 +26,7 @@ def record_of(items, apart, programs, streamed=CACHE):
     """How items are dealt out whose axes have lists of their own where `apart` says so."""
     few, last = at_a_time(prod(items[:-1]), items[-1], programs, streamed)
     listed = tuple(n if own else 1 for n, own in zip(items, apart, strict=True))
-    return Dealt(programs, items, listed, few, last, OVERHEAD)
+    return WorkDistribution(programs, items, listed, few, last, OVERHEAD)
 
 
 def lengths_of(record, seed):
@@ -55,7 +55,7 @@ def test_every_item_is_dealt_out_once_and_evenly(items, apart, programs, streame
     record = record_of(items, apart[: len(items)], programs, streamed)
     lengths = lengths_of(record, seed)
     lists = torch.stack([lengths, torch.full_like(lengths, -5)], -1).to(DEVICE)
-    columns = columns_of(dealt_items(lists, record, TILE).cpu())
+    columns = columns_of(distributed_items(lists, record, TILE).cpu())
     assert len(columns) == programs
     assert sorted(n for mine in columns for n in mine) == list(range(prod(items)))
     loads, longest = busy(columns, lengths, items)
@@ -66,7 +66,7 @@ def test_every_item_is_dealt_out_once_and_evenly(items, apart, programs, streame
 def test_the_host_and_the_device_deal_alike(points, tiles, programs):
     record = record_of((points, tiles), (False, True), programs, CACHE // 2)
     lengths = lengths_of(record, 7)
-    there = columns_of(dealt_items(torch.stack([lengths, lengths], -1).to(DEVICE), record, TILE).cpu())
+    there = columns_of(distributed_items(torch.stack([lengths, lengths], -1).to(DEVICE), record, TILE).cpu())
     here = dealt(lengths.flatten().numpy(), points, CACHE // 2, programs, TILE)
     loads, known = (max(busy(c, lengths, record.items)[0]) for c in (there, columns_of(torch.from_numpy(here))))
     assert loads <= 1.05 * known
@@ -77,7 +77,7 @@ def test_the_host_and_the_device_deal_alike(points, tiles, programs):
 def test_items_that_are_alike_begin_with_those_of_one_grid_point():
     record = record_of((6, 8), (False, True), 8, streamed=1)
     lists = torch.full((1, 8, 2), 5).int().to(DEVICE)
-    columns = columns_of(dealt_items(lists, record, TILE).cpu())
+    columns = columns_of(distributed_items(lists, record, TILE).cpu())
     assert record.last == 6 and {mine[0] // 8 for mine in columns} == {0}
 
 
@@ -86,7 +86,7 @@ def test_a_program_with_one_long_item_gets_no_other_and_no_column_overflows():
     lengths = torch.ones(1, 30).int()
     lengths[0, 17] = 30000
     lists = torch.stack([lengths, lengths], -1).to(DEVICE)
-    columns = columns_of(dealt_items(lists, record, TILE).cpu())
+    columns = columns_of(distributed_items(lists, record, TILE).cpu())
     assert [17] in columns and sorted(map(len, columns)) == [1, 14, 15]
 
 

@@ -206,7 +206,7 @@ def test_a_shared_list_says_what_each_tile_of_rows_runs_and_tests(rows, count, t
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(block_map, "LEAST_TILES", 1)
+    monkeypatch.setattr(block_map, "MIN_TILES", 1)
     monkeypatch.setattr("onepass.lowering.triton.launch.pays", lambda *_: True)
 
 

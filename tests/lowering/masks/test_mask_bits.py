@@ -20,7 +20,7 @@ from onepass.lowering.gluon.mask_words import packed, small
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.masks.block_map import MapCache
-from onepass.lowering.masks.mask_bits import Words
+from onepass.lowering.masks.mask_bits import PackedTiling
 from onepass.lowering.plan.device import H200
 from onepass.lowering.plan.records import BlockMap
 from onepass.lowering.triton.launch import build_map
@@ -53,7 +53,8 @@ def test_words_are_what_brute_force_finds(guard, rows, columns, tile, seed):
     given_tensors, kept = tensors_of(rows, columns, seed)
     term = guard(b, h, i, j)
     record = BlockMap(term, j, tuple(d for d in (b, h) if d in term.dims), (i,))
-    found = build_map(Words(record, H200.product_rows, tile, (("length", max(rows, columns)),)), given_tensors)[0].cpu()
+    tiling = PackedTiling(record, H200.product_rows, tile, (("length", max(rows, columns)),))
+    found = build_map(tiling, given_tensors)[0].cpu()
     expected = kept[guard][0] if h in term.dims else kept[guard][0, 0]
     assert torch.equal(unpacked(found, rows, columns, tile), expected)
 
@@ -67,7 +68,8 @@ def test_words_of_random_guards_with_broadcast_masks(data):
     arrays = {n: t.numpy() for n, t in given_tensors.items()}
     kept = torch.from_numpy(evaluate(guard, arrays, (*record.dims, i, j)).astype(bool))
     kept = kept.expand(*(d.size for d in (*record.dims, i, j)))
-    found = build_map(Words(record, H200.product_rows, 64, ()), {n: t.to(DEVICE) for n, t in given_tensors.items()})[
+    tiling = PackedTiling(record, H200.product_rows, 64, ())
+    found = build_map(tiling, {n: t.to(DEVICE) for n, t in given_tensors.items()})[
         0
     ].cpu()
     assert torch.equal(unpacked(found, i.size, j.size, 64), kept)
@@ -76,7 +78,7 @@ def test_words_of_random_guards_with_broadcast_masks(data):
 def test_words_are_made_again_after_a_write():
     i, j = Dim("i", 70), Dim("j", 64)
     mask = torch.rand(70, 64, device=DEVICE) < 0.5
-    words = Words(BlockMap(dense(None, None, i, j), j, (), (i,)), H200.product_rows, 64, ())
+    words = PackedTiling(BlockMap(dense(None, None, i, j), j, (), (i,)), H200.product_rows, 64, ())
     cache, read = MapCache(), lambda: cache.get(words, {"dense": mask}, build_map)[0]
     assert read() is read()
     mask.logical_not_()

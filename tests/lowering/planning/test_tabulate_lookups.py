@@ -11,7 +11,7 @@ import torch
 import onepass
 from onepass.egraph.terms.ops import const, iota, load, maximum, minimum, reduce
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.analysis.relative_index import by_difference, folded, picked, skewed
+from onepass.lowering.analysis.relative_index import is_relative, relative_factors, relative_scores, relative_values
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.planning.tabulate_lookups import lookup_table
 from onepass.lowering.tiled.executor import tiled_results
@@ -228,9 +228,9 @@ def test_only_rows_of_a_table_that_a_place_can_be_are_multiplied(rows):
 def test_what_the_difference_picks_from_a_long_table_stays_in_the_loop():
     assert lookup_table(picked_from(49), j) is None
     (i_, t) = (load(Tensor("q", "float32", (30, d.size)), iota(i), iota(d)), table_at(iota(j) - iota(i) + 29, 49))
-    found = folded([i_, t], i, j, d)
+    found = relative_scores([i_, t], i, j, d)
     assert found.others == (i_,) and found.dim.size == 49
-    assert folded([i_, of_rows(j), t], i, j, d) is None and folded([t], i, j, d) is None
+    assert relative_scores([i_, of_rows(j), t], i, j, d) is None and relative_scores([t], i, j, d) is None
 
 
 def test_a_table_of_which_any_row_may_be_picked_is_not_multiplied_whole():
@@ -254,12 +254,12 @@ def test_a_place_of_rows_alone_picks_nothing():
 
 def test_only_what_the_difference_alone_picks_is_skewed():
     weight, apart = load(Tensor("w", "float32", (30, 20)), iota(i), iota(j)), iota(j) - iota(i) + 29
-    assert by_difference(table_at(apart, 49, e), i, j)
-    found = skewed([weight, table_at(apart, 49, e)], i, j)
+    assert is_relative(table_at(apart, 49, e), i, j)
+    found = relative_values([weight, table_at(apart, 49, e)], i, j)
     assert found.others == (weight,) and found.dim.size == 49 and all(v.dims == {found.dim, e} for v in found.values)
-    assert not picked([weight, table_at(iota(j) + iota(i), 49, e)], i, j)
-    assert not picked([weight, load(Tensor("t", "float32", (49,)), apart)], i, j)
-    assert not picked([table_at(apart, 49, e)], i, j)
+    assert not relative_factors([weight, table_at(iota(j) + iota(i), 49, e)], i, j)
+    assert not relative_factors([weight, load(Tensor("t", "float32", (49,)), apart)], i, j)
+    assert not relative_factors([table_at(apart, 49, e)], i, j)
 
 
 def places_under_a_sigmoid(q, k, v, table):
