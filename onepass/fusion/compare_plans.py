@@ -23,7 +23,7 @@ from ..regions.refusals import refusal_to_move
 from ..regions.region import Region
 from .estimates import hopper_form_seconds
 
-HOPPER = "sm_90"
+COMPUTE_CAPABILITY_OF_HOPPER = (9, 0)
 LOSES_THE_HOPPER_FORM = "the kernel would lose its form on Hopper, whose products read tensors as they are stored"
 CANNOT_BE_COMPILED = (OnepassError, NotPlannable, EngineError)
 # By a region's signature: for every input, how often an element is read, and a phrase for it; or why that is unknown.
@@ -92,11 +92,8 @@ def _lost_library_kernel(region: Region, own: Fused, wide: Fused) -> library_ker
 
 def on_hopper(region: Region) -> bool:
     """Whether the region's result is on a device whose kernels can have that form."""
-    return _has_hopper_form(value_of_node(region.output).device)
+    return _is_hopper(value_of_node(region.output).device)
 
 
-def _has_hopper_form(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return False
-    major, minor = torch.cuda.get_device_capability(device)
-    return f"sm_{major}{minor}" == HOPPER
+def _is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == COMPUTE_CAPABILITY_OF_HOPPER

@@ -7,6 +7,7 @@ or the output projection of one head, behind attention. No node changes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import fx
 
@@ -78,4 +79,4 @@ def _maps_the_last_axis(node: fx.Node, product: fx.Node) -> bool:
 
 
 def _longer(region: Region, chain: list[fx.Node], s: Survey) -> Region:
-    return with_copies(region, chain, s, outputs=(chain[-1],), owned=region.owned.union(chain))
+    return replace(with_copies(region, chain, s), outputs=(chain[-1],), owned=region.owned.union(chain))

@@ -89,7 +89,8 @@ def producers(region: Region, s: Survey, taken: Nodes) -> list[Producer]:
 def _cone(source: fx.Node, s: Survey, taken: Nodes) -> tuple[fx.Node, ...]:
     """The nodes in front of the source that a kernel can compute, the source last; none if it cannot compute that."""
     found: list[fx.Node] = []
-    inside, wanted = set(), {source}
+    inside: set[fx.Node] = set()
+    wanted = {source}
     for node in reversed(s.order[: s.place[source] + 1]):
         if node in wanted and node not in taken and _is_computable(node, source, s):
             small = nominal_count(node) < nominal_count(source) and s.kind[node] != "view" and not s.free[node]

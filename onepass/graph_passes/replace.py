@@ -62,8 +62,8 @@ class Rewriting:
 
     def report(self) -> Report:
         """What was done, without repetitions."""
-        refusals, failures = (tuple(dict.fromkeys(x)) for x in (self.refusals, self.failures))
-        return Report(tuple(self.reports.values()), refusals, failures)
+        regions = tuple(self.reports.values())
+        return Report(regions, tuple(dict.fromkeys(self.refusals)), tuple(dict.fromkeys(self.failures)))
 
     def note_failure(self, error: Exception, where: str) -> None:
         """Logs the error and adds it to the report. Raises it if strict."""

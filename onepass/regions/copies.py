@@ -58,10 +58,10 @@ def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:
     return replace(region, nodes=nodes, inputs=inputs), [n for n in inputs if n in joins]
 
 
-def with_copies(region: Region, more: Iterable[fx.Node], s: Survey, **changes: object) -> Region:
-    """The region with copies of more nodes. `changes` are other fields of the new region."""
+def with_copies(region: Region, more: Iterable[fx.Node], s: Survey) -> Region:
+    """The region with copies of more nodes."""
     nodes, inputs = in_order({*region.nodes, *more}, s)
-    return replace(region, nodes=nodes, inputs=inputs, **changes)
+    return replace(region, nodes=nodes, inputs=inputs)
 
 
 def is_cheap(node: fx.Node, s: Survey) -> bool:

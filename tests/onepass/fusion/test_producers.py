@@ -214,7 +214,7 @@ def test_a_form_of_torchs_own_is_not_lost(libraries):
 @pytest.mark.parametrize("width, inside", [(64, True), (300, False)])
 def test_on_hopper_a_gate_is_worth_more_than_a_form_of_torchs_own(monkeypatch, width, inside):
     """Where the kernel has the form there, which it has up to 256 columns."""
-    monkeypatch.setattr(compare_plans, "_has_hopper_form", lambda device: True)
+    monkeypatch.setattr(compare_plans, "_is_hopper", lambda device: True)
 
     def gated(q, k, v, gate):
         return torch.sigmoid(gate) * (torch.softmax(q @ k.mT / 4, -1) @ v)
