@@ -48,7 +48,7 @@ Subscripts = tuple[str, str, str]  # of the left operand, the right one, and the
 
 @dataclass(frozen=True)
 class Mixture:
-    """The axes of a mixture's result, and the sizes that it sums over and makes anew."""
+    """The axes of a mixture's result, and the sizes that it sums over and adds."""
 
     axes: Axes
     sizes: tuple[int | torch.SymInt, ...]
@@ -115,7 +115,7 @@ def _resized(axis: Axis, old: Size, new: Size) -> Axis:
 
 
 def regroup(axes: Axes, sizes: Sequence[Size]) -> Axes | None:
-    """The same parts in order, as axes of these sizes; a part that lies across two axes is divided."""
+    """The same parts in order, as axes of these sizes; a part that crosses the end of an axis is divided."""
     parts = [a for axis in axes for a in axis if a.size != 1]
     found = []
     for rest in sizes:

@@ -1,13 +1,13 @@
-"""Where a graph records gradients: what Dynamo's switches of the grad mode leave on or off, node by node.
+"""Where a graph records gradients: Dynamo writes torch.no_grad() into a graph as calls that switch the grad mode.
 
-What is made where nothing is recorded gets a detach of its own, so a region may reach across a switch: its original
-calls say what a derivative does not pass. Where no region took it, it goes again. Without a tensor that requires grad
-all of this is nothing.
+A value made where nothing is recorded gets a detach of its own, so that a region may contain a switch: its calls then
+say what a derivative does not pass. Detaches that no region takes in are removed again. Without a tensor that requires
+grad nothing happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import fx
@@ -20,7 +20,7 @@ MARK = "onepass_unrecorded"
 
 
 def recording(nodes: Iterable[fx.Node]) -> dict[fx.Node, bool]:
-    """Whether gradients are recorded where each node stands; nowhere, if nothing in the graph requires any."""
+    """Whether gradients are recorded at each node; nowhere, if no tensor of the graph requires any."""
     nodes = list(nodes)
     if not any(getattr(value_of_node(n), "requires_grad", False) for n in nodes):
         return dict.fromkeys(nodes, False)
@@ -39,20 +39,20 @@ def recording(nodes: Iterable[fx.Node]) -> dict[fx.Node, bool]:
 
 
 def records(nodes: Iterable[fx.Node], on: dict[fx.Node, bool]) -> bool:
-    """Whether autograd knows how any of the values was made."""
-    return any(on[_handed_on(node)] for node in nodes)
+    """Whether autograd knows how any of the values was computed. on: what `recording` gives."""
+    return any(on[_source_of_tensor(node)] for node in nodes)
 
 
-def _handed_on(node: fx.Node) -> fx.Node:
-    """The node whose tensor this one gives as it is, in whatever mode, as a cast to the tensor's own type does."""
+def _source_of_tensor(node: fx.Node) -> fx.Node:
+    """The node whose tensor this one returns unchanged, as a cast to the tensor's own dtype does; else the node."""
     value = value_of_node(node)
     same = (n for n in node.all_input_nodes if isinstance(value, torch.Tensor) and value_of_node(n) is value)
     source = next(same, None)
-    return node if source is None else _handed_on(source)
+    return node if source is None else _source_of_tensor(source)
 
 
 def detach_unrecorded(graph: fx.Graph) -> None:
-    """Puts a detach behind what is made where no gradients are recorded and used where they are, or given out."""
+    """Adds a detach behind values made without gradients that are returned, or used where gradients are recorded."""
     on = recording(graph.nodes)
     if len(set(on.values())) < 2:
         return
@@ -60,23 +60,28 @@ def detach_unrecorded(graph: fx.Graph) -> None:
         value = value_of_node(node)
         users = [user for user in node.users if on[user] or user.op == "output"]
         if users and isinstance(value, torch.Tensor) and value.is_floating_point():
-            with graph.inserting_after(node):
-                apart = graph.call_method("detach", (node,))
-            apart.meta = {name: node.meta[name] for name in KEPT_META if name in node.meta}
-            apart.meta |= {"example_value": value.detach(), MARK: True}
-            node.replace_all_uses_with(apart, delete_user_cb=set(users).__contains__)
+            _detach(graph, node, users)
+
+
+def _detach(graph: fx.Graph, node: fx.Node, users: Collection[fx.Node]) -> None:
+    """Lets the users read a detach of the node."""
+    with graph.inserting_after(node):
+        detached = graph.call_method("detach", (node,))
+    detached.meta = {name: node.meta[name] for name in KEPT_META if name in node.meta}
+    detached.meta |= {"example_value": value_of_node(node).detach(), MARK: True}
+    node.replace_all_uses_with(detached, delete_user_cb=set(users).__contains__)
 
 
 def attach_unrecorded(graph: fx.Graph) -> None:
-    """Takes back each such detach of what still is made where nothing is recorded."""
+    """Removes each detach of `detach_unrecorded` whose value is still made without gradients."""
     on = recording(graph.nodes)
-    for apart in [n for n in graph.nodes if MARK in n.meta and not on[n.args[0]]]:
-        apart.replace_all_uses_with(apart.args[0])
-        graph.erase_node(apart)
+    for detached in [n for n in graph.nodes if MARK in n.meta and not on[n.args[0]]]:
+        detached.replace_all_uses_with(detached.args[0])
+        graph.erase_node(detached)
 
 
 def _unrecorded(node: fx.Node, on: dict[fx.Node, bool]) -> bool:
-    """A call where nothing is recorded, or an item of what such a call made."""
+    """Whether the node is a call made without gradients, or an item of the result of one."""
     source = node.args[0] if name_of(node) == "getitem" else None
     if isinstance(source, fx.Node) and isinstance(value_of_node(source), tuple | list):
         return _unrecorded(source, on)

@@ -1,6 +1,6 @@
 """Which inputs an operation writes into: by its schema, its name, or an argument `inplace=True`.
 
-What is not known to write is taken to write nothing. Example: `add_` writes into its first argument.
+An operation that is not known to write is assumed to write nothing. Example: `add_` writes into its first argument.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .op_kinds import changes_in_place, inplace_argument, schemas
 
 
 def writes(node: fx.Node) -> tuple[fx.Node, ...]:
-    """The tensors that the operation writes into; those that a list holds too."""
+    """The tensors that the operation writes into, also those in a list."""
     if not changes_in_place(node):
         return ()
     if node.kwargs.get("out") is not None:
@@ -30,8 +30,8 @@ def _nodes(value) -> tuple[fx.Node, ...]:
     return tuple(found)
 
 
-def respell(graph: fx.Graph) -> None:
-    """F.silu(x, inplace=True) as aten.silu_(x), which says by its name what it does."""
+def use_in_place_names(graph: fx.Graph) -> None:
+    """Replaces F.silu(x, inplace=True) by aten.silu_(x), whose name says that it writes."""
     for node in graph.nodes:
         if (bound := inplace_argument(node)) is None:
             continue

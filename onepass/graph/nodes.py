@@ -17,17 +17,13 @@ from torch.utils._sympy.functions import FloorDiv, Mod
 
 from ..egraph.terms.sizes import Size
 
+TORCH_FOLDER = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
-
-
-_TORCH_FOLDER = str(Path(torch.__file__).parent)
-
-
 _INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_inductor|_higher_order_ops|_tensor\.|functional\.)")
 
 
 def where_of(node: fx.Node) -> str:
-    """The user's file:line of a node; of a module of torch's that no line of a user's calls, where its forward is."""
+    """The user's file:line of a node; of a module of torch that no line of the user calls, the line of its forward."""
     trace = node.meta.get("stack_trace") or ""
     frames = _FRAME.findall(trace)
     outside = [f for f in frames if not _INSIDE_TORCH.search(f[0])]
@@ -51,13 +47,13 @@ def value_of_node(node: fx.Node) -> Any:
 
 
 def size_of(value: int | torch.SymInt) -> Size:
-    """A size as the graph has it now: a number, also where a guard has fixed a symbol, or the symbols' text."""
+    """A size as a number, also where a guard has fixed its symbol, or as the text of its formula."""
     found = expression(value)
     return found if isinstance(found, int) else str(found)
 
 
 def expression(value: int | torch.SymInt) -> int | sympy.Expr:
-    """The same as a number or a formula of symbols."""
+    """A size as a number or a formula of symbols."""
     if isinstance(value, int):
         return value
     whole = value.node.shape_env.divisible
@@ -69,7 +65,7 @@ def expression(value: int | torch.SymInt) -> int | sympy.Expr:
 
 
 def _divided(a, b, whole: Collection[sympy.Expr]):
-    """a // b where it is known without numbers, as in s**2 // s: no size is zero. whole: what is known to be zero."""
+    """a // b, simplified: s**2 // s is s, as no size is zero. whole: remainders that are known to be zero."""
     if isinstance(b, FloorDiv) and b.args[0] == a and Mod(*b.args) in whole:
         return b.args[1]
     quotient = sympy.cancel(a / b)

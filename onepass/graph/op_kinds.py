@@ -22,7 +22,7 @@ class Trait(Flag):
 
     NONE = 0
     # Views: where the axes go.
-    PERMUTES = auto()  # permute(0, 2, 1): the new place of every axis is given
+    PERMUTES = auto()  # permute(0, 2, 1): the new order of all axes is given
     MOVES_AXES = auto()  # movedim(1, 2)
     SWAPS_AXES = auto()  # transpose(1, 2)
     TRANSPOSES = auto()  # t, mT: no axes are given
@@ -56,9 +56,9 @@ class Trait(Flag):
     SCALES = auto()  # with a number: a multiple of the tensor
     # Others.
     LIKE_ANOTHER = auto()  # expand_as: of the second tensor no value is read
-    GATHERS = auto()  # reads at places that other tensors give: index
+    GATHERS = auto()  # reads at positions that other tensors give: index
     CUMULATIVE = auto()  # of numbers that the graph makes itself: numbers again; of anything else a border
-    ORDINARY = auto()  # stands between products in networks without attention: nothing is reported of it
+    ORDINARY = auto()  # also between products of networks without attention: nothing is reported of it
     RANDOM = auto()  # random, though no operator of ATen has its name
     LIBRARY_CALL = auto()  # a function with attention inside that Dynamo keeps whole, made of smaller operations
     CLOSED_LIBRARY_CALL = auto()  # the same, of one operation
@@ -155,7 +155,7 @@ ATEN: tuple[AtenOperation, ...] = (
     _row("creation", "full tensor"),
     *_rows("creation", "ones zeros arange iota eye scalar_tensor"),
     *_rows("creation", "ones_like zeros_like full_like new_ones new_zeros new_full"),
-    # Between a layer's input and its result stand weights: no chain of contractions goes through one.
+    # A layer multiplies its input by weights: no chain of contractions goes through one.
     _row("layer", "linear", Trait.ANY_RANK | Trait.TAKES_BIAS),
     _row("layer", "addmm", Trait.MATRIX_PRODUCT | Trait.ADDS),
     *_rows("layer", "conv1d conv2d conv3d convolution", Trait.CONVOLUTION | Trait.TAKES_BIAS),
@@ -176,7 +176,7 @@ ATEN: tuple[AtenOperation, ...] = (
 )
 OPERATIONS: dict[str, AtenOperation] = {name: row for row in ATEN for name in row.names}
 UNKNOWN = AtenOperation((), "other")
-# A mixture is a contraction or layer that only sums over a batch of what comes from another one: survey.py tells.
+# A mixture is a contraction or layer that only sums over a batch of what another one made; survey.py finds it.
 INTERIOR = ("reduction", "view", "pointwise", "cast", "join", "creation", "mixture")
 BORDERS = ("layer", "other")
 TRANSPOSED_ATTRIBUTES = ("mT", "T", "mH", "H")
@@ -205,7 +205,7 @@ def reshapes_in_place(node: fx.Node) -> bool:
 
 
 def name_of(node: fx.Node) -> str:
-    """The bare name of the operation: "softmax" for F.softmax, x.softmax and aten._softmax alike ("_softmax")."""
+    """The bare name of what a node calls: "softmax" for F.softmax and x.softmax, "_softmax" for aten._softmax."""
     if node.op == "call_method":
         return node.target
     return _name_of_target(node.target) if node.op == "call_function" else ""
@@ -218,15 +218,17 @@ def _name_of_target(target) -> str:
 
 
 def is_aten(node: fx.Node) -> bool:
+    """Whether the node calls an overload of an operator, as graphs of ATen do."""
     return isinstance(node.target, torch._ops.OpOverload)
 
 
 def is_higher_order(node: fx.Node) -> bool:
+    """Whether the node calls an operation that calls other graphs, such as a checkpoint."""
     return isinstance(node.target, torch._ops.HigherOrderOperator)
 
 
 def changes_in_place(node: fx.Node) -> bool:
-    """The node writes into one of its arguments."""
+    """Whether the node writes into one of its arguments."""
     if node.op not in ("call_function", "call_method"):
         return False
     if node.kwargs.get("out") is not None:
@@ -242,8 +244,9 @@ def changes_in_place(node: fx.Node) -> bool:
 
 
 def schemas(node: fx.Node) -> tuple:
-    """Of an operator of torch's or a library's: where the call does not say which overload, of all but those that
-    write into an `out` of their own.
+    """The schemas of an operator; empty for other functions.
+
+    If the call names no overload, those of all overloads but the ones with an `out` argument.
     """
     if isinstance(node.target, torch._ops.OpOverloadPacket):
         every = (getattr(node.target, name)._schema for name in node.target.overloads())
@@ -253,8 +256,7 @@ def schemas(node: fx.Node) -> tuple:
 
 
 def inplace_argument(node: fx.Node) -> dict | None:
-    """The arguments beside `inplace` of a call that sets it, by name and in order, with the defaults of those that were
-    not given; None of any other."""
+    """Of a call with inplace=True, the other arguments by name and in order, with defaults; None of any other call."""
     known = _parameters(node.target) if node.op == "call_function" else {}
     if "inplace" not in known:
         return None
@@ -264,7 +266,7 @@ def inplace_argument(node: fx.Node) -> dict | None:
 
 @lru_cache(maxsize=512)
 def _parameters(function: Callable) -> dict[str, object]:
-    """Defaults by name, in order."""
+    """The defaults of the parameters of a function of torch.nn.functional, in order; empty for other functions."""
     if getattr(function, "__module__", "") != "torch.nn.functional":
         return {}
     try:
@@ -273,9 +275,11 @@ def _parameters(function: Callable) -> dict[str, object]:
         return {}
 
 
-def draws(node: fx.Node) -> bool:
-    """Gives something else each time, by a generator's state or, in an operator of some library, a state of its own:
-    two of them stay in their order."""
+def is_random(node: fx.Node) -> bool:
+    """Whether a call may give another result each time; such calls keep their order.
+
+    An operator of ATen is tagged so. Of a library's operator nothing is known: it may have a state of its own.
+    """
     known = node.target if is_aten(node) else getattr(torch.ops.aten, name_of(node) or "_", None)
     overloads = [known] if is_aten(node) else [getattr(known, o) for o in known.overloads()] if known else []
     if any(torch.Tag.nondeterministic_seeded in o.tags for o in overloads) or has_trait(node, Trait.RANDOM):
@@ -284,21 +288,24 @@ def draws(node: fx.Node) -> bool:
     return named.partition("::")[0] not in ("aten", "prims", "onepass")
 
 
-def _given(node: fx.Node, place: int, *names: str):
-    """An argument by place or by one of its names; None if it is not given."""
+def _given(node: fx.Node, position: int, *names: str):
+    """An argument by position or by one of its names; None if it is not given."""
     by_name = next((node.kwargs[name] for name in names if name in node.kwargs), None)
-    return node.args[place] if len(node.args) > place else by_name
+    return node.args[position] if len(node.args) > position else by_name
 
 
-def only_looks(node: fx.Node) -> bool:
-    """A view that surely shares its input's memory: what it gives is read later, with what was written meanwhile."""
+def shares_memory(node: fx.Node) -> bool:
+    """Whether the node is a view that always shares its input's memory, so that it sees later writes into it."""
     index = node.args[1] if name_of(node) == "getitem" else ()
     picks = isinstance(index, list) or (isinstance(index, tuple) and any(isinstance(n, list) for n in index))
     return kind_of(node) == "view" and not has_trait(node, Trait.COPIES) and not picks
 
 
 def kind_of(node: fx.Node) -> str:
-    """contraction, attention, reduction, view, pointwise, cast, creation, join, layer, or other."""
+    """contraction, attention, reduction, view, pointwise, cast, creation, join, layer, or other (a border).
+
+    The kind of the operation's row, unless the arguments make it another one: x[indices] is a gather, not a view.
+    """
     if is_higher_order(node):
         return "other"
     name = name_of(node)
@@ -308,7 +315,7 @@ def kind_of(node: fx.Node) -> str:
     if name == "getattr" and node.args[1] not in TRANSPOSED_ATTRIBUTES:
         return "other"
     if name == "getitem" and node.target is operator.getitem and _has_nodes(node.args[1]):
-        return "other"  # a gather
+        return "other"
     if name in ("max", "min") and _has_nodes([*node.args[1:2], node.kwargs.get("other")]):
         return "pointwise"  # the larger of two tensors
     return kind

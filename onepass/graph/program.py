@@ -1,7 +1,7 @@
 """A Program: one captured region as data. A frozen list of ATen calls with input metadata; JSON in, JSON out.
 
-It is what a graph's custom op carries: it can run itself with PyTorch's own operations (fallback, recomputation in the
-backward), has a digest of its content, and holds names of operations only, so reading one never runs code.
+A graph's custom operator carries it. It can run itself with PyTorch's own operations (as a fallback, or for the
+backward), has a digest of its content, and holds names of operations only, so that reading one never runs code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSION = 3  # also of what an operation makes of the text: compilers keep their
 
 @dataclass(frozen=True)
 class Atom:
-    """An argument that JSON has no word for. `kind`: node, size (symbolic), dtype, device, layout, memory_format."""
+    """An argument that JSON cannot express. `kind`: node, size (symbolic), dtype, device, layout, memory_format."""
 
     kind: str
     text: str
@@ -35,7 +35,7 @@ class Atom:
 
 @dataclass(frozen=True)
 class Meta:
-    """What is known of a tensor: element type, shape (ints or texts of symbolic sizes), device type."""
+    """What is known of a tensor: dtype, shape (numbers, or texts of symbolic sizes), device type."""
 
     dtype: str
     shape: tuple[Size, ...]
@@ -96,7 +96,7 @@ class Program:
 
     @cached_property
     def differentiable(self) -> tuple[frozenset[int], ...]:
-        """For every result, the places of the inputs that a derivative of it reaches, as autograd finds them."""
+        """For every result, the positions of the inputs that a derivative of it reaches, as autograd finds them."""
         reached = {x.name: frozenset((k,)) for k, x in enumerate(self.inputs)}
         for node in self.nodes:
             reached[node.name] = frozenset().union(*(reached[name] for name in _differentiated(node)))
@@ -135,7 +135,7 @@ class Program:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def sizes_of(self, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
-        """Values of the symbolic sizes that some axis of an input states plainly."""
+        """Values of the symbolic sizes that are an axis of an input."""
         found: dict[str, int] = {}
         for entry, tensor in zip(self.inputs, tensors, strict=True):
             found |= {s: n for s, n in zip(entry.meta.shape, tensor.shape, strict=True) if isinstance(s, str)}
@@ -146,12 +146,12 @@ class Program:
         return self.results(*tensors, sizes=sizes)[0]
 
     def results(self, *tensors: torch.Tensor, sizes: Mapping[str, int] | None = None) -> tuple[torch.Tensor, ...]:
-        """The region by PyTorch's own operations. `sizes` is needed only for symbols that no input's axis states."""
+        """The region by PyTorch's own operations. `sizes` is needed only for symbols that are no axis of an input."""
         known = {**self.sizes_of(tensors), **(sizes or {})}
         return self.bound(known, tensors[0].device if tensors else torch.device("cpu"))(tensors)
 
     def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Sequence[torch.Tensor]], tuple]:
-        """What runs the region for these sizes on this device, with everything looked up that no tensor decides."""
+        """A function that runs the region for these sizes on this device; arguments that are no tensors are fixed."""
         names = [entry.name for entry in self.inputs]
         steps = [
             (
@@ -185,7 +185,7 @@ def operation(target: str) -> torch._ops.OpOverload:
 
 
 def _differentiated(node: ProgramNode) -> list[str]:
-    """What the node reads that has a gradient if the node's result has: the dtype is one of real numbers."""
+    """What the node reads that has a gradient if the node's result has one: only floating values have."""
     name = node.target.split(".")[-2:][0]
     known = operation_named(name)
     if not any(getattr(torch, meta.dtype).is_floating_point for meta in node.metas):
@@ -236,7 +236,7 @@ def _in(stored):
 
 
 def _reader(value, sizes, device) -> Callable[[Mapping], object]:
-    """What gives an argument as PyTorch takes it, from the values that are known."""
+    """A function from the known values to an argument as PyTorch takes it."""
     if isinstance(value, tuple):
         readers = [_reader(v, sizes, device) for v in value]
         return lambda values: [read(values) for read in readers]

@@ -92,7 +92,7 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
 
 
 def _enter_or_leave(name: str, scopes: list[str]) -> None:
-    """Scopes in which an operation means something else than its metadata says."""
+    """Keeps the list of open scopes in which an operation means something else than its metadata says."""
     if name == "_enter_autocast" or name.endswith("_increment_nesting"):
         scopes.append("autocast" if "autocast" in name else "a function transform")
     elif scopes and (name == "_exit_autocast" or name.endswith("_decrement_nesting")):
@@ -117,7 +117,7 @@ def _kind_and_mixture(node: fx.Node, scores: Nodes, s: Survey) -> tuple[str, Mix
 def _kind_by_inputs(node: fx.Node, s: Survey) -> str:
     """The kind of the operation, or another one where the inputs make it something else."""
     kind, inputs = kind_of(node), node.all_input_nodes
-    if moves(node) and not s.numbers[inputs[0]]:
+    if changes_device(node) and not s.numbers[inputs[0]]:
         return "other"
     if has_trait(node, Trait.CUMULATIVE) and all(s.numbers[n] for n in inputs if shape(n) is not None):
         return "creation"
@@ -150,7 +150,7 @@ def _is_parameter(node: fx.Node) -> bool:
     )
 
 
-def moves(node: fx.Node) -> bool:
+def changes_device(node: fx.Node) -> bool:
     """Whether the node copies a tensor from one device to another."""
     if kind_of(node) != "cast":
         return False
@@ -382,7 +382,7 @@ def _is_outer(node: fx.Node) -> bool:
 
 
 def _sides(node: fx.Node) -> list[set[int]]:
-    """The axes that only the one operand of such an operation has, and those of the other."""
+    """The axes that only the first operand has, and those that only the second one has."""
     own = shape(node)
     shapes = [_unexpanded(n) for n in node.all_input_nodes if shape(n) is not None]
     one, other = ((1,) * (len(own) - len(x)) + x for x in shapes)

@@ -1,6 +1,6 @@
-"""From PyTorch to a Program: traces a region to pre-dispatch ATen under fake tensors, or reads ATen nodes as they are.
+"""From PyTorch to a Program: traces a region to pre-dispatch ATen on fake tensors, or reads ATen nodes as they are.
 
-Shapes stay symbolic where Dynamo's are; nothing here adds a guard.
+Shapes stay symbolic where Dynamo's are; no guard is added. Example: `program_of(lambda q, k: q @ k.mT, q, k)`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import Refusal
-from .nodes import _TORCH_FOLDER, size_of, value_of_node, where_of
+from .nodes import TORCH_FOLDER, size_of, value_of_node, where_of
 from .op_kinds import is_aten, is_call_of
 from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Program, ProgramNode
 
@@ -54,15 +54,15 @@ def aten_graph(region: Callable, fake_inputs: Sequence) -> fx.Graph:
         stack.enter_context(tracing(TracingContext(mode)))
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(mode)
-        before = not _under_autocast(fake_inputs)  # it inserts its casts when operations are dispatched
+        before = not _under_autocast(fake_inputs)  # autocast inserts its casts when operations are dispatched
         if not before:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # dispatched, and to operations that have terms
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # traces attention to operations that have terms
         make = make_fx(body, pre_dispatch=before, tracing_mode="real", _allow_non_fake_inputs=True)
         return make(*fake_inputs).graph
 
 
 def _require_plain(region, fake_inputs: Sequence) -> None:
-    """A tensor of a class that says itself what operations do has a meaning of its own. Raises Refusal."""
+    """Raises Refusal for subclasses of Tensor, which may give operations a meaning of their own."""
     names = _input_names(region, len(fake_inputs)) or ["an input"] * len(fake_inputs)
     for name, value in zip(names, fake_inputs, strict=True):
         if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):
@@ -76,7 +76,7 @@ class _Lines(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH_FOLDER):
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH_FOLDER):
             frame = frame.f_back
         noted = getattr(fx_traceback, "current_meta", {})
         noted["stack_trace"] = f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'
@@ -87,9 +87,9 @@ def program_of(function: Callable, *inputs: torch.Tensor) -> Program:
     """A Program of a Python function, traced on example tensors; their sizes become fixed."""
     if _under_autocast(inputs):
         raise Refusal("autocast is on: the recorded dtypes are not those that would run", kind="autocast")
-    apart = [x.detach() for x in inputs]  # a tensor passed twice is two inputs
+    separate = [x.detach() for x in inputs]  # a tensor passed twice is two inputs
     with fx_traceback.preserve_node_meta(), _Lines():
-        graph = make_fx(function, pre_dispatch=True, tracing_mode="fake", _allow_non_fake_inputs=True)(*apart).graph
+        graph = make_fx(function, pre_dispatch=True, tracing_mode="fake", _allow_non_fake_inputs=True)(*separate).graph
     return _from_traced(graph, _input_names(function, len(inputs)))
 
 
@@ -125,7 +125,7 @@ def _is_tensor(value) -> bool:
 def from_aten_graph(
     nodes: Iterable[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], names: Sequence[str] | None = None
 ) -> Program:
-    """A Program of ATen nodes as they stand in a graph. Inputs that are sizes are read off the tensors' shapes."""
+    """A Program of the ATen nodes of a graph. Inputs that are sizes are taken from the shapes of the tensors."""
     live = _needed(list(nodes), outputs)
     taken: dict[fx.Node, str] = {}
     for node, name in zip(inputs, names or [n.name for n in inputs], strict=True):
@@ -146,7 +146,7 @@ def _needed(nodes: list[fx.Node], outputs: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
-    """The nodes that it reads; of a concatenation, those with elements (a rotation may leave nothing of a head)."""
+    """The nodes that it reads; of a concatenation, those with elements: a rotation may leave nothing of a head."""
     return [n for n in node.all_input_nodes if not (_is_joint(node) and _is_empty(n))]
 
 

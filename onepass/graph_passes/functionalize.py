@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from ..graph.grad_modes import recording
-from ..graph.mutations import respell
+from ..graph.mutations import use_in_place_names
 from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, is_aten, kind_of, name_of, reshapes_in_place
 from ..graph.survey import Survey, shape, survey
@@ -25,7 +25,7 @@ _OPERATORS = {getattr(operator, f"i{name}"): getattr(operator, name) for name in
 
 def functionalize(graph: fx.Graph) -> None:
     """Rewrites the graph. A write that may be seen elsewhere, or that would change a dtype or shape, stays."""
-    respell(graph)
+    use_in_place_names(graph)
     _functionalize_reshapes(graph)
     s = survey(graph)
     for node in s.in_place:

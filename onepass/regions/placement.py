@@ -14,7 +14,7 @@ from torch import fx
 
 from ..graph.grad_modes import records
 from ..graph.mutations import writes
-from ..graph.op_kinds import changes_in_place, draws, only_looks
+from ..graph.op_kinds import changes_in_place, is_random, shares_memory
 from ..graph.survey import Survey, root, shape, storages
 from .region import Region
 
@@ -96,7 +96,7 @@ def conflicting_writes(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.No
 def _writes_between(reader: fx.Node, place: int, s: Survey) -> Iterator[fx.Node]:
     """All writes between the node and the place. A view reads nothing yet, so none matters to it."""
     low, high = sorted((place, s.place[reader]))
-    if not only_looks(reader):
+    if not shares_memory(reader):
         yield from (n for n in s.in_place if low <= s.place[n] < high and n is not reader)
 
 
@@ -121,9 +121,9 @@ def must_not_alias(region: Region, s: Survey, before: fx.Node) -> InputPairs:
 def overtaken_random_node(region: Region, s: Survey, before: fx.Node) -> fx.Node | None:
     """A random operation that another one, which moves up to the call, would overtake; None if there is none."""
     moving = _moving(region, s, before)
-    last = max((s.place[n] for n in moving if draws(n)), default=-1)
+    last = max((s.place[n] for n in moving if is_random(n)), default=-1)
     between = s.order[s.place[before] : max(last, 0)]
-    return next((n for n in between if n not in moving and draws(n)), None)
+    return next((n for n in between if n not in moving and is_random(n)), None)
 
 
 def _memory(node: fx.Node, s: Survey) -> set:

@@ -1,8 +1,8 @@
-"""Concatenations: a choice by position between tensors, and reductions over them as one reduction for each piece.
+"""Concatenations: a choice between tensors by position, and reductions over them as one reduction for each piece.
 
-⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕: in a piece each choice by position is decided, so
-nothing is concatenated. Along other axes the choice stays, and its indices never leave a tensor; so it does in one
-factor of a short sum of products, which is then computed whole.
+⊕_j s = (⊕_{j < n} s) ⊕ (⊕_{j ≥ n} s) for every commutative monoid ⊕. In a piece each choice by position is decided, so
+nothing is concatenated. Along axes that are not reduced the choice stays, with indices clamped to the tensors. It also
+stays in one factor of a short sum of products, which is then computed whole.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ COMBINE = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any
 
 
 def at_most(i: Term, largest: Term) -> Term:
-    """min(i, largest), or i where it is known to be the smaller one."""
+    """min(i, largest), or i if it is known to be the smaller one."""
     low, _ = bounds(largest - i)
     return i if low is not None and low >= 0 else make("minimum", (i, largest))
 
 
 def at_least(i: Term, smallest: Term) -> Term:
-    """max(i, smallest), or i where it is known to be the larger one."""
+    """max(i, smallest), or i if it is known to be the larger one."""
     low, _ = bounds(i - smallest)
     return i if low is not None and low >= 0 else make("maximum", (i, smallest))
 
@@ -57,7 +57,7 @@ def _among(parts: list[TensorValue], axis: int, index, dtype: str) -> Term:
 
 @handles("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
 def concatenate(call: OperatorCall) -> TensorValue:
-    """One after another along an axis."""
+    """Tensors one after another along an axis."""
     parts = call["tensors"]
     axis = parts[0].axis(call["dim"])
     return call.value(lambda index: _among(parts, axis, index, term_dtype(call.meta.dtype)))
@@ -65,7 +65,7 @@ def concatenate(call: OperatorCall) -> TensorValue:
 
 @handles("aten.stack.default")
 def stack(call: OperatorCall) -> TensorValue:
-    """Beside one another along a new axis."""
+    """Tensors along a new axis."""
     parts, axis = call["tensors"], call["dim"] % len(call.meta.shape)
 
     def pull(index):
@@ -81,7 +81,7 @@ def stack(call: OperatorCall) -> TensorValue:
 
 @handles("aten.constant_pad_nd.default", "aten.pad.default")
 def pad(call: OperatorCall) -> TensorValue:
-    """A number around; a negative width would cut off and is refused."""
+    """A tensor with a number around it; a negative width would cut off elements and is refused."""
     source, widths = call["self"], call["pad"]
     if call.get("mode", "constant") != "constant" or any(not isinstance(w, int) or w < 0 for w in widths):
         raise call.refuse("is supported with a constant and known widths from zero on")
@@ -107,7 +107,7 @@ def pad(call: OperatorCall) -> TensorValue:
 
 
 def in_pieces(root: Term) -> Term:
-    """Every reduction over an axis along which some index is held back inside a tensor, piece by piece."""
+    """Splits every reduction over an axis along which an index is clamped, so that no piece needs the clamp."""
 
     def change(node: Term, args: tuple[Term, ...]) -> Term:
         made = node if args == node.args else make(node.op, args, node.attrs)
@@ -128,7 +128,7 @@ def _split(total: Term) -> Term:
 
 
 def _in_one_factor(cut: Term, total: Term) -> bool:
-    """Of several factors of a short sum, one has the choice: it costs less there than a second product."""
+    """Whether only one of several factors of a short sum has the choice: it costs less there than a second product."""
     dim = total.attrs[1]
     having = [f for f in sum_factors(total) if dim in f.dims]
     return len(having) > 1 and not is_long(dim, HELD) and sum(cut in _cuts(f, dim) for f in having) == 1
@@ -141,8 +141,8 @@ def _piece(monoid: str, dim: Dim, body: Term, side: str, start: Term, size: Term
     return _split(reduce(monoid, part, _at(body, dim, simplify_index(iota(part) + start))))
 
 
-def _at(body: Term, dim: Dim, place: Term) -> Term:
-    """The body at a place of the dim; what binds the dim again inside is left alone."""
+def _at(body: Term, dim: Dim, position: Term) -> Term:
+    """The body at a position of the dim; inner reductions over the same dim stay as they are."""
     done: dict[Term, Term] = {}
 
     def visit(node: Term) -> Term:
@@ -150,14 +150,14 @@ def _at(body: Term, dim: Dim, place: Term) -> Term:
             return node
         if node not in done:
             here = node.op == "iota" and node.attrs[0] == dim
-            done[node] = place if here else make(node.op, tuple(map(visit, node.args)), node.attrs)
+            done[node] = position if here else make(node.op, tuple(map(visit, node.args)), node.attrs)
         return done[node]
 
     return simplify_index(visit(body))
 
 
 def _cuts(body: Term, dim: Dim) -> Iterator[Term]:
-    """Positions of the dim at which an index stops being held back."""
+    """Positions of the dim at which an index starts or stops being clamped."""
     seen, waiting = set(), [body]
     while waiting:
         node = waiting.pop()
@@ -173,7 +173,7 @@ def _cuts(body: Term, dim: Dim) -> Iterator[Term]:
 
 
 def _inside(cut: Term, dim: Dim) -> bool:
-    """A position that is a size, in front of which and from which on there is something."""
+    """Whether a position is a sum of sizes with elements before and after it."""
     rest = simplify_index(term_of(dim.size) - cut)
     if dim in cut.dims or _size(cut) is None or const(0) in (cut, rest):
         return False

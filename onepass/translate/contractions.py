@@ -17,12 +17,12 @@ CONVOLUTIONS = (
 )
 
 
-def _dotted(call: OperatorCall, left: TensorValue, right: TensorValue, size, places) -> TensorValue:
-    """Σ over one more coordinate; places: from an index and it to the operands' indices."""
+def _dotted(call: OperatorCall, left: TensorValue, right: TensorValue, size, indices) -> TensorValue:
+    """A sum over one new dim. indices: the operands' indices for one of the result and a coordinate."""
     dtype, binder = require_floats(call, left, right), call.binder(size)
 
     def pull(index):
-        pairs = zip((left, right), places(index, iota(binder)), strict=True)
+        pairs = zip((left, right), indices(index, iota(binder)), strict=True)
         result = contraction([element(x, place, dtype) for x, place in pairs], [binder], dtype)
         return convert(result, term_dtype(call.meta.dtype))
 
@@ -35,8 +35,8 @@ def inner(call: OperatorCall) -> TensorValue:
     if not (left.shape and right.shape):
         raise call.refuse("of a number is not supported")
     rows = len(left.shape) - 1
-    places = lambda index, inside: ((*index[:rows], inside), (*index[rows:], inside))
-    return _dotted(call, left, right, left.shape[-1], places)
+    indices = lambda index, inside: ((*index[:rows], inside), (*index[rows:], inside))
+    return _dotted(call, left, right, left.shape[-1], indices)
 
 
 @handles("aten.linalg_vecdot.default")
@@ -47,11 +47,11 @@ def vecdot(call: OperatorCall) -> TensorValue:
     sizes = [x.shape[axis - len(shape) - 1] for x in (left, right)]
     whole = (*shape[:axis], max(sizes, key=lambda size: size != 1), *shape[axis:])
 
-    def places(index, inside):
+    def indices(index, inside):
         full = (*index[:axis], inside, *index[axis:])
         return [spread(x, full, whole) for x in (left, right)]
 
-    return _dotted(call, left, right, whole[axis], places)
+    return _dotted(call, left, right, whole[axis], indices)
 
 
 @handles("aten.tensordot.default")
@@ -65,11 +65,11 @@ def tensordot(call: OperatorCall) -> TensorValue:
     binders = [call.binder(size) for size, _ in sizes]
 
     def pull(index):
-        rest, places = iter(index), []
+        rest, factors = iter(index), []
         for x, axes in zip((left, right), summed, strict=True):
             own = dict(zip(axes, map(iota, binders), strict=True))
-            places.append(element(x, tuple(own[k] if k in own else next(rest) for k in range(len(x.shape))), dtype))
-        return convert(contraction(places, binders, dtype), term_dtype(call.meta.dtype))
+            factors.append(element(x, tuple(own[k] if k in own else next(rest) for k in range(len(x.shape))), dtype))
+        return convert(contraction(factors, binders, dtype), term_dtype(call.meta.dtype))
 
     return call.value(pull)
 
@@ -78,15 +78,15 @@ def tensordot(call: OperatorCall) -> TensorValue:
 def convolution(call: OperatorCall) -> TensorValue:
     x, weight, bias = call["input"], call["weight"], call["bias"]
     dtype = require_floats(call, x, weight)
-    places = len(weight.shape) - 2
+    positions = len(weight.shape) - 2
     if {*weight.shape[2:]} - {1} or not has_default_window(call.arguments):
         raise call.refuse("over more than one place")
     binder = call.binder(weight.shape[1])
 
     def pull(index):
-        *batch, channel = index[: len(index) - places]
-        read = element(x, (*batch, iota(binder), *index[len(index) - places :]), dtype)
-        factor = element(weight, (channel, iota(binder), *[const(0)] * places), dtype)
+        *batch, channel = index[: len(index) - positions]
+        read = element(x, (*batch, iota(binder), *index[len(index) - positions :]), dtype)
+        factor = element(weight, (channel, iota(binder), *[const(0)] * positions), dtype)
         result = contraction([read, factor], [binder], dtype)
         return convert(
             result if bias is None else result + element(bias, (channel,), dtype), term_dtype(call.meta.dtype)

@@ -1,6 +1,6 @@
-"""PyTorch operations that make tensors of nothing but their shape, or keep a triangle of one.
+"""Tensors made of nothing but their shape, and triangles of a tensor.
 
-The calls are pulled at an index of the result, as in views.py.
+Each is a function of the index. Example: tril keeps the element at (i, j) where j ≤ i + diagonal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Differences between neighbours and running sums along an axis, of integers that the graph itself makes.
+"""Differences of neighbours and cumulative sums along an axis, of integers that the graph itself makes.
 
-As decoders tell packed sequences by jumps in their positions, and give positions by counting a mask: where nothing is
-read, both are functions of coordinates.
+No tensor is read, so both are functions of coordinates. Example: decoders find packed sequences by jumps in positions,
+and count positions with the cumulative sum of a mask of ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OF_NUMBERS = "is supported of integers that the graph makes itself, and summed w
 
 @handles("aten.diff.default")
 def differences(call: OperatorCall) -> TensorValue:
-    """x[i + 1] - x[i], or x[i] - x[i - 1] behind x[0] - front where one number was put in front."""
+    """x[i + 1] - x[i]; with one number in front: x[0] - front, then x[i] - x[i - 1]."""
     source, front = call["self"], call["prepend"]
     axis = source.axis(call["dim"])
     if call["n"] != 1 or call["append"] is not None or term_dtype(call.meta.dtype) != "int64":
@@ -36,12 +36,12 @@ def differences(call: OperatorCall) -> TensorValue:
         first = step(at(source, const(0)), at(front, const(0)))
         return choose(compare("le", i, const(0)), first, step(at(source, i), at(source, i - const(1))))
 
-    return call.value(lambda index: _made(call, pull(index)))
+    return call.value(lambda index: _require_numbers(call, pull(index)))
 
 
 @handles("aten.cumsum.default")
-def running_sum(call: OperatorCall) -> TensorValue:
-    """Σ_{j ≤ i} x[j] = (i + 1) · x, of what is the same for every j."""
+def cumulative_sum(call: OperatorCall) -> TensorValue:
+    """Σ_{j ≤ i} x[j] = (i + 1) · x, where x is the same for every j."""
     source = call["self"]
     axis, dtype = source.axis(call["dim"]), term_dtype(call.meta.dtype)
     if dtype != "int64" or not source.shape:
@@ -49,7 +49,7 @@ def running_sum(call: OperatorCall) -> TensorValue:
 
     def pull(index):
         j = iota(call.binder(source.shape[axis]))
-        x = _made(call, convert(source.at((*index[:axis], j, *index[axis + 1 :])), dtype))
+        x = _require_numbers(call, convert(source.at((*index[:axis], j, *index[axis + 1 :])), dtype))
         if j in subterms(x):
             raise call.refuse(OF_NUMBERS)
         return stored(simplify_index(apply("mul", x, index[axis] + const(1))), call.meta.dtype)
@@ -57,8 +57,8 @@ def running_sum(call: OperatorCall) -> TensorValue:
     return call.value(pull)
 
 
-def _made(call: OperatorCall, x: Term) -> Term:
-    """x, where it is made of numbers: places before the first one would be read otherwise."""
+def _require_numbers(call: OperatorCall, x: Term) -> Term:
+    """x, if it reads no tensor: otherwise positions before the first one would be read. Raises Refusal."""
     if any(t.op == "load" for t in subterms(x)):
         raise call.refuse(OF_NUMBERS)
     return x

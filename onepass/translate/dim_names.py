@@ -1,6 +1,7 @@
-"""Names of dims: reductions over equal ranges share one dim where their bodies then coincide; so do results' axes.
+"""Names of dims: reductions over equal ranges share one dim where that makes loads or reductions equal; so do results.
 
-Renaming a dim never changes a value; a merge that is missed only misses a fusion.
+Renaming a dim never changes a value; a merge that is missed only misses a fusion. Example: Σ_j x[j] and Σ_k x[k] are
+one reduction when k becomes j.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _same_size(a: Dim, b: Dim) -> bool:
 
 
 def _coordinates(a: Term, b: Term) -> Iterator[tuple[Dim, Dim]]:
-    """The dims that stand at the same places of two index terms."""
+    """Pairs of dims at the same positions of two index terms."""
     if a.op == b.op == "iota":
         yield a.attrs[0], b.attrs[0]
     elif a.op == b.op and len(a.args) == len(b.args):
@@ -113,7 +114,7 @@ def _outermost_first(terms: list[Term]) -> list[Dim]:
 
 
 def _captures(terms: list[Term], gone: Dim, kept: Dim) -> bool:
-    """Renaming `gone` to `kept` would bind an occurrence that means another coordinate."""
+    """Whether renaming `gone` to `kept` would bind an occurrence of another coordinate."""
     for node in _nodes(terms):
         if node.op != "reduce":
             continue

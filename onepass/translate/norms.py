@@ -1,6 +1,6 @@
-"""How norms over an axis and distances are pulled: a sum of powers, and what is done with its root.
+"""Norms over an axis and distances: a sum of powers and its root.
 
-Halves are computed in float32 and rounded once, as PyTorch does.
+Halves are computed in float32 and rounded once, as PyTorch does. Example: rms_norm is x / √(mean x² + eps).
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from .registry import (
 )
 
 handles = Handlers()
-MAX_ROWS_OF_DIRECT_DISTANCES = (
-    25  # rows of either side, beyond which PyTorch takes distances as √(|a|² + |b|² - 2 a · b)
-)
+# With more rows on either side PyTorch computes distances as √(|a|² + |b|² - 2 a · b).
+MAX_ROWS_OF_DIRECT_DISTANCES = 25
 
 
 def _powers(source: TensorValue, dtype: str, order: float) -> TensorValue:
@@ -44,7 +43,7 @@ def _powers(source: TensorValue, dtype: str, order: float) -> TensorValue:
 
 @handles("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
 def vector_norm(call: OperatorCall) -> TensorValue:
-    """Of order 1, 2 or infinity, over given axes."""
+    """A norm of order 1, 2 or infinity, over given axes."""
     source, dims, order = call["self"], call.get("dim"), call.get("ord", call.get("p"))
     if not dims or order not in (None, 1, 2, math.inf):
         raise call.refuse("is supported over given axes, of order 1, 2 and infinity")
@@ -79,25 +78,25 @@ def rms_norm(call: OperatorCall) -> TensorValue:
 
 @handles("aten.cdist.default", "aten._cdist_forward.default", "aten._euclidean_dist.default")
 def distances(call: OperatorCall) -> TensorValue:
-    """Of order 1, 2 or infinity; of order 2 by a product where PyTorch takes one, whose rounding is then the same."""
+    """Distances of order 1, 2 or infinity; of order 2 by a product where PyTorch uses one, for the same rounding."""
     left, right, order = call["x1"], call["x2"], call.get("p", 2)
     if order not in (1, 2, math.inf):
         raise call.refuse("is supported of order 1, 2 and infinity")
     dtype, binder = compute_dtype(call.meta.dtype), call.binder(left.shape[-1])
     long = any(isinstance(n, int) and n > MAX_ROWS_OF_DIRECT_DISTANCES for n in (left.shape[-2], right.shape[-2]))
-    mode = call.get("compute_mode", 1)  # _euclidean_dist is the product
+    mode = call.get("compute_mode", 1)  # _euclidean_dist always uses the product
     by_product = order == 2 and (long if mode in (None, 0) else mode == 1)
 
     def pull(index) -> Term:
         batch, shape = index[:-2], call.meta.shape[:-2]
         a, b = (
-            element(x, (*batch_index(x, batch, shape), place, iota(binder)), dtype)
-            for x, place in zip((left, right), index[-2:])
+            element(x, (*batch_index(x, batch, shape), row, iota(binder)), dtype)
+            for x, row in zip((left, right), index[-2:])
         )
         if by_product:
             squares = sum_over(binder, a * a) + sum_over(binder, b * b)
-            apart = squares - sum_over(binder, a * b) * const(2.0)
-            result = apply("sqrt", apply("maximum", apart, const(0.0)))
+            squared = squares - sum_over(binder, a * b) * const(2.0)
+            result = apply("sqrt", apply("maximum", squared, const(0.0)))
         elif order == 2:
             result = apply("sqrt", sum_over(binder, (a - b) * (a - b)))
         else:

@@ -100,7 +100,7 @@ def scalar(x: Number, dtype: str) -> Term:
 
 
 def float_scalar(x: Number, dtype: str) -> Term:
-    """The same of a number that is a float; a literal one takes the dtype of what it meets."""
+    """The same for a float; a literal one takes the dtype of the other operand."""
     return scalar(x, dtype) if isinstance(x, str) else const(float(x))
 
 
@@ -221,7 +221,8 @@ def _truncated(x: Term, y: Term) -> Term:
     return choose(apply("eq", *below), whole, apply("neg", whole))
 
 
-# Comparisons: `le` and `lt` are enough; the third column says whether the sides are exchanged, the fourth negates.
+# Comparisons need only `le`, `lt` and `eq`: by names, the operation, whether the sides are exchanged, and whether the
+# result is negated.
 _COMPARISONS = {
     "le less_equal": ("le", False, False),
     "lt less": ("lt", False, False),
@@ -285,7 +286,7 @@ def bitwise(call: OperatorCall) -> TensorValue:
 
 
 def _both_bits(x: Term, y: Term) -> Term | None:
-    """The last bits of x, whatever its sign, where y is a run of them; of truth values the less."""
+    """x & y, if y has only ones as its last bits: x modulo a power of two; or if both are 0 or 1."""
     if is_literal(y) and y.attrs[0] >= 0 and (y.attrs[0] + 1).bit_count() == 1:
         return apply("mod", x, const(y.attrs[0] + 1))
     return apply("minimum", x, y) if _is_bit(x) and _is_bit(y) else None
@@ -338,7 +339,7 @@ def masked_fill(call: OperatorCall) -> TensorValue:
 
 
 def _tested(call: OperatorCall, test) -> TensorValue:
-    """What is asked of an element: a bool."""
+    """A predicate of each element."""
     if call["self"].meta.dtype not in FLOATING:
         raise call.refuse("is supported for floating numbers only", "dtype")
     return pointwise(call, test, call["self"], dtype=compute_dtype(call["self"].meta.dtype))

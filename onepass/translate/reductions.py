@@ -1,6 +1,7 @@
-"""How reductions and contractions are pulled: each makes a fresh bound dim; softmax and SDPA become their mathematics.
+"""Reductions, softmax and matrix products as terms; each makes a fresh bound dim.
 
-A contraction of halves multiplies and adds in float32 and rounds once.
+A product of halves multiplies and adds in float32 and rounds once. Example: softmax(x) is exp(x - m) / Σ exp(x - m),
+where m is the maximum.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _sum_dtype(call) -> str:
 
 
 def _stored(call: OperatorCall, source: TensorValue) -> TensorValue:
-    """The source after the cast that a dtype argument asks for."""
+    """The source, cast to the `dtype` argument where there is one."""
     if call.get("dtype") is None:
         return source
     meta = replace(source.meta, dtype=call["dtype"])

@@ -1,6 +1,7 @@
-"""What a captured tensor is during translation: a function from index terms to a Term, and how to combine such.
+"""A captured tensor as a function from index terms to a Term, calls of operators, handlers, and arithmetic on terms.
 
-`handles` registers how one ATen operation is pulled; a handler gets a OperatorCall and gives a TensorValue.
+A handler takes an OperatorCall and gives a TensorValue. Invariant: integers are computed as int64, halves as float32,
+and both are stored as PyTorch stores them. Example: the element of x.T at (i, j) is that of x at (j, i).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ Function = TypeVar("Function", bound=Callable)
 Number = int | float | str  # a number as an argument; a symbolic one by its text
 FLOATING = (*HALVES, "float32", "float64")
 INTEGERS = (*INTEGER_RANGES, "int64")
-MAX_SYMBOLIC_SIZE = 2**28  # of dims and sizes that are known by name only
+MAX_SYMBOLIC_SIZE = 2**28  # bounds dims and sizes that are known by name only
 
 
 class Symbolic(str):
-    """The text of a number that only a call gives, as an argument."""
+    """An argument that is a number which only a call gives, as text."""
 
 
 class TensorValue:
-    """A tensor of the region. `at(index)` is its element as a Term of `kind`, one integer term per axis."""
+    """A tensor of the region. `at(index)` is its element, a Term of the dtype `kind`; an index has a term per axis."""
 
     def __init__(self, meta: Meta, pull: Callable[[Index], Term]):
         self.meta, self._pull, self._memo = meta, pull, {}
@@ -58,14 +59,14 @@ class TensorValue:
         return self._memo[index]
 
     def axis(self, axis: int) -> int:
-        """A dim argument counted from the front."""
+        """An axis counted from the front: 1 for -1 of a matrix."""
         return axis % max(len(self.shape), 1)
 
 
 class OperatorCall:
     """One node with its arguments by name. `call["dim"]` is the argument or its default.
 
-    Reading an argument that is Symbolic is refused, if the handler does not say that it takes one.
+    Reading an argument that is Symbolic raises Refusal, unless the handler is registered with its name.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class OperatorCall:
         return TensorValue(meta or self.meta, pull)
 
     def binder(self, size: Size) -> Dim:
-        """A fresh dim to reduce over; the names for readers come at the end."""
+        """A fresh dim to reduce over; dim_names.py gives it a short name later."""
         self._binders += 1
         return Dim(f"{self.node.name}.{self._binders}", size)
 
@@ -148,29 +149,29 @@ def term_dtype(dtype: str) -> str:
 
 
 def compute_dtype(dtype: str) -> str:
-    """Where arithmetic on tensors of this dtype happens."""
+    """The dtype in which arithmetic on tensors of this dtype is done."""
     return "float32" if dtype in HALVES else term_dtype(dtype)
 
 
 def operand_dtype(dtype: str) -> str:
-    """What operands of arithmetic on such tensors become: a number beside a tensor of uint8 comes round as one."""
+    """The dtype that operands take: a number that meets a tensor of uint8 wraps around as that tensor's elements do."""
     return "float32" if dtype in HALVES else dtype
 
 
 def same_size(a: Size, b: Size) -> bool:
-    """Known to be equal; unknown is False."""
+    """Whether two sizes are known to be equal."""
     return a == b or product((a,)) == product((b,))
 
 
 def spread(value: TensorValue, index: Index, shape: Sequence[Size]) -> Index:
-    """The index into a value that is broadcast to the shape which `index` is for."""
+    """The index into a value that is broadcast to a shape; `index` is one of that shape."""
     kept = index[len(index) - len(value.shape) :]
     sizes = tuple(shape)[len(index) - len(value.shape) :]
     return tuple(const(0) if own == 1 != size else i for own, size, i in zip(value.shape, sizes, kept, strict=True))
 
 
 def literal(x: float, dtype: str) -> Term:
-    """A Python scalar as it enters arithmetic in the dtype, infinite beyond its range."""
+    """A Python scalar in arithmetic of the dtype, infinite if it is out of range."""
     if dtype == "bool":
         return const(bool(x))
     return const(int(x)) if dtype == "int64" else const(infinite_beyond(x, dtype).item())
@@ -182,7 +183,7 @@ def stored_literal(x: float, dtype: str) -> Term:
 
 
 def require_fit(call: OperatorCall, *numbers: object) -> None:
-    """Raises where eager does: numbers are stored in the result's dtype, and a finite one lies beyond its range."""
+    """Raises Refusal if a finite number is out of range of the result's dtype, as eager raises."""
     dtype = getattr(torch, call.meta.dtype)
     known = [n for n in numbers if isinstance(n, int | float) and dtype.is_floating_point and math.isfinite(n)]
     if any(abs(n) > torch.finfo(dtype).max for n in known):
@@ -198,7 +199,7 @@ def _is_choice(x: Term) -> bool:
 
 
 def distribute(function: Callable[..., Term], *args: Term) -> Term | None:
-    """f(where(p, a, b), c) = where(p, f(a, c), f(b, c)) for literals a, b, c; None if it is not that."""
+    """f(where(p, a, b), c) = where(p, f(a, c), f(b, c)) for literals a, b, c; None for other arguments."""
     choices = [k for k, a in enumerate(args) if _is_choice(a)]
     if len(choices) != 1 or not all(is_literal(a) for k, a in enumerate(args) if k not in choices):
         return None
@@ -217,7 +218,7 @@ def apply(op: str, *args: Term) -> Term:
 
 
 def _as_choice(x: Term) -> Term:
-    """A predicate that counts as a number: of masks made as (1 - kept) · number, the number and 0 are left."""
+    """A truth value cast to a number as a choice of 1 and 0: a mask (1 - kept) · x becomes a choice of x and 0."""
     counts = x.op == "cast" and x.args[0].dtype == "bool" and x.dtype in FLOATING
     return make("where", (x.args[0], literal(1, x.dtype), literal(0, x.dtype))) if counts else x
 
@@ -254,7 +255,7 @@ def _choose_truth(condition: Term, yes: Term, no: Term) -> Term:
 
 
 def wrapped(x: Term, dtype: str) -> Term:
-    """An integer as a tensor of the dtype holds it: what does not fit, or may not, comes round from the other end."""
+    """An integer as an element of a tensor of the dtype: one that does not fit, or may not, wraps around."""
     if dtype not in INTEGER_RANGES:
         return x
     least, largest = INTEGER_RANGES[dtype]
@@ -268,13 +269,16 @@ def wrapped(x: Term, dtype: str) -> Term:
 
 
 def _is_named(x: Term) -> bool:
-    """A size, or a coordinate below one, that is known by name only."""
+    """A symbolic size, or a coordinate of a dim with one."""
     return x.op == "size" or (x.op == "iota" and not isinstance(x.attrs[0].size, int))
 
 
 def stored(x: Term, dtype: str) -> Term:
-    """A result of arithmetic as an element of the dtype. Sums of int32 that may be anything are taken to fit: they are
-    positions, and limits of loops are found in sums alone."""
+    """A result of arithmetic as an element of the dtype.
+
+    Sums of int32 without known bounds are assumed to fit: they are positions, and bounds of loops are found in plain
+    sums only.
+    """
     x = convert(x, term_dtype(dtype))
     return x if dtype == "int32" and None in bounds(x) and _is_sum(x) else wrapped(x, dtype)
 
@@ -284,7 +288,7 @@ def _is_sum(x: Term) -> bool:
 
 
 def convert(x: Term, dtype: str) -> Term:
-    """x as a term of the dtype, wrapped to a narrow integer's; literals and weak terms adapt without a cast."""
+    """x as a term of the dtype; narrow integers wrap around, literals and weak terms change without a cast."""
     if dtype in INTEGER_RANGES:
         whole = convert(x, "int64")
         return whole if dtype == "int32" and x.dtype != "int64" else wrapped(whole, dtype)
@@ -299,5 +303,5 @@ def convert(x: Term, dtype: str) -> Term:
 
 
 def element(value: TensorValue, index: Index, dtype: str | None = None) -> Term:
-    """An element ready for arithmetic in the dtype (default: where its own dtype computes)."""
+    """An element, converted to the dtype (default: the one in which its own dtype computes)."""
     return convert(value.at(index), dtype or compute_dtype(value.meta.dtype))

@@ -1,7 +1,7 @@
-"""How views, copies of layout and gathers are pulled: index arithmetic only, no node of their own.
+"""Views, copies and gathers as index arithmetic: a view is no node of a term.
 
-A reshape is cut into groups of axes whose sizes multiply to the same; only a group that truly merges or splits axes
-uses // and %.
+A reshape is cut into groups of axes with equal products of sizes. Only a group that merges or splits axes uses // and
+%: (2, 3, 4) to (6, 4) merges the first two axes and leaves the third.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ Groups = list[tuple[list[int], list[int]]]
 
 
 def grouped(old: tuple[Size, ...], new: tuple[Size, ...]) -> Groups | None:
-    """Pairs of runs of axes (old, new) with equal products, as short as can be; None if the sizes do not match."""
+    """The shortest pairs (old axes, new axes) with equal products of sizes; None if the sizes do not match."""
     cuts_old, cuts_new = _prefixes(old), _prefixes(new)
     if of_whole_blocks(product(old)) != of_whole_blocks(product(new)):
         return None
@@ -135,7 +135,7 @@ def _regrouped(index, groups: Groups, old, new) -> tuple[Term, ...]:
 
 
 def _pair_units(index, old_axes, new_axes, old, new, result) -> None:
-    """An axis of length 1 that stays keeps its coordinate, so that views do not make a batch of one look special."""
+    """An axis of one element keeps its coordinate, so that a batch of one looks like any other batch."""
     units = [a for a in new_axes if new[a] == 1]
     for axis, other in zip([a for a in old_axes if old[a] == 1], units, strict=False):
         result[axis] = index[other]
@@ -162,7 +162,7 @@ def _replaced(index, axis: int, new: Term) -> tuple[Term, ...]:
 
 
 def _start(position: Size, size: Size) -> Term:
-    """A position counted from the front; negative ones count from the end."""
+    """A position counted from the front; a negative one is counted from the end."""
     return _wrapped(term_of(position), size)
 
 
@@ -304,7 +304,7 @@ def embedding(call: OperatorCall) -> TensorValue:
 
 @handles("aten.index.Tensor")
 def index_tensor(call: OperatorCall) -> TensorValue:
-    """x[..., positions, ...] with neighbouring integer index tensors: a gather is an index term."""
+    """x[..., positions, ...] with adjacent integer tensors: what they hold becomes the index."""
     source, lists = call["self"], call["indices"]
     used = [k for k, p in enumerate(lists) if p is not None]
     if any(lists[k].meta.dtype not in INTEGERS for k in used):
@@ -325,7 +325,10 @@ def index_tensor(call: OperatorCall) -> TensorValue:
 
 
 def _require_within(call: OperatorCall, positions: TensorValue, size: Size, wraps: bool) -> None:
-    """Places that are numbers of coordinates, and beyond what they index, are left to eager, which raises."""
+    """Raises Refusal for indices computed from coordinates that are out of bounds: eager raises there.
+
+    If this depends on sizes that only a call gives, the call has to satisfy a condition.
+    """
     place = positions.at(tuple(iota(call.binder(n)) for n in positions.shape))
     if tensors(place):
         return
@@ -338,7 +341,7 @@ def _require_within(call: OperatorCall, positions: TensorValue, size: Size, wrap
 
 
 def _wrapped(position: Term, size: Size) -> Term:
-    """A position may count from the end; a computed one that cannot be negative stays as it is."""
+    """A position that may be negative, counted from the front; one that cannot be stays as it is."""
     low, high = bounds(position)
     if low is not None and low >= 0:
         return position
