@@ -39,7 +39,7 @@ class Survey:
     context such as autocast, or nothing. recorded: whether gradients are recorded at the node.
     plain, reduced: the products that the value comes from, without a reduction on the way, and with one.
     broken: the first unknown operation on such ways. axes: what the axes of such a value are made of.
-    mixed: the sizes that a mixture sums over or makes anew.
+    mixed: the sizes that a mixture sums over or adds.
     free: whether a region can compute the value again from coordinates or smaller tensors. numbers: whether it is made
     of no tensor that the graph is given, and never written into, so that it has no device of its own.
     in_place: the nodes that write into a tensor.

@@ -82,9 +82,9 @@ def _merges(terms: list[Term]) -> Iterator[list[Term]]:
     binders = _outermost_first(terms)
     weight = _weight(terms)
     for position, kept in enumerate(binders):
-        for gone in binders[position + 1 :]:
-            if _same_size(kept, gone) and not _captures(terms, gone, kept):
-                candidate = [simplify_index(rename_dims(term, {gone: kept})) for term in terms]
+        for renamed in binders[position + 1 :]:
+            if _same_size(kept, renamed) and not _captures(terms, renamed, kept):
+                candidate = [simplify_index(rename_dims(term, {renamed: kept})) for term in terms]
                 if _weight(candidate) < weight:
                     yield candidate
 
@@ -113,15 +113,15 @@ def _outermost_first(terms: list[Term]) -> list[Dim]:
     return sorted(depth, key=depth.__getitem__)
 
 
-def _captures(terms: list[Term], gone: Dim, kept: Dim) -> bool:
-    """Whether renaming `gone` to `kept` would bind an occurrence of another coordinate."""
+def _captures(terms: list[Term], renamed: Dim, kept: Dim) -> bool:
+    """Whether renaming `renamed` to `kept` would bind an occurrence of another coordinate."""
     for node in _nodes(terms):
         if node.op != "reduce":
             continue
         body, dim = node.args[0], node.attrs[1]
-        if dim == gone and kept in body.dims:
+        if dim == renamed and kept in body.dims:
             return True
-        if dim == kept and gone in body.dims:
+        if dim == kept and renamed in body.dims:
             return True
     return False
 

@@ -1,7 +1,7 @@
-"""From a Program to one Term: every value is pulled at the output's index, so views vanish into index terms.
+"""From a Program to a term for each result: values are computed at an index of the result, so views become indices.
 
-Invariant: the term's value at the output dims is the program's output, as the operations' definitions say. Raises
-Refusal, with the user's line, for what has no meaning here.
+Invariant: the term's value is the program's result, by the definitions of the operations. What has no terms raises
+Refusal with the user's line. Example: q @ k.mT is Σ_d q[i, d] * k[j, d].
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ HANDLERS = _collect(MODULES)
 
 @dataclass(frozen=True)
 class Captured:
-    """A region as algebra: each result's term over the dims of its axes; `inputs` as in the program. required: of sizes
-    that a call has, or eager raises."""
+    """A region as algebra: each result's term over the dims of its axes; `inputs` as in the program.
+
+    required: conditions on the sizes of a call; where one fails, eager raises.
+    """
 
     results: tuple[Store, ...]
     inputs: tuple[Tensor, ...]
@@ -46,17 +48,17 @@ class Captured:
 
     @property
     def term(self) -> Term:
-        """The first result's."""
+        """The first result's term."""
         return self.results[0].term
 
     @property
     def output(self) -> Tensor:
-        """The first result's."""
+        """The first result's tensor."""
         return self.results[0].output
 
     @property
     def order(self) -> tuple[Dim, ...]:
-        """The first result's."""
+        """The first result's dims, one for each axis."""
         return self.results[0].order
 
 
@@ -71,7 +73,7 @@ def translate(program: Program) -> Captured:
 
 
 def pulled(program: Program) -> list[Term]:
-    """An element of each result of any dtype, by coordinates. Raises Refusal as `translate` does."""
+    """An element of each result, of any dtype, at symbolic coordinates. Raises Refusal as `translate` does."""
     inputs = tuple(Tensor(i.name, i.meta.dtype, i.meta.shape) for i in program.inputs)
     found = [_values(program, inputs, [])[name] for name in program.outputs]
     values = [value for one in found for value in (one if isinstance(one, list) else [one])]
@@ -106,7 +108,7 @@ def _result(value: TensorValue, number: int, program: Program) -> Store:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, with a line behind it for each input that has it."""
+    """The name, with underscores appended until no input has it."""
     return _free(f"{name}_", taken) if name in taken else name
 
 
@@ -115,8 +117,7 @@ def _where(program: Program) -> str:
 
 
 def _loaded(entry: Input, tensor: Tensor) -> TensorValue:
-    """Reading an input. Integers are computed as int64, so that coordinates and data meet in one dtype, and wrapped
-    where a narrower one does not hold the result (registry.py)."""
+    """An input. Integers are computed as int64, the dtype of coordinates, and wrap around where they are stored."""
 
     def pull(index):
         found = load(tensor, *index)
