@@ -55,8 +55,8 @@ def copies_of(
     found = []
     for place, (name, tensor) in enumerate(zip(names, tensors)):
         if len(axes := wanted.get(name, {})) == 1 and None not in axes:
-            ((axis, times),) = axes.items()
-            if (spared := times * _wasted(tensor, axis)) >= WASTED:
+            ((axis, count),) = axes.items()
+            if (spared := count * _wasted(tensor, axis)) >= WASTED:
                 found.append(Copy(place, axis, spared))
     return tuple(found)
 
@@ -125,13 +125,15 @@ def _read_along(kernel: Kernel) -> list[tuple[Term, Dim, Dim | None]]:
     nodes = {n for root in roots(kernel) for n in subterms(root)}
     steps = stepped(kernel, nodes)
     columns = {*(loop.dim for loop in kernel.loops), *kernel.columns}
-    found = []
+    found: list[tuple[Term, Dim, Dim | None]] = []
     for node in (n for n in nodes if n.op == "load" and "float" in n.dtype):
         across, own = node.dims & columns, {kernel.rows} & node.dims
         if node.dims & steps and len(across | own) == 1:
-            found += [(node, *(across | own), None)]
+            (dim,) = across | own
+            found.append((node, dim, None))
         elif own and len(across) == 1:
-            found += [(node, *across, *own)]
+            (dim,), (other,) = across, own
+            found.append((node, dim, other))
     return found
 
 

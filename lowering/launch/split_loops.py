@@ -56,15 +56,12 @@ def number(programs: int, tiles: int, places: int, enough: float = 1.0) -> int:
 
 def said(kernel: Kernel) -> str:
     """How the kernel is shared out, for the report; empty where it has programs for a large device at any size."""
-    sizes = [d.size for d in kernel.grid] + ([-(-kernel.rows.size // ROWS)] if _is_known(kernel.rows) else [])
-    long = any(not _is_known(loop.dim) or loop.dim.size >= LONG * ROWS for loop in kernel.loops)
+    rows = kernel.rows.size if kernel.rows is not None else None
+    sizes = [d.size for d in kernel.grid] + ([-(-rows // ROWS)] if isinstance(rows, int) else [])
+    long = any(not isinstance(n := loop.dim.size, int) or n >= LONG * ROWS for loop in kernel.loops)
     if not long or prod(n for n in sizes if isinstance(n, int)) > MANY or (found := shared(kernel)) is None:
         return ""
     return f"where programs are fewer than multiprocessors: {found}"
-
-
-def _is_known(dim: Dim | None) -> bool:
-    return dim is not None and isinstance(dim.size, int)
 
 
 @lru_cache(maxsize=512)
@@ -170,4 +167,4 @@ def divided(plan: Plan) -> Plan:
 
 def numbers(plan: Plan, count: int) -> Mapping[str, int]:
     """Sizes of a divided plan that give every kernel as many parts."""
-    return {s.part.size: count for kernel in plan.kernels if (s := shared(kernel)) is not None}
+    return {str(s.part.size): count for kernel in plan.kernels if (s := shared(kernel)) is not None}

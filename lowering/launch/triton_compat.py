@@ -64,7 +64,9 @@ def compile_ahead(function, types: dict[str, str], constants: dict, divisible: t
     attributes = {(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible}
     kind = ASTSource
     if getattr(function, "is_gluon", bool)():
-        from triton.experimental.gluon._runtime import GluonASTSource as kind
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        kind = GluonASTSource
     source = kind(function, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=TARGETS[target], options=options | OPTIONS)
 
@@ -188,8 +190,8 @@ class Relaunch:
         """`arguments`: all but the maps, in the function's order; addresses for tensors, which the driver would ask."""
         kernel, stream = self.kernel, self.stream(self.device)
         if self.plain is None:
-            fixed, maps = (kernel.packed_metadata, None, None, None), self._based(bases)
-            kernel.run(self.programs, 1, 1, stream, kernel.function, *fixed, *maps, *arguments)
+            fixed, windows = (kernel.packed_metadata, None, None, None), self._based(bases)
+            kernel.run(self.programs, 1, 1, stream, kernel.function, *fixed, *windows, *arguments)
             self._based([None] * len(bases))
             return
         where = tuple([base.data_ptr() for base in bases])

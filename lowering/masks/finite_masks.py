@@ -163,7 +163,8 @@ def _dims_of(found: Range) -> set[Dim]:
 def _everywhere_if(nothing: Term, found: Range, dim: Dim) -> Range:
     """The range, or the whole dim where the predicate holds."""
     ends = ((found.uppers, length(dim)), (found.lowers, const(0)))
-    return Range(*(tuple(replace(x, bound=where(nothing, end, x.bound)) for x in limits) for limits, end in ends), True)
+    uppers, lowers = (tuple(replace(x, bound=where(nothing, end, x.bound)) for x in limits) for limits, end in ends)
+    return Range(uppers, lowers, True)
 
 
 def _inside(found: Range, dim: Dim) -> Term:

@@ -258,7 +258,7 @@ def ranges(guard: Term | None, loop: Dim, rows: Dim | None, held: Iterable[Dim] 
     found = [_range_of(clause, loop, rows, held) for clause in (clauses(guard, loop) if guard is not None else [()])]
     found = _with_unions(_without_absorbed(found), rows)
     while len(found) > MAX_RANGES:
-        found = _without_absorbed([*found[:-2], _hull(*found[-2:], rows)])
+        found = _without_absorbed([*found[:-2], _hull(found[-2], found[-1], rows)])
     return tuple(found)
 
 
@@ -297,10 +297,10 @@ def _union(a: Range, b: Range, rows: Dim | None) -> Range | None:
         return None
     if set(a.lowers) == set(b.lowers) and a.uppers and b.uppers:
         upper = _outermost(a.uppers, b.uppers, rows, minimum, maximum)
-        return upper and Range((upper,), a.lowers, a.exact)
+        return Range((upper,), a.lowers, a.exact) if upper is not None else None
     if set(a.uppers) == set(b.uppers) and a.lowers and b.lowers:
         lower = _outermost(a.lowers, b.lowers, rows, maximum, minimum)
-        return lower and Range(a.uppers, (lower,), a.exact)
+        return Range(a.uppers, (lower,), a.exact) if lower is not None else None
     return None
 
 

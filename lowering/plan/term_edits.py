@@ -57,7 +57,7 @@ def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list
             name = next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used)
             used.add(name)
             terms = [_rename_bound(term, dim, Dim(name, dim.size)) for term in terms]
-    return terms
+    return list(terms)
 
 
 def _rename_bound(term: Term, dim: Dim, fresh: Dim) -> Term:

@@ -34,7 +34,9 @@ class State:
     def dtype(self, frame: Frame) -> torch.dtype:
         return frame.real if self.kind == "float" else getattr(torch, self.kind)
 
-    def add(self, values: dict[Term, torch.Tensor], drops: torch.Tensor | None, owned: set[Term], frame: Frame) -> None:
+    def add(
+        self, values: dict[Term, torch.Tensor], drops: torch.Tensor | None, owned: frozenset[Term], frame: Frame
+    ) -> None:
         """Adds a tile. drops: where the guard is false; owned: the values that may be overwritten."""
         self.dropped |= drops is not None
         if self.gauge is not None:

@@ -72,10 +72,11 @@ class LoopProgram:
 
     def __init__(self, loop: Loop, rows: Dim | None, finished: frozenset[Term], stores: Sequence[Store] = ()):
         self.loop, self.rows, self.stores = loop, rows, stores
+        self.across: set[Dim] = set()  # of differences that its products go over
         given = finished.__contains__
         outside = lambda t: t in finished or not t.dims & {loop.dim, *self.across}
         written = [store.term for store in stores]
-        early = scale_early([*(t for a in loop.accumulators for t in _bodies(a)), *written], given, loop.dim)
+        early = scale_early((*(t for a in loop.accumulators for t in _bodies(a)), *written), given, loop.dim)
         self.written = [early[term] for term in written]
         self.gauges = [early[a.gauge] if a.gauge is not None else None for a in loop.accumulators]
         guarded = loop.guard.dims if loop.guard is not None else frozenset()
@@ -97,7 +98,7 @@ class LoopProgram:
         self.before = Block([*self.each.inputs, *self.keeps.inputs], given)
         self.bounds = Block([limit.bound for limit in loop.limits], given)
 
-    def run(self, environment: dict, frame: Frame, tile: int, outputs: dict) -> dict[Term, object]:
+    def run(self, environment: dict, frame: Frame, tile: int, outputs: dict) -> dict[Term, torch.Tensor]:
         """The finished values of the loop's reductions; what the loop stores is written to the outputs."""
         outer = {**environment, **self.before.run(environment, frame)}
         length = resolve(self.loop.dim.size, frame.sizes)

@@ -247,7 +247,8 @@ def affine_index(index: Term) -> tuple[dict[Dim, int], dict[Term, int], int] | N
 def load(node: Term, index: list[torch.Tensor | None], frame: Frame) -> torch.Tensor:
     """The tile of a tensor. `index` holds values of the index terms that are not affine: those axes are gathered."""
     source = frame.tensors[node.attrs[0].name]
-    steps, offset, gathered = {}, source.storage_offset(), []
+    steps: dict[Dim, int] = {}
+    offset, gathered = source.storage_offset(), []
     for axis, term in enumerate(node.args):
         least = None if index[axis] is not None else _add_steps(steps, term, source, axis, frame)
         if least is None:

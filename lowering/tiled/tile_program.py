@@ -55,8 +55,10 @@ def _scaled_early(op: str, args: tuple[Term, ...], uses: Counter, node: Term, mo
 
 def over_differences(node: Term, pair: Pair) -> RelativeProduct | None:
     """A sum that is a product over differences of the pair, which are rows and a loop's dim."""
-    summed = pair and node.op == "reduce" and node.attrs[0] == "sum"
-    return relative_scores(factors(node.args[0]), *pair, node.attrs[1]) if summed else None
+    if pair is None or node.op != "reduce" or node.attrs[0] != "sum":
+        return None
+    rows, loop = pair
+    return relative_scores(factors(node.args[0]), rows, loop, node.attrs[1])
 
 
 class Step:
@@ -94,11 +96,12 @@ class Step:
                 values = dict(zip(self.args, args))
                 return tile_ops.load(node, [values.get(a) for a in self.general], frame)
             case "contract":
-                return tile_ops.contract(*args, node.attrs[1], frame)
+                return tile_ops.contract(args[0], args[1], node.attrs[1], frame)
             case "unskew":
-                (kept,) = self.args[0].dims & {*self.pair}
-                made = tile_ops.contract(*args, node.attrs[1], frame)
-                return tile_ops.unskew(made, *self.pair, self.across.dim, kept, frame)
+                rows, loop = self.pair
+                (kept,) = self.args[0].dims & {rows, loop}
+                made = tile_ops.contract(args[0], args[1], node.attrs[1], frame)
+                return tile_ops.unskew(made, rows, loop, self.across.dim, kept, frame)
             case "fold":
                 return tile_ops.fold(node.attrs[0], args[0], node.attrs[1], frame)
         return tile_ops.apply(self.kind, args, self.mine)
@@ -152,9 +155,9 @@ class Block:
             later.update(step.args)
         self.owned = frozenset(made & set(self.roots))
 
-    def run(self, environment: Mapping[Term, object], frame: Frame) -> dict[Term, object]:
+    def run(self, environment: Mapping[Term, torch.Tensor], frame: Frame) -> dict[Term, torch.Tensor]:
         """The values of the roots."""
-        values: dict[Term, object] = {}
+        values: dict[Term, torch.Tensor] = {}
         for step in self.steps:
             args = [values[a] if a in values else environment[a] for a in step.args]
             for a, last in zip(step.args, step.last):

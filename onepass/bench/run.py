@@ -120,7 +120,7 @@ def _contestants(problem: Problem, chosen) -> dict[str, Callable]:
     """Builders by name: onepass and the peers that compile the same plain function, and each one's own words."""
     plain, arguments = problem.plain, problem.arguments
     options = {"inner": chosen.inner, "executor": chosen.executor, "libraries": chosen.libraries}
-    found = {OURS: partial(_onepass, plain, arguments, options)}
+    found: dict[str, Callable] = {OURS: partial(_onepass, plain, arguments, options)}
     found |= problem.ways
     if fits(problem):
         found["compile"] = partial(_compiled, plain, arguments)

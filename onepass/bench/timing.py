@@ -123,8 +123,8 @@ def measured(builders: dict[str, Callable], right: Expected, rounds: int) -> dic
             calls[name] = call
     for name, taken in in_turns(calls, rounds, found).items():
         if taken:
-            times = {"ms": statistics.median(taken), "least": min(taken), "most": max(taken), "rounds": len(taken)}
-            found[name] = replace(found[name], **times)
+            median = statistics.median(taken)
+            found[name] = replace(found[name], ms=median, least=min(taken), most=max(taken), rounds=len(taken))
     return found
 
 

@@ -11,10 +11,16 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, prod
+from typing import TYPE_CHECKING
 
 from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
 from ..egraph.sampling.compare_sides import difference
+
+if TYPE_CHECKING:
+    import torch
+
+    from .compare import Tolerance
 
 LEAST_EXAMPLES = 10
 SMALL = 2**14  # elements of a tensor for which one thread is enough
@@ -112,8 +118,8 @@ class _Comparison:
     """Compares two functions on arguments and raises Refuted where they differ; counts what it compared and skipped."""
 
     functions: tuple[Callable, Callable]
-    dtype: object
-    tolerance: object
+    dtype: torch.dtype
+    tolerance: Tolerance
     sums_may_overflow: bool
     empty: bool
     seed: int | None

@@ -62,9 +62,9 @@ def difference(functions, arguments: Sequence, tolerance: Tolerance, sums_may_ov
     if len(errors) == 2:
         raise errors[0][1]
     if errors:
-        (function, error), (one, other) = errors[0], names(*functions)
+        (function, raised), (one, other) = errors[0], names(*functions)
         who, rest = (one, other) if function is functions[0] else (other, one)
-        return f"{who} raises {type(error).__name__}, {rest} gives a result: {error}"
+        return f"{who} raises {type(raised).__name__}, {rest} gives a result: {raised}"
     return _results_differ(functions, arguments, results, tolerance, sums_may_overflow)
 
 
@@ -98,7 +98,8 @@ def _results_differ(functions, arguments, results, tolerance: Tolerance, sums_ma
     left, right = results
     if len(left) != len(right):
         return f"{len(left)} outputs against {len(right)}"
-    overflows, runs = [], [[own] for own in results]
+    overflows: list[Overflow] = []
+    runs = [[own] for own in results]
     for number, (a, b) in enumerate(zip(left, right)):
         if a.shape != b.shape:
             return f"output {number} has shape {tuple(a.shape)} against {tuple(b.shape)}"
@@ -126,7 +127,7 @@ def _unexplained(function, arguments, number: int, sides, known: list, tolerance
             with watched(Rounding(tolerance.operation, len(known))):
                 known.append(_outputs(function, arguments))
         rounding = CARRIED * _spread([run[number] for run in known])
-        if not _apart(*sides, tolerance, rounding).any():
+        if not _apart(sides[0], sides[1], tolerance, rounding).any():
             return None
     return rounding
 

@@ -6,7 +6,7 @@ Invariant: both depend only on the inputs, on the numbers and calls of the funct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import log, prod
 
@@ -61,7 +61,7 @@ class Draws:
         for number in range(count):
             yield self._filled(shapes, partial(self._swept, *recipes[number * len(recipes) // count]))
 
-    def _recipes(self) -> Iterator[tuple[dict[int, Sequence[float]], bool]]:
+    def _recipes(self) -> Iterator[tuple[Mapping[int, Sequence[float]], bool]]:
         """Which arguments hold which values, and whether in one element only."""
         drawn = [n for n, a in enumerate(self.inputs) if not isinstance(a, torch.Tensor)]
         end = max(x for palette in self.profiles.values() for x in palette)
@@ -77,7 +77,7 @@ class Draws:
                 yield from ((dict.fromkeys(drawn, both), False) for both in ([value], [value, -value]))
                 yield {n: [(value, inverse)[k % 2]] for k, n in enumerate(drawn)}, False
 
-    def _swept(self, palettes: dict[int, Sequence[float]], once: bool, shape: tuple[int, ...], n: int) -> np.ndarray:
+    def _swept(self, palettes: Mapping[int, Sequence[float]], once: bool, shape: tuple[int, ...], n: int) -> np.ndarray:
         """Plain values, in another order for each argument, or those of the argument's palette; once: its first one."""
         size, plain, palette = prod(shape), self.profiles["plain"], palettes.get(n)
         turn = np.array((plain[1:] or plain) if palette is None or once else palette, dtype=float)

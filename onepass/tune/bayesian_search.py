@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from math import inf, log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,11 +80,14 @@ class _Search:
     def __init__(self, space: Space, prior, generator: np.random.Generator, facts=None):
         self.space, self.prior, self.generator, self.facts = space, prior, generator, facts
         self.known: dict[tuple, tuple[float, ...]] = {}
-        self.history, self.seen = History(), set()
+        self.history = History()
+        self.seen: set[tuple] = set()
         self.predicted: dict[tuple, float] = {}
         self.every = list(space) if len(space) <= LARGE else None
         self.rows: dict[tuple, np.ndarray] = {}
-        self.forest, self.learned, self.chances = None, 0, {}
+        self.forest: Any = None  # a RandomForestClassifier, once it is needed
+        self.learned = 0
+        self.chances: dict[tuple, float] = {}
 
     def add(self, trial: Trial) -> None:
         self.history.trials.append(trial)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from math import inf
 
+from ..egraph.terms.sizes import resolve
 from ..lowering.hopper.config import HopperConfig
 from ..lowering.hopper.kernel_form import Binding, bind, chains, sent, staged
 from ..lowering.plan.device import H200
@@ -116,7 +117,7 @@ def _terminates(executor: str, row_tile: int, stages: int, turns: bool, late: bo
 @cache
 def _distinct(bindings: tuple[Binding, ...]) -> tuple[int, ...]:
     """Of the ways by which results leave, the first of those that are one and the same for what these store."""
-    extents = {o.inner.size for b in bindings for o in sent(b)}
+    extents = {resolve(o.inner.size, {}) for b in bindings for o in sent(b)}
     found = {tuple(staged(e, send) for e in extents) if send else (): send for send in reversed(SEARCHED["send"])}
     return tuple(found.values()) or SEARCHED["send"][:1]
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Outcome:
     """status: "ok" with the value, or "error", "crash", "time-out" with a note of one line."""
 
     status: str
-    value: object = None
+    value: Any = None
     note: str = ""
 
 
@@ -25,9 +27,10 @@ class Worker:
 
     def __init__(self, function: Callable, seconds: float):
         self.function, self.seconds = function, seconds
-        self.process = self.connection = None
+        self.process: BaseProcess | None = None
+        self.connection: Connection | None = None
 
-    def __call__(self, task) -> Outcome:
+    def __call__(self, task: Any) -> Outcome:
         if self.process is None or not self.process.is_alive():
             self._start()
         try:
