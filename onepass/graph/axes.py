@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import sympy
 import torch
@@ -17,7 +18,7 @@ from torch import fx
 from .nodes import expression, value_of_node
 from .op_kinds import Trait, has_trait, name_of, operation_named
 
-Size = int | sympy.Expr
+AxisSize: TypeAlias = int | sympy.Expr
 PERMUTATIONS = Trait.PERMUTES | Trait.MOVES_AXES | Trait.SWAPS_AXES | Trait.TRANSPOSES
 MIN_PARTS_OF_A_PAIR = 2  # a row and a column
 # Arguments of a convolution with which it takes one position at a time, in the order in which they follow a bias. Only
@@ -36,7 +37,7 @@ DEFAULT_WINDOW = {
 class AxisPart:
     """A part of an axis. of_pair: only one operand of the product has it, as rows or columns; else it is of a batch."""
 
-    size: Size
+    size: AxisSize
     of_pair: bool
 
 
@@ -90,7 +91,7 @@ def axes_through(node: fx.Node, known: KnownAxes) -> Axes | None:
     return _pointwise_axes(sources, known, sizes)
 
 
-def _pointwise_axes(sources: list[fx.Node], known: KnownAxes, sizes: Sequence[Size]) -> Axes | None:
+def _pointwise_axes(sources: list[fx.Node], known: KnownAxes, sizes: Sequence[AxisSize]) -> Axes | None:
     """Those of the operand that has the result's shape; of several others, axis by axis."""
     alike = next((n for n in sources if _sizes(n) == sizes), None)
     if alike is None and len(sources) > 1:
@@ -99,27 +100,29 @@ def _pointwise_axes(sources: list[fx.Node], known: KnownAxes, sizes: Sequence[Si
     return tuple(map(_resized, known[alike], _sizes(alike), sizes)) if len(known[alike]) == len(sizes) else None
 
 
-def _broadcast_axes(sources: list[fx.Node], known: KnownAxes, sizes: Sequence[Size]) -> Axes:
+def _broadcast_axes(sources: list[fx.Node], known: KnownAxes, sizes: Sequence[AxisSize]) -> Axes:
     """Each axis of a pair is that of the operand which has it."""
     missing = [len(sizes) - len(known[n]) for n in sources]
-    rows = [[((), 1)] * m + list(zip(known[n], _sizes(n), strict=True)) for n, m in zip(sources, missing, strict=True)]
+    rows: list[list[tuple[Axis, AxisSize]]] = [
+        [((), 1)] * m + list(zip(known[n], _sizes(n), strict=True)) for n, m in zip(sources, missing, strict=True)
+    ]
     return tuple(
-        next((axis for axis, old in column if old == new and axis), None) or _resized(*column[0], new)
+        next((axis for axis, old in column if old == new and axis), None) or _resized(column[0][0], column[0][1], new)
         for column, new in zip(zip(*rows, strict=True), sizes, strict=True)
     )
 
 
-def _resized(axis: Axis, old: Size, new: Size) -> Axis:
+def _resized(axis: Axis, old: AxisSize, new: AxisSize) -> Axis:
     """The axis of something joined, sliced, reduced or broadcast."""
     return axis if old == new else () if new == 1 else (AxisPart(new, any(a.of_pair for a in axis)),)
 
 
-def regroup(axes: Axes, sizes: Sequence[Size]) -> Axes | None:
+def regroup(axes: Axes, sizes: Sequence[AxisSize]) -> Axes | None:
     """The same parts in order, as axes of these sizes; a part that crosses the end of an axis is divided."""
     parts = [a for axis in axes for a in axis if a.size != 1]
-    found = []
+    found: list[Axis] = []
     for rest in sizes:
-        axis = []
+        axis: list[AxisPart] = []
         while rest != 1:
             if not parts:
                 return None
@@ -136,7 +139,7 @@ def regroup(axes: Axes, sizes: Sequence[Size]) -> Axes | None:
     return None if parts else tuple(found)
 
 
-def _quotient(a: Size, b: Size) -> Size | None:
+def _quotient(a: AxisSize, b: AxisSize) -> AxisSize | None:
     """a / b where it is an integer for all values of the symbols; None otherwise, also where b is zero."""
     if b == 0:
         return None
@@ -147,11 +150,11 @@ def _quotient(a: Size, b: Size) -> Size | None:
     return int(found) if found.is_Integer else found if is_integer else None
 
 
-def _batch_axis(size: Size) -> Axis:
+def _batch_axis(size: AxisSize) -> Axis:
     return () if size == 1 else (AxisPart(size, False),)
 
 
-def _sizes(node: fx.Node) -> tuple[Size, ...] | None:
+def _sizes(node: fx.Node) -> tuple[AxisSize, ...] | None:
     value = value_of_node(node)
     return tuple(map(expression, value.shape)) if isinstance(value, torch.Tensor) else None
 

@@ -78,7 +78,7 @@ class Program:
     @cached_property
     def output_metas(self) -> tuple[Meta, ...]:
         """What is known of every result."""
-        metas = {x.name: x.meta for x in (*self.nodes, *self.inputs)}
+        metas = {n.name: n.meta for n in self.nodes} | {i.name: i.meta for i in self.inputs}
         return tuple(metas[name] for name in self.outputs)
 
     @property
@@ -153,7 +153,7 @@ class Program:
     def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Sequence[torch.Tensor]], tuple]:
         """A function that runs the region for these sizes on this device; arguments that are no tensors are fixed."""
         names = [entry.name for entry in self.inputs]
-        steps = [
+        steps: list[tuple[str, Callable, list[Callable], dict[str, Callable]]] = [
             (
                 node.name,
                 operator.getitem if node.target == GETITEM else operation(node.target),
