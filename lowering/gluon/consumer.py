@@ -1,65 +1,77 @@
 """A consumer's work on one item: the first tile, the loop over the others, what is left of the last one, the store.
 
-A tile has one step per group of states. A step issues its score products, then the value products of the step before,
-and updates its states while the latter run; they are waited for before anything that they read or write is reused.
-Accumulators in flight are touched by nobody else.
+A tile has one step for each group of states. A step issues its score products, then the value products of the step
+before, and updates its states while the latter run. These are waited for before anything that they read or write is
+used again: nobody else touches accumulators in flight.
+Example: with one step a tile, the scores of tile t + 1 are issued together with the value products of tile t.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
+from ..analysis.softmax_scaling import Weighing
 from ..codegen.ops import TileValue, identity
 from ..codegen.tile_writer import doublings, factor_text, scale_text
 from ..codegen.tiles import Scope
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Operand, Step, accumulated, chunks
+from ..hopper.kernel_form import Binding, Operand, Product, Value, accumulated, chunks
 from ..plan.device import H200
+from ..plan.records import Accumulator
 from ..plan.thresholds import HIDDEN
-from .epilogue import State, StoreWriter
+from .epilogue import StateNames, StoreWriter
 from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
+from .kernel_parts import Buffers, LaunchShape
 from .scores import in_base_two, weights
 from .work_items import Walk
 
-FETCHED = 32  # registers of a thread that may hold what is fetched ahead
-LAZY = 8.0  # a scale may lag behind the largest score by 2^8: weights stay below that
+MAX_FETCHED_REGISTERS = 32  # of a thread, for what is fetched ahead
+MAX_LAG = 8.0  # doublings: a lazy scale may lag behind the largest score, so weights stay below 2^8
+PART_OF_REGISTERS = (9, 10)  # that accumulators, scores and weights may take so that a thread also keeps column numbers
+
+
+@dataclass(frozen=True)
+class StepOfTile:
+    """A step of one tile. first: of the item's first tile. count: the number of tiles before this one, as text.
+
+    earlier: the value products that the step before has left, whose tile has the number `earlier_count`.
+    """
+
+    number: int
+    first: bool
+    count: str
+    earlier: list[Pending]
+    earlier_count: str
 
 
 class Consumer:
     """Writes the body of the loop over items."""
 
     def __init__(
-        self, writer: GluonWriter, binding: Binding, config: HopperConfig, shape, rings, row_rings, exits, entries
+        self, writer: GluonWriter, binding: Binding, config: HopperConfig, shape: LaunchShape, buffers: Buffers
     ):
         self.writer, self.binding, self.config, self.shape = writer, binding, config, shape
         self.rows, self.loop, self.listed = binding.kernel.rows, binding.loop, shape.listed is not None
-        self.rings = {r.operand: r for r in rings}
-        self.row_rings, self.exits, self.entries = {r.operand: r for r in row_rings}, exits, entries
-        self.row_full, self.row_empty = row_rings[0].full, row_rings[0].empty
+        self.buffers = buffers
         self.more, self.words, self.cuts = "", "", (0, 0)
+        self.partial = ""
         self.whole = shape.masked == "none" and str(self.loop.dim) in shape.facts.even  # no element is ever absent
-        bodies = (b for step in binding.steps for a, _ in step.states for b in (a.gauge, *a.values) if b is not None)
-        self.sums = summed(binding.products, bodies)
+        every = [pair for step in binding.steps for pair in step.states]
+        self.sums = summed(binding.products, _terms_of(accumulator for accumulator, _ in every))
         self.scores = name_products(writer, binding.products, self.sums)
-        self.states = [[State(writer, a, values) for a, values in step.states] for step in binding.steps]
-        self.matrices = binding.matrices
-        # accumulators, scores and weights of a thread, and a number for each of its columns
-        held = accumulated(binding) // 2 + config.loop_tile // 2 + config.loop_tile // 4 + config.loop_tile // 4
-        self.kept = held <= config.registers[1] * 9 // 10
-        every = [(a, values) for step in binding.steps for a, values in step.states]
-        self.bodies = [b for a, values in every for b in (a.gauge, *(f for v in values for f in v.factors)) if b]
+        self.states = [[StateNames(writer, a, values) for a, values in step.states] for step in binding.steps]
+        self.keeps_columns = _has_room_for_columns(binding, config)
+        self.bodies = [term for pair in every for term in _factors_of(*pair)]
         self.pending: list[list[Pending]] = self._plan_pending()
-        last = {p.columns: n for n, step in enumerate(binding.steps) for p in step.products}
-        self.releases = {n: [o for o, m in last.items() if m == n] for n in range(len(binding.steps))}
-        first: dict[Operand, int] = {}
-        for n, step in enumerate(binding.steps):
-            for p in step.products:
-                first.setdefault(p.columns, n)
-        self.arrivals = {n: [o for o, m in first.items() if m == n] for n in range(len(binding.steps))}
+        self.arrivals, self.releases = _readers_of_columns(binding)
 
     def _plan_pending(self) -> list[list[Pending]]:
         """By step, the value products that it leaves to the next one."""
-        found, remaining = [], list(self.matrices)
+        found: list[list[Pending]] = []
+        remaining = list(self.binding.matrices)
         for states in self.states:
             mine: list[Pending] = []
             for state in states:
@@ -77,14 +89,14 @@ class Consumer:
         """The lines of one item; `entering` asks for what its results need, when its first tile is done."""
         s, self.partial = self.config, walk.partial
         prologue = [f"at = turn % {s.row_buffers} * {s.consumers} + W"]
-        prologue += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.row_buffers} & 1)"]
+        prologue += [f"mbarrier.wait({self.buffers.rows_full}.index(at), turn // {s.row_buffers} & 1)"]
         before, after = (self._skip(number) if number else [] for number in (walk.before, walk.after))
-        first = self._tile(0, walk.at("0"), f"{walk.count} > 1")
-        rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
+        first = self._tile(True, walk.at("0"), f"{walk.count} > 1")
+        rest = self._tile(False, walk.at("t"), f"t + 1 < {walk.count}")
         body = [*prologue, *before, *first, *entering]
         body += [f"for t in range(1, {walk.count}):", *(f"    {x}" for x in rest)]
-        body += [f"count += {walk.count}", f"mbarrier.arrive({self.row_empty}.index(at))"]
-        store = StoreWriter(self.writer, self.binding, s.send, self.states, self.exits, self.entries)
+        body += [f"count += {walk.count}", f"mbarrier.arrive({self.buffers.rows_empty}.index(at))"]
+        store = StoreWriter(self.writer, self.binding, s.send, self.states, self.buffers.exits, self.buffers.entries)
         body += self._drain() + after + store.lines()
         return [*self.writer.outer.lines, *body, "turn += 1"]
 
@@ -95,19 +107,19 @@ class Consumer:
         self.more, s, writer = ", pred=more", self.config, self.writer
         self.partial = walk.partial
         before = self._skip(f"({walk.before}) * gl.cast(more, gl.int32)") if walk.before else []
-        first = self._tile(0, walk.at("0"), f"{walk.count} > 1")
-        rest = self._tile(1, walk.at("t"), f"t + 1 < {walk.count}")
+        first = self._tile(True, walk.at("0"), f"{walk.count} > 1")
+        rest = self._tile(False, walk.at("t"), f"t + 1 < {walk.count}")
         enter = [*writer.outer.lines, f"at = turn % {s.row_buffers} * {s.consumers} + W"]
-        enter += [f"mbarrier.wait({self.row_full}.index(at), turn // {s.row_buffers} & 1, pred=more)", *before]
+        enter += [f"mbarrier.wait({self.buffers.rows_full}.index(at), turn // {s.row_buffers} & 1, pred=more)", *before]
         issued, waited = self.cuts
         enter, wait, first = [*enter, *first[:issued]], first[issued:waited], first[waited:]
         body = [*first, f"for t in range(1, {walk.count}):", *(f"    {line}" for line in rest)]
-        body += [f"count += {walk.count}", "last = count - 1", f"mbarrier.arrive({self.row_empty}.index(at))"]
+        body += [f"count += {walk.count}", "last = count - 1", f"mbarrier.arrive({self.buffers.rows_empty}.index(at))"]
         pending = self.pending[-1]
         body += self._issue(pending, "last") + self._keep_place()
         body += ["turn += 1", "more = position + 1 < high", *take, *enter]
         body += self._finish(pending, "last", outstanding=len(self.binding.products))
-        body += StoreWriter(writer, self.binding, s.send, self.states, self.exits, {}).lines() + wait
+        body += StoreWriter(writer, self.binding, s.send, self.states, self.buffers.exits, {}).lines() + wait
         return [*enter, *wait], body
 
     def _keep_place(self) -> list[str]:
@@ -125,8 +137,8 @@ class Consumer:
         lines = []
         for _ in range(len(self.binding.steps) if self.config.turns else 0):
             lines += ["take_turn(W)", f"give_turn((W + 1) % {self.config.consumers})"]
-        lines += [f"mbarrier.wait({self._at(ring.full)}, {self._phase()})" for ring in self.rings.values()]
-        lines += [f"mbarrier.arrive({self._at(e)})" for e in dict.fromkeys(r.empty for r in self.rings.values())]
+        lines += [f"mbarrier.wait({self._at(ring.full)}, {self._phase()})" for ring in self.buffers.loop]
+        lines += [f"mbarrier.arrive({self._at(e)})" for e in dict.fromkeys(r.empty for r in self.buffers.loop)]
         return [f"for t in range(0, {number}):", *(f"    {line}" for line in [*lines, "count += 1"])]
 
     def _at(self, name: str, count: str = "count") -> str:
@@ -137,32 +149,35 @@ class Consumer:
     def _phase(self, count: str = "count") -> str:
         return f"(({count}) // {self.config.stages}) & 1"
 
-    def _tile(self, number: int, find: list[str], more: str) -> list[str]:
-        """A tile's steps: number 0 is the first of an item, which has no value products before it."""
-        writer, count = self.writer, "count + t" if number else "count"
+    def _tile(self, first: bool, find: list[str], more: str) -> list[str]:
+        """A tile's steps. The first tile of an item has no value products before it. more: whether a tile follows."""
+        writer, count = self.writer, "count" if first else "count + t"
         start = writer.names.fresh(f"{self.loop.dim}_start")
-        writer.open(self.loop.dim, start, ragged=number == 0 or self.listed)
+        writer.open(self.loop.dim, start, ragged=first or self.listed)
         lines = writer.inner.lines
         lines += [*find, f"{start} = tile * {self.config.loop_tile}"]
         lines += [f"bits = thread_words({self.words}, tile, {self.config.loop_tile})"] if self.words else []
-        self._fetch(number)
-        if number == 0:
+        self._fetch(first)
+        if first:
             lines += self._arrive_at(0, count, "more" if self.more else None)
-        for n, step in enumerate(self.binding.steps):
-            earlier = self.pending[n - 1] if n or number else []
-            self._step(n, step, number, count, earlier, f"{count} - 1" if n == 0 else count, more)
+        for n in range(len(self.binding.steps)):
+            earlier = [] if first and n == 0 else self.pending[n - 1]
+            self._step(StepOfTile(n, first, count, earlier, count if n else f"{count} - 1"), more)
         return writer.close()
 
-    def _fetch(self, number: int) -> None:
-        """Asks for what lies along the loop before the products that it waits with; for guards only where needed."""
+    def _fetch(self, first: bool) -> None:
+        """Asks for what lies along the loop before the products, whose time the loads then share.
+
+        For guards that is done only where a tile needs them.
+        """
         writer, guard = self.writer, self.loop.guard
-        along = lambda n: n.dims - {*self.binding.kernel.grid} == {self.loop.dim}
-        mine = lambda term: [n for n in subterms(term) if n.op == "load" and along(n)]
-        always = list(dict.fromkeys(n for body in self.bodies for n in mine(body)))
-        branched = number and self.shape.masked == "some"
-        tested = mine(guard) if guard is not None and (self.listed or not branched) else []
-        tested = [n for n in dict.fromkeys(tested) if n not in always]
-        if sum(map(_registers, always + tested)) * self.config.loop_tile // H200.product_rows > FETCHED:
+        branched = not first and self.shape.masked == "some"
+        always = dict.fromkeys(load for body in self.bodies for load in self._loads_along_the_loop(body))
+        tested: dict[Term, None] = {}
+        if guard is not None and (self.listed or not branched):
+            tested = dict.fromkeys(load for load in self._loads_along_the_loop(guard) if load not in always)
+        registers = sum(map(_registers, [*always, *tested])) * self.config.loop_tile // H200.product_rows
+        if registers > MAX_FETCHED_REGISTERS:
             return
         for node in always:
             writer.value(node)
@@ -171,43 +186,59 @@ class Consumer:
             writer.value(node)
         writer.readable = None
 
+    def _loads_along_the_loop(self, term: Term) -> list[Term]:
+        grid = {*self.binding.kernel.grid}
+        return [n for n in subterms(term) if n.op == "load" and n.dims - grid == {self.loop.dim}]
+
     def _arrive_at(self, n: int, count: str, more: str | None) -> list[str]:
         """Waits for the tiles that step n is the first to read."""
         guard = f", pred={more}" if more else ""
         return [
-            f"mbarrier.wait({self._at(self.rings[o].full, count)}, {self._phase(count)}{guard})"
+            f"mbarrier.wait({self._at(self.buffers.ring(o).full, count)}, {self._phase(count)}{guard})"
             for o in self.arrivals[n]
         ]
 
-    def _step(self, n: int, step: Step, number: int, count: str, earlier, earlier_count: str, more: str) -> None:
-        lines, turns = self.writer.inner.lines, self.config.turns and (n or number)
-        lines += ["take_turn(W)"] if turns else []
-        for product in step.products:
-            lines += self._score(product, count)
-        issued = self._issue(earlier, earlier_count)
-        lines += issued
-        lines += [f"give_turn((W + 1) % {self.config.consumers})"] if turns else []
-        names = list(dict.fromkeys(self.scores[p] for p in step.products))
-        for node, parts in self.sums.items():
-            self.writer.inner.memo[node] = TileValue(self.scores[parts[0]], (self.rows, self.loop.dim))
-        outstanding = sum(len(p.accumulators) for p in earlier)
-        issued_at = len(lines)
-        overlays = self._overlays(count) if n == 0 else []
-        lines += [] if self.config.deferred else overlays
-        for diagonal in self.shape.diagonals if n == 0 else ():
-            self.writer.read_diagonal(diagonal)
-        lines.append(wait_for(outstanding, names))
-        lines += overlays if self.config.deferred else []
-        lines += ["fence_async_shared()"] if overlays else []
-        more_items = "" if number else self.more
-        lines += [f"mbarrier.arrive({self._at(self.rings[o].empty, count)}{more_items})" for o in self.releases[n]]
-        self.cuts = (issued_at, len(lines)) if not number else self.cuts
-        late = self._states(n, number)
-        following = n + 1 if n + 1 < len(self.binding.steps) else 0
-        arrive = self._arrive_at(following, count if following else f"{count} + 1", None if following else more)
-        finish = self._finish(earlier, earlier_count)
+    def _step(self, at: StepOfTile, more: str) -> None:
+        lines = self.writer.inner.lines
+        self._issue_products(at)
+        issued = len(lines)
+        self._await_scores(at)
+        if at.first:
+            self.cuts = (issued, len(lines))
+        late = self._states(at.number, at.first)
+        if at.number + 1 < len(self.binding.steps):
+            arrive = self._arrive_at(at.number + 1, at.count, None)
+        else:
+            arrive = self._arrive_at(0, f"{at.count} + 1", more)
+        finish = self._finish(at.earlier, at.earlier_count)
         lines += [*finish, *arrive] if self.config.late else [*arrive, *finish]
         lines += late
+
+    def _issue_products(self, at: StepOfTile) -> None:
+        """Issues the step's score products, then the value products of the step before, when it is this one's turn."""
+        lines, turns = self.writer.inner.lines, self.config.turns and (at.number > 0 or not at.first)
+        lines += ["take_turn(W)"] if turns else []
+        for product in self.binding.steps[at.number].products:
+            lines += self._score(product, at.count)
+        lines += self._issue(at.earlier, at.earlier_count)
+        lines += [f"give_turn((W + 1) % {self.config.consumers})"] if turns else []
+
+    def _await_scores(self, at: StepOfTile) -> None:
+        """Waits for the step's scores and hands back the columns that it is the last to read."""
+        writer, lines, products = self.writer, self.writer.inner.lines, self.binding.steps[at.number].products
+        for node, parts in self.sums.items():
+            writer.inner.memo[node] = TileValue(self.scores[parts[0]], (self.rows, self.loop.dim))
+        overlays = self._overlays(at.count) if at.number == 0 else []
+        lines += [] if self.config.deferred else overlays
+        for diagonal in self.shape.diagonals if at.number == 0 else ():
+            writer.read_diagonal(diagonal)
+        names = list(dict.fromkeys(self.scores[p] for p in products))
+        lines.append(wait_for(sum(len(p.accumulators) for p in at.earlier), names))
+        lines += overlays if self.config.deferred else []
+        lines += ["fence_async_shared()"] if overlays else []
+        guard = self.more if at.first else ""
+        for operand in self.releases[at.number]:
+            lines.append(f"mbarrier.arrive({self._at(self.buffers.ring(operand).empty, at.count)}{guard})")
 
     def _overlays(self, count: str) -> list[str]:
         """Takes this warpgroup's part of tiles over rows and loop into registers.
@@ -217,7 +248,7 @@ class Consumer:
         """
         lines, tile, number = [], self.config.loop_tile, self.config.consumers
         for operand in self.shape.overlays:
-            ring, name = self.rings[operand], self.writer.names.fresh(f"{operand.tensor.name}_tile")
+            ring, name = self.buffers.ring(operand), self.writer.names.fresh(f"{operand.tensor.name}_tile")
             slot = f"({count}) % {self.config.stages} * {number} + W"
             part = matrix_in(f"{ring.buffers[0]}.index({slot})", operand, H200.product_rows, tile, transposed=False)
             lines.append(f"mbarrier.wait({self._at(ring.full, count)}, {self._phase(count)})")
@@ -226,11 +257,11 @@ class Consumer:
             self.writer.inner.memo[operand.load] = value
         return lines
 
-    def _score(self, product, count: str) -> list[str]:
+    def _score(self, product: Product, count: str) -> list[str]:
         """score = rows · columns, a product a chunk of the summed dim; or added to that of products before it."""
         name, lines = self.scores[product], []
         begun = any(product in parts[1:] for parts in self.sums.values())
-        rows, columns = self.row_rings[product.rows], self.rings[product.columns]
+        rows, columns = self.buffers.ring(product.rows), self.buffers.ring(product.columns)
         tile = self.config.loop_tile
         for k, (_, extent) in enumerate(chunks(product.rows.inner.size)):
             left = matrix_in(f"{rows.buffers[k]}.index(at)", product.rows, H200.product_rows, extent, transposed=False)
@@ -243,9 +274,9 @@ class Consumer:
     def _issue(self, earlier: list[Pending], count: str) -> list[str]:
         lines = []
         for matrix in dict.fromkeys(p.matrix for p in earlier):
-            lines.append(f"mbarrier.wait({self._at(self.rings[matrix].full, count)}, {self._phase(count)})")
+            lines.append(f"mbarrier.wait({self._at(self.buffers.ring(matrix).full, count)}, {self._phase(count)})")
         for p in earlier:
-            ring = self.rings[p.matrix]
+            ring = self.buffers.ring(p.matrix)
             for k, (_, extent) in enumerate(chunks(p.matrix.inner.size)):
                 right = matrix_in(
                     self._at(ring.buffers[k], count), p.matrix, self.config.loop_tile, extent, transposed=False
@@ -263,7 +294,7 @@ class Consumer:
         last = [p.matrix for p in earlier if p.last]
         return [
             wait_for(outstanding, names),
-            *(f"mbarrier.arrive({self._at(self.rings[m].empty, count)})" for m in last),
+            *(f"mbarrier.arrive({self._at(self.buffers.ring(m).empty, count)})" for m in last),
         ]
 
     def _drain(self) -> list[str]:
@@ -272,31 +303,28 @@ class Consumer:
 
     # States
 
-    def _states(self, n: int, number: int) -> list[str]:
+    def _states(self, n: int, first: bool) -> list[str]:
         """Writes a step's pointwise code and its states' scales and sums; the lines for after the wait."""
         late: list[str] = []
         pending = iter(self.pending[n])
         for state in self.states[n]:
-            if state.record.gauge is not None:
-                weight, decay = self._weigh(state, number)
-            else:
-                weight, decay = None, None
+            weight, decay = self._weigh(state, first) if state.record.gauge is not None else (None, None)
             for value, names in zip(state.values, state.parts, strict=True):
                 if state.record.monoid == "max":
-                    self._maximum(state, value, names[0], number)
+                    self._maximum(state, names[0], first)
                     continue
-                summand = self._summand(state, value, weight, number)
+                summand = self._summand(value, weight, first)
                 if value.matrix is None:
-                    self._add(names[0], summand, decay, number)
+                    self._add(names[0], summand, decay, first)
                     continue
                 packed = next(pending).packed
-                late += self._rescale(names, decay, number)
+                late += self._rescale(names, decay, first)
                 kind = self.writer.type_name(value.matrix.tensor.dtype)
                 late.append(f"{packed} = gl.convert_layout(rounded({summand}, {kind}), WEIGHT0)")
         return late
 
-    def _rescale(self, names, decay: str | None, number: int) -> list[str]:
-        if number == 0:
+    def _rescale(self, names: tuple[str, ...], decay: str | None, first: bool) -> list[str]:
+        if first:
             wide = chunks(self.binding.wide.size)
             return [
                 f"{name} = gl.zeros([{H200.product_rows}, {extent}], gl.float32, VALUE{k})"
@@ -305,42 +333,57 @@ class Consumer:
         function = "rescaled" if self.config.lazy else "multiplied"
         return [f"{name} = {function}({name}, {decay})" for name in names] if decay else []
 
-    def _weigh(self, state: State, number: int) -> tuple[str, str | None]:
-        """Scale and weights of a rescaled state, as lowering/analysis/softmax_scaling.py has them."""
+    def _weigh(self, state: StateNames, first: bool) -> tuple[str, str | None]:
+        """(weights, decay) of a rescaled state; without a decay, the scale is fixed or the tile is the first."""
+        scaling = self.writer.scaling_of(state.record.gauge, state.record.reductions)
+        if state.fixed is not None:
+            capped = self.writer.capped(scaling.raw, factor_text(scaling), state.fixed)
+            if capped is not None:
+                self._set_fixed_scale(state, first)
+                return self._masked(capped, "0.0", first), None
+        scores, scaling, lift = in_base_two(self.writer, scaling, self.rows, self.loop.dim, self.keeps_columns)
+        score = self._masked(self.writer.spread(scores, (self.rows, self.loop.dim)), 'float("-inf")', first)
+        if state.fixed is not None and not lift:
+            return self._bounded_weight(state, factor_text(scaling), score, first), None
+        return self._weight_by_largest(state, scaling, score, lift, first)
+
+    def _set_fixed_scale(self, state: StateNames, first: bool) -> None:
+        if first:
+            text = f"gl.full([{H200.product_rows}], {state.fixed!r}, gl.float32, ROWS)"
+            self.writer.inner.lines.append(f"{state.scale} = {text}")
+
+    def _bounded_weight(self, state: StateNames, factor: str, score: str, first: bool) -> str:
+        """The weights relative to a fixed scale, which no score exceeds."""
+        writer, weight = self.writer, self.writer.names.fresh("weight")
+        self._set_fixed_scale(state, first)
+        clamped = not self.whole or bool(self.words)
+        text = f"bounded_weights({score}, {state.fixed!r}, {factor}, {writer.emulated_eighths}, {clamped})"
+        writer.inner.lines.append(f"{weight} = {text}")
+        return weight
+
+    def _weight_by_largest(
+        self, state: StateNames, scaling: Weighing, score: str, lift: str, first: bool
+    ) -> tuple[str, str | None]:
+        """The weights relative to the largest score so far. A lazy scale grows only where it lags far behind."""
         writer, scale = self.writer, state.scale
         lines, fresh = writer.inner.lines, writer.names.fresh
-        how = writer.scaling_of(state.record.gauge, state.record.reductions)
-        fixed = [] if number else [f"{scale} = gl.full([{H200.product_rows}], {state.fixed!r}, gl.float32, ROWS)"]
-        near = writer.capped(how.raw, factor_text(how), state.fixed) if state.fixed is not None else None
-        if near is not None:
-            lines += fixed
-            return self._masked(near, "0.0", number), None
-        found, how, lift = in_base_two(writer, how, self.rows, self.loop.dim, self.kept)
-        score = self._masked(writer.spread(found, (self.rows, self.loop.dim)), 'float("-inf")', number)
-        if state.fixed is not None and not lift:
-            weight, shift = fresh("weight"), repr(state.fixed)
-            lines += fixed
-            clamped = not self.whole or bool(self.words)
-            text = f"bounded_weights({score}, {shift}, {factor_text(how)}, {writer.emulated_eighths}, {clamped})"
-            lines.append(f"{weight} = {text}")
-            return weight, None
         top = fresh("top")
-        lines.append(f"{top} = {scale_text(how, f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
+        lines.append(f"{top} = {scale_text(scaling, f'row_max({score}, ROWS)')}{f' + {lift}' if lift else ''}")
         if state.peak:
-            lines.append(f"{state.peak} = {f'gl.maximum({state.peak}, {top})' if number else top}")
+            lines.append(f"{state.peak} = {top if first else f'gl.maximum({state.peak}, {top})'}")
         new, shift, weight, decay = fresh("new_scale"), fresh("shift"), fresh("weight"), fresh("decay")
-        lazily = f"gl.where({top} > {scale} + {doublings(how, LAZY)}, {top}, {scale})"
-        grown = lazily if self.config.lazy else f"gl.maximum({scale}, {top})"
-        lines.append(f"{new} = {grown if number else top}")
+        grown = f"gl.maximum({scale}, {top})"
+        if self.config.lazy:
+            grown = f"gl.where({top} > {scale} + {doublings(scaling, MAX_LAG)}, {top}, {scale})"
+        lines.append(f"{new} = {top if first else grown}")
         lines.append(f'{shift} = gl.where({new} == float("-inf"), 0.0, {new})')
         exact = bool(state.peak) or writer.needs_exact_scale(state.record.reductions)
-        fallen, weighed = weights(how, exact, score, scale, shift, lift)
-        lines += [f"{decay} = {fallen}"] if number else []
-        lines.append(f"{weight} = {weighed}")
-        lines.append(f"{scale} = {new}")
-        return weight, decay if number else None
+        fallen, weighed = weights(scaling, exact, score, scale, shift, lift)
+        lines += [] if first else [f"{decay} = {fallen}"]
+        lines += [f"{weight} = {weighed}", f"{scale} = {new}"]
+        return weight, None if first else decay
 
-    def _summand(self, state: State, value, weight: str | None, number: int) -> str:
+    def _summand(self, value: Value, weight: str | None, first: bool) -> str:
         """weight · factors over a whole tile, zero where an element is absent."""
         writer, tile = self.writer, (self.rows, self.loop.dim)
         if weight is not None and not value.factors:
@@ -348,37 +391,46 @@ class Consumer:
         texts = [weight] if weight is not None else []
         texts += [writer.align(writer.value(f), tile) for f in value.factors]
         product = writer.assign("summand", writer.spread(TileValue(" * ".join(texts) or "1.0", tile), tile))
-        return product.text if weight is not None else self._masked(product, "0.0", number)
+        return product.text if weight is not None else self._masked(product, "0.0", first)
 
-    def _maximum(self, state: State, value, name: str, number: int) -> None:
+    def _maximum(self, state: StateNames, name: str, first: bool) -> None:
         body = state.record.values[0]
-        found = self.writer.spread(self.writer.value(body), (self.rows, self.loop.dim))
-        found = self._masked(found, identity("max", body.dtype), number)
+        scores = self.writer.spread(self.writer.value(body), (self.rows, self.loop.dim))
+        found = self._masked(scores, identity("max", body.dtype), first)
         text = f"gl.convert_layout(gl.reduce({found}, 1, larger), ROWS)"
-        self.writer.inner.lines.append(f"{name} = {f'larger({name}, {text})' if number else text}")
+        self.writer.inner.lines.append(f"{name} = {text if first else f'larger({name}, {text})'}")
 
-    def _add(self, name: str, summand: str, decay: str | None, number: int) -> None:
+    def _add(self, name: str, summand: str, decay: str | None, first: bool) -> None:
         text = f"partial_sum({summand})"
-        if number:
+        if not first:
             text = f"added({name}, {decay}, {summand})" if decay else f"{name} + {text}"
         self.writer.inner.lines.append(f"{name} = {text}")
 
-    def _masked(self, value: TileValue, absent: str, number: int) -> str:
+    def _masked(self, value: TileValue, absent: str, first: bool) -> str:
         """The value's name, `absent` where the guard is false, behind a branch where only some tiles need it."""
-        writer, masked = self.writer, self.shape.masked
+        writer = self.writer
         value = value if value.text.isidentifier() else writer.assign("found", value)
-        ends = not self.words or self.loop.finite_mask  # else the bits say where the loop ends
-        padding = writer.padding(self.loop.dim) if number == 0 and ends else None
-        guarded = self.loop.guard is not None or self.words
-        guarded = guarded and (masked in ("some", "all") or (number == 0 and masked == "first"))
-        if not guarded:
+        padding = self._padding() if first else None
+        if not self._tests_the_guard(first):
             return writer.assign("found", writer.where(padding, value, absent)).text if padding else value.text
-        if number == 0 or masked == "all":
+        if first or self.shape.masked == "all":
             return writer.assign("found", self._present(value, absent, padding)).text
+        return self._masked_behind_a_branch(value, absent)
+
+    def _padding(self) -> TileValue | None:
+        """Where the loop's elements exist. A packed mask says where the loop ends, but not under a finite mask."""
+        return self.writer.padding(self.loop.dim) if not self.words or self.loop.finite_mask else None
+
+    def _tests_the_guard(self, first: bool) -> bool:
+        if self.loop.guard is None and not self.words:
+            return False
+        return self.shape.masked in ("some", "all") or (first and self.shape.masked == "first")
+
+    def _masked_behind_a_branch(self, value: TileValue, absent: str) -> str:
+        writer, around = self.writer, self.writer.inner
         name = writer.assign("found", value).text
-        around = writer.inner
         writer.inner = Scope(memo=dict(around.memo))
-        padding = writer.padding(self.loop.dim) if self.listed and ends else None
+        padding = self._padding() if self.listed else None
         text = self._present(TileValue(name, value.dims, value.dtype), absent, padding).text
         branch, writer.inner = [*writer.inner.lines, f"{name} = {text}"], around
         around.lines.append(f"if {self.partial}:")
@@ -386,7 +438,7 @@ class Consumer:
         return name
 
     def _present(self, value: TileValue, absent: str, padding: TileValue | None) -> TileValue:
-        """The value where the guard holds: by the bits, and by what they lack."""
+        """The value where the guard holds: by the packed mask, and by what that lacks."""
         below, where = repr(HIDDEN) if self.loop.finite_mask else absent, self.writer.where
         if self.words:
             value = TileValue(f"kept({value.text}, bits, {below})", value.dims, value.dtype)
@@ -395,6 +447,37 @@ class Consumer:
             value, guard = where(guard, value, below), None
         present = self.writer.conjunction(guard, padding)
         return value if present is None else where(present, value, absent)
+
+
+def _terms_of(accumulators: Iterable[Accumulator]) -> list[Term]:
+    """The exponents and the values of accumulators."""
+    return [term for a in accumulators for term in (a.gauge, *a.values) if term is not None]
+
+
+def _factors_of(accumulator: Accumulator, values: Iterable[Value]) -> list[Term]:
+    """The exponent of an accumulator and the factors of its values."""
+    exponent = [accumulator.gauge] if accumulator.gauge is not None else []
+    return [*exponent, *(factor for value in values for factor in value.factors)]
+
+
+def _has_room_for_columns(binding: Binding, config: HopperConfig) -> bool:
+    """Whether a thread may keep a number for each of its columns, beside accumulators, scores and weights."""
+    held = accumulated(binding) // 2 + config.loop_tile // 2 + config.loop_tile // 4 + config.loop_tile // 4
+    part, whole = PART_OF_REGISTERS
+    return held <= config.registers[1] * part // whole
+
+
+def _readers_of_columns(binding: Binding) -> tuple[list[list[Operand]], list[list[Operand]]]:
+    """By step, the columns of score products that it is the first to read, and those that it is the last to read."""
+    first: dict[Operand, int] = {}
+    last: dict[Operand, int] = {}
+    for n, step in enumerate(binding.steps):
+        for product in step.products:
+            first.setdefault(product.columns, n)
+            last[product.columns] = n
+    steps = range(len(binding.steps))
+    by_step = lambda readers: [[operand for operand, m in readers.items() if m == n] for n in steps]
+    return by_step(first), by_step(last)
 
 
 def _registers(load: Term) -> int:

@@ -5,7 +5,11 @@ Written for accumulator layouts of warpgroup matrix products, where four neighbo
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
+# Copies by tensor maps, under one name for each: Triton 3.8 renamed them, and a kernel's text is the same for both.
+copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 def _multiply_unless_one(n: int) -> tuple[str, str]:
     """PTX: n registers of an accumulator times n of a factor; a warp whose rows all have the factor 1 jumps over it.

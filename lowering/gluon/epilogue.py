@@ -15,7 +15,7 @@ from ..plan.records import Accumulator, Store
 from .expressions import GluonWriter, matrix_in
 
 
-class State:
+class StateNames:
     """Names of one accumulator's parts: its scale, its largest gauge if asked for, a name or chunks per value."""
 
     def __init__(self, writer: GluonWriter, record: Accumulator, values):
@@ -99,7 +99,7 @@ class StoreWriter:
         guard = f", mask={writer.align(mask, dims)}" if mask else ""
         return f"gl.store({pointer}, {value.text}.to({writer.type_name(store.output.dtype)}){guard})"
 
-    def _finished(self, state: State) -> tuple[TileValue | None, list[TileValue | None]]:
+    def _finished(self, state: StateNames) -> tuple[TileValue | None, list[TileValue | None]]:
         """The state's scale and its vectors, whole."""
         writer, rows = self.writer, (self.rows,)
         lines, vectors = writer.outer.lines, []
@@ -125,7 +125,7 @@ class StoreWriter:
         value = writer.assign(name, TileValue(f"{place}.load({writer.layout(dims)})", dims, dtype), writer.outer)
         writer.scope_of(dims).memo[entry.operand.load] = value
 
-    def _remember(self, state: State, finished, number: int) -> None:
+    def _remember(self, state: StateNames, finished, number: int) -> None:
         """Puts the finished values where the writer looks for reductions."""
         writer, (scale, vectors) = self.writer, finished
         how = writer.scaling_of(state.record.gauge, state.record.reductions) if state.record.gauge is not None else None

@@ -1,7 +1,8 @@
-"""Terms as Gluon expressions: triton_term's writer with layouts, for the two tiles that a consumer warpgroup holds.
+"""Terms as Gluon expressions: the writer of tiles with layouts, for the two tiles that a consumer warpgroup holds.
 
-Scores live over (rows, loop) and accumulators over (rows, a chunk of the value dim), in the layouts of their products;
-a vector is a slice of the first, converted where it meets the second.
+Scores are over (rows, loop), accumulators over (rows, a chunk of the value dim), in the layouts of their products.
+A vector is a slice of a score layout. It is converted where it meets an accumulator.
+Example: a row sum divides an accumulator as `gl.convert_layout(sum, gl.SliceLayout(1, VALUE0))[:, None]`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..codegen.signature import Signature
 from ..codegen.tile_writer import TileWriter
 from ..codegen.tiles import Scope
 from ..hopper.approximations import capped, multiple, small
+from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, spares
 from ..plan.device import H200
 from ..plan.dtypes import is_integer, literal
@@ -33,19 +35,19 @@ from ..plan.records import NotPlannable
 
 BRANCH = 32  # registers of a thread that branch together between two forms of a special function
 EXACT = 1 << 22  # integers up to here are floats, also with a tile's padding added
-HOPPER = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
-NAMES = ("copy_in", "copy_out")
-PARTS = (
+HOPPER_FUNCTIONS = ("fence_async_shared", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
+COPIES = ("copy_in", "copy_out")
+TILE_FUNCTIONS = (
     "added asked_for coarse_tangent counted decay_of diagonal_tile give_turn halves item_at items_here kept "
     "level_of logistic_curve multiplied partial_sum quotient ramp rescaled rounded row_max row_sum take_turn tangent "
     "thread_words unit_of widened"
 ).split()
-SPECIAL = ("bounded_weights", "capped_weights", "logistic_of", "small_logistic_of")
+SPECIAL_FUNCTIONS = ("bounded_weights", "capped_weights", "logistic_of", "small_logistic_of")
 RESERVED = (
-    *HOPPER,
-    *NAMES,
-    *PARTS,
-    *SPECIAL,
+    *HOPPER_FUNCTIONS,
+    *COPIES,
+    *TILE_FUNCTIONS,
+    *SPECIAL_FUNCTIONS,
     *"gl gluon W SCORE ROWS COLUMNS consumer producer position count turn start slot phase t w high items".split(),
     *"visits words total tile entry bits at item following more last place".split(),
     *(f"consumer{w}" for w in range(H200.max_consumers)),
@@ -55,11 +57,11 @@ RESERVED = (
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
-    def __init__(self, binding: Binding, facts: Facts, tile: int, signature: Signature, emulated_eighths: int = 0):
-        kernel = binding.kernel
+    def __init__(self, binding: Binding, facts: Facts, config: HopperConfig, signature: Signature):
+        kernel, tile = binding.kernel, config.loop_tile
         super().__init__(kernel, facts, roots(kernel), signature, GLUON)
         self.binding, self.wide = binding, binding.wide
-        self.emulated_eighths = emulated_eighths if spares(binding) else 0
+        self.emulated_eighths = config.emulated_eighths if spares(binding) else 0
         self.together = min(BRANCH, tile * H200.product_rows // H200.warpgroup)
         self.blocks = {kernel.rows: str(H200.product_rows), binding.loop.dim: str(tile)}
         self.scores: dict[tuple, str] = {}
@@ -274,19 +276,22 @@ def summed(products: Collection[Product], bodies: Iterable[Term]) -> dict[Term, 
     """Sums of products that nothing else reads, in order: they have one accumulator, which each product adds to."""
     nodes = {n for body in bodies for n in subterms(body)}
     readers = Counter(a for n in nodes for a in n.args)
-    alike = Counter(product_key(n) for n in nodes if n.op == "reduce")
-    alone = lambda p: readers[p.node] == alike[product_key(p.node)] == 1
-    free = {
-        p.node: [p] for p in products if alone(p) and not any(f.op == "const" for f in signed_factors(p.node.args[0]))
-    }
+    addends = {p.node: [p] for p in _read_once(products, nodes, readers)}
     found: dict[Term, list[Product]] = {}
     for node in sorted((n for n in nodes if n.op == "add"), key=lambda n: sum(1 for _ in subterms(n))):
-        parts = [free.get(a) for a in node.args]
-        if all(parts) and node.args[0] is not node.args[1]:
-            free[node] = found[node] = [p for part in parts for p in part]
+        left, right = (addends.get(a) for a in node.args)
+        if left and right and node.args[0] is not node.args[1]:
+            addends[node] = found[node] = [*left, *right]
             for part in node.args:
                 found.pop(part, None)
     return found
+
+
+def _read_once(products: Iterable[Product], nodes: Collection[Term], readers: Counter[Term]) -> list[Product]:
+    """The products without a constant factor that one term reads, and that are one term only."""
+    alike = Counter(product_key(n) for n in nodes if n.op == "reduce")
+    alone = [p for p in products if readers[p.node] == alike[product_key(p.node)] == 1]
+    return [p for p in alone if not any(f.op == "const" for f in signed_factors(p.node.args[0]))]
 
 
 def name_products(writer: GluonWriter, products: list[Product], sums: dict[Term, list[Product]]) -> dict[Product, str]:

@@ -1,14 +1,15 @@
 """A bound kernel and a config as Gluon source: one producer warp, consumer warpgroups, rings between them.
 
-The producer copies tiles of rows and of the loop into shared memory; a consumer issues the next score products together
-with the last value products and runs the pointwise code under the latter. A ring's slot is handed back only after a
-wait that covers its last reader. The steps of a tile are in consumer.py.
+The producer copies tiles of rows and of the loop into shared memory. A consumer issues the next score products together
+with the last value products and runs the pointwise code under the latter (consumer.py writes the steps of a tile).
+Invariant: a ring's slot is handed back only after a wait that covers its last reader.
+Example: two consumers share each tile of keys; each has 64 rows of queries of its own.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...egraph.terms.affine import affine, to_term
 from ...egraph.terms.ops import const, iota
@@ -17,100 +18,38 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 from ..codegen.dialect import GLUON
 from ..codegen.ops import Names, TileValue, helpers, remarks, wrapped
-from ..codegen.signature import Argument, Signature
+from ..codegen.signature import Signature
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Diagonal, Operand, bytes_of, chunks
+from ..hopper.kernel_form import Binding, Operand, bytes_of, chunks
 from ..plan.device import H200
-from ..plan.launch_facts import Facts
 from ..plan.queries import roots
 from ..plan.records import Plan
 from .consumer import Consumer
-from .expressions import HOPPER, NAMES, PARTS, RESERVED, SPECIAL, GluonWriter
-from .mask_words import Packed
-from .work_items import WalkWriter, loads
+from .expressions import COPIES, HOPPER_FUNCTIONS, RESERVED, SPECIAL_FUNCTIONS, TILE_FUNCTIONS, GluonWriter
+from .kernel_parts import Buffers, GluonSource, LaunchShape, Ring, TensorMap
+from .work_items import WalkWriter, reads_a_tensor
 
 HEADER = f"""import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import {", ".join(HOPPER)}
-from onepass.lowering.gluon.device_copies import {", ".join(NAMES)}
-from onepass.lowering.gluon.device_functions import {", ".join(PARTS)}
-from onepass.lowering.gluon.device_math import {", ".join(SPECIAL)}
+from triton.experimental.gluon.language.nvidia.hopper import {", ".join(HOPPER_FUNCTIONS)}
+from onepass.lowering.gluon.device_functions import {", ".join((*COPIES, *TILE_FUNCTIONS))}
+from onepass.lowering.gluon.device_math import {", ".join(SPECIAL_FUNCTIONS)}
 
 
 """
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What the launcher knows of one call. masked: which tiles of a warpgroup's rows need the guard ("none", "first",
-    "some", "all"); skewed: a warpgroup's tiles may be fewer than its program's;
-    vacant: it may have no rows at all; table: a table orders the work;
-    chained: as in the config, where the sizes allow it;
-    overlays: tensors over rows and loop that are copied tile by tile; diagonals: tensors over their difference that
-    threads read once for all of their rows; sent: results that leave by shared memory; entered: what is read for these
-    and comes in there;
-    listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits;
-    packed: the guard's part that is kept as bits.
-    """
-
-    facts: Facts = Facts()  # noqa: RUF009
-    masked: str = "some"
-    skewed: bool = True
-    vacant: bool = True
-    table: bool = False
-    chained: bool = False
-    overlays: tuple[Operand, ...] = ()
-    diagonals: tuple[Diagonal, ...] = ()
-    sent: tuple[Operand, ...] = ()
-    entered: tuple[tuple[Operand, Operand], ...] = ()
-    listed: tuple[Dim, ...] | None = None
-    packed: Packed | None = None
-
-
-@dataclass(frozen=True)
-class Map:
-    """A tensor map: the box copied at once; axes[n] is the dim that the n-th axis runs over, with the box's extent."""
-
-    name: str
-    tensor: str
-    box: tuple[int, ...]
-    operand: Operand
-
-
-@dataclass(frozen=True)
-class Source:
-    """The text of a kernel and how to call it: first the maps, then the arguments, the table of work,
-    the lists of tiles and the words of the guard's bits, where it has them."""
-
-    text: str
-    function: str
-    maps: tuple[Map, ...]
-    arguments: tuple[Argument, ...]
-
-
-@dataclass(frozen=True)
-class Ring:
-    """Shared memory of one operand: names of its buffers (one a chunk) and barriers; `bytes` of one slot.
-
-    Tiles over rows and loop are handed back with the first columns, which saves each warpgroup a barrier a tile.
-    """
-
-    operand: Operand
-    buffers: tuple[str, ...]
-    maps: tuple[str, ...]
-    full: str
-    empty: str
-    bytes: int
-
-
-def emit(binding: Binding, plan: Plan, config: HopperConfig, shape: Shape) -> Source:
+def emit(binding: Binding, plan: Plan, config: HopperConfig, shape: LaunchShape) -> GluonSource:
     """The kernel's Gluon source. Raises NotPlannable for what has no such form."""
-    return _Emitter(binding if shape.packed is None else shape.packed.bound(binding), config, shape).source(plan)
+    bound = binding if shape.packed is None else shape.packed.bound(binding)
+    return GluonKernelWriter(bound, config, shape).source(plan)
 
 
-class _Emitter:
-    def __init__(self, binding: Binding, config: HopperConfig, shape: Shape):
+class GluonKernelWriter:
+    """Writes one kernel: the producer, the consumer, and the function that allocates what they share."""
+
+    def __init__(self, binding: Binding, config: HopperConfig, shape: LaunchShape):
         self.binding, self.config, self.shape = binding, config, shape
         self.kernel, self.loop = binding.kernel, binding.loop
         self.names = Names()
@@ -118,44 +57,55 @@ class _Emitter:
         fresh = self.names.fresh
         self.function = fresh(self.kernel.name)
         self.signature = Signature(self.names)
-        self.maps: dict[str, Map] = {}
+        self.maps: dict[str, TensorMap] = {}
         self._declare()
         self.walks = WalkWriter(binding, config, self.signature.sizes, shape.listed, fresh)
         self.signature.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
-        self.row_full, self.row_empty = fresh("rows_full"), fresh("rows_empty")
-        self.row_rings = [self._ring(o, H200.product_rows) for o in binding.row_operands]
-        later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
-        columns = [self._ring(o, config.loop_tile) for o in binding.columns]
-        overlays = [replace(self._ring(o, H200.product_rows), empty=columns[0].empty) for o in shape.overlays]
-        self.rings = [*columns, *overlays, *(self._ring(o, config.loop_tile) for o in later)]
-        self.exits = {o.tensor: self._ring(o, H200.product_rows) for o in shape.sent}
-        self.entries = {exit.tensor: self._entry(entry, self.exits[exit.tensor]) for entry, exit in shape.entered}
+        self.buffers = self._allocate()
 
     def writer(self) -> GluonWriter:
         """A writer for a new function; all share names and declared arguments."""
         signature = replace(self.signature, scalars=dict(self.signature.scalars))
-        return GluonWriter(
-            self.binding, self.shape.facts, self.config.loop_tile, signature, self.config.emulated_eighths
-        )
+        return GluonWriter(self.binding, self.shape.facts, self.config, signature)
 
     # Signature
 
     def _declare(self) -> None:
-        """The arguments: of tensors that no tensor map copies pointers and strides, then sizes."""
-        kernel, signature, binding = self.kernel, self.signature, self.binding
-        entries = (entry for entry, _ in self.shape.entered)
-        copied = {o.load: None for o in (*binding.row_operands, *binding.streams, *self.shape.overlays, *entries)}
+        """The arguments: pointers and strides of tensors that no tensor map copies, then sizes."""
+        kernel, signature = self.kernel, self.signature
         limits = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
         nodes = dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root))
-        indices = dict.fromkeys(n for load in copied for a in load.args for n in subterms(a))
-        read = {n.attrs[0] for n in (*(n for n in nodes if n not in copied), *indices) if n.op == "load"}
-        stored = [store.output for store in kernel.stores]
-        for tensor in dict.fromkeys([*kernel.inputs, *stored]):
-            if tensor in read or tensor in stored:
+        copied = self._copied_loads()
+        indices = dict.fromkeys(n for load in copied for index in load.args for n in subterms(index))
+        needed = {n.attrs[0] for n in {*nodes} - copied | {*indices} if n.op == "load"}
+        needed |= {store.output for store in kernel.stores}
+        for tensor in dict.fromkeys([*kernel.inputs, *(store.output for store in kernel.stores)]):
+            if tensor in needed:
                 signature.declare_tensor(tensor)
                 signature.declare_strides(tensor)
         signature.declare_sizes([*kernel.grid, kernel.rows, self.loop.dim])
         signature.declare_symbols([*nodes, *indices])
+
+    def _copied_loads(self) -> set[Term]:
+        """The loads that tensor maps do."""
+        entries = (entry for entry, _ in self.shape.entered)
+        operands = (*self.binding.row_operands, *self.binding.streams, *self.shape.overlays, *entries)
+        return {operand.load for operand in operands}
+
+    # Shared memory
+
+    def _allocate(self) -> Buffers:
+        """Names of all rings. Overlays come after the columns, with which they are handed back."""
+        binding, shape, tile = self.binding, self.shape, self.config.loop_tile
+        self.rows_full, self.rows_empty = self.names.fresh("rows_full"), self.names.fresh("rows_empty")
+        rows = tuple(self._ring(o, H200.product_rows) for o in binding.row_operands)
+        later = [o for o in binding.streams if o in binding.matrices and o not in binding.columns]
+        columns = [self._ring(o, tile) for o in binding.columns]
+        overlays = [replace(self._ring(o, H200.product_rows), empty=columns[0].empty) for o in shape.overlays]
+        loop = (*columns, *overlays, *(self._ring(o, tile) for o in later))
+        exits = {o.tensor: self._ring(o, H200.product_rows) for o in shape.sent}
+        entries = {exit.tensor: self._entry(entry, exits[exit.tensor]) for entry, exit in shape.entered}
+        return Buffers(loop, rows, exits, entries, self.rows_full, self.rows_empty)
 
     def _ring(self, operand: Operand, across: int) -> Ring:
         fresh, name = self.names.fresh, operand.tensor.name
@@ -167,14 +117,14 @@ class _Emitter:
             box = tuple(sizes.get(d, 1) for d in operand.axes)
             known = next((m for m in self.maps.values() if (m.operand, m.box) == (operand, box)), None)
             if known is None:
-                known = Map(fresh(f"{name}_map"), operand.tensor.name, box, operand)
+                known = TensorMap(fresh(f"{name}_map"), operand.tensor.name, box, operand)
                 self.maps[known.name] = known
             maps.append(known.name)
             buffers.append(fresh(f"{name}_tiles"))
         total = bytes_of(operand.tensor) * across * sum(e for _, e in self._parts(operand))
         total *= self.config.consumers if overlay else 1
         if operand.across == self.kernel.rows and not overlay:
-            return Ring(operand, tuple(buffers), tuple(maps), self.row_full, self.row_empty, total)
+            return Ring(operand, tuple(buffers), tuple(maps), self.rows_full, self.rows_empty, total)
         return Ring(operand, tuple(buffers), tuple(maps), fresh(f"{name}_full"), fresh(f"{name}_empty"), total)
 
     def _entry(self, operand: Operand, exit: Ring) -> Ring:
@@ -189,7 +139,8 @@ class _Emitter:
 
     # Assembly
 
-    def source(self, plan: Plan) -> Source:
+    def source(self, plan: Plan) -> GluonSource:
+        """The kernel's text, with its header and layouts."""
         consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
         producer = self._function("producer", [], self._producer())
         wrappers = []
@@ -199,12 +150,10 @@ class _Emitter:
         kernel = self._kernel(producer, wrappers)
         body = "".join(text for text, _ in (producer, consumer, *wrappers)) + kernel
         text = self._header(plan) + HEADER + self._layouts() + helpers(body, GLUON) + body
-        return Source(text, self.function, tuple(self.maps.values()), tuple(self.signature.arguments))
+        return GluonSource(text, self.function, tuple(self.signature.arguments), maps=tuple(self.maps.values()))
 
     def _parameters(self) -> list[str]:
-        rings = [n for r in (*self.row_rings, *self.rings) for n in (*r.buffers, r.full, r.empty)]
-        rings += [n for r in self.exits.values() for n in r.buffers] + [r.full for r in self.entries.values()]
-        return list(dict.fromkeys([*self._outside(), *rings]))
+        return list(dict.fromkeys([*self._outside(), *self.buffers.names]))
 
     def _outside(self) -> list[str]:
         words = ["words"] if self.shape.packed else []
@@ -218,35 +167,47 @@ class _Emitter:
         signature = wrapped(", ".join([*first, *used]))
         return f"@gluon.jit\ndef {name}(\n{signature},\n):\n{text}\n\n\n", used
 
-    def _kernel(self, producer, wrappers) -> str:
-        s, lines = self.config, []
-        for ring in (*self.row_rings, *self.rings, *self.exits.values()):
-            slots = s.row_buffers * s.consumers if ring in self.row_rings else s.stages
-            slots *= s.consumers if ring.operand in self.shape.overlays else 1
-            for buffer, name, (_, extent) in zip(ring.buffers, ring.maps, self._parts(ring.operand), strict=True):
-                slots = s.consumers * (1 + (extent > s.send)) if ring in self.exits.values() else slots
-                lines.append(
-                    f"{buffer} = gl.allocate_shared_memory({name}.dtype, [{slots}] + {name}.block_shape, {name}.layout)"
-                )
-        barriers = {self.row_full: (s.row_buffers * s.consumers, 1), self.row_empty: (s.row_buffers * s.consumers, 1)}
-        barriers |= {r.full: (s.consumers, 1) for r in self.entries.values()}
-        barriers |= {r.full: (s.stages, 1) for r in self.rings} | {r.empty: (s.stages, s.consumers) for r in self.rings}
-        for name, (slots, count) in barriers.items():
-            lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
-            lines.append(f"for slot in gl.static_range({slots}):")
-            lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
-        lines.append("fence_async_shared()")
+    def _kernel(self, producer: tuple[str, list[str]], wrappers: list[tuple[str, list[str]]]) -> str:
+        """The function that is launched: it allocates buffers and barriers and starts producer and consumers."""
+        s, lines = self.config, [*self._buffer_lines(), *self._barrier_lines(), "fence_async_shared()"]
         _, own, other = s.registers
         parts = [(f"consumer{w}", used) for w, (_, used) in enumerate(wrappers)] + [("producer", producer[1])]
-        calls = [f"({name}, ({', '.join(used)},))" for name, used in parts]
         lines.append("gl.warp_specialize([")
-        lines += [wrapped(f"{call},", 112, 4, 5) for call in calls]
+        lines += [wrapped(f"({name}, ({', '.join(used)},)),", 112, 4, 5) for name, used in parts]
         workers = s.consumers - 1
         lines.append(f"], {[4] * workers + [1]}, {[own] * workers + [other]})")
         body = "\n".join("    " + line.replace("\n", "\n    ") for line in lines)
         signature = wrapped(", ".join(self._outside()))
         plain = [a.name for a in self.signature.arguments if a.size is not None] + ["total"]
         return f"@gluon.jit(do_not_specialize={plain})\ndef {self.function}(\n{signature},\n):\n{body}\n"
+
+    def _buffer_lines(self) -> list[str]:
+        lines, s, exits = [], self.config, self.buffers.exits.values()
+        for ring in (*self.buffers.rows, *self.buffers.loop, *exits):
+            for buffer, name, (_, extent) in zip(ring.buffers, ring.maps, self._parts(ring.operand), strict=True):
+                slots = s.consumers * (1 + (extent > s.send)) if ring in exits else self._slots(ring)
+                shape = f"[{slots}] + {name}.block_shape"
+                lines.append(f"{buffer} = gl.allocate_shared_memory({name}.dtype, {shape}, {name}.layout)")
+        return lines
+
+    def _slots(self, ring: Ring) -> int:
+        """How many tiles the ring of an operand holds. A row tile or an overlay counts once for each consumer."""
+        s = self.config
+        slots = s.row_buffers if ring in self.buffers.rows else s.stages
+        return slots * s.consumers if ring in self.buffers.rows or ring.operand in self.shape.overlays else slots
+
+    def _barrier_lines(self) -> list[str]:
+        s, lines, buffers = self.config, [], self.buffers
+        slots_of_rows = (s.row_buffers * s.consumers, 1)
+        barriers = {buffers.rows_full: slots_of_rows, buffers.rows_empty: slots_of_rows}
+        barriers |= {ring.full: (s.consumers, 1) for ring in buffers.entries.values()}
+        barriers |= {ring.full: (s.stages, 1) for ring in buffers.loop}
+        barriers |= {ring.empty: (s.stages, s.consumers) for ring in buffers.loop}
+        for name, (slots, count) in barriers.items():
+            lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
+            lines.append(f"for slot in gl.static_range({slots}):")
+            lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
+        return lines
 
     def _layouts(self) -> str:
         """Layouts of scores and accumulators, their rows and columns, and of weights as operands."""
@@ -292,7 +253,7 @@ class _Emitter:
         lines += rows if s.row_buffers > 1 else []
         body = [*walk.at("t"), f"start = tile * {s.loop_tile}", f"slot = count % {s.stages}"]
         body += [f"phase = (count // {s.stages} & 1) ^ 1"]
-        for n, ring in enumerate(self.rings):
+        for n, ring in enumerate(self.buffers.loop):
             shared = ring.operand in self.shape.overlays
             body += [] if shared else [f"mbarrier.wait({ring.empty}.index(slot), phase)"]
             body += [f"mbarrier.expect({ring.full}.index(slot), {ring.bytes})"]
@@ -323,15 +284,15 @@ class _Emitter:
         """Copies an item's rows, for each warpgroup once it has done with those before."""
         s = self.config
         lines = [f"place = turn % {s.row_buffers} * {s.consumers} + w"]
-        lines += [f"mbarrier.wait({self.row_empty}.index(place), (turn // {s.row_buffers} & 1) ^ 1)"]
-        lines += [f"mbarrier.expect({self.row_full}.index(place), {sum(r.bytes for r in self.row_rings)})"]
-        lines += [line for ring in self.row_rings for line in self._copies(writer, ring, "place", "place")]
+        lines += [f"mbarrier.wait({self.buffers.rows_empty}.index(place), (turn // {s.row_buffers} & 1) ^ 1)"]
+        lines += [f"mbarrier.expect({self.buffers.rows_full}.index(place), {sum(r.bytes for r in self.buffers.rows)})"]
+        lines += [line for ring in self.buffers.rows for line in self._copies(writer, ring, "place", "place")]
         return [f"for w in gl.static_range({s.consumers}):", *(f"    {line}" for line in lines)]
 
     def _entering(self, writer: GluonWriter) -> list[str]:
         """Copies what an item's results are made of to where they will leave, once those before have left."""
-        lines = ["tma.store_wait(0)"] if self.entries else []
-        for ring in self.entries.values():
+        lines = ["tma.store_wait(0)"] if self.buffers.entries else []
+        for ring in self.buffers.entries.values():
             lines += [f"mbarrier.expect({ring.full}.index(W), {ring.bytes})", *self._copies(writer, ring, "W", "")]
         return lines
 
@@ -352,7 +313,7 @@ class _Emitter:
         parts = [] if dim is None else [str(start)] if dim not in writer.starts else [writer.starts[dim]]
         if rest.op != "const" or rest.attrs[0] or not parts:
             text = writer.value(rest).text
-            parts.append(f"gl.cast({text}, gl.int32)" if loads(rest) else text)
+            parts.append(f"gl.cast({text}, gl.int32)" if reads_a_tensor(rest) else text)
         return " + ".join(p for p in parts if p != "0" or len(parts) == 1)
 
     # Consumer
@@ -364,10 +325,10 @@ class _Emitter:
         writer.starts[self.kernel.rows] = row
         walk = self.walks.of_rows(writer, first, row, self.shape.skewed, self.shape.masked == "some", self.shape.vacant)
         entering = self._entering(writer)
-        consumer = Consumer(writer, self.binding, s, self.shape, self.rings, self.row_rings, self.exits, self.entries)
+        consumer = Consumer(writer, self.binding, s, self.shape, self.buffers)
         consumer.words = self.walks.words(writer, row, self.shape.packed.record) if self.shape.packed else ""
         head = [f"if W == {s.consumers - 1}:", "    give_turn(0)"] if s.turns else []
-        last = ["tma.store_wait(0)"] if self.exits else []
+        last = ["tma.store_wait(0)"] if self.buffers.exits else []
         if not self.shape.chained:
             return [*head, *self._items(consumer.item(walk, entering)), *last]
         opening, body = consumer.chained(walk, self._take("position + 2"))

@@ -45,7 +45,8 @@ from ..schedule.choose_config import Choice, choose
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import INT32, Launch, Launcher, load, typical_run
 from . import work_order as order
-from .kernel import Map, Shape, Source, emit
+from .kernel import emit
+from .kernel_parts import GluonSource, LaunchShape, TensorMap
 from .mask_words import Packed, fine, packed, small
 
 NOTHING = torch.zeros(1, dtype=torch.int32)
@@ -187,7 +188,7 @@ class Prepared:
     words: what the guard's bits come from, where it has them.
     """
 
-    shape: Shape
+    shape: LaunchShape
     lengths: np.ndarray | None
     total: int
     length: int
@@ -224,7 +225,7 @@ def prepare(
     diagonals = tuple(d for d in diagonals if aligned and d.tensor.name not in wide)
     pairs = entered(binding, exits, config.send)
     facts = Facts(frozenset(even), wide)
-    shape = Shape(facts, "some", False, overlays=overlays, diagonals=diagonals, sent=exits, entered=pairs)
+    shape = LaunchShape(facts, "some", False, overlays=overlays, diagonals=diagonals, sent=exits, entered=pairs)
     if loop.map is not None and pays(kernel, loop.map, block, tile, sizes):
         known = tuple(sorted(sizes.items()))
         tiling = Tiling(loop.map, block if loop.map.rows else 1, tile, known, config.consumers)
@@ -391,7 +392,7 @@ def _unsuited(operand: Operand, tensor: torch.Tensor) -> str | None:
     return None
 
 
-def _window(described: Map, tensor: torch.Tensor, sizes: dict) -> Window:
+def _window(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window:
     """What a tensor map covers: a tile's dim ends where the dim ends, so that what follows reads as zero."""
     operand, extents = described.operand, list(tensor.shape)
     for n, (dim, box) in enumerate(zip(operand.axes, described.box, strict=True)):
@@ -406,7 +407,7 @@ def _window(described: Map, tensor: torch.Tensor, sizes: dict) -> Window:
     return Window(tuple(extents), tensor.stride(), described.box)
 
 
-def _arguments(source: Source, values: dict, sizes: dict) -> list[str | int]:
+def _arguments(source: GluonSource, values: dict, sizes: dict) -> list[str | int]:
     found: list[str | int] = []
     for argument in source.arguments:
         if argument.size is not None:

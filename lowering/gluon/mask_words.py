@@ -14,7 +14,7 @@ from math import prod
 import torch
 
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import Tensor, Term
+from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
 from ..hopper.kernel_form import Binding
 from ..masks.loop_ranges import conjunction, conjuncts
@@ -47,15 +47,21 @@ def packed(binding: Binding) -> Packed | None:
     rows, loop = binding.kernel.rows, binding.loop
     if loop.map is None:
         return None
-    reads = lambda term: [n for n in subterms(term) if n.op == "load" and {rows, loop.dim} <= n.dims]
-    parts = conjuncts(loop.guard)
-    dims = frozenset(d for part in parts if reads(part) for d in part.dims)
-    mine = conjunction(part for part in parts if part.dims <= dims)
-    sources = tuple(n.attrs[0] for n in reads(mine) if n.dims == dims) if dims else ()
+    conditions = conjuncts(loop.guard)
+    dims = frozenset(d for c in conditions if _loads_over(c, {rows, loop.dim}) for d in c.dims)
+    if not dims:
+        return None
+    mine = conjunction(c for c in conditions if c.dims <= dims)
+    sources = tuple(n.attrs[0] for n in _loads_over(mine, {rows, loop.dim}) if n.dims == dims)
     if not sources:
         return None
     record = replace(loop.map, guard=mine, dims=tuple(d for d in loop.map.dims if d in dims))
-    return Packed(record, conjunction(part for part in parts if not part.dims <= dims), sources)
+    return Packed(record, conjunction(c for c in conditions if not c.dims <= dims), sources)
+
+
+def _loads_over(term: Term, dims: set[Dim]) -> list[Term]:
+    """The loads in a term that have all of these dims."""
+    return [n for n in subterms(term) if n.op == "load" and dims <= n.dims]
 
 
 def bits_of(packed: Packed, sizes: Mapping[str, int]) -> int:

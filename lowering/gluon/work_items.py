@@ -181,10 +181,10 @@ class WalkWriter:
         if rows in bound.dims:
             writer.scalars[row] = row
             bound = substitute(bound, {iota(rows): make("var", (), (row, "int64"))})
-        return f"gl.cast({writer.value(bound).text}, gl.int32)" if loads(bound) else writer.value(bound).text
+        return f"gl.cast({writer.value(bound).text}, gl.int32)" if reads_a_tensor(bound) else writer.value(bound).text
 
 
-def loads(term: Term) -> bool:
+def reads_a_tensor(term: Term) -> bool:
     """Whether a term reads a tensor."""
     return any(n.op == "load" for n in subterms(term))
 

@@ -1,0 +1,103 @@
+"""The parts of a Gluon kernel as records: what its launch knows, tensor maps, rings of shared memory, its source.
+
+Example: the keys of attention are an operand of the loop. A ring has two slots for their tiles and a tensor map that
+fills one while the other is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...egraph.terms.term import Dim, Tensor
+from ..codegen.signature import Source
+from ..hopper.kernel_form import Diagonal, Operand
+from ..plan.launch_facts import Facts
+from .mask_words import Packed
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """What the launcher knows of one call.
+
+    masked: which tiles of a warpgroup's rows need the guard ("none", "first", "some", "all").
+    skewed: a warpgroup's tiles may be fewer than its program's. vacant: it may have no rows at all.
+    table: a table orders the work. chained: as in the schedule, where the sizes allow it.
+    overlays: resident 2-D tiles, of tensors over rows and loop that are copied tile by tile.
+    diagonals: tensors over the relative index of rows and loop, which threads read once for all of their rows.
+    sent: results that leave by shared memory. entered: what is read for these and comes in there.
+    listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits.
+    packed: the guard's part that is a packed mask.
+    """
+
+    facts: Facts = Facts()  # noqa: RUF009
+    masked: str = "some"
+    skewed: bool = True
+    vacant: bool = True
+    table: bool = False
+    chained: bool = False
+    overlays: tuple[Operand, ...] = ()
+    diagonals: tuple[Diagonal, ...] = ()
+    sent: tuple[Operand, ...] = ()
+    entered: tuple[tuple[Operand, Operand], ...] = ()
+    listed: tuple[Dim, ...] | None = None
+    packed: Packed | None = None
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map: the box that is copied at once. The operand's axes say which dims the box's axes run over."""
+
+    name: str
+    tensor: str
+    box: tuple[int, ...]
+    operand: Operand
+
+
+@dataclass(frozen=True, kw_only=True)
+class GluonSource(Source):
+    """The text of a kernel and how to call it: first the tensor maps, then the arguments, the table of work, the lists
+    of tiles and the packed mask, where it has them."""
+
+    maps: tuple[TensorMap, ...]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Shared memory of one operand: names of its buffers, one a chunk, and of its barriers; `bytes` of one slot.
+
+    Overlays are handed back with the first columns, which saves each warpgroup a barrier a tile.
+    """
+
+    operand: Operand
+    buffers: tuple[str, ...]
+    maps: tuple[str, ...]
+    full: str
+    empty: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The shared memory of a kernel: rings of the loop's operands and of the rows', and, by result, exits and entries.
+
+    An exit is where a result leaves. An entry is the same memory for what comes in before. All operands of the rows
+    come together: they share the barriers rows_full and rows_empty.
+    """
+
+    loop: tuple[Ring, ...]
+    rows: tuple[Ring, ...]
+    exits: dict[Tensor, Ring]
+    entries: dict[Tensor, Ring]
+    rows_full: str
+    rows_empty: str
+
+    def ring(self, operand: Operand) -> Ring:
+        """The ring of an operand of the loop or of the rows."""
+        return next(ring for ring in (*self.loop, *self.rows) if ring.operand == operand)
+
+    @property
+    def names(self) -> list[str]:
+        """All names, of buffers and barriers, each once."""
+        found = [name for ring in (*self.rows, *self.loop) for name in (*ring.buffers, ring.full, ring.empty)]
+        found += [name for ring in self.exits.values() for name in ring.buffers]
+        return list(dict.fromkeys([*found, *(ring.full for ring in self.entries.values())]))
