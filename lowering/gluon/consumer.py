@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
-from ..analysis.softmax_scaling import Weighing
+from ..analysis.softmax_scaling import ExponentScaling
 from ..codegen.ops import TileValue, identity
 from ..codegen.tile_writer import doublings, factor_text, scale_text
 from ..codegen.tiles import Scope
@@ -362,7 +362,7 @@ class Consumer:
         return weight
 
     def _weight_by_largest(
-        self, state: StateNames, scaling: Weighing, score: str, lift: str, first: bool
+        self, state: StateNames, scaling: ExponentScaling, score: str, lift: str, first: bool
     ) -> tuple[str, str | None]:
         """The weights relative to the largest score so far. A lazy scale grows only where it lags far behind."""
         writer, scale = self.writer, state.scale

@@ -14,7 +14,7 @@ from ..hopper.approximations import EXP2, RECIPROCAL, SMALL, TANGENT, Near
 # Which of a thread's eight numbers go first. In the order of an accumulator 0, 1, 4, 5 are of one row and 2, 3, 6, 7
 # of another.
 ORDER = (1, 6, 3, 4, 5, 2, 0, 7)
-TOGETHER = 8
+REGISTERS_AT_A_TIME = 8
 LIMIT = -log2(SMALL.reach)
 WORDS = "{ .reg .f32 t, f, p; .reg .b32 u, v, w; .reg .pred far; mov.b32 w, 0x4B000000; mov.b32 u, 0;\n"
 
@@ -42,8 +42,8 @@ def raised(into: str, x: str, factor: float, shift: float, spared: bool, clamped
 @gluon.constexpr_function
 def weights_text(factor: float, shift: float, count: int, clamped: bool) -> str:
     """PTX of 2^(score · factor - shift): $8.. scores."""
-    each = range(TOGETHER)
-    parts = (raised(f"${k}", f"${TOGETHER + k}", factor, shift, k in ORDER[:count], clamped) for k in each)
+    each = range(REGISTERS_AT_A_TIME)
+    parts = (raised(f"${k}", f"${REGISTERS_AT_A_TIME + k}", factor, shift, k in ORDER[:count], clamped) for k in each)
     return WORDS + "".join(parts) + "}"
 
 
@@ -61,8 +61,11 @@ def curve(into: str, spared: bool) -> str:
 @gluon.constexpr_function
 def logistic_text(scale: float, shift: float, count: int) -> str:
     """PTX of 1 / (1 + 2^(x · scale + shift)): $8.. x."""
-    each = ((k, f"fma.rn.f32 t, ${TOGETHER + k}, {scale!r}, {shift!r};\n") for k in range(TOGETHER))
-    return WORDS + "".join(text + curve(f"${k}", k in ORDER[:count]) for k, text in each) + "}"
+    text = ""
+    for k in range(REGISTERS_AT_A_TIME):
+        text += f"fma.rn.f32 t, ${REGISTERS_AT_A_TIME + k}, {scale!r}, {shift!r};\n"
+        text += curve(f"${k}", k in ORDER[:count])
+    return WORDS + text + "}"
 
 
 @gluon.constexpr_function
@@ -100,7 +103,7 @@ def capped_text(scale: float, factor: float, shift: float, count: int, size: int
         near = f"mul.f32 t, {x}, {x};\n{horner('p', 't', last)}"
         near += f"fma.rn.f32 p, {x}, p, {-shift!r}; ex2.approx.ftz.f32 {x}, p;\n"
         far = f"mul.f32 {x}, {x}, {unit!r}; tanh.approx.f32 {x}, {x};\n"
-        far += raised(x, x, factor, shift, k % TOGETHER in ORDER[:count], clamped=False)
+        far += raised(x, x, factor, shift, k % REGISTERS_AT_A_TIME in ORDER[:count], clamped=False)
         registers.append((argument, near, far))
     return branched(registers, "and.b32 u, u, 0x40000000; setp.ne.s32 far, u, 0;")
 
@@ -115,7 +118,7 @@ def small_logistic_text(scale: float, shift: float, count: int, size: int) -> st
         y = f"${k}"
         argument = f"fma.rn.f32 {y}, ${size + k}, {-scale!r}, {LIMIT - shift!r}; mov.b32 v, {y}; and.b32 u, u, v;\n"
         near = f"ex2.approx.ftz.f32 t, {y};\n{horner('p', 't', last)}mul.f32 {y}, p, t;\n"
-        far = f"sub.f32 t, {LIMIT!r}, {y};\n{curve(y, k % TOGETHER in ORDER[:count])}"
+        far = f"sub.f32 t, {LIMIT!r}, {y};\n{curve(y, k % REGISTERS_AT_A_TIME in ORDER[:count])}"
         registers.append((argument, near, far))
     return branched(registers, "setp.ge.s32 far, u, 0;", "mov.b32 u, -1;\n")
 
@@ -126,7 +129,7 @@ def tied(size: int) -> str:
     return ",".join(["=f"] * size + [str(k) for k in range(size)])
 
 
-_CONSTRAINTS = gl.constexpr(",".join(["=&f"] * TOGETHER + ["f"] * TOGETHER))
+_CONSTRAINTS = gl.constexpr(",".join(["=&f"] * REGISTERS_AT_A_TIME + ["f"] * REGISTERS_AT_A_TIME))
 
 
 @gluon.jit

@@ -1,11 +1,13 @@
-"""Runs a plan's kernels by Gluon where they bind and the tensors suit tensor maps, by Triton where not.
+"""Runs a plan's kernels by Gluon where they have that form and the tensors suit tensor maps, by Triton where not.
 
-Everything that depends on sizes and strides alone (text, table of work, arguments) is prepared once; a call with new
+Everything that depends on sizes and strides alone (text, table of work, arguments) is prepared once. A call with new
 pointers only makes new tensor maps. `refusals` says why a kernel has no Gluon form.
+Example: with a key tensor whose rows do not begin at multiples of 16 bytes, the kernel runs as plain Triton.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -44,16 +46,17 @@ from ..plan.records import Kernel, NotPlannable, Plan
 from ..schedule.choose_config import Choice, choose
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import INT32, Launch, Launcher, load, typical_run
-from . import work_order as order
+from . import work_order
 from .kernel import emit
 from .kernel_parts import GluonSource, LaunchShape, TensorMap
 from .mask_words import Packed, fine, packed, small
 
 NOTHING = torch.zeros(1, dtype=torch.int32)
-WASTE = 0.05  # of all rows, that warpgroups compute in vain
-UNKNOWN = 512  # columns that a tile of rows is taken to run where a map in memory says which
-ROOMY, LONG = 128, 2048  # columns of accumulators beside wide tiles; loops that are worth a kernel for each state
-SLOWER = 0.66  # the rate of plain Triton's kernels over this form's
+MAX_WASTED_ROWS = 0.05  # of all rows, that warpgroups compute in vain
+UNKNOWN_RUN = 512  # columns that a row tile is taken to process where a map in memory says which
+MAX_COLUMNS_BESIDE_WIDE_TILES = 128  # of accumulators
+MIN_LENGTH_FOR_SPLIT_STATES = 2048  # of a loop that is worth a kernel for each state
+RATE_OF_TRITON = 0.66  # of plain Triton's kernels, over this form's
 
 
 class Refused(Exception):
@@ -109,11 +112,11 @@ class GluonLauncher(Launcher):
         self.choices: dict[str, Choice] = {}
 
     def enough(self, kernel: Kernel, sizes: dict) -> float:
-        """In parts a kernel is plain Triton, which is slower by a third."""
+        """In split-K chunks a kernel is plain Triton, which is slower by a third."""
         bound = (
             not isinstance(self.bindings[kernel.name], str) and resolve(kernel.rows.size, sizes) >= H200.product_rows
         )
-        return SLOWER * super().enough(kernel, sizes) if bound else super().enough(kernel, sizes)
+        return RATE_OF_TRITON * super().enough(kernel, sizes) if bound else super().enough(kernel, sizes)
 
     def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch | GluonLaunch:
         binding = self.bindings.get(kernel.name)
@@ -128,38 +131,35 @@ class GluonLauncher(Launcher):
             return super()._prepare(kernel, values, sizes, device)
 
     def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
-        kernel = binding.kernel
         _check(binding, values, sizes, device)
-        overlays, exits = (
-            tuple(o for o in found if _unsuited(o, values[o.tensor.name]) is None)
-            for found in (binding.overlays, sent(binding))
-        )
+        binding = replace(binding, entries=_described(binding.entries, values))
+        overlays = _described(binding.overlays, values)
         places = torch.cuda.get_device_properties(device).multi_processor_count
-        suited = tuple(o for o in binding.entries if _unsuited(o, values[o.tensor.name]) is None)
-        binding = replace(binding, entries=suited)
-        given = self.hopper_configs.get(kernel.name)
+        given = self.hopper_configs.get(binding.kernel.name)
         run = None if given else self._run_here(binding, values, sizes, device)
-        self.choices[kernel.name] = choice_of(binding, sizes, overlays, places, run, self.store, given)
-        config = self.choices[kernel.name].config
-        exits = exits if config.send else ()
-        diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
-        bits = packed(binding)
-        bits = bits if bits is not None and small(bits, values, sizes) else None
-        wide = wide_tensors(kernel, values, sizes)
-        prepared = prepare(binding, config, sizes, overlays, exits, wide, diagonals, bits, places)
+        choice = choice_of(binding, sizes, overlays, places, run, self.store, given)
+        self.choices[binding.kernel.name], config = choice, choice.config
+        prepared = prepare(binding, config, sizes, suited_tensors(binding, overlays, values, sizes, config), places)
         source = emit(binding, self.plan, config, prepared.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(places * config.residents, prepared.total)
+        found, maps = self._work(binding, prepared, config, programs, device)
+        arguments = (*_arguments(source, values, sizes), *found, prepared.total)
         function = load(source.text, source.function)
-        lists, table, words = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
+        return GluonLaunch(function, programs, windows, arguments, maps, options_of(config))
+
+    def _work(
+        self, binding: Binding, prepared: Prepared, config: HopperConfig, programs: int, device: torch.device
+    ) -> tuple[list[torch.Tensor | str], tuple]:
+        """(the table of work, the lists of tiles and the packed mask, the block maps that give those named here)."""
+        lists, table, words = (f"{map_name(binding.kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
         found, maps = self._known(binding, prepared, config, programs, device), ()
         if prepared.tiling is not None:
             found[1], maps = lists, (((lists, table), prepared.tiling),)
             found[0] = table if prepared.tiling.dealt else found[0]
         if prepared.words is not None:
             found, maps = [*found, words], (*maps, ((words,), prepared.words))
-        arguments = (*_arguments(source, values, sizes), *found, prepared.total)
-        return GluonLaunch(function, programs, windows, arguments, maps, options_of(config))
+        return found, maps
 
     def _run_here(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> float | None:
         """Columns that tiles of rows run where a map says which, as the tensors of this call have it."""
@@ -171,21 +171,56 @@ class GluonLauncher(Launcher):
         )
         return typical_run(tiling, values)
 
-    def _known(self, binding, prepared, config, programs: int, device) -> list[torch.Tensor | str]:
+    def _known(
+        self, binding: Binding, prepared: Prepared, config: HopperConfig, programs: int, device: torch.device
+    ) -> list[torch.Tensor | str]:
         """The table of who runs what and the lists of tiles that the host knows."""
         table = NOTHING
         if prepared.lengths is not None and prepared.shape.table:
             points = prepared.total // len(prepared.lengths)
-            streamed = order.streamed(binding, prepared.length)
-            table = torch.from_numpy(order.dealt(prepared.lengths, points, streamed, programs, config.loop_tile))
+            streamed = work_order.streamed(binding, prepared.length)
+            table = torch.from_numpy(work_order.dealt(prepared.lengths, points, streamed, programs, config.loop_tile))
         return [table.to(device), prepared.listed.to(device)]
 
 
 @dataclass(frozen=True)
+class SuitedTensors:
+    """What of a call's tensors suits the form.
+
+    overlays, exits: operands that a tensor map describes. wide: names of tensors whose offsets need 64 bits.
+    diagonals: those that move by one element. packed: the guard's part that may be a packed mask.
+    """
+
+    overlays: tuple[Operand, ...] = ()
+    exits: tuple[Operand, ...] = ()
+    wide: frozenset[str] = frozenset()
+    diagonals: tuple[Diagonal, ...] = ()
+    packed: Packed | None = None
+
+
+def suited_tensors(
+    binding: Binding, overlays: tuple[Operand, ...], values: dict, sizes: dict, config: HopperConfig
+) -> SuitedTensors:
+    """What of these tensors suits a kernel with these settings."""
+    exits = _described(sent(binding), values) if config.send else ()
+    diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
+    mask = packed(binding)
+    mask = mask if mask is not None and small(mask, values, sizes) else None
+    return SuitedTensors(overlays, exits, wide_tensors(binding.kernel, values, sizes), diagonals, mask)
+
+
+def _described(operands: Iterable[Operand], values: dict) -> tuple[Operand, ...]:
+    """The operands that a tensor map describes."""
+    return tuple(o for o in operands if _unsuited(o, values[o.tensor.name]) is None)
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """What sizes say of a kernel: the facts for its text, how much work each tile of rows is where that is known,
-    the number of items, the loop's length, and what lists of tiles come from: a map of blocks, or themselves.
-    words: what the guard's bits come from, where it has them.
+    """What sizes say of a kernel.
+
+    shape: the facts for its text. lengths: how much work each row tile is, where that is known. total: the number of
+    items. length: of the loop. Lists of tiles come from a block map (tiling), or are known (listed). words: what a
+    packed mask comes from.
     """
 
     shape: LaunchShape
@@ -197,66 +232,97 @@ class Prepared:
     words: PackedTiling | None = None
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A kernel with its settings at some sizes. count: of rows. length: of the loop. total: the number of items."""
+
+    binding: Binding
+    config: HopperConfig
+    sizes: dict
+    count: int
+    length: int
+    total: int
+
+
 def prepare(
     binding: Binding,
     config: HopperConfig,
     sizes: dict,
-    overlays: tuple[Operand, ...] = (),
-    exits: tuple[Operand, ...] = (),
-    wide: frozenset[str] = frozenset(),
-    diagonals: tuple[Diagonal, ...] = (),
-    bits: Packed | None = None,
+    tensors: SuitedTensors = SuitedTensors(),
     places: int = H200.multiprocessors,
 ) -> Prepared:
-    """Everything about a call that does not need a device of `places` multiprocessors. Raises Refused.
-
-    bits: the guard's part that may be kept as bits, which it is where a map of blocks pays.
-    """
+    """Everything about a call that does not need a device of `places` multiprocessors. Raises Refused."""
     if not config.terminates:
         raise Refused(f"warpgroups would wait for ever with {config}")
     kernel, loop = binding.kernel, binding.loop
-    block, height, tile = H200.product_rows, config.row_tile, config.loop_tile
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
-    total = -(-count // height) * prod(resolve(d.size, sizes) for d in kernel.grid)
+    total = -(-count // config.row_tile) * prod(resolve(d.size, sizes) for d in kernel.grid)
     if total >= 1 << BITS:
         raise Refused(f"{total} tiles of rows are more than items are numbered for")
-    even = [str(d) for d, n, part in ((kernel.rows, count, height), (loop.dim, length, tile)) if n % part == 0]
-    aligned = count % block == 0 and str(loop.dim) in even
-    diagonals = tuple(d for d in diagonals if aligned and d.tensor.name not in wide)
-    pairs = entered(binding, exits, config.send)
-    facts = Facts(frozenset(even), wide)
-    shape = LaunchShape(facts, "some", False, overlays=overlays, diagonals=diagonals, sent=exits, entered=pairs)
-    if loop.map is not None and pays(kernel, loop.map, block, tile, sizes):
-        known = tuple(sorted(sizes.items()))
-        tiling = Tiling(loop.map, block if loop.map.rows else 1, tile, known, config.consumers)
-        tiling = replace(tiling, dealt=order.dealing(binding, config, sizes, total, places))
-        words = bits and PackedTiling(bits.record, block, tile, known)
-        shape = replace(shape, listed=(*loop.map.dims, *loop.map.rows), packed=bits, table=tiling.dealt is not None)
-        return Prepared(shape, None, total, length, tiling, words=words)
-    if len(loop.ranges) != 1:
-        classes = order.classes(binding, sizes, block, tile)
-        if classes is None:
-            raise Refused("its guard keeps a union of ranges that depend on more than the row")
-        listed = shared_visits(torch.from_numpy(classes), config.consumers)
-        lengths = listed[:, 0].numpy()
-        shape = replace(shape, listed=(kernel.rows,), table=_uneven(lengths, config))
-        return Prepared(shape, lengths, total, length, listed=listed)
-    # Code that leaves tiles out takes registers: only for idle warpgroups that would cost more than a few percent.
-    idle = -count % height >= max(block, WASTE * count)
-    own = order.ranges(binding, sizes, block, tile)
-    whole = order.ranges(binding, sizes, height, tile)
+    call = _Call(binding, config, sizes, count, length, total)
+    shape = _shape_of(call, tensors)
+    if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
+        return _by_block_map(call, shape, tensors.packed, places)
+    return _by_range(call, shape) if len(loop.ranges) == 1 else _by_list(call, shape)
+
+
+def _shape_of(call: _Call, tensors: SuitedTensors) -> LaunchShape:
+    """What is known of the call whatever tiles it runs."""
+    kernel, loop, config = call.binding.kernel, call.binding.loop, call.config
+    tiles = ((kernel.rows, call.count, config.row_tile), (loop.dim, call.length, config.loop_tile))
+    even = frozenset(str(dim) for dim, size, tile in tiles if size % tile == 0)
+    aligned = call.count % H200.product_rows == 0 and str(loop.dim) in even
+    return LaunchShape(
+        Facts(even, tensors.wide),
+        "some",
+        False,
+        overlays=tensors.overlays,
+        diagonals=tuple(d for d in tensors.diagonals if aligned and d.tensor.name not in tensors.wide),
+        sent=tensors.exits,
+        entered=entered(call.binding, tensors.exits, config.send),
+    )
+
+
+def _by_block_map(call: _Call, shape: LaunchShape, mask: Packed | None, places: int) -> Prepared:
+    """The tiles that a block map in memory names. Its guard becomes a packed mask where it may be one."""
+    record, tile, known = call.binding.loop.map, call.config.loop_tile, tuple(sorted(call.sizes.items()))
+    tiling = Tiling(record, H200.product_rows if record.rows else 1, tile, known, call.config.consumers)
+    table = work_order.dealing(call.binding, call.config, call.sizes, call.total, places)
+    words = mask and PackedTiling(mask.record, H200.product_rows, tile, known)
+    shape = replace(shape, listed=(*record.dims, *record.rows), packed=mask, table=table is not None)
+    return Prepared(shape, None, call.total, call.length, replace(tiling, dealt=table), words=words)
+
+
+def _by_list(call: _Call, shape: LaunchShape) -> Prepared:
+    """The tiles of a union of ranges, listed on the host."""
+    classes = work_order.classes(call.binding, call.sizes, H200.product_rows, call.config.loop_tile)
+    if classes is None:
+        raise Refused("its guard keeps a union of ranges that depend on more than the row")
+    listed = shared_visits(torch.from_numpy(classes), call.config.consumers)
+    lengths = listed[:, 0].numpy()
+    shape = replace(shape, listed=(call.binding.kernel.rows,), table=_uneven(lengths, call.config))
+    return Prepared(shape, lengths, call.total, call.length, listed=listed)
+
+
+def _by_range(call: _Call, shape: LaunchShape) -> Prepared:
+    """The tiles of one range. Code that leaves tiles out takes registers: it is written only for idle warpgroups that
+    would cost more than a few percent."""
+    binding, config, rows = call.binding, call.config, H200.product_rows
+    idle = -call.count % config.row_tile >= max(rows, MAX_WASTED_ROWS * call.count)
+    own = work_order.ranges(binding, call.sizes, rows, config.loop_tile)
+    whole = work_order.ranges(binding, call.sizes, config.row_tile, config.loop_tile)
     lengths = None if whole is None else whole.end - whole.begin
-    lengths = lengths if lengths is None or not idle else order.work(lengths, count, config.consumers)
-    may_chain = chains(binding, config, overlays) and not (idle or pairs)
+    lengths = lengths if lengths is None or not idle else work_order.work(lengths, call.count, config.consumers)
+    may_chain = chains(binding, config, shape.overlays) and not (idle or shape.entered)
     shape = replace(
         shape,
-        masked=order.guarded_tiles(binding, own),
-        skewed=bool(loop.limits) and order.skewed(own, whole, config.consumers),
+        masked=work_order.guarded_tiles(binding, own),
+        skewed=bool(binding.loop.limits) and work_order.skewed(own, whole, config.consumers),
         vacant=idle,
         table=_uneven(lengths, config),
-        chained=may_chain and order.chainable(own, whole, config.consumers, config.stages),
+        chained=may_chain and work_order.chainable(own, whole, config.consumers, config.stages),
     )
-    return Prepared(shape, lengths, total, length)
+    return Prepared(shape, lengths, call.total, call.length)
 
 
 def _uneven(lengths: np.ndarray | None, config: HopperConfig) -> bool:
@@ -271,7 +337,7 @@ def kernel_class(binding: Binding, sizes: dict, run_here: float | None = None) -
     padded = mapped and not loop.map.rows and not loop.limits
     bits = _fine_bits(binding, sizes) if mapped else None
     known = length if padded or bits is not None else run_here
-    run = (UNKNOWN if known is None else known) if mapped else _usual_run(binding, sizes)
+    run = (UNKNOWN_RUN if known is None else known) if mapped else _usual_run(binding, sizes)
     return KernelClass(
         width=width(binding),
         columns=accumulated(binding),
@@ -307,7 +373,7 @@ def _fine_bits(binding: Binding, sizes: dict) -> Packed | None:
 def _usual_run(binding: Binding, sizes: dict) -> float:
     """Columns that nine in ten row tiles process at most, by the limits of the loop; NO_LIMIT if they are not known."""
     rows = H200.product_rows
-    classes = order.classes(binding, sizes, rows, rows) if binding.loop.limits else None
+    classes = work_order.classes(binding, sizes, rows, rows) if binding.loop.limits else None
     return NO_LIMIT if classes is None else rows * np.quantile((classes != EMPTY).sum(1), 0.9)
 
 
@@ -327,7 +393,8 @@ def fits(binding: Binding) -> bool:
     """Whether a warpgroup holds the accumulators well: of several states in a long loop, no more than leave room for
     wide tiles, which was measured to be worth one more kernel and its result's way through memory."""
     length, columns = binding.loop.dim.size, accumulated(binding)
-    if len(binding.steps) > 1 and columns > ROOMY and isinstance(length, int) and length >= LONG:
+    is_long = isinstance(length, int) and length >= MIN_LENGTH_FOR_SPLIT_STATES
+    if len(binding.steps) > 1 and columns > MAX_COLUMNS_BESIDE_WIDE_TILES and is_long:
         return False
     return any(width(binding) <= row.width and columns <= row.columns for row in HOPPER_DEFAULTS)
 

@@ -6,11 +6,13 @@ heads get fewer rows a tile.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import prod
 
 import torch
 
+from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.dim_roles import several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
@@ -79,31 +81,48 @@ def widest(kernel: Kernel) -> tuple[int, int]:
     return width, max(size, 4 if kernel.exact else 2)
 
 
-def default_for(kernel: Kernel, name: str, few: bool = False) -> TritonConfig:
-    """The default configuration, for few rows another; guards that compare 64-bit data along a wide loop tile need its
-    registers."""
-    width, size = widest(kernel)
-    every = roots(kernel)
-    nodes = {n for root in every for n in subterms(root)}
-    steps = stepped(kernel, nodes)
+def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonConfig:
+    """The default configuration of a kernel; few: its rows are fewer than a tile has."""
+    width, element_bytes = widest(kernel)
+    nodes = {n for root in roots(kernel) for n in subterms(root)}
+    serial = stepped(kernel, nodes)
     if lead := leading_dims(kernel, nodes):
-        extent = lambda dims: prod(power_of_two(d) for d in dims)
-        apart = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
-        states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
-        carried = max((extent(r.dims - apart) for r in states), default=0)
-        return cube_config(max(map(power_of_two, lead)), carried, width)
-    if needs_three_dims(kernel, every, {*kernel.grid, *steps}):
+        return cube_config(max(map(power_of_two, lead)), _carried_elements(kernel), width)
+    if needs_three_dims(kernel, roots(kernel), {*kernel.grid, *serial}):
         return THREE_DIMS
-    if size == 4 and multiplies_in_parts(kernel):
+    if element_bytes == 4 and multiplies_in_parts(kernel):
         return PRODUCT_IN_HALVES if width <= 64 else replace(PRODUCT_IN_HALVES, row_tile=128, warps=8)
-    found = of_few_rows(width, size) if few else default_config(width, size, name)
-    if not few:
-        found = of_steps(found, width) if steps else of_pairs(found) if several_pairs(nodes) else found
-        if dims := dims_with_relative_factors(kernel, nodes):
-            found = of_differences(found, width, any(loop.dim in dims for loop in kernel.loops))
+    if few:
+        found = of_few_rows(width, element_bytes)
+    else:
+        found = _of_scores(kernel, nodes, default_config(width, element_bytes, architecture), width, bool(serial))
+    narrower = width > 64 and found.loop_tile > 64 and _compares_wide_data(kernel)
+    return replace(found, loop_tile=found.loop_tile // 2) if narrower else found
+
+
+def _carried_elements(kernel: Kernel) -> int:
+    """Elements of the largest accumulator for each row and column."""
+    placed = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
+    states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
+    return max((prod(power_of_two(d) for d in r.dims - placed) for r in states), default=0)
+
+
+def _of_scores(
+    kernel: Kernel, nodes: Collection[Term], config: TritonConfig, width: int, serial: bool
+) -> TritonConfig:
+    """The configuration for scores that are no plain products: serial folds, several pairs, relative indices."""
+    if serial:
+        config = of_steps(config, width)
+    elif several_pairs(nodes):
+        config = of_pairs(config)
+    relative = dims_with_relative_factors(kernel, nodes)
+    return of_differences(config, width, any(loop.dim in relative for loop in kernel.loops)) if relative else config
+
+
+def _compares_wide_data(kernel: Kernel) -> bool:
+    """Whether a guard compares 64-bit data along the loop: a wide loop tile of them takes too many registers."""
     guards = [(loop.dim, n) for loop in kernel.loops if loop.guard is not None for n in subterms(loop.guard)]
-    long = any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
-    return replace(found, loop_tile=found.loop_tile // 2) if long and width > 64 and found.loop_tile > 64 else found
+    return any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
 
 
 def default_config(width: int, element_bytes: int, architecture: str = "") -> TritonConfig:

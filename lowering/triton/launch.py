@@ -48,6 +48,7 @@ from .kernel import emit
 
 log = logging.getLogger(__name__)
 INT32 = 2**31
+MIN_REACH = 256  # elements of a dim from a tile's start that an offset is taken to reach
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
 
 
@@ -279,29 +280,39 @@ class Launcher:
         raise LaunchError(f"{kernel.name} {reason} with tiles {config}")
 
     def _launch(self, kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Launch:
-        tiles = {d: config.row_tile for d in (kernel.rows,) if d} | dict.fromkeys(kernel.columns, config.loop_tile)
-        tiles |= {loop.dim: config.loop_tile for loop in kernel.loops}
-        even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
-        extent = max(config.row_tile, config.loop_tile, 256)
-        reached = reach(kernel).items()
-        wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
         tilings = self._tilings(kernel, config, sizes)
         mapped = frozenset(map_name(kernel, loop) for loop in tilings)
-        machine = INTERPRETER if interpreter_wanted() else architecture(device)
-        source = self.source(kernel, Facts(even, wide, mapped, machine, runs_of(roots(kernel), values)))
-        function = load(source.text, source.function)
-        integers = []
-        for argument in source.arguments:
-            if argument.size is not None:
-                integers.append(_size(argument.size, sizes))
-            elif argument.axis is not None:
-                integers.append(values[argument.tensor].stride(argument.axis))
+        source = self.source(kernel, replace(_facts(kernel, config, values, sizes, device), mapped=mapped))
         names = tuple(a.tensor for a in source.arguments if a.axis is None and a.size is None)
         options = {name: getattr(config, role) for name, role in source.tiles}
         options |= {"num_warps": config.warps, "num_stages": config.stages, **OPTIONS}
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
-        kept = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)
-        return Launch(function, _programs(kernel, config, sizes), names, tuple(integers), options, maps, kept)
+        spilled = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)
+        function, integers = load(source.text, source.function), _integers(source, values, sizes)
+        return Launch(function, _programs(kernel, config, sizes), names, integers, options, maps, spilled)
+
+
+def _facts(kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Facts:
+    """What the text may know of these tensors and sizes; block maps are not in it."""
+    tiles = dict.fromkeys([*kernel.columns, *(loop.dim for loop in kernel.loops)], config.loop_tile)
+    tiles |= {kernel.rows: config.row_tile} if kernel.rows else {}
+    even = frozenset(str(d) for d, tile in tiles.items() if _size(d.size, sizes) % tile == 0)
+    extent = max(config.row_tile, config.loop_tile, MIN_REACH)
+    reached = reach(kernel).items()
+    wide = frozenset(n for (n, axis), c in reached if c * abs(values[n].stride(axis)) * extent >= INT32)
+    machine = INTERPRETER if interpreter_wanted() else architecture(device)
+    return Facts(even, wide, frozenset(), machine, runs_of(roots(kernel), values))
+
+
+def _integers(source: Source, values: dict, sizes: dict) -> tuple[int, ...]:
+    """The sizes and strides among a kernel's arguments, in the order of the call."""
+    found = []
+    for argument in source.arguments:
+        if argument.size is not None:
+            found.append(_size(argument.size, sizes))
+        elif argument.axis is not None:
+            found.append(values[argument.tensor].stride(argument.axis))
+    return tuple(found)
 
 
 def _programs(kernel: Kernel, config: TritonConfig, sizes: dict[str, int]) -> int:

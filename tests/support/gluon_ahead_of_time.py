@@ -12,7 +12,7 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.gluon.kernel import emit
-from onepass.lowering.gluon.launch import fits, fitting, options_of, prepare
+from onepass.lowering.gluon.launch import SuitedTensors, fits, fitting, options_of, prepare
 from onepass.lowering.gluon.mask_words import packed
 from onepass.lowering.hopper.kernel_form import bind, sent
 from onepass.lowering.hopper.split_states import apart
@@ -162,9 +162,8 @@ def source_of(plan, schedule=None, number: int = -1):
         raise ValueError(binding)
     schedule = schedule or fitting(binding, {}, binding.overlays)
     exits = sent(binding) if schedule.send else ()
-    shape = prepare(
-        binding, schedule, {}, binding.overlays, exits, diagonals=binding.diagonals, bits=packed(binding)
-    ).shape
+    tensors = SuitedTensors(binding.overlays, exits, diagonals=binding.diagonals, packed=packed(binding))
+    shape = prepare(binding, schedule, {}, tensors).shape
     return binding, schedule, emit(binding, plan, schedule, shape)
 
 

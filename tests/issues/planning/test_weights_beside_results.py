@@ -14,7 +14,7 @@ from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis.softmax_scaling import any_scale
 from onepass.lowering.gluon.kernel import emit
-from onepass.lowering.gluon.launch import fitting, prepare
+from onepass.lowering.gluon.launch import SuitedTensors, fitting, prepare
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.launch import Launcher
@@ -41,7 +41,7 @@ def test_every_sum_that_leaves_alone_has_its_largest_score_beside_it():
     kernel = plan.kernels[0]
     binding = bind(kernel)
     schedule = fitting(binding, {}, binding.overlays)
-    text = emit(binding, plan, schedule, prepare(binding, schedule, {}, binding.overlays).shape).text
+    text = emit(binding, plan, schedule, prepare(binding, schedule, {}, SuitedTensors(binding.overlays)).shape).text
     alone = {n.args[0].args[0].args[0] for s in kernel.stores[1:] for n in subterms(s.term) if n.op == "mantissa"}
     assert len(alone) == 2 and "rescaled0_0_peak" in text and "rescaled0_1_peak" in text
 

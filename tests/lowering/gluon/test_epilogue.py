@@ -8,7 +8,7 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.gluon.kernel import emit
-from onepass.lowering.gluon.launch import fitting, prepare
+from onepass.lowering.gluon.launch import SuitedTensors, fitting, prepare
 from onepass.lowering.hopper.kernel_form import bind, entered, sent
 from onepass.translate.translate import translate
 
@@ -46,7 +46,8 @@ def text_of(plan, **changes):
     binding = bind(plan.kernels[0])
     schedule = fitting(binding, {}).__class__(**(vars(fitting(binding, {})) | changes))
     exits = sent(binding) if schedule.send else ()
-    return emit(binding, plan, schedule, prepare(binding, schedule, {}, binding.overlays, exits).shape).text
+    tensors = SuitedTensors(binding.overlays, exits)
+    return emit(binding, plan, schedule, prepare(binding, schedule, {}, tensors).shape).text
 
 
 @pytest.mark.parametrize("width", (64, 96, 128))

@@ -7,7 +7,7 @@ import pytest
 
 from onepass.lowering.gluon.device_math import (
     ORDER,
-    TOGETHER,
+    REGISTERS_AT_A_TIME,
     capped_text,
     logistic_text,
     small_logistic_text,
@@ -66,7 +66,7 @@ RUN = {
 }
 
 
-def run(text: str, numbers, size: int = TOGETHER) -> list[np.ndarray]:
+def run(text: str, numbers, size: int = REGISTERS_AT_A_TIME) -> list[np.ndarray]:
     """The results of a text for so many registers, which all hold the same numbers; a branch is taken for any."""
     known = {f"${size + k}": FLOAT(numbers).view(BITS) for k in range(size)}
     count, flag, waiting = len(numbers), False, None

@@ -15,7 +15,7 @@ from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import iota, le, load, logical_and, logical_or
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import tensors
-from onepass.lowering.gluon.launch import fitting, prepare
+from onepass.lowering.gluon.launch import SuitedTensors, fitting, prepare
 from onepass.lowering.gluon.mask_words import packed, small
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
@@ -131,7 +131,7 @@ def test_a_kernel_tests_bits_and_reads_no_mask(kind, beside):
     mask = next(t.name for t in plan.inputs if t.dtype == "bool")
     assert "kept(" in source.text and f"{mask}_tile" not in source.text
     assert (packed(binding).rest is not None) == beside == ("_tile = gl.load(" in source.text)
-    prepared = prepare(binding, config, {}, bits=packed(binding))
+    prepared = prepare(binding, config, {}, SuitedTensors(packed=packed(binding)))
     assert (prepared.words.tile, prepared.words.row_tile) == (config.loop_tile, H200.product_rows)
     assert prepare(binding, config, {}).words is None
 
@@ -145,7 +145,7 @@ def test_warpgroups_share_tiles_where_a_mask_may_leave_all(kind, consumers):
 
 def test_few_tiles_are_tested_as_the_guard_stands():
     binding = bind(plan_of("boolean", 64, rows=256, columns=256).kernels[0])
-    assert prepare(binding, HopperConfig(2, 64), {}, bits=packed(binding)).shape.packed is None
+    assert prepare(binding, HopperConfig(2, 64), {}, SuitedTensors(packed=packed(binding))).shape.packed is None
 
 
 def test_the_report_says_which_kernels_test_bits():

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from bench.solve import variants
-from onepass.lowering.gluon.launch import choice_of, prepare, row_of
+from onepass.lowering.gluon.launch import SuitedTensors, choice_of, prepare, row_of
 from onepass.lowering.hopper import config
 from onepass.lowering.hopper.config import HOPPER_DEFAULTS, HopperConfig
 from onepass.lowering.hopper.kernel_form import accumulated, bind, width
@@ -46,7 +46,7 @@ def test_every_variant_that_binds_is_scheduled_without_defaults(no_defaults, mon
         assert choice.solved is not None, name
         assert fits(binding, binding.overlays, schedule) and schedule.terminates, name
         assert accumulated(binding) // 2 + schedule.loop_tile * 3 // 4 <= schedule.registers[1], name
-        prepare(binding, schedule, {}, binding.overlays)
+        prepare(binding, schedule, {}, SuitedTensors(binding.overlays))
     assert count >= 40
 
 
