@@ -16,7 +16,7 @@ from ..egraph.terms.sizes import UnknownSize
 from .gluon.mask_words import packed
 from .hopper.config import HopperConfig
 from .hopper.kernel_form import bind
-from .launch.split_loops import said
+from .launch.split_loops import describe_split
 from .plan.launch_facts import interpreter_wanted
 from .plan.records import Kernel, NotPlannable, Plan
 from .schedule.choose_config import emulating
@@ -27,7 +27,9 @@ from .tiled.executor import tiled_results
 from .triton.kernel import emit
 
 Tensors = Sequence[torch.Tensor]
-Strides = Mapping[str, tuple[int, ...]]
+Inputs = Mapping[str, torch.Tensor]  # by name
+Sizes = Mapping[str, int]  # of symbols
+Strides = Mapping[str, tuple[int, ...]]  # of outputs, by name
 
 
 class SettingsRefused(ValueError):
@@ -65,8 +67,8 @@ class PlanExecutor:
     def prepare(
         self,
         plan: Plan,
-        tensors: Mapping[str, torch.Tensor],
-        sizes: Mapping[str, int],
+        tensors: Inputs,
+        sizes: Sizes,
         strides: Strides | None = None,
         store: ScheduleStore | None = None,
     ) -> PreparedPlan:
@@ -95,7 +97,14 @@ class TiledExecutor(PlanExecutor):
 
     name = "tiled"
 
-    def prepare(self, plan, tensors, sizes, strides=None, store=None) -> PreparedPlan:
+    def prepare(
+        self,
+        plan: Plan,
+        tensors: Inputs,
+        sizes: Sizes,
+        strides: Strides | None = None,
+        store: ScheduleStore | None = None,
+    ) -> PreparedPlan:
         names = tuple(tensors)
         return PreparedPlan(lambda given: list(tiled_results(plan, dict(zip(names, given)), sizes)), self.name)
 
@@ -116,7 +125,14 @@ class TritonExecutor(PlanExecutor):
             return str(reason)
         return None
 
-    def prepare(self, plan, tensors, sizes, strides=None, store=None) -> PreparedPlan:
+    def prepare(
+        self,
+        plan: Plan,
+        tensors: Inputs,
+        sizes: Sizes,
+        strides: Strides | None = None,
+        store: ScheduleStore | None = None,
+    ) -> PreparedPlan:
         launcher = self._launcher(plan, store)
         outputs = {output.name for output in plan.outputs}
         distinct = len(outputs) == len(plan.outputs)  # else one stored tensor is two results
@@ -125,7 +141,7 @@ class TritonExecutor(PlanExecutor):
         return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct)
 
     def describe(self, kernel: Kernel) -> str:
-        return said(kernel)
+        return describe_split(kernel)
 
     def source(self, kernel: Kernel, plan: Plan) -> str:
         return emit(kernel, plan).text
@@ -177,7 +193,7 @@ class GluonExecutor(TritonExecutor):
         except Refused as reason:
             return f", not for these sizes: {reason}"
 
-    def slowdown(self, plan: Plan, sizes: Mapping[str, int]) -> float:
+    def slowdown(self, plan: Plan, sizes: Sizes) -> float:
         """By which part the plan was measured to be slower in this form than in plain Triton; 0 if it was not."""
         from .gluon.launch import slower
 
@@ -210,7 +226,7 @@ class ConfiguredExecutor(TritonExecutor):
         try:
             self.config = config_of(settings)
         except ValueError as error:
-            raise SettingsRefused(f"kept by another version: {error}") from error
+            raise SettingsRefused(str(error)) from error
         self.name = f"{executor_of(self.config)}, tuned"
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None):
@@ -276,14 +292,14 @@ def triton_missing() -> str | None:
     return None
 
 
-def _bound(launcher, plan: Plan, tensors: Mapping[str, torch.Tensor], sizes, strides: Strides | None):
+def _bound(launcher, plan: Plan, tensors: Inputs, sizes: Sizes, strides: Strides | None):
     """What runs the launcher, and notes on inputs that are copied first so that tiles read runs of memory."""
-    from .launch.relayout import copies_of, relaid
+    from .launch.relayout import copies_of, with_copies
 
     names, given = tuple(tensors), list(tensors.values())
     copies = copies_of(plan, names, given, sizes)
     if not copies:
         return launcher.bind(names, given, sizes, strides), ()
-    run = launcher.bind(names, relaid(given, copies), sizes, strides)
+    run = launcher.bind(names, with_copies(given, copies), sizes, strides)
     notes = tuple(f"{names[copy.place]} is copied to be read in runs: {copy}" for copy in copies)
-    return (lambda tensors: run(relaid(tensors, copies))), notes
+    return (lambda tensors: run(with_copies(tensors, copies))), notes

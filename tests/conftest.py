@@ -37,7 +37,7 @@ def tiles(request, monkeypatch):
     """The tiled executor with small tiles, so that some are empty, full, partial and short, and with large ones."""
     from onepass.lowering.tiled import executor
 
-    monkeypatch.setattr(executor, "ROWS", request.param[0])
-    monkeypatch.setattr(executor, "COLUMNS", request.param[1])
+    monkeypatch.setattr(executor, "FIRST_TILE_ROWS", request.param[0])
+    monkeypatch.setattr(executor, "FIRST_TILE_COLUMNS", request.param[1])
     if request.param[0] < 256:
-        monkeypatch.setattr(executor, "BUDGET", 4000)
+        monkeypatch.setattr(executor, "MAX_ELEMENTS_ON_A_CPU", 4000)

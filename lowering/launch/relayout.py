@@ -1,7 +1,7 @@
-"""Tensors that tiles would read across the run of their memory: copied first, with another axis next to next.
+"""Copies inputs that tiles would read against their order in memory, so that the axis of a tile is contiguous.
 
-A pair of a row and a column reads 32 bytes for its one number of [b, i, j, h], once for each head; a fold that goes
-place by place along a row's own memory touches as many lines as there are rows.
+Memory is read in sectors of 32 bytes. Example: a tile over i and j of a tensor [b, i, j, h] uses one number of each
+sector, and every head reads all sectors again. The copy has j next to j. A copy is made only where it saves much.
 """
 
 from __future__ import annotations
@@ -21,91 +21,107 @@ from ..analysis.dim_roles import stepped
 from ..plan.queries import roots
 from ..plan.records import Kernel, Plan
 
-SECTOR = 32  # bytes that memory gives at a time
-ROWS = 64  # of a tile
-WASTED = 2**24  # bytes read in vain, from which on a copy costs less
-OUTER, WIDEST, TURNED = 3, 128, 4096  # axes beside the two that change places; places of the one; elements of a program
+SECTOR_BYTES = 32  # what memory gives at a time
+ROWS_OF_A_TILE = 64
+MIN_WASTED_BYTES = 2**24  # read in vain; with fewer, the copy costs more than it saves
+OUTER_AXES = 3  # beside the two that the kernel exchanges
+MAX_WIDTH = 128  # of the axis that was contiguous, for the kernel
+ELEMENTS_OF_A_PROGRAM = 4096
 
 
 @dataclass(frozen=True)
 class Copy:
-    """The tensor at `place` with places of `axis` next to each other in memory, and how many bytes that spares."""
+    """A copy of the input at `place` in which `axis` is contiguous, and how many bytes it saves."""
 
     place: int
     axis: int
-    spared: int
+    saved_bytes: int
 
     def __str__(self) -> str:
-        return f"as it lies {self.spared / 2**20:.0f} MiB would be read in vain"
+        return f"as it lies {self.saved_bytes / 2**20:.0f} MiB would be read in vain"
 
 
 def copies_of(
     plan: Plan, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: Mapping[str, int] | None = None
 ) -> tuple[Copy, ...]:
-    """What is to be copied before the plan's kernels read these tensors; sizes: of symbolic ones."""
-    wanted: dict[str, dict[int, int]] = {}
-    given = dict(zip(names, tensors))
-    for kernel in plan.kernels:
-        for node, dim, other in _read_along(kernel):
-            axis, second = (_axis(node, d) for d in (dim, other))
-            read = given.get(node.attrs[0].name)  # none of what another kernel stores
-            if read is not None and (second is None or read.stride(second) != 1):
-                times = wanted.setdefault(node.attrs[0].name, {})
-                times[axis] = times.get(axis, 0) + _times(kernel, node, sizes or {})
+    """The copies to make before the plan's kernels read these tensors. sizes: values of symbolic sizes."""
+    reads = _reads_by_axis(plan, dict(zip(names, tensors)), sizes or {})
     found = []
     for place, (name, tensor) in enumerate(zip(names, tensors)):
-        if len(axes := wanted.get(name, {})) == 1 and None not in axes:
-            ((axis, count),) = axes.items()
-            if (spared := count * _wasted(tensor, axis)) >= WASTED:
-                found.append(Copy(place, axis, spared))
+        axes = reads.get(name, {})
+        if len(axes) == 1 and None not in axes:  # all reads agree on one axis
+            ((axis, times),) = axes.items()
+            saved = times * _wasted_bytes(tensor, axis)
+            if saved >= MIN_WASTED_BYTES:
+                found.append(Copy(place, axis, saved))
     return tuple(found)
 
 
+def _reads_by_axis(
+    plan: Plan, inputs: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+) -> dict[str, dict[int | None, int]]:
+    """For each input, how often each element is read along which axis. Tensors that kernels store are left out."""
+    found: dict[str, dict[int | None, int]] = {}
+    for kernel in plan.kernels:
+        for node, dim, other in _read_along(kernel):
+            axis, second = (_axis(node, d) for d in (dim, other))
+            read = inputs.get(node.attrs[0].name)
+            if read is not None and (second is None or read.stride(second) != 1):
+                times = found.setdefault(node.attrs[0].name, {})
+                times[axis] = times.get(axis, 0) + _read_count(kernel, node, sizes)
+    return found
+
+
 def _axis(node: Term, dim: Dim | None) -> int | None:
-    """The axis that the dim alone counts."""
+    """The axis whose index is the dim's coordinate."""
     axes = [k for k, index in enumerate(node.args) if dim in index.dims]
     return axes[0] if len(axes) == 1 and node.args[axes[0]].op == "iota" else None
 
 
-def _times(kernel: Kernel, node: Term, sizes: Mapping[str, int]) -> int:
+def _read_count(kernel: Kernel, node: Term, sizes: Mapping[str, int]) -> int:
     """How often the kernel's programs read each element."""
     length = lambda d: resolve(d.size, sizes)
-    tiles = -(-length(kernel.rows) // ROWS) if kernel.rows is not None and kernel.rows not in node.dims else 1
+    tiles = -(-length(kernel.rows) // ROWS_OF_A_TILE) if kernel.rows is not None and kernel.rows not in node.dims else 1
     return tiles * prod(length(d) for d in kernel.grid if d not in node.dims)
 
 
-def relaid(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torch.Tensor]:
-    """The tensors with copies for those that have one."""
+def with_copies(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torch.Tensor]:
+    """The tensors, with a copy in place of each that has one."""
     tensors = list(tensors)
     for copy in copies:
-        tensors[copy.place] = _turned(tensors[copy.place], copy.axis)
+        tensors[copy.place] = _with_contiguous_axis(tensors[copy.place], copy.axis)
     return tensors
 
 
-def _turned(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-    """The tensor with places of the axis next to each other."""
+def _with_contiguous_axis(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    """A copy of the tensor in which the axis is contiguous."""
     given = tensor.movedim(axis, -1)
-    across = next((k for k, step in enumerate(given.stride()[:-1]) if step == 1 and given.shape[k] <= WIDEST), None)
-    if across is None or not tensor.is_cuda or tensor.dim() > OUTER + 2 or not tensor.numel():
+    across = next((k for k, step in enumerate(given.stride()[:-1]) if step == 1 and given.shape[k] <= MAX_WIDTH), None)
+    if across is None or not tensor.is_cuda or tensor.dim() > OUTER_AXES + 2 or not tensor.numel():
         return given.contiguous().movedim(-1, axis)
-    made = torch.empty(given.shape, dtype=tensor.dtype, device=tensor.device)
+    return _transposed(given, across).movedim(-1, axis)
+
+
+def _transposed(given: torch.Tensor, across: int) -> torch.Tensor:
+    """A copy with a contiguous last axis of a tensor on a GPU whose axis `across` is contiguous."""
+    made = torch.empty(given.shape, dtype=given.dtype, device=given.device)
     outer = [k for k in range(given.dim() - 1) if k != across]
-    around = lambda numbers, fill: [fill] * (OUTER - len(outer)) + [numbers[k] for k in outer]
+    around = lambda numbers, fill: [fill] * (OUTER_AXES - len(outer)) + [numbers[k] for k in outer]
     width = triton.next_power_of_2(given.shape[across])
-    length, along = given.shape[-1], TURNED // width
+    length, along = given.shape[-1], ELEMENTS_OF_A_PROGRAM // width
     programs = -(-length // along) * prod(given.shape[k] for k in outer)
     numbers = (*around(given.shape, 1)[1:], *around(given.stride(), 0), *around(made.stride(), 0))
     last = (length, given.shape[across], given.stride(-1), made.stride(across))
-    _turn[(programs,)](given, made, *numbers, *last, ALONG=along, ACROSS=width)
-    return made.movedim(-1, axis)
+    _transpose[(programs,)](given, made, *numbers, *last, ALONG=along, ACROSS=width)
+    return made
 
 
 @triton.jit
-def _turn(
+def _transpose(
     source, target, second_size, third_size, first_step, second_step, third_step, first_made, second_made, third_made,
     length, width, step, made, ALONG: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
-    """What lies [.., length, width] is written [.., width, length]: whole runs of both are read and written."""
+    """Writes [.., length, width] as [.., width, length]; reads and writes are contiguous."""
     program = tl.program_id(0)
     tiles = tl.cdiv(length, ALONG)
     along = program % tiles * ALONG + tl.arange(0, ALONG)[:, None]
@@ -121,7 +137,7 @@ def _turn(
 
 
 def _read_along(kernel: Kernel) -> list[tuple[Term, Dim, Dim | None]]:
-    """Loads, the dim of a tile whose places next to each other they read, and one by which they could as well."""
+    """(load, dim, other): a load that reads a tile along `dim`, or as well along `other` if that is not None."""
     nodes = {n for root in roots(kernel) for n in subterms(root)}
     steps = stepped(kernel, nodes)
     columns = {*(loop.dim for loop in kernel.loops), *kernel.columns}
@@ -137,10 +153,10 @@ def _read_along(kernel: Kernel) -> list[tuple[Term, Dim, Dim | None]]:
     return found
 
 
-def _wasted(tensor: torch.Tensor, axis: int) -> int:
-    """Bytes that one reading of it reads for nothing where the axis is no run; nothing of what repeats itself."""
-    apart = tensor.stride(axis)
-    if apart == 1 or tensor.size(axis) < SECTOR or 0 in tensor.stride():
+def _wasted_bytes(tensor: torch.Tensor, axis: int) -> int:
+    """Bytes that one read of the tensor along the axis reads in vain; 0 for a contiguous axis or an expanded tensor."""
+    stride = tensor.stride(axis)
+    if stride == 1 or tensor.size(axis) < SECTOR_BYTES or 0 in tensor.stride():
         return 0
-    times = min(SECTOR // tensor.element_size(), abs(apart)) - 1
+    times = min(SECTOR_BYTES // tensor.element_size(), abs(stride)) - 1
     return times * tensor.element_size() * prod(tensor.shape)

@@ -1,13 +1,14 @@
-"""A kernel's loops shared out over programs: each finds the states of its part, and a second kernel merges them.
+"""Splits a kernel's loops into chunks (split-K): each program finds the states of a chunk, and a second kernel merges
+them.
 
-Every state is a value of a commutative monoid, so that ⊕_j x = ⊕_p ⊕_{j of part p} x, whichever elements a part has
-(the theorems named below). The merge is the kernel's own result terms over reductions of the same monoids, along the
-part, of what the parts stored. Decided by sizes alone, when a launch is prepared: lowering/triton/launch.py.
+Invariant: a state is a value of a commutative monoid, so ⊕_j x = ⊕_c ⊕_{j of chunk c} x for any chunks (the theorems
+below). The merge computes the kernel's own result terms from reductions of the stored states along the chunks.
+Example: 8 rows of queries against 65536 keys, on 132 multiprocessors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, prod
@@ -18,24 +19,25 @@ from ...egraph.terms.traversal import all_dims, substitute, subterms, tensors
 from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 
-THEOREMS = {  # in proofs/theory: what makes the sharing out a law, for a monoid and for one with a scale
+THEOREMS = {  # in proofs/theory: why splitting changes no result, for a monoid and for one with a scale
     "plain": ("Monoid.partition", "Monoid.tile"),
     "rescaled": ("Cascade.combine_assoc", "Cascade.combine_comm", "Softmax.merge_any_tree"),
 }
-RESIDENT = 2  # programs for each multiprocessor: while one waits for memory, the other computes
-LEAST = 2  # tiles of a part: what a program costs beside them should not be felt
-MANY, ROWS = 256, 64  # multiprocessors of no device, and rows of a tile, for what is said before sizes are known
+PROGRAMS_PER_MULTIPROCESSOR = 2  # while one waits for memory, the other computes
+MIN_TILES_OF_A_CHUNK = 2  # so that the fixed costs of a program stay small
+MIN_TILES_OF_A_SPLIT_LOOP = 24  # with fewer, a second kernel costs more than it saves
+MAX_MULTIPROCESSORS = 256  # no device has more
+ROWS_OF_A_TILE = 64  # for reports, before sizes are known
 PLURAL = {"rescaled": "rescaled sums", "sum": "sums", "prod": "products", "max": "maxima", "min": "minima"}
-LONG = 24  # tiles of a loop that is worth one more kernel
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What runs instead of a kernel: `first`, over parts whose number is the symbolic size of `part`, then `last`."""
+class SplitKernel:
+    """What runs instead of a kernel: `first`, over chunks whose number is the symbolic size of `chunk`, then `last`."""
 
     first: Kernel
     last: Kernel
-    part: Dim
+    chunk: Dim
 
     def __str__(self) -> str:
         over = ", ".join(str(loop.dim) for loop in self.first.loops)
@@ -44,39 +46,45 @@ class Shared:
         return f"{over} shared out over programs, whose states, {kinds}, {self.last.name} merges"
 
 
-def number(programs: int, tiles: int, places: int, enough: float = 1.0) -> int:
-    """How many parts fill a device of so many multiprocessors, each of LEAST tiles or more; 1 where none are needed.
+def chunk_count(programs: int, tiles: int, multiprocessors: int, busy: float = 1.0) -> int:
+    """How many chunks of a loop fill the device; 1 if its programs fill it, or if the loop has few tiles.
 
-    enough: the part of all multiprocessors that programs may leave the others idle for.
+    programs: of the kernel without chunks. tiles: of the loop. busy: the share of multiprocessors that is enough.
     """
-    if programs > enough * places or tiles < LONG:
+    if programs > busy * multiprocessors or tiles < MIN_TILES_OF_A_SPLIT_LOOP:
         return 1
-    return max(1, min(RESIDENT * places // max(programs, 1), tiles // LEAST))
+    wanted = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors // max(programs, 1)
+    return max(1, min(wanted, tiles // MIN_TILES_OF_A_CHUNK))
 
 
-def said(kernel: Kernel) -> str:
-    """How the kernel is shared out, for the report; empty where it has programs for a large device at any size."""
-    rows = kernel.rows.size if kernel.rows is not None else None
-    sizes = [d.size for d in kernel.grid] + ([-(-rows // ROWS)] if isinstance(rows, int) else [])
-    long = any(not isinstance(n := loop.dim.size, int) or n >= LONG * ROWS for loop in kernel.loops)
-    if not long or prod(n for n in sizes if isinstance(n, int)) > MANY or (found := shared(kernel)) is None:
+def describe_split(kernel: Kernel) -> str:
+    """How the kernel is split, for the report; empty where it has programs for a large device at any size."""
+    rows = None if kernel.rows is None else kernel.rows.size
+    row_tiles = [-(-rows // ROWS_OF_A_TILE)] if isinstance(rows, int) else []
+    programs = prod(n for n in (*(d.size for d in kernel.grid), *row_tiles) if isinstance(n, int))
+    if programs > MAX_MULTIPROCESSORS or not any(_may_be_long(loop.dim) for loop in kernel.loops):
         return ""
-    return f"where programs are fewer than multiprocessors: {found}"
+    found = split_kernel(kernel)
+    return "" if found is None else f"where programs are fewer than multiprocessors: {found}"
+
+
+def _may_be_long(dim: Dim) -> bool:
+    return not isinstance(dim.size, int) or dim.size >= MIN_TILES_OF_A_SPLIT_LOOP * ROWS_OF_A_TILE
 
 
 @lru_cache(maxsize=512)
-def shared(kernel: Kernel) -> Shared | None:
+def split_kernel(kernel: Kernel) -> SplitKernel | None:
     """The two kernels; None where a loop needs what another one has finished, or there is none."""
     every = {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
     needed = {t for loop in kernel.loops for body in _bodies(loop) for t in subterms(body)}
     if not every or every & needed or any(map(kernel.written_by, kernel.loops)):
         return None
     names = {str(d) for d in _dims(kernel)}
-    part = Dim(next(n for k in range(len(names) + 1) if (n := f"part{k or ''}") not in names), f"{kernel.name}_parts")
-    kept, known = _kept(kernel, part)
-    loops = tuple(replace(loop, map=None, part=part) for loop in kernel.loops)
-    first = replace(kernel, name=f"{kernel.name}_parts", grid=(*kernel.grid, part), loops=loops, stores=kept)
-    return Shared(first, _merge(kernel, part, known), part)
+    chunk = Dim(next(n for k in range(len(names) + 1) if (n := f"part{k or ''}") not in names), f"{kernel.name}_parts")
+    stores, known = _stored_states(kernel, chunk)
+    loops = tuple(replace(loop, map=None, part=chunk) for loop in kernel.loops)
+    first = replace(kernel, name=f"{kernel.name}_parts", grid=(*kernel.grid, chunk), loops=loops, stores=stores)
+    return SplitKernel(first, _merge(kernel, chunk, known), chunk)
 
 
 def _bodies(loop: Loop) -> list[Term]:
@@ -89,21 +97,21 @@ def _dims(kernel: Kernel) -> list[Dim]:
     return [*kernel.grid, *kernel.tiled, *(d for t in terms for d in all_dims(t))]
 
 
-def _kept(kernel: Kernel, part: Dim) -> tuple[tuple[Store, ...], dict[Term, Term]]:
-    """What the parts store, and what becomes of each finished value: the same monoid's reduction along the part.
+def _stored_states(kernel: Kernel, chunk: Dim) -> tuple[tuple[Store, ...], dict[Term, Term]]:
+    """What the chunks store, and what becomes of each finished value: the same monoid's reduction along the chunks.
 
-    A mantissa of nothing has no number; it is stored as 0 beside its scale of -inf, which says that it is absent. The
-    part is the first axis: no stride depends on how many there are.
+    The mantissa of an empty sum is no number. It is stored as 0 beside its scale of -inf, which says that it is absent.
+    The chunk is the first axis, so no stride depends on the number of chunks.
     """
     stores: dict[Term, Store] = {}
     known: dict[Term, Term] = {}
-    places = (part, *kernel.grid, *kernel.tiled)
+    outer = (chunk, *kernel.grid, *kernel.tiled)
     double = any(t.dtype == "float64" for store in kernel.stores for t in subterms(store.term))
     count = "float64" if double else "float32"  # a literal's sum takes the type of what it meets
 
     def stored(value: Term, dims: frozenset[Dim]) -> Term:
         if value not in stores:
-            order = (*places, *(d for d in kernel.held if d in dims))
+            order = (*outer, *(d for d in kernel.held if d in dims))
             kind = "float32" if value.dtype in HALVES else count if value.dtype == "float" else value.dtype
             name = f"{kernel.name}_state{len(stores)}"
             stores[value] = Store(value, Tensor(name, kind, tuple(d.size for d in order)), order)
@@ -113,12 +121,14 @@ def _kept(kernel: Kernel, part: Dim) -> tuple[tuple[Store, ...], dict[Term, Term
     for accumulator in (a for loop in kernel.loops for a in loop.accumulators):
         kind = accumulator.reductions[0].dtype.removeprefix(PAIR)
         if accumulator.gauge is None:
-            known |= {r: _as(kind, reduce(accumulator.monoid, part, stored(r, r.dims))) for r in accumulator.reductions}
+            known |= {
+                r: _as(kind, reduce(accumulator.monoid, chunk, stored(r, r.dims))) for r in accumulator.reductions
+            }
             continue
         top = scale(accumulator.reductions[0])
         for r in accumulator.reductions:
             present = where(eq(top, const(-inf)), const(0.0), mantissa(r))
-            state = rescaled_sum(part, stored(top, accumulator.gauge.dims), stored(present, r.dims))
+            state = rescaled_sum(chunk, stored(top, accumulator.gauge.dims), stored(present, r.dims))
             known |= {scale(r): _as(kind, scale(state)), mantissa(r): _as(kind, mantissa(state))}
     return tuple(stores.values()), known
 
@@ -127,24 +137,9 @@ def _as(kind: str, value: Term) -> Term:
     return cast(value, kind) if kind in HALVES else value
 
 
-def _merge(kernel: Kernel, part: Dim, known: dict[Term, Term]) -> Kernel:
-    """The kernel's results from the parts' states, for one row at a time: there are few."""
+def _merge(kernel: Kernel, chunk: Dim, known: dict[Term, Term]) -> Kernel:
+    """The kernel's results from the chunks' states, for one row at a time: there are few."""
     stores = tuple(replace(store, term=substitute(store.term, known)) for store in kernel.stores)
-    nodes = dict.fromkeys(t for store in stores for t in subterms(store.term))
-    merged = [t for t in nodes if t.op == "reduce" and t.attrs[1] == part]
-    by_gauge: dict[Term, list[Term]] = {}
-    for r in merged:
-        by_gauge.setdefault(r.args[0].args[0] if r.attrs[0] == "rescaled" else r, []).append(r)
-    states = tuple(
-        Accumulator(
-            name=f"merged{n}",
-            monoid=found[0].attrs[0],
-            gauge=key if found[0].attrs[0] == "rescaled" else None,
-            values=tuple(r.args[0].args[1] if r.attrs[0] == "rescaled" else r.args[0] for r in found),
-            reductions=tuple(found),
-        )
-        for n, (key, found) in enumerate(by_gauge.items())
-    )
     used = {d for store in stores for d in (*all_dims(store.term), *store.order)}
     return Kernel(
         name=f"{kernel.name}_merged",
@@ -152,19 +147,37 @@ def _merge(kernel: Kernel, part: Dim, known: dict[Term, Term]) -> Kernel:
         rows=None,
         row_tile="",
         held=tuple(d for d in kernel.held if d in used),
-        loops=(Loop(part, f"{part}_tile", states),),
+        loops=(Loop(chunk, f"{chunk}_tile", _merged_states(stores, chunk)),),
         stores=stores,
         inputs=tuple(dict.fromkeys(t for store in stores for t in tensors(store.term))),
         exact=frozenset(substitute(r, known) for r in kernel.exact),
     )
 
 
-def divided(plan: Plan) -> Plan:
-    """The plan with every kernel that can be in parts: a launch gives their numbers as sizes."""
-    found = [(kernel, shared(kernel)) for kernel in plan.kernels]
+def _merged_states(stores: Sequence[Store], chunk: Dim) -> tuple[Accumulator, ...]:
+    """The accumulators of all reductions along the chunks; rescaled ones with the same gauge share one."""
+    nodes = dict.fromkeys(t for store in stores for t in subterms(store.term))
+    groups: dict[Term, list[Term]] = {}
+    for node in nodes:
+        if node.op == "reduce" and node.attrs[1] == chunk:
+            groups.setdefault(node.args[0].args[0] if node.attrs[0] == "rescaled" else node, []).append(node)
+    return tuple(_merged_state(f"merged{n}", key, found) for n, (key, found) in enumerate(groups.items()))
+
+
+def _merged_state(name: str, key: Term, reductions: list[Term]) -> Accumulator:
+    """key: the gauge of rescaled reductions, else the one reduction itself."""
+    monoid, bodies = reductions[0].attrs[0], [r.args[0] for r in reductions]
+    if monoid != "rescaled":
+        return Accumulator(name, monoid, None, tuple(bodies), tuple(reductions))
+    return Accumulator(name, monoid, key, tuple(body.args[1] for body in bodies), tuple(reductions))
+
+
+def with_split_kernels(plan: Plan) -> Plan:
+    """The plan with every kernel split that can be; sizes give the numbers of chunks."""
+    found = [(kernel, split_kernel(kernel)) for kernel in plan.kernels]
     return replace(plan, kernels=tuple(k for own, s in found for k in ((own,) if s is None else (s.first, s.last))))
 
 
-def numbers(plan: Plan, count: int) -> Mapping[str, int]:
-    """Sizes of a divided plan that give every kernel as many parts."""
-    return {str(s.part.size): count for kernel in plan.kernels if (s := shared(kernel)) is not None}
+def chunk_sizes(plan: Plan, count: int) -> Mapping[str, int]:
+    """Sizes of a plan with split kernels that give every loop as many chunks."""
+    return {str(s.chunk.size): count for kernel in plan.kernels if (s := split_kernel(kernel)) is not None}

@@ -8,13 +8,17 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+
+from ...egraph.terms.term import Tensor
 
 RELEASE = tuple(map(int, triton.__version__.split(".")[:2]))
 TYPE_NAMES = {
@@ -30,7 +34,7 @@ TARGETS = {
 }
 
 
-def interprets(function) -> bool:
+def interprets(function: object) -> bool:
     """True if the kernel runs in Triton's interpreter: it was decided when the kernel was defined."""
     return not isinstance(function, JITFunction)
 
@@ -45,7 +49,9 @@ def architecture(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
-def contiguous(arguments, tensors) -> tuple[dict[str, str], dict[str, int], tuple[str, ...]]:
+def contiguous(
+    arguments: Sequence, tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, str], dict[str, int], tuple[str, ...]]:
     """(types, constants, divisible) for compile_ahead, as for contiguous, aligned tensors: a last stride is 1."""
     last = {a.name: 1 for a in arguments if a.axis is not None and a.axis == len(tensors[a.tensor].shape) - 1}
     others = [a for a in arguments if a.name not in last]
@@ -54,7 +60,9 @@ def contiguous(arguments, tensors) -> tuple[dict[str, str], dict[str, int], tupl
     return types, last, tuple(a.name for a in others if a.size is None)
 
 
-def compile_ahead(function, types: dict[str, str], constants: dict, divisible: tuple[str, ...], target: str, options):
+def compile_ahead(
+    function: Any, types: dict[str, str], constants: dict, divisible: tuple[str, ...], target: str, options: dict
+) -> Any:
     """Compiles without a GPU. types: argument name to Triton type; divisible: arguments known to be multiples of 16.
 
     Raises, as a launch does, for what a device function may not refer to: that is looked at for the cache's key.
@@ -71,14 +79,14 @@ def compile_ahead(function, types: dict[str, str], constants: dict, divisible: t
     return triton.compile(source, target=TARGETS[target], options=options | OPTIONS)
 
 
-def compiled_forms(function) -> list[dict[str, int]]:
+def compiled_forms(function: JITFunction) -> list[dict[str, int]]:
     """What every compiled form of a kernel that was launched needs: registers of a thread, spills, shared memory."""
     caches = [cache[0] if isinstance(cache, tuple) else cache for cache in function.device_caches.values()]
     kernels = [kernel for cache in caches for kernel in cache.values()]
     return [{"registers": k.n_regs, "spilled": k.n_spills, "shared": k.metadata.shared} for k in kernels]
 
 
-def spilled(kernel) -> int:
+def spilled(kernel: Any) -> int:
     """Registers of a thread that a compiled kernel keeps in memory; it is loaded, as by a launch."""
     kernel._init_handles()
     return kernel.n_spills
@@ -111,7 +119,7 @@ def mixes_addresses(ptx: str) -> bool:
     return any(len(found) > 1 for found in patterns.values())
 
 
-def resources(compiled, architecture: str = "sm_90a") -> dict[str, int]:
+def resources(compiled: Any, architecture: str = "sm_90a") -> dict[str, int]:
     """Registers, spilled bytes and shared memory of a kernel for NVIDIA, read off `ptxas -v` and the metadata.
 
     serialised: 1 where ptxas makes each matrix product of a warpgroup wait for the one before.
@@ -165,7 +173,7 @@ class Window:
         self.base, self.shape, self.strides, self.box = None, shape, strides, box
         self.padding, self.round_f32_to_tf32 = "zero", False  # as Triton's own descriptors have them
 
-    def described(self, tensor: torch.Tensor):
+    def described(self, tensor: torch.Tensor) -> object:
         """The argument of a first launch, checked by Triton."""
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 

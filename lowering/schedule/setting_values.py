@@ -47,7 +47,7 @@ def config_of(settings: Mapping[str, Any]) -> Config:
     A tile and an executor must be there; other settings that are missing have their defaults.
     """
     if missing := [name for name in ("executor", *TRITON_TILES) if name not in settings]:
-        raise ValueError(f"there is no setting {missing[0]}")
+        raise ValueError(f"kept by another version: there is no setting {missing[0]}")
     if not is_tried(settings):
         raise ValueError("a setting has a value that is not tried")
     values = dict(settings)

@@ -16,7 +16,7 @@ from ..plan.records import Accumulator
 from .tile_ops import HALVES, JOINS, Frame, contract, contract_present, fold, full, skew
 
 
-class State:
+class AccumulatorState:
     """Begins absent. `exact` spends more on values that are not finite: a matrix product makes NaN of 0 times them.
 
     dims: the rows and the loop's; below: the gauge of elements that the guard drops.
@@ -121,7 +121,7 @@ def _absent(monoid: str, dtype: torch.dtype):
     return MONOIDS[monoid].identity
 
 
-def filled(value: torch.Tensor, drops: torch.Tensor, absent, mine: bool) -> torch.Tensor:
+def filled(value: torch.Tensor, drops: torch.Tensor, absent: float, mine: bool) -> torch.Tensor:
     """The value with `absent` where drops is true."""
     if not value.is_floating_point() and value.dtype != torch.bool:
         absent = _absent("max" if absent == -inf else "min", value.dtype) if absent in (inf, -inf) else int(absent)

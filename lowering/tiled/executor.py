@@ -7,7 +7,8 @@ The default executor where there is no GPU, and the oracle of the emitters.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product as points
 from math import inf, prod
@@ -17,19 +18,19 @@ import torch
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, subterms
-from ..analysis.product_terms import summand
+from ..analysis.product_terms import Summand, summand
 from ..masks.loop_ranges import ends, tile_classes, tile_range
 from ..plan.records import Accumulator, Kernel, Limit, Loop, Plan, Store
 from ..plan.thresholds import HIDDEN
-from .accumulators import State
+from .accumulators import AccumulatorState
 from .tile_ops import Frame, differences
-from .tile_program import Block, over_differences, scale_early
+from .tile_program import TileBlock, over_differences, scale_early
 
-BUDGET = 1 << 20  # elements of the largest temporary of a tile on a CPU: 4 MiB in float32 stay in its cache
-OTHER_BUDGET = 64 << 20  # on a device where a launch costs more than a cache miss
-ROWS, COLUMNS = 256, 512  # the tile to begin with, of rows and of a loop
-
-
+MAX_ELEMENTS_ON_A_CPU = (
+    1 << 20
+)  # elements of the largest temporary of a tile on a CPU: 4 MiB in float32 stay in its cache
+MAX_ELEMENTS_ON_OTHER_DEVICES = 64 << 20  # on a device where a launch costs more than a cache miss
+FIRST_TILE_ROWS, FIRST_TILE_COLUMNS = 256, 512
 _NOTHING_KEPT = object()
 
 
@@ -42,7 +43,9 @@ def run_tiled(plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[st
     return tiled_results(plan, tensors, sizes)[0]
 
 
-def tiled_results(plan: Plan, tensors: Mapping[str, torch.Tensor], sizes=None) -> tuple[torch.Tensor, ...]:
+def tiled_results(
+    plan: Plan, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None = None
+) -> tuple[torch.Tensor, ...]:
     """The plan's outputs. `sizes` gives symbolic sizes; those that are a tensor's axis are read off it."""
     values = dict(tensors)
     known = {**_sizes_of(plan, values), **(sizes or {})}
@@ -67,60 +70,88 @@ def _check(plan: Plan, values: Mapping[str, torch.Tensor], sizes: Mapping[str, i
             raise InputMismatch(f"{t.name} is {dtype}{list(values[t.name].shape)}, the plan wants {t.dtype}{shape}")
 
 
+@dataclass(frozen=True)
+class LoopTile:
+    """Coordinates `start` to `stop` of a loop. full: the guard keeps every element."""
+
+    start: int
+    stop: int
+    full: bool
+
+
 class LoopProgram:
     """A loop's terms as blocks: `before` once per tile of rows, `each` per tile, `keeps` per tile that is not full."""
 
     def __init__(self, loop: Loop, rows: Dim | None, finished: frozenset[Term], stores: Sequence[Store] = ()):
         self.loop, self.rows, self.stores = loop, rows, stores
-        self.across: set[Dim] = set()  # of differences that its products go over
-        given = finished.__contains__
-        outside = lambda t: t in finished or not t.dims & {loop.dim, *self.across}
         written = [store.term for store in stores]
-        early = scale_early((*(t for a in loop.accumulators for t in _bodies(a)), *written), given, loop.dim)
+        bodies = [body for accumulator in loop.accumulators for body in _bodies(accumulator)]
+        early = scale_early((*bodies, *written), finished.__contains__, loop.dim)
         self.written = [early[term] for term in written]
-        self.gauges = [early[a.gauge] if a.gauge is not None else None for a in loop.accumulators]
-        guarded = loop.guard.dims if loop.guard is not None else frozenset()
-        self.summands = [
-            [summand(early[v], loop.dim, a.monoid, None if g is None else g.dims, guarded, rows) for v in a.values]
-            for a, g in zip(loop.accumulators, self.gauges)
-        ]
-        pair = (rows, loop.dim) if rows is not None else None
-        uses = Counter(
-            [g for g in self.gauges if g is not None]
-            + [t for s in self.summands for x in s for t in x.terms]
-            + self.written
-        )
-        skews = (over_differences(n, pair) for root in uses for n in subterms(root))
-        self.across = {x.across for s in self.summands for x in s if x.across} | {x.dim for x in skews if x}
-        self.each = Block(uses, outside, pair)
-        self.owned = frozenset(t for t in self.each.owned if uses[t] == 1)
-        self.keeps = Block([loop.guard] if loop.guard is not None else [], outside)
-        self.before = Block([*self.each.inputs, *self.keeps.inputs], given)
-        self.bounds = Block([limit.bound for limit in loop.limits], given)
+        self.gauges = [None if a.gauge is None else early[a.gauge] for a in loop.accumulators]
+        pairs = zip(loop.accumulators, self.gauges, strict=True)
+        self.summands = [self._summands(accumulator, gauge, early) for accumulator, gauge in pairs]
+        self.pair = None if rows is None else (rows, loop.dim)
+        uses = Counter(self._roots())
+        self.across = self._difference_dims(uses)
+        self._make_blocks(uses, finished)
+
+    def _summands(self, accumulator: Accumulator, gauge: Term | None, early: Mapping[Term, Term]) -> list[Summand]:
+        """The accumulator's values as summands, of terms that are scaled early."""
+        dim, guard, weight = self.loop.dim, self.loop.guard, None if gauge is None else gauge.dims
+        guarded = frozenset() if guard is None else guard.dims
+        values = (early[value] for value in accumulator.values)
+        return [summand(value, dim, accumulator.monoid, weight, guarded, self.rows) for value in values]
+
+    def _roots(self) -> list[Term]:
+        """What a tile computes, once for each use."""
+        gauges = [gauge for gauge in self.gauges if gauge is not None]
+        return [*gauges, *(term for s in self.summands for x in s for term in x.terms), *self.written]
+
+    def _difference_dims(self, roots: Iterable[Term]) -> set[Dim]:
+        """The dims of differences between rows and columns over which a tile computes products."""
+        found = (over_differences(node, self.pair) for root in roots for node in subterms(root))
+        return {x.across for s in self.summands for x in s if x.across} | {x.dim for x in found if x}
+
+    def _make_blocks(self, uses: Counter[Term], finished: frozenset[Term]) -> None:
+        moving, given = {self.loop.dim, *self.across}, finished.__contains__
+        outside = lambda term: term in finished or not term.dims & moving
+        self.each = TileBlock(uses, outside, self.pair)
+        self.owned = frozenset(term for term in self.each.owned if uses[term] == 1)
+        self.keeps = TileBlock([] if self.loop.guard is None else [self.loop.guard], outside)
+        self.before = TileBlock([*self.each.inputs, *self.keeps.inputs], given)
+        self.bounds = TileBlock([limit.bound for limit in self.loop.limits], given)
 
     def run(self, environment: dict, frame: Frame, tile: int, outputs: dict) -> dict[Term, torch.Tensor]:
         """The finished values of the loop's reductions; what the loop stores is written to the outputs."""
         outer = {**environment, **self.before.run(environment, frame)}
-        length = resolve(self.loop.dim.size, frame.sizes)
         tiles = self._tiles(outer, frame, tile)
-        run = lambda **how: self._pass(outer, frame, tile, tiles, length, outputs, **how)
         dropped = -inf
-        states = run(exact=False, dropped=dropped)
-        if self.loop.finite_mask and any(s.lacks_rows() for s in states):
+        states = self._states(exact=False, dropped=dropped)
+        self._pass(outer, frame, tiles, outputs, states)
+        if self.loop.finite_mask and any(state.lacks_rows() for state in states):
             dropped = HIDDEN
-            states = run(exact=False, dropped=dropped)
-        if any(s.doubtful() for s in states):
-            states = run(exact=True, dropped=dropped)
-        return {r: value for s in states for r, value in s.finished(frame)}
+            states = self._states(exact=False, dropped=dropped)
+            self._pass(outer, frame, tiles, outputs, states)
+        if any(state.doubtful() for state in states):
+            states = self._states(exact=True, dropped=dropped)
+            self._pass(outer, frame, tiles, outputs, states)
+        return {reduction: value for state in states for reduction, value in state.finished(frame)}
 
-    def _tiles(self, outer: dict, frame: Frame, tile: int) -> dict[int, bool]:
-        """The tiles that may hold something, and whether each is full."""
+    def _states(self, exact: bool, dropped: float) -> list[AccumulatorState]:
+        """New states. dropped: the gauge of elements that the guard drops."""
+        given = zip(self.loop.accumulators, self.gauges, self.summands, strict=True)
+        return [AccumulatorState(a, g, s, (self.rows, self.loop.dim), exact, dropped) for a, g, s in given]
+
+    def _tiles(self, outer: dict, frame: Frame, tile: int) -> list[LoopTile]:
+        """The tiles of this part of the loop that may keep an element."""
         length = resolve(self.loop.dim.size, frame.sizes)
         found = []
         for r in self.loop.ranges:
             uppers, lowers = ([self._ends(x, outer, frame) for x in side] for side in (r.uppers, r.lowers))
             found.append((tile_range(tile, length, uppers, lowers), r.exact))
-        return self._share(tile_classes(found), frame)
+        shared = self._share(tile_classes(found), frame)
+        return [LoopTile(n * tile, min((n + 1) * tile, length), full) for n, full in shared.items()]
 
     def _share(self, tiles: dict[int, bool], frame: Frame) -> dict[int, bool]:
         """The tiles of one part of the loop: neighbours."""
@@ -130,17 +161,13 @@ class LoopProgram:
         return dict(list(tiles.items())[number * share : (number + 1) * share])
 
     def _pass(
-        self, outer, frame, tile: int, tiles: dict, length: int, outputs: dict, exact: bool, dropped: float
-    ) -> list[State]:
-        """dropped: the gauge of what the guard drops."""
-        loop, given = self.loop, zip(self.loop.accumulators, self.gauges, self.summands)
-        states = [State(a, g, s, (self.rows, loop.dim), exact, dropped) for a, g, s in given]
-        for n, full in tiles.items():
-            frame.ranges[loop.dim] = (n * tile, min((n + 1) * tile, length))
-            for dim in self.across:
-                rows = resolve(self.rows.size, frame.sizes)
-                frame.ranges[dim] = differences(frame.ranges[self.rows], frame.ranges[loop.dim], rows)
-            drops = None if full or loop.guard is None else self._drops(outer, frame, dropped != -inf)
+        self, outer: dict, frame: Frame, tiles: list[LoopTile], outputs: dict, states: list[AccumulatorState]
+    ) -> None:
+        """Visits the tiles and adds each to the states."""
+        hidden = any(state.below != -inf for state in states)
+        for tile in tiles:
+            self._set_ranges(frame, tile)
+            drops = None if tile.full or self.loop.guard is None else self._drops(outer, frame, hidden)
             if drops is _NOTHING_KEPT:
                 continue
             values = self.each.run(outer, frame)
@@ -148,16 +175,22 @@ class LoopProgram:
                 _write(store, values[term], frame, outputs)
             for state in states:
                 state.add(values, drops, self.owned, frame)
-        return states
 
-    def _drops(self, outer: dict, frame: Frame, counts: bool):
-        """Where the guard is false; None if nowhere. Waiting for this answer costs less than a tile, on a CPU.
+    def _set_ranges(self, frame: Frame, tile: LoopTile) -> None:
+        """The frame covers the tile, along the loop and along differences between rows and columns."""
+        frame.ranges[self.loop.dim] = (tile.start, tile.stop)
+        for dim in self.across:
+            rows = resolve(self.rows.size, frame.sizes)
+            frame.ranges[dim] = differences(frame.ranges[self.rows], frame.ranges[self.loop.dim], rows)
 
-        counts: what is dropped still counts.
+    def _drops(self, outer: dict, frame: Frame, hidden: bool) -> object:
+        """Where the guard is false, as a tensor; None if nowhere. On a CPU, this answer costs less than a tile.
+
+        hidden: dropped elements have a number for a gauge, so that a tile of nothing else counts too.
         """
         keeps = self.keeps.run(outer, frame)[self.loop.guard]
         if frame.device.type == "cpu":
-            if not counts and not keeps.any():
+            if not hidden and not keeps.any():
                 return _NOTHING_KEPT
             if keeps.all():
                 return None
@@ -194,15 +227,19 @@ class KernelProgram:
             self.loops.append(LoopProgram(loop, kernel.rows, frozenset(finished), kernel.written_by(loop)))
             finished.update(r for a in loop.accumulators for r in a.reductions)
         self.stores = kernel.written_by(None)
-        self.result = Block([store.term for store in self.stores], finished.__contains__)
-        rows = [kernel.rows] if kernel.rows else []
-        first = (*kernel.grid, *kernel.columns, *rows, *(loop.dim for loop in kernel.loops))
-        terms = [b for p in self.loops for a in p.loop.accumulators for b in _bodies(a)]
-        terms += [store.term for store in kernel.stores]
-        orders = [d for store in kernel.stores for d in store.order]
-        across = [d for p in self.loops for d in p.across]
-        every = dict.fromkeys((*first, *kernel.held, *orders, *(d for t in terms for d in all_dims(t)), *across))
-        self.axes = {d: k for k, d in enumerate(every)}
+        self.result = TileBlock([store.term for store in self.stores], finished.__contains__)
+        self.axes = {dim: axis for axis, dim in enumerate(self._dims())}
+
+    def _dims(self) -> dict[Dim, None]:
+        """Every dim of a tile, in the order of its axes."""
+        kernel = self.kernel
+        bodies = [body for loop in kernel.loops for a in loop.accumulators for body in _bodies(a)]
+        terms = [*bodies, *(store.term for store in kernel.stores)]
+        tiled = [*kernel.grid, *kernel.columns, *_rows(kernel), *(loop.dim for loop in kernel.loops)]
+        stored = [dim for store in kernel.stores for dim in store.order]
+        computed = [dim for term in terms for dim in all_dims(term)]
+        across = [dim for program in self.loops for dim in program.across]
+        return dict.fromkeys([*tiled, *kernel.held, *stored, *computed, *across])
 
     def widest(self, length: Mapping[Dim, int]) -> int:
         """Elements of the largest temporary, for tiles of the given lengths."""
@@ -218,23 +255,47 @@ def _program(kernel: Kernel) -> KernelProgram:
     return KernelProgram(kernel)
 
 
-def tile_lengths(program: KernelProgram, length: dict[Dim, int], budget: int) -> dict[Dim, int]:
-    """Tiles of the grid (a batch), rows and loops whose temporaries fit the budget: the grid is split first."""
-    kernel, tile = program.kernel, dict(length)
-    loops = [loop.dim for loop in kernel.loops]
-    rows, grid = [kernel.rows] if kernel.rows is not None else [], (*kernel.grid, *kernel.columns)
-    tile.update({d: max(1, min(ROWS if d in rows else COLUMNS, length[d])) for d in (*rows, *loops)})
-    tile.update({loop.part: 1 for loop in kernel.loops if loop.part is not None})
-    while program.widest(tile) > budget:
-        cuttable = [d for d in grid if tile[d] > 1] or [d for d in (*loops, *rows) if tile[d] > 16]
-        if not cuttable:
-            break
-        largest = cuttable[0] if cuttable[0] in grid else max(cuttable, key=tile.__getitem__)
-        tile[largest] = -(-tile[largest] // 2)
-    for d in (*loops, *rows):
-        while tile[d] < length[d] and program.widest({**tile, d: 2 * tile[d]}) <= budget // 4:
-            tile[d] = min(2 * tile[d], length[d])
+def tile_lengths(program: KernelProgram, length: Mapping[Dim, int], budget: int) -> dict[Dim, int]:
+    """The length of a tile along each dim, so that a temporary has at most `budget` elements.
+
+    Example: 8 heads of 4096 rows. The grid of heads is cut first, then rows and loop, down to 16.
+    """
+    tile = _shrunk(program, _first_tile(program.kernel, length), budget)
+    for dim in _streamed(program.kernel):
+        while tile[dim] < length[dim] and program.widest({**tile, dim: 2 * tile[dim]}) <= budget // 4:
+            tile[dim] = min(2 * tile[dim], length[dim])
     return tile
+
+
+def _first_tile(kernel: Kernel, length: Mapping[Dim, int]) -> dict[Dim, int]:
+    """The tile to begin with: the whole grid, some rows and columns, one part of a loop."""
+    most = dict.fromkeys((loop.dim for loop in kernel.loops), FIRST_TILE_COLUMNS) | dict.fromkeys(
+        _rows(kernel), FIRST_TILE_ROWS
+    )
+    tile = {**length, **{dim: max(1, min(extent, length[dim])) for dim, extent in most.items()}}
+    return tile | {loop.part: 1 for loop in kernel.loops if loop.part is not None}
+
+
+def _shrunk(program: KernelProgram, tile: dict[Dim, int], budget: int) -> dict[Dim, int]:
+    """The tile, halved along one dim at a time until its temporaries fit the budget or nothing can be halved."""
+    grid = (*program.kernel.grid, *program.kernel.columns)
+    while program.widest(tile) > budget:
+        batched = [dim for dim in grid if tile[dim] > 1]
+        streamed = [dim for dim in _streamed(program.kernel) if tile[dim] > 16]
+        if not (batched or streamed):
+            break
+        largest = batched[0] if batched else max(streamed, key=tile.__getitem__)
+        tile = {**tile, largest: -(-tile[largest] // 2)}
+    return tile
+
+
+def _rows(kernel: Kernel) -> list[Dim]:
+    return [] if kernel.rows is None else [kernel.rows]
+
+
+def _streamed(kernel: Kernel) -> list[Dim]:
+    """Dims of the loops, then the rows."""
+    return [*(loop.dim for loop in kernel.loops), *_rows(kernel)]
 
 
 def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> dict:
@@ -244,10 +305,12 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     outputs = {store.output.name: _allocated(store.output, sizes, device) for store in kernel.stores}
     frame = Frame(program.axes, tensors, sizes, device)
     length = {d: resolve(d.size, sizes) for d in program.axes}
-    tile = tile_lengths(program, length, BUDGET if device.type == "cpu" else OTHER_BUDGET)
+    tile = tile_lengths(
+        program, length, MAX_ELEMENTS_ON_A_CPU if device.type == "cpu" else MAX_ELEMENTS_ON_OTHER_DEVICES
+    )
     loops = {loop.dim for loop in kernel.loops}
     frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in loops})
-    tiled = [*kernel.grid, *kernel.columns, *([kernel.rows] if kernel.rows is not None else [])]
+    tiled = [*kernel.grid, *kernel.columns, *_rows(kernel)]
     for ranges in points(*(_tiles(length[d], tile[d]) for d in tiled)):
         frame.ranges.update(zip(tiled, ranges))
         _run_tile(program, frame, tile, outputs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import torch
 
@@ -17,6 +18,10 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 
 HALVES = (torch.float16, torch.bfloat16)
+MIN_ROWS_OF_A_PRODUCT = 16  # with fewer, and one column, multiplying and adding is faster than a matrix product
+
+
+TileValue = Any  # a tensor, or the pair (scale, mantissa) of a rescaled sum
 
 
 @dataclass
@@ -29,15 +34,15 @@ class Frame:
     device: torch.device
     ranges: dict[Dim, tuple[int, int]] = field(default_factory=dict)
 
-    def settled(self, value, node: Term):
-        """A tile made of weak numbers only, as where(p, 0, -1e9) or Σ_j 1, in the type that tensors are computed in."""
+    def settled(self, value: TileValue, node: Term) -> TileValue:
+        """The value. A tile of literals alone, as Σ_j 1, gets the type in which tensors are computed."""
         if node.dtype != "float" or value.dim() == 0 or value.dtype != torch.float64:
             return value
         return value.to(self.real)
 
     @property
     def real(self) -> torch.dtype:
-        """What weak numbers are computed in."""
+        """The type in which literals are computed."""
         double = any(t.dtype == torch.float64 for t in self.tensors.values())
         return torch.float64 if double else torch.float32
 
@@ -49,7 +54,7 @@ class Frame:
         return self.spread(torch.arange(*self.ranges[dim], device=self.device), [dim])
 
     def spread(self, value: torch.Tensor, dims: list[Dim]) -> torch.Tensor:
-        """Gives a tensor whose axes are `dims` its place among all axes."""
+        """A tensor whose axes are `dims`, viewed with all axes of the frame."""
         order = sorted(range(len(dims)), key=lambda k: self.axes[dims[k]])
         shape = [1] * len(self.axes)
         for k in order:
@@ -89,7 +94,7 @@ IN_PLACE: dict[str, Callable] = {name: getattr(torch.Tensor, f"{name}_") for nam
 COMMUTE = ("add", "mul")
 
 
-def apply(op: str, args: list, mine: list[bool]):
+def apply(op: str, args: list, mine: list[bool]) -> TileValue:
     """The operation's value; an operand that is `mine` may be overwritten."""
     if op in IN_PLACE:
         args = [a.float() if a.dtype in HALVES else a for a in args]
@@ -159,17 +164,20 @@ def contract(x: torch.Tensor, y: torch.Tensor, dim: Dim, frame: Frame) -> torch.
     """The sum over dim of x · y: axes of both are a batch, axes of one are rows or columns of a matrix product."""
     x, y = (v.float() if v.dtype in HALVES else v for v in (full(x, dim, frame), full(y, dim, frame)))
     axis = frame.axes[dim]
-    others = [k for k in range(x.dim()) if k != axis]
-    batch = [k for k in others if x.shape[k] > 1 and y.shape[k] > 1]
-    left = [k for k in others if x.shape[k] > 1 and y.shape[k] == 1]
-    right = [k for k in others if x.shape[k] == 1 and y.shape[k] > 1]
-    if not x.is_floating_point() or (prod(x.shape[k] for k in left) < 16 and not right):
+    of_x, of_y = ({k for k, size in enumerate(v.shape) if k != axis and size > 1} for v in (x, y))
+    batch, left, right = (sorted(axes) for axes in (of_x & of_y, of_x - of_y, of_y - of_x))
+    is_narrow = not right and prod(x.shape[k] for k in left) < MIN_ROWS_OF_A_PRODUCT
+    if is_narrow or not x.is_floating_point():
         return (x * y).sum(axis, keepdim=True)
+    product = torch.bmm(_matrices(x, batch, left, [axis]), _matrices(y, batch, [axis], right))
     sizes = [x.shape[k] for k in batch + left] + [y.shape[k] for k in right]
-    product = torch.bmm(_matrices(x, batch, left, [axis]), _matrices(y, batch, [axis], right)).reshape(sizes)
-    kept = batch + left + right
-    product = product.permute(sorted(range(len(kept)), key=kept.__getitem__))
-    return product[tuple(slice(None) if k in kept else None for k in range(x.dim()))]
+    return _with_axes(product.reshape(sizes), batch + left + right, x.dim())
+
+
+def _with_axes(value: torch.Tensor, axes: list[int], rank: int) -> torch.Tensor:
+    """A tensor whose axes have these numbers, with the axes in order and one of size 1 in each other place."""
+    value = value.permute(sorted(range(len(axes)), key=axes.__getitem__))
+    return value[tuple(slice(None) if axis in axes else None for axis in range(rank))]
 
 
 def _matrices(x: torch.Tensor, *groups: list[int]) -> torch.Tensor:
@@ -186,7 +194,7 @@ def _split(values: list[int], lengths: list[int]) -> list[list[int]]:
     return found
 
 
-def contract_present(x, absent, y, dim: Dim, frame: Frame) -> torch.Tensor:
+def contract_present(x: torch.Tensor, absent: torch.Tensor, y: torch.Tensor, dim: Dim, frame: Frame) -> torch.Tensor:
     """The sum over dim of x · y where not absent, also if y is not finite at absent elements, where 0 · y is NaN."""
     present, signs = ~absent, (y == torch.inf, y == -torch.inf)
     result = contract(x, torch.where(torch.isfinite(y), y, 0), dim, frame)
@@ -202,7 +210,7 @@ def contract_present(x, absent, y, dim: Dim, frame: Frame) -> torch.Tensor:
     return torch.where(bad, torch.nan, result)
 
 
-def skew(x: torch.Tensor, rows: Dim, loop: Dim, across: Dim, absent, frame: Frame) -> torch.Tensor:
+def skew(x: torch.Tensor, rows: Dim, loop: Dim, across: Dim, absent: float, frame: Frame) -> torch.Tensor:
     """Over rows and differences what was over rows and the loop's dim, and `absent` where a row has no such difference.
 
     In a buffer of rows that are longer by all but one of them, what goes one place back for each row lies in line.

@@ -61,7 +61,7 @@ def over_differences(node: Term, pair: Pair) -> RelativeProduct | None:
     return relative_scores(factors(node.args[0]), rows, loop, node.attrs[1])
 
 
-class Step:
+class TileStep:
     """One operation: which terms it reads, and which of these it is the last to read. pair: rows and the loop's dim."""
 
     def __init__(self, node: Term, pair: Pair = None):
@@ -78,7 +78,7 @@ class Step:
         self.last: list[bool] = [False] * len(self.args)
         self.mine: list[bool] = [False] * len(self.args)
 
-    def value(self, args: list, frame: Frame):
+    def value(self, args: list, frame: Frame) -> tile_ops.TileValue:
         return frame.settled(self._computed(args, frame), self.node)
 
     def _computed(self, args: list, frame: Frame):
@@ -114,13 +114,13 @@ _CONSTANTS = {
 }  # of rank 0: torch lets them adapt, as weak ones must
 
 
-class Block:
+class TileBlock:
     """Computes `roots`; terms for which `given` holds are not looked into but read from the environment. pair: rows and
     the loop's dim, where a product over their differences is one."""
 
     def __init__(self, roots: Iterable[Term], given: Callable[[Term], bool], pair: Pair = None):
         self.roots, self.pair = tuple(dict.fromkeys(roots)), pair
-        self.steps: list[Step] = []
+        self.steps: list[TileStep] = []
         self.inputs: dict[Term, None] = {}
         self._schedule(given)
         self._find_last_uses()
@@ -135,7 +135,7 @@ class Block:
             if given(node):
                 self.inputs[node] = None
                 return
-            step = Step(node, self.pair)
+            step = TileStep(node, self.pair)
             for a in step.args:
                 visit(a)
             self.steps.append(step)

@@ -21,7 +21,7 @@ from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
 from ..codegen.signature import Source
-from ..launch.split_loops import Shared, number, shared
+from ..launch.split_loops import SplitKernel, chunk_count, split_kernel
 from ..launch.triton_compat import (
     OPTIONS,
     Relaunch,
@@ -224,7 +224,7 @@ class Launcher:
             kernels += [kernel] if found is None else [found.first, found.last]
             self.shared.pop(kernel.name, None)
             if found is not None:
-                known[found.part.size] = count
+                known[found.chunk.size] = count
                 self.shared[kernel.name] = f"{found}; {count} parts"
                 self._whole[found.first.name] = kernel
                 if kernel.name in self.configs:
@@ -232,13 +232,13 @@ class Launcher:
                 self.configs.setdefault(found.last.name, replace(of_few_rows(*widest(found.last)), stages=1))
         return kernels, known
 
-    def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[Shared | None, int]:
+    def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[SplitKernel | None, int]:
         """The kernel in parts and their number, where it has fewer programs than the device has room for."""
         config = self.config(kernel, sizes, device)
         tiles = max((-(-_size(loop.dim.size, sizes) // config.loop_tile) for loop in kernel.loops), default=0)
         programs, enough = _programs(kernel, config, sizes), self.enough(kernel, sizes)
-        count = config.chunks or number(programs, tiles, multiprocessors(device), enough)
-        found = shared(kernel) if count > 1 else None
+        count = config.chunks or chunk_count(programs, tiles, multiprocessors(device), enough)
+        found = split_kernel(kernel) if count > 1 else None
         return found, count
 
     def enough(self, kernel: Kernel, sizes: dict) -> float:

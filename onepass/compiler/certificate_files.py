@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 from ..egraph.derivation.certificate import Derivation, check
 from ..egraph.rewrite.rule import Rule
 from ..egraph.rewrite.serialization import rule_from_json, rule_to_json, statement
 from ..errors import OnepassError
+from ..report.records import Report
 from ..rules import ALL
 from .assumptions import assumptions
 
@@ -49,7 +51,7 @@ def certificate(derivation: Derivation, written: Mapping, given: tuple[Rule, ...
     return {"derivation": written, "rules": [rule_to_json(rule) for rule in given if rule.name in derivation.rules]}
 
 
-def write(report, path) -> Path:
+def write(report: Report, path: str | PathLike) -> Path:
     """Writes the certificates of every result of every region of a report; the path."""
     regions = [{"at": list(region.places), **c} for region in report.regions for c in region.certificates]
     path = Path(path)
@@ -57,7 +59,7 @@ def write(report, path) -> Path:
     return path
 
 
-def verify(path) -> tuple[Checked, ...]:
+def verify(path: str | PathLike) -> tuple[Checked, ...]:
     """Checks every region of a file. Its own rules are listed, never taken for proved.
 
     Raises CertificateFileError for what is no certificate, CertificateError for the first step that is no instance of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from keyword import iskeyword
@@ -34,15 +34,15 @@ from ..translate.index_bounds import BoundsCondition
 from . import disk_cache
 from .assumptions import exactness
 from .certificate_files import certificate
-from .library_kernels import Form, form_of
+from .library_kernels import AttentionForm, form_of
 from .optimized import Optimized
 from .options import Options
 from .rule_admission import unproved
-from .traffic import SWELLS, eager_bytes, plan_bytes, swells
+from .traffic import STORES_TOO_MUCH, eager_bytes, plan_bytes, stores_too_much
 
 UNPROVED = "law {} is not used: the ledger does not call it proved as it stands (`python -m onepass prove` decides it)"
 BACKWARD = "recomputes through the original region (no derived backward yet)"
-_MOST = 512  # of a long-lived process, the latest are kept
+MAX_REGIONS_KEPT = 512  # in this process, the latest
 _LOCK = lock()
 _BY_KEY: OrderedDict[str, Fused] = registered(OrderedDict(), "regions", _LOCK)
 _BY_TEXT: OrderedDict[str, Fused] = registered(OrderedDict(), "regions", _LOCK)
@@ -61,7 +61,7 @@ class Fused:
     names: tuple[str, ...]
     plan: Plan
     report: RegionReport
-    form: Form | None = None  # that torch has a kernel of, too
+    form: AttentionForm | None = None  # of which torch has a kernel
     required: tuple[BoundsCondition, ...] = ()  # of sizes, or eager raises
 
     @cached_property
@@ -86,7 +86,7 @@ class Carried:
     strides: Strides
 
 
-@lru_cache(_MOST)
+@lru_cache(MAX_REGIONS_KEPT)
 def carried(text: str) -> Carried:
     """Reads the text of a graph. Raises ProgramError for what `Fused.text` did not write."""
     try:
@@ -107,8 +107,11 @@ def read(text: str) -> Fused:
         return found
 
 
-def make(program: Program, options: Options, strides=(), hints=None) -> Fused:
-    """The region with its plan: from this process, from the disk, or by search. Raises Refusal or NotPlannable."""
+def make(program: Program, options: Options, strides: Sequence = (), hints: Mapping[str, int] | None = None) -> Fused:
+    """The region with its plan: from this process, from the disk, or by search. Raises Refusal or NotPlannable.
+
+    strides: of every result, as `Strides`; contiguous if there are none. hints: numbers for symbolic sizes.
+    """
     device = program.inputs[0].meta.device if program.inputs else "cpu"
     options, notes = _resolved(program, options, device)
     key = disk_cache.key(digest([canonical(program).digest(), options.carried(), list(strides)]), device)
@@ -126,7 +129,7 @@ def make(program: Program, options: Options, strides=(), hints=None) -> Fused:
 
 def _keep(table: OrderedDict, name: str, value: Fused) -> Fused:
     table[name] = value
-    while len(table) > _MOST:
+    while len(table) > MAX_REGIONS_KEPT:
         table.popitem(last=False)
     return value
 
@@ -194,8 +197,8 @@ def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> N
 
     What is left as written the compiler around may fuse; the operation could only call it as it stands.
     """
-    if options.executor != "tiled" and swells(plan, program, hints):
-        raise NotPlannable(SWELLS)
+    if options.executor != "tiled" and stores_too_much(plan, program, hints):
+        raise NotPlannable(STORES_TOO_MUCH)
     if runs_kernels(options.executor, {entry.meta.device for entry in program.inputs}):
         if missing := kernel_missing(plan):
             raise NotPlannable(missing)
@@ -328,7 +331,7 @@ def _span(dim, found) -> str:
     return said + (f" < {uppers}" if uppers else "") + ("" if found.exact else ", tested")
 
 
-def steps(derivations: Sequence[Derivation], rules) -> tuple[Step, ...]:
+def steps(derivations: Sequence[Derivation], rules: Iterable[Rule]) -> tuple[Step, ...]:
     """The rules that were used, with their laws, and the strongest assumption that a use of each needs."""
     known = {rule.name: rule for rule in (*ALL, *rules)}
     needed: dict[str, str] = {}

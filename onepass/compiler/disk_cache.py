@@ -20,6 +20,8 @@ import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..egraph.rewrite.serialization import digest
@@ -34,8 +36,11 @@ from ..lowering.source_folder import (
     write_whole,
 )
 
+if TYPE_CHECKING:
+    import torch
+
 FORMAT = 3
-LARGEST = 1 << 26  # bytes of an entry
+MAX_BYTES_OF_AN_ENTRY = 1 << 26
 CODE = (".py", ".toml", ".json")  # code, and the tables that it reads
 log = logging.getLogger(__name__)
 
@@ -70,7 +75,7 @@ def versions() -> dict[str, str]:
     return {**found, "source": code_digest(sys.modules[__package__.partition(".")[0]], egraph, lowering, rules)}
 
 
-def code_digest(*packages) -> str:
+def code_digest(*packages: ModuleType) -> str:
     """A name for all that packages decide by: an edited checkout never meets what its older self stored."""
     found = []
     for package in packages:
@@ -82,7 +87,7 @@ def code_digest(*packages) -> str:
     return digest(found)
 
 
-def capability(device) -> str:
+def capability(device: str | torch.device) -> str:
     """The kind of machine that a plan is made for: "cpu", or the GPU's name and compute capability."""
     import torch
 
@@ -93,7 +98,7 @@ def capability(device) -> str:
     return f"{torch.cuda.get_device_name(device)} sm_{major}{minor}"
 
 
-def key(text: str, device) -> str:
+def key(text: str, device: str | torch.device) -> str:
     """The name of an entry: by the content of the program and its options, the versions and the device."""
     return digest([text, versions(), capability(device)])[:40]
 
@@ -105,7 +110,7 @@ def read(name: str) -> dict | None:
         return None
     path = _path(place, name)
     try:
-        entry = json.loads(read_whole(path, LARGEST)[0])
+        entry = json.loads(read_whole(path, MAX_BYTES_OF_AN_ENTRY)[0])
         if not isinstance(entry, dict) or entry.get("key") != name or entry.get("format") != FORMAT:
             raise ValueError("not an entry of this cache")
         body, key = entry["body"], _signing_key(place)
@@ -138,7 +143,7 @@ def write(name: str, body: dict) -> bool:
         return False
 
 
-def update(name: str, **changes) -> bool:
+def update(name: str, **changes: object) -> bool:
     """Changes some fields of an entry, if it is there."""
     body = read(name)
     return body is not None and write(name, {**body, **changes})

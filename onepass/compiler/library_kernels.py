@@ -1,8 +1,7 @@
-"""Forms of which torch has a kernel of its own, and that kernel's call: a table of terms and calls, nothing else.
+"""Forms of terms for which torch has a kernel of its own, and the calls of those kernels.
 
-A region whose derived term is such a form may be run by the call instead; onepass/runtime/runner.py decides by
-measuring. Only forms that mean the same for finite inputs are here: none in which a row may keep no element, as an
-arbitrary mask allows.
+Invariant: for finite inputs, the call means what the form means. So there is no form in which a row may keep no
+element, as an arbitrary mask allows. Example: softmax(q kᵀ · c) v is `_scaled_dot_product_flash_attention`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from ..egraph.terms.ops import cast, const, iota, le, mantissa, rescaled_sum, su
 from ..egraph.terms.sizes import value_of
 from ..egraph.terms.term import AttributeVariable, Dim, Term
 from ..errors import OnepassError
+from ..lowering.plan.dtypes import HALVES
 
 ASSUMED = "no row has -∞ as its every score"  # eager gives NaN there, torch's kernels may give 0
 
@@ -40,23 +40,23 @@ PATTERNS = ((False, _quotient(_SCORE, var("w"))), (True, _quotient(_LOWER, var("
 
 
 @dataclass(frozen=True)
-class Operand:
-    """A tensor by its name, and what each of its axes runs over: a dim, a dim in groups of a number, or one place."""
+class FormOperand:
+    """A tensor by its name, and the index of each axis: a dim, a dim divided by a group size, or a constant."""
 
     name: str
     axes: tuple[tuple[Dim, int] | int, ...]
 
 
 @dataclass(frozen=True)
-class Form:
+class AttentionForm:
     """Σ_j over quotients of exponentials: rows of `query` against `key`, times `value`, over the `outer` dims.
 
     `row` and `column` are the result's inner dims, `order` the result's; lower: row i keeps the elements j <= i.
     """
 
-    query: Operand
-    key: Operand
-    value: Operand
+    query: FormOperand
+    key: FormOperand
+    value: FormOperand
     factor: float
     lower: bool
     outer: tuple[Dim, ...]
@@ -67,7 +67,7 @@ class Form:
     order: tuple[Dim, ...]
 
 
-def form_of(term: Term, order: tuple[Dim, ...]) -> Form | None:
+def form_of(term: Term, order: tuple[Dim, ...]) -> AttentionForm | None:
     """The form that a result's term is, if it is one."""
     for lower, pattern in PATTERNS:
         for bound in matches(pattern, term):
@@ -77,32 +77,38 @@ def form_of(term: Term, order: tuple[Dim, ...]) -> Form | None:
     return None
 
 
-def _form(bound: dict, lower: bool, dtype: str, order: tuple[Dim, ...]) -> Form | None:
+def _form(bound: dict, lower: bool, dtype: str, order: tuple[Dim, ...]) -> AttentionForm | None:
+    """The form that a match of a pattern gives; None if a kernel cannot read the operands, or lacks one of the dims."""
     length, inner, factor = bound["dim j"], bound["dim d"], bound.get("c", const(1.0))
-    pair = sorted((bound["x"], bound["y"]), key=lambda t: length in t.dims)
-    operands = [_operand(t, dtype) for t in (*pair, bound["w"])]
-    if None in operands or factor.op != "const" or length in pair[0].dims or length not in pair[1].dims:
+    query, key = sorted((bound["x"], bound["y"]), key=lambda term: length in term.dims)
+    value = bound["w"]
+    if factor.op != "const" or length in query.dims or length not in key.dims or inner in order:
         return None
-    rows = [d for d in order if d in pair[0].dims and d not in pair[1].dims and d not in bound["w"].dims]
-    columns = [d for d in order if d in bound["w"].dims and d not in pair[0].dims and d not in pair[1].dims]
+    rows, columns = (_dims_of_one(order, one, others) for one, others in ((query, (key, value)), (value, (query, key))))
     row = bound.get("dim i", rows[-1] if rows else None)
-    if len(columns) != 1 or row not in rows or inner in order:
+    operands = [_operand(term, dtype) for term in (query, key, value)]
+    if None in operands or row not in rows or len(columns) != 1:
         return None
-    outer = tuple(d for d in order if d not in (row, columns[0]))
-    wanted = ((row, inner), (length, inner), (length, columns[0]))
-    if not all(_covers(o, outer, last) for o, last in zip(operands, wanted, strict=True)):
+    (column,) = columns
+    outer = tuple(d for d in order if d not in (row, column))
+    wanted = ((row, inner), (length, inner), (length, column))
+    if not all(_covers(operand, outer, last) for operand, last in zip(operands, wanted, strict=True)):
         return None
-    number = float(factor.attrs[0])
-    return Form(*operands, number, lower, outer, row, length, inner, columns[0], order)
+    return AttentionForm(*operands, float(factor.attrs[0]), lower, outer, row, length, inner, column, order)
 
 
-def _operand(t: Term, dtype: str) -> Operand | None:
-    """A load of the result's dtype, each axis of which is a dim, a dim in groups, or one place."""
+def _dims_of_one(order: tuple[Dim, ...], one: Term, others: tuple[Term, Term]) -> list[Dim]:
+    """The result's dims that only one of the operands has."""
+    return [d for d in order if d in one.dims and not any(d in other.dims for other in others)]
+
+
+def _operand(t: Term, dtype: str) -> FormOperand | None:
+    """The operand of a load of the result's dtype; None for other terms, and where an index has another form."""
     t = t.args[0] if t.op == "cast" else t
     if t.op != "load" or t.dtype != dtype:
         return None
     axes = tuple(map(_axis, t.args))
-    return None if None in axes else Operand(t.attrs[0].name, axes)
+    return None if None in axes else FormOperand(t.attrs[0].name, axes)
 
 
 def _axis(index: Term) -> tuple[Dim, int] | int | None:
@@ -116,7 +122,7 @@ def _axis(index: Term) -> tuple[Dim, int] | int | None:
     return None
 
 
-def _covers(operand: Operand, outer: tuple[Dim, ...], last: tuple[Dim, Dim]) -> bool:
+def _covers(operand: FormOperand, outer: tuple[Dim, ...], last: tuple[Dim, Dim]) -> bool:
     dims = [axis[0] for axis in operand.axes if not isinstance(axis, int)]
     groups = [axis for axis in operand.axes if not isinstance(axis, int) and axis[1] != 1]
     whole = len(set(dims)) == len(dims) and set(last) <= set(dims) <= {*outer, *last}
@@ -127,7 +133,7 @@ def _covers(operand: Operand, outer: tuple[Dim, ...], last: tuple[Dim, Dim]) -> 
 
 
 @dataclass(frozen=True)
-class Kernel:
+class LibraryKernel:
     """One of torch's kernels: where it runs, for which dtypes, and its call on [batch, heads, length, dim]."""
 
     name: str
@@ -137,21 +143,20 @@ class Kernel:
 
 
 _ATEN = torch.ops.aten
-HALVES = ("float16", "bfloat16")
 KERNELS = (
-    Kernel(
+    LibraryKernel(
         "sdpa cudnn", "cuda", HALVES,
         lambda q, k, v, lower, c: _ATEN._scaled_dot_product_cudnn_attention.default(
             q, k, v, None, False, 0.0, lower, False, scale=c
         )[0],
     ),
-    Kernel(
+    LibraryKernel(
         "sdpa flash", "cuda", HALVES,
         lambda q, k, v, lower, c: _ATEN._scaled_dot_product_flash_attention.default(
             q, k, v, 0.0, lower, False, scale=c
         )[0],
     ),
-    Kernel(
+    LibraryKernel(
         "sdpa flash", "cpu", (*HALVES, "float32", "float64"),
         lambda q, k, v, lower, c: _ATEN._scaled_dot_product_flash_attention_for_cpu.default(
             q, k, v, 0.0, lower, attn_mask=None, scale=c
@@ -160,11 +165,12 @@ KERNELS = (
 )  # fmt: skip
 
 
-def kernels(form: Form, device: str, dtype: str) -> tuple[Kernel, ...]:
+def kernels(form: AttentionForm, device: str, dtype: str) -> tuple[LibraryKernel, ...]:
+    """The kernels for the form on a type of device ("cuda", "cpu") and a dtype."""
     return tuple(k for k in KERNELS if k.device == device and dtype in k.dtypes)
 
 
-def prepare(form: Form, kernel: Kernel, names: Sequence[str], sizes: dict[str, int]) -> Callable:
+def prepare(form: AttentionForm, kernel: LibraryKernel, names: Sequence[str], sizes: dict[str, int]) -> Callable:
     """What runs the form by the kernel: tensors in the order of `names` to the result. Raises Unsuitable."""
     size = {d: value_of(d.size, sizes) for d in (*form.outer, form.row, form.length, form.inner, form.column)}
     if 0 in size.values() or size[form.inner] != size[form.column]:
@@ -185,8 +191,8 @@ def prepare(form: Form, kernel: Kernel, names: Sequence[str], sizes: dict[str, i
     return run
 
 
-def _view(operand: Operand, outer: tuple[Dim, ...], last: tuple[Dim, Dim], size: dict[Dim, int]) -> Callable:
-    """A tensor as [batch, heads, length, dim]: outer dims it does not have are repeated, groups as well."""
+def _view(operand: FormOperand, outer: tuple[Dim, ...], last: tuple[Dim, Dim], size: dict[Dim, int]) -> Callable:
+    """A function that gives a tensor as [batch, heads, length, dim]; dims that it lacks, and groups, are repeated."""
     places = [(n, axis) for n, axis in enumerate(operand.axes) if isinstance(axis, int)]
     kept = [axis for axis in operand.axes if not isinstance(axis, int)]
     have = {dim: n for n, (dim, _) in enumerate(kept)}

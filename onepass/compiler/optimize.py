@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache as once
+from typing import Any
 
 from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation, check
@@ -33,7 +34,7 @@ KEPT_AS_DATA = "kept as data, as NaN is told from numbers"
 TARGET = Target(special=H200.special_rate, matrix=H200.matrix_rate)  # a plan does not depend on which GPU is at hand
 
 
-def optimize(term: Term, output: Tensor, order: tuple[Dim, ...], *args, **kwargs) -> Optimized:
+def optimize(term: Term, output: Tensor, order: tuple[Dim, ...], *args: Any, **kwargs: Any) -> Optimized:
     """The cheapest certified form of one term and its plan; see optimize_all."""
     return optimize_all((Store(term, output, order),), *args, **kwargs)
 

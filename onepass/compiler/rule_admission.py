@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache as once
+from typing import Any
 
 from .. import __version__
 from ..egraph.derivation import ledger
@@ -36,7 +37,7 @@ class Known:
 _KNOWN: dict[str, Known] = registered({}, "verdicts")
 
 
-def check(rule: Rule | PatternRule):
+def check(rule: Rule | PatternRule) -> Any:
     """The provers' Verdict on a rule: proved, refuted with a counterexample, or unknown; with method and seconds.
 
     A pattern rule is what its readings are: refuted if one is, proved if all are. Raises TypeError for what is no rule.

@@ -22,8 +22,8 @@ from ..errors import ProgramError
 from ..graph.program import Input, Program
 from ..lowering.plan.records import Kernel, Plan
 
-SPARE = 64 << 20  # bytes that a plan may store between kernels whatever the original makes
-SWELLS = "the kernels would store more between them than the original calls make"
+ALLOWED_BYTES = 64 << 20  # that a plan may store between kernels, however little the original makes
+STORES_TOO_MUCH = "the kernels would store more between them than the original calls make"
 
 
 class _Counter(TorchDispatchMode):
@@ -63,20 +63,20 @@ def _example(entry: Input, sizes) -> torch.Tensor:
     return torch.empty_strided(shape, strides, dtype=dtype, device=entry.meta.device)
 
 
-def made(program: Program, sizes: Mapping[str, int]) -> list[int]:
+def made_bytes(program: Program, sizes: Mapping[str, int]) -> list[int]:
     """Bytes of every value that the original calls make. Raises UnknownSize if a size is not known."""
     metas = (m for node in program.nodes for m in node.metas)
     return [_size(Tensor("", m.dtype, m.shape), sizes) for m in metas]
 
 
-def swells(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:
+def stores_too_much(plan: Plan, program: Program, sizes: Mapping[str, int]) -> bool:
     """Whether what the plan's kernels store for each other is more than all that the original calls make."""
     results = {output.name for output in plan.outputs}
     parts = [s.output for kernel in plan.kernels for s in kernel.stores if s.output.name not in results]
     if not parts:
         return False
     try:
-        return sum(_size(part, sizes) for part in parts) > max(SPARE, sum(made(program, sizes)))
+        return sum(_size(part, sizes) for part in parts) > max(ALLOWED_BYTES, sum(made_bytes(program, sizes)))
     except UnknownSize:
         return False
 

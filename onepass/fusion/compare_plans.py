@@ -76,7 +76,7 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "reason", str(error)) or type(error).__name__
 
 
-def _lost_library_kernel(region: Region, own: Fused, wide: Fused) -> library_kernels.Kernel | None:
+def _lost_library_kernel(region: Region, own: Fused, wide: Fused) -> library_kernels.LibraryKernel | None:
     """A kernel of torch's that can run the region and not the wider one.
 
     On Hopper it does not count if the wider plan has the Hopper form, which is measured to be faster than torch's.

@@ -6,7 +6,7 @@ Read from what Dynamo hands over with a graph and from what it counts; nothing i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,7 +41,9 @@ def counted() -> Iterator[dict[str, list[str]]]:
     reasons.update({name: list(map(_said, Counter(counters[name]) - before[name])) for name in _COUNTED})
 
 
-def breaks_of(function, graphs: int, known: tuple[Refused, ...], reasons: dict[str, list[str]]) -> tuple[Refused, ...]:
+def breaks_of(
+    function: Callable, graphs: int, known: tuple[Refused, ...], reasons: dict[str, list[str]]
+) -> tuple[Refused, ...]:
     """The breaks at graphs' ends, and those that no graph ends at: of these the function's first line is what is known.
 
     A function of which no graph is captured runs as Python; what Dynamo could not trace is the reason.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 
 from ..egraph.derivation.certificate import Derivation
@@ -180,7 +181,7 @@ class Report:
             written["proof"] = str(region.derivation)
         return json.dumps(data | {"assumptions": self.assumptions, "trusted": self.trusted}, indent=1, default=str)
 
-    def html(self, path) -> Path:
+    def html(self, path: str | PathLike) -> Path:
         """Writes one self-contained page and returns its path."""
         path = Path(path)
         path.write_text(page(self), encoding="utf-8")
@@ -189,7 +190,7 @@ class Report:
 
 # Records of this process ----------------------------------------------------------------------------------------------
 
-_MOST = 256  # of a long-lived process, the latest reports are kept
+MAX_REPORTS_KEPT = 256  # in this process, the latest
 _REPORTS: OrderedDict[int, Report] = registered(OrderedDict(), "reports")
 _ATTACHED: OrderedDict[str, RegionReport] = registered(OrderedDict(), "reports")
 
@@ -199,7 +200,7 @@ def record(report: Report) -> None:
     _REPORTS[len(_REPORTS) + 1 if not _REPORTS else next(reversed(_REPORTS)) + 1] = report
     for region in report.regions:
         attach(region)
-    while len(_REPORTS) > _MOST:
+    while len(_REPORTS) > MAX_REPORTS_KEPT:
         _REPORTS.popitem(last=False)
 
 
@@ -208,7 +209,7 @@ def attach(region: RegionReport) -> None:
     old = _ATTACHED.get(region.key)
     notes = tuple(dict.fromkeys((*(old.notes if old else ()), *region.notes)))
     _ATTACHED[region.key] = replace(region, notes=notes, ran=region.ran or (old.ran if old else ""))
-    while len(_ATTACHED) > _MOST:
+    while len(_ATTACHED) > MAX_REPORTS_KEPT:
         _ATTACHED.popitem(last=False)
 
 

@@ -1,6 +1,6 @@
 """A report as text and as one HTML page: lines with a label each, in the order in which a reader asks.
 
-What is said is in the records alone; nothing is looked up here.
+Everything comes from the records; nothing is looked up here. Example of a line: `passes      3 -> 1, in 2 loops`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,17 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-if TYPE_CHECKING:
-    from .records import RegionReport, Report
+# Records print themselves by this module, so it imports none of them.
+Report = Any
+RegionReport = Any
+KernelReport = Any
 
 
-def report_lines(report: Report):
+def report_lines(report: Report) -> Iterator[str]:
+    """The text of a report, line by line."""
     many = "graph" if report.graphs == 1 else "graphs"
     fused = sum(region.count for region in report.regions)
     head = f"onepass: {fused} fused, {len(report.refusals)} left as written, in {report.graphs} {many}"
@@ -38,40 +41,46 @@ def report_lines(report: Report):
         yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch)"
 
 
-def region_lines(region: RegionReport):
+def region_lines(region: RegionReport) -> Iterator[str]:
+    """A region's report, a label in front of each line."""
     times = f" ({region.count} times)" if region.count > 1 else ""
     yield f"at          {', '.join(region.places) or '(source line unknown)'}{times}"
     yield from _labelled("captured", region.captured)
     yield from _labelled("extracted", region.extracted)
-    for number, (step, times) in enumerate(_runs(region.derivation), 1):
-        again = f" ({times} times)" if times > 1 else ""
-        yield f"{'rules' if number == 1 else '':11} {number:2}. {step.rule}{again}: {step.law}"
+    yield from _rule_lines(region)
     yield f"passes      {region.passes[0]} -> {region.passes[1]}{_in_loops(region)}"
     yield f"bytes       {_bytes(region.bytes[0])} -> {_bytes(region.bytes[1])} (estimated)"
     for kernel in region.kernels:
-        where = f", source {kernel.source}" if kernel.source else ""
-        loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
-        yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
-        yield from (f"mask        {mask}" for mask in kernel.masks)
-        yield from (f"in parts    {line}" for line in filter(None, [kernel.parts]))
-        yield from _form(region.device, kernel.form)
-    yield from _planning(region)
-    yield from (f"around      {line}" for line in region.around)
+        yield from _kernel_lines(kernel, region.device)
+    yield from _line_each("between", region.between)
+    yield from _line_each("around", region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {_runner(region)}"
     yield f"backward    {region.backward}"
     yield f"cache       {region.cache}"
-    yield from (f"assumes     {a}" for a in region.assumptions)
-    yield from (f"trusted     {t}: not proved, used on its author's word" for t in region.trusted)
-    yield from (f"note        {n}" for n in region.notes)
+    yield from _line_each("assumes", region.assumptions)
+    yield from _line_each("trusted", (f"{t}: not proved, used on its author's word" for t in region.trusted))
+    yield from _line_each("note", region.notes)
 
 
-def _planning(region: RegionReport) -> Iterator[str]:
-    """The passes of planning that changed something, why kernels have their rows, and what is stored between them."""
-    if region.plan_passes:
-        yield f"planned by  {', '.join(region.plan_passes)}"
-    yield from (f"shape       {line}" for line in region.shape_reasons)
-    yield from (f"between     {line}" for line in region.between)
+def _rule_lines(region: RegionReport) -> Iterator[str]:
+    for number, (step, times) in enumerate(_runs(region.derivation), 1):
+        again = f" ({times} times)" if times > 1 else ""
+        yield f"{'rules' if number == 1 else '':11} {number:2}. {step.rule}{again}: {step.law}"
+
+
+def _kernel_lines(kernel: KernelReport, device: str) -> Iterator[str]:
+    where = f", source {kernel.source}" if kernel.source else ""
+    loops = f"loops over {', '.join(kernel.loops)}" if kernel.loops else "no loop"
+    yield f"kernel      {kernel.name}: grid ({', '.join(kernel.grid)}), rows {kernel.rows or '-'}, {loops}{where}"
+    yield from _line_each("mask", kernel.masks)
+    yield from _line_each("in parts", filter(None, [kernel.parts]))
+    yield from _form(device, kernel.form)
+
+
+def _line_each(label: str, texts: Iterable[str]) -> Iterator[str]:
+    """A line for each text, each with the label."""
+    return (f"{label:11} {text}" for text in texts)
 
 
 def _in_loops(region: RegionReport) -> str:

@@ -1,7 +1,7 @@
-"""Whether a kernel's first results are the tiled executor's, up to the rounding of what they are made from.
+"""Compares a kernel's first results with the tiled executor's, up to rounding.
 
-The tiled executor adds up in float32, a kernel multiplies halves: what that may change is bounded (MEAN, LARGEST), and
-leaving out one key of 300 changes more.
+The tiled executor computes in float32, and a kernel multiplies half-precision numbers. The constants below bound what
+that may change. Example: a kernel that leaves out one of 300 keys exceeds them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 # are independent or common to a row, so over a result they are well below 3u of its size; a key of 300 that is left out
 # is 1 / √300 of it even where all weights are alike. Hence 8u for the root of the mean square, and 16u of the largest
 # element for the largest difference, for the cancellation in one. In float32, u stands for the order of sums and exp2.
-MEAN, LARGEST = 8, 16
+MEAN_FACTOR, LARGEST_FACTOR = 8, 16
 ROUNDING = {torch.float64: 1e-10, torch.float32: 2.0**-15, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-LEAST = 1e-5  # sizes below this count as this: what cancels to nothing leaves noise
+MIN_SIZE = 1e-5  # smaller results count as this: where all cancels, noise is left
 
 
 def mismatch(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor] = ()) -> str | None:
@@ -26,28 +26,28 @@ def mismatch(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torc
         return f"{result.dtype} {tuple(result.shape)} instead of {expected.dtype} {tuple(expected.shape)}"
     if not expected.is_floating_point():
         return None if torch.equal(result, expected) else "different values"
-    if not _same_places(result, expected):
+    if not _same_special_values(result, expected):
         return "NaN or infinity at different places"
     return _differs(result, expected, inputs)
 
 
-def _same_places(result: torch.Tensor, expected: torch.Tensor) -> bool:
-    """NaN and each infinity stand where they do in the other."""
+def _same_special_values(result: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether NaN and each infinity are at the same elements in both."""
     kind = lambda x: torch.stack([x.isnan(), x == torch.inf, x == -torch.inf])
     return torch.equal(kind(result), kind(expected))
 
 
 def _differs(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor]) -> str | None:
-    """By how much too much, where both are finite; None if it is rounding."""
+    """By how much the results differ where both are finite; None if that is rounding."""
     unit = max(_rounding(t.dtype) for t in (expected, *inputs) if t.dtype in ROUNDING)
     both = result.isfinite() & expected.isfinite()
     wanted, error = expected[both].double(), (result[both].double() - expected[both].double()).abs()
     if not error.numel():
         return None
-    for factor, size in ((MEAN, lambda x: x.square().mean().sqrt()), (LARGEST, lambda x: x.abs().max())):
-        found, allowed = size(error).item(), factor * unit * max(size(wanted).item(), LEAST)
+    for factor, size in ((MEAN_FACTOR, lambda x: x.square().mean().sqrt()), (LARGEST_FACTOR, lambda x: x.abs().max())):
+        found, allowed = size(error).item(), factor * unit * max(size(wanted).item(), MIN_SIZE)
         if found > allowed:
-            return f"{'on average' if factor == MEAN else 'somewhere'} by {found:.3g}, more than {allowed:.3g}"
+            return f"{'on average' if factor == MEAN_FACTOR else 'somewhere'} by {found:.3g}, more than {allowed:.3g}"
     return None
 
 

@@ -7,19 +7,21 @@ Example: `EXECUTORS["tiled"](found, tensors, call)(tensors)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 
 from ..compiler import disk_cache
+from ..compiler.compiled_region import Carried, Fused
 from ..errors import OnepassError
 from ..lowering import executors as plan_executors
 from ..lowering.executors import KERNELS, TILED, PlanExecutor, SettingsRefused
 from ..lowering.plan.records import Plan
 from ..report import records
+from .region_call import RegionCall, Tensors
 
-Tensors = Sequence[torch.Tensor]
 Run = Callable[[Tensors], list[torch.Tensor]]
+Prepare = Callable[[Fused, Tensors, RegionCall], Run]
 ORIGINAL = "the original calls"
 LAST = {"cuda": ORIGINAL}  # who runs where no kernel does; the tiled executor's loops would leave a GPU idle
 
@@ -34,7 +36,7 @@ def preference(option: str, plan: Plan, device: torch.device) -> tuple[str, ...]
     return names if TILED.name in names else (*names, LAST.get(device.type, TILED.name))
 
 
-def by_measurement(names: tuple[str, ...], found, sizes: Mapping[str, int]) -> dict[str, str]:
+def by_measurement(names: tuple[str, ...], found: Fused, sizes: Mapping[str, int]) -> dict[str, str]:
     """What the report calls each executor, in the order to try: plain Triton before Gluon where it measured faster."""
     said = {name: name for name in names}
     if found.options.executor != "auto" or names[:2] != KERNELS:
@@ -45,10 +47,10 @@ def by_measurement(names: tuple[str, ...], found, sizes: Mapping[str, int]) -> d
     return said
 
 
-def of_plan(executor: PlanExecutor) -> Callable:
+def of_plan(executor: PlanExecutor) -> Prepare:
     """An executor of regions that runs a region's plan. What was noticed goes into the region's report."""
 
-    def prepare(found, tensors: Tensors, call) -> Run:
+    def prepare(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
         outputs = (output.name for output in found.plan.outputs)
         strides = {name: strides for name, (_, _, strides) in zip(outputs, call.results) if strides is not None}
         inputs = dict(zip(found.names, tensors))
@@ -62,10 +64,10 @@ def of_plan(executor: PlanExecutor) -> Callable:
     return prepare
 
 
-def tuned(settings: Mapping[str, object]) -> Callable:
+def tuned(settings: Mapping[str, object]) -> Prepare:
     """An executor with the settings that the tuner found, by name."""
 
-    def prepare(found, tensors: Tensors, call) -> Run:
+    def prepare(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
         try:
             return of_plan(plan_executors.ConfiguredExecutor(settings))(found, tensors, call)
         except SettingsRefused as error:
@@ -74,17 +76,17 @@ def tuned(settings: Mapping[str, object]) -> Callable:
     return prepare
 
 
-def original(found, tensors: Tensors, call) -> Run:
+def original(found: Fused | Carried, tensors: Tensors, call: RegionCall) -> Run:
     """The region's own calls, as the user wrote them."""
     run = found.program.bound({**found.program.sizes_of(tensors), **call.sizes}, tensors[0].device)
     return lambda given: laid_out(run(given), given, call)
 
 
-EXECUTORS: dict[str, Callable] = {name: of_plan(executor) for name, executor in plan_executors.EXECUTORS.items()}
+EXECUTORS: dict[str, Prepare] = {name: of_plan(executor) for name, executor in plan_executors.EXECUTORS.items()}
 EXECUTORS[ORIGINAL] = original
 
 
-def laid_out(results: Tensors, given: Tensors, call) -> list[torch.Tensor]:
+def laid_out(results: Tensors, given: Tensors, call: RegionCall) -> list[torch.Tensor]:
     """The results with the original's strides, and none an alias of an input or of another result."""
     taken = {t.untyped_storage().data_ptr() for t in given}
     return [_laid_out(result, kind[2], taken) for result, kind in zip(results, call.results, strict=True)]

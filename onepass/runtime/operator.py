@@ -8,6 +8,7 @@ through the original calls. Registered at import; who runs a region is runner.py
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -19,7 +20,8 @@ from ..egraph.forks import lock
 from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from . import executors
-from .runner import Runner, all_sizes, call_of, one_line
+from .region_call import all_sizes, call_of
+from .runner import Runner, one_line
 
 SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, str sources='') -> Tensor[]"
 SCHEMA_BACKWARD = "(Tensor?[] grads, Tensor[] tensors, str program, SymInt[] sizes, bool[] needed) -> Tensor[]"
@@ -73,7 +75,7 @@ class _Recording:
 
 
 @contextmanager
-def recorded():
+def recorded() -> Iterator[dict[str, tuple]]:
     """Gives a dict that has, for every region that runs meanwhile, (tensors, sizes) of its last call by its text."""
     seen: dict[str, tuple] = {}
     with _LOCK:
@@ -112,8 +114,8 @@ def _run_or_record(keys, tensors, program, sizes, sources=""):
     calls carry the tangents of forward-mode derivatives."""
     sizes = sizes or ()
     if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-        known = compiled_region.carried(program).program
-        return list(known.results(*tensors, sizes=all_sizes(known, tensors, sizes)))
+        known = compiled_region.carried(program)
+        return list(known.program.results(*tensors, sizes=all_sizes(known, tensors, sizes)))
     raw = keys.raw_repr()
     straight = _STRAIGHT.get(raw)
     if straight is None:
@@ -177,10 +179,12 @@ def _fake(device: str, kind, tensors) -> torch.Tensor:
 
 
 @library.custom_op("onepass::region_backward", mutates_args=(), schema=SCHEMA_BACKWARD)
-def region_backward(grads, tensors, program, sizes, needed):
+def region_backward(
+    grads: list[torch.Tensor | None], tensors: list[torch.Tensor], program: str, sizes: list[int], needed: list[bool]
+) -> list[torch.Tensor]:
     """Recomputes through the original calls under autograd."""
     known = compiled_region.carried(program)
-    values = all_sizes(known.program, tensors, sizes)
+    values = all_sizes(known, tensors, sizes)
     with torch.inference_mode(False), torch._C._DisableAutocast(), _autograd_again():
         own = [t.clone() if t.is_inference() else t.detach() for t in tensors]
         leaves = [t.requires_grad_(n) for t, n in zip(own, needed, strict=True)]

@@ -9,93 +9,27 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
 from ..compiler import disk_cache, library_kernels
-from ..compiler.compiled_region import Carried, Fused
-from ..compiler.traffic import SWELLS, swells
-from ..egraph.terms.sizes import value_of
-from ..egraph.terms.traversal import all_dims, subterms
+from ..compiler.compiled_region import Fused
+from ..compiler.traffic import STORES_TOO_MUCH, stores_too_much
 from ..errors import OnepassError
-from ..lowering.plan.records import NotPlannable, Plan
+from ..lowering.plan.records import NotPlannable
 from ..report import records
 from . import executors, library_choice
 from .compare_results import mismatch, undecided
 from .measurements import Measured
+from .region_call import RegionCall, Tensors, call_of, unfit
 
-PATIENCE = 8  # comparisons that inputs leave undecided, after which a kernel counts as wrong
-MOST = 1024  # kinds of calls that are kept ready; a generation of that many lengths is prepared anew
-NO_SIZES = "one is zero or negative, and to a plan they are sizes"
-BEYOND = "places would be beyond a table"
-Tensors = Sequence[torch.Tensor]
+MAX_UNDECIDED_COMPARISONS = 8  # after which a kernel counts as wrong
+MAX_KINDS_OF_CALLS = 1024  # that are kept ready; generating more tokens than that prepares calls again
 log = logging.getLogger(__name__)
 
 
 class ExecutorError(OnepassError):
     """An executor that cannot be used: not there, or its result is not the tiled executor's."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """What calls of one kind share: values of every symbolic size, and each result's dtype, shape and strides."""
-
-    sizes: dict[str, int]
-    results: tuple[tuple[torch.dtype, tuple[int, ...], tuple[int, ...] | None], ...]
-
-
-def call_of(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) -> Call:
-    """The kind of a call. `numbers` are the sizes that no tensor states, in the order of the program's symbols."""
-    sizes = all_sizes(known.program, tensors, numbers)
-    metas = known.program.output_metas
-    strides = known.strides or (None,) * len(metas)
-    return Call(
-        sizes,
-        tuple(
-            (getattr(torch, m.dtype), _values(m.shape, sizes), None if s is None else _values(s, sizes))
-            for m, s in zip(metas, strides, strict=True)
-        ),
-    )
-
-
-def all_sizes(program, tensors: Tensors, numbers: Sequence[int]) -> dict[str, int]:
-    """Every symbolic size of the region: those that a tensor's axis states, and those given."""
-    stated = {s for i in program.inputs for s in i.meta.shape}
-    free = [s for s in program.symbols if s not in stated]
-    return {**program.sizes_of(tensors), **dict(zip(free, numbers, strict=True))}
-
-
-def _unfit(found: Fused, call: Call) -> str:
-    """Why no plan runs at the sizes of a call; "" if one does."""
-    if not _are_sizes(found, call):
-        return NO_SIZES
-    return "" if all(within.holds(call.sizes) for within in found.required) else BEYOND
-
-
-def _are_sizes(found: Fused, call: Call) -> bool:
-    """Every length is one, and no number that only masks and places are reckoned with is negative."""
-    if min(call.sizes.values(), default=1) > 0:
-        return True
-    lengths, divisors = _lengths(found.plan)
-    divided = any(call.sizes.get(name, 1) <= 0 for name in divisors)
-    return min(call.sizes.values()) >= 0 and not divided and all(value_of(n, call.sizes) > 0 for n in lengths)
-
-
-@lru_cache(maxsize=256)
-def _lengths(plan: Plan) -> tuple[frozenset, frozenset[str]]:
-    """The lengths of all tensors and dims of a plan, and the symbols of sizes that something is divided by."""
-    stores = [store for kernel in plan.kernels for store in kernel.stores]
-    nodes = {n for store in stores for n in subterms(store.term)}
-    dims = {d for store in stores for d in (*store.order, *all_dims(store.term))}
-    shapes = {n for t in (*plan.inputs, *(store.output for store in stores)) for n in t.shape}
-    below = {m for n in nodes if n.op in ("floordiv", "mod") for m in subterms(n.args[1])}
-    return frozenset(shapes | {d.size for d in dims}), frozenset(m.attrs[0] for m in below if m.op == "size")
-
-
-def _values(sizes, known: dict[str, int]) -> tuple[int, ...]:
-    return tuple(value_of(s, known) for s in sizes)
 
 
 class Runner:
@@ -106,7 +40,7 @@ class Runner:
         self.broken: set[str] = set()
         self.ran = ""
         self.orders: dict[torch.device, tuple[str, ...]] = {}
-        self.ready: dict[tuple, tuple[str, Callable[[Tensors], list[torch.Tensor]]]] = {}
+        self.ready: dict[tuple, tuple[str, executors.Run]] = {}
         kept = Measured.read(found.key)
         self.validated, self.choices, self.tuned = kept.validated, kept.choices, kept.tuned
         self.seen: set[str] = set()
@@ -135,7 +69,7 @@ class Runner:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
         call = call_of(self.found, tensors, numbers)
         try:
-            results = self._chosen(kind, tensors, call) if not _unfit(self.found, call) else None
+            results = self._chosen(kind, tensors, call) if not unfit(self.found, call) else None
             results = self._planned(kind, tensors, call) if results is None else results
         except Exception as error:  # of asking who should run, or of measuring it
             if self.found.options.strict:
@@ -149,7 +83,7 @@ class Runner:
         self.say(executors.ORIGINAL)
         return run(tensors)
 
-    def _planned(self, kind: tuple, tensors: Tensors, call: Call) -> list[torch.Tensor] | None:
+    def _planned(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
         """The results by the first executor that works; None if none does."""
         for name, (who, prepare) in self.order(tensors[0].device, call).items():
             if name in self.broken:
@@ -171,7 +105,7 @@ class Runner:
             return results
         return None
 
-    def _chosen(self, kind: tuple, tensors: Tensors, call: Call) -> list[torch.Tensor] | None:
+    def _chosen(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
         """The results by the rival that was found faster for such sizes; None if there is none, or it fails."""
         name, part = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
         if not name or name in self.broken:
@@ -187,7 +121,9 @@ class Runner:
         self.say(run.who)
         return results
 
-    def _decided(self, name: str, run: Callable, results: list[torch.Tensor], tensors: Tensors, call: Call) -> bool:
+    def _decided(
+        self, name: str, run: executors.Run, results: list[torch.Tensor], tensors: Tensors, call: RegionCall
+    ) -> bool:
         """Whether the executor is to run calls of this kind from now on; a class of sizes is measured once.
 
         On a CPU a class is measured at its second call, as many have no second. On a GPU the first call compiles and
@@ -209,7 +145,9 @@ class Runner:
         disk_cache.update(self.found.key, choices=self.choices)
         return not self.choices[size][0]
 
-    def _ready_rivals(self, others: dict[str, Callable], tensors: Tensors, call: Call) -> dict[str, Callable]:
+    def _ready_rivals(
+        self, others: dict[str, executors.Prepare], tensors: Tensors, call: RegionCall
+    ) -> dict[str, executors.Run]:
         ready = {}
         for name, prepare in others.items():
             try:
@@ -228,8 +166,8 @@ class Runner:
 
         return reason
 
-    def _keep(self, kind: tuple, name: str, run: Callable) -> None:
-        if len(self.ready) >= MOST:
+    def _keep(self, kind: tuple, name: str, run: executors.Run) -> None:
+        if len(self.ready) >= MAX_KINDS_OF_CALLS:
             self.ready.clear()
         self.ready[kind] = (name, run)
 
@@ -252,10 +190,9 @@ class Runner:
             self.ran = who
             records.ran(self.found.key, who)
 
-    def order(self, device: torch.device, call: Call) -> dict[str, tuple[str, Callable]]:
+    def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
         """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
-        swollen = self.found.options.executor != "tiled" and swells(self.found.plan, self.found.program, call.sizes)
-        if why := _unfit(self.found, call) or SWELLS * swollen:
+        if why := unfit(self.found, call) or self._stores_too_much(call):
             records.note(self.found.key, f"{executors.ORIGINAL} run at some sizes: {why}")
             return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
         said = executors.by_measurement(self.preference(device), self.found, call.sizes)
@@ -265,6 +202,13 @@ class Runner:
             return order
         said = f"tuned: {', '.join(f'{name} {value}' for name, value in sorted(settings.items()))}"
         return {said: (said, executors.tuned(settings)), **order}
+
+    def _stores_too_much(self, call: RegionCall) -> str:
+        """Why the plan's kernels are not used at the sizes of a call; "" if they may be."""
+        found = self.found
+        if found.options.executor == "tiled" or not stores_too_much(found.plan, found.program, call.sizes):
+            return ""
+        return STORES_TOO_MUCH
 
     def preference(self, device: torch.device) -> tuple[str, ...]:
         """Who runs the plan on this device, best first; worked out once."""
@@ -281,21 +225,26 @@ class Runner:
             raise ExecutorError(sentence)
         tell(self.found.key, sentence)
 
-    def _checked(self, name: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
+    def _checked(
+        self, name: str, run: executors.Run, tensors: Tensors, call: RegionCall
+    ) -> tuple[list[torch.Tensor], bool]:
         """The results, and whether they are known to be right: a kernel's first ones are compared with the tiled's."""
         kind = f"{name} {_specialisation(tensors, call.sizes)}"
         if name in ("tiled", executors.ORIGINAL) or kind in self.validated or not tensors[0].is_cuda:
             return run(tensors), True
         return self.validate(kind, run, tensors, call)
 
-    def validate(self, kind: str, run: Callable, tensors: Tensors, call: Call) -> tuple[list[torch.Tensor], bool]:
+    def validate(
+        self, kind: str, run: executors.Run, tensors: Tensors, call: RegionCall
+    ) -> tuple[list[torch.Tensor], bool]:
         """A wrong kernel is never used. A graph capture cannot wait for a comparison: it gets the original calls."""
         if torch.cuda.is_current_stream_capturing():
             return executors.original(self.found, tensors, call)(tensors), False
         expected = self._expected(tensors, call)
         results = run(tensors)
         pairs = [(r, e) for r, e in zip(results, expected, strict=True) if mismatch(r, e, tensors)]
-        if pairs and all(undecided(*pair, tensors) for pair in pairs) and self.undecided[kind] < PATIENCE:
+        unclear = bool(pairs) and all(undecided(*pair, tensors) for pair in pairs)
+        if unclear and self.undecided[kind] < MAX_UNDECIDED_COMPARISONS:
             self.undecided[kind] += 1  # the next call may tell
             return expected, False
         if pairs:
@@ -305,7 +254,7 @@ class Runner:
         disk_cache.update(self.found.key, validated=sorted(self.validated))
         return results, True
 
-    def _expected(self, tensors: Tensors, call: Call) -> list[torch.Tensor]:
+    def _expected(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
         """What a kernel is compared with: the plan tile by tile, or the original calls where memory is too short."""
         try:
             return executors.EXECUTORS["tiled"](self.found, tensors, call)(tensors)

@@ -22,7 +22,7 @@ from ..lowering.schedule.setting_values import NAMES
 from ..runtime import executors, library_choice, operator
 from ..runtime.compare_results import mismatch
 from ..runtime.measurements import Measured
-from ..runtime.runner import call_of
+from ..runtime.region_call import call_of
 from .bayesian_search import History, Isolated, Trial, checked, tune
 from .kernel_space import configuration, needs, predicted, space_of
 from .trial_process import Outcome

@@ -74,7 +74,8 @@ MASKS = {
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    for name, value in (("ROWS", 16), ("COLUMNS", 16), ("BUDGET", 2000)):
+    limits = (("FIRST_TILE_ROWS", 16), ("FIRST_TILE_COLUMNS", 16), ("MAX_ELEMENTS_ON_A_CPU", 2000))
+    for name, value in limits:
         monkeypatch.setattr(executor, name, value)
     monkeypatch.setattr(launch, "pays", lambda *_: True)
 

@@ -161,7 +161,7 @@ def test_a_kernel_is_validated_before_it_is_used(monkeypatch):
 def test_calls_of_one_kind_are_prepared_once(monkeypatch):
     prepared, right = [], executors.EXECUTORS["tiled"]
     monkeypatch.setitem(executors.EXECUTORS, "tiled", lambda *given: prepared.append(1) or right(*given))
-    monkeypatch.setattr(runner, "MOST", 2)
+    monkeypatch.setattr(runner, "MAX_KINDS_OF_CALLS", 2)
     function = compiled(libraries=False)
     with torch.no_grad():
         for count, arguments in ((1, inputs()), (1, inputs()), (2, [x.mT.contiguous().mT for x in inputs()])):

@@ -82,6 +82,6 @@ def test_a_prepared_plan_takes_tensors_in_the_given_order():
 
 def test_settings_that_nobody_tries_are_refused():
     with pytest.raises(SettingsRefused, match="not tried"):
-        ConfiguredExecutor({"executor": "ptr", "rows": 1 << 40, "columns": 64, "warps": 4, "stages": 1})
+        ConfiguredExecutor({"executor": "triton", "row_tile": 1 << 40, "loop_tile": 64, "warps": 4, "stages": 1})
     with pytest.raises(SettingsRefused, match="another version"):
-        ConfiguredExecutor({"rows": 64})
+        ConfiguredExecutor({"row_tile": 64})

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 import onepass
-from onepass.compiler.assumptions import tells
+from onepass.compiler.assumptions import is_nan_sensitive
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.triton.launch import Launcher
@@ -84,7 +84,7 @@ def assumed(function) -> bool:
 def test_what_a_result_tells_is_what_eager_shows(mask, weights):
     function = attention(ADDED[mask], {**TELLS, **TELLS_NOT}[weights])
     shown = function(*inputs())[:, :-1].isfinite().any().item()
-    assert tells(results(function)[0].term) == shown == (weights in TELLS)
+    assert is_nan_sensitive(results(function)[0].term) == shown == (weights in TELLS)
 
 
 @pytest.mark.parametrize("weights", ["softmax", "logarithm", "times a test"])
@@ -97,11 +97,11 @@ def test_nothing_is_told_and_the_mask_bounds_the_loop(mask, weights):
 @pytest.mark.parametrize("mask", FILLED)
 def test_scores_that_are_filled_bound_the_loop_whatever_is_told(mask):
     function = attention(FILLED[mask], TELLS["nan_to_num"])
-    assert bounded(function) and not tells(results(function)[0].term)
+    assert bounded(function) and not is_nan_sensitive(results(function)[0].term)
 
 
 def test_a_row_without_a_key_is_no_nan():
-    assert bounded(sdpa) and not tells(results(sdpa)[0].term)
+    assert bounded(sdpa) and not is_nan_sensitive(results(sdpa)[0].term)
 
 
 @pytest.mark.parametrize("weights", TELLS)

@@ -6,7 +6,7 @@ import torch
 from onepass.api.backend import onepass_backend
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
-from onepass.lowering.launch.split_loops import shared
+from onepass.lowering.launch.split_loops import split_kernel
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.report import records
 from onepass.translate.translate import translate
@@ -29,7 +29,7 @@ def test_parts_of_a_count(kind):
     given = inputs(700, kind)
     plan = optimize_all(translate(program_of(lifted, *given)).results).plan
     (kernel,) = plan.kernels
-    found = shared(kernel)
+    found = split_kernel(kernel)
     assert {s.output.dtype for s in found.first.stores} == {str(kind).removeprefix("torch.")}
     values = dict(zip((t.name for t in plan.inputs), given, strict=True))
     for part in (found.first, found.last):

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.hopper.kernel_form import bind
-from onepass.lowering.launch.split_loops import divided, numbers
+from onepass.lowering.launch.split_loops import chunk_sizes, with_split_kernels
 from onepass.lowering.plan.thresholds import HELD
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.launch import Launcher
@@ -45,7 +45,7 @@ def test_it_computes_the_right_thing():
     plan, inputs = planned()
     exact = of_channels(*(x.double() for x in inputs))
     named = dict(zip("qkvt", inputs, strict=True))
-    for one, sizes in ((plan, {}), (divided(plan), numbers(plan, 3))):
+    for one, sizes in ((plan, {}), (with_split_kernels(plan), chunk_sizes(plan, 3))):
         (result,) = tiled_results(one, named, sizes)
         torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5)
 

@@ -10,8 +10,7 @@ from onepass.bench.beyond_flex import invariant_points
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.launch import relayout
-from onepass.lowering.launch.relayout import copies_of
-from onepass.lowering.launch.relayout import relaid as copied
+from onepass.lowering.launch.relayout import copies_of, with_copies
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 from tests.issues.triton.test_tiles_as_short_as_their_dims import tensors as tensors_of_points
@@ -47,11 +46,11 @@ def planned(function, inputs):
 
 def named(function, inputs, least=1):
     plan, names, read = planned(function, inputs)
-    kept, relayout.WASTED = relayout.WASTED, least
+    kept, relayout.MIN_WASTED_BYTES = relayout.MIN_WASTED_BYTES, least
     try:
         return {names[copy.place]: copy.axis for copy in copies_of(plan, names, read)}
     finally:
-        relayout.WASTED = kept
+        relayout.MIN_WASTED_BYTES = kept
 
 
 def test_a_bias_that_has_heads_next_to_next_is_copied_by_columns():
@@ -72,7 +71,7 @@ def test_what_repeats_itself_is_not_made_larger():
 
 
 def test_little_is_not_copied():
-    assert not named(biased, tensors(), least=relayout.WASTED)
+    assert not named(biased, tensors(), least=relayout.MIN_WASTED_BYTES)
 
 
 @pytest.mark.parametrize("function", [biased, additive])
@@ -80,7 +79,7 @@ def test_copies_have_the_same_values(function):
     inputs = tensors()
     plan, names, read = planned(function, inputs)
     found = [relayout.Copy(place, 2, 1) for place in range(len(names))]
-    again = copied(read, found)
+    again = with_copies(read, found)
     assert all(torch.equal(x, y) for x, y in zip(again, read)) and all(x.stride(-2) == 1 for x in again)
     (result,) = Launcher(plan).results(dict(zip(names, again)))
     torch.testing.assert_close(result, function(*inputs), atol=1e-5, rtol=1e-5)
@@ -104,12 +103,12 @@ def test_axes_change_places_on_a_gpu_too(shape, order, axis, monkeypatch):
     lies = torch.randn([shape[k] for k in order]).bfloat16().permute([order.index(k) for k in range(len(shape))])
     if not torch.cuda.is_available():
         monkeypatch.setattr(torch.Tensor, "is_cuda", True)  # the interpreter runs the kernel
-    found = relayout._turned(lies.to("cuda" if torch.cuda.is_available() else "cpu"), axis)
+    found = relayout._with_contiguous_axis(lies.to("cuda" if torch.cuda.is_available() else "cpu"), axis)
     assert torch.equal(found.cpu(), lies) and (found.stride(axis) == 1 or not found.numel())
 
 
 def test_the_backend_copies_and_says_so(monkeypatch, fresh):
-    monkeypatch.setattr(relayout, "WASTED", 1)
+    monkeypatch.setattr(relayout, "MIN_WASTED_BYTES", 1)
     options = {"inner": "eager", "executor": "triton", "libraries": False}
     run = torch.compile(biased, backend=onepass.onepass_backend, options=options)
     for seed in range(2):

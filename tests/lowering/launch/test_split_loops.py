@@ -28,7 +28,7 @@ from onepass.egraph.terms.ops import (
 )
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
-from onepass.lowering.launch.split_loops import THEOREMS, divided, number, numbers, shared
+from onepass.lowering.launch.split_loops import THEOREMS, chunk_count, chunk_sizes, split_kernel, with_split_kernels
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.plan.records import Store
@@ -50,7 +50,7 @@ def agree(*captured, sizes=None, parts=3, tolerance=2e-5, **given):
     arrays = {n: (x.double() if x.is_floating_point() else x).cpu().numpy() for n, x in tensors.items()}
     launcher = Launcher(plan, TritonConfig(16, 16, 4, 1, parts))
     runs = {
-        "tiled": tiled_results(divided(plan), tensors, {**sizes, **numbers(plan, parts)}),
+        "tiled": tiled_results(with_split_kernels(plan), tensors, {**sizes, **chunk_sizes(plan, parts)}),
         "triton": launcher.results(tensors, sizes),
     }
     assert launcher.shared and all(how.endswith(f"; {parts} parts") for how in launcher.shared.values())
@@ -124,7 +124,7 @@ def test_truths():
 def test_half_sums_stay_in_single_precision_between_the_kernels():
     made = of_scores(lambda s, j: sum_over(j, cast(s, "bfloat16")), columns=300, dtype="bfloat16")("out")
     plan = plan_stores([Store(*made)])
-    assert {s.output.dtype for s in shared(plan.kernels[0]).first.stores} == {"float32"}
+    assert {s.output.dtype for s in split_kernel(plan.kernels[0]).first.stores} == {"float32"}
     agree(made, tolerance=3e-2)
 
 
@@ -147,7 +147,7 @@ def test_absent_and_infinite_scores():
 
 def test_what_needs_a_finished_value_is_not_shared_out():
     made = of_scores(lambda s, j: sum_over(j, tanh(s - max_over(j, s))), columns=300)("out")
-    assert all(shared(kernel) is None for kernel in plan_stores([Store(*made)]).kernels)
+    assert all(split_kernel(kernel) is None for kernel in plan_stores([Store(*made)]).kernels)
 
 
 def latent_rows(rows=5, columns=40, width=32):
@@ -184,11 +184,11 @@ def test_two_halves_have_sixteen_bits():
 
 
 def test_numbers_of_parts():
-    assert number(1024, 64, 132) == 1, "programs enough"
-    assert number(4, 1024, 132) == 66
-    assert number(4, 64, 132) == 32, "no part of one tile"
-    assert number(4, 20, 132) == 1, "short"
-    assert number(1, 1, 132) == 1 and number(8, 100, 0) == 1 and number(0, 0, 132) == 1
+    assert chunk_count(1024, 64, 132) == 1, "programs enough"
+    assert chunk_count(4, 1024, 132) == 66
+    assert chunk_count(4, 64, 132) == 32, "no part of one tile"
+    assert chunk_count(4, 20, 132) == 1, "short"
+    assert chunk_count(1, 1, 132) == 1 and chunk_count(8, 100, 0) == 1 and chunk_count(0, 0, 132) == 1
 
 
 @pytest.mark.parametrize("name", sorted({name for names in THEOREMS.values() for name in names}))

@@ -111,7 +111,7 @@ def sums(i, j, g, guard):
 def test_the_tiled_executor_adds_what_is_kept_once(drawn, tile, row_tile):
     plan, inputs, expected = sums(*drawn)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("ROWS", row_tile), ("COLUMNS", tile), ("BUDGET", 1)):
+        for name, value in (("FIRST_TILE_ROWS", row_tile), ("FIRST_TILE_COLUMNS", tile), ("MAX_ELEMENTS_ON_A_CPU", 1)):
             patch.setattr(executor, name, value)
         assert torch.equal(executor.run_tiled(plan, inputs).cpu(), expected)
 

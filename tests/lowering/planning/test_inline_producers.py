@@ -10,7 +10,7 @@ from onepass.bench.beyond_flex import invariant_points
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.hopper.kernel_form import bind
-from onepass.lowering.launch.split_loops import shared
+from onepass.lowering.launch.split_loops import split_kernel
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
@@ -55,7 +55,7 @@ def test_a_loop_writes_what_the_next_kernel_reads(function):
     text = emit(first, plan).text
     bodies = text.split("    for j_start")[1:]
     assert len(bodies) == 2 and all(body.count(f"tl.store({store.output.name}_base") == 1 for body in bodies)
-    assert "writes" in bind(first) and shared(first) is None
+    assert "writes" in bind(first) and split_kernel(first) is None
     assert len(first.written_by(None)) + len(second.stores) == len(plan.outputs)
 
 

@@ -120,11 +120,13 @@ def test_rows_without_a_key_are_nan():
 
 def test_empty_tiles_never_run(monkeypatch):
     seen = []
-    add = executor.State.add
+    add = executor.AccumulatorState.add
     monkeypatch.setattr(
-        executor.State, "add", lambda s, v, drops, o, f: (seen.append(drops is not None), add(s, v, drops, o, f))
+        executor.AccumulatorState,
+        "add",
+        lambda s, v, drops, o, f: (seen.append(drops is not None), add(s, v, drops, o, f)),
     )
-    for name, value in (("ROWS", 32), ("COLUMNS", 16), ("BUDGET", 1024)):
+    for name, value in (("FIRST_TILE_ROWS", 32), ("FIRST_TILE_COLUMNS", 16), ("MAX_ELEMENTS_ON_A_CPU", 1024)):
         monkeypatch.setattr(executor, name, value)
     run(attention((1,), 128, 128, mask="causal", symbolic=True))
     assert (len(seen), sum(seen)) == (2 + 4 + 6 + 8, 4 * 2)

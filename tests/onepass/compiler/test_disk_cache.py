@@ -124,7 +124,7 @@ def of_another_name(path):
 
 
 def too_large(path):
-    path.write_text(path.read_text() + " " * disk_cache.LARGEST)
+    path.write_text(path.read_text() + " " * disk_cache.MAX_BYTES_OF_AN_ENTRY)
 
 
 def a_folder(path):

@@ -112,7 +112,7 @@ def test_an_undecided_call_gets_the_tiled_results_and_the_next_one_decides(monke
     (result,), known = one.validate("kind", kernel, hidden, call)
     assert not known and result[0, 0].isfinite().all() and "kind" not in one.validated
     assert one.validate("kind", kernel, usual, call)[1] and "kind" in one.validated
-    for _ in range(runner.PATIENCE):
+    for _ in range(runner.MAX_UNDECIDED_COMPARISONS):
         assert not one.validate("other", kernel, hidden, call)[1]
     with pytest.raises(runner.ExecutorError, match="different places"):
         one.validate("other", kernel, hidden, call)

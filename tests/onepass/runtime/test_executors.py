@@ -121,8 +121,8 @@ def test_without_memory_for_tiles_the_comparison_is_with_the_original_calls(monk
 
 
 def test_a_plan_that_stores_more_than_the_original_makes_is_refused(monkeypatch):
-    for spare, refusals in ((traffic.SPARE, []), (0, [traffic.SWELLS])):
-        monkeypatch.setattr(traffic, "SPARE", spare)
+    for spare, refusals in ((traffic.ALLOWED_BYTES, []), (0, [traffic.STORES_TOO_MUCH])):
+        monkeypatch.setattr(traffic, "ALLOWED_BYTES", spare)
         torch._dynamo.reset()
         arguments = inputs(5, 5 + len(refusals))  # another region, which no cache knows
         run = compiled(linear, dynamic=True)
@@ -132,14 +132,14 @@ def test_a_plan_that_stores_more_than_the_original_makes_is_refused(monkeypatch)
 
 
 def test_sizes_at_which_a_plan_stores_more_run_the_original_calls(monkeypatch):
-    monkeypatch.setattr(traffic, "SPARE", 0)
+    monkeypatch.setattr(traffic, "ALLOWED_BYTES", 0)
     run = compiled(linear, dynamic=True)
     for length, who in ((200, "tiled"), (5, executors.ORIGINAL), (190, "tiled")):
         arguments = inputs(length, length)
         torch.testing.assert_close(run(*arguments), linear(*arguments), rtol=1e-4, atol=1e-4)
         (region,) = records.reports()[-1].regions
         assert region.ran == who
-    assert any(traffic.SWELLS in note for note in region.notes)
+    assert any(traffic.STORES_TOO_MUCH in note for note in region.notes)
 
 
 def test_what_no_kernel_can_run_on_a_gpu_is_left_as_written(monkeypatch):

@@ -138,11 +138,11 @@ def test_none_is_asked_where_it_is_forbidden_or_an_executor_is_named(monkeypatch
 
 def test_the_original_calls_are_no_rival_where_their_values_are_large(monkeypatch):
     found = made(plain, *(torch.randn(2, 2, 24, 16) for _ in range(3)))
-    assert max(traffic.made(found.program, {})) == 2 * 2 * 24 * 24 * 4
+    assert max(traffic.made_bytes(found.program, {})) == 2 * 2 * 24 * 24 * 4
     inputs = [torch.randn(2, 2, 24, 16)]
     call = type("Call", (), {"sizes": {}})
     assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash", "the original calls"}
-    monkeypatch.setitem(library_choice.SMALL, "cpu", 2 * 2 * 24 * 24 * 4 - 1)
+    monkeypatch.setitem(library_choice.MAX_BYTES_OF_A_VALUE, "cpu", 2 * 2 * 24 * 24 * 4 - 1)
     assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash"}
 
 

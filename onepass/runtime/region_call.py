@@ -1,0 +1,88 @@
+"""The kind of a call of a region: values of its symbolic sizes, and the dtype, shape and strides of each result.
+
+Calls of one kind share what was prepared for the first one. `unfit` says why no plan runs at some sizes.
+Example: a plan whose lengths are symbols does not run where one of them is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from ..compiler.compiled_region import Carried, Fused
+from ..egraph.terms.sizes import value_of
+from ..egraph.terms.term import Term
+from ..egraph.terms.traversal import all_dims, subterms
+from ..lowering.plan.records import Plan, Store
+
+NO_SIZES = "one is zero or negative, and to a plan they are sizes"
+BEYOND = "places would be beyond a table"
+Tensors = Sequence[torch.Tensor]
+ResultKind = tuple[torch.dtype, tuple[int, ...], tuple[int, ...] | None]  # dtype, shape, strides
+
+
+@dataclass(frozen=True)
+class RegionCall:
+    """What calls of one kind share."""
+
+    sizes: dict[str, int]
+    results: tuple[ResultKind, ...]
+
+
+def call_of(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) -> RegionCall:
+    """The kind of a call. `numbers` are the sizes that no tensor states, in the order of the program's symbols."""
+    sizes = all_sizes(known, tensors, numbers)
+    metas = known.program.output_metas
+    strides = known.strides or (None,) * len(metas)
+    results = (
+        (getattr(torch, meta.dtype), _values(meta.shape, sizes), None if steps is None else _values(steps, sizes))
+        for meta, steps in zip(metas, strides, strict=True)
+    )
+    return RegionCall(sizes, tuple(results))
+
+
+def all_sizes(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) -> dict[str, int]:
+    """Every symbolic size of the region: those that a tensor's axis states, and `numbers`."""
+    stated = {s for i in known.program.inputs for s in i.meta.shape}
+    free = [s for s in known.program.symbols if s not in stated]
+    return {**known.program.sizes_of(tensors), **dict(zip(free, numbers, strict=True))}
+
+
+def _values(sizes: Sequence[int | str], known: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(value_of(s, known) for s in sizes)
+
+
+def unfit(found: Fused, call: RegionCall) -> str:
+    """Why the plan does not run at the sizes of a call; "" if it does."""
+    if not _are_lengths_positive(found.plan, call.sizes):
+        return NO_SIZES
+    return "" if all(within.holds(call.sizes) for within in found.required) else BEYOND
+
+
+def _are_lengths_positive(plan: Plan, sizes: Mapping[str, int]) -> bool:
+    """Whether every length and divisor is positive, and no other number is negative."""
+    if min(sizes.values(), default=1) > 0:
+        return True
+    lengths, divisors = _lengths(plan)
+    divided = any(sizes.get(name, 1) <= 0 for name in divisors)
+    return min(sizes.values()) >= 0 and not divided and all(value_of(n, sizes) > 0 for n in lengths)
+
+
+@lru_cache(maxsize=256)
+def _lengths(plan: Plan) -> tuple[frozenset[int | str], frozenset[str]]:
+    """The lengths of all tensors and dims of a plan, and the symbols of sizes that something is divided by."""
+    stores = [store for kernel in plan.kernels for store in kernel.stores]
+    tensors = (*plan.inputs, *(store.output for store in stores))
+    lengths = {length for tensor in tensors for length in tensor.shape}
+    lengths |= {dim.size for store in stores for dim in (*store.order, *all_dims(store.term))}
+    return frozenset(lengths), frozenset(_divisors(stores))
+
+
+def _divisors(stores: Sequence[Store]) -> set[str]:
+    """Symbols of sizes by which an index is divided."""
+    nodes = {node for store in stores for node in subterms(store.term)}
+    divisors: set[Term] = {node.args[1] for node in nodes if node.op in ("floordiv", "mod")}
+    return {node.attrs[0] for divisor in divisors for node in subterms(divisor) if node.op == "size"}
