@@ -188,8 +188,8 @@ def test_inputs_that_are_not_the_plans_are_named():
     st.sampled_from([0.0, 1.0, 50.0]),
 )
 def test_any_attention(batch, queries, keys, width, mask, form, dtype, seed, size):
-    before = executor.ROWS, executor.COLUMNS, executor.BUDGET
-    executor.ROWS, executor.COLUMNS, executor.BUDGET = 16, 32, 4000
+    before = executor.FIRST_TILE_ROWS, executor.FIRST_TILE_COLUMNS, executor.MAX_ELEMENTS_ON_A_CPU
+    executor.FIRST_TILE_ROWS, executor.FIRST_TILE_COLUMNS, executor.MAX_ELEMENTS_ON_A_CPU = 16, 32, 4000
     try:
         case = attention(
             tuple(batch), queries, keys, width, dtype=dtype, mask=mask, form=form, symbolic=True, seed=seed
@@ -197,7 +197,7 @@ def test_any_attention(batch, queries, keys, width, mask, form, dtype, seed, siz
         case.inputs["q"].mul_(size)
         check(case)
     finally:
-        executor.ROWS, executor.COLUMNS, executor.BUDGET = before
+        executor.FIRST_TILE_ROWS, executor.FIRST_TILE_COLUMNS, executor.MAX_ELEMENTS_ON_A_CPU = before
 
 
 MEMORY = """
