@@ -229,7 +229,7 @@ def test_a_result_of_given_strides_is_written_by_groups():
 
 @pytest.mark.parametrize("width", [1, 16, 80, 96, 128, 320, 512, 4096])
 def test_tiles_of_few_rows_are_powers_of_two(width):
-    tile = of_few_rows(width, 2).loop
+    tile = of_few_rows(width, 2).loop_tile
     assert 16 <= tile <= 128 and tile & (tile - 1) == 0
 
 
