@@ -1,6 +1,6 @@
 """The bottom layer: terms over named dims, operations, rules as records, the search engine, cost and extraction.
 
-What a law is written with is a name of this module; everything else is in its modules.
+The names of this module are what laws are written with; everything else is in the folders.
 """
 
 from .rewrite.define import rule

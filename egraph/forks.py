@@ -1,7 +1,8 @@
-"""Locks and lazily computed attributes that a forked child can use.
+"""Locks and lazily computed attributes that are safe in a forked child.
 
-Of a process that forks, only the forking thread lives on in the child: a lock that another thread held is never given
-back there. Locks made by `lock`, or named to `keep_usable`, are made anew in the child; attributes need no lock.
+Only the forking thread exists in the child, so a lock that another thread held is never released there. A child gets
+new locks for those made by `lock` or registered by `keep_usable`. Lazy attributes need no lock. Example: `LOCK =
+lock()`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import weakref
 _LOCKS: weakref.WeakSet = weakref.WeakSet()
 
 
-def lock():
-    """A reentrant lock that a forked child can take."""
+def lock() -> threading.RLock:
+    """A new reentrant lock that is free in a forked child."""
     return keep_usable(threading.RLock())
 
 
-def keep_usable(held):
-    """The same reentrant lock, from now on made anew in a child where a thread held it that the child does not have."""
+def keep_usable(held: threading.RLock) -> threading.RLock:
+    """Registers a reentrant lock and returns it: it is free in a forked child, unless the forking thread holds it."""
     _LOCKS.add(held)
     return held
 
 
 def _make_anew() -> None:
     for held in tuple(_LOCKS):
-        if held.acquire(blocking=False):  # free, or the forking thread's own
+        if held.acquire(blocking=False):  # it is free, or the forking thread holds it
             held.release()
         else:
             held._at_fork_reinit()
@@ -37,7 +38,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class cached_property:
-    """functools.cached_property as it is from Python 3.12 on. In 3.11 a lock is held while a value is computed."""
+    """functools.cached_property of Python 3.12, which holds no lock; that of 3.11 does while it computes a value."""
 
     def __init__(self, function):
         self.function, self.__doc__ = function, function.__doc__

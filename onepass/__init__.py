@@ -1,7 +1,7 @@
 """onepass: attention written in plain PyTorch becomes fused kernels.
 
-Everything a user needs is a name of this module. Each is loaded from its home on first use, so that
-`import onepass` is quick, reads no torch, and changes nothing in the process.
+Everything a user needs is a name of this module. A name is loaded from its module on first use, so that
+`import onepass` is quick, does not import torch, and changes nothing in the process.
 """
 
 from importlib import import_module as _import_module
@@ -26,14 +26,14 @@ _HOME = {  # public name: the module that holds it; a module that is public itse
 
 __all__ = ["__version__", *_HOME]
 
-# An installed onepass holds its parts. In a checkout they are folders beside this one: without this line, running
-# Python at the root of a checkout would find this folder first, and `onepass.rules` nowhere.
+# An installed onepass contains its parts, such as `onepass.rules`. In a checkout they are folders beside this one, and
+# Python at the root of a checkout imports this folder as onepass. This line makes it find the parts there.
 _root = _Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").is_file() and (_root / "rules" / "__init__.py").is_file():
     __path__.append(str(_root))
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -43,5 +43,5 @@ def __getattr__(name):
     return value
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

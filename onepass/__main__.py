@@ -1,6 +1,6 @@
-"""The door of the command line: `python -m onepass demo`, for example.
+"""The command line, whose commands are in cli/commands.py.
 
-The commands are in cli/commands.py.
+Example: `python -m onepass demo`.
 """
 
 import sys

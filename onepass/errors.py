@@ -1,6 +1,6 @@
-"""What can go wrong, as classes. A Refusal is an answer, not a failure: a region stays as the user wrote it, and why.
+"""The errors of onepass. Everything that onepass raises on purpose is an OnepassError.
 
-Everything that onepass raises on purpose is an OnepassError.
+A Refusal is no failure: it says why a region stays as the user wrote it. Example: OptionError for an unknown option.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ class OnepassError(Exception):
 
 
 class OptionError(OnepassError, ValueError):
-    """An option that onepass does not have, or a value that it does not take."""
+    """An unknown option, or a value that an option does not accept."""
 
 
 class InputError(OnepassError, TypeError):
-    """A call of explain whose function is no function, or does not take the inputs that were given."""
+    """A call of explain without a function, or with inputs that the function does not accept."""
 
 
 class RuleRefuted(OptionError):
-    """A rule that was given and is no law. An error of the call that gave it, not of the model."""
+    """A rule that a call passed and that is no law. It is an error of that call, not of the model."""
 
     def __init__(self, rule: str, source: str, verdict: str):
         super().__init__(f"rule {rule} ({source}) is no law, and nothing was compiled with it\n{verdict}")
@@ -30,7 +30,7 @@ class RuleRefuted(OptionError):
 
 
 class RuleUnproved(OptionError):
-    """A rule that was given, could be neither proved nor refuted, and does not say trust=True."""
+    """A rule that a call passed, without trust=True, and that is neither proved nor refuted."""
 
     def __init__(self, rule: str, source: str, verdict: str):
         advice = "decorate it with @onepass.rule(trust=True) to use it on your word: every report then names it"
@@ -42,11 +42,11 @@ class RuleUnproved(OptionError):
 
 
 class ProgramError(OnepassError):
-    """A stored program that cannot be read or run: bad JSON, an operation outside of ATen, the wrong inputs."""
+    """A stored program that cannot be read or run: bad JSON, an operation that is not of ATen, wrong inputs."""
 
 
 class Refusal(OnepassError):
-    """A region that cannot be done. `kind` is for machines, `reason` a sentence, `where` the user's file:line or ''."""
+    """A region that cannot be fused. `kind` is for programs, `reason` a sentence, `where` a file:line or ""."""
 
     def __init__(self, reason: str, where: str = "", kind: str = "unsupported"):
         super().__init__(f"{reason} ({where})" if where else reason)
@@ -56,8 +56,8 @@ class Refusal(OnepassError):
         return Refusal, (self.reason, self.where, self.kind)
 
 
-def no_rule(value) -> str:
-    """What a user gave where a rule is asked for, with its place, and what to write instead."""
+def no_rule(value: object) -> str:
+    """Describes a value that is no rule, with its place, and says what to write instead."""
     code = getattr(value, "__code__", None)
     if code is None:
         return f"{value!r}, which is no rule: decorate a law with @onepass.rule"

@@ -1,11 +1,13 @@
-"""`check(rule)`: the verdict on one rule, by the layers in order; each decides or leaves the question to the next.
+"""`check(rule)`: the verdict on one rule. Each prover decides, or leaves the question to the next one.
 
-Invariant: only a proof says proved, only a counterexample says refuted, and everything else is unknown with its reason.
+Only a proof gives "proved", and only a counterexample gives "refuted". Everything else is "unknown", with the reason.
+Example: Σ_j (s + c) = Σ_j s + c is refuted by a dim j of size 2 and c = 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -23,18 +25,18 @@ from .provers.reduction_prover import NOT_EMPTY, Proof, Reductions
 from .refute import search
 from .verdict import Verdict
 
-BUDGET = 2.0
-MOST_NODES, DEEPEST, MOST_DIMS, MOST_VARIABLES = 300, 60, 8, 9  # of a rule that is decided
-QUICK_DRAWS = 60  # before a proof
-BITWISE_DRAWS = 240  # for rules that claim equal bits: they are tested, as proofs are over the reals
+BUDGET_SECONDS = 2.0
+MAX_NODES, MAX_DEPTH, MAX_DIMS, MAX_VARIABLES = 300, 60, 8, 9  # of a rule that is decided
+QUICK_DRAWS = 60  # random instances before a proof
+BITWISE_DRAWS = 240  # for rules that claim equal bits: these are tested, because proofs are over the reals
 TESTED_BITS = f"equal bits: tested in {', '.join(BITWISE_IN)}, not proved"
 NONEMPTY_THEOREMS = ("Homomorphism.promote_nonempty", "Cascade.cascade_absent")
 FINITE = Restriction(scores_finite=True, values_finite=True)
 FINITE_BACKWARD = "from right to left: all values are finite"
 
 
-def check(rule: Rule, budget: float = BUDGET) -> Verdict:
-    """The verdict on a rule; proving and refuting take about `budget` seconds each. A wrong rule raises nothing."""
+def check(rule: Rule, budget: float = BUDGET_SECONDS) -> Verdict:
+    """The verdict on a rule. Proving and refuting take about `budget` seconds each. It raises nothing."""
     start = perf_counter()
 
     def verdict(status, method, reason="", found=None, under=()) -> Verdict:
@@ -47,7 +49,7 @@ def check(rule: Rule, budget: float = BUDGET) -> Verdict:
         return verdict("refuted", "well-formedness", str(error))
     try:
         return _decided(rule, budget, verdict)
-    except Exception as error:  # of a prover: whoever asks gets an answer, and this one proves nothing
+    except Exception as error:  # a prover that fails proves nothing
         return verdict("unknown", "none", f"a prover failed: {type(error).__name__}: {error}")
 
 
@@ -55,7 +57,7 @@ def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verd
     if why := _too_large(rule):
         return verdict("unknown", "none", why)
     draws = BITWISE_DRAWS if rule.exact == "bitwise" else QUICK_DRAWS
-    found, met = search(rule, budget, draws)  # most wrong rules fall at once
+    found, met = search(rule, budget, draws)  # refutes most wrong rules at once
     if found:
         return verdict("refuted", "random float64 values", found=found)
     proved = prove(rule, perf_counter() + budget)
@@ -65,7 +67,7 @@ def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verd
     found, met = search(rule, budget)
     if found:
         return verdict("refuted", "random float64 values", found=found)
-    if index_prover.is_about_indices(rule.left, rule.right):  # dear, so only where numbers found nothing
+    if index_prover.is_about_indices(rule.left, rule.right):  # slow, so only if no counterexample was found
         proved = prove(rule, perf_counter() + budget, solver=True)
         if proved.holds:
             return verdict("proved", proved.method, under=proved.assumptions)
@@ -73,22 +75,23 @@ def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verd
 
 
 def _too_large(rule: Rule) -> str:
-    """Why a rule is too large for provers that recurse and go through cases; nothing if it is not."""
+    """Why a rule is too large for provers, which recurse and enumerate cases; "" if it is not."""
     for side in (rule.left, rule.right):
-        nodes, depth = 0, {}
+        nodes = 0
+        depth: dict[Term, int] = {}
         for node in subterms(side):
             nodes, depth[node] = nodes + 1, 1 + max((depth[a] for a in node.args), default=0)
-        if nodes > MOST_NODES or depth[side] > DEEPEST:
-            return f"too large: {nodes} nodes, {depth[side]} deep, where provers take {MOST_NODES} and {DEEPEST}"
+        if nodes > MAX_NODES or depth[side] > MAX_DEPTH:
+            return f"too large: {nodes} nodes, {depth[side]} deep, where provers take {MAX_NODES} and {MAX_DEPTH}"
     dims = len({*all_dims(rule.left), *all_dims(rule.right)})
-    if dims > MOST_DIMS or len(rule.variables) > MOST_VARIABLES:
-        return f"too large: {dims} dims and {len(rule.variables)} variables, over {MOST_DIMS} or {MOST_VARIABLES}"
+    if dims > MAX_DIMS or len(rule.variables) > MAX_VARIABLES:
+        return f"too large: {dims} dims and {len(rule.variables)} variables, over {MAX_DIMS} or {MAX_VARIABLES}"
     return ""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the proving layers say: whether the law holds, how that was seen, what it assumes beyond the rule's word."""
+    """The result of the provers: whether the law is proved, by which method, under which further assumptions."""
 
     holds: bool
     method: str = ""
@@ -97,7 +100,7 @@ class Attempt:
 
 
 def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
-    """A proof for every case of the rule's monoids and dims, in every direction that the rule is used in."""
+    """Proves the rule for every choice of its monoids and dims, in every direction in which the rule is used."""
     methods: dict[str, None] = {}
     assumptions: dict[str, None] = {}
     try:
@@ -125,7 +128,7 @@ def prove(rule: Rule, deadline: float, solver: bool = False) -> Attempt:
 
 
 def cases(rule: Rule) -> Iterator[Rule]:
-    """The rule for every monoid that its variables may stand for, and with dims that may be one and the same."""
+    """The rule for every choice of monoids for its variables; and with each pair of dims made one dim."""
     for name, kind in rule.variables:
         if kind == "monoid":
             for monoid in MONOIDS:
@@ -139,15 +142,15 @@ def cases(rule: Rule) -> Iterator[Rule]:
 
 
 def _with_monoid(rule: Rule, name: str, monoid: str) -> Rule:
-    """The rule for one monoid; what it folds is then a number, a bool or a pair."""
+    """The rule for one monoid. The variables are bools if it folds bools."""
 
     def change(node: Term, args):
         if node.op == "var" and MONOIDS[monoid].dtype == "bool":
             return make("var", (), (node.attrs[0], "bool"))
         return make(node.op, args, tuple(monoid if a == AttributeVariable(name) else a for a in node.attrs))
 
-    sides = {side: rebuild(getattr(rule, side), change) for side in ("left", "right")}
-    return replace(rule, variables=tuple(v for v in rule.variables if v[0] != name), **sides)
+    variables = tuple(v for v in rule.variables if v[0] != name)
+    return replace(rule, variables=variables, left=rebuild(rule.left, change), right=rebuild(rule.right, change))
 
 
 def _with_one_dim(rule: Rule, same: dict[Dim, Dim]) -> Rule:
@@ -159,7 +162,7 @@ def _with_one_dim(rule: Rule, same: dict[Dim, Dim]) -> Rule:
 
 
 def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: float, solver: bool) -> Proof:
-    """The strongest that is shown of the two sides, for the values that the restriction leaves."""
+    """The strongest statement about the two sides that is proved, for values within the restriction."""
     if rule.left is rule.right:
         return Proof(True, True, (), 1)
     facts = facts_of(rule, restriction)
@@ -174,19 +177,42 @@ def sides_agree(rule: Rule, restriction: Restriction, both: bool, deadline: floa
 
 
 def facts_of(rule: Rule, restriction: Restriction) -> VariableFacts:
-    """What guards and assumption say of the rule's variables, for the provers."""
-    about: dict[str, list[Guard]] = {}
+    """What the guards and the assumption of a rule say of its variables, for the provers."""
+    guards: dict[str, list[Guard]] = defaultdict(list)
     for guard in rule.guards:
-        about.setdefault(guard.kind, []).append(guard)
+        guards[guard.kind].append(guard)
+    signs = _known_signs(guards, restriction)
+    in_range = [c for g in guards["in_range"] for c in (le(const(0), g.operands[0]), lt(*g.operands))]
+    return VariableFacts(
+        kinds=_kinds_of_variables(rule, restriction, signs, _names(guards["constant"])),
+        signs=signs,
+        real_casts=frozenset(g.operands[0] for g in guards["float_dtype"]),
+        assumed=tuple(in_range),
+        casts_round=rule.exact == "bitwise",
+        own_casts=frozenset(g.operands for g in (*guards["has_dtype"], *guards["within"])),
+        literals=frozenset(g.operands[0] for g in rule.guards if g.kind in dtypes.LITERAL),
+    )
 
-    def named(kind: str) -> set[str]:
-        return {g.operands[0].attrs[0] for g in about.get(kind, ()) if g.operands[0].op == "var"}
 
-    signs = {name: 0 for name in named("nonzero")} | {name: 1 for name in named("positive")}
-    pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in _variables(side)}
+def _names(guards: Iterable[Guard]) -> set[str]:
+    """The names of the variables that the guards are about."""
+    return {g.operands[0].attrs[0] for g in guards if g.operands[0].op == "var"}
+
+
+def _known_signs(guards: Mapping[str, list[Guard]], restriction: Restriction) -> dict[str, int]:
+    """Variables that are positive (1) or not zero (0)."""
+    nonzero, positive = _names(guards["nonzero"]), _names(guards["positive"])
     if restriction.literals_positive:
-        signs |= {name: 1 for name in named("constant") | named("nonzero")}
-    scores, literals = variables_under_exponents(rule.left), named("constant")
+        positive |= _names(guards["constant"]) | nonzero
+    return dict.fromkeys(nonzero, 0) | dict.fromkeys(positive, 1)
+
+
+def _kinds_of_variables(
+    rule: Rule, restriction: Restriction, signs: Mapping[str, int], literals: set[str]
+) -> Callable[[str], tuple[str, ...]]:
+    """A function from the name of a variable to the kinds of value that it may have."""
+    pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in _variables(side)}
+    scores = variables_under_exponents(rule.left)
     paired = any(r.attrs[0] == "rescaled" for r in reduces(rule.left)) and not _scaled(rule.left)
 
     def kinds(name: str) -> tuple[str, ...]:
@@ -199,11 +225,7 @@ def facts_of(rule: Rule, restriction: Restriction) -> VariableFacts:
         finite = restriction.scores_finite if name in scores else restriction.values_finite
         return (REAL,) if finite else (REAL, NEG)
 
-    ranges = [c for g in about.get("in_range", ()) for c in (le(const(0), g.operands[0]), lt(*g.operands))]
-    real_casts = frozenset(g.operands[0] for g in about.get("float_dtype", ()))
-    own_casts = frozenset(g.operands for g in (*about.get("has_dtype", ()), *about.get("within", ())))
-    literal = frozenset(g.operands[0] for g in rule.guards if g.kind in dtypes.LITERAL)
-    return VariableFacts(kinds, signs, real_casts, tuple(ranges), rule.exact == "bitwise", own_casts, literal)
+    return kinds
 
 
 def _variables(side: Term) -> list[Term]:

@@ -1,7 +1,7 @@
-"""How many wrong rules the provers let through: mutants of every shipped rule, and the zoo of unsound_rules.py.
+"""Tests the provers with wrong rules: mutants of every shipped rule, and the rules of unsound_rules.py.
 
-None may be proved that is wrong. A mutant that is proved is looked at again with many more random instances: those that
-stand are laws in fact, and are listed as such.
+No wrong rule may be proved. Some mutants are laws: a mutant that is proved is tested with many more random instances,
+and if none refutes it, it is listed as a law. Example: of x + 0 = x, the mutant x - 0 = x is a law.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from .check import check
 from .refute import counterexample
 from .unsound_rules import ZOO
 
-BUDGET, SECOND_LOOK = 0.5, 2000  # seconds for a mutant; random instances against one that was proved
+BUDGET_SECONDS = 0.5  # for a mutant
+SECOND_DRAWS = 2000  # random instances of a mutant that was proved
 
 
 @dataclass(frozen=True)
 class Score:
-    """Names by verdict. sound: proved, and no counterexample in a second look; wrongly_proved: proved and refuted."""
+    """Names by verdict. sound: proved, and not refuted by the second draws. wrongly_proved: proved and refuted."""
 
     refuted: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -43,16 +44,17 @@ class Score:
 
 
 def score(rules: Iterable[Rule], zoo: Iterable[Rule] = ZOO) -> Score:
-    """Decides every mutant of the rules, and the zoo, in which nothing is a law."""
+    """Decides every mutant of the rules, and the zoo, in which no rule is a law."""
     start = perf_counter()
     found: dict[str, list[str]] = {"refuted": [], "unknown": [], "proved": [], "wrong": []}
     for rule in rules:
         for mutant in mutants(rule):
-            status = check(mutant, BUDGET).status
-            if status == "proved" and counterexample(mutant, 2 * BUDGET, SECOND_LOOK):
+            status: str = check(mutant, BUDGET_SECONDS).status
+            if status == "proved" and counterexample(mutant, 2 * BUDGET_SECONDS, SECOND_DRAWS):
                 status = "wrong"
             found[status].append(mutant.name)
     for rule in zoo:
         status = check(rule).status
         found["wrong" if status == "proved" else status].append(f"{rule.name} of the zoo")
-    return Score(*(tuple(found[k]) for k in ("refuted", "unknown", "proved", "wrong")), perf_counter() - start)
+    refuted, unknown, proved, wrong = (tuple(found[k]) for k in ("refuted", "unknown", "proved", "wrong"))
+    return Score(refuted, unknown, proved, wrong, perf_counter() - start)

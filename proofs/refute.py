@@ -1,6 +1,7 @@
-"""Looks for a counterexample of a rule: hostile random instances, small ones first, both sides in float64.
+"""Searches for a counterexample of a rule: evaluates both sides on hostile random instances in float64.
 
-Finding none proves nothing. Deterministic: the generator's seed is fixed.
+Finding none proves nothing. The search is deterministic, because the seed of the generator is fixed. Example: for
+x / x = 1 it finds x = 0.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..egraph.terms.term import Dim
 from .verdict import Counterexample
 
 DRAWS = 400
+MAX_COUNTEREXAMPLES = 8  # that are found before the smallest is chosen
 
 
 def counterexample(rule: Rule, budget: float = 1.0, draws: int = DRAWS) -> Counterexample | None:
@@ -23,31 +25,31 @@ def counterexample(rule: Rule, budget: float = 1.0, draws: int = DRAWS) -> Count
 
 
 def search(rule: Rule, budget: float, draws: int = DRAWS) -> tuple[Counterexample | None, int]:
-    """A counterexample, or None, and how many instances met the guards."""
+    """A counterexample, or None, and the number of instances that satisfied the guards."""
     generator, end = Random(0), perf_counter() + budget
     found: list[Disagreement] = []
     met = 0
     for _ in range(draws):
-        if perf_counter() > end or len(found) == 8:
+        if perf_counter() > end or len(found) == MAX_COUNTEREXAMPLES:
             break
         instance = random_instance(rule, generator)
         wrong = difference(instance) if instance is not None else None
         met += instance is not None
         found += [wrong] if wrong else []
-    return (_told(min(found, key=_size)) if found else None), met
+    return (_counterexample(min(found, key=_size)) if found else None), met
 
 
 def _size(wrong: Disagreement) -> tuple[bool, int]:
-    """Smaller is better to read: first of all, without a dim that the rule does not name."""
+    """Smaller is easier to read: first without dims that the rule does not name, then by length of the text."""
     return bool(wrong.instance.further), len(str(wrong))
 
 
-def _told(wrong: Disagreement) -> Counterexample:
+def _counterexample(wrong: Disagreement) -> Counterexample:
     instance = wrong.instance
-    shapes = {n.removeprefix("dim "): d.size for n, d in instance.binding.items() if isinstance(d, Dim)}
+    shapes = {n.removeprefix("dim "): int(d.size) for n, d in instance.binding.items() if isinstance(d, Dim)}
     values: dict[str, object] = {name: array.tolist() for name, array in instance.arrays.items()}
     for name, value in instance.binding.items():
         if not isinstance(value, Dim) and name not in values:
             values[name] = str(value)
-    sides = (None if side is None else side.tolist() for side in (wrong.left, wrong.right))
-    return Counterexample(shapes, values, *sides, str(wrong))
+    left, right = (None if side is None else side.tolist() for side in (wrong.left, wrong.right))
+    return Counterexample(shapes, values, left, right, str(wrong))

@@ -1,8 +1,8 @@
-"""Compiles and checks the theory in Rocq, and holds what it assumes to the committed list: `make theory`.
+"""Compiles and checks the theory in Rocq, and compares its assumptions with the committed list: `make theory`.
 
-Invariant: every Theorem of theory/*.v is in theory/assumptions.toml with exactly the hypotheses and axioms that Rocq
-finds it to use, and no axiom is outside the list's `allowed`. Nothing is installed but Debian's coq, where it is
-missing; what is compiled lies in build/, outside git and wheel. Needs only the standard library.
+Every Theorem of theory/*.v is in theory/assumptions.toml with exactly the hypotheses and axioms that Rocq reports for
+it, and every axiom is in the list's `allowed`. It installs Debian's coq if Rocq is missing. Compiled files are in
+build/, outside git and the wheel. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TheoryError(Exception):
 
 
 class Assumptions(NamedTuple):
-    """What one theorem stands on: the hypotheses of its section, and axioms of Rocq's library."""
+    """What one theorem assumes: hypotheses of its section, and axioms of Rocq's library."""
 
     hypotheses: tuple[str, ...]
     axioms: tuple[str, ...]
@@ -41,7 +41,7 @@ class Assumptions(NamedTuple):
 
 @dataclass(frozen=True)
 class Committed:
-    """Axioms that theorems over the reals may use, theorems that may use none, and each theorem's hypotheses."""
+    """The committed list: axioms that are allowed, theorems that may use none, and each theorem's hypotheses."""
 
     allowed: frozenset[str]
     closed: frozenset[str]
@@ -54,7 +54,7 @@ def modules() -> list[str]:
 
 
 def source(module: str) -> str:
-    """A file's text without its comments. Raises TheoryError where something is assumed or left unproved."""
+    """A file's text without comments. Raises TheoryError for an axiom and for an unfinished proof."""
     text = COMMENT.sub(" ", (THEORY / f"{module}.v").read_text())
     if found := UNPROVED.search(text):
         raise TheoryError(f"{module}.v says {found.group()}: every theorem is proved, hypotheses belong to a section")
@@ -89,7 +89,7 @@ def query(names: list[str]) -> str:
 
 
 def answered(text: str, known: set[str]) -> dict[str, Assumptions]:
-    """What Rocq answered, by theorem. known: the names that are hypotheses among a theorem's arguments."""
+    """The answer of Rocq by theorem. known: the names of hypotheses, which are among a theorem's arguments."""
     found = {}
     blocks = re.split(rf"^Constant {LOGICAL}\.(\S+)\n", text, flags=re.MULTILINE)
     for name, block in zip(blocks[1::2], blocks[2::2]):
@@ -101,7 +101,7 @@ def answered(text: str, known: set[str]) -> dict[str, Assumptions]:
 
 
 def axioms_in(name: str, text: str) -> tuple[str, ...]:
-    """The axioms that Print Assumptions named, sorted."""
+    """The axioms in the answer to Print Assumptions, sorted."""
     if CLOSED in text:
         return ()
     listed = text.partition("Axioms:")[2]
@@ -112,7 +112,7 @@ def axioms_in(name: str, text: str) -> tuple[str, ...]:
 
 
 def complaints(found: dict[str, Assumptions], listed: Committed) -> list[str]:
-    """Every difference between what Rocq found and what is committed; none if all is as it should be."""
+    """Every difference between the assumptions that Rocq found and the committed list."""
     wrong = [f"{name} is listed and not proved" for name in listed.hypotheses if name not in found]
     for name, (hypotheses, axioms) in found.items():
         if new := sorted(set(axioms) - (set() if name in listed.closed else listed.allowed)):
@@ -128,7 +128,7 @@ def complaints(found: dict[str, Assumptions], listed: Committed) -> list[str]:
 
 
 def install() -> None:
-    """Debian's coq without recommended packages, if coqc or coqchk is missing. Raises TheoryError if it stays so."""
+    """Installs Debian's coq if coqc or coqchk is missing. Raises TheoryError if that fails."""
     for _ in range(TRIES):
         if shutil.which("coqc") and shutil.which("coqchk"):
             return
@@ -142,7 +142,7 @@ def install() -> None:
 
 
 def rocq(*command: str) -> str:
-    """What a command prints. Raises TheoryError with its words if it fails."""
+    """The output of a command. Raises TheoryError with the output if the command fails."""
     done = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
     if done.returncode:
         raise TheoryError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -150,7 +150,7 @@ def rocq(*command: str) -> str:
 
 
 def compiled() -> dict[str, Assumptions]:
-    """Compiles every file anew, has the compiled files checked by coqchk, and asks what each theorem assumes."""
+    """Compiles every file, checks the compiled files with coqchk, and returns the assumptions of each theorem."""
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
     for module in modules():
@@ -163,6 +163,7 @@ def compiled() -> dict[str, Assumptions]:
 
 
 def main() -> int:
+    """Prints the result. Returns 1 if the theory fails or its assumptions differ from the list."""
     try:
         install()
         found = compiled()

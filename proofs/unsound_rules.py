@@ -1,6 +1,6 @@
-"""A zoo of tempting wrong rules: every one must be refuted or stay unknown, and none may ever be proved.
+"""Wrong rules that look right. Each must be refuted or stay unknown; none may ever be proved.
 
-Each says what it claims, why it tempts, and where it fails. Some were found in admired systems.
+The docstring of a rule says what it claims, why it tempts, and where it fails. Some come from well-known systems.
 """
 
 from math import inf

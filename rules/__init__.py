@@ -1,7 +1,7 @@
-"""The laws. Modules are groups; NORMAL rewrites from left to right, PHASES saturate the e-graph one after another.
-ADDED of NORMAL take an added -∞ for absence.
+"""The laws, grouped by modules; README.md says how to write one.
 
-Nothing but laws and these lists: machinery is in egraph/. No law mentions attention.
+NORMAL rewrites terms from left to right. PHASES saturate the e-graph one after another. ADDED are the laws of NORMAL
+that treat an added -∞ as an absent element. OPTIONAL are used only if a user gives them. No law mentions attention.
 """
 
 from . import layout, mask, matmul, reductions, scalar, softmax, streaming

@@ -1,6 +1,6 @@
-"""Laws of index arithmetic: a view is an index term, and these undo a merge of axes followed by its split.
+"""Laws of index arithmetic. A view is an index term; these laws undo a merge of axes that is followed by a split.
 
-Sums and multiples of coordinates are in affine normal form before these are tried (egraph/terms/affine.py).
+Sums and multiples of coordinates are in affine normal form (egraph/terms/affine.py) when these laws are tried.
 """
 
 from ..egraph import in_range, nonzero, rule

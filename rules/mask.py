@@ -1,6 +1,7 @@
-"""Laws of masks: a masked element is absent, the identity of its reduction: -∞ under a maximum, 0 under a sum.
+"""Laws of masks. A masked element is absent: it is the identity of its reduction, -∞ for a maximum and 0 for a sum.
 
-They bring every spelling to where(kept, x, identity) at the root of the reduced body, where the plan reads loop bounds.
+The laws bring every spelling to where(kept, x, identity) at the root of the reduced body. Planning reads the bounds of
+loops from there.
 """
 
 from math import inf

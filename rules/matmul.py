@@ -1,6 +1,6 @@
 """Laws of products.
 
-A matrix product is a sum of products, so its reassociation follows from these and the laws of sums.
+A matrix product is a sum of products. So its reassociation follows from these laws and the laws of sums.
 """
 
 from ..egraph import apart, has_dtype, independent, rule
@@ -31,10 +31,11 @@ def contraction_associates(a: "k", b: "j k", c: "j"):
     return sum_over("j", sum_over("k", a * b) * c), sum_over("k", a * sum_over("j", b * c))
 
 
-# Matrix units do what is left. A product is exact in float32 and a sum of them off by 2^-23 of it, far less than a
-# distance moves when inputs of bfloat16 do by half of their last place (float16 has too many); below zero it would be
-# no distance. Rows of one tensor move together, and what is between one and itself is nothing: where both are read
-# alike, differences stay.
+# On the right side, matrix units compute the distances. A product of bfloat16 numbers is exact in float32, and a sum of
+# products has a relative error of about 2^-23. A change of the inputs by half a unit in the last place of bfloat16
+# changes the distance by far more. For float16 it does not, so the laws are for bfloat16 only. The maximum keeps the
+# result from being negative. If x and y are rows of one tensor (`apart` is false), the distance of a row to itself must
+# be exactly 0, so the differences stay.
 @rule(
     when=lambda x, y: (has_dtype(x, "bfloat16"), has_dtype(y, "bfloat16"), apart(x, y)),
     exact="half inputs are finite and rounded",

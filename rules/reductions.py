@@ -1,6 +1,6 @@
 """Laws of sums and maxima.
 
-What does not depend on the reduced dim moves out of the reduction, and back in.
+A factor or an addend that does not depend on the reduced dim moves out of the reduction, and back into it.
 """
 
 from ..egraph import constant, float_dtype, independent, not_constant, positive, rule

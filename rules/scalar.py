@@ -1,6 +1,6 @@
-"""Laws of scalars: constants move right and together, casts that only drop rounding disappear.
+"""Laws of scalars: literals move to the right and are multiplied, and casts that only round disappear.
 
-All are used from left to right by the normaliser; none changes which reductions there are.
+No law here adds, removes or changes a reduction.
 """
 
 from ..egraph import constant, float_dtype, has_dtype, nonzero, not_absorbed, not_constant, rule, within

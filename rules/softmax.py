@@ -1,6 +1,7 @@
 """Laws of exponentials under a sum.
 
-Shifting every exponent leaves a quotient of exponentials alone; whether it is a number is a question about the row.
+A shift of every exponent does not change a quotient of exponentials. Whether the quotient is finite depends on the
+largest score of the row.
 """
 
 from ..egraph import independent, rule
@@ -19,7 +20,7 @@ def exponential_of_sum(a, b):
     return exp(a + b), exp(a) * exp(b)
 
 
-# Below a maximum alone: elsewhere a power of two, as a slope by head, would lose bits and win nothing.
+# Only for exponents below a maximum: other powers of two, such as the slopes of ALiBi, would lose bits without a gain.
 @rule
 def power_of_two_below_maximum(s: "j"):
     """exp2(s - max_j s) = exp(t - max_j t) for t = s · log 2"""
@@ -43,5 +44,5 @@ def finite_quotient_of_exponential(s: "j", z):
 
 
 NORMAL = (power_of_two_below_maximum, power_of_two_below_larger, finite_quotient_of_exponential)
-# Both hold over the reals and overflow in floating point: they are for derivations that restore a shift, and for users.
+# Both hold over the reals but may overflow in floating point, so they are used only if a user gives them.
 OPTIONAL = (quotient_of_shifted_exponentials, exponential_of_sum)

@@ -1,7 +1,7 @@
-"""Cascades of two reductions over one dim that are one reduction: the rescaled sum carries its own maximum.
+"""Laws that make one reduction of two over one dim: the rescaled sum carries its own maximum.
 
-⊕_j ⟨s, w⟩ folds pairs (m, a) meaning a · e^m by (m, a) ⊕ (n, b) = (max, a·e^(m-max) + b·e^(n-max)); an element with
-s = -∞ is absent. It is a monoid, so it tiles, streams, splits and merges like any other reduction.
+⊕_j ⟨s, w⟩ folds pairs (m, a), which mean a · e^m, by (m, a) ⊕ (n, b) = (max, a·e^(m-max) + b·e^(n-max)). An element
+with s = -∞ is absent. ⊕ is a monoid, so the rescaled sum can be tiled, streamed, split and merged.
 """
 
 from math import inf
@@ -44,7 +44,7 @@ def rescale_shifted_sum(s: "j", c):
     return sum_over("j", exp(s - c)), present * exp(scale(state) - c)
 
 
-# In these two the maximum is not added to c: beside a finite fill of -3e38 the logarithm of a sum would be lost.
+# These two do not add the maximum to c: with a finite mask of -3e38, rounding would lose the logarithm of a sum in c.
 @rule(when=lambda c: independent(c, of="j"), exact="scores are finite")
 def rescale_weighted_sum_shifted_again(s: "j", w: "j", c):
     """Σ_j exp((s - max_j s) - c) · w = mantissa(⊕_j ⟨s, w⟩) · exp(-c) when c does not depend on j"""

@@ -75,8 +75,10 @@ def _made_alike(start: Term, goal: Term, readings: Readings, limits: DerivationL
     graph.join(readings, deadline)
     kept = dict.fromkeys(subterms(goal))
     wanted = {graph.find(graph.number[term]): term for term in kept}
-    current, steps, seen, chain = start, [], set(kept), [None]
-    while chain and perf_counter() < deadline:
+    current, seen = start, set(kept)
+    steps: list[DerivationStep] = []
+    chain: list[DerivationStep] | None = None
+    while (chain is None or chain) and perf_counter() < deadline:
         classes, chain = graph.classes(current), []
         fresh = [term for term in classes if term not in seen and classes[term] in wanted]
         while fresh and not chain:
@@ -111,7 +113,8 @@ def _short_chain(
 def replay(start: Term, normaliser: Normaliser) -> Derivation:
     """The changes of the normaliser as a chain of whole terms. A shared subterm changes everywhere in one step."""
     steps: list[DerivationStep] = []
-    current, settled = start, set()
+    current = start
+    settled: set[Term] = set()
     while True:
         found = _next_change(current, normaliser, settled)
         if found is None:
@@ -180,7 +183,7 @@ def _local_steps(graph: ProofGraph, a: int, b: int, cache: dict) -> list[tuple[t
     """Rewrites from term a to term b as (position, rule, forward, new subterm). Congruence becomes positions."""
     if (a, b) in cache:
         return cache[a, b]
-    steps = []
+    steps: list[tuple[tuple[int, ...], Rule, bool, Term]] = []
     for before, after, edge in graph.explain(a, b):
         if edge.rule is not None:
             steps.append(((), edge.rule, edge.forward, graph.terms[after]))

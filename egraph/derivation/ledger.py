@@ -63,10 +63,9 @@ def digest_of_code(sources: Sequence[str]) -> str:
 def _unread(tree: ast.Module) -> Iterable[tuple[int, int]]:
     """First and last lines of imports, docstrings and other strings that are statements."""
     for node in ast.walk(tree):
-        value = node.value if isinstance(node, ast.Expr) else None
-        alone = isinstance(value, ast.Constant) and isinstance(value.value, str)
-        if alone or isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node.lineno, node.end_lineno
+        match node:
+            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
+                yield node.lineno, node.end_lineno
 
 
 def _without_comment(line: str) -> str:

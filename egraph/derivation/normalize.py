@@ -109,7 +109,7 @@ def _arrange(node: Term) -> Term:
 def _fold(node: Term) -> Term | None:
     """The literal that a pointwise operation on literals, or a cast of a literal, gives; None for other nodes."""
     if node.op == "cast" and node.args[0].op == "const":
-        return _fold_cast(*node.args[0].attrs, node.attrs[0])
+        return _fold_cast(node.args[0].attrs[0], node.attrs[0])
     meaning = OPS[node.op].meaning
     if meaning is None or not node.args or any(a.op != "const" for a in node.args) or node.op == "scaled":
         return None

@@ -78,7 +78,7 @@ def filled(pattern: Any, known: Mapping[str, object]) -> Any:
     return pattern
 
 
-def _filled_node(node: Term, args, known: dict) -> Term:
+def _filled_node(node: Term, args, known: Mapping[str, Any]) -> Term:
     if node.op == "var":
         return known.get(node.attrs[0], node)
     return build(node.op, args, tuple(filled(a, known) for a in node.attrs))
@@ -183,7 +183,7 @@ def _labelled(state: _State, label: str) -> _State:
 
 def _renamed(pattern: Term, state: _State) -> tuple[Term, _State]:
     """The body of `exists` with new names for its locals."""
-    fresh = {}
+    fresh: dict[str, object] = {}
     for node in subterms(pattern.args[0]):
         for value in (node, *node.attrs):
             if isinstance(value, Term) and value.op == "var" and value.attrs[0] in pattern.attrs:

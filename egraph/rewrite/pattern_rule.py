@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..forks import cached_property
 from ..terms.term import Term, TermError
@@ -169,7 +170,7 @@ def _bound_name(name: str, bound) -> str:
     return name if name in bound else f"dim {name}"
 
 
-def _place(right: Callable) -> str:
+def _place(right: Any) -> str:
     return f"{right.__code__.co_filename}:{right.__code__.co_firstlineno}"
 
 

@@ -8,7 +8,7 @@ x = a, takes the alternative 1 and uses x.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import product
 
 from ..terms.term import Term
@@ -36,51 +36,51 @@ def all_matches(pattern: Term, target: Term) -> list[Binding]:
     return [binding for _, binding in sorted(found, key=lambda entry: entry[0])]
 
 
-def proofs(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def proofs(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     """Every proof that the pattern is the target under values of all its variables."""
     return _PROOFS.get(pattern.op, _proofs_of_operation)(pattern, target, binding)
 
 
-def _proofs_of_variable(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def _proofs_of_variable(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     name, dtype = pattern.attrs
     right = binding.get(name) is target and dtype in ("any", target.dtype)
     return [((), frozenset({name}))] if right else []
 
 
-def _proofs_of_apply(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def _proofs_of_apply(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     name = pattern.attrs[0].name
     right = binding.get(name) == target.op and fits_operator(target)
     return _every(pattern.args, target.args, binding, {name}) if right else []
 
 
-def _proofs_of_either(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def _proofs_of_either(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     return [((n, *taken), used) for n, a in enumerate(pattern.args) for taken, used in proofs(a, target, binding)]
 
 
-def _proofs_of_also(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def _proofs_of_also(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     return _every(pattern.args, [target] * len(pattern.args), binding, set())
 
 
-def _proofs_of_given(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def _proofs_of_given(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     return [p for p in proofs(pattern.args[0], target, binding) if all(holds(g, binding) for g in pattern.attrs)]
 
 
-def _proofs_of_exists(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def _proofs_of_exists(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     return [(taken, used - set(pattern.attrs)) for taken, used in _with_locals(pattern, target, binding)]
 
 
-def _proofs_of_recursive(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def _proofs_of_recursive(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     return proofs(unfolded(pattern), target, binding) if pattern.attrs[1] else []
 
 
-def _proofs_of_operation(pattern: Term, target: Term, binding: Mapping) -> list[Proof]:
+def _proofs_of_operation(pattern: Term, target: Term, binding: Binding) -> list[Proof]:
     names = set().union(*(variables_of(a) for a in pattern.attrs))
     right = pattern.op == target.op and names <= binding.keys()
     right = right and all(_equal(instantiate(a, binding), b) for a, b in zip(pattern.attrs, target.attrs))
     return _every(pattern.args, target.args, binding, names) if right else []
 
 
-_PROOFS: dict[str, Callable[[Term, Term, Mapping], list[Proof]]] = {
+_PROOFS: dict[str, Callable[[Term, Term, Binding], list[Proof]]] = {
     "var": _proofs_of_variable,
     "apply": _proofs_of_apply,
     "either": _proofs_of_either,
@@ -95,7 +95,7 @@ def _equal(a: object, b: object) -> bool:
     return type(a) is type(b) and a == b
 
 
-def _every(patterns, targets, binding: Mapping, names: set[str]) -> list[Proof]:
+def _every(patterns, targets, binding: Binding, names: set[str]) -> list[Proof]:
     """Proofs that each pattern is its target: every combination of one proof for each of them."""
     if len(patterns) != len(targets):
         return []
@@ -106,7 +106,7 @@ def _every(patterns, targets, binding: Mapping, names: set[str]) -> list[Proof]:
     return [(sum((taken for taken, _ in c), ()), frozenset(names).union(*(used for _, used in c))) for c in combined]
 
 
-def _with_locals(pattern: Term, target: Term, binding: Mapping) -> Iterator[Proof]:
+def _with_locals(pattern: Term, target: Term, binding: Binding) -> Iterator[Proof]:
     """Proofs of the body of `exists`, for every choice of values for the locals that it uses."""
     outer = {name: value for name, value in binding.items() if name not in pattern.attrs}
     for values in product([None, *values_in(target)], repeat=len(pattern.attrs)):

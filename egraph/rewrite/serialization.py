@@ -23,7 +23,7 @@ PLAIN_FIELDS = {"name": str, "law": str, "both": bool, "exact": str, "source": s
 def to_json(root: Term) -> dict:
     """The term as lists of numbers and names: node n is [operation, indices of its arguments, attributes]."""
     place: dict[Term, int] = {}
-    nodes = []
+    nodes: list[list] = []
     for node in subterms(root):
         place[node] = len(nodes)
         nodes.append([node.op, [place[a] for a in node.args], [_write(a) for a in node.attrs]])

@@ -18,7 +18,7 @@ from ..terms.traversal import all_dims, rebuild, subterms
 from .samples import Instance
 
 RTOL = 1e-9
-TINY = 1e-280  # smaller results underflow differently on the two sides
+MIN_COMPARED_MAGNITUDE = 1e-280  # smaller results underflow differently on the two sides
 BITWISE_IN = ("float64", "float32", "bfloat16", "float16")  # the dtypes that are used instead of float32
 PICKING = ("max", "min", "rescaled")  # monoids whose result is one of the elements; of states, the largest scale
 LEAST_NORMAL = 2.0**-1022
@@ -142,7 +142,7 @@ def _out_of_range(node: Term, value, args) -> bool:
 def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
     """How much the sides may differ by rounding: relative to their values, and to their changes under noise."""
     with np.errstate(invalid="ignore"):
-        slack = RTOL * np.nan_to_num(np.maximum(np.abs(left), np.abs(right)), posinf=0.0) + TINY
+        slack = RTOL * np.nan_to_num(np.maximum(np.abs(left), np.abs(right)), posinf=0.0) + MIN_COMPARED_MAGNITUDE
     for seed, side in enumerate((instance.left, instance.right)):
         runs = [_noisy(side, instance.arrays, dims, 3 * seed + k)[number] for k in range(3)]
         with np.errstate(invalid="ignore"):

@@ -7,7 +7,7 @@ and x = [1.0, -0.0].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isfinite, prod
@@ -80,7 +80,9 @@ def drawn_instance(rule: Rule | PatternRule, choose: Callable, array: Callable) 
         return _drawn_application(rule, choose, array)
     sampler = Sampler(rule, choose, array)
     left = _instantiated(rule.left, sampler.binding())
-    found = match(rule.left, left) if isinstance(left, Term) else None
+    if isinstance(left, TermError):
+        return None
+    found = match(rule.left, left)
     if found is None or not all(holds(g, found) for g in rule.guards):
         return None
     return Instance(rule, left, _instantiated(rule.right, found), sampler.arrays, found)
@@ -132,7 +134,7 @@ def _edges_in(rule: Rule | PatternRule) -> list[float]:
     return [*constants, *jumps, *(x for target in targets for x in edges_of_cast(target))]
 
 
-def kinds_of(profiles: dict[str, tuple[float, ...]], not_finite: Sequence[str] = ()) -> tuple[str, ...]:
+def kinds_of(profiles: Mapping[str, tuple[float, ...]], not_finite: Sequence[str] = ()) -> tuple[str, ...]:
     """The kinds of arrays to choose from, repeated as weights: profiles, and kinds with infinite numbers."""
     return ("plain", "plain", "plain", *profiles, *["edges"] * 2 * ("edges" in profiles), *not_finite)
 
@@ -257,7 +259,7 @@ class Sampler:
         return self._load(name, dims, dtype)
 
     def _load(self, name: str, dims: tuple[Dim, ...], dtype: str) -> Term:
-        shape = tuple(d.size for d in dims)
+        shape = tuple(int(d.size) for d in dims)
         if dtype in FLOATS:
             restricted = self.restriction
             finite = restricted.scores_finite if name in self.scores else restricted.values_finite
@@ -273,7 +275,7 @@ class Sampler:
 
 def _implied_dtypes(left: Term) -> dict[str, str]:
     """The dtypes of variables that are operands of logic, or that are folded by a monoid of one dtype."""
-    found = {}
+    found: dict[str, str] = {}
     for node in subterms(left):
         monoid = MONOIDS.get(node.attrs[0]) if node.op == "reduce" and isinstance(node.attrs[0], str) else None
         kind = "bool" if node.op in ("and", "or", "not") else monoid.dtype if monoid else "same"

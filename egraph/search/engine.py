@@ -20,7 +20,7 @@ from ..terms.ops import OPS, const, make
 from ..terms.term import AttributeVariable, Dim, Term
 from ..terms.traversal import all_dims, subterms
 from .cost import inner_dims
-from .egglog_bindings import EngineError, error_text, new_engine
+from .egglog_bindings import Engine, EngineError, EngineProcess, error_text, new_engine
 
 MAX_DIMS = 62  # a set of dims is a bit mask in an i64
 _LEAVES = ("load", "iota", "size", "var")
@@ -93,6 +93,8 @@ def leafy(node: Term) -> bool:
 
 class _Session:
     """One saturation: the encoding of dims and leaves, the running program, the counts of matches."""
+
+    engine: Engine | EngineProcess
 
     def __init__(self, roots: tuple[Term, ...], phases: Mapping[str, Sequence[Rule]], limits: SearchLimits):
         os.environ.setdefault("RUST_BACKTRACE", "0")

@@ -85,7 +85,7 @@ def _instances(origin: PatternRule, regions: Sequence[Term]) -> tuple[list[Groun
         for application in origin.applications(node) if node.dtype != "int64" else ():
             result = application.result
             why = result.reason if isinstance(result, Declined) else _misfit(node, result)
-            if why:
+            if why or isinstance(result, Declined):
                 declined[why] += 1
             elif result is not node and (node, result) not in found:
                 if len(found) == MAX_INSTANCES:

@@ -1,12 +1,13 @@
-"""The torch.compile backend "onepass": fuses what it can, and hands the graph on to Inductor or runs it as it is.
+"""The torch.compile backend "onepass": fuses regions of a graph, then compiles the graph by Inductor or runs it.
 
-Found by entry point, so `torch.compile(f, backend="onepass")` needs no import. It never breaks a model: whatever fails
-in here leaves the graph as it was, unless strict. Nothing of the process is configured.
+torch finds it by entry point, so `torch.compile(f, backend="onepass")` needs no import. A failure in onepass leaves the
+graph as it was, unless the option strict is set. The backend changes no settings of the process.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -23,11 +24,17 @@ from ..report.records import Report, record
 log = logging.getLogger(__name__)
 
 
-def onepass_backend(gm: fx.GraphModule | None = None, example_inputs=None, *, options=None, mode=None):
-    """What Dynamo calls with each graph; `options` and `mode` are torch.compile's.
+def onepass_backend(
+    gm: fx.GraphModule | None = None,
+    example_inputs: Sequence | None = None,
+    *,
+    options: Mapping[str, object] | None = None,
+    mode: str | None = None,
+) -> Callable:
+    """The backend function that Dynamo calls with each graph. `options` and `mode` are those of torch.compile.
 
-    Without a graph it gives a backend that has these options: bad ones raise where they are written, and not inside of
-    the first call. Raises OptionError, RuleRefuted, RuleUnproved; InputError for what is no graph of Dynamo's.
+    Without a graph it returns a backend with these options, so that bad options raise at once and not in the first
+    call. Raises OptionError, RuleRefuted and RuleUnproved; InputError if the first argument is no graph of Dynamo.
     """
     if gm is not None and not isinstance(gm, fx.GraphModule):
         given = getattr(gm, "__name__", type(gm).__name__)
@@ -39,11 +46,11 @@ def onepass_backend(gm: fx.GraphModule | None = None, example_inputs=None, *, op
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend with its options. Raises OptionError for options that contradict each other, or come twice."""
+    """A backend with its options. Raises OptionError for options that contradict each other, or are given twice."""
 
     options: Options
     mode: str | None = None
-    __name__ = "onepass"  # what Dynamo calls it in its messages
+    __name__ = "onepass"  # the name in messages of Dynamo
 
     def __post_init__(self):
         if self.mode and self.options.inner != "inductor":
@@ -62,7 +69,7 @@ class Backend:
 
 
 def _known(mode: str | None) -> str | None:
-    """A mode of Inductor's; None for its default. Raises OptionError for another word."""
+    """The mode for Inductor; None for its default. Raises OptionError for an unknown mode."""
     if mode in (None, "default"):
         return None
     try:
@@ -73,7 +80,10 @@ def _known(mode: str | None) -> str | None:
 
 
 def _unless_shared(run, original, places: list[tuple[int, int]]):
-    """Runs the original where arguments at two places share memory, of which one is written and the other read."""
+    """A function that runs the original if two arguments share memory of which one is written and the other read.
+
+    places: the pairs of numbers of such arguments.
+    """
     memory = lambda x: x.untyped_storage().data_ptr()
 
     def call(*args):
@@ -86,7 +96,10 @@ def _unless_shared(run, original, places: list[tuple[int, int]]):
 def rewrite_module(
     gm: fx.GraphModule, options: Options, dry: bool = False, separate_inputs: InputPairs | None = None
 ) -> Report:
-    """Replaces the regions of a Dynamo graph in place and recompiles it. Raises only if strict."""
+    """Replaces regions of a Dynamo graph in place and recompiles it; `dry` only reports. Raises only if strict.
+
+    apart: gets the pairs of inputs that must not share memory.
+    """
     from ..graph_passes.pipeline import rewrite
     from .wrappers import left_as_written
 
@@ -113,7 +126,7 @@ def _inductor(gm, example_inputs, options: Options, mode):
 
 
 class Recorder:
-    """A backend that only looks: the reports of a function's graphs, while the function runs as written."""
+    """A backend that collects the reports of a function's graphs, while the function runs as written."""
 
     def __init__(self, options: Options):
         self.options = options

@@ -1,24 +1,31 @@
-"""`explain`: what onepass would do with a function, without doing it.
+"""`explain`: reports what onepass would do with a function, without replacing anything.
 
-Dynamo captures the function as for a compiled call; each graph is looked at and runs as written.
+Dynamo captures the function as for a compiled call. Each graph is analysed and runs as written. Example:
+`print(explain(attention, q, k, v))`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import InputError, OptionError
 from ..report.records import Report
 
 
-def explain(function, *inputs, rules=(), options=None, **keywords) -> Report:
-    """What onepass would do with function(*inputs, **keywords), graph by graph; nothing is replaced.
+def explain(
+    function: Callable,
+    *inputs: object,
+    rules: object = (),
+    options: Mapping[str, object] | None = None,
+    **keywords: object,
+) -> Report:
+    """Reports what onepass would do with the graphs of function(*inputs, **keywords). The function runs once.
 
-    rules: the user's, as in `options={"rules": rules}`; options: the backend's. The function runs once, as written.
-    Raises OptionError for unknown options, InputError for a call that the function does not take, and whatever the
-    function raises.
+    rules: the user's rules, as in `options={"rules": rules}`. options: those of the backend.
+    Raises OptionError for unknown options, InputError for inputs that the function does not accept, and the errors of
+    the function.
     """
     import torch
     from torch._dynamo import config
@@ -38,7 +45,7 @@ def explain(function, *inputs, rules=(), options=None, **keywords) -> Report:
 
 
 def _both(rules, options):
-    """The options with the rules that were given beside them. Raises OptionError where rules are given twice."""
+    """The options, with the rules added to them. Raises OptionError if rules are given twice."""
     if options is None:
         return {"rules": rules}
     if not isinstance(options, Mapping) or (isinstance(rules, tuple) and not rules):
@@ -48,8 +55,8 @@ def _both(rules, options):
     return {**options, "rules": rules}
 
 
-def refuse_call(function, inputs, keywords) -> None:
-    """Raises InputError for what is no function, and for inputs that its signature does not take."""
+def refuse_call(function: object, inputs: Sequence, keywords: Mapping[str, object]) -> None:
+    """Raises InputError for a value that is no function, and for inputs that its signature does not accept."""
     import torch
 
     from ..compiler.options import Options
@@ -62,7 +69,7 @@ def refuse_call(function, inputs, keywords) -> None:
         raise InputError(f"explain(function, *inputs) takes a function or a module first, and this is of type {kind}")
     called = function.forward if isinstance(function, torch.nn.Module) else function
     name = getattr(function, "__name__", type(function).__name__)
-    if getattr(function, "_forward_pre_hooks", None):  # they may change what forward is given
+    if getattr(function, "_forward_pre_hooks", None):  # hooks may change the inputs of forward
         return
     try:
         signature = inspect.signature(called, follow_wrapped=False)
@@ -73,16 +80,16 @@ def refuse_call(function, inputs, keywords) -> None:
     except TypeError as error:
         meant = [word for word in keywords if word in Options.__dataclass_fields__ and word not in signature.parameters]
         many = f"{len(inputs)} input{'' if len(inputs) == 1 else 's'}"
-        said = f"explain calls {name}({', '.join(signature.parameters)}) with {many}"
-        said += f" and {', '.join(keywords)}: {error}" if keywords else f": {error}"
+        message = f"explain calls {name}({', '.join(signature.parameters)}) with {many}"
+        message += f" and {', '.join(keywords)}: {error}" if keywords else f": {error}"
         if meant:
-            said += f"; of onepass's options write explain(..., options={{{meant[0]!r}: {keywords[meant[0]]!r}}})"
+            message += f"; of onepass's options write explain(..., options={{{meant[0]!r}: {keywords[meant[0]]!r}}})"
         elif len(inputs) == 1 and isinstance(inputs[0], tuple | list):
-            said += f"; a {type(inputs[0]).__name__} of inputs is given as explain({name}, *inputs)"
-        raise InputError(said) from error
+            message += f"; a {type(inputs[0]).__name__} of inputs is given as explain({name}, *inputs)"
+        raise InputError(message) from error
 
 
-def merged(graphs) -> Report:
+def merged(graphs: Iterable[Report]) -> Report:
     """The reports of several graphs as one."""
     graphs = tuple(graphs)
     regions = tuple(region for report in graphs for region in report.regions)

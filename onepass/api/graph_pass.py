@@ -1,7 +1,7 @@
-"""The same replacement as a pass of Inductor: for `joint_custom_pre_pass` (inference) and `pre_grad_custom_pass`.
+"""onepass as a pass of Inductor, for `joint_custom_pre_pass` (inference) and `pre_grad_custom_pass`.
 
-Its uuid covers versions, laws, rules and options, so Inductor's caches stay on; a cached graph carries what its
-operations need, so the pass need not run again.
+Its uuid covers versions, laws, rules and options, so that Inductor's caches stay on. A cached graph carries the data of
+its operations, so the pass need not run again. Example: `config.pre_grad_custom_pass = GraphPass()`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .wrappers import AOT, left_as_written, name_for_packages
 
 
 class GraphPass(CustomGraphPass):
-    """`then` is another pass, run after this one on the same graph: passes of several libraries in one place.
+    """A pass that fuses regions. `then`: another pass, which runs afterwards on the same graph.
 
-    `aot` says where packages that AOTInductor makes have to run: "anywhere", and they have their regions as written, or
-    in "python" that has imported onepass.operator, and they are fused.
+    aot: where packages of AOTInductor must run. "anywhere": their regions stay as written. "python": they are fused,
+    and need a process that has imported onepass.operator.
     Raises OptionError, RuleRefuted or RuleUnproved when it is made, before any model is compiled.
     """
 
@@ -58,8 +58,8 @@ class GraphPass(CustomGraphPass):
         name_for_packages(graph)
         return report
 
-    def uuid(self):
-        """None, which switches Inductor's caches off, only if the pass in `then` or a rule of code has no name."""
+    def uuid(self) -> str | None:
+        """The key for Inductor's caches; None, which switches them off, if `then` or a rule of code has no key."""
         after = None
         if self.then is not None:
             own = getattr(self.then, "uuid", None)

@@ -1,8 +1,8 @@
-"""Where Inductor writes C++ around a graph, and whether that can call onepass's operation, which is Python.
+"""Decides whether the C++ code that Inductor writes around a graph can call onepass's operation, which is Python.
 
-A package of AOTInductor's may be loaded by a C++ program without Python, where the operation does not exist. Made with
-`GraphPass(aot="python")` it calls the operation, under a name that says what has to be imported. Inductor's option
-cpp_wrapper does not write an operation's text as C++ has it.
+A C++ program without Python may load a package of AOTInductor, and the operation does not exist there. With
+`GraphPass(aot="python")` a package calls the operation, by a name that says what to import. Inductor's option
+cpp_wrapper cannot write a string argument of an operation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WRAPPED = "with its option cpp_wrapper, Inductor cannot write a call of onepass'
 
 
 def left_as_written(options: Mapping[str, object], aot: str = AOT[0]) -> Report | None:
-    """The report of a graph whose wrapper cannot call the operation; None if it can. `options` are Inductor's."""
+    """The report for a graph whose wrapper cannot call the operation; None if it can. `options`: of Inductor."""
     if V.aot_compilation:
         return None if aot == "python" else Report(refusals=(Refused(PACKAGED, kind="package"),))
     if options.get("cpp_wrapper", config.cpp_wrapper):
@@ -35,7 +35,7 @@ def left_as_written(options: Mapping[str, object], aot: str = AOT[0]) -> Report 
 
 
 def name_for_packages(graph: fx.Graph) -> None:
-    """Calls of the operation get the name under which a package asks for it when it is loaded."""
+    """Renames calls of the operation in a package, so that loading it reports a missing import by name."""
     region = torch.ops.onepass.region
     for node in graph.nodes if V.aot_compilation else ():
         if node.target is region.default:

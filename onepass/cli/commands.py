@@ -1,7 +1,7 @@
 """The command line: `python -m onepass demo | explain F:F | verify FILE | tune F:F | rules | doctor | prove | bench`.
 
-Thin: each command is one function that calls the part that does the work. Exit status 0 means done, 1 that something
-failed or was found wrong, 2 that the command was misused or is not built yet.
+Each command is one function that calls the part that does the work. The exit status is 0 for success, 1 if something
+failed or is wrong, and 2 if the command cannot run as it was called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import runpy
 import sys
 from pathlib import Path
 
-UNFINISHED = 2
+MISUSED = 2
 FUNC = "a function or a module (an instance) of the file; its inputs come from example_inputs() beside it"
 UNNAMED = """not found by name: its entry point comes with an installed package (`pip install -e .` in a checkout);
           without one write `import onepass` and backend=onepass.onepass_backend"""
@@ -25,11 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.run is None:
         parser.print_help(sys.stderr)
-        return UNFINISHED
+        return MISUSED
     try:
         status = chosen.run(chosen) or 0
         sys.stdout.flush()
-    except BrokenPipeError:  # who reads, as `head` does, has enough; what is left to flush at exit goes nowhere
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe; the rest of the output is dropped
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
@@ -77,37 +77,37 @@ def _explain(chosen) -> int:
     from ..api.explain import explain
     from ..compiler.options import Options
     from ..errors import OptionError
-    from .target import TargetError, said, target
+    from .target import TargetError, error_line, target
 
     try:
         options = dict(map(_named_option, chosen.option))
         Options.read(options)
-        asked = target(chosen.target)
+        called = target(chosen.target)
     except (TargetError, OptionError) as error:
         print(f"onepass explain: {error}", file=sys.stderr)
-        return UNFINISHED
-    _say_assumed("explain", asked)
+        return MISUSED
+    _print_guessed("explain", called)
     try:
-        report = explain(asked.function, *asked.inputs, options=options, **asked.keywords)
+        report = explain(called.function, *called.inputs, options=options, **called.keywords)
     except Exception as error:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
-        print(f"onepass explain: {chosen.target} fails: {said(error, path)}", file=sys.stderr)
-        return UNFINISHED
+        print(f"onepass explain: {chosen.target} fails: {error_line(error, path)}", file=sys.stderr)
+        return MISUSED
     print(report.json() if chosen.json else report)
     try:
         _write(report, chosen)
     except OSError as error:
         print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
-        return UNFINISHED
+        return MISUSED
     return 1 if report.failures else 0
 
 
-def _say_assumed(command: str, asked) -> None:
-    """Which inputs were guessed: whoever did not choose them wants to know what a report is about."""
+def _print_guessed(command: str, called) -> None:
+    """Prints which inputs were guessed."""
     from .target import HINT
 
-    if asked.guessed:
-        print(f"onepass {command}: assumed {asked.guessed}; to give others, {HINT}", file=sys.stderr)
+    if called.guessed:
+        print(f"onepass {command}: assumed {called.guessed}; to give others, {HINT}", file=sys.stderr)
 
 
 def _named_option(text: str) -> tuple[str, object]:
@@ -130,35 +130,35 @@ def _write(report, chosen) -> None:
 
 
 def _tune(chosen) -> int:
-    """The fastest setting of each region on this GPU, kept in the cache."""
+    """Searches the fastest settings of each region on this GPU, and keeps them in the cache."""
     import torch
 
     from .target import TargetError, target
 
     if not torch.cuda.is_available():
         print("onepass tune: there is no GPU here; on a CPU fused forms have nothing to tune", file=sys.stderr)
-        return UNFINISHED
+        return MISUSED
     try:
-        asked = target(chosen.target)
+        called = target(chosen.target)
     except TargetError as error:
         print(f"onepass tune: {error}", file=sys.stderr)
-        return UNFINISHED
-    _say_assumed("tune", asked)
+        return MISUSED
+    _print_guessed("tune", called)
     from ..tune.autotune import tune_function
 
     move = lambda x: x.cuda() if isinstance(x, torch.Tensor) else x
-    inputs, keywords = tuple(map(move, asked.inputs)), {n: move(x) for n, x in asked.keywords.items()}
+    inputs, keywords = tuple(map(move, called.inputs)), {n: move(x) for n, x in called.keywords.items()}
     status = 1
-    for call, history in tune_function(asked.function, inputs, keywords, chosen.trials):
+    for call, history in tune_function(called.function, inputs, keywords, chosen.trials):
         best, lost = history.best, sum(t.status != "ok" for t in history.trials)
-        said = "nothing right was found" if best is None else f"{best.time * 1e3:.4f} ms with {best.point}"
-        print(f"region {call.found.key[:12]}: {said}; {len(history.trials)} trials, {lost} infeasible")
+        result = "nothing right was found" if best is None else f"{best.time * 1e3:.4f} ms with {best.point}"
+        print(f"region {call.found.key[:12]}: {result}; {len(history.trials)} trials, {lost} infeasible")
         status = 0 if best is not None else status
     return status
 
 
 def _verify(chosen) -> int:
-    """Neither torch nor the search is loaded here."""
+    """Checks a certificate, without torch and without the search."""
     from ..compiler.certificate_files import CertificateFileError, verify
     from ..egraph.derivation.certificate import CertificateError
 
@@ -166,10 +166,10 @@ def _verify(chosen) -> int:
         checked = verify(chosen.certificate)
     except OSError as error:
         print(f"onepass verify: cannot read {chosen.certificate}: {error.strerror}", file=sys.stderr)
-        return UNFINISHED
+        return MISUSED
     except CertificateFileError as error:
         print(f"onepass verify: {error}", file=sys.stderr)
-        return UNFINISHED
+        return MISUSED
     except CertificateError as error:
         print(f"onepass verify: {chosen.certificate} proves nothing: {error}", file=sys.stderr)
         return 1
@@ -189,7 +189,7 @@ def _rules(chosen) -> int:
 
 
 def _installed_rules() -> int:
-    """The rules of other packages with their verdicts; 1 if one is refuted or an entry point is broken."""
+    """Prints the rules of other packages with verdicts. Returns 1 if one is refuted or an entry point is broken."""
     from ..compiler.rule_admission import REFUTED, known
     from ..compiler.rule_plugins import installed
     from ..errors import OptionError
@@ -210,7 +210,7 @@ def _installed_rules() -> int:
 
 
 def _doctor(chosen) -> int:
-    """What is here and what is missing; 1 if onepass cannot work here."""
+    """Prints what is installed and what is missing. Returns 1 if onepass cannot work here."""
     from .. import __version__
     from ..compiler import disk_cache
 
@@ -255,7 +255,7 @@ def _prove(chosen) -> int:
 
 
 def _bench(chosen) -> int:
-    """A suite, or without one the CPU figures, which only a checkout has."""
+    """Runs a suite; without one, the CPU benchmark, which only a checkout has."""
     if chosen.suite:
         from ..bench.run import run
 
@@ -263,7 +263,7 @@ def _bench(chosen) -> int:
     script = Path(__file__).resolve().parents[2] / "bench" / "cpu.py"
     if not script.is_file():
         print("onepass bench: the CPU figures need a checkout; --suite works everywhere", file=sys.stderr)
-        return UNFINISHED
+        return MISUSED
     runpy.run_path(str(script), run_name="__main__")
     return 0
 

@@ -1,7 +1,7 @@
-"""`make demo`: a small GPT-like block on real text, its attention written in plain PyTorch, fused and looked at.
+"""`make demo`: fuses the attention of a small GPT-like block, and compares it with eager PyTorch.
 
-Prints the captured term, the rules that fired, passes and bytes, the kernel's source, the error against float64 beside
-eager's own, and time and peak memory beside eager's. Runs anywhere; uses a GPU if there is one.
+It prints the captured term, the rules that fired, passes and bytes, and the kernel's source; then errors against
+float64, time and peak memory of both. It uses a GPU if there is one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEASURED_HEADS, MEASURED_DIM = 8, 64
 
 
 class DemoBlock(nn.Module):
-    """Embedding of bytes, causal attention as one would write it on a blackboard, a two-layer perceptron."""
+    """An embedding of bytes, causal attention in plain PyTorch, and a two-layer perceptron."""
 
     def __init__(self, width: int = WIDTH, heads: int = HEADS):
         super().__init__()
@@ -34,7 +34,8 @@ class DemoBlock(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def attend(self, x):
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        """Causal attention of x, of shape (batch, length, width)."""
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -42,14 +43,15 @@ class DemoBlock(nn.Module):
         weights = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
         return self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
 
-    def forward(self, tokens):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The block's output, of shape (batch, length, width), for integer tokens of shape (batch, length)."""
         x = self.embed(tokens)
         x = x + self.attend(self.first(x))
         return x + self.down(torch.relu(self.up(self.second(x))))
 
 
 def text_bytes(count: int) -> bytes:
-    """The repository's README, or this module's own text where there is none, repeated to the length."""
+    """The README of a checkout, or this module's docstring, repeated to the length."""
     readme = Path(__file__).resolve().parents[2] / "README.md"
     text = readme.read_bytes() if readme.is_file() else (__doc__ or "onepass").encode()
     return (text * (count // len(text) + 1))[:count]
@@ -57,7 +59,7 @@ def text_bytes(count: int) -> bytes:
 
 @torch.no_grad()
 def demo(size: int = 4096) -> int:
-    """Runs everything and prints it; 1 if the fused block is less exact than it should be."""
+    """Runs the demo. Returns 1 if nothing was fused or the fused block is not exact enough."""
     console = Console(highlight=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -75,25 +77,25 @@ def demo(size: int = 4096) -> int:
         doing(f"capturing and searching: {CONTEXT} bytes of text, width {WIDTH}, {HEADS} heads, on {device}")
         report = explain(block, tokens)
         for region in report.regions:
-            _tell_region(console, region)
+            _print_region(console, region)
         for refused in report.refusals:
             console.print(f"left as written: {refused.where}: {refused.reason}", markup=False)
         doing("running the block fused, by eager and in float64")
-        right = _tell_errors(console, block, tokens)
+        right = _print_errors(console, block, tokens)
         doing(f"measuring time at S = {size} (H {MEASURED_HEADS}, D {MEASURED_DIM}), eager and fused in turns")
-        _tell_time(console, size)
+        _print_time(console, size)
         doing(f"measuring peak memory at S = {size}, each in its own process")
-        _tell_memory(console, size)
+        _print_memory(console, size)
     return 0 if right and report.regions else 1
 
 
-def _tell_region(console: Console, region: RegionReport) -> None:
+def _print_region(console: Console, region: RegionReport) -> None:
     console.rule("what the attention of the block became")
     console.print(str(region), markup=False, soft_wrap=True)
 
 
-def _tell_errors(console: Console, block: DemoBlock, tokens) -> bool:
-    """Prints the largest errors against float64; whether the fused one is at most twice eager's, plus a floor."""
+def _print_errors(console: Console, block: DemoBlock, tokens) -> bool:
+    """Prints the largest errors against float64. True if the fused error is at most twice eager's, plus 1e-6."""
     from ..api.backend import onepass_backend
 
     fused = torch.compile(block, backend=onepass_backend, options={"inner": "eager"})
@@ -107,17 +109,17 @@ def _tell_errors(console: Console, block: DemoBlock, tokens) -> bool:
     return errors[0] <= 2 * errors[1] + 1e-6
 
 
-def _tell_time(console: Console, size: int) -> None:
+def _print_time(console: Console, size: int) -> None:
     console.rule(f"time and memory of causal attention, S = {size}")
     try:
         seconds = measure.in_process("time", "all", "causal", size, MEASURED_HEADS, MEASURED_DIM)
     except RuntimeError as error:
         console.print(f"time: {error}", markup=False)
         return
-    _tell_forms(console, "time", {form: 1e3 * seconds[form] for form in measure.FORMS}, "ms")
+    _print_forms(console, "time", {form: 1e3 * seconds[form] for form in measure.FORMS}, "ms")
 
 
-def _tell_memory(console: Console, size: int) -> None:
+def _print_memory(console: Console, size: int) -> None:
     try:
         found = {
             form: measure.in_process("memory", form, "causal", size, MEASURED_HEADS, MEASURED_DIM)
@@ -126,13 +128,13 @@ def _tell_memory(console: Console, size: int) -> None:
     except RuntimeError as error:
         console.print(f"memory: {error}", markup=False)
         return
-    _tell_forms(console, "memory", {form: known["bytes"] / 2**20 for form, known in found.items()}, "MiB")
+    _print_forms(console, "memory", {form: known["bytes"] / 2**20 for form, known in found.items()}, "MiB")
     line = f"fused: by {found['fused']['ran']}; as it comes: by {found['onepass']['ran']}"
     console.print(line, markup=False, soft_wrap=True)
 
 
-def _tell_forms(console: Console, what: str, found: dict[str, float], unit: str) -> None:
-    """Eager, what onepass's own kernels take, and what is run where torch's kernels may take their place."""
+def _print_forms(console: Console, what: str, found: dict[str, float], unit: str) -> None:
+    """Prints eager, onepass's own kernels, and onepass with a choice between these and torch's kernels."""
     eager, fused, chosen = (found[form] for form in ("eager", "fused", "onepass"))
     parts = [f"{x:8.1f} {unit} ({x / max(eager, 1e-9):.3f})" for x in (fused, chosen)]
     line = f"{what:7} eager {eager:8.1f} {unit}   fused {parts[0]}   as it comes {parts[1]}"

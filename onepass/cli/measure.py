@@ -1,7 +1,8 @@
-"""Measures one attention on this machine, eager against fused: time in one process, peak memory in a process each.
+"""Measures time and peak memory of one attention on this machine, eager and fused.
 
-`python -m onepass.cli.measure memory|time FORM SPELLING SIZE HEADS DIM` prints one JSON line. Peak memory is what
-the call adds at its highest to what is there before it, its result left out.
+`python -m onepass.cli.measure memory|time FORM SPELLING SIZE HEADS DIM` prints one JSON line. Time is measured for all
+forms in one process, in turns. Memory is measured in a process for each form: the peak that a call adds to the memory
+in use before it, without its result.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-# A form's options; None is PyTorch as it is. "onepass" may let torch's kernels run what "fused" runs by its own.
+# The options of each form; None is eager PyTorch. "fused" uses only onepass's kernels, "onepass" may use torch's.
 FORMS = {"eager": None, "fused": {"inner": "eager", "libraries": False}, "onepass": {"inner": "eager"}}
-SETTLED = 3  # calls until nothing is compiled or compared any more: a CPU's rivals are measured at the second
+WARMUP_CALLS = 3  # after these, nothing is compiled or compared any more; on a CPU the second one compares executors
 
 
-def plain(q, k, v):
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention of tensors of shape (batch, heads, length, dim)."""
     return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v
 
 
-def causal(q, k, v):
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention of tensors of shape (batch, heads, length, dim)."""
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     keep = torch.tril(torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device))
     return torch.softmax(scores.masked_fill(~keep, float("-inf")), dim=-1) @ v
@@ -36,14 +40,16 @@ def causal(q, k, v):
 SPELLINGS = {"plain": plain, "causal": causal}
 
 
-def inputs(size: int, heads: int, dim: int, device="cpu", dtype=torch.float32):
-    """Seeded q, k, v."""
+def inputs(
+    size: int, heads: int, dim: int, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
+    """Random q, k and v of shape (1, heads, size, dim), from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(1, heads, size, dim, generator=generator).to(device, dtype) for _ in range(3)]
 
 
-def prepared(form: str, function):
-    """The function as it runs in that form."""
+def prepared(form: str, function: Callable) -> Callable:
+    """The function in the form: compiled, or eager."""
     options = FORMS[form]
     if options is None:
         return function
@@ -51,7 +57,7 @@ def prepared(form: str, function):
 
 
 def fused_by() -> str:
-    """Who ran what was fused in this process. Raises if nothing was, or something failed: that would be eager."""
+    """The executors of the fused regions of this process. Raises RuntimeError if nothing was fused, or it failed."""
     from ..report.records import reports
 
     regions = [region for report in reports() for region in report.regions]
@@ -67,8 +73,13 @@ def _backend():
 
 
 @torch.no_grad()
-def times(functions: dict, arguments, least: float = 1.0, rounds: int = 3) -> dict[str, float]:
-    """Least seconds per call; the functions take turns, so that a busy machine is unfair to none."""
+def times(
+    functions: Mapping[str, Callable], arguments: Sequence[torch.Tensor], least: float = 1.0, rounds: int = 3
+) -> dict[str, float]:
+    """The shortest time of a call of each function, in seconds. The functions are called in turns.
+
+    least: seconds of measurement for each function, at least; rounds: calls of each, at least.
+    """
     for function in functions.values():
         function(*arguments)
     taken: dict[str, list[float]] = {name: [] for name in functions}
@@ -91,12 +102,12 @@ def _seconds(function, arguments) -> float:
 
 
 @torch.no_grad()
-def extra_memory(function, arguments) -> int:
-    """Peak bytes that one call adds, its result left out; compilation and the choice of who runs come before.
+def extra_memory(function: Callable, arguments: Sequence[torch.Tensor]) -> int:
+    """The peak bytes that one call adds, without its result, after compilation and the choice of executors.
 
-    On a CPU it is read from the pages of the process: to a few tenths of a MiB, or to the 2 MiB of a huge page.
+    On a CPU it is read from the pages of the process, to a few tenths of a MiB, or to the 2 MiB of a huge page.
     """
-    for _ in range(SETTLED):
+    for _ in range(WARMUP_CALLS):
         function(*arguments)
     gc.collect()
     if arguments[0].is_cuda:
@@ -110,14 +121,14 @@ def extra_memory(function, arguments) -> int:
 
 
 def _reset_peak() -> int:
-    """Forgets the process's peak, where the system can (Linux), and gives what it holds now.
+    """Resets the peak memory of the process, if the system can (Linux), and returns its current memory in bytes.
 
-    Freed pages that the allocator kept go back before, or a call would take those, unseen.
+    Before that, the allocator returns freed pages to the system; a call could use them without a new peak.
     """
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError, TypeError):
-        pass  # another C library: what it keeps is not counted
+        pass  # another C library, which cannot return pages
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return _status("VmRSS")
@@ -140,8 +151,8 @@ def _status(name: str) -> int:
     raise OSError(f"{name} is not told by this system")
 
 
-def in_process(*arguments) -> dict:
-    """Runs this module in a new process and reads its one line."""
+def in_process(*arguments: object) -> dict:
+    """Runs this module in a new process and reads its line of JSON. Raises RuntimeError if it fails."""
     command = [sys.executable, "-m", "onepass.cli.measure", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

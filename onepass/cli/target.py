@@ -1,7 +1,8 @@
-"""FILE:FUNC of the command line as a function with inputs, or one sentence that says what is wrong with it.
+"""Reads FILE:FUNC of the command line as a function with inputs.
 
-Inputs come from `example_inputs` beside the function (a tuple, or a dict of keyword inputs), else three tensors at most
-are guessed. Errors of the user's file are told with its line, never as a traceback of ours.
+Inputs come from `example_inputs` beside the function, which returns a tuple or a dict of keyword inputs. Otherwise at
+most three tensors are guessed. Errors of the user's file are reported in one sentence with its line, without a
+traceback. Example: `model.py:attention`.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import OnepassError
 
-GUESSED_SHAPE, MOST_GUESSED = (1, 4, 128, 64), 3
+GUESSED_SHAPE, MAX_GUESSED_TENSORS = (1, 4, 128, 64), 3
 HINT = "write `def example_inputs():` beside it, which returns a tuple of inputs, or a dict of keyword inputs"
 
 
 class TargetError(OnepassError, ValueError):
-    """A FILE:FUNC that cannot be looked at; the message says the file, the line and what to write instead."""
+    """A FILE:FUNC that cannot be used; the message says the file, the line and what to write instead."""
 
 
 @dataclass(frozen=True)
 class TargetFunction:
-    """What `explain` is called with. `guessed` says which inputs were assumed; empty where the file gives them."""
+    """A function with its inputs. `guessed` describes guessed inputs; it is empty if the file gives the inputs."""
 
-    function: object
+    function: Callable
     inputs: tuple = ()
     keywords: Mapping[str, object] = field(default_factory=dict)
     guessed: str = ""
@@ -55,14 +56,14 @@ def target(text: str) -> TargetFunction:
 
 
 def _can_be_explained(value, home: str) -> bool:
-    """A function of the file, or a module that it made."""
+    """Whether the value is a function of the file, or a torch module."""
     from torch.nn import Module
 
     return isinstance(value, Module) or (callable(value) and getattr(value, "__module__", "") == home)
 
 
 def _module(path: Path, file: str):
-    """The user's file as a module. What it raises is told with the last line of that file that was running."""
+    """The user's file as a module. An error in it is reported with the last line of the file that ran."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{file} is not a Python file")
@@ -75,12 +76,12 @@ def _module(path: Path, file: str):
             del sys.modules[path.stem]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise TargetError(f"{file} does not import: {said(error, path)}") from error
+        raise TargetError(f"{file} does not import: {error_line(error, path)}") from error
     return module
 
 
-def said(error: BaseException, path: Path) -> str:
-    """An exception in one line, with the last line of the file that it passed."""
+def error_line(error: BaseException, path: Path) -> str:
+    """An exception in one line, with the number of the last line of the file in its traceback."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == path]
@@ -100,19 +101,19 @@ def _with_inputs(function, name: str, module, file: str) -> TargetFunction:
             else TargetFunction(function, tuple(given))
         )
     except Exception as error:
-        raise TargetError(f"example_inputs of {file} fails: {said(error, Path(file).resolve())}") from error
+        raise TargetError(f"example_inputs of {file} fails: {error_line(error, Path(file).resolve())}") from error
 
 
 def _guess(function, name: str, file: str) -> TargetFunction:
-    """Tensors as q, k and v would be, for a function that takes three at most."""
+    """Guesses tensors in the shape of q, k and v, for a function with at most three parameters."""
     import torch
 
     forward = getattr(function, "forward", function)
     parameters = inspect.signature(forward).parameters.values()
     needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(needed) > MOST_GUESSED or any(p.kind is p.KEYWORD_ONLY for p in needed):
+    if len(needed) > MAX_GUESSED_TENSORS or any(p.kind is p.KEYWORD_ONLY for p in needed):
         names = ", ".join(p.name for p in needed)
-        raise TargetError(f"{name} of {file} takes {names}, and only {MOST_GUESSED} tensors are guessed: {HINT}")
+        raise TargetError(f"{name} of {file} takes {names}, and only {MAX_GUESSED_TENSORS} tensors are guessed: {HINT}")
     generator = torch.Generator().manual_seed(0)
     inputs = tuple(torch.randn(GUESSED_SHAPE, generator=generator) for _ in needed)
     kind = "a float32 tensor" if len(inputs) == 1 else "float32 tensors"

@@ -1,6 +1,6 @@
-"""What users test rules and functions with: `assert_rule(rule)`, `assert_equivalent(f, g, *inputs)`, hostile values.
+"""Tests of rules and functions: `assert_rule(rule)`, `assert_equivalent(f, g, inputs)`, strategies of hostile values.
 
-Each name is loaded from its home on first use, so that pytest can load the plugin in this folder without the rest.
+A name is loaded from its module on first use, so that pytest can load the plugin in this folder without the rest.
 Needs the extra `test` (hypothesis).
 """
 
@@ -20,7 +20,7 @@ _HOME = {  # public name: the module that holds it
 __all__ = sorted(_HOME)
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _HOME[name] == ".strategies":
@@ -29,5 +29,5 @@ def __getattr__(name: str):
     return value
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
-"""Tests that a user writes in one line: a rule holds, two functions are equivalent. Public: `onepass.testing`.
+"""Assertions for tests: a rule holds, two functions are equivalent. Public as `onepass.testing`.
 
-Hypothesis draws hostile values and shrinks what fails to a minimal counterexample. A seed fixes all draws: a test gives
-the same result in every run. A rule that never fires, and functions that were never compared, are failures.
-Needs the extra `test` (hypothesis).
+Hypothesis draws hostile values and shrinks a failure to a minimal counterexample. A seed fixes all draws, so a test
+gives the same result in every run. A rule that never fires and functions that were never compared are failures.
+Example: `assert_equivalent(f, g, ["i d", "j d"])`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, prod
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 
     from .compare import Tolerance
 
-LEAST_EXAMPLES = 10
-SMALL = 2**14  # elements of a tensor for which one thread is enough
-SWEPT = 8  # arguments of the sweep, at most, for each that is drawn
+MIN_EXAMPLES_OF_A_READING = 10
+MAX_ELEMENTS_OF_ONE_THREAD = 2**14  # for larger tensors, torch uses more threads
+SWEPT_PER_DRAWN = 8  # at most so many arguments in the sweep for each drawn one
 
 
 class Refuted(AssertionError):
-    """A claim that does not hold; the message is a minimal counterexample.
+    """A rule or an equivalence that does not hold; the message has a minimal counterexample.
 
-    arguments: those of the two functions, as a tuple of tensors; None for a rule.
+    arguments: the arguments of the two functions, as a tuple of tensors; None for a rule.
     """
 
     arguments: tuple | None = None
@@ -39,14 +40,15 @@ class Refuted(AssertionError):
 def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool = True, seed: int = 0) -> None:
     """Raises Refuted with a minimal counterexample if the two sides of a rule differ, or if it never fires.
 
-    Where the left side is not NaN, the right side equals it. A rule of both directions holds from right to left, too,
-    where its right side is finite; a bitwise rule, and one under a named assumption, is NaN on both sides or on none.
-    A pattern rule is tested reading by reading, one of code on random readings. Raises TypeError for what is no rule.
+    Where the left side is not NaN, the right side must equal it. For a rule of both directions the converse must hold
+    where the right side is finite. A bitwise rule, and one under a named assumption, must be NaN on both sides or on
+    none. A pattern rule is tested reading by reading; a rule of code is tested on random readings. Raises TypeError if
+    it is no rule.
     """
     needs_hypothesis()
     if isinstance(rule, PatternRule) and rule.rules is not None:
         for reading in rule.rules:
-            assert_rule(reading, max(LEAST_EXAMPLES, examples // len(rule.rules)), shrink=shrink, seed=seed)
+            assert_rule(reading, max(MIN_EXAMPLES_OF_A_READING, examples // len(rule.rules)), shrink=shrink, seed=seed)
         return
     if not isinstance(rule, Rule | PatternRule):
         raise TypeError(f"{rule} cannot be tested as a rule: decorate a law with @onepass.rule")
@@ -69,10 +71,10 @@ def assert_rule(rule: Rule | PatternRule, examples: int = 100, *, shrink: bool =
 def assert_equivalent(
     f: Callable,
     g: Callable,
-    inputs,
+    inputs: Any,
     examples: int = 200,
     *,
-    dtype=None,
+    dtype: torch.dtype | None = None,
     seed: int = 0,
     finite: bool = False,
     largest: float = inf,
@@ -83,15 +85,15 @@ def assert_equivalent(
 ) -> None:
     """Raises Refuted with a minimal counterexample if two PyTorch functions differ by more than rounding.
 
-    examples: how many arguments are drawn; up to eight times as many are swept, one hostile value at a time.
-    inputs: a sequence with one entry per argument: a text of dims such as "b i d" (sizes are drawn, 1 included; equal
-    letters are equal sizes), a shape, or a tensor that is used as it is; or a Hypothesis strategy of argument tuples.
-    dtype: of all floating arguments, float64 by default. seed: fixes what is drawn.
-    finite: draws no -∞ (which stands for what is masked), ∞ or NaN. largest: draws no number beyond it.
-    empty: draws sizes of 0 as well. rtol, atol: what counts as rounding, by default a few roundings of the dtype; an
-    error that the steadier of both functions would show if each operation erred by as much is rounding, too.
+    inputs: a sequence with one entry for each argument: dims as text, such as "b i d" (sizes are drawn, 1 included;
+    equal letters are equal sizes), a shape, or a tensor that is used unchanged; or a Hypothesis strategy of argument
+    tuples. examples: how many arguments are drawn. Before that, up to eight times as many hostile values are tried.
+    dtype: of all floating arguments; float64 by default. seed: fixes the draws.
+    finite: draws no -∞ (a masked score), ∞ or NaN. largest: draws no larger number. empty: draws sizes of 0, too.
+    rtol, atol: the tolerance for rounding; by default a few roundings of the dtype. A difference is also rounding if
+    the function that changes less changes as much when every operation has an error of this size.
     sums_may_overflow: skips inputs at which a sum, a product or a quotient of finite numbers leaves the range of the
-    dtype, since another order of the same sum may stay in it. Functions (exp, squares, casts) never may.
+    dtype, because another order of the same sum may stay in it. Overflow of functions (exp, squares, casts) counts.
     """
     import torch
 
@@ -115,7 +117,7 @@ def assert_equivalent(
 
 @dataclass
 class _Comparison:
-    """Compares two functions on arguments and raises Refuted where they differ; counts what it compared and skipped."""
+    """Compares two functions on arguments. Raises Refuted if they differ; counts compared and skipped arguments."""
 
     functions: tuple[Callable, Callable]
     dtype: torch.dtype
@@ -156,8 +158,8 @@ class _Comparison:
 
 
 def _sweep_and_search(draws, body: Callable, examples: int, seed: int) -> None:
-    """Runs the body on swept arguments, then on drawn ones. What fails in the sweep is shrunk near where it fails."""
-    for arguments in draws.sweep(SWEPT * examples):
+    """Runs the body on swept arguments, then on drawn ones. A failure in the sweep is shrunk by draws near it."""
+    for arguments in draws.sweep(SWEPT_PER_DRAWN * examples):
         try:
             body(arguments)
         except Refuted as found:
@@ -168,10 +170,10 @@ def _sweep_and_search(draws, body: Callable, examples: int, seed: int) -> None:
 
 @contextmanager
 def _few_threads(torch, inputs):
-    """One thread where tensors are small: with more of them, waiting for one another takes ten times as long."""
+    """Uses one thread if all tensors are small, because threads then wait for each other ten times as long."""
     count = torch.get_num_threads()
     sizes = [a.numel() if isinstance(a, torch.Tensor) else prod(a) for a in inputs if not isinstance(a, str)]
-    torch.set_num_threads(1 if max(sizes, default=0) <= SMALL else count)
+    torch.set_num_threads(1 if max(sizes, default=0) <= MAX_ELEMENTS_OF_ONE_THREAD else count)
     try:
         yield
     finally:
@@ -179,17 +181,18 @@ def _few_threads(torch, inputs):
 
 
 def _never_compared(names, skipped: int) -> str:
-    said = f"{' and '.join(names)} were never compared"
+    names = " and ".join(names)
     if not skipped:
-        return f"{said}: no arguments were drawn at which both give a result"
-    left = f"{said}: at all arguments a sum or a product leaves the range of the dtype"
+        return f"{names} were never compared: no arguments were drawn at which both give a result"
+    left = f"{names} were never compared: at all arguments a sum or a product leaves the range of the dtype"
     return f"{left}; draw smaller numbers (largest=...), or count it as a difference (sums_may_overflow=False)"
 
 
 # Running -------------------------------------------------------------------------------------------------------------
 
 
-def needs_hypothesis():
+def needs_hypothesis() -> ModuleType:
+    """The module hypothesis. Raises ImportError that says how to install it."""
     try:
         import hypothesis
     except ImportError as error:
@@ -198,7 +201,7 @@ def needs_hypothesis():
 
 
 def _search(strategy, body: Callable, examples: int, shrink: bool, seed: int) -> None:
-    """Runs the body on drawn values; lets out a clean Refuted for the smallest that fails."""
+    """Runs the body on drawn values. Raises a Refuted without Hypothesis's traceback for the smallest failure."""
     h = needs_hypothesis()
     phases = [h.Phase.generate, *([h.Phase.shrink] if shrink else [])]
 

@@ -1,26 +1,28 @@
-"""Whether two PyTorch functions give the same results on some arguments, up to rounding, and how they differ if not.
+"""Compares the results of two PyTorch functions on given arguments, up to rounding, and says how they differ.
 
-Invariant: a difference is rounding only if the steadier of both functions changes as much when every operation errs.
-Example: sums in another order are equal; E[x²] - E[x]² for a variance is not, far from zero, as the variance is steady.
+A difference is rounding only if both functions change as much when every operation has a small error. Example: two
+sums in different orders are equal. For a large mean, E[x²] - E[x]² is not equal to the variance of differences from the
+mean, because the latter changes little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from .trace import Overflow, Rounding, watched
 
-RUNS = (2, 6)  # with random errors: more of them only where the first ones do not explain a difference
-CARRIED = 2.0  # how far beyond what the runs show rounding may carry
-READABLE = 64  # elements of a tensor that is printed whole
+RUNS = (2, 6)  # with random errors; the second number only if the first runs do not explain a difference
+ROUNDING_MARGIN = 2.0  # rounding may change a result by this factor more than the runs show
+MAX_PRINTED_ELEMENTS = 64  # of a tensor that is printed whole
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Differences that count as rounding: relative to a result, absolute, and the relative error of an operation."""
+    """Differences that count as rounding: relative to the result, absolute, and the relative error of an operation."""
 
     rtol: float
     atol: float
@@ -35,8 +37,11 @@ TOLERANCES = {
 }
 
 
-def tolerance_of(dtype, rtol: float | None, atol: float | None) -> Tolerance:
-    """The tolerance of a dtype, with what is given in its place. A given rtol is one of every operation, too."""
+def tolerance_of(dtype: torch.dtype, rtol: float | None, atol: float | None) -> Tolerance:
+    """The tolerance of a dtype, with the given values instead of its own. An rtol also counts for every operation.
+
+    Raises TypeError for a dtype without a row in TOLERANCES.
+    """
     if dtype not in TOLERANCES:
         raise TypeError(f"dtype is {dtype}: it must be one of {', '.join(map(str, TOLERANCES))}")
     own = TOLERANCES[dtype]
@@ -45,15 +50,18 @@ def tolerance_of(dtype, rtol: float | None, atol: float | None) -> Tolerance:
 
 
 class OutOfRange(Exception):
-    """The results differ where a sum or a product leaves the range of its dtype: that is not judged."""
+    """The results differ and a sum or a product leaves the range of its dtype, so the comparison is skipped."""
 
 
-def difference(functions, arguments: Sequence, tolerance: Tolerance, sums_may_overflow: bool = True) -> str | None:
-    """How the results of two functions differ, or None. Raises what both of them raise.
+def difference(
+    functions: Sequence[Callable], arguments: Sequence, tolerance: Tolerance, sums_may_overflow: bool = True
+) -> str | None:
+    """How the results of two functions differ, or None. Raises the error of the first, if both raise one.
 
-    Raises OutOfRange instead where a sum or a product leaves the range, unless sums_may_overflow is False.
+    Raises OutOfRange for a difference where a sum or a product leaves the range, unless sums_may_overflow is False.
     """
-    results, errors = [], []
+    results: list[list[torch.Tensor]] = []
+    errors: list[tuple[Callable, Exception]] = []
     for function in functions:
         try:
             results.append(_outputs(function, arguments))
@@ -68,17 +76,18 @@ def difference(functions, arguments: Sequence, tolerance: Tolerance, sums_may_ov
     return _results_differ(functions, arguments, results, tolerance, sums_may_overflow)
 
 
-def cast(value, dtype: torch.dtype):
-    """An argument in the dtype that is tested, if it is a floating-point tensor."""
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """A floating-point tensor in the given dtype, detached; any other argument unchanged."""
     return value.detach().to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def has_no_elements(arguments: Sequence) -> bool:
+    """Whether one of the tensors is empty."""
     return any(isinstance(a, torch.Tensor) and not a.numel() for a in arguments)
 
 
 def names(*functions: Callable) -> list[str]:
-    """What two functions are called in messages."""
+    """The names of two functions in messages."""
     given = [getattr(f, "__name__", repr(f)) for f in functions]
     if len(set(given)) == len(given) and "<lambda>" not in given:
         return given
@@ -95,6 +104,7 @@ def _outputs(function: Callable, arguments: Sequence) -> list[torch.Tensor]:
 
 
 def _results_differ(functions, arguments, results, tolerance: Tolerance, sums_may_overflow: bool) -> str | None:
+    """How two lists of results differ, or None. Raises OutOfRange."""
     left, right = results
     if len(left) != len(right):
         return f"{len(left)} outputs against {len(right)}"
@@ -103,31 +113,51 @@ def _results_differ(functions, arguments, results, tolerance: Tolerance, sums_ma
     for number, (a, b) in enumerate(zip(left, right)):
         if a.shape != b.shape:
             return f"output {number} has shape {tuple(a.shape)} against {tuple(b.shape)}"
-        if (a.dtype == b.dtype and torch.equal(a, b)) or not _apart(a, b, tolerance, torch.zeros(())).any():
+        if _is_close(a, b, tolerance):
             continue
         overflows = overflows or [_overflow(h, arguments) for h in functions]
         if sums_may_overflow and any(o.sums for o in overflows):
             raise OutOfRange
-        for function, known in zip(functions, runs):  # a difference is rounding if both functions are as unsteady
-            rounding = _unexplained(function, arguments, number, (a, b), known, tolerance)
-            if rounding is not None:
-                wrong = _apart(a, b, tolerance, rounding)
-                why = _from_where(functions, (a, b), wrong, overflows) or _by_how_much(a, b, wrong, tolerance, rounding)
-                return f"output {number} {_how(a, b, wrong)}{why}"
+        # A difference is rounding only if the rounding errors of both functions explain it.
+        errors = (_unexplained(f, arguments, number, (a, b), known, tolerance) for f, known in zip(functions, runs))
+        rounding = next(filter(lambda error: error is not None, errors), None)
+        if rounding is not None:
+            return f"output {number} {_described(functions, (a, b), tolerance, rounding, overflows)}"
     return None
 
 
-def _unexplained(function, arguments, number: int, sides, known: list, tolerance: Tolerance) -> torch.Tensor | None:
-    """How far rounding carries one function, if that does not explain how far two results are apart; else None.
+def _described(
+    functions,
+    sides: tuple[torch.Tensor, torch.Tensor],
+    tolerance: Tolerance,
+    rounding: torch.Tensor,
+    overflows: Sequence[Overflow],
+) -> str:
+    """How two results of one shape differ, where rounding does not explain it."""
+    wrong = _apart(*sides, tolerance, rounding)
+    why = _from_where(functions, sides, wrong, overflows) or _by_how_much(*sides, wrong, tolerance, rounding)
+    return f"{_how(*sides, wrong)}{why}"
 
-    known: its results so far, those of runs in which every operation errs behind the first one.
+
+def _is_close(a: torch.Tensor, b: torch.Tensor, tolerance: Tolerance) -> bool:
+    """Whether two results of one shape are equal, or within the tolerance everywhere."""
+    equal = a.dtype == b.dtype and torch.equal(a, b)
+    return equal or not _apart(a, b, tolerance, torch.zeros(())).any()
+
+
+def _unexplained(
+    function, arguments, number: int, sides: tuple[torch.Tensor, torch.Tensor], known: list, tolerance: Tolerance
+) -> torch.Tensor | None:
+    """The rounding error of one function, if it does not explain the difference of two results; else None.
+
+    known: results of the function; all but the first are from runs with random errors. More are added if needed.
     """
     for count in RUNS:
         while len(known) <= count:
             with watched(Rounding(tolerance.operation, len(known))):
                 known.append(_outputs(function, arguments))
-        rounding = CARRIED * _spread([run[number] for run in known])
-        if not _apart(sides[0], sides[1], tolerance, rounding).any():
+        rounding = ROUNDING_MARGIN * _spread([run[number] for run in known])
+        if not _apart(*sides, tolerance, rounding).any():
             return None
     return rounding
 
@@ -141,7 +171,7 @@ def _apart(a: torch.Tensor, b: torch.Tensor, tolerance: Tolerance, rounding: tor
 
 
 def _allowed(a: torch.Tensor, b: torch.Tensor, tolerance: Tolerance, rounding: torch.Tensor) -> torch.Tensor:
-    """How far apart two results may be. Integers and truth values have no tolerance of their own."""
+    """The largest difference that counts as rounding. Integers and truth values have no tolerance."""
     if not (a.is_floating_point() or b.is_floating_point()):
         return rounding
     size = torch.maximum(a.double().abs(), b.double().abs())
@@ -149,7 +179,7 @@ def _allowed(a: torch.Tensor, b: torch.Tensor, tolerance: Tolerance, rounding: t
 
 
 def _spread(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """How far each element of a result moves over some runs; ∞ where it is finite in some of them only."""
+    """The range of each element over some runs; ∞ for an element that is finite in some runs only."""
     if len({v.shape for v in values}) > 1:
         return torch.tensor(torch.inf)
     every = torch.stack(list(values)).double()
@@ -169,8 +199,8 @@ def _overflow(function: Callable, arguments) -> Overflow:
 
 
 def _how(a: torch.Tensor, b: torch.Tensor, wrong: torch.Tensor) -> str:
-    """Two results that differ: whole if they can be read, else the place where they differ most."""
-    if a.numel() <= READABLE:
+    """Two results that differ: whole if they are small, else the place with the largest difference."""
+    if a.numel() <= MAX_PRINTED_ELEMENTS:
         return f"is\n{a.tolist()} against\n{b.tolist()}"
     apart = torch.where(wrong, (a.double() - b.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf), -1.0)
     place = _place(apart == apart.max())
@@ -178,7 +208,7 @@ def _how(a: torch.Tensor, b: torch.Tensor, wrong: torch.Tensor) -> str:
 
 
 def _from_where(functions, results, wrong: torch.Tensor, overflows: Sequence[Overflow]) -> str:
-    """Which function is finite and which is not, at the first place where they differ, and the call that made it so."""
+    """Which function is not finite at the first place where they differ, and the call that caused it."""
     place = _place(wrong)
     values = [r[place].double() for r in results]
     if len({bool(v.isfinite()) for v in values}) == 1:
@@ -191,7 +221,7 @@ def _from_where(functions, results, wrong: torch.Tensor, overflows: Sequence[Ove
 
 
 def _by_how_much(a: torch.Tensor, b: torch.Tensor, wrong: torch.Tensor, tolerance: Tolerance, rounding) -> str:
-    """Two finite numbers that differ, at the first place, beside what rounding may carry there."""
+    """The difference of two finite numbers at the first place, and how much of it rounding explains."""
     place = _place(wrong)
     apart = (a[place].double() - b[place].double()).abs().item()
     allowed = _allowed(a, b, tolerance, rounding).expand(a.shape)[place].item()
@@ -202,9 +232,13 @@ def _place(where: torch.Tensor) -> tuple[int, ...]:
     return tuple(where.nonzero()[0].tolist())
 
 
-def shown(value) -> str:
-    """An argument as a message has it: whole if it can be read."""
+def shown(value: object) -> str:
+    """An argument in a message: whole if it is small."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    whole = f" = {value.tolist()}" if value.numel() <= READABLE else f", {value.min().item()} to {value.max().item()}"
+    whole = (
+        f" = {value.tolist()}"
+        if value.numel() <= MAX_PRINTED_ELEMENTS
+        else f", {value.min().item()} to {value.max().item()}"
+    )
     return f"shape {tuple(value.shape)}{whole}"

@@ -1,7 +1,7 @@
-"""A pytest plugin: `@pytest.mark.onepass_rules(RULES)` runs a test once for each rule, as its fixture `onepass_rule`.
+"""A pytest plugin: `@pytest.mark.onepass_rules(RULES)` runs a test once for each rule, as the fixture `onepass_rule`.
 
-An installed onepass brings it by entry point; else write `pytest_plugins = "onepass.testing_pytest"` in conftest.py.
-The test says what it asks of a rule: `onepass.testing.assert_rule(onepass_rule)`, say.
+An installed onepass registers it by entry point; otherwise write `pytest_plugins = "onepass.testing_pytest"` in
+conftest.py. Example of a test's body: `onepass.testing.assert_rule(onepass_rule)`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import pytest
 MARK = "onepass_rules"
 
 
-def pytest_configure(config):
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the mark."""
     config.addinivalue_line("markers", f"{MARK}(rules): run the test for each rule, as the fixture onepass_rule")
 
 
-def pytest_generate_tests(metafunc):
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes a test of each rule in the mark. Raises UsageError for a mark that is not a list of rules."""
     if "onepass_rule" not in metafunc.fixturenames:
         return
     from ..egraph.rewrite.pattern_rule import PatternRule

@@ -1,8 +1,8 @@
 """Hypothesis strategies: concrete, hostile instances of a rule, and hostile tensors for functions.
 
-A variable may depend on every dim that the guards do not forbid, whatever its annotation says: that is what the matcher
-would accept. A `chooser` makes every choice, so that a seed fixes all draws. Needs hypothesis: assertions.py imports it
-on first use; tests and users may import it directly.
+A variable may depend on every dim that the guards do not forbid, as for the matcher. A `chooser` makes every choice, so
+that a seed fixes all draws. Example: `hostile_arrays((2, 3))` draws an array with -∞, large numbers or ties. Needs
+hypothesis.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import inf, nan, prod
+from typing import Any
 
 import numpy as np
 from hypothesis import assume
@@ -29,30 +30,30 @@ from ..egraph.sampling.samples import (
     profiles_of,
 )
 
-Profiles = Mapping[str, tuple[float, ...]]  # what the elements of one tensor are drawn from, plain numbers first
-CONSTANT = "constant"  # one plain number at all places
+Profiles = Mapping[str, tuple[float, ...]]  # the values from which the elements of a tensor are drawn, by name
+CONSTANT = "constant"  # one plain number for all elements
 ABSENT_ROWS, NOT_A_NUMBER, INFINITE = "absent rows", "one NaN", "one infinite"
 NOT_FINITE = {ABSENT: -inf, ABSENT_ROWS: -inf, NOT_A_NUMBER: nan, INFINITE: inf}
-HEADROOM = 64  # drawn numbers stay below the end of a range by this factor: sums of a few of them stay within it
+HEADROOM = 64  # drawn numbers are smaller than the largest number by this factor, so that short sums do not overflow
 BEYOND_CONSTANTS = 2**70
 
 
 def chooser(draw: Callable) -> Callable:
-    """A function that draws one of some options; the first is where a counterexample is shrunk to.
+    """A function that draws one of some options. A counterexample shrinks to the first option.
 
-    Hypothesis draws some numbers from the source of loaded modules, so that a seed alone would not fix what is drawn.
-    None of those numbers is as large as these.
+    Hypothesis also draws numbers that it finds in the source of loaded modules, so that a seed alone would not fix the
+    draws. It finds no number as large as those that are drawn here.
     """
 
-    def choose(options: Sequence):
+    def choose(options: Sequence) -> Any:
         return options[draw(st.integers(BEYOND_CONSTANTS, BEYOND_CONSTANTS + len(options) - 1)) - BEYOND_CONSTANTS]
 
     return choose
 
 
 @st.composite
-def instances(draw, rule: Rule | PatternRule) -> Instance:
-    """Instances of the rule's left side for which every guard holds; the right side may turn out to mean nothing."""
+def instances(draw: st.DrawFn, rule: Rule | PatternRule) -> Instance:
+    """Instances of the rule for which every guard holds. The right side may be a TermError."""
     choose, profiles = chooser(draw), profiles_of(rule)
     array = lambda shape, finite: drawn_array(
         choose, shape, profiles, kinds_of(profiles, (CONSTANT,) if finite else (CONSTANT, ABSENT))
@@ -63,15 +64,19 @@ def instances(draw, rule: Rule | PatternRule) -> Instance:
 
 
 @st.composite
-def hostile_arrays(draw, shape: tuple[int, ...], finite: bool = False, profiles: Profiles | None = None) -> np.ndarray:
-    """A float64 array: small numbers, or hostile ones of the whole range, or with -∞, ∞ and NaN unless `finite`."""
+def hostile_arrays(
+    draw: st.DrawFn, shape: tuple[int, ...], finite: bool = False, profiles: Profiles | None = None
+) -> np.ndarray:
+    """Arrays of float64: small numbers, hostile numbers of the whole range, and -∞, ∞ and NaN unless `finite`."""
     given = wide_profiles() if profiles is None else profiles
     return drawn_array(chooser(draw), shape, given, kinds_of(given, (CONSTANT,) if finite else (CONSTANT, *NOT_FINITE)))
 
 
 @st.composite
-def named_shapes(draw, names: tuple[str, ...], largest: int = 4, smallest: int = 1) -> tuple[tuple[int, ...], ...]:
-    """Shapes for texts such as "i d" and "j d": one size for each letter, digits as they are."""
+def named_shapes(
+    draw: st.DrawFn, names: tuple[str, ...], largest: int = 4, smallest: int = 1
+) -> tuple[tuple[int, ...], ...]:
+    """Shapes for texts of dims such as "i d" and "j 3": one size for each letter, digits unchanged."""
     words = sorted({w for text in names for w in text.split() if not w.isdigit()})
     choose, options = chooser(draw), (*range(1, largest + 1), *range(smallest, 1))
     sizes = {w: choose(options) for w in words}
@@ -79,7 +84,7 @@ def named_shapes(draw, names: tuple[str, ...], largest: int = 4, smallest: int =
 
 
 def drawn_array(choose: Callable, shape: tuple[int, ...], profiles: Profiles, kinds: Sequence[str]) -> np.ndarray:
-    """An array of one kind: a short list of values, repeated, so that values and shapes shrink apart."""
+    """An array of one kind: a short list of values, repeated, so that values and shapes shrink independently."""
     size, kind, plain = prod(shape), choose(kinds), profiles.get("plain", PLAIN)
     values = _repeated(choose, profiles.get(kind, plain), size, 1 if kind == CONSTANT else MAX_DRAWN_VALUES)
     if kind not in PROFILES and kind in profiles and size > 1 and choose((False, True)):
@@ -91,17 +96,17 @@ def drawn_array(choose: Callable, shape: tuple[int, ...], profiles: Profiles, ki
 
 
 def _repeated(choose: Callable, palette: Sequence[float], size: int, longest: int) -> np.ndarray:
-    """An array of some values of a palette: of one, of a few, or of as many as there are elements."""
+    """An array of one value of a palette, of a few values, or of as many as there are elements."""
     most = max(1, min(size, longest))
     pool = np.array([choose(palette) for _ in range(choose((1, min(most, 3), most, most)))], dtype=float)
     if size <= MAX_DRAWN_VALUES:
         return np.resize(pool, size)
-    seed = choose(range(2**16))  # repetition would leave large arrays with equal rows
+    seed = choose(range(2**16))  # with plain repetition, large arrays would have equal rows
     return np.random.default_rng(seed).permutation(np.resize(pool, size))
 
 
 def _some(choose: Callable, size: int) -> np.ndarray:
-    """Which elements are unlike the others."""
+    """A random choice of elements, as an array of truth values."""
     return np.resize(np.array([choose((True, False)) for _ in range(min(size, MAX_DRAWN_VALUES))]), size)
 
 
@@ -109,7 +114,7 @@ def _some(choose: Callable, size: int) -> np.ndarray:
 def wide_profiles(
     dtype: str = "float64", edges: Iterable[float] = (), largest: float = inf
 ) -> dict[str, tuple[float, ...]]:
-    """Profiles of the whole range of a dtype and of the neighbours of edges, without numbers beyond the largest."""
+    """Profiles of the whole range of a dtype and of the neighbours of edges, without numbers beyond `largest`."""
     r = RANGES[dtype]
     most = min(largest, r.largest / HEADROOM)
     steps = [k / 12 for k in range(1, 12)] + [1 / 64, 1 / 32, 1 / 24]

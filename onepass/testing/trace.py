@@ -1,13 +1,13 @@
-"""What a function does, call by call of ATen: which calls and numbers it is made of, how rounding carries, overflow.
+"""Observes a function call by call of ATen: the calls and numbers it uses, the effect of rounding, overflow.
 
-Each is a TorchDispatchMode that runs the function on given arguments. Invariant: Calls and Overflow change no result.
-Example: under Rounding, `a + b` adds operands that err by a relative 1e-15, as if each had been rounded before.
+Each observation is a TorchDispatchMode under which the function runs. Calls and Overflow change no result. Example:
+under Rounding, `a + b` adds operands with a relative error of 1e-15, as if each had been rounded before.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 import torch
@@ -20,7 +20,7 @@ PRODUCTS = set("mul div mm bmm mv dot addmm addmv baddbmm addbmm addcmul addcdiv
 SUMS = set("add sub rsub sum mean cumsum".split())
 QUOTIENTS = {"div": 1, "addcdiv": 2}  # which argument is the divisor
 SUBTRAHEND = {"sub": 1, "rsub": 0}
-# Calls whose results are exact, or jump: they get their operands as these are. So do views.
+# Calls whose results are exact, or that jump: they get operands without errors. So do views.
 EXACT = set(
     """
     neg abs sign sgn relu threshold heaviside max min amax amin maximum minimum argmax argmin cummax cummin median mode
@@ -33,11 +33,11 @@ EXACT = set(
     _to_copy _local_scalar_dense
     """.split()
 )
-END = 0.99  # of the largest number: what lies beyond stands for a mask, as a dtype's least number does
+MASKING_FRACTION = 0.99  # of the largest number: larger numbers are masks, such as `finfo.min`
 
 
 class Calls(TorchDispatchMode):
-    """Collects the names of a function's calls, the numbers written in it, and the dtypes that it casts to."""
+    """Collects the names of a function's calls, the numbers in its code, and the dtypes that it casts to."""
 
     def __init__(self):
         super().__init__()
@@ -62,12 +62,12 @@ class Calls(TorchDispatchMode):
 
 
 @contextmanager
-def watched(mode: TorchDispatchMode):
-    """Runs what is inside under a mode, and compiled functions as they were written: a mode does not see into kernels.
+def watched(mode: TorchDispatchMode) -> Iterator[TorchDispatchMode]:
+    """A context in which calls run under the mode. Compiled functions run eagerly, since a mode does not see kernels.
 
-    Compiled under a mode, a function would also stay uncompiled afterwards.
+    A function that is compiled under a mode would also stay uncompiled afterwards.
     """
-    compiled = "torch._dynamo" in sys.modules  # else nothing is, and importing it takes seconds
+    compiled = "torch._dynamo" in sys.modules  # otherwise nothing is compiled, and the import takes seconds
     with torch.compiler.set_stance("force_eager") if compiled else nullcontext(), mode:
         yield mode
 
@@ -75,13 +75,13 @@ def watched(mode: TorchDispatchMode):
 SAMPLE = (0.5, -2.0, 1.0, 3.7, -0.3)
 
 
-def edges_of_functions(functions: Iterable[Callable], inputs, dtype: torch.dtype) -> tuple[float, ...]:
-    """The numbers at which functions may change their nature, from their calls on a sample of the inputs."""
+def edges_of_functions(functions: Iterable[Callable], inputs: Iterable, dtype: torch.dtype) -> tuple[float, ...]:
+    """Numbers in the code of functions, and edges of their calls and casts, from a run on sample inputs."""
     shapes = [[int(w) if w.isdigit() else 2 for w in a.split()] if isinstance(a, str) else a for a in inputs]
     sample = [a if isinstance(a, torch.Tensor) else _sample(a, dtype) for a in shapes]
     calls = Calls()
     for function in functions:
-        with suppress(Exception), watched(calls):  # a failure is met again in the test; what came before it counts
+        with suppress(Exception), watched(calls):  # the test meets a failure again; earlier calls count
             function(*(a.clone() for a in sample))
     names = [name.lstrip("_") for name in calls.names]
     dtypes = dict.fromkeys((str(dtype).removeprefix("torch."), *sorted(calls.casts & set(RANGES))))
@@ -95,7 +95,7 @@ def _sample(shape, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Rounding(TorchDispatchMode):
-    """Moves the operands of every call that rounds by a random relative error, element by element."""
+    """Gives every element of the operands of calls that round a random relative error."""
 
     def __init__(self, error: float, seed: int):
         super().__init__()
@@ -117,9 +117,10 @@ class Rounding(TorchDispatchMode):
 
 
 class Overflow(TorchDispatchMode):
-    """Finds what leaves the range of its dtype: `sums`, sums and products in some order; `first`, any call in fact.
+    """Finds calls that leave the range of their dtype, by name; "" if there are none.
 
-    `x * x` is a power: it counts as a function. A sum is judged by the sum of magnitudes.
+    sums: a sum, product or quotient that could overflow in some order, judged by magnitudes. `x * x` counts as a
+    function, not as a product. first: the first call that makes a result infinite or NaN of finite operands.
     """
 
     def __init__(self):
@@ -138,7 +139,7 @@ class Overflow(TorchDispatchMode):
 
 
 def _name(func) -> str:
-    """The name of a call without its overload; `add_` is `add`."""
+    """The name of a call without its overload and without the underscore of in-place calls."""
     return func.overloadpacket.__name__.removesuffix("_")
 
 
@@ -157,7 +158,7 @@ def _finite(value) -> bool:
 
 
 def _leaves_the_range(func, name: str, args, kwargs) -> bool:
-    """Whether the magnitudes of finite operands give an infinite result, or products and quotients one near zero."""
+    """Whether the magnitudes of finite operands give an infinite result, or a product or quotient underflows."""
     tensors = _tensors(args)
     if not tensors or (name == "mul" and len({x.data_ptr() for x in tensors}) < len(tensors)):  # a power
         return False
@@ -172,11 +173,11 @@ def _leaves_the_range(func, name: str, args, kwargs) -> bool:
 
 
 def _magnitudes(name: str, args, of) -> list:
-    """The arguments with what `of` makes of each operand. What is not finite, and divisors of 0, take no part."""
+    """The arguments with each operand replaced by `of` it; elements that are not finite become 0, divisors of 0 1."""
 
     def change(x, place: int):
         if isinstance(x, torch.Tensor) and x.is_floating_point():
-            here = x.abs() < END * torch.finfo(x.dtype).max
+            here = x.abs() < MASKING_FRACTION * torch.finfo(x.dtype).max
             if QUOTIENTS.get(name) == place:
                 return torch.where(here & (x != 0), of(x), torch.ones_like(x))
             found = torch.where(here, of(x), torch.zeros_like(x))

@@ -1,36 +1,40 @@
-"""Can linear inequalities hold together? Fourier and Motzkin's elimination over exact rationals.
+"""Decides whether linear inequalities can hold together, by Fourier-Motzkin elimination over exact rationals.
 
-Every monomial counts as a variable of its own, so "no" is certain and "yes" may be wrong: good for leaving out cases
-that cannot occur, never for a proof by itself.
+Every monomial counts as a variable of its own. So "no" is certain and "yes" may be wrong: it can exclude cases, but
+proves nothing by itself. Example: x > 0 and -x > 0 cannot hold together; x > 0 and -x² > 0 are taken to be feasible.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 
 from .polynomial import Monomial, Polynomial, is_positive
 
-MOST = 400  # inequalities; beyond, the answer is a careful yes
+MAX_INEQUALITIES = 400  # beyond that, the answer is "yes"
 Inequality = tuple[dict[Monomial, Fraction], bool]  # Σ c·m > 0 if strict, else ≥ 0; the empty monomial is 1
 
 
 def feasible(signs: list[tuple[Polynomial, int]]) -> bool:
     """False only if no reals give every polynomial its sign (1, 0 or -1)."""
-    rows: list[Inequality] = []
-    for p, sign in signs:
-        if sign >= 0:
-            rows.append((dict(p), sign > 0))
-        if sign <= 0:
-            rows.append(({m: -c for m, c in p.items()}, sign < 0))
+    rows = [row for p, sign in signs for row in _inequalities(p, sign)]
     names = {m for row, _ in rows for m in row if m}
     rows += [({m: Fraction(1)}, True) for m in names if all(is_positive(a) for a, _ in m)]
     for name in names:
         rows = _without(name, rows)
         if any(_impossible(row) for row in rows):
             return False
-        if len(rows) > MOST:
+        if len(rows) > MAX_INEQUALITIES:
             return True
     return not any(_impossible(row) for row in rows)
+
+
+def _inequalities(p: Polynomial, sign: int) -> Iterator[Inequality]:
+    """The sign of a polynomial as inequalities: one for 1 or -1, two for 0."""
+    if sign >= 0:
+        yield dict(p), sign > 0
+    if sign <= 0:
+        yield {m: -c for m, c in p.items()}, sign < 0
 
 
 def _impossible(row: Inequality) -> bool:
@@ -42,7 +46,7 @@ def _impossible(row: Inequality) -> bool:
 
 
 def _without(name: Monomial, rows: list[Inequality]) -> list[Inequality]:
-    """The inequalities that follow for the other variables."""
+    """The inequalities that follow for the variables other than `name`."""
     kept = [row for row in rows if name not in row[0]]
     above = [row for row in rows if row[0].get(name, 0) > 0]
     below = [row for row in rows if row[0].get(name, 0) < 0]

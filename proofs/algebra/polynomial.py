@@ -1,32 +1,34 @@
-"""Exact arithmetic of Laurent polynomials and their quotients, over rationals, with exponentials eliminated.
+"""Exact arithmetic of Laurent polynomials over the rationals, and of their quotients, with exponentials as atoms.
 
-An atom is a variable, the exponential of a monomial, or an opaque value. exp(Σ c·m) is the product of exp(m)^c, so two
-expressions in + - · / and exp are equal where defined iff cross-multiplied numerators are the same.
+An atom is a variable, the exponential of a monomial, or an opaque value. exp(Σ c·m) is the product of exp(m)^c. So two
+expressions in + - · / and exp are equal where both are defined, if and only if their cross products are the same
+polynomial. Example: exp(x + y) and exp(x) · exp(y) are the same monomial.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from fractions import Fraction
 from typing import NamedTuple
 
 Monomial = tuple[tuple[int, Fraction], ...]  # (number of an atom, exponent), by number
 Polynomial = dict[Monomial, Fraction]
 ONE: Polynomial = {(): Fraction(1)}
-MOST_PRODUCTS = 20_000  # of monomials in one multiplication
-MOST_BITS = 20_000  # of a coefficient's numerator or denominator
-MOST_POWER = 1_000
+MAX_PRODUCTS = 20_000  # of monomials in one multiplication
+MAX_BITS = 20_000  # of a coefficient's numerator and denominator together
+MAX_POWER = 1_000
 
 
 class Undecided(Exception):
-    """The question is outside what this procedure decides; the message says why."""
+    """The provers cannot decide the question; the message says why."""
 
 
 _numbers: dict[tuple, int] = {}
 _atoms: list[tuple] = []
 
 
-def atom(*data) -> int:
-    """The number of an atom: ("var", name), ("exp", monomial), or (anything else): equal data, equal value."""
+def atom(*data: Hashable) -> int:
+    """The number of an atom: ("var", name), ("exp", monomial), or other data. Equal data mean equal values."""
     if data not in _numbers:
         _numbers[data] = len(_atoms)
         _atoms.append(data)
@@ -34,11 +36,12 @@ def atom(*data) -> int:
 
 
 def data_of(number: int) -> tuple:
+    """The data of an atom."""
     return _atoms[number]
 
 
 def is_positive(number: int) -> bool:
-    """Exponentials of reals are positive."""
+    """Whether the atom is positive for all values of its variables: an exponential is."""
     return _atoms[number][0] in ("exp", "exp of")
 
 
@@ -61,8 +64,8 @@ def join(m: Monomial, n: Monomial, factor: Fraction | int = 1) -> Monomial:
 
 
 def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
-    """p · q. Raises Undecided where that would be too large to go on with."""
-    if len(p) * len(q) > MOST_PRODUCTS or _bits(p) + _bits(q) > MOST_BITS:
+    """p · q. Raises Undecided if the product would be too large."""
+    if len(p) * len(q) > MAX_PRODUCTS or _bits(p) + _bits(q) > MAX_BITS:
         raise Undecided("a product of polynomials that is too large")
     product: Polynomial = {}
     for m, c in p.items():
@@ -77,7 +80,7 @@ def _bits(p: Polynomial) -> int:
 
 
 def square(p: Polynomial) -> tuple[Fraction, Polynomial] | None:
-    """c and q where p is c · q²: q term by term, from its largest monomial down, until nothing is left of p."""
+    """c and q with p = c · q², or None. q is found term by term, from its largest monomial down."""
     places = sorted({place for m in p for place, _ in m})
 
     def largest(r: Polynomial) -> Monomial:
@@ -101,7 +104,7 @@ def frozen(p: Polynomial) -> tuple:
 
 
 class Quotient(NamedTuple):
-    """numerator / denominator; the denominator is ONE wherever it can be divided out as a monomial."""
+    """over / under. A denominator that is a monomial is divided out, so that it is ONE."""
 
     over: Polynomial
     under: Polynomial
@@ -126,28 +129,30 @@ class Quotient(NamedTuple):
 
     @property
     def key(self) -> tuple:
+        """Numerator and denominator as hashable data."""
         return frozen(self.over), frozen(self.under)
 
 
 def quotient(over: Polynomial, under: Polynomial) -> Quotient:
-    """The quotient of two polynomials; the lower one is known not to be zero."""
+    """The quotient of two polynomials. The caller knows that `under` is not zero."""
     if len(under) == 1 and under != ONE:
         ((monomial, c),) = under.items()
         return Quotient({join(m, monomial, -1): d / c for m, d in over.items()}, ONE)
     return Quotient(over, under)
 
 
-def number(value) -> Quotient:
-    """A rational constant; a float is taken exactly."""
+def number(value: float | Fraction) -> Quotient:
+    """A rational constant. A float has its exact value."""
     return Quotient({(): Fraction(value)} if value else {}, ONE)
 
 
-def of_atom(*data) -> Quotient:
+def of_atom(*data: Hashable) -> Quotient:
+    """The value of the atom with these data."""
     return Quotient({((atom(*data), Fraction(1)),): Fraction(1)}, ONE)
 
 
 def exponential(q: Quotient) -> Quotient:
-    """exp(q), a product of powers of exponentials of monomials."""
+    """exp(q): for a polynomial, a product of powers of exponentials of monomials."""
     if q.under != ONE:
         return of_atom("exp of", *q.key)
     powers = {atom("exp", m): c for m, c in q.over.items()}
@@ -155,21 +160,21 @@ def exponential(q: Quotient) -> Quotient:
 
 
 def logarithm(m: Monomial) -> Polynomial | None:
-    """The exponent that a product of exponentials is the exponential of; None if it is no such product."""
+    """The exponent of a product of exponentials; None if the monomial has other factors."""
     if any(_atoms[number][0] != "exp" for number, _ in m):
         return None
     return {_atoms[number][1]: c for number, c in m}
 
 
 def equal(a: Quotient, b: Quotient) -> bool:
-    """Equal wherever both are defined; a denominator that vanished in a substitution decides nothing."""
+    """Whether a = b wherever both are defined. False if a substitution has made a denominator zero."""
     if not a.under or not b.under:
         return False
     return not add(multiply(a.over, b.under), multiply(b.over, a.under), -1)
 
 
 def substituted(q: Quotient, values: dict[int, Quotient]) -> Quotient:
-    """Atoms replaced by quotients, inside exponentials, too."""
+    """The quotient with atoms replaced, inside exponentials, too."""
     return _polynomial(q.over, values) / _polynomial(q.under, values)
 
 
@@ -196,7 +201,7 @@ def _monomial(m: Monomial, values: dict[int, Quotient]) -> Quotient:
 def _power(q: Quotient, power: Fraction) -> Quotient:
     if power.denominator != 1:
         return of_atom("power", q.key, power)
-    if abs(power) > MOST_POWER:
+    if abs(power) > MAX_POWER:
         raise Undecided(f"a power of {power}")
     result = number(1)
     for _ in range(abs(int(power))):

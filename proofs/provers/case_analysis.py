@@ -1,8 +1,9 @@
-"""Are two scalar terms equal for all values? Decided exactly, by going through every case of what the meanings ask.
+"""Proves that two scalar terms are equal for all values, by going through all cases.
 
-A case fixes the kind of every variable (a real, ±∞, undefined) and the sign of every real that matters; in each both
-sides are quotients of polynomials and are compared exactly. "Yes" is a proof over the extended reals; "no" means only
-that some case did not come out equal.
+A case fixes the kind of every variable (a real, ±∞, undefined) and the sign of every real that a meaning needs. In each
+case both sides are quotients of polynomials, which are compared exactly. "Yes" is a proof over the extended reals; "no"
+only means that some case was not shown to be equal. Example: max(x, y) = max(y, x) has the cases x < y, x = y and x >
+y.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from time import perf_counter
+from typing import Any
 
 from ...egraph.terms.term import FLOATS, Term
 from ...egraph.terms.traversal import subterms
@@ -42,18 +44,22 @@ from .extended_reals import (
     PAIR_OF_REALS,
     REAL,
     UNDEFINED,
+    ExtendedReal,
     kind_of,
     literal,
     opaque,
     same,
 )
 
-MOST_CASES = 20_000
+MAX_CASES = 20_000
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """forward: where the left side is defined, the right side equals it. backward: the other way round."""
+    """What is shown of two sides, in how many cases, and why not more.
+
+    forward: where the left side is defined, the right side equals it. backward: the same with the sides exchanged.
+    """
 
     forward: bool
     backward: bool
@@ -62,33 +68,35 @@ class Comparison:
 
     @property
     def both(self) -> bool:
+        """Whether the sides are equal in both directions."""
         return self.forward and self.backward
 
 
 @dataclass
 class VariableFacts:
-    """What is known of the variables: the kinds each may have, and signs of reals (name: 1, or 0 for "not zero")."""
+    """What is known of the variables. `kinds`: the kinds that one may have. `signs`: 1 for > 0, and 0 for ≠ 0."""
 
     kinds: Callable[[str], tuple]
     signs: Mapping[str, int] = field(default_factory=dict)
-    real_casts: frozenset = frozenset()  # dtypes, or their variables, for which a cast changes no real
+    real_casts: frozenset = frozenset()  # dtypes, or variables for dtypes: a cast to one of them changes no real
     assumed: tuple[Term, ...] = ()  # conditions that hold
-    casts_round: bool = False  # a cast to those is any increasing function that keeps ±∞, instead
-    own_casts: frozenset = frozenset()  # (variable, dtype): it has the dtype, or is a literal within its range
+    casts_round: bool = False  # instead, such a cast is an unknown increasing function that keeps ±∞
+    own_casts: frozenset = frozenset()  # (variable, dtype): a cast that changes nothing, even by rounding
     literals: frozenset = frozenset()  # variables for literals: a cast may make them infinite
 
 
 class _Path:
-    """One case: the decisions taken, the signs they fix, and what follows by substitution."""
+    """One case: the decisions so far, the signs that they fix, and substitutions for variables that are solved."""
 
     def __init__(self, prefix: list[int], facts: VariableFacts):
         self.prefix, self.facts, self.peeking = prefix, facts, False
         self.taken: list[tuple[int, int]] = []  # which option of how many
-        self.known: dict[tuple, object] = {}
+        self.known: dict[tuple, Any] = {}
         self.signs: list[tuple[Polynomial, int]] = []
         self.solved: list[dict[int, Quotient]] = []
 
-    def choose(self, question: tuple, options: tuple):
+    def choose(self, question: tuple, options: tuple) -> Any:
+        """The option that this case takes for the question; a new question makes a case of each option."""
         if question not in self.known:
             self.known[question] = options[self._next(len(options))]
         return self.known[question]
@@ -100,12 +108,13 @@ class _Path:
         return picked
 
     def sign(self, q: Quotient) -> int:
+        """The sign of a real in this case: 1, 0 or -1. May decide it, which makes cases."""
         for values in self.solved:
             q = substituted(q, values)
         return self._sign(q.over) * (1 if q.under == ONE else self._sign(q.under))
 
     def implied(self, q: Quotient) -> int | None:
-        """The sign of a real if the decisions taken leave one only; takes none."""
+        """The sign of a real, if the decisions so far leave only one; None else. Decides nothing."""
         self.peeking = True
         try:
             return self.sign(q)
@@ -126,29 +135,36 @@ class _Path:
         return sign * self._sign_of_rest(rest) if sign else 0
 
     def _sign_of_rest(self, p: Polynomial) -> int:
+        """The sign of a polynomial without a common monomial."""
         signs = {1 if c > 0 else -1 for c in p.values()}
         if len(signs) == 1 and all(_not_negative(m) for m in p) and any(_positive(m) for m in p):
             return signs.pop()
-        if len(p) == 2:
-            (m, c), (n, d) = sorted(p.items(), key=lambda item: -item[1])
-            up, down = logarithm(m), logarithm(n)
-            if c == -d and up is not None and down is not None:
-                return self._sign(add(up, down, -1))  # exp is increasing
-            if c == -d and (arguments := _rounded(m, n)):
-                return self._sign_of_rounded(p, self.sign(arguments[0] - arguments[1]))
+        if len(p) == 2 and (sign := self._sign_of_difference(p)) is not None:
+            return sign
         if len(p) > 2 and (found := square(p)):
             return (1 if found[0] > 0 else -1) * self._sign(found[1]) ** 2
         return self._decided(p)
 
+    def _sign_of_difference(self, p: Polynomial) -> int | None:
+        """The sign of c · (f(x) - f(y)) for c > 0 and an increasing f, exp or a rounding. None for others."""
+        (m, c), (n, d) = sorted(p.items(), key=lambda item: -item[1])
+        if c != -d:
+            return None
+        up, down = logarithm(m), logarithm(n)
+        if up is not None and down is not None:
+            return self._sign(add(up, down, -1))
+        arguments = _rounded(m, n)
+        return self._sign_of_rounded(p, self.sign(arguments[0] - arguments[1])) if arguments else None
+
     def _sign_of_rounded(self, p: Polynomial, sign: int) -> int:
-        """Rounding is increasing: it keeps the sign of a difference, or makes it nothing."""
+        """The sign of a difference of roundings: the sign of the difference before, or 0."""
         kept = sign and self.choose(("rounding", frozenset(p)), (True, False))
         if not kept:
             self._solve(p)
         return sign if kept else 0
 
     def _decided(self, p: Polynomial) -> int:
-        """The sign of a polynomial that nothing simpler gives: every feasible one is a case."""
+        """The sign of a polynomial that no simpler method gives: every feasible sign is a case."""
         leading = p[min(p)]
         p, flip = {m: c / abs(leading) for m, c in p.items()}, 1
         if leading < 0:
@@ -170,7 +186,7 @@ class _Path:
         return flip * self.known[question]
 
     def _given(self, p: Polynomial) -> tuple[int, ...]:
-        """The signs that a fact leaves to a variable."""
+        """The signs that the facts allow, if the polynomial is a variable; else all three."""
         (monomial, *others) = p
         if not others and len(monomial) == 1 and data_of(monomial[0][0])[0] in ("var", "integer"):
             fact = self.facts.signs.get(data_of(monomial[0][0])[1])
@@ -178,7 +194,7 @@ class _Path:
         return (1, 0, -1)
 
     def _solve(self, p: Polynomial) -> None:
-        """p = 0 as a substitution for a variable in which it is linear, if there is one."""
+        """Uses p = 0 as a substitution for a variable in which p is linear, if there is one."""
         q = Quotient(p, ONE)
         for values in self.solved:
             q = substituted(q, values)
@@ -190,6 +206,7 @@ class _Path:
                 return
 
     def equal(self, a: Quotient, b: Quotient) -> bool:
+        """Whether two reals are equal in this case."""
         for values in self.solved:
             a, b = substituted(a, values), substituted(b, values)
         return equal(a, b)
@@ -200,11 +217,11 @@ class _Impossible(Exception):
 
 
 class _Open(Exception):
-    """The decisions taken so far do not fix a sign."""
+    """The decisions so far do not fix a sign."""
 
 
 def _content(p: Polynomial) -> tuple[Monomial, Polynomial]:
-    """The largest monomial that divides the polynomial, negative powers included, and what it leaves."""
+    """The largest monomial that divides the polynomial, negative powers included, and the quotient."""
     first, *others = p
     common = dict(first)
     for m in others:
@@ -215,7 +232,7 @@ def _content(p: Polynomial) -> tuple[Monomial, Polynomial]:
 
 
 def _rounded(m: Monomial, n: Monomial) -> list[Quotient] | None:
-    """What two monomials are the roundings of, if both are, to one dtype."""
+    """The arguments of two roundings to one dtype, if both monomials are such roundings."""
     if [e for _, e in (*m, *n)] != [1, 1]:
         return None
     kinds = [data_of(place) for place, _ in (*m, *n)]
@@ -233,7 +250,7 @@ def _not_negative(m: Monomial) -> bool:
 
 
 def _atoms_within(m: Monomial) -> list[int]:
-    """Every atom of a monomial, those under exponents and in arguments included (opaque ones count twice)."""
+    """Every atom of a monomial, those inside exponentials included, with repetitions."""
     found = []
     for place, _ in m:
         kind = data_of(place)
@@ -244,12 +261,14 @@ def _atoms_within(m: Monomial) -> list[int]:
 
 
 class Evaluator:
-    """The value of terms along one path."""
+    """The values of terms in one case."""
 
     def __init__(self, path: _Path):
-        self.path, self.done = path, {}
+        self.path = path
+        self.done: dict[Term, ExtendedReal] = {}
 
-    def value(self, root: Term):
+    def value(self, root: Term) -> ExtendedReal:
+        """The value of the term in this case. Raises Undecided for a term that the prover has no meaning for."""
         for node in subterms(root):
             if node not in self.done:
                 self.done[node] = self._value(node, [self.done[a] for a in node.args])
@@ -265,7 +284,7 @@ class Evaluator:
         if node.op == "reduce":
             raise Undecided("a reduction, whose value is no function of one element")
         if node.op in COMPARISONS and UNDEFINED in args:
-            return self.path.choose(("undefined truth", node), (True, False))  # NaN and 1/0 compare each in its way
+            return self.path.choose(("undefined truth", node), (True, False))  # NaN and 1/0 compare differently
         if node.op in MEANINGS:
             return MEANINGS[node.op](*args, self.path)
         return opaque(f"{node.op} {node.attrs}", args, self.path)
@@ -278,7 +297,7 @@ class Evaluator:
         return of_atom("integer" if dtype == "int64" else "var", name) if kind == REAL else kind
 
     def _state(self, name: str, kind: str) -> tuple:
-        """A rescaled state: its scale and its mantissa; an absent one has the scale -∞ and no mantissa."""
+        """A rescaled state as the pair of its scale and mantissa. An absent state has the scale -∞ and no mantissa."""
         parts = f"{name} scale", f"{name} mantissa"
         if kind == ABSENT:
             return NEG, UNDEFINED
@@ -288,7 +307,7 @@ class Evaluator:
         return tuple(of_atom("var", part) if kind == REAL else kind for part, kind in zip(parts, kinds))
 
     def _cast(self, node: Term, value):
-        """Over the reals a float dtype changes nothing, or rounds; of literals, and to others, an unknown function."""
+        """A cast to a float dtype changes no real, or rounds it. Of literals, and to other dtypes, it is opaque."""
         dtype, operand = node.attrs[0], node.args[0]
         known = dtype in FLOATS or dtype in self.path.facts.real_casts
         if (operand, dtype) in self.path.facts.own_casts:
@@ -302,7 +321,7 @@ class Evaluator:
 
 
 def compare(left: Term, right: Term, facts: VariableFacts, deadline: float = float("inf")) -> Comparison:
-    """Goes through all cases of two terms without reductions. Raises nothing: what it cannot decide is no proof."""
+    """Compares two terms without reductions in all cases. A question that it cannot decide counts as not shown."""
     forward = backward = True
     why, cases = "", 0
 
@@ -325,7 +344,7 @@ def compare(left: Term, right: Term, facts: VariableFacts, deadline: float = flo
 
 
 def values_of(root: Term, facts: VariableFacts, deadline: float = float("inf")) -> set | None:
-    """The kinds of value that a term takes; None if that is not decided."""
+    """The kinds of value that a term takes; None if that cannot be decided."""
     found = set()
 
     def look(path: _Path, evaluator: Evaluator) -> bool:
@@ -340,7 +359,7 @@ def values_of(root: Term, facts: VariableFacts, deadline: float = float("inf")) 
 
 
 def _walk(look: Callable[[_Path, Evaluator], bool], facts: VariableFacts, deadline: float) -> int:
-    """Shows every case to `look` until it has seen enough; how many there were. Raises Undecided if too many."""
+    """Calls `look` with every case until it returns False. Returns the number of cases. Raises Undecided at a limit."""
     waiting: list[list[int]] = [[]]
     cases = 0
     while waiting:
@@ -353,7 +372,7 @@ def _walk(look: Callable[[_Path, Evaluator], bool], facts: VariableFacts, deadli
             enough = False
         if enough:
             break
-        if cases > MOST_CASES or perf_counter() > deadline:
+        if cases > MAX_CASES or perf_counter() > deadline:
             raise Undecided(f"more than {cases} cases, or no time left")
         taken = [picked for picked, _ in path.taken]
         for place in range(len(prefix), len(path.taken)):

@@ -1,7 +1,7 @@
-"""Does the right side of a rule have the dtype of the left, whatever the variables' dtypes? Tried for each of them.
+"""Checks that the right side of a rule has the dtype of the left side, for all dtypes of its variables.
 
-A finite question: a variable has one of a few dtypes, or is a literal. What the left side cannot be typed with is no
-instance.
+A variable has one of a few dtypes or is a literal, so all choices are tried. A choice for which the left side is
+ill-typed is no instance. Example: x · 1.0 = x holds for float dtypes, and an integer x is no instance.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LITERAL = ("constant", "positive", "nonzero")
 
 
 def complaint(rule: Rule, deadline: float = inf) -> str:
-    """The first choice of dtypes for which the sides do not agree, or that there was no time left; else nothing."""
+    """The first choice of dtypes for which the sides disagree, or that no time was left; "" if all choices agree."""
     for binding in _bindings(rule):
         if perf_counter() > deadline:
             return "too many choices of dtypes for its variables"
@@ -43,7 +43,7 @@ def complaint(rule: Rule, deadline: float = inf) -> str:
 
 
 def _bindings(rule: Rule) -> Iterator[dict[str, object]]:
-    """Every choice: scalars of every dtype for variables, numbers for literals, dtypes for variables of dtypes."""
+    """Every choice: loads of every dtype for variables, numbers for literals, dtypes for dtype variables."""
     literal = {g.operands[0] for g in rule.guards if g.kind in LITERAL}
     pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
     dims = {name: Dim(name.removeprefix("dim "), 2) for name in variables_of(rule.left) if name.startswith("dim ")}

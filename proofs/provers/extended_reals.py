@@ -1,14 +1,15 @@
-"""Values of the extended reals with "undefined", and the meaning of every pointwise operation on them, symbolically.
+"""Symbolic values of the extended reals with "undefined", and the meaning of every pointwise operation on them.
 
-A value is a Quotient (a real), POS, NEG (±∞), UNDEFINED (NaN, or a division by zero), a bool, or a pair. What a result
-depends on is asked of an oracle (case_analysis.py): the sign of a real, or which kind an opaque result is. Mirrors
-egraph/terms/ops.py.
+A value is a Quotient (a real), POS or NEG (±∞), UNDEFINED (NaN, or a division by zero), a bool, or a pair. Where a
+result depends on the sign of a real or on the kind of an opaque value, the meaning queries an oracle. The meanings
+mirror egraph/terms/ops.py. Example: the maximum of x and y needs the sign of x - y.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import inf, isnan
-from typing import Protocol
+from typing import Any, Protocol, TypeGuard
 
 from ..algebra.floor_division import floor
 from ..algebra.polynomial import ONE, Quotient, Undecided, exponential, number, of_atom
@@ -20,19 +21,23 @@ INFINITE = (POS, NEG)
 COMPARISONS = ("lt", "le", "eq")
 LN2 = of_atom("exp of", "ln 2")  # a positive constant, as exponentials are
 TWO = number(2)
+ExtendedReal = Quotient | bool | str | tuple  # a real; a truth value; POS, NEG or UNDEFINED; a pair of values
 
 
 class Oracle(Protocol):
-    """Decides, once per question, along one path through all cases."""
+    """Answers questions about one case, each question once."""
 
-    def sign(self, q: Quotient) -> int: ...
+    def sign(self, q: Quotient) -> int:
+        """The sign of a real: 1, 0 or -1."""
 
-    def implied(self, q: Quotient) -> int | None: ...
+    def implied(self, q: Quotient) -> int | None:
+        """The sign of a real, if the earlier answers leave only one."""
 
-    def choose(self, question: tuple, options: tuple): ...
+    def choose(self, question: tuple, options: tuple) -> Any:
+        """The option that the case takes for the question."""
 
 
-def literal(value):
+def literal(value: float | bool) -> ExtendedReal:
     """The value of a Python number."""
     if isinstance(value, bool):
         return value
@@ -41,19 +46,19 @@ def literal(value):
     return {inf: POS, -inf: NEG}.get(value) or number(value)
 
 
-def opaque(name: str, args, o: Oracle):
-    """An unknown function of the arguments: equal arguments give equal results, and nothing more is known."""
+def opaque(name: str, args: Sequence[ExtendedReal], oracle: Oracle) -> ExtendedReal:
+    """The value of an unknown function: equal arguments give equal results, and nothing more is known."""
     if any(map(_is_pair, args)):
         raise Undecided(f"{name} of a rescaled state")
     if UNDEFINED in args:
         return UNDEFINED
     key = tuple(a.key if isinstance(a, Quotient) else a for a in args)
-    kind = o.choose(("function", name, key), EVERY)
+    kind = oracle.choose(("function", name, key), EVERY)
     return of_atom("function", name, key) if kind == REAL else kind
 
 
 def _strict(meaning, logical=False):
-    """UNDEFINED where an argument is; numbers where numbers belong, bools where bools do."""
+    """The meaning, with UNDEFINED for undefined arguments. Raises Undecided for arguments of a wrong type."""
 
     def total(*args):
         if UNDEFINED in args[:-1]:
@@ -65,11 +70,11 @@ def _strict(meaning, logical=False):
     return total
 
 
-def _is_pair(a) -> bool:
+def _is_pair(a: object) -> TypeGuard[tuple]:
     return isinstance(a, tuple) and not isinstance(a, Quotient)
 
 
-def _add(a, b, o):
+def _add(a, b, oracle):
     if a in INFINITE or b in INFINITE:
         if a in INFINITE and b in INFINITE:
             return a if a == b else UNDEFINED
@@ -77,71 +82,81 @@ def _add(a, b, o):
     return a + b
 
 
-def _negate(a, o):
+def _negate(a, oracle):
     return {POS: NEG, NEG: POS}[a] if a in INFINITE else -a
 
 
-def _sign(a, o) -> int:
-    return {POS: 1, NEG: -1}[a] if a in INFINITE else o.sign(a)
+def _sign(a, oracle) -> int:
+    return {POS: 1, NEG: -1}[a] if a in INFINITE else oracle.sign(a)
 
 
-def _multiply(a, b, o):
+def _multiply(a, b, oracle):
     if a in INFINITE or b in INFINITE:
-        return {1: POS, 0: UNDEFINED, -1: NEG}[_sign(a, o) * _sign(b, o)]
+        return {1: POS, 0: UNDEFINED, -1: NEG}[_sign(a, oracle) * _sign(b, oracle)]
     return a * b
 
 
-def _divide(a, b, o):
+def _divide(a, b, oracle):
     if b in INFINITE:
         return UNDEFINED if a in INFINITE else number(0)
-    sign = o.sign(b)
+    sign = oracle.sign(b)
     if sign == 0:
-        return UNDEFINED  # also where floating point has ±∞, by the sign of the zero
+        return UNDEFINED  # floating point has ±∞ here, by the sign of the zero
     if a in INFINITE:
-        return a if sign > 0 else _negate(a, o)
+        return a if sign > 0 else _negate(a, oracle)
     return a / b
 
 
-def _exponential(a, o):
+def _exponential(a, oracle):
     return number(0) if a == NEG else a if a == POS else exponential(a)
 
 
-def _scaled_exponential(a, o):
-    return _exponential(_multiply(a, LN2, o), o)
+def _scaled_exponential(a, oracle):
+    return _exponential(_multiply(a, LN2, oracle), oracle)
 
 
-def _logarithm(a, o):
+def _logarithm(a, oracle):
     if a in INFINITE:
         return a if a == POS else UNDEFINED
     if a.key == TWO.key:
         return LN2
-    sign = o.sign(a)
+    sign = oracle.sign(a)
     return UNDEFINED if sign < 0 else NEG if sign == 0 else of_atom("log", a.key)
 
 
-def _root(a, o):
+def _binary_logarithm(a, oracle):
+    natural = _logarithm(a, oracle)
+    return UNDEFINED if natural == UNDEFINED else _divide(natural, LN2, oracle)
+
+
+def _root(a, oracle):
     if a in INFINITE:
         return a if a == POS else UNDEFINED
-    sign = o.sign(a)
+    sign = oracle.sign(a)
     return UNDEFINED if sign < 0 else number(0) if sign == 0 else of_atom("root", a.key)
 
 
-def _compare(a, b, o) -> int:
+def _reciprocal_root(a, oracle):
+    root = _root(a, oracle)
+    return UNDEFINED if root == UNDEFINED else _divide(number(1), root, oracle)
+
+
+def _compare(a, b, oracle) -> int:
     """The sign of a - b, where both may be infinite."""
     if a in INFINITE or b in INFINITE:
         return 0 if a == b else 1 if a == POS or b == NEG else -1
-    return o.sign(a - b)
+    return oracle.sign(a - b)
 
 
-def _larger(a, b, o):
-    return b if _compare(a, b, o) < 0 else a
+def _larger(a, b, oracle):
+    return b if _compare(a, b, oracle) < 0 else a
 
 
-def _smaller(a, b, o):
-    return a if _compare(a, b, o) < 0 else b
+def _smaller(a, b, oracle):
+    return a if _compare(a, b, oracle) < 0 else b
 
 
-def _power(a, b, o):
+def _power(a, b, oracle):
     constant = isinstance(b, Quotient) and set(b.over) <= {()} and b.under == ONE
     exponent = b.over.get((), 0) if constant else -1
     if isinstance(a, Quotient) and exponent == int(exponent) and 0 <= exponent <= 8:
@@ -149,27 +164,27 @@ def _power(a, b, o):
         for _ in range(int(exponent)):
             result = result * a
         return result
-    return opaque("pow", (a, b), o)
+    return opaque("pow", (a, b), oracle)
 
 
-def _sigmoid(a, o):
-    return _divide(number(1), _add(number(1), _exponential(_negate(a, o), o), o), o)
+def _sigmoid(a, oracle):
+    return _divide(number(1), _add(number(1), _exponential(_negate(a, oracle), oracle), oracle), oracle)
 
 
-def _tanh(a, o):
+def _tanh(a, oracle):
     if a in INFINITE:
         return number(1 if a == POS else -1)
     up, down = exponential(a), exponential(-a)
-    return _divide(up - down, up + down, o)
+    return _divide(up - down, up + down, oracle)
 
 
-def _finite(a, o):
+def _finite(a, oracle):
     if _is_pair(a):
         raise Undecided("whether a rescaled state is finite")
     return isinstance(a, Quotient)
 
 
-def _choice(p, a, b, o):
+def _choice(p, a, b, oracle):
     if p == UNDEFINED:
         return UNDEFINED
     if not isinstance(p, bool):
@@ -177,30 +192,30 @@ def _choice(p, a, b, o):
     return a if p else b
 
 
-def _scale(state, o):
+def _scale(state, oracle):
     if not _is_pair(state):
         raise Undecided("the scale of what is no pair")
     return state[0]
 
 
-def _mantissa(state, o):
-    return UNDEFINED if _scale(state, o) == NEG else state[1]
+def _mantissa(state, oracle):
+    return UNDEFINED if _scale(state, oracle) == NEG else state[1]
 
 
-def _floor(a, o):
-    return a if a in INFINITE else floor(a, o)
+def _floor(a, oracle):
+    return a if a in INFINITE else floor(a, oracle)
 
 
-def _quotient(a, b, o):
-    if a in INFINITE or b in INFINITE or o.sign(b) == 0:
-        return opaque("floordiv", (a, b), o)
-    return floor(a / b, o)
+def _quotient(a, b, oracle):
+    if a in INFINITE or b in INFINITE or oracle.sign(b) == 0:
+        return opaque("floordiv", (a, b), oracle)
+    return floor(a / b, oracle)
 
 
-def _remainder(a, b, o):
-    if a in INFINITE or b in INFINITE or o.sign(b) == 0:
-        return opaque("mod", (a, b), o)
-    return a - floor(a / b, o) * b
+def _remainder(a, b, oracle):
+    if a in INFINITE or b in INFINITE or oracle.sign(b) == 0:
+        return opaque("mod", (a, b), oracle)
+    return a - floor(a / b, oracle) * b
 
 
 MEANINGS = {
@@ -208,16 +223,16 @@ MEANINGS = {
     "exp": _strict(_exponential),
     "exp2": _strict(_scaled_exponential),
     "log": _strict(_logarithm),
-    "log2": _strict(lambda a, o: _divide(_logarithm(a, o), LN2, o) if _logarithm(a, o) != UNDEFINED else UNDEFINED),
+    "log2": _strict(_binary_logarithm),
     "sqrt": _strict(_root),
-    "rsqrt": _strict(lambda a, o: UNDEFINED if _root(a, o) == UNDEFINED else _divide(number(1), _root(a, o), o)),
+    "rsqrt": _strict(_reciprocal_root),
     "sigmoid": _strict(_sigmoid),
     "tanh": _strict(_tanh),
-    "abs": _strict(lambda a, o: a if _sign(a, o) >= 0 else _negate(a, o)),
+    "abs": _strict(lambda a, oracle: a if _sign(a, oracle) >= 0 else _negate(a, oracle)),
     "finite": _finite,
-    "not": _strict(lambda a, o: not a, logical=True),
+    "not": _strict(lambda a, oracle: not a, logical=True),
     "add": _strict(_add),
-    "sub": _strict(lambda a, b, o: _add(a, _negate(b, o), o)),
+    "sub": _strict(lambda a, b, oracle: _add(a, _negate(b, oracle), oracle)),
     "mul": _strict(_multiply),
     "div": _strict(_divide),
     "floor": _strict(_floor),
@@ -226,20 +241,20 @@ MEANINGS = {
     "pow": _strict(_power),
     "maximum": _strict(_larger),
     "minimum": _strict(_smaller),
-    "lt": _strict(lambda a, b, o: _compare(a, b, o) < 0),
-    "le": _strict(lambda a, b, o: _compare(a, b, o) <= 0),
-    "eq": _strict(lambda a, b, o: _compare(a, b, o) == 0),
-    "and": _strict(lambda a, b, o: a and b, logical=True),
-    "or": _strict(lambda a, b, o: a or b, logical=True),
+    "lt": _strict(lambda a, b, oracle: _compare(a, b, oracle) < 0),
+    "le": _strict(lambda a, b, oracle: _compare(a, b, oracle) <= 0),
+    "eq": _strict(lambda a, b, oracle: _compare(a, b, oracle) == 0),
+    "and": _strict(lambda a, b, oracle: a and b, logical=True),
+    "or": _strict(lambda a, b, oracle: a or b, logical=True),
     "where": _choice,
-    "scaled": lambda a, b, o: (a, b),
+    "scaled": lambda a, b, oracle: (a, b),
     "scale": _scale,
     "mantissa": _mantissa,
 }
-"""What has no row is an opaque function: congruent, and nothing else."""
+"""Operation: its meaning. An operation without a row is an opaque function."""
 
 
-def kind_of(value):
+def kind_of(value: ExtendedReal) -> ExtendedReal:
     """REAL for any real, the kinds of both parts for a pair; every other value is its own kind."""
     if _is_pair(value):
         return tuple(map(kind_of, value))
@@ -247,9 +262,9 @@ def kind_of(value):
 
 
 def state_kinds(found: set | None) -> tuple[str, ...]:
-    """What a fold of rescaled states may be, from the kinds of what it folds (None: not known).
+    """The kinds of a fold of rescaled states, from the kinds of its elements (None: not known).
 
-    A fold is absent where every element is: an element whose scale is -∞ contributes nothing, whatever its weight.
+    A fold is absent if every element is absent. An element with the scale -∞ contributes nothing, whatever its weight.
     """
     present = {(REAL, REAL)}
     absent = {kinds for kinds in found or () if isinstance(kinds, tuple) and kinds[0] == NEG}
@@ -258,8 +273,8 @@ def state_kinds(found: set | None) -> tuple[str, ...]:
     return tuple(kind for kind, seen in ((PAIR_OF_REALS, found & present), (ABSENT, absent)) if seen)
 
 
-def same(a, b, equal) -> bool:
-    """Whether two values are the same, reals by `equal`."""
+def same(a: ExtendedReal, b: ExtendedReal, equal: Callable[[Quotient, Quotient], bool]) -> bool:
+    """Whether two values are the same; reals are compared by `equal`."""
     if _is_pair(a) and _is_pair(b):
         return all(same(x, y, equal) for x, y in zip(a, b))
     if isinstance(a, Quotient) and isinstance(b, Quotient):

@@ -1,8 +1,8 @@
-"""Exact random checks of whole programs: numbers of a finite field instead of reals, so nothing is rounded.
+"""Checks by random values that two programs are equal, in a finite field, where nothing is rounded.
 
-Exponents live in Z_q, all else in Z_p with q a divisor of p - 1, and exp is a homomorphism from one to the other. A
-maximum is the largest by a random order: what holds here does not depend on which score is the largest. Rescaled sums
-are folded in several blocks that are merged.
+Exponents are in Z_q and other numbers in Z_p, where q divides p - 1, so that exp is a homomorphism from Z_q to Z_p. A
+maximum is the largest by a random order: an equality must not depend on which score is the largest. Rescaled sums are
+folded in several blocks, which are merged. Example: exp(x + y) and exp(x) · exp(y) are the same number.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +26,11 @@ EXPONENT, BASE, OTHER = Q, P, 0
 
 
 class NotApplicable(Exception):
-    """The term uses an operation, or a tensor in two roles, that finite fields have no meaning for."""
+    """The term has no meaning in finite fields: an operation, or a tensor that is an exponent and a number."""
 
 
 def moduli(root: Term) -> dict[Term, int]:
-    """The field of every subterm: exponents are what is exponentiated or is a scale, found from the root down."""
+    """The field of every subterm, found from the root down: arguments of exp and scales are exponents."""
     found: dict[Term, int] = {root: BASE}
     for node in reversed(list(subterms(root))):
         mine = found[node]
@@ -49,14 +50,14 @@ def _field_of_argument(node: Term, place: int, mine: int) -> int:
         case "where" if place == 0:
             return OTHER
         case "eq" if any(a.op == "const" and a.attrs[0] == float("-inf") for a in node.args):
-            return EXPONENT  # is it absent?
+            return EXPONENT  # a test whether an element is absent
         case "load":
             return OTHER
     return mine
 
 
 class Field:
-    """One random order of exponents, and random values for tensors as they are asked for."""
+    """A random order of exponents, and random values of tensors, which are drawn on first use."""
 
     def __init__(self, seed: int = 0):
         self.random = Random(seed)
@@ -64,16 +65,16 @@ class Field:
         self.tensors: dict[str, np.ndarray] = {}
 
     def value(self, root: Term, sizes: Mapping[str, int] | None = None) -> np.ndarray:
-        """The term's values as integers of the field, one axis per dim of `all_dims`, size 1 where it is constant.
+        """The values of the term as integers of its field, with one axis for each dim of `all_dims`.
 
-        Raises NotApplicable for what has no meaning in finite fields.
+        An axis has the length 1 if the value does not depend on the dim. Raises NotApplicable.
         """
         order, fields = all_dims(root), moduli(root)
         lengths = {d: d.size if isinstance(d.size, int) else (sizes or {})[d.size] for d in order}
-        done: dict[Term, object] = {}
+        done: dict[Term, Any] = {}
         for node in subterms(root):
             args = [done[a] for a in node.args]
-            for place, a in enumerate(node.args):  # a literal is a number of the field that asks for it
+            for place, a in enumerate(node.args):  # a literal is a number of the field of its place
                 if a.op == "const":
                     args[place] = _literal(a.attrs[0], _field_of_argument(node, place, fields[node]))
             done[node] = self._node(node, args, fields[node], order, lengths)
@@ -96,12 +97,15 @@ class Field:
                 return tuple(args)
             case "scale" | "mantissa":
                 return args[0][node.op == "mantissa"]
+        return self._pointwise(node, args, modulus)
+
+    def _pointwise(self, node: Term, args, modulus: int):
         if modulus == OTHER or node.op == "where":
             if OPS[node.op].meaning is None:
                 raise NotApplicable(node.op)
             found = OPS[node.op].meaning(*args)
             return found.astype(bool) if node.op == "eq" else found
-        if node.op in ("maximum",):
+        if node.op == "maximum":
             return np.vectorize(self._larger, otypes=[object])(*args)
         if node.op not in _ARITHMETIC:
             raise NotApplicable(f"{node.op} has no meaning in a finite field")
@@ -118,7 +122,7 @@ class Field:
         return self.tensors[tensor.name]
 
     def _larger(self, a, b):
-        """The larger of two exponents by a random order; an absent one is the least."""
+        """The larger of two exponents by the random order. An absent one is the smallest."""
         if a is ABSENT or b is ABSENT:
             return b if a is ABSENT else a
         for x in (a, b):
@@ -138,7 +142,7 @@ class Field:
         return total
 
     def _fold_rescaled(self, state, axis: int, size: int):
-        """Streams two blocks or more, each on its own, and merges what they leave."""
+        """Folds two blocks separately and merges the results."""
         pairs = list(zip(*(_slices(part, axis, size) for part in np.broadcast_arrays(*state))))
         cut = self.random.randrange(1, size) if size > 1 else 1
         total = None
@@ -166,7 +170,7 @@ def _slices(value, axis: int, size: int) -> list[np.ndarray]:
 
 
 def _literal(value, modulus: int) -> np.ndarray:
-    """A rational literal in a field, as an array of one element; -∞ is absent."""
+    """A rational literal in a field, as an array of one element. -∞ is ABSENT."""
     if isinstance(value, bool) or modulus == OTHER:
         return np.array(value)
     if value == float("-inf"):
@@ -188,7 +192,7 @@ def _divided(modulus: int, a, b):
 
 
 def _with_absent(operation):
-    """-∞ with any number is -∞."""
+    """The operation, with an absent result for an absent operand: -∞ and any number give -∞."""
     return lambda modulus, *xs: ABSENT if ABSENT in xs else operation(modulus, *xs)
 
 
@@ -203,13 +207,14 @@ _ARITHMETIC = {
 
 
 def agree(left: Term, right: Term, trials: int = 3, sizes: Mapping[str, int] | None = None) -> bool:
-    """Whether two programs give the same numbers of the field for random tensors. Raises NotApplicable."""
+    """Whether two programs give the same numbers for random tensors, in each trial. Raises NotApplicable."""
     for seed in range(trials):
         field = Field(seed)
         a, b = (field.value(side, sizes) for side in (left, right))
         dims = sorted(left.dims | right.dims)
         a, b = (_arranged(value, all_dims(side), dims) for value, side in ((a, left), (b, right)))
-        if not np.array_equal(*np.broadcast_arrays(a, b)):
+        a, b = np.broadcast_arrays(a, b)
+        if not np.array_equal(a, b):
             return False
     return True
 

@@ -1,28 +1,30 @@
-"""Equations of integers with floor division and remainder, decided by z3: index terms of layouts.
+"""Proves equations of integers with floor division and remainder by z3.
 
-a // g is the q with a = q·g + r, where r lies between 0 and g and has the sign of g; loads are uninterpreted functions.
-z3 is optional: without it the answer is "unknown" and says so.
+a // g is the q with a = q·g + r, where r is between 0 and g and has the sign of g. Loads are uninterpreted functions.
+z3 is optional; without it nothing is proved, and the reason says so. Example: (a · g + b) // g = a + b // g, for g ≠ 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
 
 from ...egraph.rewrite.guard import Guard
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
 
 INTEGER_OPERATIONS = ("floordiv", "mod")
-MILLISECONDS = 3000
+TIMEOUT_MILLISECONDS = 3000
 
 
 def is_about_indices(*sides: Term) -> bool:
-    """Whether floor division or remainder occurs."""
+    """Whether a side has a floor division or a remainder."""
     return any(node.op in INTEGER_OPERATIONS for side in sides for node in subterms(side))
 
 
 def equal(left: Term, right: Term, guards: Iterable[Guard], sizes_positive: bool) -> tuple[bool, str]:
-    """Whether the sides are proved equal for all integers under the guards; if not, why."""
+    """Whether the sides are proved to be equal for all integers under the guards; and if not, why."""
     try:
         import z3
     except ImportError:
@@ -34,7 +36,7 @@ def equal(left: Term, right: Term, guards: Iterable[Guard], sizes_positive: bool
     except _NotAnIndex as error:
         return False, str(error)
     solver = z3.Solver()
-    solver.set("timeout", MILLISECONDS)
+    solver.set("timeout", TIMEOUT_MILLISECONDS)
     solver.add(*(z3.simplify(x, som=True) for x in (*known, *reading.divisions, *reading.lemmas(), a != b)))
     answer = solver.check()
     if answer == z3.unsat:
@@ -47,15 +49,16 @@ class _NotAnIndex(Exception):
 
 
 class _Reading:
-    """Terms as z3 integers; divisions collects what defines each quotient."""
+    """Translates terms to z3 integers. `divisions` has the definitions of the quotients."""
 
-    def __init__(self, z3):
+    def __init__(self, z3: ModuleType):
         self.z3 = z3
-        self.done: dict[Term, object] = {}
+        self.done: dict[Term, Any] = {}
         self.divisions: list = []
         self.quotients: list[tuple] = []
 
-    def term(self, root: Term):
+    def term(self, root: Term) -> Any:
+        """The term as a z3 expression. Raises _NotAnIndex."""
         for node in subterms(root):
             if node not in self.done:
                 self.done[node] = self._node(node, [self.done[a] for a in node.args])
@@ -88,7 +91,7 @@ class _Reading:
         raise _NotAnIndex(f"{node.op} of dtype {node.dtype} is no index arithmetic")
 
     def _quotient(self, a, g):
-        """The floor of a / g. Where g is 0 nothing is said of it."""
+        """A new variable for the floor of a / g. It is unconstrained for g = 0."""
         for b, h, q in self.quotients:
             if b.eq(a) and h.eq(g):
                 return q
@@ -101,7 +104,7 @@ class _Reading:
         return q
 
     def lemmas(self) -> list:
-        """Products of inequalities, valid for all integers, that spare z3 a search: x ≥ 0 and g ≥ 0 give x · g ≥ 0."""
+        """Products of inequalities, valid for all integers, that help z3, such as x · g ≥ 0 for x ≥ 0 and g ≥ 0."""
         z3, found = self.z3, []
         plain = [v for t, v in self.done.items() if t.op in ("var", "const") and v.sort() == z3.IntSort()]
         pairs = [(one, other) for one in self.quotients for other in self.quotients if one is not other]
@@ -114,8 +117,8 @@ class _Reading:
             found.append(z3.Implies(z3.And(g > 0, h > 0), z3.And(*products)))
         return [z3.simplify(lemma, som=True) for lemma in found]
 
-    def guard(self, guard: Guard, sizes_positive: bool):
-        """What a guard says of integers; one that says nothing of them is true."""
+    def guard(self, guard: Guard, sizes_positive: bool) -> Any:
+        """A guard as a z3 expression; true for a guard that is not about integers."""
         match guard.kind:
             case "nonzero":
                 divisor = self.term(guard.operands[0])

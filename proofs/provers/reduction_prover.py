@@ -1,8 +1,9 @@
-"""Equality of terms with reductions, of any length and any rank: a chain of theorem instances from side to side.
+"""Proves that terms with reductions of any length are equal, by a chain of theorem instances from side to side.
 
-Every step rewrites a reduction by a theorem of the theory; its hypotheses, stated for the terms at hand, are decided by
-case_analysis.py. What is left are terms whose reductions agree, compared as scalars, pointwise in every dim. A step may
-hold in one direction only: where one side is defined the other equals it.
+Each step rewrites a reduction by a theorem of theory/. The hypotheses of the theorem, for the terms at hand, are
+decided by case_analysis.py. In the end the reductions of both sides agree, and the rest is compared as scalars. A step
+may hold in one direction only: where one term is defined, the other equals it. Example: Σ_j (s · c) = (Σ_j s) · c is
+one step by Homomorphism.promote.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from .extended_reals import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL, state_
 from .term_views import factors, hole, holes, joinable, outermost, product, skeleton
 from .theorems import RESCALED, THEOREMS, homomorphism, statement
 
-MOST_TERMS = 40
+MAX_TERMS_OF_A_SIDE = 40
 NOT_EMPTY = "ranges are not empty"
 
 
 @dataclass(frozen=True)
 class TheoremStep:
-    """One theorem at one place. forward: before's values, where defined, are after's; backward: the other way."""
+    """One theorem at one place. forward: where the term before is defined, `after` equals it; backward: conversely."""
 
     theorem: str
     after: Term
@@ -38,14 +39,14 @@ class TheoremStep:
 
 @dataclass(frozen=True)
 class Proof:
-    """What is shown of two sides, by which theorems, in how many cases."""
+    """What is proved of two sides, by which theorems, in how many cases. not_empty: it assumes non-empty ranges."""
 
     forward: bool
     backward: bool
     theorems: tuple[str, ...]
     cases: int
     why: str = ""
-    not_empty: bool = False  # whether ranges were taken to hold an element
+    not_empty: bool = False
 
 
 @cache
@@ -57,7 +58,7 @@ def law_holds(hypothesis: str, name: str) -> bool:
 
 @cache
 def cascade_holds(hypothesis: str) -> bool:
-    """Whether the rescaled sum has a property that the cascade theorem needs: over the reals, absent ones apart."""
+    """Whether the rescaled sum has a property that the cascade theorem needs, over the reals (no absent elements)."""
     return compare(*statement(hypothesis, RESCALED), VariableFacts(lambda _: (REAL,))).both
 
 
@@ -71,7 +72,11 @@ def applies(theorem: str, name: str) -> bool:
 
 
 class Reductions:
-    """One question: facts of its variables, which of them do not depend on which dim, and which are literals."""
+    """The prover for one pair of sides.
+
+    facts: what is known of the variables. independent: pairs of a variable and a dim on which it does not depend.
+    literals: the variables for literals. deadline: in seconds of `perf_counter`.
+    """
 
     def __init__(
         self, facts: VariableFacts, independent: frozenset[tuple[Term, Dim]], literals: frozenset[Term], deadline
@@ -84,23 +89,22 @@ class Reductions:
             facts.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts, literals,
         )  # fmt: skip
         self.cases = 0
-        self.not_empty = False  # whether some maximum was taken for a real
+        self.not_empty = False  # whether a maximum was taken to be a real
         self._compared: dict[tuple[Term, Term], Comparison] = {}
 
     # Scalars ---------------------------------------------------------------------------------------------------------
 
     def scalar(self, left: Term, right: Term) -> Comparison:
-        """Compares two terms with equal reductions taken for equal values."""
+        """Compares two terms as scalars. Equal reductions are one variable."""
         if (left, right) not in self._compared:
             names = self._names([*outermost(left), *outermost(right)])
-            sides = (substitute(side, names) for side in (left, right))
-            found = compare(*sides, self.facts, self.deadline)
+            found = compare(substitute(left, names), substitute(right, names), self.facts, self.deadline)
             self.cases += found.cases
             self._compared[left, right] = found
         return self._compared[left, right]
 
     def _names(self, found: list[Term]) -> dict[Term, Term]:
-        """A variable for every reduction; the same one for those whose bodies are equal."""
+        """A variable for every reduction; the same variable for reductions with equal bodies."""
         names: dict[Term, Term] = {}
         for one in found:
             for other in list(names):
@@ -118,7 +122,7 @@ class Reductions:
         return var(name, "bool" if kind == "bool" else "any")
 
     def _kinds(self, reduction: Term) -> tuple[str, ...]:
-        """What a reduction may be: real where all that it folds is real, ranges not being empty."""
+        """The kinds of a reduction: real, if all its elements are real and the range is not empty."""
         monoid, found = reduction.attrs[0], self._values(reduction.args[0])
         if monoid == "rescaled":
             kinds = state_kinds(found)
@@ -131,13 +135,13 @@ class Reductions:
         return (REAL, NEG) if found <= {REAL, NEG} and monoid in ("sum", "max") else EVERY
 
     def _values(self, x: Term) -> set | None:
-        """The kinds of value that a term takes, reductions in it included; None if that is not decided."""
+        """The kinds of value that a term with reductions takes; None if that is not decided."""
         return values_of(substitute(x, self._names(outermost(x))), self.facts, self.deadline)
 
     # Steps -----------------------------------------------------------------------------------------------------------
 
     def depends(self, x: Term, dim: Dim) -> bool:
-        """Whether the value may change along the dim: a variable does, unless a guard says that it does not."""
+        """Whether the value may change along the dim. That of a variable may, unless a guard excludes it."""
         if (x, dim) in self.independent or x in self.literals:
             return False
         if x.op in ("var", "load", "size"):
@@ -147,13 +151,13 @@ class Reductions:
         return dim in x.attrs or any(self.depends(a, dim) for a in x.args)
 
     def steps(self, root: Term) -> Iterator[TheoremStep]:
-        """Everything that a theorem says of the term, at any place in it."""
+        """Every instance of a theorem at any place in the term."""
         inside = {n for r in reduces(root) for n in subterms(r.args[0])} | joinable(root)
         compared = {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
         for node in list(subterms(root)):
             for step in self._at(node, node in inside):
                 if node in compared and not (step.forward and step.backward):
-                    continue  # to define more may turn a comparison
+                    continue  # a comparison of a value that was undefined may change
                 yield TheoremStep(step.theorem, substitute(root, {node: step.after}), step.forward, step.backward)
 
     def _at(self, node: Term, inside: bool) -> Iterator[TheoremStep]:
@@ -163,14 +167,14 @@ class Reductions:
             yield from self._exchanged(node)
         elif node.op in ("scale", "mantissa"):
             yield from self._two_passes(node)
-        elif not node.dtype.startswith(PAIR):  # no theorem here is about a function that gives a state
+        elif not node.dtype.startswith(PAIR):  # no theorem is about functions whose result is a state
             yield from self._joined(node)
             yield from self._fixed(node)
             if inside:
                 yield from self._pushed(node)
 
     def _pulled(self, node: Term) -> Iterator[TheoremStep]:
-        """⊕_j phi(x) = phi(⊕'_j x) where all else in phi does not depend on j."""
+        """⊕_j phi(x) = phi(⊕'_j x), if the other parts of phi do not depend on j."""
         (monoid, dim), (body,) = node.attrs, node.args
         for form in self._forms(body, monoid, dim):
             moving = [n for n, a in enumerate(form.args) if self.depends(a, dim)]
@@ -188,7 +192,7 @@ class Reductions:
             yield TheoremStep(theorem, phi(reduce(source, dim, x)), forward, backward)
 
     def _homomorphism(self, source: str, target: str, phi: Callable) -> tuple[str, Comparison]:
-        """phi_op says how phi(a ⊕ b) and phi a ⊕' phi b compare; by induction so do the reductions."""
+        """Compares phi(a ⊕ b) with phi a ⊕' phi b (phi_op). By induction the result holds for the reductions."""
         structure, elements = homomorphism(source, target, phi), theorems.elements_of(source)
         whole = "Homomorphism.promote"
         found = self.scalar(*statement("phi_op", structure, elements))
@@ -197,7 +201,7 @@ class Reductions:
         return whole, found
 
     def _pushed(self, node: Term) -> Iterator[TheoremStep]:
-        """phi(⊕_k x) = ⊕'_k phi(x): the same theorem from the other side."""
+        """phi(⊕_k x) = ⊕'_k phi(x): the same theorem in the other direction."""
         for phi, others, inner in holes(node):
             (source, dim), (x,) = inner.attrs, inner.args
             if any(self.depends(a, dim) for a in others):
@@ -208,25 +212,26 @@ class Reductions:
                     yield TheoremStep(theorem, reduce(target, dim, phi(x)), found.forward, found.backward)
 
     def _fixed(self, node: Term) -> Iterator[TheoremStep]:
-        """phi(⊕_k x) = ⊕_k x where phi fixes every x."""
+        """phi(⊕_k x) = ⊕_k x, if phi fixes every x."""
         for phi, others, folded in holes(node):
             if self._fixes(phi, others, folded):
                 yield TheoremStep("Homomorphism.fixed", folded, True, True)
 
     def _fixes(self, phi: Callable, others: list[Term], folded: Term) -> bool:
-        """Whether the theorem says so; an element that is a reduction may be fixed by the theorem, too."""
+        """Whether the hypotheses of Homomorphism.fixed hold. The theorem may also apply to an element x itself."""
         (monoid, dim), (x,) = folded.attrs, folded.args
         if monoid not in OPERATION_OF or any(self.depends(a, dim) for a in others):
             return False
         structure, elements = homomorphism(monoid, monoid, phi), (*theorems.elements_of(monoid)[:2], x)
         known = ("fixed_element",) if x.op == "reduce" and self._fixes(phi, others, x) else ()
-        asked = (h for h in THEOREMS["Homomorphism.fixed"] if h not in known)
-        return all(self.scalar(*statement(h, structure, elements)).both for h in asked)
+        open_hypotheses = (h for h in THEOREMS["Homomorphism.fixed"] if h not in known)
+        return all(self.scalar(*statement(h, structure, elements)).both for h in open_hypotheses)
 
     def _forms(self, body: Term, monoid: str, dim: Dim) -> Iterator[Term]:
-        """The body, and the body with what does not depend on the dim gathered on the right."""
+        """The body, and the body with the factors or addends that do not depend on the dim moved to the right."""
         yield body
-        still, moving = (list(part) for part in ([], []))
+        still: list[Term] = []
+        moving: list[Term] = []
         for factor in factors(body, monoid, lambda x: self.depends(x, dim)):
             (moving if self.depends(factor, dim) else still).append(factor)
         if still and moving:
@@ -247,11 +252,12 @@ class Reductions:
             operation = OPERATION_OF.get(a.attrs[0])
             if a.attrs == b.attrs and (operation == node.op or self._is_difference(node.op, a.attrs[0])):
                 if applies("Monoid.pointwise", a.attrs[0]):
-                    after = reduce(*a.attrs, make(node.op, (a.args[0], b.args[0])))
+                    monoid, dim = a.attrs
+                    after = reduce(monoid, dim, make(node.op, (a.args[0], b.args[0])))
                     yield TheoremStep("Monoid.pointwise", after, True, True)
 
     def _is_difference(self, op: str, monoid: str) -> bool:
-        """x - y is x + (-y), and a negative of a sum is the sum of negatives."""
+        """Whether the operation is a difference of sums: x - y is x + (-y), and -x is a homomorphism of sums."""
         a, b = theorems.ELEMENTS[:2]
         negation = homomorphism("sum", "sum", lambda x: -x)
         sums = op == "sub" and monoid == "sum"
@@ -265,7 +271,7 @@ class Reductions:
                 yield TheoremStep("Monoid.fubini", after, True, True)
 
     def _two_passes(self, node: Term) -> Iterator[TheoremStep]:
-        """The fold of rescaled pairs is the largest score, and the sum of the views from it; absent ones apart."""
+        """A fold of rescaled pairs in two passes: its scale is the largest score, its mantissa a sum of views."""
         (state,) = node.args
         if state.op != "reduce" or state.attrs[0] != "rescaled" or state.args[0].op != "scaled":
             return
@@ -277,7 +283,7 @@ class Reductions:
         yield TheoremStep("Cascade.cascade_absent", after, True, True)
 
     def _can_be_absent(self, score: Term, weight: Term) -> bool:
-        """Scores are reals or -∞, weights are reals, and an element of score -∞ then views as the sum's unit."""
+        """Whether scores are reals or -∞, weights are reals, and the view of an element with the score -∞ is 0."""
         kinds = [self._values(side) for side in (score, weight)]
         if None in kinds or kinds[0] - {REAL, NEG} or kinds[1] - {REAL}:
             return False
@@ -288,7 +294,7 @@ class Reductions:
     # Search ----------------------------------------------------------------------------------------------------------
 
     def prove(self, left: Term, right: Term, both: bool) -> Proof:
-        """A chain from side to side; `both`: in both directions. The best that was found within the limits."""
+        """The best chain from side to side within the limits. `both`: it is to hold in both directions."""
         sides = (_Side(left), _Side(right))
         best = Proof(False, False, (), 0, "no chain of theorems joins the sides")
         fresh = [left, right]
@@ -304,7 +310,7 @@ class Reductions:
         return Proof(best.forward, best.backward, best.theorems or ("cells",), self.cases, best.why, self.not_empty)
 
     def _met(self, sides, n: int, term: Term, best: Proof) -> Proof:
-        """Compares a new term of one side with every known one of the other that reduces alike."""
+        """Compares a new term of one side with every known term of the other side that has the same reductions."""
         for other in list(sides[1 - n].known):
             mine, its = skeleton(term), skeleton(other)
             if not (mine <= its or its <= mine):  # a reduction may cancel on one side, not on both
@@ -319,14 +325,14 @@ class Reductions:
 
 
 class _Side:
-    """The terms that one side was shown to be, each with the directions in which it is, and by which theorems."""
+    """The terms that one side was shown to equal, each with the proved directions and the theorems."""
 
     def __init__(self, start: Term):
         self.known: dict[Term, tuple[bool, bool, tuple[str, ...]]] = {start: (True, True, ())}
-        self.found = None
+        self.found: Iterator[Term] | None = None
 
     def next(self, prover: Reductions) -> Term | None:
-        """One more term, or None."""
+        """One more term; None if there is none."""
         if self.found is None:
             self.found = self._search(prover)
         return next(self.found, None)
@@ -334,19 +340,19 @@ class _Side:
     def _search(self, prover: Reductions) -> Iterator[Term]:
         waiting = list(self.known)
         while waiting:
-            term = min(waiting, key=lambda term: len(reduces(term)))  # what was joined is nearer to one reduction
+            term = min(waiting, key=lambda term: len(reduces(term)))  # joined reductions first
             waiting.remove(term)
             forward, backward, names = self.known[term]
             for step in prover.steps(term):
                 flags = forward and step.forward, backward and step.backward
-                if any(flags) and step.after not in self.known and len(self.known) < MOST_TERMS:
+                if any(flags) and step.after not in self.known and len(self.known) < MAX_TERMS_OF_A_SIDE:
                     self.known[step.after] = (*flags, (*names, step.theorem))
                     waiting.append(step.after)
                     yield step.after
 
 
 def _sources(monoid: str) -> list[str]:
-    """The monoids from which a homomorphism to this one may come: itself first."""
+    """The monoids from which a homomorphism to this monoid may go, itself first."""
     if monoid not in OPERATION_OF:
         return []
     kind = MONOIDS[monoid].dtype

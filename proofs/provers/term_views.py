@@ -1,6 +1,6 @@
-"""How a term looks to a theorem: as a function of one of its arguments, as factors or addends, as what it reduces.
+"""Views of a term for theorems: as a function of one argument, as factors or addends, as nested reductions.
 
-Nothing here knows what holds; only what stands where.
+The views are syntactic and prove nothing. Example: exp(a + b) has the factors exp(a) and exp(b).
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from ...egraph.terms.traversal import subterms
 
 
 def outermost(root: Term) -> list[Term]:
-    """The reductions that no other reduction encloses."""
+    """The reductions that are not inside another reduction."""
     if root.op == "reduce":
         return [root]
     return list(dict.fromkeys(r for a in root.args for r in outermost(a)))
 
 
 def joinable(root: Term) -> set[Term]:
-    """What stands in a sum or a difference, where it joins what stands beside it as soon as both are reductions."""
+    """The operands of sums and differences: two of them that are reductions can be joined."""
     return {a for n in subterms(root) if n.op in ("add", "sub") for a in n.args}
 
 
 def skeleton(root: Term) -> frozenset:
+    """The nested reductions of a term by their monoids and dims, without bodies."""
     return frozenset((r.attrs, skeleton(r.args[0])) for r in outermost(root))
 
 
@@ -34,14 +35,14 @@ def hole(node: Term, place: int) -> Callable[[Term], Term]:
 
 
 def holes(node: Term) -> Iterator[tuple[Callable[[Term], Term], list[Term], Term]]:
-    """The reductions among a node's arguments, each with the node as a function of it and what stands beside it."""
+    """For each argument that is a reduction: the node as a function of it, the other arguments, the reduction."""
     for place, x in enumerate(node.args):
         if x.op == "reduce":
             yield hole(node, place), [a for n, a in enumerate(node.args) if n != place], x
 
 
 def factors(x: Term, monoid: str, depends: Callable[[Term], bool]) -> list[Term]:
-    """Terms whose product (under a sum) or sum (under a maximum) is x."""
+    """Terms whose product, under a sum, or whose sum, under a maximum, is x. `depends`: on the reduced dim."""
     if monoid not in ("sum", "prod"):
         return addends(x)
     match x.op:
@@ -59,6 +60,7 @@ def factors(x: Term, monoid: str, depends: Callable[[Term], bool]) -> list[Term]
 
 
 def addends(x: Term) -> list[Term]:
+    """Terms whose sum is x."""
     match x.op:
         case "add":
             return [a for side in x.args for a in addends(side)]
@@ -68,6 +70,7 @@ def addends(x: Term) -> list[Term]:
 
 
 def product(op: str, parts: list[Term]) -> Term:
+    """The parts, of which there is at least one, joined by the operation."""
     whole = parts[0]
     for part in parts[1:]:
         whole = make(op, (whole, part))

@@ -1,13 +1,14 @@
 """The theorems of proofs/theory/ that the provers apply, and their hypotheses as equations between terms.
 
-THEOREMS names what each needs; a test holds it to what Rocq says. EQUATIONS states every hypothesis once, for any
-instance: a monoid, a homomorphism or a cascade. Nothing here is about one rule.
+THEOREMS has the hypotheses of each theorem; a test compares it with Rocq. EQUATIONS states every hypothesis once, for
+any monoid, homomorphism or cascade. Example: "op_comm" of the monoid sum is x + y = y + x.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...egraph.rewrite.guard import OPERATION_OF
 from ...egraph.terms.ops import MONOIDS, const, exp, make, maximum, var
@@ -36,7 +37,7 @@ THEOREMS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Structure:
-    """An instance of a theorem's section: what its variables stand for; None for those it does not have."""
+    """An instance of a section of the theory: the values of its variables; None for variables that it lacks."""
 
     op: Callable[[Term, Term], Term]
     unit: Term | None = None
@@ -72,7 +73,7 @@ EQUATIONS: dict[str, Callable[..., tuple[Term, Term]]] = {
     ),
     "rescale_view": lambda s, x, y, z: (s.rescale(m, n, s.view(m, SCORE, WEIGHT)), s.view(n, SCORE, WEIGHT)),
 }
-"""Hypothesis by its name in the theory: both sides, for a structure and three of its elements."""
+"""Name of a hypothesis in the theory: both of its sides, for a structure and three of its elements."""
 
 RESCALED = Structure(
     op=lambda a, b: a + b,
@@ -80,26 +81,27 @@ RESCALED = Structure(
     rescale=lambda old, new, a: a * exp(old - new),
     view=lambda gauge, score, weight: weight * exp(score - gauge),
 )
-"""What the monoid "rescaled" folds, as an instance of the cascade: a test holds it to the fold of terms/ops.py."""
+"""The monoid "rescaled" as an instance of the cascade. A test compares it with the fold of terms/ops.py."""
 
 
 def monoid(name: str) -> Structure:
-    """A monoid of egraph/terms/ops.py whose operation is one of terms."""
+    """The structure of a monoid of egraph/terms/ops.py; it folds with an operation of terms."""
     operation = OPERATION_OF[name]
-    return Structure(lambda a, b: make(operation, (a, b)), const(MONOIDS[name].identity))
+    identity: Any = MONOIDS[name].identity
+    return Structure(lambda a, b: make(operation, (a, b)), const(identity))
 
 
 def elements_of(name: str) -> tuple[Term, ...]:
-    """Three variables of the kind that a monoid folds."""
+    """Three variables of the type that the monoid folds."""
     return TRUTHS if MONOIDS[name].dtype == "bool" else ELEMENTS
 
 
 def homomorphism(source: str, target: str, phi: Callable[[Term], Term]) -> Structure:
-    """phi from one monoid to another."""
+    """The structure of phi as a homomorphism from one monoid to another."""
     a, b = monoid(source), monoid(target)
     return Structure(a.op, a.unit, phi, b.op, b.unit)
 
 
-def statement(hypothesis: str, structure: Structure, elements=ELEMENTS) -> tuple[Term, Term]:
-    """The hypothesis of a structure, as the two sides of an equation."""
+def statement(hypothesis: str, structure: Structure, elements: Sequence[Term] = ELEMENTS) -> tuple[Term, Term]:
+    """The hypothesis for a structure, as the two sides of an equation."""
     return EQUATIONS[hypothesis](structure, *elements)

@@ -54,7 +54,7 @@ def test_nothing_counts_as_proved_once_a_meaning_is_edited(module, old, new, mon
 
 
 def test_a_comment_and_a_docstring_are_no_meanings(monkeypatch, tmp_path):
-    meaning(monkeypatch, tmp_path, "terms/ops", '"""A literal. Floats', '"""A literal, said otherwise. Floats')
+    meaning(monkeypatch, tmp_path, "terms/ops", '"""A literal. A float', '"""A literal, in other words. A float')
     assert all(map(ledger.is_proved, rules.ALL))
     assert ledger.digest_of_code(["x = 1  # one\n\nimport os\n"]) == ledger.digest_of_code(["x = 1\n"])
     assert ledger.digest_of_code(["x = 1\n"]) != ledger.digest_of_code(["x = 2\n"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from onepass import process_state
-from onepass.cli.commands import UNFINISHED, main
+from onepass.cli.commands import MISUSED, main
 from onepass.compiler import compiled_region, disk_cache
 from onepass.lowering.executors import KERNELS
 from onepass.lowering.hopper.config import HopperConfig
@@ -144,5 +144,5 @@ def test_a_wrong_result_is_never_timed(asked, monkeypatch, tmp_path, wrong):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what there is without a GPU")
 def test_without_a_gpu_it_says_so(capsys):
-    assert main(["tune", "some.py:function"]) == UNFINISHED
+    assert main(["tune", "some.py:function"]) == MISUSED
     assert "no GPU" in capsys.readouterr().err
