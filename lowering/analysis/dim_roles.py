@@ -28,6 +28,12 @@ def is_long(dim: Dim, held_limit: int) -> bool:
     return not isinstance(dim.size, int) or dim.size > held_limit
 
 
+def static_size(dim: Dim) -> int:
+    """The size of a dim that is known to be static, as one that a tile holds whole."""
+    assert isinstance(dim.size, int), f"{dim} has the symbolic size {dim.size}"
+    return dim.size
+
+
 def size_key(dim: Dim) -> tuple[bool, int]:
     """Sorts dims by size; a symbolic one counts as longer than any number."""
     return (True, 0) if not isinstance(dim.size, int) else (False, dim.size)

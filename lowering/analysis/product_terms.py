@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite, prod
-from numbers import Number
 
 from ...egraph.terms.ops import make
 from ...egraph.terms.term import Dim, Term
@@ -19,7 +18,7 @@ from .exact_products import native
 from .relative_index import relative_values
 
 
-def const_value(node: Term | object, otherwise: Number | None) -> Number | None:
+def const_value(node: Term | object, otherwise: float | None) -> float | None:
     """The number of a literal; `otherwise` for what is no literal."""
     return node.attrs[0] if isinstance(node, Term) and node.op == "const" else otherwise
 
@@ -89,7 +88,8 @@ def sides(summand: Term, dim: Dim) -> tuple[Term, Term] | None:
         return None
     operands = product(parts[k] for k in left), product(parts[k] for k in right)
     # A factor that fits on both sides stays where the term has it: scale_early has chosen.
-    written = summand.args if summand.args[0].dims == operands[0].dims else summand.args[::-1]
+    one, other = summand.args
+    written = (one, other) if one.dims == operands[0].dims else (other, one)
     return written if [x.dims for x in written] == [x.dims for x in operands] else operands
 
 
@@ -134,4 +134,5 @@ def _beside_weight(parts: list[Term], weight: frozenset[Dim], dim: Dim) -> Summa
     """The factors as two sides, of which the left one also has a weight with these dims."""
     one, two = two_sides([weight, *(p.dims for p in parts)], dim)
     left, right = (two, one) if 0 in two else (one, two)
-    return Summand(*(product(parts[k - 1] for k in side if k > 0) for side in (left, right)))
+    factors_of = lambda side: product(parts[k - 1] for k in side if k > 0)
+    return Summand(factors_of(left), factors_of(right))

@@ -41,13 +41,16 @@ def relative_table(bodies: Iterable[Term], rows: Dim | None, loop: Dim, grid: It
 
     None if there is no part for which a kernel of its own pays.
     """
-    if rows is None or not all(isinstance(d.size, int) for d in (rows, loop)) or rows.size * loop.size < MIN_SCORES:
+    if rows is None or not isinstance(rows.size, int) or not isinstance(loop.size, int):
+        return None
+    scores = rows.size * loop.size
+    if scores < MIN_SCORES:
         return None
     points = prod(d.size for d in grid if isinstance(d.size, int))
     for body in bodies:
         for part in _largest(body, rows, loop, frozenset(grid) | {rows, loop}):
             work = _work(part, rows, loop)
-            if work >= MIN_WORK_PER_SCORE and work * points * rows.size * loop.size >= MIN_SAVED_WORK:
+            if work >= MIN_WORK_PER_SCORE and work * points * scores >= MIN_SAVED_WORK:
                 return _table_of(part, rows, loop)
     return None
 
@@ -106,7 +109,7 @@ def _sums(indices: Iterable[Term], dims: set[Dim]) -> bool:
 def _table_of(part: Term, rows: Dim, loop: Dim) -> Table:
     """The part at row 0 and at each column j + 1 − rows for j of the new dim: each relative index once."""
     dim, (values,) = over_relative_index([part], rows, loop)
-    index = iota(loop) - iota(rows) + const(rows.size - 1)
+    index = iota(loop) - iota(rows) + const(int(rows.size) - 1)
     return Table(part, _clamped(values, dim), ((dim, index),))
 
 
@@ -117,9 +120,11 @@ def over_relative_index(
 
     The index along it is column − row + rows − 1, from 0 on. beside: terms whose dims must have other names.
     """
-    known = isinstance(rows.size, int) and isinstance(loop.size, int)
+    size: int | str = f"{rows.size} + {loop.size}"  # one more than needed
+    if isinstance(rows.size, int) and isinstance(loop.size, int):
+        size = rows.size + loop.size - 1
     name = fresh(f"{loop.name}_{rows.name}", {d.name for part in (*parts, *beside) for d in all_dims(part)})
-    dim = Dim(name, rows.size + loop.size - 1 if known else f"{rows.size} + {loop.size}")
+    dim = Dim(name, size)
     change = {iota(rows): const(0), iota(loop): iota(dim) + 1 - length(rows)}
     return dim, tuple(simplify_index(substitute(part, change)) for part in parts)
 

@@ -136,10 +136,11 @@ def _with_columns(kernel: Kernel, held_limit: int) -> Kernel:
     """
     terms, rows = [store.term for store in kernel.stores], kernel.rows
     nodes = loop_reductions(terms, held_limit) if kernel.loops else [n for term in terms for n in computed(term)]
-    columns = columns_of(nodes, rows, kernel.grid, FEW)
-    if columns and not kernel.loops:
-        rows, *columns = (d for d in kernel.order if d in (rows, *columns))
-    grid = tuple(d for d in kernel.grid if d not in (rows, *columns))
+    tiled = (rows, *columns_of(nodes, rows, kernel.grid, FEW))
+    if len(tiled) > 1 and not kernel.loops:
+        tiled = tuple(d for d in kernel.order if d in tiled)
+    rows, *columns = tiled
+    grid = tuple(d for d in kernel.grid if d not in tiled)
     return replace(kernel, grid=grid, rows=rows, row_tile=f"{rows.name}_tile", columns=tuple(columns))
 
 
@@ -199,7 +200,14 @@ def _guarded(monoid: str, peeled: Peeled, common: set[Term]) -> tuple[Term | Non
         return gauge, value
     if gauge is not None:
         return where(own, gauge, const(-float("inf"))), value
-    return None, where(own, value, const(MONOIDS[monoid].identity))
+    return None, where(own, value, const(_identity(monoid)))
+
+
+def _identity(monoid: str) -> float | bool:
+    """The number that an absent element of the reduction counts as."""
+    value = MONOIDS[monoid].identity
+    assert isinstance(value, bool | int | float), f"absent elements of {monoid} are no number"
+    return value
 
 
 def peel(r: Term) -> Peeled:
@@ -218,7 +226,7 @@ def peel(r: Term) -> Peeled:
         return parts, gauge, body.args[1]
     if monoid == "any":
         return conjuncts(body), None, const(True)
-    parts, value = _peel_where(body, MONOIDS[monoid].identity)
+    parts, value = _peel_where(body, _identity(monoid))
     return parts, None, value
 
 

@@ -26,6 +26,7 @@ from ..analysis.dim_roles import (
     repeated_dims,
     size_key,
     state_dims,
+    static_size,
 )
 from ..plan.records import Store
 from ..plan.thresholds import FEW, TOGETHER
@@ -105,7 +106,7 @@ class DimFacts:
         held = _fitting(self._short_values(), self.orders, self.held_limit)
         repeated = repeated_dims(self.terms, self.held_limit)
         again = [d for d in self.order if d in repeated and not is_long(d, self.held_limit) and d.size != 1]
-        if prod(d.size for d in {*again, *held}) > TOGETHER:
+        if prod(map(static_size, {*again, *held})) > TOGETHER:
             return held
         return [d for d in self.order if d in again or d in held]
 
@@ -128,7 +129,7 @@ def _fitting(dims: list[Dim], orders: list[tuple[Dim, ...]], limit: int) -> list
     """
     fitting: list[Dim] = []
     for dim in reversed(dims):
-        together = max(prod(d.size for d in (dim, *fitting) if d in order) for order in orders if dim in order)
+        together = max(prod(static_size(d) for d in (dim, *fitting) if d in order) for order in orders if dim in order)
         if together <= limit or together == dim.size:
             fitting.insert(0, dim)
     return fitting

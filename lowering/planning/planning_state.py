@@ -58,8 +58,8 @@ class Planning:
     def of(cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int) -> Planning:
         """The state before the first pass."""
         outputs = tuple(store.output.name for store in stores)
-        inputs = {t.name for store in stores for t in tensors(store.term)}
-        return cls(tuple(stores), outputs, tuple(references), held_limit, inputs | {*outputs})
+        names = {t.name for store in stores for t in tensors(store.term)}
+        return cls(tuple(stores), outputs, tuple(references), held_limit, frozenset(names | {*outputs}))
 
     def index(self, name: str) -> int:
         """The place in `stores` of the store with this output."""
@@ -102,7 +102,8 @@ class Planning:
         name = next(n for k in range(len(self.names) + 1) if (n := f"part{k}") not in self.names)
         dtype = "float32" if part.dtype == "float" else part.dtype
         output = Tensor(name, dtype, tuple(d.size for d in dims))
-        store = Store(*with_fresh_bound_dims([part], dims), output, dims)
+        (term,) = with_fresh_bound_dims([part], dims)
+        store = Store(term, output, dims)
         read = load(output, *map(iota, dims))
         note = f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}"
         after = replace(

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
 from ...egraph.terms.ops import const, iota
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms
-from ..analysis.dim_roles import loop_reductions
+from ..analysis.dim_roles import loop_reductions, static_size
 from ..plan.records import Store
 from ..plan.thresholds import FEW
 from .kernel_shape import kernel_shape
@@ -36,7 +37,7 @@ def group_rows(planning: Planning) -> Planning:
     shape = kernel_shape(planning.stores, planning.held_limit)
     names = _dim_names(planning.stores, planning.references)
     for dim, size in _groupings([store.term for store in planning.stores], planning.held_limit):
-        group = Dim(unused_name(f"{dim.name}_group", names), dim.size // size)
+        group = Dim(unused_name(f"{dim.name}_group", names), static_size(dim) // size)
         member = Dim(unused_name(f"{dim.name}_place", names), size)
         change = {iota(dim): iota(group) * const(size) + iota(member)}
         stores = tuple(_in_groups(store, dim, (group, member), change) for store in planning.stores)
@@ -49,9 +50,9 @@ def group_rows(planning: Planning) -> Planning:
 def _pays(dim: Dim, member: Dim, before: KernelShape, after: KernelShape) -> bool:
     """Whether the members are more rows than the few before, or are held while the dim was on the grid."""
     rows = before.rows
-    few = rows is None or (isinstance(rows.size, int) and rows.size < FEW)
-    if few and after.rows == member and (rows is None or member.size > rows.size):
-        return True
+    if after.rows == member:
+        if rows is None or (isinstance(rows.size, int) and rows.size < min(FEW, static_size(member))):
+            return True
     return member in after.held and dim not in (rows, *before.held)
 
 
@@ -98,7 +99,8 @@ def merge_value_dims(planning: Planning) -> Planning:
     for number, store in enumerate(stores):
         while pair := mergeable_pair(stores, store, _held_dims(store, planning), planning.held_limit):
             name = unused_name("_".join(d.name for d in pair), _dim_names(stores, references))
-            merged, size = Dim(name, pair[0].size * pair[1].size), const(pair[1].size)
+            sizes = [static_size(d) for d in pair]
+            merged, size = Dim(name, prod(sizes)), const(sizes[1])
             change = {iota(pair[0]): floordiv(iota(merged), size), iota(pair[1]): mod(iota(merged), size)}
             stores[number] = store = _merged(store, pair, merged, change)
             references[number] = substitute(references[number], change)
@@ -112,7 +114,7 @@ def _held_dims(store: Store, planning: Planning) -> set[Dim]:
 def mergeable_pair(stores: Sequence[Store], store: Store, held: set[Dim], held_limit: int) -> tuple[Dim, Dim] | None:
     """Two neighbours of the store's axes that a tile holds whole, where each subterm has both or none."""
     for first, second in pairwise(store.order):
-        if {first, second} <= held and first.size * second.size <= held_limit:
+        if {first, second} <= held and static_size(first) * static_size(second) <= held_limit:
             if _occur_together((first, second), store, stores):
                 return first, second
     return None

@@ -109,8 +109,8 @@ def _is_relative_product(r: Term, loop: Dim) -> bool:
 
 def _is_short(sizes: Sequence[int | str | None], loop: Dim) -> bool:
     """Whether the table takes at most half of the memory of the scores."""
-    known = all(isinstance(n, int) for n in sizes)
-    return known and (not isinstance(loop.size, int) or 2 * prod(sizes) <= loop.size)
+    known = [n for n in sizes if isinstance(n, int)]
+    return len(known) == len(sizes) and (not isinstance(loop.size, int) or 2 * prod(known) <= loop.size)
 
 
 def _range(index: Term, size: int | str) -> tuple[int, int | str, Term]:
@@ -125,7 +125,8 @@ def _range(index: Term, size: int | str) -> tuple[int, int | str, Term]:
 
 def _pays(after: Iterable[Dim], before: Iterable[Dim]) -> bool:
     """Whether the table takes at most MAX_GROWTH times as many reductions as before."""
-    own, others = [d.size for d in {*after} - {*before}], [d.size for d in {*before} - {*after}]
-    if all(isinstance(n, int) for n in (*own, *others)):
+    gained, lost = {*after} - {*before}, {*before} - {*after}
+    own, others = ([d.size for d in dims if isinstance(d.size, int)] for dims in (gained, lost))
+    if len(own) + len(others) == len(gained) + len(lost):
         return 0 < prod(own) <= MAX_GROWTH * prod(others)
-    return all(n <= MAX_TABLE_SIZE for n in own if isinstance(n, int))
+    return all(n <= MAX_TABLE_SIZE for n in own)
