@@ -51,7 +51,7 @@ AT_ONCE, RESULT, STORE = "all stores at once", "each result", "each store"  # sc
 
 @dataclass(frozen=True)
 class PlanPass:
-    """One pass. `run` makes the next state; `invariant` says what holds after it.
+    """One pass. `run` makes the next state; `invariant` says what holds after it, where its conditions on sizes apply.
 
     scope: what one run works on. A pass over each result or each store runs on the store in `planning.focus`, until it
     changes nothing; the stores that it adds go through all passes over each store first.
