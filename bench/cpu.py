@@ -120,7 +120,7 @@ class Layers(torch.nn.Module):
 def module_seconds(count: int, size: int) -> float:
     """What the backend takes, Dynamo's and PyTorch's own time left out."""
     from onepass.compiler.options import Options
-    from onepass.graph_passes.replace import rewrite
+    from onepass.graph_passes.pipeline import rewrite
 
     taken = []
 

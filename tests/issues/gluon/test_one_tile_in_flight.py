@@ -5,7 +5,7 @@ that is cut down to one tile waits late and takes no turns, and a tuner does not
 
 import pytest
 
-from onepass.lowering.config.kernel_time import seconds
+from onepass.lowering.schedule.kernel_time import seconds
 from onepass.lowering.gluon.launch import Refused, fitting, prepare
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind, shared_bytes

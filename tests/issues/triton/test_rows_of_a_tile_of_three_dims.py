@@ -28,7 +28,7 @@ def _inputs():
 def test_rows_are_a_power_of_two(width):
     for lead in (1, 2, 4, 8, 16, 32):
         for carried in (1, 2, 16, 128, 512):
-            rows = cube_config(lead, carried, width).rows
+            rows = cube_config(lead, carried, width).row_tile
             assert rows >= 16 and rows & (rows - 1) == 0
 
 

@@ -176,7 +176,7 @@ def test_one_column_at_a_time_is_of_the_same_columns(function, parts):
     given[3][50 if "every" in function.__name__ else 0, 3] = math.nan
     plan = planned(function, given)
     (kernel,) = plan.kernels
-    launcher = Launcher(plan, {kernel.name: TritonConfig(16, 16, 4, 1, parts=parts)})
+    launcher = Launcher(plan, {kernel.name: TritonConfig(16, 16, 4, 1, chunks=parts)})
     (result,) = launcher.results(named(function, plan, given))
     exact = function(*(x.double() for x in given))
     (expected,) = tiled_results(plan, named(function, plan, given))
