@@ -5,10 +5,10 @@ that is cut down to one tile waits late and takes no turns, and a tuner does not
 
 import pytest
 
-from onepass.lowering.schedule.kernel_time import seconds
 from onepass.lowering.gluon.launch import Refused, fitting, prepare
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind, shared_bytes
+from onepass.lowering.schedule.kernel_time import seconds
 from tests.support.gluon_ahead_of_time import plan_of
 
 ENDLESS = [HopperConfig(2, 64, 1), HopperConfig(2, 64, 1, turns=True, late=True), HopperConfig(1, 64, 2, turns=True)]
