@@ -61,14 +61,14 @@ def derive(task: Task) -> None:
     from onepass.compiler.optimize import optimize
     from onepass.graph.trace import program_of
     from onepass.lowering.gluon.launch import fits
-    from onepass.lowering.hopper.split_states import apart
+    from onepass.lowering.hopper.split_states import with_split_states
     from onepass.translate.translate import translate
 
     path = Path(task.plan)
     if not path.exists():
         inputs = (torch.empty(shape, dtype=torch.bfloat16) for shape in shapes(task.problem).values())
         captured = translate(program_of(plain(task.problem), *inputs))
-        plan = apart(optimize(captured.term, captured.output, captured.order).plan, fits)
+        plan = with_split_states(optimize(captured.term, captured.output, captured.order).plan, fits)
         own = path.with_suffix(f".{os.getpid()}")
         own.write_bytes(pickle.dumps(plan))
         own.rename(path)

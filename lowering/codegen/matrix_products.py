@@ -84,9 +84,7 @@ def added(writer: Tiles, into: TileValue | None, value: TileValue) -> TileValue:
     return TileValue(f"{writer.align(into, dims)} + {writer.align(value, dims)}", dims)
 
 
-def multiply(
-    writer: Tiles, product: MatrixProduct, strategies: Iterable[Strategy[MatrixProduct]]
-) -> TileValue | None:
+def multiply(writer: Tiles, product: MatrixProduct, strategies: Iterable[Strategy[MatrixProduct]]) -> TileValue | None:
     """The product as the first fitting strategy writes it, with `into` added where the strategy has not done so."""
     result = first_fitting(strategies, writer, product)
     if result is None or product.into is None or result.dims == product.into.dims:

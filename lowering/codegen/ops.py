@@ -71,9 +71,7 @@ HELPERS = {  # small device functions; a kernel's text defines those that it cal
     "exp2_in_parts": "return {lang}.exp2({x} * {y}) * {lang}.exp2({x} * {z})",
     "log_of_one_plus": "u = 1.0 + {x}\n    return {lang}.where(u == 1.0, {x}, {lang}.log(u) * ({x} / (u - 1.0)))",
     "hyperbolic_tangent": (
-        "e = {lang}.exp(-2.0 * {lang}.abs({x}))\n"
-        "    t = (1.0 - e) / (1.0 + e)\n"
-        "    return {lang}.where({x} < 0, -t, t)"
+        "e = {lang}.exp(-2.0 * {lang}.abs({x}))\n    t = (1.0 - e) / (1.0 + e)\n    return {lang}.where({x} < 0, -t, t)"
     ),
     "coarse_tangent": (  # one instruction, with a relative error up to 2^-11: a quarter of a bfloat16's rounding
         'return {lang}.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [{x}], {lang}.float32, True, 1)'

@@ -18,7 +18,7 @@ from ..analysis.contiguous_axes import along
 from ..analysis.softmax_scaling import LOG2_E, ExponentScaling, exponent_scaling, gauge_of, read_again
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
-from ..plan.thresholds import HIDDEN
+from ..plan.thresholds import HIDDEN_SCORE
 from .ops import FOLDS, TileValue, atom, identity, operation
 from .products import contract
 from .serial_folds import serial_fold
@@ -213,14 +213,12 @@ class TileWriter(Tiles):
         self.skewing.scores[weight.text] = score
         return scale, shift, weight
 
-    def _masked_score(
-        self, raw: Term, dim: Dim, present: TileValue | None, not_hidden: TileValue | None
-    ) -> TileValue:
+    def _masked_score(self, raw: Term, dim: Dim, present: TileValue | None, not_hidden: TileValue | None) -> TileValue:
         """The scores at the full shape, by a name."""
         masks = [mask for mask in (present, not_hidden) if mask is not None]
         score = self.spread(self.value(raw), (dim, *(d for mask in masks for d in mask.dims)))
         if not_hidden is not None:
-            score = self.assign("score", self.where(not_hidden, score, repr(HIDDEN)))
+            score = self.assign("score", self.where(not_hidden, score, repr(HIDDEN_SCORE)))
         if present is not None:
             score = self.assign("score", self.where(present, score, 'float("-inf")'))
         return score if score.text.isidentifier() else self.assign("score", score)

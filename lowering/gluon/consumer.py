@@ -21,7 +21,7 @@ from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import Binding, Operand, Product, Value, accumulated, chunks
 from ..plan.device import H200
 from ..plan.records import Accumulator
-from ..plan.thresholds import HIDDEN
+from ..plan.thresholds import HIDDEN_SCORE
 from .epilogue import StateNames, StoreWriter
 from .expressions import GluonWriter, Pending, matrix_in, name_products, summed, wait_for
 from .kernel_parts import Buffers, LaunchShape
@@ -439,7 +439,7 @@ class Consumer:
 
     def _present(self, value: TileValue, absent: str, padding: TileValue | None) -> TileValue:
         """The value where the guard holds: by the packed mask, and by what that lacks."""
-        below, where = repr(HIDDEN) if self.loop.finite_mask else absent, self.writer.where
+        below, where = repr(HIDDEN_SCORE) if self.loop.finite_mask else absent, self.writer.where
         if self.words:
             value = TileValue(f"kept({value.text}, bits, {below})", value.dims, value.dtype)
         guard = self.writer.value(self.loop.guard) if self.loop.guard is not None else None

@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 copy_in = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 copy_out = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
+
 def _multiply_unless_one(n: int) -> tuple[str, str]:
     """PTX: n registers of an accumulator times n of a factor; a warp whose rows all have the factor 1 jumps over it.
 

@@ -9,7 +9,7 @@ from math import log2
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..hopper.approximations import EXP2, RECIPROCAL, SMALL, TANGENT, Near
+from ..hopper.approximations import EXP2, RECIPROCAL, SMALL, TANGENT, SmallArgumentForm
 
 # Which of a thread's eight numbers go first. In the order of an accumulator 0, 1, 4, 5 are of one row and 2, 3, 6, 7
 # of another.
@@ -78,7 +78,7 @@ def branched(registers: list[tuple[str, str, str]], test: str, begin: str = "") 
 
 
 @gluon.constexpr_function
-def polynomial(near: Near, unit: float, factor: float) -> list[float]:
+def polynomial(near: SmallArgumentForm, unit: float, factor: float) -> list[float]:
     """Coefficients of factor · Σ c_n x^(n · step) by powers of x / unit, the highest first."""
     return [factor * c * unit ** (n * near.step) for n, c in reversed([*enumerate(near.coefficients)])]
 

@@ -24,9 +24,9 @@ from ..codegen.ops import TileValue, atom
 from ..codegen.signature import Signature
 from ..codegen.tile_writer import TileWriter
 from ..codegen.tiles import Scope
-from ..hopper.approximations import capped, multiple, small
+from ..hopper.approximations import argument_of_tanh, is_mostly_small, linear_form
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, spares
+from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, may_emulate
 from ..plan.device import H200
 from ..plan.dtypes import is_integer, literal
 from ..plan.launch_facts import Facts
@@ -61,7 +61,7 @@ class GluonWriter(TileWriter):
         kernel, tile = binding.kernel, config.loop_tile
         super().__init__(kernel, facts, roots(kernel), signature, GLUON)
         self.binding, self.wide = binding, binding.wide
-        self.emulated_eighths = config.emulated_eighths if spares(binding) else 0
+        self.emulated_eighths = config.emulated_eighths if may_emulate(binding) else 0
         self.together = min(BRANCH, tile * H200.product_rows // H200.warpgroup)
         self.blocks = {kernel.rows: str(H200.product_rows), binding.loop.dim: str(tile)}
         self.scores: dict[tuple, str] = {}
@@ -210,16 +210,16 @@ class GluonWriter(TileWriter):
     def _logistic(self, inside: Term, value: TileValue) -> TileValue:
         if not self.emulated_eighths:
             return TileValue(f"logistic_curve({value.text})", value.dims)
-        term, scale, shift = multiple(inside)
+        term, scale, shift = linear_form(inside)
         value = self.spread(self.value(term), value.dims)
         numbers = f"{-scale * LOG2_E!r}, {-shift * LOG2_E!r}, {self.emulated_eighths}"
-        if small(inside):
+        if is_mostly_small(inside):
             return TileValue(f"small_logistic_of({value.text}, {numbers}, {self.together})", value.dims)
         return TileValue(f"logistic_of({value.text}, {numbers})", value.dims)
 
     def capped(self, raw: Term, factor: str, shift: float) -> TileValue | None:
         """2^(raw · factor - shift) where the raw score is tanh of a multiple and special functions are emulated."""
-        found = capped(raw) if self.emulated_eighths else None
+        found = argument_of_tanh(raw) if self.emulated_eighths else None
         if found is None:
             return None
         term, scale = found

@@ -34,7 +34,7 @@ from ..hopper.kernel_form import (
     sloped,
     width,
 )
-from ..hopper.split_states import apart
+from ..hopper.split_states import with_split_states
 from ..launch.triton_compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
 from ..masks.block_map import EMPTY, Tiling, capturing, pays, shared_visits
 from ..masks.mask_bits import PackedTiling
@@ -104,7 +104,7 @@ class GluonLauncher(Launcher):
         hopper_configs: dict[str, HopperConfig] | None = None,
         store: ScheduleStore | None = None,
     ):
-        plan = plan if gluon_missing() else apart(plan, fits)
+        plan = plan if gluon_missing() else with_split_states(plan, fits)
         super().__init__(plan, config)
         self.hopper_configs, self.store = hopper_configs or {}, store
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}

@@ -1,7 +1,9 @@
-"""Other ways to compute the same state: when to rescale its totals, exp2, 1 / x, tanh without special functions.
+"""Other ways to compute the same values: when totals are rescaled, and special functions by multiply-adds.
 
-A row names the theorem that makes it legal, or its error. Nothing is chosen here: lowering/gluon/device_math.py writes
-the rows, schedules say for how many elements. A test computes coefficients and errors again.
+A row names the theorem that makes it legal, or bounds its error; a test computes coefficients and errors again. A
+small-argument form replaces a special function where arguments are small, which most are. A kernel then holds both
+forms, and each warp branches by what its registers hold, so that only its time depends on the numbers. Example: tanh(x)
+is x · (0.999 - 0.303 x²) for x up to 0.5.
 """
 
 from __future__ import annotations
@@ -67,9 +69,10 @@ class Reciprocal:
 
 
 @dataclass(frozen=True)
-class Near:
-    """A polynomial in place of a special function where arguments are as small as most are: for x up to `reach`,
-    x Σ coefficients[n] x^(n · step). `error` bounds the relative error, without roundings.
+class SmallArgumentForm:
+    """A polynomial in place of a special function for x up to `reach`: x Σ coefficients[n] x^(n · step).
+
+    `error` bounds the relative error, without roundings.
     """
 
     coefficients: tuple[float, ...]
@@ -82,15 +85,15 @@ class Near:
 EXP2 = Exponential(767.0, 14, (-0.3048832135885988, 0.2276449912116235, 0.07706704198819922), 1.1e-4)
 RECIPROCAL = Reciprocal(0x7EF31000, 125.0, 1.4e-4)
 # tanh(x), off by twice as much as the unit's own, a quarter of a bfloat16's rounding; x / (1 + x), by a fortieth.
-TANGENT = Near((0.999063246, -0.302778846), 2, 0.5, 9.4e-4)
-SMALL = Near((0.999948983, -0.992602403, 0.835875542), 1, 0.125, 5.2e-5)
+TANGENT = SmallArgumentForm((0.999063246, -0.302778846), 2, 0.5, 9.4e-4)
+SMALL = SmallArgumentForm((0.999948983, -0.992602403, 0.835875542), 1, 0.125, 5.2e-5)
+# A logistic curve is taken to be small if its value at a score of zero is this many times below the reach of the
+# small-argument form. Example: sigmoid(score - log(128)) is 1 / 129 at zero, more than 15 times below 0.125.
+MARGIN_OF_SMALL_VALUES = 15.0
 
 
-LIKELY = 15.0  # times below the reach that a weight is where the score is zero, if it is to count as likely to be below
-
-
-def multiple(node: Term) -> tuple[Term, float, float]:
-    """(term, scale, shift), of which the node is term · scale + shift."""
+def linear_form(node: Term) -> tuple[Term, float, float]:
+    """(term, scale, shift) of a node that is term · scale + shift."""
     scaled, shift = [], 0.0
     for constant, term in addends(node):
         value = const_value(term, None)
@@ -105,23 +108,24 @@ def multiple(node: Term) -> tuple[Term, float, float]:
     return raw, constant * factor, shift
 
 
-def capped(raw: Term) -> tuple[Term, float] | None:
-    """(term, scale) of a score that is tanh(term · scale)."""
+def argument_of_tanh(raw: Term) -> tuple[Term, float] | None:
+    """(term, scale) of a score that is tanh(term · scale); None for another score."""
     if raw.op != "tanh":
         return None
-    term, scale, shift = multiple(raw.args[0])
+    term, scale, shift = linear_form(raw.args[0])
     return None if shift else (term, scale)
 
 
-def small(inside: Term) -> bool:
-    """Whether the logistic curve of this is most likely small: its argument has a number that moves it there."""
-    return multiple(inside)[2] * LOG2_E <= log2(SMALL.reach / LIKELY)
+def is_mostly_small(inside: Term) -> bool:
+    """Whether the logistic curve of an argument is small for most scores: a constant moves the argument down."""
+    return linear_form(inside)[2] * LOG2_E <= log2(SMALL.reach / MARGIN_OF_SMALL_VALUES)
 
 
 def branches(kernel: Kernel, loop: Loop) -> bool:
-    """Whether a kernel that spares special functions has a second form of them."""
+    """Whether a kernel that emulates special functions has a small-argument form beside the general one."""
     rescaled = [a for a in loop.accumulators if a.gauge is not None]
     bodies = [b for a in loop.accumulators for b in (*a.values, *([a.gauge] if a.gauge is not None else []))]
     curves = {n for body in bodies for n in subterms(body) if n.op == "sigmoid" and {kernel.rows, loop.dim} <= n.dims}
     bounded = [a for a in rescaled if fixed_scale(kernel, a) is not None]
-    return any(capped(exponent_scaling(a.gauge).raw) for a in bounded) or any(small(n.args[0]) for n in curves)
+    scores = (exponent_scaling(a.gauge).raw for a in bounded)
+    return any(map(argument_of_tanh, scores)) or any(is_mostly_small(n.args[0]) for n in curves)

@@ -6,6 +6,7 @@ why not. Nothing is known by what it is for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -128,35 +129,51 @@ def bind(kernel: Kernel) -> Binding | str:
 
 
 def _bind(kernel: Kernel) -> Binding:
-    if len(kernel.loops) != 1:
-        raise NotPlannable(f"it has {len(kernel.loops)} loops; the form has one")
-    if kernel.rows is None:
-        raise NotPlannable("it has no rows")
-    if kernel.columns:
-        raise NotPlannable("its programs have tiles of columns; those of the form hold whole rows")
+    if objection := next(_objections(kernel), None):
+        raise NotPlannable(objection)
     (loop,) = kernel.loops
-    if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
-        kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
-        raise NotPlannable(f"its tensors are {kinds}; the form multiplies half precision")
-    if kernel.written_by(loop):
-        raise NotPlannable("its loop writes what other kernels read")
-    if loop.guard is not None and reduces(loop.guard):
-        raise NotPlannable("the guard of its loop holds a reduction")
-    stored = dict.fromkeys(d for store in kernel.stores for d in store.order)
-    inside = set(kernel.held) - set(stored)
-    wide = [d for d in stored if d not in kernel.grid and d != kernel.rows]
-    if len(wide) > 1:
-        raise NotPlannable(f"more than one dim is held of what is stored: {', '.join(map(str, wide))}")
-    matcher = _Matcher(kernel.rows, loop.dim, inside, wide[0] if wide else None)
+    matcher = _Matcher(kernel.rows, loop.dim, *_inner_dims(kernel))
     steps = _steps(loop, matcher)
     if not all(step.products for step in steps):
         raise NotPlannable("a state of its loop takes in no product of rows and columns")
     if kernel.exact & {r for state in loop.accumulators for r in state.reductions}:
         raise NotPlannable("a float32 result shows what multiplies the values, and the form rounds that to their type")
-    bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values) if body is not None]
-    loads = list(dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load"))
+    loads = _loads_of(loop)
     diagonals = tuple(d for d in (_diagonal(node, kernel.rows, loop.dim) for node in loads) if d is not None)
     return Binding(kernel, loop, steps, matcher.wide, matcher.overlays(loads), diagonals, matcher.entries(kernel))
+
+
+def _loads_of(loop: Loop) -> list[Term]:
+    """The loads of all states of a loop."""
+    bodies = [body for a in loop.accumulators for body in (a.gauge, *a.values) if body is not None]
+    return list(dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load"))
+
+
+def _objections(kernel: Kernel) -> Iterator[str]:
+    """Reasons why the kernel has no such form, as far as its loops, tensors and stores say."""
+    if len(kernel.loops) != 1:
+        yield f"it has {len(kernel.loops)} loops; the form has one"
+    if kernel.rows is None:
+        yield "it has no rows"
+    if kernel.columns:
+        yield "its programs have tiles of columns; those of the form hold whole rows"
+    if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
+        kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
+        yield f"its tensors are {kinds}; the form multiplies half precision"
+    (loop,) = kernel.loops
+    if kernel.written_by(loop):
+        yield "its loop writes what other kernels read"
+    if loop.guard is not None and reduces(loop.guard):
+        yield "the guard of its loop holds a reduction"
+
+
+def _inner_dims(kernel: Kernel) -> tuple[set[Dim], Dim | None]:
+    """The dims that are summed inside a tile, and the value dim: the one dim of results that a tile holds whole."""
+    stored = dict.fromkeys(d for store in kernel.stores for d in store.order)
+    wide = [d for d in stored if d not in kernel.grid and d != kernel.rows]
+    if len(wide) > 1:
+        raise NotPlannable(f"more than one dim is held of what is stored: {', '.join(map(str, wide))}")
+    return set(kernel.held) - set(stored), wide[0] if wide else None
 
 
 def _diagonal(node: Term, rows: Dim, loop: Dim) -> Diagonal | None:
@@ -224,15 +241,20 @@ class _Matcher:
     def product(self, node: Term) -> Product:
         """A sum within a tile as a matrix product of rows and columns."""
         monoid, inner = node.attrs
-        parts = [p for p in signed_factors(node.args[0]) if p.op != "const"]
-        loads = [native(p) for p in parts]
-        if monoid != "sum" or len(parts) != 2 or any(x is None or x.op != "load" for x in loads):
+        loads = [native(p) for p in signed_factors(node.args[0]) if p.op != "const"]
+        if monoid != "sum" or len(loads) != 2 or any(x is None or x.op != "load" for x in loads):
             raise NotPlannable(f"the {monoid} over {inner} is not of two half-precision tensors as they are stored")
+        sides = self._sides(loads)
+        if sides is None:
+            raise NotPlannable(f"the sum over {inner} does not multiply rows by columns")
+        return Product(node, self.operand(sides[0], self.rows, inner), self.operand(sides[1], self.loop, inner))
+
+    def _sides(self, loads: list[Term]) -> tuple[Term, Term] | None:
+        """Two loads as that of rows and that of columns, if they are of one type."""
         left = [x for x in loads if self.rows in x.dims and self.loop not in x.dims]
         right = [x for x in loads if self.loop in x.dims and self.rows not in x.dims]
-        if len(left) != 1 or len(right) != 1 or left[0].dtype != right[0].dtype:
-            raise NotPlannable(f"the sum over {inner} does not multiply rows by columns")
-        return Product(node, self.operand(left[0], self.rows, inner), self.operand(right[0], self.loop, inner))
+        matched = len(left) == len(right) == 1 and left[0].dtype == right[0].dtype
+        return (left[0], right[0]) if matched else None
 
     def value(self, body: Term) -> Value:
         """A state's value: at most one factor has the value dim, and that one is a stored matrix."""
@@ -255,22 +277,34 @@ def _steps(loop: Loop, matcher: _Matcher) -> tuple[Step, ...]:
     """States that share products share a step; the others follow one another."""
     groups: list[tuple[dict[Term, Product], list]] = []
     for state in loop.accumulators:
-        values = tuple(matcher.value(v) for v in state.values)
-        if state.monoid not in ("rescaled", "sum", "max"):
-            raise NotPlannable(f"a {state.monoid} over {loop.dim} has no place in the form")
-        if state.monoid == "max" and values[0].matrix is not None:
-            raise NotPlannable(f"a maximum over {loop.dim} of a matrix")
-        bodies = [state.gauge] if state.gauge is not None else []
-        bodies += [f for v in values for f in v.factors]
-        needed = {r: matcher.product(r) for body in bodies for r in reduces(body) if r.attrs[1] in matcher.inside}
-        if any(matcher.wide in n.dims for body in bodies for n in subterms(body)):
-            raise NotPlannable(f"a score depends on {matcher.wide}")
+        values = _values(state, loop, matcher)
+        needed = _products_of(state, values, matcher)
         meeting = [g for g in groups if g[0].keys() & needed.keys()] if needed else groups[:1]
         merged, states = dict(needed), [(state, values)]
         for products, others in reversed(meeting):
             merged, states = {**products, **merged}, [*others, *states]
         groups = [g for g in groups if g not in meeting] + [(merged, states)]
     return tuple(Step(tuple(products.values()), tuple(states)) for products, states in groups)
+
+
+def _values(state: Accumulator, loop: Loop, matcher: _Matcher) -> tuple[Value, ...]:
+    """The values of a state. Raises NotPlannable for a monoid that has no place in the form."""
+    values = tuple(matcher.value(v) for v in state.values)
+    if state.monoid not in ("rescaled", "sum", "max"):
+        raise NotPlannable(f"a {state.monoid} over {loop.dim} has no place in the form")
+    if state.monoid == "max" and values[0].matrix is not None:
+        raise NotPlannable(f"a maximum over {loop.dim} of a matrix")
+    return values
+
+
+def _products_of(state: Accumulator, values: tuple[Value, ...], matcher: _Matcher) -> dict[Term, Product]:
+    """The score products that a state needs. Raises NotPlannable if a score depends on the value dim."""
+    bodies = [state.gauge] if state.gauge is not None else []
+    bodies += [f for v in values for f in v.factors]
+    needed = {r: matcher.product(r) for body in bodies for r in reduces(body) if r.attrs[1] in matcher.inside}
+    if any(matcher.wide in n.dims for body in bodies for n in subterms(body)):
+        raise NotPlannable(f"a score depends on {matcher.wide}")
+    return needed
 
 
 def chunks(size: int) -> list[tuple[int, int]]:
@@ -352,8 +386,8 @@ def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:
     return any(_fills(a, dim, dims, known) for a in node.args)
 
 
-def spares(binding: Binding) -> bool:
-    """Whether special functions may be off by a small part of a half's rounding: all that is seen is rounded to one."""
+def may_emulate(binding: Binding) -> bool:
+    """Whether special functions may be off by a small part of a half's rounding: every result is rounded to a half."""
     stored = {s.output.dtype for s in binding.kernel.stores}
     return stored <= set(HALVES) and {o.tensor.dtype for o in (*binding.row_operands, *binding.streams)} <= set(HALVES)
 

@@ -1,7 +1,7 @@
-"""Kernels whose accumulators are too many for one warpgroup, as several that follow one another.
+"""Splits a kernel whose accumulators are too many for one warpgroup into kernels that run one after the other.
 
-States that share no product are independent: what is stored of the first ones alone is kept in memory, and the kernel
-of the others reads it when it stores. Nothing is computed twice.
+States that share no product are independent. The first kernel stores what its states give, and the second one loads it
+for its own results; nothing is computed twice. Example: two softmaxes whose results are subtracted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from dataclasses import replace
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Tensor, Term
 from ...egraph.terms.traversal import substitute, subterms
-from ..plan.records import Kernel, Plan, Store
+from ..plan.dtypes import HALVES
+from ..plan.records import Kernel, Loop, Plan, Store
 from .kernel_form import Binding, bind
 
 
-def apart(plan: Plan, fits: Callable[[Binding], bool]) -> Plan:
-    """The plan with each kernel that does not fit in parts that do; as it was where there are none."""
+def with_split_states(plan: Plan, fits: Callable[[Binding], bool]) -> Plan:
+    """The plan in which a kernel that does not fit is split into kernels that do; unchanged if there is no such split.
+
+    fits: whether a warpgroup holds the accumulators of a kernel.
+    """
     kernels = tuple(part for kernel in plan.kernels for part in _parts(kernel, fits))
     return plan if kernels == plan.kernels else replace(plan, kernels=kernels)
 
@@ -35,29 +39,34 @@ def _parts(kernel: Kernel, fits: Callable[[Binding], bool]) -> list[Kernel]:
 
 
 def _halves(kernel: Kernel, binding: Binding) -> list[Kernel]:
-    """The first step's states, and the others; nothing where what is stored of the first has no place of its own."""
+    """The kernel of the first step's states, and that of the others; none if a state has no place of its own in memory.
+
+    The second kernel loads what the first one stores.
+    """
     (loop,) = kernel.loops
-    first = [state for state, _ in binding.steps[0].states]
-    own = {r for state in first for r in state.reductions}
-    others = {r for state in loop.accumulators if state not in first for r in state.reductions}
-    found: dict[Term, Store] = {}
-    early, late = [], []
-    for store in kernel.stores:
-        if not others & set(subterms(store.term)):
-            early.append(store)
-            continue
-        for term in _largest(store.term, own, others):
-            found.setdefault(term, _kept(term, store, f"{kernel.name}_part{len(found)}"))
-        late.append(store)
-    if any(d not in kept.order for kept in found.values() for d in (*kernel.grid, kernel.rows)):
-        return []
-    known = {term: load(kept.output, *map(iota, kept.order)) for term, kept in found.items()}
-    late = [replace(store, term=substitute(store.term, known)) for store in late]
+    first = tuple(state for state, _ in binding.steps[0].states)
     rest = tuple(state for state in loop.accumulators if state not in first)
+    own, others = ({r for state in states for r in state.reductions} for states in (first, rest))
+    late = [store for store in kernel.stores if others & set(subterms(store.term))]
+    early = [store for store in kernel.stores if store not in late]
+    handed = _handed_over(late, own, others, kernel.name)
+    if any(not {*kernel.grid, kernel.rows} <= {*store.order} for store in handed.values()):
+        return []
+    loads = {term: load(store.output, *map(iota, store.order)) for term, store in handed.items()}
+    late = [replace(store, term=substitute(store.term, loads)) for store in late]
     return [
-        _part(kernel, "a", replace(loop, accumulators=tuple(first)), [*early, *found.values()]),
+        _part(kernel, "a", replace(loop, accumulators=first), [*early, *handed.values()]),
         _part(kernel, "b", replace(loop, accumulators=rest), late),
     ]
+
+
+def _handed_over(stores: list[Store], own: set[Term], others: set[Term], name: str) -> dict[Term, Store]:
+    """What results of both kinds of states need of the first kind, each with its store."""
+    found: dict[Term, Store] = {}
+    for store in stores:
+        for term in _largest(store.term, own, others):
+            found.setdefault(term, _kept(term, store, f"{name}_part{len(found)}"))
+    return found
 
 
 def _largest(term: Term, own: set[Term], others: set[Term]) -> list[Term]:
@@ -65,7 +74,7 @@ def _largest(term: Term, own: set[Term], others: set[Term]) -> list[Term]:
     inside = set(subterms(term))
     if not own & inside:
         return []
-    if not others & inside and term.dtype in ("float32", "float16", "bfloat16"):
+    if not others & inside and term.dtype in ("float32", *HALVES):
         return [term]
     return list(dict.fromkeys(t for a in term.args for t in _largest(a, own, others)))
 
@@ -75,7 +84,7 @@ def _kept(term: Term, store: Store, name: str) -> Store:
     return Store(term, Tensor(name, term.dtype, tuple(d.size for d in order)), order)
 
 
-def _part(kernel: Kernel, suffix: str, loop, stores: list[Store]) -> Kernel:
+def _part(kernel: Kernel, suffix: str, loop: Loop, stores: list[Store]) -> Kernel:
     bodies = [b for a in loop.accumulators for b in (a.gauge, *a.values) if b is not None]
     bodies += [s.term for s in stores] + ([loop.guard] if loop.guard is not None else [])
     read = [n.attrs[0] for body in bodies for n in subterms(body) if n.op == "load"]

@@ -14,7 +14,7 @@ def is_integer(dtype: str) -> bool:
     return dtype.startswith(("int", "uint"))
 
 
-def literal(value) -> str:
+def literal(value: float | bool) -> str:
     """A Python literal that Triton's language takes; infinities have no literal of their own."""
     if isinstance(value, float) and (isinf(value) or isnan(value)):
         return f'float("{value}")'

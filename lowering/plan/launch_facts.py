@@ -1,4 +1,4 @@
-"""What is known of a launch when a kernel's text is written: sizes, strides, the machine.
+"""What is known of a launch when a kernel's text is written: sizes, strides, the device.
 
 A text depends on the kernel and on these facts. Example: a dim whose size is a multiple of the tile needs no mask.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-INTERPRETER = "interpreter"  # stands for a machine
+INTERPRETER = "interpreter"  # in place of a device: Triton's interpreter
+Runs = frozenset[tuple[str, int]]  # (tensor, axis): the axis lies in memory as one run with the next axis
 
 
 def interpreter_wanted() -> bool:
@@ -18,18 +19,20 @@ def interpreter_wanted() -> bool:
 
 @dataclass(frozen=True)
 class Facts:
-    """Dims whose size is a multiple of their tile, tensors that need 64-bit offsets, ..."""
+    """What a kernel's text may assume of its launch.
+
+    even: dims whose size is a multiple of their tile. wide: tensors that need 64-bit offsets. mapped: names of the
+    block maps that loops follow. machine: a key of DEVICES, INTERPRETER, or empty if it is not known. runs: axes that
+    lie in memory as one run with the next axis.
+    """
 
     even: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
-    mapped: frozenset[str] = frozenset()  # the block maps that loops follow
-    machine: str = ""  # a key of DEVICES, the interpreter, or nothing that is known
-    runs: Runs = frozenset()  # axes that lie in memory as one run with the next
+    mapped: frozenset[str] = frozenset()
+    machine: str = ""
+    runs: Runs = frozenset()
 
     @property
     def interpreted(self) -> bool:
         """The interpreter multiplies bfloat16 tiles as raw bits: they are widened there."""
         return self.machine == INTERPRETER
-
-
-Runs = frozenset[tuple[str, int]]  # names of tensors and the first of two axes

@@ -5,11 +5,16 @@ No edit changes a value. Example: `at_place(x[j], j, j + 1)` is `x[j + 1]`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...egraph.terms.ops import iota, make, reduce
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, rename_dims
+
+
+def fresh_name(base: str, used: Collection[str]) -> str:
+    """The first of base_0, base_1, ... that is not used."""
+    return next(name for k in range(len(used) + 1) if (name := f"{base}_{k}") not in used)
 
 
 def unshadowed(root: Term) -> Term:
@@ -25,7 +30,7 @@ def unshadowed(root: Term) -> Term:
             return made
         monoid, dim = node.attrs
         used = names | {d.name for d in all_dims(made.args[0])}
-        fresh = Dim(next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used), dim.size)
+        fresh = Dim(fresh_name(dim.name, used), dim.size)
         return reduce(monoid, fresh, at_place(made.args[0], dim, iota(fresh)))
 
     return rebuild(root, change)
@@ -54,7 +59,7 @@ def with_fresh_bound_dims(terms: Sequence[Term], order: tuple[Dim, ...]) -> list
     used = {d.name for d in (*order, *(d for term in terms for d in all_dims(term)))}
     for dim in order:
         if any(r.attrs[1] == dim for r in every_reduction(terms)):
-            name = next(n for k in range(len(used) + 1) if (n := f"{dim.name}_{k}") not in used)
+            name = fresh_name(dim.name, used)
             used.add(name)
             terms = [_rename_bound(term, dim, Dim(name, dim.size)) for term in terms]
     return list(terms)

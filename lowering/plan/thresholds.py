@@ -1,17 +1,17 @@
 """Numbers that several stages of planning share: how much a tile may hold, how few rows are worth a matrix product.
 
-Each says its unit. Example: a dim of up to HELD elements lies in a tile whole, a longer one becomes a loop.
+Example: a dim of 128 elements lies in a tile whole, since MAX_RESIDENT_ELEMENTS is 256; a dim of 1024 becomes a loop.
 """
 
 from __future__ import annotations
 
-HIDDEN = -(2.0**100)  # what executors put there: times a factor it is not rounded, so that all of a row stay alike
-
-
-HELD = 256  # the most elements of one dim, and of all held output dims together, that a tile holds whole
-
-
-TOGETHER = 2048  # those that a row of a tile may hold where, on the grid, products would be done again
-
-
-FEW = 16  # rows that a tile of a matrix product has at least
+# The most elements of one dim that a tile holds whole, and of all such dims of a result together.
+MAX_RESIDENT_ELEMENTS = 256
+# The most elements that one row of a tile holds of several dims, where programs would otherwise compute the same
+# products again. Example: dims of 8 and of 256 elements stay in one tile together.
+MAX_RESIDENT_ELEMENTS_OF_A_ROW = 2048
+# The fewest rows of a tile of a matrix product. Example: for a kernel with 4 rows a further dim is looked for as rows.
+MIN_ROWS_OF_A_PRODUCT = 16
+# The score that stands for a finite mask in a kernel. It is a power of two, so a product with a factor does not round
+# it, and all masked scores of a row stay equal.
+HIDDEN_SCORE = -(2.0**100)

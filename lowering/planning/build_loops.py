@@ -24,7 +24,7 @@ from ..analysis.exact_products import with_exact
 from ..masks.finite_masks import finite_mask, keeps_some, with_finite_mask_as_guard
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
 from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Store
-from ..plan.thresholds import FEW
+from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape
 from .normalize_terms import is_rescaled
 from .planning_state import KernelShape, Planning
@@ -136,7 +136,7 @@ def _with_columns(kernel: Kernel, held_limit: int) -> Kernel:
     """
     terms, rows = [store.term for store in kernel.stores], kernel.rows
     nodes = loop_reductions(terms, held_limit) if kernel.loops else [n for term in terms for n in computed(term)]
-    tiled = (rows, *columns_of(nodes, rows, kernel.grid, FEW))
+    tiled = (rows, *columns_of(nodes, rows, kernel.grid, MIN_ROWS_OF_A_PRODUCT))
     if len(tiled) > 1 and not kernel.loops:
         tiled = tuple(d for d in kernel.order if d in tiled)
     rows, *columns = tiled

@@ -28,7 +28,7 @@ from ..analysis.dim_roles import (
 )
 from ..analysis.softmax_scaling import any_scale
 from ..plan.records import NotPlannable
-from ..plan.thresholds import FEW
+from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape, with_new_shape
 from .planning_state import Planning
 
@@ -133,7 +133,7 @@ def blocking_product(term: Term, rows_of: Callable[[Term], Dim | None], held_lim
     That is where the rows are few, because longer dims are a batch of this product.
     """
     rows, loops = rows_of(term), loop_reductions([term], held_limit)
-    if rows is None or not isinstance(rows.size, int) or rows.size >= FEW:
+    if rows is None or not isinstance(rows.size, int) or rows.size >= MIN_ROWS_OF_A_PRODUCT:
         return None
     streamed = {r.attrs[1] for r in loops}
     outside = (r for r in every_reduction([term]) if is_contraction(r) and not r.dims & streamed and r not in loops)

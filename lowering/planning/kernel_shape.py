@@ -29,7 +29,7 @@ from ..analysis.dim_roles import (
     static_size,
 )
 from ..plan.records import Store
-from ..plan.thresholds import FEW, TOGETHER
+from ..plan.thresholds import MAX_RESIDENT_ELEMENTS_OF_A_ROW, MIN_ROWS_OF_A_PRODUCT
 from .planning_state import KernelShape, Planning
 
 
@@ -87,13 +87,13 @@ class DimFacts:
     @cached_property
     def beside(self) -> set[Dim]:
         """Dims on the loop's side of a product whose other side has enough rows."""
-        return beside_rows(self.loops, FEW)
+        return beside_rows(self.loops, MIN_ROWS_OF_A_PRODUCT)
 
     @cached_property
     def outside(self) -> list[Dim]:
         """Dims that no loop depends on and that a tile cannot hold whole."""
         free = [d for d in self.order if self.loops and not any(d in r.dims for r in self.loops)]
-        return [d for d in free if is_long(d, self.held_limit if d in self.private else FEW - 1)]
+        return [d for d in free if is_long(d, self.held_limit if d in self.private else MIN_ROWS_OF_A_PRODUCT - 1)]
 
     @cached_property
     def carried(self) -> list[Dim]:
@@ -106,7 +106,7 @@ class DimFacts:
         held = _fitting(self._short_values(), self.orders, self.held_limit)
         repeated = repeated_dims(self.terms, self.held_limit)
         again = [d for d in self.order if d in repeated and not is_long(d, self.held_limit) and d.size != 1]
-        if prod(map(static_size, {*again, *held})) > TOGETHER:
+        if prod(map(static_size, {*again, *held})) > MAX_RESIDENT_ELEMENTS_OF_A_ROW:
             return held
         return [d for d in self.order if d in again or d in held]
 
@@ -175,7 +175,7 @@ def _by_state_and_size(facts: DimFacts, dim: Dim) -> tuple:
 
 def _by_least_work(facts: DimFacts, dim: Dim) -> tuple:
     apart = {*facts.carried, *(r.attrs[1] for r in facts.loops)}
-    return (-cube_work(facts.terms, dim, apart, FEW),)
+    return (-cube_work(facts.terms, dim, apart, MIN_ROWS_OF_A_PRODUCT),)
 
 
 ROW_PREFERENCES = (

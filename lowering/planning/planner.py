@@ -11,13 +11,17 @@ from collections.abc import Sequence
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms, tensors
 from ..plan.records import NotPlannable, Plan, Store
-from ..plan.thresholds import HELD
+from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 from .pipeline import run_passes
 from .planning_state import Planning
 
 
 def build_plan(
-    term: Term, output: Tensor, order: tuple[Dim, ...], derivation: Sequence[str] = (), held: int = HELD
+    term: Term,
+    output: Tensor,
+    order: tuple[Dim, ...],
+    derivation: Sequence[str] = (),
+    held: int = MAX_RESIDENT_ELEMENTS,
 ) -> Plan:
     """The plan that computes `term` into `output`, whose axes run over `order` (dims the term lacks are broadcast).
 
@@ -27,7 +31,10 @@ def build_plan(
 
 
 def plan_stores(
-    stores: Sequence[Store], derivation: Sequence[str] = (), held: int = HELD, references: Sequence[Term] = ()
+    stores: Sequence[Store],
+    derivation: Sequence[str] = (),
+    held: int = MAX_RESIDENT_ELEMENTS,
+    references: Sequence[Term] = (),
 ) -> Plan:
     """The plan that computes every store; stores whose loops have work in common share a kernel. Raises NotPlannable.
 

@@ -17,7 +17,7 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, reduces, substitute, subterms
 from ..analysis.dim_roles import loop_reductions, static_size
 from ..plan.records import Store
-from ..plan.thresholds import FEW
+from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape
 from .planning_state import KernelShape, Planning, unused_name
 
@@ -51,7 +51,7 @@ def _pays(dim: Dim, member: Dim, before: KernelShape, after: KernelShape) -> boo
     """Whether the members are more rows than the few before, or are held while the dim was on the grid."""
     rows = before.rows
     if after.rows == member:
-        if rows is None or (isinstance(rows.size, int) and rows.size < min(FEW, static_size(member))):
+        if rows is None or (isinstance(rows.size, int) and rows.size < min(MIN_ROWS_OF_A_PRODUCT, static_size(member))):
             return True
     return member in after.held and dim not in (rows, *before.held)
 

@@ -1,7 +1,7 @@
 """Judges a schedule without the solver: every statement of the problem is checked again, slot by slot.
 
-Invariant: no complaint means that the schedule can run. Shares no code with solver.py; a proof of infeasibility is not
-checked, only that no interval lies below the bound. Called on every schedule before anything is built from it.
+Invariant: no complaint means that the schedule can run. It shares no code with solver.py. A proof of infeasibility is
+not checked, only that no interval lies below the bound. Example: a ring that is too short is a complaint.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .problem import PRODUCER, PipelineSchedule, Problem
+from .problem import PRODUCER, Edge, PipelineSchedule, Problem
 
 
 def complaints(problem: Problem, schedule: PipelineSchedule) -> list[str]:
@@ -36,7 +36,8 @@ def _warps(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
             yield f"{o.name} is on warp {warp}"
 
 
-def _crosses(problem: Problem, schedule: PipelineSchedule, edge) -> bool:
+def _crosses(problem: Problem, schedule: PipelineSchedule, edge: Edge) -> bool:
+    """Whether a value goes from one consumer warpgroup to another."""
     loaded = schedule.warps[edge.before] == PRODUCER
     return not loaded and schedule.warps[edge.before] != schedule.warps[edge.after]
 
@@ -64,27 +65,45 @@ def _units(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
             yield f"unit {unit} is asked for {clocks} clocks in slot {slot}"
 
 
+SlotRuns = dict[int, list[tuple[int, int]]]  # by warpgroup: (first slot, number of slots)
+
+
 def _threads(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:
     """Synchronous work and sending occupy slots of a warpgroup; an issue needs a slot boundary that nothing covers."""
-    taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for o in problem.operations:
-        if o.synchronous and not o.streaming:
-            taken[schedule.warps[o.name]].append((schedule.times[o.name], o.duration))
-    sent: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    latency = {o.name: o.latency for o in problem.operations}
-    for e in problem.edges:
-        if _crosses(problem, schedule, e) and e.transfer:
-            sent[schedule.warps[e.before]].append((schedule.times[e.before] + latency[e.before], e.transfer))
+    taken, sent = _synchronous_runs(problem, schedule), _sending_runs(problem, schedule)
     for warp in range(1, schedule.consumers + 1):
         work = [s for run in taken[warp] for s in _slots(*run, schedule.interval)]
         writes = {s for run in sent[warp] for s in _slots(*run, schedule.interval)}
         if len(work) != len(set(work)) or writes & set(work):
             yield f"warpgroup {warp} does two things in one slot"
         inner = {s for t, n in (*taken[warp], *sent[warp]) for s in _slots(t + 1, n - 1, schedule.interval)}
-        for o in problem.operations:
-            if schedule.warps[o.name] == warp and not o.synchronous:
-                if schedule.times[o.name] % schedule.interval in inner:
-                    yield f"{o.name} is issued inside something else of warpgroup {warp}"
+        for name in _issued(problem, schedule, warp):
+            if schedule.times[name] % schedule.interval in inner:
+                yield f"{name} is issued inside something else of warpgroup {warp}"
+
+
+def _synchronous_runs(problem: Problem, schedule: PipelineSchedule) -> SlotRuns:
+    """The slots in which operations occupy the threads of a warpgroup."""
+    found: SlotRuns = defaultdict(list)
+    for o in problem.operations:
+        if o.synchronous and not o.streaming:
+            found[schedule.warps[o.name]].append((schedule.times[o.name], o.duration))
+    return found
+
+
+def _sending_runs(problem: Problem, schedule: PipelineSchedule) -> SlotRuns:
+    """The slots in which the threads of a warpgroup write what another one reads."""
+    found: SlotRuns = defaultdict(list)
+    latency = {o.name: o.latency for o in problem.operations}
+    for e in problem.edges:
+        if _crosses(problem, schedule, e) and e.transfer:
+            found[schedule.warps[e.before]].append((schedule.times[e.before] + latency[e.before], e.transfer))
+    return found
+
+
+def _issued(problem: Problem, schedule: PipelineSchedule, warp: int) -> list[str]:
+    """The asynchronous operations that a warpgroup issues."""
+    return [o.name for o in problem.operations if schedule.warps[o.name] == warp and not o.synchronous]
 
 
 def _registers(problem: Problem, schedule: PipelineSchedule) -> Iterator[str]:

@@ -16,7 +16,7 @@ from math import inf, prod
 from ...egraph.terms.sizes import resolve
 from ..hopper.approximations import branches
 from ..hopper.config import EIGHTHS, REPORTED_AS, HopperConfig, HopperDefault, duration
-from ..hopper.kernel_form import Binding, Operand, accumulated, crowded, shared_bytes, spares, width
+from ..hopper.kernel_form import Binding, Operand, accumulated, crowded, may_emulate, shared_bytes, width
 from ..plan.device import H200
 from ..plan.records import NotPlannable
 from . import schedule_store
@@ -122,7 +122,7 @@ def emulating(binding: Binding | str, config: HopperConfig) -> HopperConfig:
     On an H200 a step takes the time of its products and that of the busier one of special functions and of issuing
     instructions: measured kernels with none, four, six or eight of eight emulated are within a tenth of that.
     """
-    if isinstance(binding, str) or not spares(binding):
+    if isinstance(binding, str) or not may_emulate(binding):
         return config
     kernel, loop = binding.kernel, binding.loop
     variants = [replace(config, emulated_eighths=n) for n in range(EIGHTHS + 1)]

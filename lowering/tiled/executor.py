@@ -21,7 +21,7 @@ from ...egraph.terms.traversal import all_dims, subterms
 from ..analysis.product_terms import Summand, summand
 from ..masks.loop_ranges import ends, tile_classes, tile_range
 from ..plan.records import Accumulator, Kernel, Limit, Loop, Plan, Store
-from ..plan.thresholds import HIDDEN
+from ..plan.thresholds import HIDDEN_SCORE
 from .accumulators import AccumulatorState
 from .tile_ops import Frame, differences
 from .tile_program import TileBlock, over_differences, scale_early
@@ -130,7 +130,7 @@ class LoopProgram:
         states = self._states(exact=False, dropped=dropped)
         self._pass(outer, frame, tiles, outputs, states)
         if self.loop.finite_mask and any(state.lacks_rows() for state in states):
-            dropped = HIDDEN
+            dropped = HIDDEN_SCORE
             states = self._states(exact=False, dropped=dropped)
             self._pass(outer, frame, tiles, outputs, states)
         if any(state.doubtful() for state in states):

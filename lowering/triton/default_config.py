@@ -20,7 +20,7 @@ from ..codegen.tile_extents import dims_with_relative_factors, leading_dims, nee
 from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
 from ..plan.queries import roots
 from ..plan.records import Kernel
-from ..plan.thresholds import HELD
+from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 
 MAX_SPILLED_REGISTERS = 128  # that a thread may keep in memory: good kernels keep about 16, a bad one kept 264
 CARRIED_FLOATS = 128  # float32 numbers of accumulators that a thread keeps
@@ -77,7 +77,7 @@ def widest(kernel: Kernel) -> tuple[int, int]:
         if dtype.is_floating_point and held:
             width, size = max(width, *held), max(size, dtype.itemsize)
             streamed = max(streamed, dtype.itemsize if node.dims & loops else 2)
-    size = size if width <= HELD else streamed  # what rows have stays in shared memory, by halves
+    size = size if width <= MAX_RESIDENT_ELEMENTS else streamed  # what rows have stays in shared memory, by halves
     return width, max(size, 4 if kernel.exact else 2)
 
 
@@ -107,9 +107,7 @@ def _carried_elements(kernel: Kernel) -> int:
     return max((prod(power_of_two(d) for d in r.dims - placed) for r in states), default=0)
 
 
-def _of_scores(
-    kernel: Kernel, nodes: Collection[Term], config: TritonConfig, width: int, serial: bool
-) -> TritonConfig:
+def _of_scores(kernel: Kernel, nodes: Collection[Term], config: TritonConfig, width: int, serial: bool) -> TritonConfig:
     """The configuration for scores that are no plain products: serial folds, several pairs, relative indices."""
     if serial:
         config = of_steps(config, width)

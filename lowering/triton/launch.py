@@ -40,7 +40,7 @@ from ..plan.kernel_config import TritonConfig
 from ..plan.launch_facts import INTERPRETER, Facts, interpreter_wanted
 from ..plan.queries import map_name, reach, roots
 from ..plan.records import Kernel, Loop, Plan
-from ..plan.thresholds import FEW
+from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
 from .default_config import MAX_SPILLED_REGISTERS, default_for, of_few_rows, widest
@@ -209,7 +209,9 @@ class Launcher:
         """The given or default configuration, with tiles no larger than the data needs."""
         size = _size(kernel.rows.size, sizes) if kernel.rows else 0
         whole = self._whole.get(kernel.name, kernel)
-        given = self.configs.get(kernel.name) or default_for(whole, architecture(device), bool(0 < size <= FEW))
+        given = self.configs.get(kernel.name) or default_for(
+            whole, architecture(device), bool(0 < size <= MIN_ROWS_OF_A_PRODUCT)
+        )
         rows = min(given.row_tile, _ceiling(size)) if kernel.rows else given.row_tile
         streamed = (*kernel.columns, *(loop.dim for loop in kernel.loops))
         longest = max((_size(d.size, sizes) for d in streamed), default=given.loop_tile)
@@ -243,7 +245,7 @@ class Launcher:
 
     def enough(self, kernel: Kernel, sizes: dict) -> float:
         """The part of a device that the kernel's programs may fill and not be shared out over more."""
-        few = kernel.rows is None or _size(kernel.rows.size, sizes) <= FEW
+        few = kernel.rows is None or _size(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
         return 1.0 if few else 0.5  # with many rows programs compute more than they read
 
     def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from .problems import Problem, Shape, normal, repeated
@@ -77,7 +78,7 @@ def _distance(q, k):
     return rows[:, None] - columns[None, :]
 
 
-def sinks(q, k, v, sink):
+def sinks(q: Tensor, k: Tensor, v: Tensor, sink: Tensor) -> Tensor:
     """GPT-OSS: grouped queries, causal, and a learned logit beside each row's scores that takes its share."""
     times = q.shape[1] // k.shape[1]
     k, v = repeated(k, times), repeated(v, times)
@@ -88,36 +89,36 @@ def sinks(q, k, v, sink):
     return torch.softmax(both, dim=-1)[..., :-1] @ v
 
 
-def softmax_plus_one(q, k, v):
+def softmax_plus_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     score = _score(q, k)
     top = score.amax(-1, keepdim=True).clamp(min=0)
     weight = torch.exp(score - top)
     return weight / (torch.exp(-top) + weight.sum(-1, keepdim=True)) @ v
 
 
-def sigmoid(q, k, v):
+def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.sigmoid(_score(q, k) - math.log(k.shape[-2])) @ v
 
 
-def relu_squared(q, k, v):
+def relu_squared(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return functional.relu(_score(q, k)).square() / k.shape[-2] @ v
 
 
-def retention(q, k, v):
+def retention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     far = _distance(q, k)
     decay = 1.0 - torch.exp2(-5.0 - torch.arange(q.shape[1], device=q.device))
     rate = torch.where(far >= 0, decay[:, None, None] ** far.clamp(min=0), 0.0)
     return (q @ k.transpose(-1, -2) * rate).to(v.dtype) @ v
 
 
-def linear(q, k, v):
+def linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Written with its scores, which a reassociation never makes."""
     q, k = functional.elu(q) + 1, functional.elu(k) + 1
     weight = q @ k.transpose(-1, -2)
     return (weight @ v) / weight.sum(-1, keepdim=True)
 
 
-def cosine(q, k, v, temperature):
+def cosine(q: Tensor, k: Tensor, v: Tensor, temperature: Tensor) -> Tensor:
     q, k = functional.normalize(q, dim=-1), functional.normalize(k, dim=-1)
     scale = temperature.clamp(max=math.log(100.0)).exp()
     return torch.softmax(q @ k.transpose(-1, -2) * scale, dim=-1) @ v
@@ -132,7 +133,7 @@ def _turned(x, cos, sin):
     return x * cos + torch.cat([-right, left], -1) * sin
 
 
-def norm_and_rope(q, k, v, of_q, of_k, cos, sin):
+def norm_and_rope(q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     q, k = _turned(_normed(q, of_q), cos, sin), _turned(_normed(k, of_k), cos, sin)
     return torch.softmax(_score(q, k).masked_fill(_distance(q, k) < 0, float("-inf")), dim=-1) @ v
 
@@ -145,26 +146,26 @@ def _angles(shape: Shape, device, dtype) -> tuple[torch.Tensor, ...]:
     return (*ones, angle.cos().to(dtype), angle.sin().to(dtype))
 
 
-def gate(q, k, v, gate):
+def gate(q: Tensor, k: Tensor, v: Tensor, gate: Tensor) -> Tensor:
     return torch.sigmoid(gate) * (torch.softmax(_score(q, k), dim=-1) @ v)
 
 
-def log_sum_exp(q, k, v):
+def log_sum_exp(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     score = _score(q, k)
     return torch.softmax(score, dim=-1) @ v, score.logsumexp(-1)
 
 
-def two_key_sets(q, k1, v1, k2, v2):
+def two_key_sets(q: Tensor, k1: Tensor, v1: Tensor, k2: Tensor, v2: Tensor) -> Tensor:
     weight = torch.softmax(torch.cat([_score(q, k1), _score(q, k2)], -1), dim=-1)
     return weight[..., : k1.shape[-2]] @ v1 + weight[..., k1.shape[-2] :] @ v2
 
 
-def talking_heads(q, k, v, before, after):
+def talking_heads(q: Tensor, k: Tensor, v: Tensor, before: Tensor, after: Tensor) -> Tensor:
     score = torch.einsum("hg,bgij->bhij", before, _score(q, k))
     return torch.einsum("hg,bgij->bhij", after, torch.softmax(score, dim=-1)) @ v
 
 
-def latent(q, c, up_keys, up_values):
+def latent(q: Tensor, c: Tensor, up_keys: Tensor, up_values: Tensor) -> Tensor:
     """MLA: keys and values of every head are raised from one latent row."""
     k = torch.einsum("bjc,hcd->bhjd", c, up_keys)
     v = torch.einsum("bjc,hcd->bhjd", c, up_values)
@@ -204,32 +205,42 @@ def of_heads(scale: Scale) -> dict[str, Form]:
 # Structures -----------------------------------------------------------------------------------------------------------
 
 
-def evoformer_rows(q, k, v, gate, line, pair):
+def evoformer_rows(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, line: Tensor, pair: Tensor) -> Tensor:
     """[B, N, S, H, D]: attention along S with a bias per row and one for all rows, gated."""
     q, k, v, gate = (x.transpose(-2, -3) for x in (q, k, v, gate))
     score = _score(q, k) + line[:, :, None, None, :] + pair[:, None]
     return (torch.sigmoid(gate) * (torch.softmax(score, dim=-1) @ v)).transpose(-2, -3)
 
 
-def evoformer_columns(q, k, v, gate, line):
+def evoformer_columns(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, line: Tensor) -> Tensor:
     q, k, v, gate = (x.permute(0, 2, 3, 1, 4) for x in (q, k, v, gate))
     score = _score(q, k) + line.transpose(1, 2)[:, :, None, None, :]
     return (torch.sigmoid(gate) * (torch.softmax(score, dim=-1) @ v)).permute(0, 3, 1, 2, 4)
 
 
-def triangle_start(q, k, v, gate, bias):
+def triangle_start(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor) -> Tensor:
     """[B, I, K, H, D]: from every start i, over k; the bias is that of the edge (j, k)."""
     score = torch.einsum("bijhd,bikhd->bhijk", q, k) / math.sqrt(q.shape[-1]) + bias[:, :, None]
     return torch.sigmoid(gate) * torch.einsum("bhijk,bikhd->bijhd", torch.softmax(score, dim=-1), v)
 
 
-def triangle_end(q, k, v, gate, bias):
+def triangle_end(q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor) -> Tensor:
     score = torch.einsum("bijhd,bkjhd->bhijk", q, k) / math.sqrt(q.shape[-1])
     score = score + bias.transpose(-1, -2)[:, :, :, None]
     return torch.sigmoid(gate) * torch.einsum("bhijk,bkjhd->bijhd", torch.softmax(score, dim=-1), v)
 
 
-def invariant_points(q, k, v, q_points, k_points, v_points, pair_bias, pair, weight):
+def invariant_points(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_points: Tensor,
+    k_points: Tensor,
+    v_points: Tensor,
+    pair_bias: Tensor,
+    pair: Tensor,
+    weight: Tensor,
+) -> tuple[Tensor, ...]:
     """IPA: scalars, points in space and pairs under one softmax, with all three results."""
     score = torch.einsum("bihc,bjhc->bhij", q, k) / math.sqrt(q.shape[-1]) + pair_bias.permute(0, 3, 1, 2)
     apart = (q_points[:, :, None] - k_points[:, None]).square().sum((-1, -2))
@@ -263,18 +274,18 @@ def structures() -> dict[str, Form]:
     }
 
 
-def additive(q, k, v, weight):
+def additive(q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
     """Bahdanau's: a small network of each pair of a query and a key."""
     return torch.softmax(torch.tanh(q[..., None, :] + k[..., None, :, :]) @ weight, dim=-1) @ v
 
 
-def gaussian(q, k, v):
+def gaussian(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Kernel regression: weights fall with the distance."""
     weights = torch.exp(-(q[..., None, :] - k[..., None, :, :]).square().mean(-1))
     return (weights / weights.sum(-1, keepdim=True)) @ v
 
 
-def graph(h, own, neighbour, edges):
+def graph(h: Tensor, own: Tensor, neighbour: Tensor, edges: Tensor) -> Tensor:
     """GAT, dense: scores of two numbers, kept where there is an edge."""
     score = functional.leaky_relu(own[..., None] + neighbour[..., None, :], 0.2)
     return torch.softmax(score.masked_fill(edges <= 0, -math.inf), dim=-1) @ h
@@ -300,20 +311,20 @@ def _vectors(table, q, k):
     return functional.embedding(_distance(k, q).mT.clamp(-NEAR, NEAR) + NEAR, table)
 
 
-def relative_keys(q, k, v, table):
+def relative_keys(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
     """Shaw's: a key is another one for each query."""
     score = q @ k.mT + torch.einsum("bhid,ijd->bhij", q, _vectors(table, q, k))
     return torch.softmax(score / math.sqrt(q.shape[-1]), dim=-1) @ v
 
 
-def relative_values(q, k, v, table, values):
+def relative_values(q: Tensor, k: Tensor, v: Tensor, table: Tensor, values: Tensor) -> Tensor:
     """So is a value."""
     score = q @ k.mT + torch.einsum("bhid,ijd->bhij", q, _vectors(table, q, k))
     weights = torch.softmax(score / math.sqrt(q.shape[-1]), dim=-1)
     return weights @ v + torch.einsum("bhij,ijd->bhid", weights, _vectors(values, q, k))
 
 
-def relative_shift(q, k, v, table):
+def relative_shift(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
     """Transformer-XL's: products with every distance, each row moved by a place against the next."""
     every = functional.pad(q @ table.mT, (1, 0))
     b, h, n, places = every.shape

@@ -58,7 +58,7 @@ class Shape:
         return f"b{self.batch}h{self.heads}s{self.length}{keys}d{self.width}"
 
 
-def normal(*sizes: int, device, dtype) -> torch.Tensor:
+def normal(*sizes: int, device: torch.device | str, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(*sizes, device=device, dtype=dtype)
 
 
@@ -183,7 +183,7 @@ def _sdpa(variant: Variant, shape: Shape, q, k, v, extra) -> dict[str, Way]:
     return {f"sdpa_{name}": partial(way, name) for name in SDPA if variant.words is not None or name != "flash"}
 
 
-def sdpa(backend: str, q, k, v, **words) -> Callable[[], torch.Tensor]:
+def sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **words) -> Callable[[], torch.Tensor]:
     """A call of SDPA that only one backend may serve."""
     only = SDPA[backend]
 

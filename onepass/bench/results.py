@@ -11,6 +11,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.table import Table
 
 OURS = "onepass"
 # The columns of the closing table, and the contestants of which each takes the fastest.
@@ -27,7 +32,7 @@ AGAINST = {
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One contestant on one problem. Texts, as in the file; an empty `ms` has its reason in `note`."""
 
     suite: str
@@ -62,49 +67,50 @@ class Row:
         return float(self.ms) if self.ms else None
 
 
-COLUMNS = tuple(f.name for f in fields(Row))
+Case = dict[str, Measurement]  # of one problem: rows by contestant
+CSV_COLUMNS = tuple(f.name for f in fields(Measurement))
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[Measurement]:
     """The rows of a file; none if there is none. Raises ValueError for a file of other columns."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or COLUMNS) != COLUMNS:
-            raise ValueError(f"{path} has columns {', '.join(reader.fieldnames or ())}, not {', '.join(COLUMNS)}")
-        return [Row(**row) for row in reader]
+        if tuple(reader.fieldnames or CSV_COLUMNS) != CSV_COLUMNS:
+            raise ValueError(f"{path} has columns {', '.join(reader.fieldnames or ())}, not {', '.join(CSV_COLUMNS)}")
+        return [Measurement(**row) for row in reader]
 
 
-def append(path: Path, rows: Iterable[Row]) -> None:
+def append(path: Path, rows: Iterable[Measurement]) -> None:
     """Adds rows, under the header if the file is new."""
     new = not path.exists() or path.stat().st_size == 0
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, CSV_COLUMNS)
         if new:
             writer.writeheader()
         writer.writerows(map(asdict, rows))
 
 
-def by_case(rows: Iterable[Row]) -> dict[tuple[str, str, str], dict[str, Row]]:
-    found: dict[tuple[str, str, str], dict[str, Row]] = {}
+def by_case(rows: Iterable[Measurement]) -> dict[tuple[str, str, str], Case]:
+    found: dict[tuple[str, str, str], Case] = {}
     for row in rows:
         found.setdefault(row.case, {})[row.contestant] = row
     return found
 
 
-def contestants(rows: Iterable[Row]) -> list[str]:
+def contestants(rows: Iterable[Measurement]) -> list[str]:
     return list(dict.fromkeys(row.contestant for row in rows))
 
 
-def best(case: dict[str, Row], names: str = "") -> Row | None:
+def best(case: Case, names: str = "") -> Measurement | None:
     """The fastest of the others, or of those whose names begin as the regular expression says."""
     timed = [row for name, row in case.items() if name != OURS and re.match(names, name) and row.time]
     return min(timed, key=lambda row: row.time) if timed else None
 
 
-def ratio(case: dict[str, Row], other: Row | None) -> float | None:
+def ratio(case: Case, other: Measurement | None) -> float | None:
     """How many times as fast as the other onepass is."""
     ours = case.get(OURS)
     return other.time / ours.time if ours and ours.time and other and other.time else None
@@ -116,7 +122,7 @@ def geometric(values: Iterable[float | None]) -> float | None:
     return math.exp(sum(known) / len(known)) if known else None
 
 
-def speedups(rows: list[Row], suite: str) -> dict[str, tuple[float, int]]:
+def speedups(rows: list[Measurement], suite: str) -> dict[str, tuple[float, int]]:
     """Onepass's geometric mean speed-up over each contestant, and over how many problems; "best": each problem's."""
     cases = [case for name, case in by_case(rows).items() if name[0] == suite]
     found = {}
@@ -128,7 +134,7 @@ def speedups(rows: list[Row], suite: str) -> dict[str, tuple[float, int]]:
     return found
 
 
-def table(rows: list[Row]):
+def table(rows: list[Measurement]) -> Table:
     """A rich table of TFLOP/s (milliseconds below), with the ratio to the fastest other."""
     from rich.table import Table
 
@@ -144,13 +150,13 @@ def table(rows: list[Row]):
     return made
 
 
-def _cell(row: Row | None) -> str:
+def _cell(row: Measurement | None) -> str:
     if row is None:
         return ""
     return f"{float(row.tflops):.4g}\n{row.time:.4g}" if row.time else "-"
 
 
-def ratios(rows: list[Row]):
+def ratios(rows: list[Measurement]) -> Table:
     """A rich table: each variant's speed-ups over its shapes, as geometric means, and onepass's memory at most."""
     from rich.table import Table
 
@@ -158,16 +164,23 @@ def ratios(rows: list[Row]):
     held = [name for name, names in AGAINST.items() if any(best(case, names) for case in cases.values())]
     title = "times as fast as, geometric means over the shapes; least in brackets"
     made = Table("variant", "shapes", *held, "peak MiB", "runs by", title=title)
-    variants = dict.fromkeys((suite, variant) for suite, variant, _ in cases)
-    for key in [*variants, None]:
-        of = [case for name, case in cases.items() if key is None or name[:2] == key]
-        ours = [case[OURS] for case in of if OURS in case]
-        peaks = [float(row.peak_mib) for row in ours if row.peak_mib]
-        last = () if key is None else dict.fromkeys(row.executor or row.note for row in ours)
-        means = [_mean([ratio(case, best(case, AGAINST[name])) for case in of]) for name in held]
-        name = "geometric mean" if key is None else key[1]
-        made.add_row(name, str(len(of)), *means, f"{max(peaks):.1f}" if peaks else "", ", ".join(last))
+    for suite, variant in dict.fromkeys((suite, variant) for suite, variant, _ in cases):
+        shapes = [case for name, case in cases.items() if name[:2] == (suite, variant)]
+        ran = dict.fromkeys(row.executor or row.note for row in _ours(shapes))
+        made.add_row(variant, *_ratio_cells(shapes, held), ", ".join(ran))
+    made.add_row("geometric mean", *_ratio_cells(list(cases.values()), held), "")
     return made
+
+
+def _ours(cases: list[Case]) -> list[Measurement]:
+    return [case[OURS] for case in cases if OURS in case]
+
+
+def _ratio_cells(cases: list[Case], contestants: list[str]) -> list[str]:
+    """Of some problems: their number, the mean ratio to each contestant, and the most memory that onepass needs."""
+    peaks = [float(row.peak_mib) for row in _ours(cases) if row.peak_mib]
+    means = [_mean([ratio(case, best(case, AGAINST[name])) for case in cases]) for name in contestants]
+    return [str(len(cases)), *means, f"{max(peaks):.1f}" if peaks else ""]
 
 
 def _mean(known: list[float | None]) -> str:
@@ -175,7 +188,7 @@ def _mean(known: list[float | None]) -> str:
     return f"{geometric(timed):.3g} ({min(timed):.3g})" if timed else "-"
 
 
-def summary(rows: list[Row]) -> str:
+def summary(rows: list[Measurement]) -> str:
     """One line a suite and contestant."""
     lines = []
     for suite in dict.fromkeys(row.suite for row in rows):
@@ -185,7 +198,7 @@ def summary(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def plot(rows: list[Row], path: Path) -> list[Path]:
+def plot(rows: list[Measurement], path: Path) -> list[Path]:
     """A PNG for each suite, path with the suite's name before its ending. Raises ImportError without matplotlib."""
     import matplotlib
 
@@ -197,16 +210,21 @@ def plot(rows: list[Row], path: Path) -> list[Path]:
         cases = {name: case for name, case in by_case(rows).items() if name[0] == suite}
         names = [n for n in contestants(rows) if any(n in c and c[n].time for c in cases.values())]
         figure, axes = pyplot.subplots(figsize=(max(6.0, 0.22 * len(cases) * (len(names) + 2)), 4.5))
-        for number, name in enumerate(names):
-            heights = [float(c[name].tflops) if name in c and c[name].time else 0.0 for c in cases.values()]
-            places = [k * (len(names) + 2) + number for k in range(len(cases))]
-            axes.bar(places, heights, width=1.0, label=name)
-        middles = [k * (len(names) + 2) + len(names) / 2 for k in range(len(cases))]
-        axes.set_xticks(middles, [f"{v}\n{s}" for _, v, s in cases], rotation=60, ha="right", fontsize=7)
-        axes.set_ylabel("TFLOP/s")
+        _draw_bars(axes, cases, names)
         axes.set_title(f"{suite}: {rows[0].machine}, {rows[0].dtype}", fontsize=9)
-        axes.legend(fontsize=7, ncols=3)
         written.append(path.with_name(f"{path.stem}_{suite}{path.suffix or '.png'}"))
         figure.savefig(written[-1], dpi=150, bbox_inches="tight")
         pyplot.close(figure)
     return written
+
+
+def _draw_bars(axes: Axes, cases: dict[tuple[str, str, str], Case], names: list[str]) -> None:
+    """A group of bars for each problem, a bar for each contestant; those without a time have height 0."""
+    width = len(names) + 2
+    for number, name in enumerate(names):
+        heights = [float(c[name].tflops) if name in c and c[name].time else 0.0 for c in cases.values()]
+        axes.bar([k * width + number for k in range(len(cases))], heights, width=1.0, label=name)
+    middles = [k * width + len(names) / 2 for k in range(len(cases))]
+    axes.set_xticks(middles, [f"{v}\n{s}" for _, v, s in cases], rotation=60, ha="right", fontsize=7)
+    axes.set_ylabel("TFLOP/s")
+    axes.legend(fontsize=7, ncols=3)

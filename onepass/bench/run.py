@@ -10,7 +10,8 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import metadata
 
@@ -20,17 +21,17 @@ from ..process_state import forget
 from ..report.records import reports
 from . import results
 from .problems import Problem
-from .results import OURS, Row
+from .results import OURS, Measurement
 from .scales import SCALES
 from .suites import Case, cases
 from .timing import Outcome, clocks, expected, fits, measured, said
 
 
-def run(chosen) -> int:
-    """Measures what was chosen and prints all that the file then holds. 1 if onepass failed or was wrong anywhere,
-    2 for a file of other columns or a pattern that is none."""
-    from rich.console import Console
+def run(chosen: Namespace) -> int:
+    """Measures what was chosen and prints all that the file then holds.
 
+    1 if onepass failed or was wrong anywhere, 2 for a file of other columns or a pattern that is none.
+    """
     on_gpu = torch.cuda.is_available()
     chosen.scale = chosen.scale or ("gpu" if on_gpu else "cpu")
     chosen.dtype = chosen.dtype or ("bfloat16" if on_gpu else "float32")
@@ -40,23 +41,40 @@ def run(chosen) -> int:
     except (ValueError, re.error) as error:
         print(f"onepass bench: {error}", file=sys.stderr)
         return 2
+    done = {row.case for row in rows}
+    for case, new in _measured([c for c in todo if (c.suite, c.variant, c.shape) not in done], chosen):
+        rows += new
+        _keep(case, new, chosen)
+    _print(rows, chosen)
+    return 1 if any(row.contestant == OURS and not row.ms for row in rows) else 0
+
+
+def _measured(todo: list[Case], chosen: Namespace) -> Iterator[tuple[Case, list[Measurement]]]:
+    """Cases with their rows, until the time is over."""
     start = time.monotonic()
     for case in todo:
-        if any(row.case == (case.suite, case.variant, case.shape) for row in rows):
-            continue
         if time.monotonic() - start > chosen.seconds:
             print(f"stopped before {case.variant} {case.shape}: {chosen.seconds:g} seconds are over", file=sys.stderr)
-            break
-        new = _rows(case, chosen)
-        rows += new
-        if chosen.out:
-            results.append(chosen.out, new)
-        for row in new:
-            said_of = f"{row.ms} ms, {row.peak_mib or '?'} MiB" if row.ms else row.note
-            print(f"{row.variant} {row.shape} {row.contestant}: {said_of} {row.executor}", file=sys.stderr, flush=True)
-        if chosen.out and not _gpu_works():
-            print("the GPU's context is broken: a new process goes on", file=sys.stderr, flush=True)
-            os.execv(sys.executable, [sys.executable, "-m", "onepass", *sys.argv[1:]])
+            return
+        yield case, _rows(case, chosen)
+
+
+def _keep(case: Case, new: list[Measurement], chosen: Namespace) -> None:
+    """Writes and prints the rows of a case; where the GPU's context is broken after it, a new process goes on."""
+    if chosen.out:
+        results.append(chosen.out, new)
+    for row in new:
+        measured_as = f"{row.ms} ms, {row.peak_mib or '?'} MiB" if row.ms else row.note
+        print(f"{row.variant} {row.shape} {row.contestant}: {measured_as} {row.executor}", file=sys.stderr, flush=True)
+    if chosen.out and not _gpu_works():
+        print("the GPU's context is broken: a new process goes on", file=sys.stderr, flush=True)
+        os.execv(sys.executable, [sys.executable, "-m", "onepass", *sys.argv[1:]])
+
+
+def _print(rows: list[Measurement], chosen: Namespace) -> None:
+    """Prints the tables and the summary of all rows, and draws them where that was asked for."""
+    from rich.console import Console
+
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(results.table(rows))
     console.print(results.ratios(rows))
@@ -65,7 +83,6 @@ def run(chosen) -> int:
         print("onepass ran its own kernels only; --libraries lets torch's kernels stand in where they are faster")
     if chosen.plot and rows:
         print("\n".join(f"written: {path}" for path in results.plot(rows, chosen.plot)))
-    return 1 if any(row.contestant == OURS and not row.ms for row in rows) else 0
 
 
 def _gpu_works() -> bool:
@@ -79,12 +96,12 @@ def _gpu_works() -> bool:
         return False
 
 
-def _chosen(chosen) -> list[Case]:
+def _chosen(chosen: Namespace) -> list[Case]:
     found = cases(chosen.suite, SCALES[chosen.scale])
     return [c for c in found if re.search(chosen.variants, c.variant) and re.search(chosen.shapes, c.shape)]
 
 
-def _rows(case: Case, chosen) -> list[Row]:
+def _rows(case: Case, chosen: Namespace) -> list[Measurement]:
     """A problem's rows; where it cannot even be made, one row says so."""
     torch.manual_seed(0)
     torch._dynamo.reset()
@@ -101,7 +118,7 @@ def _rows(case: Case, chosen) -> list[Row]:
     return [_row(case, name, outcome, flops, known) for name, outcome in found.items()]
 
 
-def _row(case: Case, name: str, outcome: Outcome, flops: float, known: dict) -> Row:
+def _row(case: Case, name: str, outcome: Outcome, flops: float, known: dict) -> Measurement:
     timed = {
         "ms": outcome.ms,
         "least_ms": outcome.least,
@@ -113,10 +130,10 @@ def _row(case: Case, name: str, outcome: Outcome, flops: float, known: dict) -> 
     }
     texts = {key: "" if value is None else f"{value:.5g}" for key, value in timed.items()}
     own = {"note": outcome.note, "rounds": str(outcome.rounds), "executor": _executor() if name == OURS else ""}
-    return Row(case.suite, case.variant, case.shape, name, **own, **texts, **known)
+    return Measurement(case.suite, case.variant, case.shape, name, **own, **texts, **known)
 
 
-def _contestants(problem: Problem, chosen) -> dict[str, Callable]:
+def _contestants(problem: Problem, chosen: Namespace) -> dict[str, Callable]:
     """Builders by name: onepass and the peers that compile the same plain function, and each one's own words."""
     plain, arguments = problem.plain, problem.arguments
     options = {"inner": chosen.inner, "executor": chosen.executor, "libraries": chosen.libraries}
@@ -156,7 +173,7 @@ def machine() -> str:
 
 
 def versions() -> str:
-    """Of everything that takes part."""
+    """The versions of everything that takes part."""
     found = {"python": platform.python_version(), "torch": torch.__version__, "onepass": _version("onepass")}
     found |= {"triton": _version("triton"), "fa3-fwd": _version("fa3-fwd"), "cuda": torch.version.cuda or ""}
     found["cudnn"] = str(torch.backends.cudnn.version() or "") if torch.cuda.is_available() else ""

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 
@@ -129,7 +129,7 @@ def measured(builders: dict[str, Callable], right: Expected, rounds: int) -> dic
 
 
 @contextmanager
-def quiet():
+def quiet() -> Iterator[None]:
     """Without the tables, warnings and tracebacks that a compiler prints while it tries what may fail."""
     kept = logging.root.manager.disable
     logging.disable(logging.ERROR)

@@ -14,7 +14,7 @@ from torch import fx
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
 from ..graph.survey import Nodes, Survey, shape
-from ..lowering.plan.thresholds import HELD
+from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from ..regions.copies import with_copies
 from ..regions.region import Region
 from .compare_plans import FusionContext, reason_against
@@ -75,7 +75,7 @@ def _maps_the_last_axis(node: fx.Node, product: fx.Node) -> bool:
     others = [n for n in product.all_input_nodes if n is not node and shape(n) is not None]
     if not old or not new or old[:-1] != new[:-1] or len(others) != 1 or len(shape(others[0])) > len(old):
         return False
-    return all(isinstance(sizes[-1], int) and sizes[-1] <= HELD for sizes in (old, new))
+    return all(isinstance(sizes[-1], int) and sizes[-1] <= MAX_RESIDENT_ELEMENTS for sizes in (old, new))
 
 
 def _longer(region: Region, chain: list[fx.Node], s: Survey) -> Region:

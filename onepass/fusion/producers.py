@@ -20,7 +20,7 @@ from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
 from ..graph.survey import Nodes, Survey, shape
 from ..lowering.plan.records import Kernel, NotPlannable
-from ..lowering.plan.thresholds import HELD
+from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from ..lowering.planning.planner import plan_stores
 from ..regions.copies import with_copies
 from ..regions.grow import axis_of
@@ -121,7 +121,7 @@ def _is_short(node: fx.Node, source: fx.Node) -> bool:
         return False
     size = (shape(node.all_input_nodes[0]) or (None,))[-1]
     last = keeps_shape or axis_of(node) == -1
-    return last and isinstance(size, int) and size <= HELD and size in (shape(source) or ())
+    return last and isinstance(size, int) and size <= MAX_RESIDENT_ELEMENTS and size in (shape(source) or ())
 
 
 # What pays ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ..egraph.terms.sizes import Size, term_of
 from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import rebuild
 from ..lowering.analysis.dim_roles import is_long, sum_factors
-from ..lowering.plan.thresholds import HELD
+from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from .registry import Handlers, OperatorCall, TensorValue, choose, convert, require_fit, stored_literal, term_dtype
 
 handles = Handlers()
@@ -131,7 +131,9 @@ def _in_one_factor(cut: Term, total: Term) -> bool:
     """Whether only one of several factors of a short sum has the choice: it costs less there than a second product."""
     dim = total.attrs[1]
     having = [f for f in sum_factors(total) if dim in f.dims]
-    return len(having) > 1 and not is_long(dim, HELD) and sum(cut in _cuts(f, dim) for f in having) == 1
+    return (
+        len(having) > 1 and not is_long(dim, MAX_RESIDENT_ELEMENTS) and sum(cut in _cuts(f, dim) for f in having) == 1
+    )
 
 
 def _piece(monoid: str, dim: Dim, body: Term, side: str, start: Term, size: Term) -> Term:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as remembered
@@ -22,7 +22,7 @@ from ..lowering.schedule.setting_values import NAMES
 from ..runtime import executors, library_choice, operator
 from ..runtime.compare_results import mismatch
 from ..runtime.measurements import Measured
-from ..runtime.region_call import call_of
+from ..runtime.region_call import RegionCall, call_of
 from .bayesian_search import History, Isolated, Trial, checked, tune
 from .kernel_space import configuration, needs, predicted, space_of
 from .trial_process import Outcome
@@ -43,7 +43,7 @@ class Asked:
         return compiled_region.read(self.text)
 
     @property
-    def call(self):
+    def call(self) -> RegionCall:
         return call_of(self.found, self.tensors, self.numbers)
 
     @property
@@ -96,7 +96,7 @@ def _seconds(run: Callable, tensors) -> float:
 
 
 @contextmanager
-def isolated(asked: Asked):
+def isolated(asked: Asked) -> Iterator[Callable[[tuple], Trial]]:
     """Trials of a call in a worker process."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "call.pt")
@@ -115,7 +115,7 @@ def _named(trial: Trial, point: tuple) -> Trial:
 # A function -----------------------------------------------------------------------------------------------------------
 
 
-def calls_of(function, inputs=(), keywords=None) -> list[Asked]:
+def calls_of(function: Callable, inputs: Sequence = (), keywords: Mapping | None = None) -> list[Asked]:
     """Runs the compiled function once, without gradients: a call of every region that it has."""
     from ..api.backend import onepass_backend
 
@@ -125,7 +125,9 @@ def calls_of(function, inputs=(), keywords=None) -> list[Asked]:
     return [Asked(text, tensors, numbers) for text, (tensors, numbers) in seen.items()]
 
 
-def tune_function(function, inputs=(), keywords=None, budget: int = 30):
+def tune_function(
+    function: Callable, inputs: Sequence = (), keywords: Mapping | None = None, budget: int = 30
+) -> Iterator[tuple[Asked, History]]:
     """Tunes each region of a function on the GPU; yields (call, history)."""
     for asked in calls_of(function, inputs, keywords):
         gluon = GLUON.refusal(asked.found.plan, asked.tensors[0].device) is None

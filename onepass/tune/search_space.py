@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import log2, prod
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class Parameter:
     name: str
     values: tuple
 
-    def features(self, value) -> list[float]:
+    def features(self, value: Any) -> list[float]:
         """Coordinates in [0, 1] whose distances say how alike two values are."""
         if isinstance(value, tuple):  # a permutation: which of each two comes first
             return [float(value.index(a) < value.index(b)) for a, b in combinations(sorted(value), 2)]

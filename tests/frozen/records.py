@@ -114,9 +114,9 @@ def _triton(kernel, plan) -> dict:
 def _gluon(plan) -> list:
     from onepass.lowering.gluon.launch import fits
     from onepass.lowering.hopper.kernel_form import bind
-    from onepass.lowering.hopper.split_states import apart
+    from onepass.lowering.hopper.split_states import with_split_states
 
-    kernels = _or_error(lambda: apart(plan, fits).kernels)
+    kernels = _or_error(lambda: with_split_states(plan, fits).kernels)
     if isinstance(kernels, str):
         return [kernels]
     return [_or_error(lambda n=n, k=k: _gluon_text(plan, n, bind(k))) for n, k in enumerate(kernels)]

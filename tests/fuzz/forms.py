@@ -93,8 +93,14 @@ def _rows_of_sequences(d: Draft) -> None:
     d.take("q", "bnihd"), d.take("k", "bnjhd"), d.take("v", "bnjhe"), d.take("pair", d.pick("bhij", "1hij", "bh1j"))
     d.take("row", d.pick("bnj", "1nj"))
     d.say("s = torch.einsum('bnihd,bnjhd->bnhij', q, k) * 0.3")
-    d.say(*d.pick(("s = s + pair[:, None]",), ("s = s + row[:, :, None, None, :]",),
-                  ("s = s + pair[:, None] + row[:, :, None, None]",), ("s = s + pair.unsqueeze(1)", "s = s.tanh()")))
+    d.say(
+        *d.pick(
+            ("s = s + pair[:, None]",),
+            ("s = s + row[:, :, None, None, :]",),
+            ("s = s + pair[:, None] + row[:, :, None, None]",),
+            ("s = s + pair.unsqueeze(1)", "s = s.tanh()"),
+        )
+    )
     d.say("p = s.softmax(-1)", d.pick("o = torch.einsum('bnhij,bnjhe->bnihe', p, v)",
                                       "o = (p @ v.transpose(-2, -3)).transpose(-2, -3)"))  # fmt: skip
     d.say(d.pick("return o", "return o.flatten(-2)", "return o * torch.sigmoid(q.sum(-1, keepdim=True))"))

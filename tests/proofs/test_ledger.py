@@ -44,7 +44,7 @@ def meaning(monkeypatch, tmp_path, module: str, old: str, new: str) -> None:
     [
         ("terms/ops", "np.floor_divide", "lambda a, b: np.trunc(a / b)"),
         ("rewrite/guard", "lambda x, dim: dim not in x.dims", "lambda x, dim: True"),
-        ("rewrite/rule", 'Restriction(values_finite=True)', 'Restriction()'),
+        ("rewrite/rule", "Restriction(values_finite=True)", "Restriction()"),
         ("terms/evaluate", "np.trunc(value)", "np.round(value)"),
     ],
 )

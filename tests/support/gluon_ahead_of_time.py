@@ -15,7 +15,7 @@ from onepass.lowering.gluon.kernel import emit
 from onepass.lowering.gluon.launch import SuitedTensors, fits, fitting, options_of, prepare
 from onepass.lowering.gluon.mask_words import packed
 from onepass.lowering.hopper.kernel_form import bind, sent
-from onepass.lowering.hopper.split_states import apart
+from onepass.lowering.hopper.split_states import with_split_states
 from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources, tensor_map_type
 from onepass.lowering.triton.launch import load
 from onepass.translate.translate import translate
@@ -156,7 +156,7 @@ def plan_of(kind: str, width: int, dtype: str = "bfloat16", **sizes):
 def source_of(plan, schedule=None, number: int = -1):
     """(binding, schedule, source) of a plan's last kernel, or of one by number. Raises ValueError where it does not
     bind."""
-    kernel = apart(plan, fits).kernels[number]
+    kernel = with_split_states(plan, fits).kernels[number]
     binding = bind(kernel)
     if isinstance(binding, str):
         raise ValueError(binding)

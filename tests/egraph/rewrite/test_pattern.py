@@ -89,9 +89,7 @@ def test_an_error_in_code_names_rule_and_line():
         """exp(a) = a"""
         return exp(a), lambda a: 1 / 0
 
-    with pytest.raises(
-        RuleError, match=r"rule failing \(.*test_pattern.py:\d+\): the right side failed: ZeroDivision"
-    ):
+    with pytest.raises(RuleError, match=r"rule failing \(.*test_pattern.py:\d+\): the right side failed: ZeroDivision"):
         list(failing.applications(exp(A)))
 
     @rule

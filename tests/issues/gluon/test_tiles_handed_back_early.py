@@ -12,7 +12,7 @@ from onepass.lowering.launch.triton_compat import gluon_missing
 from tests.support.gluon_ahead_of_time import inputs_of, plain, plan_of, source_of
 
 SIZES = {"rows": 256, "columns": 256, "batch": 4, "heads": 128}
-CHANGE = {"consumers": 1, "tile": 64, "depth": 2, "queries": 1, "turns": False, "residents": 3}
+CHANGE = {"consumers": 1, "loop_tile": 64, "stages": 2, "row_buffers": 1, "turns": False, "residents": 3}
 
 
 def small(plan):

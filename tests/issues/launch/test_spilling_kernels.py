@@ -21,13 +21,14 @@ def prepared(monkeypatch, spills, config=None):
 def test_a_kernel_that_spills_gets_smaller_tiles(monkeypatch):
     usual = prepared(monkeypatch, lambda config: MAX_SPILLED_REGISTERS)
     smaller = prepared(monkeypatch, lambda config: 264 if config.row_tile * config.loop_tile > 32 * 32 else 0)
-    assert usual.rows * usual.loop > 32 * 32 >= smaller.rows * smaller.loop
+    assert usual.row_tile * usual.loop_tile > 32 * 32 >= smaller.row_tile * smaller.loop_tile
 
 
 def test_more_threads_share_a_tile_before_it_is_halved(monkeypatch):
     usual = prepared(monkeypatch, lambda config: MAX_SPILLED_REGISTERS)
     wider = prepared(monkeypatch, lambda config: 264 if config.warps < 8 else 0)
-    assert (usual.warps, wider.warps) == (4, 8) and (wider.rows, wider.loop) == (usual.rows, usual.loop)
+    assert (usual.warps, wider.warps) == (4, 8) and wider.row_tile == usual.row_tile
+    assert wider.loop_tile == usual.loop_tile
 
 
 def test_one_that_spills_with_any_tiles_is_not_launched(monkeypatch):

@@ -16,7 +16,7 @@ from onepass.egraph.terms.traversal import tensors
 from onepass.graph.trace import program_of
 from onepass.lowering.masks.finite_masks import MAX_FILL
 from onepass.lowering.plan.kernel_config import TritonConfig
-from onepass.lowering.plan.thresholds import HIDDEN
+from onepass.lowering.plan.thresholds import HIDDEN_SCORE
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton import launch
 from onepass.lowering.triton.launch import Launcher
@@ -317,5 +317,5 @@ def _exactly(name, tensors):
 def test_bits_of_a_mask_choose_any_number():
     """On a GPU, masks that are given came out as -inf: what stood for it was 0 or -inf and nothing else."""
     gluon_parts = pytest.importorskip("onepass.lowering.gluon.device_functions")
-    for number, text in ((0.0, "0.0"), (-math.inf, "0fFF800000"), (HIDDEN, "-1.2676506002282294e+30")):
+    for number, text in ((0.0, "0.0"), (-math.inf, "0fFF800000"), (HIDDEN_SCORE, "-1.2676506002282294e+30")):
         assert gluon_parts._for_absent("ABSENT", number) == text

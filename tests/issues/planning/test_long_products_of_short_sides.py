@@ -11,7 +11,7 @@ from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.launch.split_loops import chunk_sizes, with_split_kernels
-from onepass.lowering.plan.thresholds import HELD
+from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
@@ -37,7 +37,7 @@ def test_tokens_are_a_loop_and_then_columns(tokens):
     scores, weights = plan.kernels
     assert [loop.dim.size for loop in scores.loops] == [tokens]
     assert [d.size for d in weights.columns] == [tokens] and weights.rows.size == CHANNELS and len(weights.loops) == 1
-    assert all(d.size <= HELD for kernel in plan.kernels for d in kernel.held)
+    assert all(d.size <= MAX_RESIDENT_ELEMENTS for kernel in plan.kernels for d in kernel.held)
     assert "columns" in bind(weights), "the Hopper form has no such tiles"
 
 

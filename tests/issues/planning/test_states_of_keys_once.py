@@ -7,7 +7,7 @@ from torch.nn.functional import elu
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
-from onepass.lowering.plan.thresholds import HELD
+from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.translate.translate import translate
 
@@ -26,7 +26,7 @@ def planned():
 def test_the_state_is_stored_once_and_nothing_long_is_held(planned):
     plan, _ = planned
     assert len(plan.kernels) == 2
-    assert all(d.size <= HELD for kernel in plan.kernels for d in kernel.held)
+    assert all(d.size <= MAX_RESIDENT_ELEMENTS for kernel in plan.kernels for d in kernel.held)
 
 
 def test_it_computes_the_right_thing(planned):

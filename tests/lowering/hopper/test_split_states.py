@@ -5,7 +5,7 @@ import torch
 
 from onepass.lowering.gluon.launch import fits
 from onepass.lowering.hopper.kernel_form import accumulated, bind
-from onepass.lowering.hopper.split_states import apart
+from onepass.lowering.hopper.split_states import with_split_states
 from onepass.lowering.tiled.executor import tiled_results
 from tests.support.gluon_ahead_of_time import inputs_of, plain, plan_of
 
@@ -14,7 +14,7 @@ def test_states_that_do_not_fit_together_are_two_kernels_with_the_same_results()
     sizes = {"rows": 70, "columns": 90, "batch": 1, "heads": 2}
     torch.manual_seed(0)
     plan, inputs = plan_of("difference", 128, **sizes), inputs_of("difference", 128, **sizes)
-    split = apart(plan, fits)
+    split = with_split_states(plan, fits)
     first, second = split.kernels
     assert all(fits(bind(kernel)) for kernel in split.kernels) and not fits(bind(plan.kernels[0]))
     assert first.stores[0].output in second.inputs and second.stores[0].output == plan.output
@@ -27,10 +27,10 @@ def test_states_that_do_not_fit_together_are_two_kernels_with_the_same_results()
 @pytest.mark.parametrize("kind,width", [("full", 128), ("difference", 64), ("logarithm", 128)])
 def test_what_fits_stays_whole(kind, width):
     plan = plan_of(kind, width, rows=128, columns=128)
-    assert apart(plan, fits) is plan
+    assert with_split_states(plan, fits) is plan
 
 
 def test_a_smaller_budget_takes_more_apart():
     plan = plan_of("difference", 64, rows=128, columns=128)
-    assert len(apart(plan, lambda binding: accumulated(binding) <= 128).kernels) == 2
-    assert apart(plan, lambda binding: accumulated(binding) <= 64) is plan
+    assert len(with_split_states(plan, lambda binding: accumulated(binding) <= 128).kernels) == 2
+    assert with_split_states(plan, lambda binding: accumulated(binding) <= 64) is plan

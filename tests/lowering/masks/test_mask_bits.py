@@ -69,9 +69,7 @@ def test_words_of_random_guards_with_broadcast_masks(data):
     kept = torch.from_numpy(evaluate(guard, arrays, (*record.dims, i, j)).astype(bool))
     kept = kept.expand(*(d.size for d in (*record.dims, i, j)))
     tiling = PackedTiling(record, H200.product_rows, 64, ())
-    found = build_map(tiling, {n: t.to(DEVICE) for n, t in given_tensors.items()})[
-        0
-    ].cpu()
+    found = build_map(tiling, {n: t.to(DEVICE) for n, t in given_tensors.items()})[0].cpu()
     assert torch.equal(unpacked(found, i.size, j.size, 64), kept)
 
 

@@ -110,7 +110,7 @@ def test_several_results_are_compared_each_at_its_own_size():
 
 
 def test_the_closing_table_has_a_row_for_each_variant_and_their_mean():
-    row = lambda variant, shape, name, ms, **more: results.Row("s", variant, shape, name, ms=ms, **more)
+    row = lambda variant, shape, name, ms, **more: results.Measurement("s", variant, shape, name, ms=ms, **more)
     rows = [row("a", "x", "onepass", "1", peak_mib="3"), row("a", "y", "onepass", "1", peak_mib="5")]
     rows += [row("a", "x", "flex_max", "2"), row("a", "y", "flex_max", "8"), row("b", "x", "onepass", "1")]
     rows += [row("b", "x", "sdpa_cudnn", "3"), row("b", "x", "sdpa_flash", "4"), row("b", "x", "flex_x2_max", "4")]
@@ -123,7 +123,7 @@ def test_the_closing_table_has_a_row_for_each_variant_and_their_mean():
 
 
 def test_ratios_and_means():
-    row = lambda variant, name, ms: results.Row("s", variant, "x", name, ms=ms, note="" if ms else "failed")
+    row = lambda variant, name, ms: results.Measurement("s", variant, "x", name, ms=ms, note="" if ms else "failed")
     rows = [row("a", "onepass", "1"), row("a", "p", "2"), row("a", "q", "4"), row("b", "onepass", "1")]
     rows += [row("b", "p", "8"), row("b", "q", "")]
     assert results.speedups(rows, "s") == {
@@ -135,7 +135,8 @@ def test_ratios_and_means():
 
 def test_a_picture_for_each_suite(tmp_path):
     pytest.importorskip("matplotlib")
-    rows = [results.Row(s, "full", "x", n, ms="1", tflops="3") for s in ("peers", "variants") for n in ("onepass", "p")]
+    row = lambda suite, name: results.Measurement(suite, "full", "x", name, ms="1", tflops="3")
+    rows = [row(suite, name) for suite in ("peers", "variants") for name in ("onepass", "p")]
     written = results.plot(rows, tmp_path / "rows.png")
     assert [path.name for path in written] == ["rows_peers.png", "rows_variants.png"]
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in written)
