@@ -1,4 +1,4 @@
-"""The end of a consumer's item: states made whole, then what is stored, chunk by chunk of the value dim.
+"""The end of a consumer's item: states are finished, then results are stored, chunk by chunk of the value dim.
 
 Results leave by shared memory where a tensor map takes them, else by pointers.
 """
@@ -16,7 +16,7 @@ from .expressions import GluonWriter, matrix_in
 
 
 class StateNames:
-    """Names of one accumulator's parts: its scale, its largest gauge if asked for, a name or chunks per value."""
+    """Names of one accumulator's parts: its scale, its largest score if needed, a name or chunks per value."""
 
     def __init__(self, writer: GluonWriter, record: Accumulator, values):
         fresh = writer.names.fresh
@@ -33,7 +33,7 @@ class StateNames:
 
 
 class StoreWriter:
-    """Writes the lines after an item's last product; `states` by step, as the steps filled them.
+    """Writes the lines after an item's last product. states: by step, as the steps filled them.
 
     exits: shared memory by result; entries: what came in there for it, by result too.
     """
@@ -66,7 +66,7 @@ class StoreWriter:
         return lines
 
     def _sent(self, store: Store, number: int, start: int, extent: int) -> list[str]:
-        """By shared memory, once what was there before has left; a tensor map cuts off what lies outside."""
+        """By shared memory, once what was there before has left. A tensor map cuts off what lies outside."""
         writer, exit, width = self.writer, self.exits[store.output], min(extent, self.send)
         value = writer.spread(writer.value(store.term), writer.sort((self.rows, self.binding.wide)))
         stored = TileValue(f"{value.text}.to({writer.type_name(store.output.dtype)})")
@@ -110,8 +110,8 @@ class StoreWriter:
         if not state.peak:
             return (TileValue(state.scale, rows) if state.scale else None), vectors
         shift = f'gl.where({state.peak} == float("-inf"), 0.0, {state.peak})'
-        how = writer.scaling_of(state.record.gauge, state.record.reductions)
-        text = f"gl.exp2({decay_text(how, state.scale, shift)})"
+        scaling = writer.scaling_of(state.record.gauge, state.record.reductions)
+        text = f"gl.exp2({decay_text(scaling, state.scale, shift)})"
         decay = writer.assign("decay", TileValue(text, rows), writer.outer).text
         for value, names in zip(state.values, state.parts, strict=True):
             lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
@@ -128,11 +128,12 @@ class StoreWriter:
     def _remember(self, state: StateNames, finished, number: int) -> None:
         """Puts the finished values where the writer looks for reductions."""
         writer, (scale, vectors) = self.writer, finished
-        how = writer.scaling_of(state.record.gauge, state.record.reductions) if state.record.gauge is not None else None
+        score = state.record.gauge
+        scaling = writer.scaling_of(score, state.record.reductions) if score is not None else None
         for reduction, vector, names in zip(state.record.reductions, vectors, state.parts, strict=True):
             value = vector or TileValue(names[number], writer.sort((self.rows, self.binding.wide)))
             memo = writer.scope_of(value.dims).memo
             if scale is None:
                 memo[reduction] = value
             else:
-                memo["state", reduction] = (scale, value, how)
+                memo["state", reduction] = (scale, value, scaling)

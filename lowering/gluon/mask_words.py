@@ -1,7 +1,7 @@
-"""The guard of a kernel in two parts: what is kept as bits, and what is tested beside them.
+"""The guard of a kernel in two parts: a packed mask, one bit for each score, and what is tested beside it.
 
-Bits are kept only where they take less memory than what they are made of. Example: an element-wise mask of a row and a
-column becomes bits; `column <= row` beside it stays a test.
+A mask is packed only where the bits take less memory than the tensors that they are made of.
+Example: an element-wise mask of rows and columns is packed; `column <= row` beside it stays a test.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from ..plan.records import BlockMap
 
 @dataclass(frozen=True)
 class Packed:
-    """A guard in two parts: what is kept as bits, as a map's record, and what is tested beside them, None if nothing.
-    `sources` are the tensors that the first part reads by all of its dims.
+    """A guard in two parts: what is packed, as a block map's record, and what is tested beside it, None if nothing.
+
+    sources: the tensors that the packed part reads by all of its dims.
     """
 
     record: BlockMap
@@ -41,8 +42,10 @@ class Packed:
 
 @lru_cache(maxsize=256)
 def packed(binding: Binding) -> Packed | None:
-    """The parts of a guard; None where it reads no tensor by row and column. What is tested beside the bits has dims
-    that these lack: with them there would be more bits than any input has elements.
+    """The parts of a guard; None where it reads no tensor by row and column.
+
+    What is tested beside the bits has dims that they lack: with these there would be more bits than elements of any
+    input.
     """
     rows, loop = binding.kernel.rows, binding.loop
     if loop.map is None:
@@ -65,17 +68,18 @@ def _loads_over(term: Term, dims: set[Dim]) -> list[Term]:
 
 
 def bits_of(packed: Packed, sizes: Mapping[str, int]) -> int:
+    """How many bits the packed mask has."""
     words = PackedTiling(packed.record, H200.product_rows, H200.product_rows, tuple(sorted(sizes.items())))
     return prod(map(words.length, (*packed.record.dims, *packed.record.rows, packed.record.loop)))
 
 
 def small(packed: Packed, values: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> bool:
-    """Whether some input takes more memory than the bits: not where a view repeats a small one."""
+    """Whether some input takes more memory than the bits. A view that repeats a small tensor does not."""
     held = max(values[t.name].untyped_storage().nbytes() for t in packed.sources)
     return bits_of(packed, sizes) <= 8 * held
 
 
 def fine(packed: Packed, sizes: Mapping[str, int]) -> bool:
-    """The same by shapes alone: whether some input has an element for each few scores, not for a block of them."""
+    """Whether the mask is element-wise rather than block-wise, judged by shapes alone."""
     elements = max(prod(resolve(size, sizes) for size in t.shape) for t in packed.sources)
     return bits_of(packed, sizes) <= 8 * elements

@@ -1,4 +1,4 @@
-"""Writes the scores of a tile in base 2, and their weights, split at the start of the tile (hopper/score_offsets.py).
+"""Scores of a tile in base 2, and their weights. A bias that is linear in the column is split at the tile's start.
 
 Scores that may be large stay whole. Example: with ALiBi a score costs one multiply-add for its bias and its scale.
 """
@@ -16,77 +16,80 @@ from ..codegen.ops import TileValue
 from ..codegen.tile_writer import decay_text, exponent_text
 from ..hopper.score_offsets import Slope, split
 from ..plan.dtypes import literal
+from .expressions import GluonWriter
 
 
 def in_base_two(
-    writer, how: ExponentScaling, rows: Dim, loop: Dim, kept: bool
+    writer: GluonWriter, scaling: ExponentScaling, rows: Dim, loop: Dim, keeps_columns: bool
 ) -> tuple[TileValue, ExponentScaling, str]:
-    """(scores, how these are weighed, lift): the lift is a number a row in base 2 that is missing in them, or "".
+    """(scores, their scaling, lift). The lift is a number for each row, in base 2, that the scores lack; "" for none.
 
-    kept: registers hold what columns are worth. Scores that may be large stay whole: they are weighed by differences.
+    keeps_columns: registers hold a number for each column. Scores that may be large stay whole.
     """
-    parts = None if how.apart else split(how.gauge, rows, loop)
+    parts = None if scaling.apart else split(scaling.gauge, rows, loop)
     if parts is None:
-        return writer.value(how.raw), how, ""
+        return writer.value(scaling.raw), scaling, ""
     lift = " + ".join([*(_lift(writer, s) for s in parts.slopes), *(_scaled(writer, *r) for r in parts.rows)])
     lift = writer.assign("lift", TileValue(lift, (rows,)), writer.inner).text
-    column = _column(writer, parts.slopes, loop, kept)
+    column = _column(writer, parts.slopes, loop, keeps_columns)
     positive = len(parts.scores) == 1 and parts.scores[0][0] > 0
     if column is None and positive:
         ((constant, term),) = parts.scores
         raw, factor = scale_split(term)
-        return writer.value(raw), replace(how, raw=raw, natural=factor * constant), lift
+        return writer.value(raw), replace(scaling, raw=raw, natural=factor * constant), lift
     summed = [writer.align(v, (rows, loop)) for v in (_whole(writer, *s) for s in parts.scores)]
     summed += [writer.align(column, (rows, loop))] if column is not None else []
-    return TileValue(" + ".join(summed), (rows, loop)), replace(how, natural=1.0, within=1.0), lift
+    return TileValue(" + ".join(summed), (rows, loop)), replace(scaling, natural=1.0, within=1.0), lift
 
 
-def weights(how: ExponentScaling, exact: bool, score: str, scale: str, shift: str, lift: str) -> tuple[str, str]:
-    """(decay, weights): the factor for what was weighed relative to the scale before, and a tile's weights. Scores that
-    may be large take one multiply-add where nothing but ratios leave, so that their scale need not be exact."""
-    if how.apart and not exact:
+def weights(scaling: ExponentScaling, exact: bool, score: str, scale: str, shift: str, lift: str) -> tuple[str, str]:
+    """(decay, weights): the factor of sums relative to the scale before, and a tile's weights.
+
+    Scores that may be large take one multiply-add where results are ratios: their scale need not be exact then.
+    """
+    if scaling.apart and not exact:
         unit = f"unit_of({shift})"
         return f"decay_of({scale}, {shift})", f"gl.exp2({score} * {unit}[:, None] - level_of({shift})[:, None])"
     below = f"({shift} - {lift})" if lift else shift
-    weight = exponent_text(how, score, f"{below}[:, None]")
-    return f"gl.exp2({decay_text(how, scale, shift)})", f"gl.exp2({weight})"
+    weight = exponent_text(scaling, score, f"{below}[:, None]")
+    return f"gl.exp2({decay_text(scaling, scale, shift)})", f"gl.exp2({weight})"
 
 
-def _whole(writer, constant: float, term: Term) -> TileValue:
+def _whole(writer: GluonWriter, constant: float, term: Term) -> TileValue:
     raw, factor = scale_split(term)
     value = writer.value(raw)
     return TileValue(f"({writer.align(value, value.dims)} * {literal(constant * factor * LOG2_E)})", value.dims)
 
 
-def _scaled(writer, constant: float, term: Term) -> str:
+def _scaled(writer: GluonWriter, constant: float, term: Term) -> str:
     """A row's number in base 2."""
     value = writer.value(term)
     text = f"{writer.align(value, value.dims)} * {literal(constant * LOG2_E)}"
     return writer.assign("row_part", TileValue(text, value.dims), writer.outer).text
 
 
-def _unit(writer, slope: Slope) -> str:
-    """What one step of the slope's sum is worth, in base 2."""
+def _unit(writer: GluonWriter, slope: Slope) -> str:
+    """The value of one step along the slope, in base 2."""
     texts = [writer.align(writer.value(o), ()) for o in slope.others]
     text = " * ".join([*texts, literal(slope.constant * LOG2_E)])
     return writer.once(("unit", text), (), lambda: writer.assign("unit", TileValue(text), writer.outer)).text
 
 
-def _column(writer, slopes: tuple[Slope, ...], loop: Dim, kept: bool) -> TileValue | None:
+def _column(writer: GluonWriter, slopes: tuple[Slope, ...], loop: Dim, keeps_columns: bool) -> TileValue | None:
     """The slopes along the loop from the tile's start: the same for all tiles."""
     if not slopes:
         return None
     text = " + ".join(f"{_unit(writer, s)} * {float(s.step)}" for s in slopes)
     step = writer.once(("step", text), (), lambda: writer.assign("step", TileValue(text), writer.outer)).text
     at = writer.range_of(loop).text
-    if not kept:
+    if not keeps_columns:
         return writer.assign("column", TileValue(f"ramp({at}, {step})", (loop,)))
     value = TileValue(f"counted({at}) * {step}", (loop,))
     return writer.once(("column", text), (), lambda: writer.assign("column", value, writer.outer))
 
 
-def _lift(writer, slope: Slope) -> str:
-    """The slope's value in the tile's first column."""
+def _lift(writer: GluonWriter, slope: Slope) -> str:
+    """The slope's value at the tile's first column."""
     start = f"gl.cast({writer.starts[writer.loop]}, gl.float32) * {float(slope.step)}"
     if slope.rest[0] or slope.rest[1]:
         start += f" + {writer.value(cast(to_term(slope.rest), 'float32')).text}"

@@ -1,7 +1,8 @@
-"""Which tiles of the loop each tile of rows runs, known on the host, and from that who runs what in which order.
+"""Which tiles of the loop each row tile runs, as far as the host knows it, and which program runs which row tile.
 
-Where the limits of a loop depend on rows alone, their arithmetic is repeated here, so that work of unequal length can
-be dealt out and tiles that need no guard are known before the kernel is written.
+Where the limits of a loop depend on rows alone, their arithmetic is repeated here. Work of unequal length is then
+balanced over programs, and tiles that need no guard are known before the kernel is written.
+Example: with a causal mask the last row tile runs the longest loop, so a program begins with it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..masks.loop_ranges import tile_range
 from ..plan.device import H200
 from ..plan.records import Limit
 
-CACHE = 32 << 20  # bytes of streamed operands that should stay in the L2 at a time
+CACHE = 32 << 20  # bytes of streamed operands that should be in the L2 at one time
 OVERHEAD = 150  # columns of a loop that the beginning and the end of an item cost as much time as
 
 

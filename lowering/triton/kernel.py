@@ -32,10 +32,12 @@ IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 
 def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa: B008
     """The kernel's Triton source. Raises NotPlannable for what has no Triton form."""
-    return _Emitter(kernel, facts, Skewing()).source(plan)
+    return TritonKernelWriter(kernel, facts, Skewing()).source(plan)
 
 
-class _Emitter:
+class TritonKernelWriter:
+    """Writes one kernel. skewing.exact: its loops run column by column (codegen/relative_products.py)."""
+
     def __init__(self, kernel: Kernel, facts: Facts, skewing: Skewing):
         self.kernel, self.facts, self.sums = kernel, facts, []
         self.signature = Signature(Names())
@@ -76,7 +78,7 @@ class _Emitter:
         return Source(text, self.function, tuple(self.signature.arguments), tiles, doubtful)
 
     def _text(self, tiles: tuple[tuple[str, str], ...]) -> str:
-        """The function; if it multiplies skewed weights, behind one that does not."""
+        """The function. If it skews weights, the function that does not stands before it."""
         self._coordinates()
         for loop in self.kernel.loops:
             self._loop(loop)
@@ -93,7 +95,7 @@ class _Emitter:
 
     def _or_exactly(self, tiles: tuple[tuple[str, str], ...], first: int) -> str:
         """The function that runs once more with one column at a time, instead of the lines from `first`."""
-        exact = _Emitter(self.kernel, replace(self.facts, mapped=frozenset()), Skewing(exact=True))
+        exact = TritonKernelWriter(self.kernel, replace(self.facts, mapped=frozenset()), Skewing(exact=True))
         text = exact._text(tiles)
         names = {replace(a, name=""): a.name for a in self.signature.arguments}
         given = [names[replace(a, name="")] for a in exact.signature.arguments]
@@ -175,12 +177,12 @@ class _Emitter:
         for store in self.kernel.written_by(loop):
             self._store(store, self.tiles.inner.lines)
         body = self.tiles.close()
-        how = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
-        self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{how}):")
+        options = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
+        self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{options}):")
         self.lines += [f"    {line}" for line in body]
 
     def _kept(self, loop: Loop) -> TileValue | None:
-        """What the guard says of the loop's coordinate alone: elements that no row keeps are not read, NaN or not."""
+        """The guard's conditions on the loop's coordinate alone. Elements that no row keeps are not read."""
         apart = {*self.tiles.rows, *self.tiles.resident}
         parts = [c for c in conjuncts(loop.guard) if loop.dim in c.dims and not c.dims & apart]
         return self.tiles.conjunction(*map(self.tiles.value, parts))
@@ -213,9 +215,9 @@ class _Emitter:
         before, *mantissas = components
         near, guard = (guard, None) if loop.finite_mask else (None, guard)
         present = tiles.conjunction(guard, tiles.padding(dim))
-        how = tiles.scaling_of(state.gauge, state.reductions)
-        scale, shift, weight = tiles.weights(how, dim, present, before, near)
-        factor = TileValue(f"tl.exp2({decay_text(how, before.text, shift.text)})", before.dims)
+        scaling = tiles.scaling_of(state.gauge, state.reductions)
+        scale, shift, weight = tiles.weights(scaling, dim, present, before, near)
+        factor = TileValue(f"tl.exp2({decay_text(scaling, before.text, shift.text)})", before.dims)
         decay = tiles.assign("decay", factor, tiles.inner)
         for mantissa, value, reduction in zip(mantissas, state.values, state.reductions, strict=True):
             into = TileValue(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
@@ -239,6 +241,6 @@ class _Emitter:
                 memo[reduction] = components[0]
             return
         scale, *mantissas = components
-        how = self.tiles.scaling_of(state.gauge, state.reductions)
+        scaling = self.tiles.scaling_of(state.gauge, state.reductions)
         for reduction, mantissa in zip(state.reductions, mantissas, strict=True):
-            memo["state", reduction] = (scale, mantissa, how)
+            memo["state", reduction] = (scale, mantissa, scaling)
