@@ -197,7 +197,7 @@ class GluonExecutor(TritonExecutor):
         """By which part the plan was measured to be slower in this form than in plain Triton; 0 if it was not."""
         from .gluon.launch import slower
 
-        return slower(plan, sizes)
+        return slower(plan, dict(sizes))
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None):
         from .gluon.launch import launcher

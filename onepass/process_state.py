@@ -17,7 +17,7 @@ KINDS = (
     "runners",  # of regions: which executors are left, and which calls are ready
     "verdicts",  # on rules
 )
-Container = TypeVar("Container", dict, list, set)
+Container = TypeVar("Container", bound=dict | list | set)
 
 
 @dataclass(frozen=True)

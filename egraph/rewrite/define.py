@@ -50,13 +50,14 @@ def rule(
     with _naming_the_rule(name, line):
         _refuse_options(other, both=both, trust=trust)
         variables = {p.name: _annotation(p) for p in inspect.signature(function).parameters.values()}
-        patterns = {v: variable(v, kind) for v, kind in variables.items()}
-        left, *rights = _sides(function(**patterns))
+        patterns: dict[str, object] = {v: variable(v, kind) for v, kind in variables.items()}
+        left, rights = _sides(function(**patterns))
         guards = () if when is None else _guards(when, patterns)
     law = " ".join((inspect.getdoc(function) or "").split())
     declared = tuple(variables.items())
-    if device is None and len(rights) == 1 and all(isinstance(x, Term) and is_plain(x) for x in (left, *rights)):
-        record = Rule(name, law, left, *rights, declared, guards, both, exact, line, trust)
+    right = rights[0] if len(rights) == 1 and device is None else None
+    if isinstance(right, Term) and is_plain(left) and is_plain(right):
+        record = Rule(name, law, left, right, declared, guards, both, exact, line, trust)
         refuse_bad(record)
         return record
     from .pattern_rule import PatternRule
@@ -87,8 +88,8 @@ def _refuse_options(other: Mapping[str, object], **flags: object) -> None:
             raise TermError(f"{word} is True or False, not {flag!r}")
 
 
-def _sides(returned: object) -> list[Term | Callable]:
-    """The sides that the body of a rule returned, the left one first. A right side may be code."""
+def _sides(returned: object) -> tuple[Term, list[Term | Callable]]:
+    """The left side that the body of a rule returned, and its right sides, which may be code."""
     if not isinstance(returned, tuple) or len(returned) < 2:
         what = "nothing" if returned is None else "..." if returned is ... else f"{returned!r}"
         raise TermError(f"the body returns the two sides, `return left, right`; this one returns {what}")
@@ -99,7 +100,7 @@ def _sides(returned: object) -> list[Term | Callable]:
     for side in rights:
         if not isinstance(side, Term | int | float) and not inspect.isfunction(side):
             raise TermError(f"the right side is {side!r}, which is no term: build it from the variables")
-    return [s if inspect.isfunction(s) else terms((left, s))[1] for s in returned]
+    return left, [s if inspect.isfunction(s) else terms((left, s))[1] for s in rights]
 
 
 def _guards(when: Callable, patterns: dict[str, object]) -> tuple[Guard, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..terms.evaluate import evaluate, evaluate_all
 from ..terms.ops import make, var
+from ..terms.sizes import resolve
 from ..terms.term import FLOATS, Term, TermError
 from ..terms.traversal import all_dims, rebuild, subterms
 from .samples import Instance
@@ -46,17 +47,15 @@ def difference(instance: Instance) -> Disagreement | None:
     rule, why = instance.rule, ill_typed(instance.left, instance.right)
     if why:
         return Disagreement(why, None, None, instance)
-    rounds = any(n.dtype in FLOATS for side in (instance.left, instance.right) for n in subterms(side))
+    rounds = any(n.dtype in FLOATS for side in instance.sides for n in subterms(side))
     dtypes = (None,) if rule.exact != "bitwise" else BITWISE_IN if rounds else BITWISE_IN[:1]
     return next(filter(None, (_difference_in(instance, dtype) for dtype in dtypes)), None)
 
 
 def _difference_in(instance: Instance, rounding: str | None) -> Disagreement | None:
     """How the sides differ if every result is rounded to a dtype. Without a dtype, a slack is measured."""
-    dims = sorted(instance.left.dims | instance.right.dims)
-    sides = [
-        _parts(evaluate(side, instance.arrays, dims, rounding=rounding)) for side in (instance.left, instance.right)
-    ]
+    dims = sorted({dim for side in instance.sides for dim in side.dims})
+    sides = [_parts(evaluate(side, instance.arrays, dims, rounding=rounding)) for side in instance.sides]
     for number, (left, right) in enumerate(zip(*sides)):
         if not _wrong(instance, left, right, 0.0).any():
             continue
@@ -105,7 +104,7 @@ def _wrong(instance: Instance, left: np.ndarray, right: np.ndarray, slack) -> np
 
 def _picks(instance: Instance) -> bool:
     """Whether the rule has a maximum or a minimum."""
-    nodes = (n for side in (instance.left, instance.right) for n in subterms(side))
+    nodes = (n for side in instance.sides for n in subterms(side))
     return any(n.op in ("maximum", "minimum") or (n.op == "reduce" and n.attrs[0] in PICKING) for n in nodes)
 
 
@@ -116,7 +115,7 @@ def _leaves_the_range(instance: Instance) -> bool:
     drops its overflow, but not the overflow of a literal, whose value is known where the law is used.
     """
     drops = instance.rule.exact == "excess precision"
-    for side in (instance.left, instance.right):
+    for side in instance.sides:
         values = evaluate_all(side, instance.arrays)
         for node, value in values.items():
             counts = node.op in ARITHMETIC or (node.op == "cast" and drops and node.args[0].op != "const")
@@ -143,7 +142,7 @@ def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
     """How much the sides may differ by rounding: relative to their values, and to their changes under noise."""
     with np.errstate(invalid="ignore"):
         slack = RTOL * np.nan_to_num(np.maximum(np.abs(left), np.abs(right)), posinf=0.0) + MIN_COMPARED_MAGNITUDE
-    for seed, side in enumerate((instance.left, instance.right)):
+    for seed, side in enumerate(instance.sides):
         runs = [_noisy(side, instance.arrays, dims, 3 * seed + k)[number] for k in range(3)]
         with np.errstate(invalid="ignore"):
             spread = np.max(runs, axis=0) - np.min(runs, axis=0)
@@ -167,7 +166,7 @@ def _noisy(root: Term, arrays, dims, seed: int) -> tuple[np.ndarray, ...]:
 
     def err(node: Term) -> Term:
         name = f"noise {len(noise)}"
-        shape = [d.size if d in node.dims else 1 for d in order]
+        shape = [resolve(d.size, {}) if d in node.dims else 1 for d in order]
         noise[name] = 1.0 + NOISE * generator.standard_normal(shape)
         return node * var(name, "float")
 

@@ -57,6 +57,13 @@ class Instance:
     binding: dict[str, object]
 
     @property
+    def sides(self) -> tuple[Term, Term]:
+        """Both sides. Raises the error of a right side that cannot be built."""
+        if isinstance(self.right, TermError):
+            raise self.right
+        return self.left, self.right
+
+    @property
     def further(self) -> tuple[Dim, ...]:
         """The dims that no variable of the rule stands for. Laws hold pointwise along them, too."""
         named = [v for v in self.binding.values() if isinstance(v, Dim)]

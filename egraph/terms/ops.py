@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ class Monoid:
     """The operation of a reduce. `fold(array, axis)` keeps the axis with length 1; `identity` is an absent element."""
 
     name: str
-    identity: object
+    identity: Any
     fold: Callable
     dtype: str = "same"
 
@@ -257,7 +258,7 @@ def terms(values: Sequence[object]) -> tuple[Term, ...]:
     return tuple(term(v if integers or type(v) is not int else float(v)) for v in values)
 
 
-def const(value: float | int | bool) -> Term:
+def const(value: Real | float | bool) -> Term:
     """A literal. A float is weak: it takes the dtype of the other operand."""
     return make("const", (), (value,))
 

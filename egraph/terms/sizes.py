@@ -181,7 +181,9 @@ def _factors(node) -> list[Size]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return _factors(node.left) + _factors(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant):
-        return _factors(node.left) * node.right.value  # views that merge rows and columns give n**2
+        times = node.right.value
+        assert isinstance(times, int), ast.unparse(node)
+        return _factors(node.left) * times  # views that merge rows and columns give n**2
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return [node.value]
     return [ast.unparse(node)]

@@ -62,6 +62,7 @@ class Term:
     attrs: tuple
     dims: frozenset[Dim]
     dtype: str
+    _hash: int
     _interned: WeakValueDictionary = WeakValueDictionary()
 
     def __new__(cls, op: str, args: tuple[Term, ...] = (), attrs: tuple = (), *, dims=frozenset(), dtype="float"):

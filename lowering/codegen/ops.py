@@ -261,8 +261,14 @@ def atom(text: str) -> str:
 
 def wrapped(text: str, width: int = LINE_WIDTH, indent: int = 4, further: int = 4) -> str:
     """Code over several lines, broken at blanks only: a name longer than a line stays whole."""
-    starts = {"initial_indent": " " * indent, "subsequent_indent": " " * further}
-    return textwrap.fill(text, width, **starts, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def remarks(facts: Iterable[str]) -> str:

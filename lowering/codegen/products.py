@@ -59,7 +59,7 @@ def contract(
 def multiply_two_matrices(writer: Tiles, sum_: Contraction) -> TileValue | None:
     """The sum as a product of two matrices, or of a matrix and a tile of three dims."""
     product = as_matrix_product(writer, sum_)
-    return product and multiply(writer, product, MATRIX_STRATEGIES)
+    return None if product is None else multiply(writer, product, MATRIX_STRATEGIES)
 
 
 def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:

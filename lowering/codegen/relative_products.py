@@ -16,6 +16,7 @@ from ..plan.records import NotPlannable
 from .matrix_products import (
     PLAIN_STRATEGIES,
     Contraction,
+    Factor,
     MatrixProduct,
     as_matrix_product,
     multiply,
@@ -43,12 +44,12 @@ def by_skewed_weights(writer: Tiles, sum_: Contraction) -> TileValue | None:
     found = relative_values(sum_.factors, writer.kernel.rows, loop, sum_.weight.dims if sum_.weight else ())
     if found is None:
         return None
-    others = [*found.others, *([sum_.weight] if sum_.weight else [])]
+    others: list[Factor] = [*found.others, *([sum_.weight] if sum_.weight else [])]
     weight = _skew(writer, found.dim, loop, operand(writer, loop, others, sum_.guard))
     with _over_differences(writer, found.dim):
         inner = Contraction(found.dim, found.values, weight, sum_.into, exact=sum_.exact)
         product = as_matrix_product(writer, inner)
-        return product and multiply(writer, product, PLAIN_STRATEGIES)
+        return None if product is None else multiply(writer, product, PLAIN_STRATEGIES)
 
 
 def by_skewed_products(writer: Tiles, sum_: Contraction) -> TileValue | None:

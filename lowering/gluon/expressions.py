@@ -14,6 +14,7 @@ from math import prod
 
 from ...egraph.terms.affine import affine, bounds
 from ...egraph.terms.ops import cast, iota
+from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
@@ -109,7 +110,7 @@ class GluonWriter(TileWriter):
         if dim != self.wide:
             return super().padding(dim)
         _, start, extent = self.chunk
-        if start + extent <= dim.size:
+        if start + extent <= resolve(dim.size, {}):
             return None
         return TileValue(f"{self.coordinate(dim).text} < {dim.size}", (dim,), "bool")
 
@@ -250,8 +251,8 @@ def _coordinates(node: Term, dims: tuple[Dim, ...]) -> tuple[dict[Term, int], in
     coefficients, constant = affine(node)
     if any(atom not in [iota(d) for d in dims] for atom in coefficients):
         return None
-    sizes = [d.size for d in dims]
-    if not all(isinstance(n, int) for n in sizes):
+    sizes = [d.size for d in dims if isinstance(d.size, int)]
+    if len(sizes) < len(dims):
         return None
     largest = abs(constant) + sum(abs(factor) * max(sizes) for factor in coefficients.values())
     return (coefficients, constant) if largest < EXACT else None

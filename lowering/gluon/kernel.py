@@ -148,8 +148,8 @@ class GluonKernelWriter:
             body = [f"consumer({', '.join([str(w), *consumer[1]])})"]
             wrappers.append(self._function(f"consumer{w}", [], body))
         kernel = self._kernel(producer, wrappers)
-        body = "".join(text for text, _ in (producer, consumer, *wrappers)) + kernel
-        text = self._header(plan) + HEADER + self._layouts() + helpers(body, GLUON) + body
+        functions = "".join(text for text, _ in (producer, consumer, *wrappers)) + kernel
+        text = self._header(plan) + HEADER + self._layouts() + helpers(functions, GLUON) + functions
         return GluonSource(text, self.function, tuple(self.signature.arguments), maps=tuple(self.maps.values()))
 
     def _parameters(self) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ from ..plan.queries import map_name, reach
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..schedule.choose_config import Choice, choose
 from ..schedule.schedule_store import ScheduleStore
-from ..triton.launch import INT32, Launch, Launcher, load, typical_run
+from ..triton.launch import INT32, Launcher, load, typical_run
 from . import work_order
 from .kernel import emit
 from .kernel_parts import GluonSource, LaunchShape, TensorMap
@@ -67,7 +68,7 @@ class Refused(Exception):
 class GluonLaunch:
     """One kernel ready to run. `arguments` holds a tensor's name where a pointer goes; no tensor of a call is kept."""
 
-    function: object
+    function: Any  # a @gluon.jit function
     programs: int
     windows: tuple[tuple[str, Window], ...]  # of tensors, by name
     arguments: tuple[str | int | torch.Tensor, ...]
@@ -118,7 +119,7 @@ class GluonLauncher(Launcher):
         )
         return RATE_OF_TRITON * super().enough(kernel, sizes) if bound else super().enough(kernel, sizes)
 
-    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch | GluonLaunch:
+    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Any:
         binding = self.bindings.get(kernel.name)
         if binding is None:  # one of the kernels that share out the loops of another
             return super()._prepare(kernel, values, sizes, device)
@@ -153,7 +154,8 @@ class GluonLauncher(Launcher):
     ) -> tuple[list[torch.Tensor | str], tuple]:
         """(the table of work, the lists of tiles and the packed mask, the block maps that give those named here)."""
         lists, table, words = (f"{map_name(binding.kernel, binding.loop)}{part}" for part in ("", " table", " bits"))
-        found, maps = self._known(binding, prepared, config, programs, device), ()
+        found = self._known(binding, prepared, config, programs, device)
+        maps: tuple = ()
         if prepared.tiling is not None:
             found[1], maps = lists, (((lists, table), prepared.tiling),)
             found[0] = table if prepared.tiling.dealt else found[0]
@@ -288,7 +290,7 @@ def _by_block_map(call: _Call, shape: LaunchShape, mask: Packed | None, places: 
     record, tile, known = call.binding.loop.map, call.config.loop_tile, tuple(sorted(call.sizes.items()))
     tiling = Tiling(record, H200.product_rows if record.rows else 1, tile, known, call.config.consumers)
     table = work_order.dealing(call.binding, call.config, call.sizes, call.total, places)
-    words = mask and PackedTiling(mask.record, H200.product_rows, tile, known)
+    words = None if mask is None else PackedTiling(mask.record, H200.product_rows, tile, known)
     shape = replace(shape, listed=(*record.dims, *record.rows), packed=mask, table=table is not None)
     return Prepared(shape, None, call.total, call.length, replace(tiling, dealt=table), words=words)
 

@@ -164,7 +164,7 @@ def at_a_time(points: int, tiles: int, programs: int, bytes_a_point: int) -> tup
 
 def streamed(binding: Binding, length: int) -> int:
     """Bytes that the items of one grid point stream."""
-    return 2 * length * sum(o.inner.size for o in binding.streams)
+    return 2 * length * sum(resolve(o.inner.size, {}) for o in binding.streams)
 
 
 def dealing(binding: Binding, config: HopperConfig, sizes: dict, total: int, places: int) -> WorkDistribution | None:

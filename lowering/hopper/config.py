@@ -7,23 +7,32 @@ attention, so they are guesses for other kernels.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 from ..plan.device import H200
 from ..plan.kernel_config import NO_LIMIT, DefaultRow, at_most, equal_to, first_match
 
 EIGHTHS = 8  # the share of special functions that multiply-adds replace is counted in eighths
 
+Record = TypeVar("Record")
 
-def setting(*values: Any, reported_as: str = "", kw_only: bool = True) -> Any:
-    """A setting: its default, and with it the values that a search tries, if there are others.
+
+def setting(*, default: Any, others: tuple = (), reported_as: str = "", kw_only: bool = True) -> Any:
+    """A setting: its default, and the other values that a search tries.
 
     reported_as: its name in reports and in emitted text, where that is not the field's.
     """
-    return field(default=values[0], kw_only=kw_only, metadata={"values": values, "reported_as": reported_as})
+    metadata = {"values": (default, *others), "reported_as": reported_as}
+    return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
+def record_of_settings(cls: type[Record]) -> type[Record]:
+    """A frozen dataclass whose fields are settings. Type checkers read from it which of them are given by name only."""
+    return dataclass(frozen=True)(cls)
+
+
+@record_of_settings
 class HopperConfig:
     """Settings of one kernel. A new setting is a field here; tables, reports and the search then have it.
 
@@ -38,19 +47,19 @@ class HopperConfig:
     flight in every ring. row_buffers: buffers for what a row tile loads.
     """
 
-    turns: bool = setting(False, True)
-    late: bool = setting(False, True)
-    lazy: bool = setting(True)
-    ordered: bool = setting(True)
-    send: int = setting(256, 64, 0)
-    chained: bool = setting(False, True)
-    residents: int = setting(1, 2, 3)
-    emulated_eighths: int = setting(0, reported_as="spared")
-    deferred: bool = setting(False)
-    consumers: int = setting(2, 1, 3, 4, kw_only=False)
-    loop_tile: int = setting(128, 64, 32, reported_as="tile", kw_only=False)
-    stages: int = setting(2, 3, 4, 1, reported_as="depth", kw_only=False)
-    row_buffers: int = setting(1, 2, reported_as="queries", kw_only=False)
+    turns: bool = setting(default=False, others=(True,))
+    late: bool = setting(default=False, others=(True,))
+    lazy: bool = setting(default=True)
+    ordered: bool = setting(default=True)
+    send: int = setting(default=256, others=(64, 0))
+    chained: bool = setting(default=False, others=(True,))
+    residents: int = setting(default=1, others=(2, 3))
+    emulated_eighths: int = setting(default=0, reported_as="spared")
+    deferred: bool = setting(default=False)
+    consumers: int = setting(default=2, others=(1, 3, 4), kw_only=False)
+    loop_tile: int = setting(default=128, others=(64, 32), reported_as="tile", kw_only=False)
+    stages: int = setting(default=2, others=(3, 4, 1), reported_as="depth", kw_only=False)
+    row_buffers: int = setting(default=1, others=(2,), reported_as="queries", kw_only=False)
 
     @property
     def row_tile(self) -> int:

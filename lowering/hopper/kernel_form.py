@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import iota, load
+from ...egraph.terms.sizes import Size, resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import reduces, subterms
 from ..analysis.exact_products import native
@@ -307,8 +308,12 @@ def _products_of(state: Accumulator, values: tuple[Value, ...], matcher: _Matche
     return needed
 
 
-def chunks(size: int) -> list[tuple[int, int]]:
-    """(start, extent) of the tiles that cover `size` columns: powers of two from 16 to 256, few, with little waste."""
+def chunks(columns: Size) -> list[tuple[int, int]]:
+    """(start, extent) of the tiles that cover columns: powers of two from 16 to 256, few, with little waste.
+
+    Raises UnknownSize for a symbolic number of columns.
+    """
+    size = resolve(columns, {})
     padded = max(16, 1 << (size - 1).bit_length())
     found, start = [], 0
     while start < size:
@@ -332,7 +337,8 @@ def entered(binding: Binding, exits: tuple[Operand, ...], send: int) -> tuple[tu
     """Pairs of what is read along rows and value dim for a result, and that result, whose way out it can come in by."""
     if not binding.wide or any(extent > send for _, extent in chunks(binding.wide.size)):
         return ()
-    stores, found = {s.output: s.term for s in binding.kernel.stores}, {}
+    stores = {s.output: s.term for s in binding.kernel.stores}
+    found: dict = {}
     for exit in exits:
         mine = [e for e in binding.entries if e.load in set(subterms(stores[exit.tensor])) and e not in found]
         mine = [e for e in mine if e.tensor.dtype == exit.tensor.dtype and e.across_first == exit.across_first]

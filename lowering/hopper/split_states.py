@@ -31,8 +31,8 @@ def _parts(kernel: Kernel, fits: Callable[[Binding], bool]) -> list[Kernel]:
     if isinstance(binding, str) or fits(binding) or len(binding.steps) < 2:
         return [kernel]
     halves = _halves(kernel, binding)
-    bound = [bind(half) for half in halves]
-    if not halves or any(isinstance(b, str) for b in bound) or not fits(bound[0]):
+    bound = [b for b in map(bind, halves) if isinstance(b, Binding)]
+    if not halves or len(bound) < len(halves) or not fits(bound[0]):
         return [kernel]
     rest = _parts(halves[1], fits)
     return [halves[0], *rest] if len(rest) > 1 or fits(bound[1]) else [kernel]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import inf, prod
+from typing import Any
 
 from ...egraph.terms.sizes import resolve
 from ..hopper.approximations import branches
@@ -34,7 +35,7 @@ UNSCHEDULED = "default, of kernels like this one: no schedule was found for it"
 EMULATED, FOR_CODE = "predicted from the units' work", "for the instruction cache"
 SHARED = "cut down to shared memory"
 LENGTH = "cut down to the lengths"
-REDUCTIONS = (  # tried in this order until a kernel fits in shared memory
+REDUCTIONS: tuple[dict[str, int], ...] = (  # tried in this order until a kernel fits in shared memory
     {}, {"send": 64}, {"send": 0}, {"row_buffers": 1}, {"stages": 2}, {"loop_tile": 64}, {"stages": 1},
 )  # fmt: skip
 
@@ -52,7 +53,7 @@ class Choice:
         """A choice whose settings are all from one place."""
         return cls(config, dict.fromkeys(REPORTED_AS, origin))
 
-    def changed(self, origin: str, **values: object) -> Choice:
+    def changed(self, origin: str, **values: Any) -> Choice:
         """The choice with other values; those that differ have this origin."""
         new = {name: origin for name, value in values.items() if value != getattr(self.config, name)}
         return replace(self, config=replace(self.config, **values), origins={**self.origins, **new})

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
@@ -97,7 +98,7 @@ class _Builder:
         extents = [self.extents.get(d, d.size) for d in dims]
         if unknown := [d for d, n in zip(dims, extents) if not isinstance(n, int)]:
             raise NotPlannable(f"{unknown[0]} is held whole and of unknown size: no schedule")
-        return prod(extents)
+        return prod(resolve(n, {}) for n in extents)
 
     def registers(self, dims: frozenset[Dim], size: int) -> int:
         return ceil(self.elements(dims) * size / WIDE / self.machine.warpgroup)

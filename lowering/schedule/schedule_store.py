@@ -38,6 +38,8 @@ class ScheduleStore(Protocol):
 
     def write(self, key: str, data: dict) -> object: ...
 
+    def __hash__(self) -> int: ...
+
 
 @dataclass(frozen=True)
 class Solved:

@@ -93,7 +93,7 @@ class _Model:
         return sum(self.x[name][(slot - c) % self.interval] for c in range(skip, self.operations[name].duration))
 
     def _dependences(self) -> None:
-        self.apart = {}
+        self.apart: dict = {}
         for edge in self.problem.edges:
             gap = self.time[edge.after] + edge.distance * self.interval - self.time[edge.before]
             if self.operations[edge.before].streaming or edge.before == edge.after:
@@ -160,7 +160,7 @@ class _Model:
 
     def _registers(self) -> None:
         budget = dict(self.problem.registers)[self.consumers]
-        held = {w: [[] for _ in self.slots] for w in self.warps}
+        held: dict[int, list[list]] = {w: [[] for _ in self.slots] for w in self.warps}
         for value in self.problem.values:
             live = None if value.carried else self._live(value)
             for w in self.warps:

@@ -13,8 +13,8 @@ from .problem import Operation, Problem, Value
 
 def subtiled(problem: Problem, count: int) -> Problem:
     """`count` sub-tiles of rows, each with its own copy of everything that is not shared by all rows."""
-    mark = lambda name, k: f"{name} @{k}" if own[name] else name
     own = {o.name: o.private for o in problem.operations}
+    mark = lambda name, k: f"{name} @{k}" if own[name] else name
     copies = range(count)
     operations = {mark(o.name, k): replace(o, name=mark(o.name, k)) for k in copies for o in problem.operations}
     edges = {replace(e, before=mark(e.before, k), after=mark(e.after, k)) for k in copies for e in problem.edges}

@@ -39,7 +39,8 @@ class TritonKernelWriter:
     """Writes one kernel. skewing.exact: its loops run column by column (codegen/relative_products.py)."""
 
     def __init__(self, kernel: Kernel, facts: Facts, skewing: Skewing):
-        self.kernel, self.facts, self.sums = kernel, facts, []
+        self.kernel, self.facts = kernel, facts
+        self.sums: list = []
         self.signature = Signature(Names())
         self.tiles = TileWriter(kernel, facts, roots(kernel), self.signature, TRITON)
         self.lines, self.tiles.skewing = self.tiles.outer.lines, skewing

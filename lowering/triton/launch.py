@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf, prod
+from typing import Any
 
 import torch
 
@@ -80,7 +81,7 @@ def _copied(name: str, text: str) -> str:
 class Launch:
     """One kernel ready to run: integers and constants are filled in, tensors are looked up by name."""
 
-    function: object
+    function: Any  # a @triton.jit function
     programs: int
     tensors: tuple[str, ...]
     integers: tuple[int, ...]
@@ -102,7 +103,7 @@ class Launch:
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
         if self.again is not None:
-            self.again((), [*[values[name].data_ptr() for name in self.tensors], *self.rest])
+            self.again([], [*[values[name].data_ptr() for name in self.tensors], *self.rest])
         elif self.programs:
             kernel = self.function[(self.programs,)](*[values[n] for n in self.tensors], *self.integers, **self.options)
             self.again = None if interprets(self.function) else Relaunch(kernel, self.programs)
@@ -376,7 +377,7 @@ def build_map(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> tuple[torch
     """The list of tiles to visit, and who runs which if a table says it, or the words of a guard's bits, from the
     guard's tensors."""
     if isinstance(tiling, PackedTiling):
-        return (_packer(tiling)(values, dict(tiling.sizes)),)
+        return (_packer(tiling)(dict(values), dict(tiling.sizes)),)
     classes = _classes(tiling, values)
     if tiling.record.finite_mask:
         finer = tiling.by_rows()
@@ -399,4 +400,4 @@ def typical_run(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> float:
 
 def _classes(tiling: Tiling, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     classifier, sizes = _classifier(tiling)
-    return classifier(values, sizes)
+    return classifier(dict(values), sizes)

@@ -55,8 +55,8 @@ def _joined(segments: Sequence[Segment]) -> list[Segment]:
     for one in segments:
         last = found[-1] if found else None
         if last and (last.high, last.step, last.start, last.following) == (one.low, one.step, one.start, one.following):
-            tests = {"guarded": last.guarded or one.guarded, "ragged": last.ragged or one.ragged}
-            found[-1] = replace(last, high=one.high, **tests)
+            guarded, ragged = last.guarded or one.guarded, last.ragged or one.ragged
+            found[-1] = replace(last, high=one.high, guarded=guarded, ragged=ragged)
         else:
             found.append(one)
     return found
@@ -202,7 +202,8 @@ class RangeWriter:
     def _exchanged(self, one: Piece, other: Piece) -> tuple[Piece, Piece]:
         swap = self._scalar("swap", f"{one[0]} > {other[0]}")
         choose = lambda a, b: self._scalar("bound", f"tl.where({swap}, {b}, {a})")
-        return tuple(map(choose, one, other)), tuple(map(choose, other, one))
+        lower = choose(one[0], other[0]), choose(one[1], other[1])
+        return lower, (choose(other[0], one[0]), choose(other[1], one[1]))
 
     def _outside(self, visited: list[Piece], full: list[Piece]) -> list[Piece]:
         """What is left of the visited tiles between the full ones."""

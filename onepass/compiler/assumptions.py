@@ -47,7 +47,7 @@ def _may_mask(root: Term) -> bool:
     A tensor that is added to an operand of the product of scores is no mask.
     """
     bound = {r.attrs[1] for r in reduces(root)}
-    within = subterms(root, lambda node: node.op == "reduce" and contracts(node.args[0]) and node.dims & bound)
+    within = subterms(root, lambda node: node.op == "reduce" and contracts(node.args[0]) and bool(node.dims & bound))
     return any(node.op == "where" or _is_minus_infinity(node) for node in subterms(root)) or any(
         node.op in ("add", "sub") and node.dtype in FLOATS and any(map(_is_read, node.args)) for node in within
     )

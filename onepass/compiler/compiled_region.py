@@ -147,11 +147,11 @@ def canonical(program: Program, inputs: Sequence[str] | None = None) -> Program:
             return tuple(renamed(v) for v in value)
         return replace(value, text=names[value.text]) if isinstance(value, Atom) and value.kind == "node" else value
 
-    inputs = tuple(replace(i, name=names[i.name]) for i in program.inputs)
+    renamed_inputs = tuple(replace(i, name=names[i.name]) for i in program.inputs)
     nodes = tuple(
         replace(n, name=names[n.name], args=renamed(n.args), kwargs=renamed(n.kwargs), where="") for n in program.nodes
     )
-    return Program(inputs, nodes, tuple(names[output] for output in program.outputs))
+    return Program(renamed_inputs, nodes, tuple(names[output] for output in program.outputs))
 
 
 def _resolved(program: Program, options: Options, device: str) -> tuple[Options, tuple[str, ...]]:
@@ -214,7 +214,7 @@ def _restore(key: str, program: Program, options: Options, strides) -> Fused | N
     try:
         names = _names_of(body["names"], program)
         captured = translate(canonical(program, names))
-        found = Optimized.from_data(body, captured.results, options.rules)
+        found = Optimized.from_data(body, captured.results, options.ordinary_rules)
         said = f"found on disk, no search{_whose_names(program, names)}"
         report = _report(key, program, options, found, body, said)
         return _fused(report, program, options, strides, names, captured, found)
@@ -256,7 +256,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         places=_places(program),
         captured=show_let(*found.captured),
         extracted=show_let(*found.terms),
-        derivation=steps(found.derivations, options.rules),
+        derivation=steps(found.derivations, options.ordinary_rules),
         passes=(found.passes_before, found.passes_after),
         bytes=_bytes_of(body["bytes"]),
         kernels=tuple(_kernel(k) for k in found.plan.kernels),
@@ -266,7 +266,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         device=program.inputs[0].meta.device if program.inputs else "cpu",
         cache=said,
         backward=BACKWARD,
-        certificates=tuple(certificate(derivation, data, options.rules) for derivation, data in written),
+        certificates=tuple(certificate(derivation, data, options.ordinary_rules) for derivation, data in written),
         between=found.plan.notes,
         plan_passes=found.plan.plan_passes,
         shape_reasons=found.plan.shape_reasons,
@@ -285,7 +285,7 @@ def _unused(name: str, found: Optimized) -> str:
 
 def with_sources(found: Fused) -> Fused:
     """The same with every kernel's Triton source in a file for reading, named in the report, and its schedule."""
-    settings = [GLUON.describe_settings(kernel, disk_cache.OfThisVersion) for kernel in found.plan.kernels]
+    settings = [GLUON.describe_settings(kernel, disk_cache.OF_THIS_VERSION) for kernel in found.plan.kernels]
     kernels = tuple(
         replace(k, source=_written(found, n), form=k.form + settings[n]) for n, k in enumerate(found.report.kernels)
     )

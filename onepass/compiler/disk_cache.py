@@ -165,20 +165,20 @@ def clear() -> int:
     return len(entries)
 
 
-class OfThisVersion:
+class _OfThisVersion:
     """Entries that are named by their content alone, apart from those that another version has made."""
 
-    @staticmethod
-    def read(name: str) -> dict | None:
-        return read(OfThisVersion.named(name))
+    def read(self, key: str) -> dict | None:
+        return read(self._named(key))
 
-    @staticmethod
-    def write(name: str, body: dict) -> bool:
-        return write(OfThisVersion.named(name), body)
+    def write(self, key: str, data: dict) -> bool:
+        return write(self._named(key), data)
 
-    @staticmethod
-    def named(name: str) -> str:
-        return digest([name, versions()])[:40]
+    def _named(self, key: str) -> str:
+        return digest([key, versions()])[:40]
+
+
+OF_THIS_VERSION = _OfThisVersion()
 
 
 def _path(place: Path, name: str) -> Path:

@@ -15,7 +15,7 @@ import torch
 from ..egraph.rewrite.pattern import either
 from ..egraph.rewrite.pattern_matcher import matches
 from ..egraph.terms.ops import cast, const, iota, le, mantissa, rescaled_sum, sum_over, var, where
-from ..egraph.terms.sizes import value_of
+from ..egraph.terms.sizes import resolve
 from ..egraph.terms.term import AttributeVariable, Dim, Term
 from ..errors import OnepassError
 from ..lowering.plan.dtypes import HALVES
@@ -94,7 +94,10 @@ def _form(bound: dict, lower: bool, dtype: str, order: tuple[Dim, ...]) -> Atten
     wanted = ((row, inner), (length, inner), (length, column))
     if not all(_covers(operand, outer, last) for operand, last in zip(operands, wanted, strict=True)):
         return None
-    return AttentionForm(*operands, float(factor.attrs[0]), lower, outer, row, length, inner, column, order)
+    scale = float(factor.attrs[0])
+    return AttentionForm(
+        operands[0], operands[1], operands[2], scale, lower, outer, row, length, inner, column, order
+    )
 
 
 def _dims_of_one(order: tuple[Dim, ...], one: Term, others: tuple[Term, Term]) -> list[Dim]:
@@ -172,7 +175,7 @@ def kernels(form: AttentionForm, device: str, dtype: str) -> tuple[LibraryKernel
 
 def prepare(form: AttentionForm, kernel: LibraryKernel, names: Sequence[str], sizes: dict[str, int]) -> Callable:
     """What runs the form by the kernel: tensors in the order of `names` to the result. Raises Unsuitable."""
-    size = {d: value_of(d.size, sizes) for d in (*form.outer, form.row, form.length, form.inner, form.column)}
+    size = {d: resolve(d.size, sizes) for d in (*form.outer, form.row, form.length, form.inner, form.column)}
     if 0 in size.values() or size[form.inner] != size[form.column]:
         raise Unsuitable("a dim is empty, or the dims of keys and values differ")
     if form.lower and size[form.row] != size[form.length]:

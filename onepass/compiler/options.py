@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from ..egraph.rewrite.pattern_rule import PatternRule
 from ..egraph.rewrite.rule import Rule
@@ -72,9 +73,14 @@ class Options:
         admit(read.rules)
         return read
 
+    @property
+    def ordinary_rules(self) -> tuple[Rule, ...]:
+        """The rules, of options whose pattern rules have become ordinary ones for a region."""
+        return cast("tuple[Rule, ...]", self.rules)
+
     def carried(self) -> dict:
         """The part that a compiled graph carries, as JSON data; pattern rules have become ordinary ones."""
-        rules = [rule_to_json(r) for r in self.rules]
+        rules = [rule_to_json(r) for r in self.ordinary_rules]
         return {"rules": rules, "strict": self.strict, "executor": self.executor, "libraries": self.libraries}
 
     @classmethod

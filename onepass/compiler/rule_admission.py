@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache as once
-from typing import Any
+from typing import Any, Final
 
 from .. import __version__
 from ..egraph.derivation import ledger
@@ -22,7 +22,9 @@ from ..process_state import registered
 from ..rules import ALL
 from . import disk_cache
 
-PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
+PROVED: Final = "proved"
+REFUTED: Final = "refuted"
+UNKNOWN: Final = "unknown"
 UNREADABLE = "a side of it is code, or it has too many readings: only what it gives for a region can be checked"
 
 

@@ -152,7 +152,8 @@ class Report:
     @property
     def passes(self) -> tuple[int, int]:
         """The largest number of passes over one dim, before and after."""
-        return tuple(max((r.passes[k] for r in self.regions), default=0) for k in (0, 1))
+        before, after = (max((r.passes[k] for r in self.regions), default=0) for k in (0, 1))
+        return before, after
 
     @property
     def bytes(self) -> tuple[int | None, int | None]:

@@ -8,6 +8,7 @@ Example: `EXECUTORS["tiled"](found, tensors, call)(tensors)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -54,10 +55,10 @@ def of_plan(executor: PlanExecutor) -> Prepare:
         outputs = (output.name for output in found.plan.outputs)
         strides = {name: strides for name, (_, _, strides) in zip(outputs, call.results) if strides is not None}
         inputs = dict(zip(found.names, tensors))
-        ready = executor.prepare(found.plan, inputs, call.sizes, strides, disk_cache.OfThisVersion)
+        ready = executor.prepare(found.plan, inputs, call.sizes, strides, disk_cache.OF_THIS_VERSION)
         for sentence in ready.notes:
             records.note(found.key, sentence)
-        run = ready.run if ready.has_strides else lambda given: laid_out(ready.run(given), given, call)
+        run: Any = ready.run if ready.has_strides else lambda given: laid_out(ready.run(given), given, call)
         run.who = ready.executor
         return run
 

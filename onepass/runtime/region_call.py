@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 
 from ..compiler.compiled_region import Carried, Fused
-from ..egraph.terms.sizes import value_of
+from ..egraph.terms.sizes import resolve, value_of
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import all_dims, subterms
 from ..lowering.plan.records import Plan, Store
@@ -52,7 +52,7 @@ def all_sizes(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) 
 
 
 def _values(sizes: Sequence[int | str], known: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(value_of(s, known) for s in sizes)
+    return tuple(resolve(s, known) for s in sizes)
 
 
 def unfit(found: Fused, call: RegionCall) -> str:

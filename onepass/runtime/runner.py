@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -89,7 +90,7 @@ class Runner:
             if name in self.broken:
                 continue
             try:
-                run = prepare(self.found, tensors, call)
+                run: Any = prepare(self.found, tensors, call)
                 if who != name:
                     run.who = who
                 results, checked = self._checked(name, run, tensors, call)
@@ -111,7 +112,7 @@ class Runner:
         if not name or name in self.broken:
             return None
         try:
-            run = library_choice.rivals(self.found, tensors, call)[name](self.found, tensors, call)
+            run: Any = library_choice.rivals(self.found, tensors, call)[name](self.found, tensors, call)
             results = run(tensors)
         except Exception:  # these tensors do not suit it: the plan runs them
             return None
@@ -200,8 +201,8 @@ class Runner:
         settings = self.tuned.get(library_choice.size_class(device, call.sizes)) if self.tuned else None
         if settings is None or self.found.options.executor != "auto" or device.type != "cuda":
             return order
-        said = f"tuned: {', '.join(f'{name} {value}' for name, value in sorted(settings.items()))}"
-        return {said: (said, executors.tuned(settings)), **order}
+        tuned = f"tuned: {', '.join(f'{name} {value}' for name, value in sorted(settings.items()))}"
+        return {tuned: (tuned, executors.tuned(settings)), **order}
 
     def _stores_too_much(self, call: RegionCall) -> str:
         """Why the plan's kernels are not used at the sizes of a call; "" if they may be."""

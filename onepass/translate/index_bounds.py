@@ -13,7 +13,7 @@ from math import prod
 from ..egraph.terms.affine import bounds
 from ..egraph.terms.evaluate import evaluate
 from ..egraph.terms.ops import const, iota
-from ..egraph.terms.sizes import Size, value_of
+from ..egraph.terms.sizes import Size, resolve, value_of
 from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import all_dims, substitute, subterms
 
@@ -31,11 +31,11 @@ class BoundsCondition:
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether it is, at these sizes; true if one of them is zero."""
-        known = {d: Dim(d.name, value_of(d.size, sizes)) for d in all_dims(self.index)}
+        known = {d: Dim(d.name, resolve(d.size, sizes)) for d in all_dims(self.index)}
         change = {iota(d): iota(one) for d, one in known.items()}
         change |= {n: const(value_of(n.attrs[0], sizes)) for n in subterms(self.index) if n.op == "size"}
-        index, size = substitute(self.index, change), value_of(self.size, sizes)
-        if min((d.size for d in known.values()), default=1) < 1:
+        index, size = substitute(self.index, change), resolve(self.size, sizes)
+        if any(resolve(d.size, {}) < 1 for d in known.values()):
             return True
         return out_of_bounds(index, size, self.wraps, MAX_POSITIONS_TO_CHECK_AT_A_CALL) is None
 
@@ -53,7 +53,9 @@ def out_of_bounds(
     if low is not None and high is not None and inside(low, high):
         return None
     dims = all_dims(index)
-    if prod(d.size for d in dims) > most:
-        index = substitute(index, {iota(d): iota(Dim(d.name, 2)) * const(d.size - 1) for d in dims if d.size > 1})
+    lengths = {d: resolve(d.size, {}) for d in dims}
+    if prod(lengths.values()) > most:
+        corners = {iota(d): iota(Dim(d.name, 2)) * const(n - 1) for d, n in lengths.items() if n > 1}
+        index = substitute(index, corners)
     values = evaluate(index, {})
     return None if not values.size or inside(values.min(), values.max()) else (values.min(), values.max())

@@ -41,7 +41,8 @@ class TensorValue:
     """A tensor of the region. `at(index)` is its element, a Term of the dtype `kind`; an index has a term per axis."""
 
     def __init__(self, meta: Meta, pull: Callable[[Index], Term]):
-        self.meta, self._pull, self._memo = meta, pull, {}
+        self.meta, self._pull = meta, pull
+        self._memo: dict[Index, Term] = {}
 
     @property
     def shape(self) -> tuple[Size, ...]:

@@ -96,7 +96,9 @@ def _values(
     return values
 
 
-def _result(value: TensorValue, number: int, program: Program) -> Store:
+def _result(value: TensorValue | list[TensorValue], number: int, program: Program) -> Store:
+    if isinstance(value, list):
+        raise Refusal("the region's result is a list of tensors", _where(program), "unknown")
     meta = value.meta
     if meta.dtype not in FLOATING:
         raise Refusal(f"the region's result is {meta.dtype}, not floating", _where(program), "dtype")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ..egraph.terms.affine import bounds
 from ..egraph.terms.index_simplify import floordiv, mod
 from ..egraph.terms.ops import const, iota
-from ..egraph.terms.sizes import Size, of_whole_blocks, product, term_of
+from ..egraph.terms.sizes import Size, of_whole_blocks, product, resolve, term_of
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import subterms, tensors
 from ..graph.program import Meta
@@ -336,7 +336,7 @@ def _require_within(call: OperatorCall, positions: TensorValue, size: Size, wrap
     if not known:
         call.required.append(BoundsCondition(place, size, wraps))
         return
-    if ends := out_of_bounds(place, size, wraps):
+    if ends := out_of_bounds(place, resolve(size, {}), wraps):
         raise call.refuse(f"places from {ends[0]:.0f} to {ends[1]:.0f} are beyond a table of {size}")
 
 

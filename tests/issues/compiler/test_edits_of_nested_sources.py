@@ -55,7 +55,7 @@ def test_a_copy_elsewhere_has_the_same_name(tmp_path, monkeypatch):
 
 def test_a_schedule_that_other_code_solved_is_not_taken_over(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
-    assert disk_cache.OfThisVersion.write("a" * 40, {"status": "unknown"})
-    assert disk_cache.OfThisVersion.read("a" * 40) == {"status": "unknown"}
+    assert disk_cache.OF_THIS_VERSION.write("a" * 40, {"status": "unknown"})
+    assert disk_cache.OF_THIS_VERSION.read("a" * 40) == {"status": "unknown"}
     monkeypatch.setattr(disk_cache, "versions", lambda: {"source": "edited"})
-    assert disk_cache.OfThisVersion.read("a" * 40) is None
+    assert disk_cache.OF_THIS_VERSION.read("a" * 40) is None
