@@ -184,13 +184,13 @@ class GluonExecutor(TritonExecutor):
         binding = bind(kernel)
         if isinstance(binding, str) or triton_missing():
             return ""
-        from .gluon.launch import Refused, choice_of
+        from .gluon.launch import RefusedLaunch, choice_of
 
         try:
             return f"\n{choice_of(binding, {}, binding.overlays, store=store)}".replace("; ", "\n")
         except UnknownSize:
             return ", scheduled when its lengths are known"
-        except Refused as reason:
+        except RefusedLaunch as reason:
             return f", not for these sizes: {reason}"
 
     def slowdown(self, plan: Plan, sizes: Sizes) -> float:

@@ -18,7 +18,7 @@ from ..codegen.ops import TileValue, identity
 from ..codegen.tile_writer import doublings, factor_text, scale_text
 from ..codegen.tiles import Scope
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Operand, Product, Value, accumulated, chunks
+from ..hopper.kernel_form import Binding, Operand, Product, StateValue, accumulated, chunks
 from ..plan.device import H200
 from ..plan.records import Accumulator
 from ..plan.thresholds import HIDDEN_SCORE
@@ -383,7 +383,7 @@ class Consumer:
         lines += [f"{weight} = {weighed}", f"{scale} = {new}"]
         return weight, None if first else decay
 
-    def _summand(self, value: Value, weight: str | None, first: bool) -> str:
+    def _summand(self, value: StateValue, weight: str | None, first: bool) -> str:
         """weight · factors over a whole tile, zero where an element is absent."""
         writer, tile = self.writer, (self.rows, self.loop.dim)
         if weight is not None and not value.factors:
@@ -454,7 +454,7 @@ def _terms_of(accumulators: Iterable[Accumulator]) -> list[Term]:
     return [term for a in accumulators for term in (a.gauge, *a.values) if term is not None]
 
 
-def _factors_of(accumulator: Accumulator, values: Iterable[Value]) -> list[Term]:
+def _factors_of(accumulator: Accumulator, values: Iterable[StateValue]) -> list[Term]:
     """The exponent of an accumulator and the factors of its values."""
     exponent = [accumulator.gauge] if accumulator.gauge is not None else []
     return [*exponent, *(factor for value in values for factor in value.factors)]

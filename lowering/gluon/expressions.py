@@ -15,7 +15,7 @@ from math import prod
 from ...egraph.terms.affine import affine, bounds
 from ...egraph.terms.ops import cast, iota
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
@@ -71,7 +71,7 @@ class GluonWriter(TileWriter):
 
     # Scopes and layouts
 
-    def scope_of(self, dims) -> Scope:
+    def scope_of(self, dims: Collection[Dim]) -> Scope:
         if self.wide is not None and self.wide in dims:
             return self.wide_scope
         return super().scope_of(dims)
@@ -82,7 +82,7 @@ class GluonWriter(TileWriter):
     def extent(self, dim: Dim) -> str:
         return str(self.chunk[2]) if dim == self.wide else super().extent(dim)
 
-    def layout(self, dims) -> str:
+    def layout(self, dims: Iterable[Dim]) -> str:
         """The layout of a tile over these dims."""
         dims, value = tuple(dims), f"VALUE{self.chunk[0]}"
         known = {
@@ -114,13 +114,13 @@ class GluonWriter(TileWriter):
             return None
         return TileValue(f"{self.coordinate(dim).text} < {dim.size}", (dim,), "bool")
 
-    def align(self, value: TileValue, dims) -> str:
-        rows = (self.kernel.rows,)
+    def align(self, value: TileValue, dims: Iterable[Dim]) -> str:
+        rows, dims = (self.kernel.rows,), tuple(dims)
         if self.wide in dims and value.dims == rows:
             return f"gl.convert_layout({value.text}, gl.SliceLayout(1, VALUE{self.chunk[0]}))[:, None]"
         return super().align(value, dims)
 
-    def spread(self, value: TileValue, dims) -> TileValue:
+    def spread(self, value: TileValue, dims: Iterable[Dim]) -> TileValue:
         dims = self.sort({*dims, *value.dims})
         if value.dims == dims:
             return value
@@ -130,7 +130,7 @@ class GluonWriter(TileWriter):
 
     # Terms
 
-    def address(self, tensor, index, dims) -> str:
+    def address(self, tensor: Tensor, index: tuple[Term, ...], dims: tuple[Dim, ...]) -> str:
         """A scalar base and the tile's offsets. These hold the tile's start, so that nothing can be computed once for
         all tiles and kept: registers are scarce."""
         pointer, strides = self.pointers[tensor]

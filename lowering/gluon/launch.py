@@ -60,7 +60,7 @@ MIN_LENGTH_FOR_SPLIT_STATES = 2048  # of a loop that is worth a kernel for each 
 RATE_OF_TRITON = 0.66  # of plain Triton's kernels, over this form's
 
 
-class Refused(Exception):
+class RefusedLaunch(Exception):
     """A kernel or its tensors do not suit the form; the message says why."""
 
 
@@ -125,9 +125,9 @@ class GluonLauncher(Launcher):
             return super()._prepare(kernel, values, sizes, device)
         try:
             if isinstance(binding, str):
-                raise Refused(binding)
+                raise RefusedLaunch(binding)
             return self._prepare_gluon(binding, values, sizes, device)
-        except (Refused, NotPlannable) as reason:
+        except (RefusedLaunch, NotPlannable) as reason:
             self.refusals[kernel.name] = str(reason)
             return super()._prepare(kernel, values, sizes, device)
 
@@ -253,14 +253,14 @@ def prepare(
     tensors: SuitedTensors = SuitedTensors(),
     places: int = H200.multiprocessors,
 ) -> Prepared:
-    """Everything about a call that does not need a device of `places` multiprocessors. Raises Refused."""
+    """Everything about a call that does not need a device of `places` multiprocessors. Raises RefusedLaunch."""
     if not config.terminates:
-        raise Refused(f"warpgroups would wait for ever with {config}")
+        raise RefusedLaunch(f"warpgroups would wait for ever with {config}")
     kernel, loop = binding.kernel, binding.loop
     count, length = resolve(kernel.rows.size, sizes), resolve(loop.dim.size, sizes)
     total = -(-count // config.row_tile) * prod(resolve(d.size, sizes) for d in kernel.grid)
     if total >= 1 << BITS:
-        raise Refused(f"{total} tiles of rows are more than items are numbered for")
+        raise RefusedLaunch(f"{total} tiles of rows are more than items are numbered for")
     call = _Call(binding, config, sizes, count, length, total)
     shape = _shape_of(call, tensors)
     if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
@@ -299,7 +299,7 @@ def _by_list(call: _Call, shape: LaunchShape) -> Prepared:
     """The tiles of a union of ranges, listed on the host."""
     classes = work_order.classes(call.binding, call.sizes, H200.product_rows, call.config.loop_tile)
     if classes is None:
-        raise Refused("its guard keeps a union of ranges that depend on more than the row")
+        raise RefusedLaunch("its guard keeps a union of ranges that depend on more than the row")
     listed = shared_visits(torch.from_numpy(classes), call.config.consumers)
     lengths = listed[:, 0].numpy()
     shape = replace(shape, listed=(call.binding.kernel.rows,), table=_uneven(lengths, call.config))
@@ -407,7 +407,7 @@ def options_of(config: HopperConfig) -> dict:
 
 
 def fitting(binding: Binding, sizes: dict, overlays: tuple[Operand, ...] = ()) -> HopperConfig:
-    """The kernel's own config. Raises Refused."""
+    """The kernel's own config. Raises RefusedLaunch."""
     return choice_of(binding, sizes, overlays).config
 
 
@@ -420,13 +420,13 @@ def choice_of(
     store: ScheduleStore | None = None,
     given: HopperConfig | None = None,
 ) -> Choice:
-    """The kernel's config on `places` multiprocessors, and where its settings come from. Raises Refused."""
+    """The kernel's config on `places` multiprocessors, and where its settings come from. Raises RefusedLaunch."""
     row = None if given else row_of(binding, sizes, run_here)
     found = choose(binding, sizes, overlays, row, places, store, given)
     if found is None and row is None:
-        raise Refused(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
+        raise RefusedLaunch(f"accumulators of {accumulated(binding)} columns need more registers than threads have")
     if found is None:
-        raise Refused("its tiles do not fit in shared memory")
+        raise RefusedLaunch("its tiles do not fit in shared memory")
     return found
 
 
@@ -438,17 +438,17 @@ def wide_tensors(kernel: Kernel, values: dict, sizes: dict) -> frozenset[str]:
 
 def _check(binding: Binding, values: dict, sizes: dict, device: torch.device) -> None:
     if missing := gluon_missing() or (architecture(device) != "sm_90" and "the device is no Hopper GPU"):
-        raise Refused(missing)
+        raise RefusedLaunch(missing)
     kernel = binding.kernel
     if any(t.dtype == "float64" for t in (*kernel.inputs, *(s.output for s in kernel.stores))):
-        raise Refused("float64 has no Gluon form")
+        raise RefusedLaunch("float64 has no Gluon form")
     if resolve(kernel.rows.size, sizes) < H200.product_rows:
-        raise Refused(f"fewer than {H200.product_rows} rows")
+        raise RefusedLaunch(f"fewer than {H200.product_rows} rows")
     if 0 in (resolve(binding.loop.dim.size, sizes), *(resolve(d.size, sizes) for d in kernel.grid)):
-        raise Refused("a dim is empty")
+        raise RefusedLaunch("a dim is empty")
     for operand in (*binding.row_operands, *binding.streams):
         if reason := _unsuited(operand, values[operand.tensor.name]):
-            raise Refused(reason)
+            raise RefusedLaunch(reason)
 
 
 def _unsuited(operand: Operand, tensor: torch.Tensor) -> str | None:
@@ -472,7 +472,8 @@ def _window(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window:
         if len(coefficients) == 1 and constant >= 0:
             extents[n] = min(extents[n], constant + length)
         elif (sum(e for _, e in chunks(length)) if dim == operand.inner else -(-length // box) * box) != length:
-            raise Refused(f"a tile of {operand.tensor.name} begins at a computed place and may reach beyond its dim")
+            name = operand.tensor.name
+            raise RefusedLaunch(f"a tile of {name} begins at a computed place and may reach beyond its dim")
     return Window(tuple(extents), tensor.stride(), described.box)
 
 

@@ -22,7 +22,7 @@ from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .config import HopperConfig
 from .score_offsets import Gauge, split
 
-WIDEST = 256  # columns of one operand or accumulator
+MAX_OPERAND_WIDTH = 256  # columns of one operand or accumulator
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Value:
+class StateValue:
     """One value of a state: weight · factors, summed over the loop, as a matrix with `matrix` or as a vector."""
 
     factors: tuple[Term, ...]
@@ -64,11 +64,11 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Step:
+class LoopStep:
     """What runs between two waits: score products, then the states that need them."""
 
     products: tuple[Product, ...]
-    states: tuple[tuple[Accumulator, tuple[Value, ...]], ...]
+    states: tuple[tuple[Accumulator, tuple[StateValue, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Binding:
 
     kernel: Kernel
     loop: Loop
-    steps: tuple[Step, ...]
+    steps: tuple[LoopStep, ...]
     wide: Dim | None
     overlays: tuple[Operand, ...] = ()
     diagonals: tuple[Diagonal, ...] = ()
@@ -204,8 +204,8 @@ class _Matcher:
             raise NotPlannable(f"{tensor.name} has more than five axes")
         if sorted(filter(None, axes)) != sorted((across, inner)):
             raise NotPlannable(f"{tensor.name} is not indexed once by each of {across} and {inner}")
-        if inner != self.loop and (not isinstance(inner.size, int) or inner.size > WIDEST):
-            raise NotPlannable(f"dim {inner} of {tensor.name} is wider than {WIDEST} or of unknown size")
+        if inner != self.loop and (not isinstance(inner.size, int) or inner.size > MAX_OPERAND_WIDTH):
+            raise NotPlannable(f"dim {inner} of {tensor.name} is wider than {MAX_OPERAND_WIDTH} or of unknown size")
         return Operand(node, across, inner, axes)
 
     def _axis(self, tensor: Tensor, index: Term) -> Dim | None:
@@ -257,7 +257,7 @@ class _Matcher:
         matched = len(left) == len(right) == 1 and left[0].dtype == right[0].dtype
         return (left[0], right[0]) if matched else None
 
-    def value(self, body: Term) -> Value:
+    def value(self, body: Term) -> StateValue:
         """A state's value: at most one factor has the value dim, and that one is a stored matrix."""
         if body.dims & self.inside:
             raise NotPlannable(f"a state has dim {min(body.dims & self.inside)}, which is summed behind the loop")
@@ -265,16 +265,16 @@ class _Matcher:
         broad = [p for p in parts if self.wide in p.dims]
         rest = tuple(p for p in parts if p not in broad and const_value(p, 0) != 1)
         if not broad:
-            return Value(rest, None)
+            return StateValue(rest, None)
         matrix = native(broad[0])
         if len(broad) > 1 or matrix is None or matrix.op != "load" or self.rows in matrix.dims:
             raise NotPlannable(
                 "a value is not one half-precision tensor as it is stored, times factors without its dim"
             )
-        return Value(rest, self.operand(matrix, self.loop, self.wide))
+        return StateValue(rest, self.operand(matrix, self.loop, self.wide))
 
 
-def _steps(loop: Loop, matcher: _Matcher) -> tuple[Step, ...]:
+def _steps(loop: Loop, matcher: _Matcher) -> tuple[LoopStep, ...]:
     """States that share products share a step; the others follow one another."""
     groups: list[tuple[dict[Term, Product], list]] = []
     for state in loop.accumulators:
@@ -285,10 +285,10 @@ def _steps(loop: Loop, matcher: _Matcher) -> tuple[Step, ...]:
         for products, others in reversed(meeting):
             merged, states = {**products, **merged}, [*others, *states]
         groups = [g for g in groups if g not in meeting] + [(merged, states)]
-    return tuple(Step(tuple(products.values()), tuple(states)) for products, states in groups)
+    return tuple(LoopStep(tuple(products.values()), tuple(states)) for products, states in groups)
 
 
-def _values(state: Accumulator, loop: Loop, matcher: _Matcher) -> tuple[Value, ...]:
+def _values(state: Accumulator, loop: Loop, matcher: _Matcher) -> tuple[StateValue, ...]:
     """The values of a state. Raises NotPlannable for a monoid that has no place in the form."""
     values = tuple(matcher.value(v) for v in state.values)
     if state.monoid not in ("rescaled", "sum", "max"):
@@ -298,7 +298,7 @@ def _values(state: Accumulator, loop: Loop, matcher: _Matcher) -> tuple[Value, .
     return values
 
 
-def _products_of(state: Accumulator, values: tuple[Value, ...], matcher: _Matcher) -> dict[Term, Product]:
+def _products_of(state: Accumulator, values: tuple[StateValue, ...], matcher: _Matcher) -> dict[Term, Product]:
     """The score products that a state needs. Raises NotPlannable if a score depends on the value dim."""
     bodies = [state.gauge] if state.gauge is not None else []
     bodies += [f for v in values for f in v.factors]

@@ -124,7 +124,7 @@ def _at_most_zero(form: Affine) -> Term:
 # From a literal to a limit
 
 
-class Solved(NamedTuple):
+class LimitOfLiteral(NamedTuple):
     """A bound on the loop's coordinate; `exact` if the literal says no more than that."""
 
     side: str
@@ -132,7 +132,7 @@ class Solved(NamedTuple):
     exact: bool
 
 
-def _solve(form: Affine, loop: Dim, exact: bool = True) -> Solved | None:
+def _solve(form: Affine, loop: Dim, exact: bool = True) -> LimitOfLiteral | None:
     """form ≤ 0 solved for the loop's coordinate j, which occurs in it once as c · j or inside a floor division.
 
     c · j + r ≤ 0 is j < -r // c + 1; r ≤ c · j is j >= (r + c - 1) // c; and x // n ≤ m is x ≤ n · m + n - 1,
@@ -151,7 +151,9 @@ def _solve(form: Affine, loop: Dim, exact: bool = True) -> Solved | None:
     rest = combine(form, ({atom: 1}, 0), -c)
     most = _quotient(combine(({}, 0), rest, -1), c) if c > 0 else _quotient(combine(rest, ({}, -c - 1), 1), -c)
     if atom is iota(loop):
-        return Solved("upper", combine(most, ({}, 1), 1), exact) if c > 0 else Solved("lower", most, exact)
+        if c > 0:
+            return LimitOfLiteral("upper", combine(most, ({}, 1), 1), exact)
+        return LimitOfLiteral("lower", most, exact)
     width = _positive(atom.args[1]) if atom.op == "floordiv" else None
     if width is None:
         return None
@@ -177,7 +179,7 @@ def as_limit(part: Term, loop: Dim, rows: Dim | None, held: Iterable[Dim]) -> tu
     if part.dims & set(held):
         return None
     if loop not in part.dims:
-        solved, bound = Solved("upper", ({}, 0), True), where(part, length(loop), const(0))
+        solved, bound = LimitOfLiteral("upper", ({}, 0), True), where(part, length(loop), const(0))
     else:
         solved = _solve(_difference(part), loop) if part.op == "le" else None
         bound = to_term(solved.bound) if solved is not None else None

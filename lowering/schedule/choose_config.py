@@ -22,7 +22,7 @@ from ..plan.device import H200
 from ..plan.records import NotPlannable
 from . import schedule_store
 from .kernel_time import Sizes, demand, loop_seconds, problem_of
-from .schedule_store import ScheduleStore, Solved, solved
+from .schedule_store import ScheduleStore, SolvedSchedule, solved
 
 CONSUMERS, LOOP_TILES, STAGES = (1, 2, 3), (128, 64), (2, 3, 4)  # that are ranked by their predicted time
 NARROW_TILE = 64  # columns
@@ -46,7 +46,7 @@ class Choice:
 
     config: HopperConfig
     origins: dict[str, str]
-    solved: Solved | None = None
+    solved: SolvedSchedule | None = None
 
     @classmethod
     def of(cls, config: HopperConfig, origin: str) -> Choice:
@@ -155,7 +155,7 @@ def best(
     well: None only where nothing can run.
     """
     known = dict(sizes)
-    waiting: list[tuple[float, int, HopperConfig, Solved | None]] = [
+    waiting: list[tuple[float, int, HopperConfig, SolvedSchedule | None]] = [
         (time, n, config, None)
         for n, config in enumerate(candidates())
         if _has_room(binding, overlays, config) and (time := predicted_seconds(binding, config, known)) < inf
@@ -205,7 +205,7 @@ def predicted_seconds(binding: Binding, config: HopperConfig, sizes: Sizes, inte
         return inf
 
 
-def chosen(config: HopperConfig, found: Solved, tried: int) -> Choice:
+def chosen(config: HopperConfig, found: SolvedSchedule, tried: int) -> Choice:
     """The choice of a candidate: what was predicted, what was solved, and defaults."""
     predicted = f"predicted to be the fastest of {tried}"
     origins = dict.fromkeys((f.name for f in fields(HopperConfig)), DEFAULT)

@@ -23,7 +23,7 @@ from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .problem import Edge, Operation, Problem, Value
 
-HALF, WIDE = 2, 4  # bytes of an element in shared memory and in a register
+HALF_BYTES, FLOAT_BYTES = 2, 4  # bytes of an element in shared memory and in a register
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Builder:
         return prod(resolve(n, {}) for n in extents)
 
     def registers(self, dims: frozenset[Dim], size: int) -> int:
-        return ceil(self.elements(dims) * size / WIDE / self.machine.warpgroup)
+        return ceil(self.elements(dims) * size / FLOAT_BYTES / self.machine.warpgroup)
 
     # Operations and edges
 
@@ -193,9 +193,9 @@ class _Builder:
             found = self.region(side)
             name = self.pointwise(f"operand of {product}", found.fma + self.elements(side.dims) / 2, found.special)
             self.feed(found.inputs, name)
-            size = self.elements(side.dims) * HALF
+            size = self.elements(side.dims) * HALF_BYTES
             self.edge(name, product, size)
-            registers = self.registers(side.dims, HALF)
+            registers = self.registers(side.dims, HALF_BYTES)
             self.values.append(Value(f"operand of {product}", name, ((product, 0),), registers))
 
     def held_bytes(self, node: Term) -> int:
@@ -204,7 +204,7 @@ class _Builder:
     def feed(self, inputs: tuple[str, ...], reader: str) -> None:
         for name in inputs:
             streaming = self.operations[name].streaming
-            self.edge(name, reader, 0 if streaming else self.elements(self.dims_of(name)) * WIDE)
+            self.edge(name, reader, 0 if streaming else self.elements(self.dims_of(name)) * FLOAT_BYTES)
 
     def dims_of(self, product: str) -> frozenset[Dim]:
         return next(node for node, name in self.products.items() if name == product).dims
@@ -230,7 +230,7 @@ class _Builder:
         count = self.elements(record.values[0].dims | {self.loop.dim})
         name = self.pointwise(f"fold {number}", found.fma + count, found.special)
         self.feed(found.inputs, name)
-        self.edge(name, name, WIDE, 1)
+        self.edge(name, name, FLOAT_BYTES, 1)
 
     def weight(self, record: Accumulator, number: str, checked: list[Term]) -> str:
         """Scores -> their largest so far -> weights: the part of a rescaled state that all its values share."""
@@ -247,7 +247,7 @@ class _Builder:
         part = self.emulated if fixed_scale(self.kernel, record) is not None else 0.0
         fma = 1 + how.apart + part * (EXP2.instructions + EXP2.limit * bool(checked))
         weight = self.pointwise(f"weight {number}", count * fma, count * (1 - part))
-        size = count * WIDE
+        size = count * FLOAT_BYTES
         for name in sources:
             self.edge(name, largest, size)
         self.edge(largest, largest, self.row_bytes(dims), 1)
@@ -256,16 +256,16 @@ class _Builder:
         return weight
 
     def row_bytes(self, dims: frozenset[Dim]) -> int:
-        return self.elements(dims - {self.loop.dim}) * WIDE
+        return self.elements(dims - {self.loop.dim}) * FLOAT_BYTES
 
     def hold(self, inputs, sources, dims: frozenset[Dim], number: str, last: str) -> None:
         """Registers of the scores: in place from the product that makes them to the weights' last reader."""
         products = [n for n in inputs if n in self.products.values()]
         for extra in products[1:]:
-            registers = self.registers(self.dims_of(extra), WIDE)
+            registers = self.registers(self.dims_of(extra), FLOAT_BYTES)
             self.values.append(Value(f"tile of {extra}", extra, ((sources[0], 0),), registers))
         first = products[0] if products else sources[0] if sources else last
-        self.values.append(Value(f"scores {number}", first, ((last, 0),), self.registers(dims, WIDE)))
+        self.values.append(Value(f"scores {number}", first, ((last, 0),), self.registers(dims, FLOAT_BYTES)))
 
     def sum(self, factors, name: str, number: str, weight: str | None, weighted, checked: list[Term]) -> None:
         """One sum of weight · left · right over the loop's dim, by a tensor product where right is a matrix."""
@@ -281,9 +281,9 @@ class _Builder:
         total = (dims | factors.right.dims) - {self.loop.dim}
         product = self.tensor(f"accumulate {name}", dims | factors.right.dims, _half(factors.right))
         self.operand(factors.right, product)
-        self.edge(narrow, product, count * HALF)
+        self.edge(narrow, product, count * HALF_BYTES)
         if f"narrowed {narrow}" not in {v.name for v in self.values}:
-            registers = self.registers(dims, HALF)
+            registers = self.registers(dims, HALF_BYTES)
             self.values.append(Value(f"narrowed {narrow}", narrow, ((product, 0),), registers))
         self.carry(product, total, name, number if weight is not None else None, weighted - {self.loop.dim})
 
@@ -299,7 +299,7 @@ class _Builder:
         self.pointwise(key, found.fma + multiplied + extra, found.special)
         self.feed(found.inputs, key)
         if weight is not None:
-            self.edge(weight, key, count * WIDE)
+            self.edge(weight, key, count * FLOAT_BYTES)
             self.extend(f"scores {number}", key)
         return key
 
@@ -317,14 +317,15 @@ class _Builder:
 
     def carry(self, product: str, total: frozenset[Dim], name: str, number: str | None, rows: frozenset[Dim]) -> None:
         """The running total in registers; under a gauge it is rescaled before each addition."""
-        size, owner = self.elements(total) * WIDE, product
+        size, owner = self.elements(total) * FLOAT_BYTES, product
         if number is not None:
             owner = self.pointwise(f"rescale {name}", self.elements(total))
             self.edge(f"largest {number}", owner, self.row_bytes(rows))
             self.edge(owner, product, size)
             self.edge(product, owner, size, 1)
         self.edge(product, product, size, 1)
-        self.values.append(Value(f"total {name}", owner, ((owner, 1),), self.registers(total, WIDE), carried=True))
+        registers = self.registers(total, FLOAT_BYTES)
+        self.values.append(Value(f"total {name}", owner, ((owner, 1),), registers, carried=True))
 
 
 def state_of(value: Value) -> str | None:
@@ -334,7 +335,8 @@ def state_of(value: Value) -> str | None:
 
 
 def _bytes(node: Term) -> int:
-    return {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "int8": 1, "uint8": 1}.get(node.dtype, HALF)
+    known = {"float32": 4, "int32": 4, "int64": 8, "float64": 8, "bool": 1, "int8": 1, "uint8": 1}
+    return known.get(node.dtype, HALF_BYTES)
 
 
 def _half(side: Term) -> bool:

@@ -42,7 +42,7 @@ class ScheduleStore(Protocol):
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedSchedule:
     """The best schedule that is known of some warpgroups on tiles of `columns`. config is None unless one was found."""
 
     status: str
@@ -61,18 +61,19 @@ class Solved:
         return f"{self.status}, a step in {self.interval} slots of {self.slot} clocks, {bound}"
 
 
-def solved(problem: Problem, consumers: int, columns: int, store: ScheduleStore | None = None) -> Solved:
+def solved(problem: Problem, consumers: int, columns: int, store: ScheduleStore | None = None) -> SolvedSchedule:
     """Of one warpgroup's problem, for so many warpgroups; status as in PipelineSchedule, "missing" without OR-Tools."""
     return _solved(anonymous(problem).to_json(), consumers, columns, store)
 
 
 @lru_cache(maxsize=1024)
-def _solved(problem: str, consumers: int, columns: int, store: ScheduleStore | None) -> Solved:
+def _solved(problem: str, consumers: int, columns: int, store: ScheduleStore | None) -> SolvedSchedule:
     tiles = subtiled(Problem.from_json(problem), consumers)
     found, shipped = schedule_of(tiles, consumers, store)
     config = config_of(tiles, found, columns) if found.found else None
     taken = 0 if shipped else sum(size(tiles, interval, count) for interval, count, _ in found.tried)
-    return Solved(found.status, found.interval, tiles.bound, tiles.bottleneck, tiles.slot, config, shipped, taken)
+    unit, slot = tiles.bottleneck, tiles.slot
+    return SolvedSchedule(found.status, found.interval, tiles.bound, unit, slot, config, shipped, taken)
 
 
 def anonymous(problem: Problem) -> Problem:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import inf, prod
@@ -58,7 +58,7 @@ class LaunchError(ValueError):
 
 
 @cache
-def load(text: str, function: str):
+def load(text: str, function: str) -> Any:
     """The @triton.jit function of a text. Triton reads the text back through linecache, so no file is needed."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     name = _copied(f"{function}_{digest}.py", text) or f"<onepass {function} {digest}>"
@@ -90,7 +90,7 @@ class Launch:
     spilled: int = MAX_SPILLED_REGISTERS  # registers of a thread that it may keep in memory
     again: Relaunch | None = None
 
-    def compiled(self, values: dict[str, torch.Tensor]):
+    def compiled(self, values: dict[str, torch.Tensor]) -> Any:
         """What the compiler makes of it, without a launch; block maps need not be there yet."""
         tensors = [values.get(n, torch.int32) for n in self.tensors]
         return self.function.warmup(*tensors, *self.integers, grid=(self.programs,), **self.options)
@@ -136,7 +136,12 @@ class Launcher:
         """The plan's first output."""
         return self.results(tensors, sizes, {} if output is None else {self.plan.output.name: output})[0]
 
-    def results(self, tensors: dict[str, torch.Tensor], sizes=None, outputs=None) -> tuple[torch.Tensor, ...]:
+    def results(
+        self,
+        tensors: dict[str, torch.Tensor],
+        sizes: dict[str, int] | None = None,
+        outputs: Mapping[str, torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, ...]:
         """The plan's outputs, in new tensors or in those given by name."""
         values, device = self._inputs(tensors)
         kernels, sizes = self._stages(sizes or {}, device)
@@ -152,7 +157,9 @@ class Launcher:
         self._run_on(device, launches, values)
         return tuple(values[target.name] for target in self.plan.outputs)
 
-    def bind(self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None):
+    def bind(
+        self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None
+    ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
         """What runs the plan on tensors of these shapes, strides, dtypes and alignments, in the order of `names`.
 
         strides: of outputs by name, contiguous where there are none. It gives a list of new tensors.
@@ -352,7 +359,13 @@ def launcher(plan: Plan, config: TritonConfig | None = None) -> Launcher:
     return Launcher(plan, config)
 
 
-def run_triton(plan: Plan, tensors, sizes=None, config: TritonConfig | None = None, output=None) -> torch.Tensor:
+def run_triton(
+    plan: Plan,
+    tensors: dict[str, torch.Tensor],
+    sizes: dict[str, int] | None = None,
+    config: TritonConfig | None = None,
+    output: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Runs the plan: tensors by name, values of symbolic sizes; the result in a new tensor or in `output`."""
     return launcher(plan, config)(tensors, sizes, output)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .problems import Problem, Shape, normal, repeated
+from .problems import BenchProblem, Shape, normal, repeated
 from .scales import Scale
 
 
@@ -47,7 +47,7 @@ class Form:
     width: int = 0
 
 
-def form(given: Form, shape: Shape, device: str, dtype: torch.dtype) -> Problem:
+def form(given: Form, shape: Shape, device: str, dtype: torch.dtype) -> BenchProblem:
     """A form at a shape; its parts are the sequences of the batch."""
     own = tuple(normal(shape.batch, *sizes, device=device, dtype=dtype) for sizes in given.batched(shape))
     shared = tuple(given.shared(shape, device, dtype))
@@ -58,7 +58,7 @@ def form(given: Form, shape: Shape, device: str, dtype: torch.dtype) -> Problem:
         return (*(x[one] for x in own), *shared), (one,)
 
     flops = 2.0 * elements * (given.width or 2 * shape.width)
-    return Problem(given.function, (*own, *shared), flops, elements, shape.batch, cut)
+    return BenchProblem(given.function, (*own, *shared), flops, elements, shape.batch, cut)
 
 
 def normals(*sizes: Callable[[Shape], tuple[int, ...]]) -> Callable:
@@ -303,12 +303,12 @@ def pairs() -> dict[str, Form]:
 
 # Places ---------------------------------------------------------------------------------------------------------------
 
-NEAR = 64  # places away, from which on all are alike
+MAX_DISTANCE = 64  # places away, from which on all are alike
 
 
 def _vectors(table, q, k):
     """What a table holds for how far each key is from each query, [i, j, d]."""
-    return functional.embedding(_distance(k, q).mT.clamp(-NEAR, NEAR) + NEAR, table)
+    return functional.embedding(_distance(k, q).mT.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE, table)
 
 
 def relative_keys(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
@@ -334,7 +334,7 @@ def relative_shift(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
 
 def places() -> dict[str, Form]:
     """Scores, and values, by how far away a key is."""
-    table = lambda s: (2 * NEAR + 1, s.width)
+    table = lambda s: (2 * MAX_DISTANCE + 1, s.width)
     return {
         "relative_keys": Form(relative_keys, shared=normals(table)),
         "relative_values": Form(relative_values, shared=normals(table, table)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from .scales import Scale
 
 CAP = 30.0
 STEP = 4  # of the dilated window
-NEAREST = 128  # distances that a learned relative bias tells apart, each way
+MAX_DISTANCE = 128  # distances that a learned relative bias tells apart, each way
 BRANCHES = 8  # of the tree, behind a prefix of half the length
 
 
@@ -35,7 +36,7 @@ def _far(score: torch.Tensor) -> torch.Tensor:
     return columns - rows
 
 
-def of_positions(kept: Callable, **more) -> Variant:
+def of_positions(kept: Callable, **more: Any) -> Variant:
     """A mask that keeps what `kept(row, column)` says."""
     return Variant(lambda s: _keep(s, kept(*positions(s))), mask_mod=lambda: lambda b, h, i, j: kept(i, j), **more)
 
@@ -69,7 +70,7 @@ def _biases() -> dict[str, Variant]:
         return CAP * torch.tanh(score / CAP)
 
     def place(far):
-        return far.clamp(-NEAREST, NEAREST) + NEAREST
+        return far.clamp(-MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
 
     def dense(*letters: str) -> Callable:
         def made(shape: Shape, device, dtype):
@@ -93,7 +94,7 @@ def _biases() -> dict[str, Variant]:
         ),
         "relative_bias": Variant(
             lambda s, table: s + table[:, place(_far(s))],
-            lambda shape, device, dtype: (torch.randn(shape.heads, 2 * NEAREST + 1, device=device),),
+            lambda shape, device, dtype: (torch.randn(shape.heads, 2 * MAX_DISTANCE + 1, device=device),),
             ("h.",),
             score_mod=lambda table: lambda s, b, h, i, j: s + table[h, place(j - i)],
         ),

@@ -1,7 +1,7 @@
-"""What the suites measure: problems, each said once in plain PyTorch and once in every contestant's own words.
+"""What the suites measure: problems, each written once in plain PyTorch and once in every contestant's own way.
 
-A Problem has normal inputs, the spelling a user writes, its work, and `ways`: contestants by name, each a builder of a
-call without arguments. What needs preparing (masks, layouts) is prepared in the builder, outside what is timed.
+A BenchProblem has normal inputs, the spelling a user writes, its work, and `ways`: contestants by name. Each way builds
+a call without arguments. What needs preparing (masks, layouts) is prepared there, outside what is timed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -22,7 +23,7 @@ SDPA = {name: getattr(SDPBackend, f"{name.upper()}_ATTENTION") for name in ("cud
 
 
 @dataclass(frozen=True)
-class Problem:
+class BenchProblem:
     """`cut(n)` gives the arguments of the n-th of `parts`, as a smaller problem, and where its result is.
 
     elements: of the scores as eager makes them; flops: of what a mask keeps, as the plain function is written.
@@ -114,7 +115,7 @@ def narrowed(x: torch.Tensor, axes: str, numbers: dict[str, int]) -> torch.Tenso
     return x
 
 
-def problem(variant: Variant, shape: Shape, device: str, dtype: torch.dtype) -> Problem:
+def problem(variant: Variant, shape: Shape, device: str, dtype: torch.dtype) -> BenchProblem:
     """A variant at a shape, with everyone's way to compute it."""
     few = shape.heads // shape.group
     make = partial(normal, shape.batch, device=device, dtype=dtype)
@@ -133,7 +134,7 @@ def problem(variant: Variant, shape: Shape, device: str, dtype: torch.dtype) -> 
         ways["fa3"] = partial(_fa3, q, k, v, variant.fa3)
     parts = shape.batch * shape.heads
     elements, flops = parts * shape.length * shape.keys, 4.0 * _pairs(variant, shape, extra, device) * shape.width
-    return Problem(attention(variant.edit), (q, k, v, *extra), flops, elements, parts, cut, ways)
+    return BenchProblem(attention(variant.edit), (q, k, v, *extra), flops, elements, parts, cut, ways)
 
 
 def _pairs(variant: Variant, shape: Shape, extra, device: str) -> int:
@@ -183,7 +184,7 @@ def _sdpa(variant: Variant, shape: Shape, q, k, v, extra) -> dict[str, Way]:
     return {f"sdpa_{name}": partial(way, name) for name in SDPA if variant.words is not None or name != "flash"}
 
 
-def sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **words) -> Callable[[], torch.Tensor]:
+def sdpa(backend: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **words: Any) -> Callable[[], torch.Tensor]:
     """A call of SDPA that only one backend may serve."""
     only = SDPA[backend]
 
@@ -212,7 +213,7 @@ def _fa3(q, k, v, words: dict) -> Callable[[], torch.Tensor]:
 PART = 0.2  # of the second softmax, subtracted
 
 
-def differential(shape: Shape, device: str, dtype: torch.dtype) -> Problem:
+def differential(shape: Shape, device: str, dtype: torch.dtype) -> BenchProblem:
     """softmax(q0 k0ᵀ/√D) v - 0.2 softmax(q1 k1ᵀ/√D) v; q, k [B, H, S, D] in halves of heads, v [B, H/2, S, 2 D]."""
     half, make = shape.heads // 2, partial(normal, shape.batch, device=device, dtype=dtype)
     q, k = (make(shape.heads, shape.length, shape.width) for _ in range(2))
@@ -241,10 +242,10 @@ def differential(shape: Shape, device: str, dtype: torch.dtype) -> Problem:
     ways |= {f"sdpa_{name}_x2": partial(twice, name) for name in SDPA}
     elements = shape.batch * shape.heads * shape.length**2
     plain = lambda q, k, v: both(one, q, k, v)
-    return Problem(plain, (q, k, v), 6.0 * elements * shape.width, elements, shape.batch * half, cut, ways)
+    return BenchProblem(plain, (q, k, v), 6.0 * elements * shape.width, elements, shape.batch * half, cut, ways)
 
 
-def evoformer(batch: int, rows: int, heads: int, width: int, device: str, dtype: torch.dtype) -> Problem:
+def evoformer(batch: int, rows: int, heads: int, width: int, device: str, dtype: torch.dtype) -> BenchProblem:
     """Evoformer, row-wise, no gate: q, k, v [B, N, S, H, D] with S = N, biases [B, N, 1, 1, S] and [B, 1, H, S, S]."""
     make = partial(normal, batch, device=device, dtype=dtype)
     q, k, v = (make(rows, rows, heads, width) for _ in range(3))
@@ -279,4 +280,4 @@ def evoformer(batch: int, rows: int, heads: int, width: int, device: str, dtype:
     ways: dict[str, Way] = {"flex": partial(flex, None), "flex_max": partial(flex, MAX_AUTOTUNE)}
     ways |= {f"sdpa_{name}": partial(dense, name) for name in SDPA if name != "flash"}
     elements = batch * rows * heads * rows**2
-    return Problem(plain, (q, k, v, line, pair), 4.0 * elements * width, elements, batch * rows, cut, ways)
+    return BenchProblem(plain, (q, k, v, line, pair), 4.0 * elements * width, elements, batch * rows, cut, ways)

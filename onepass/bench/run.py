@@ -20,11 +20,11 @@ import torch
 from ..process_state import forget
 from ..report.records import reports
 from . import results
-from .problems import Problem
+from .problems import BenchProblem
 from .results import OURS, Measurement
 from .scales import SCALES
 from .suites import Case, cases
-from .timing import Outcome, clocks, expected, fits, measured, said
+from .timing import ContestantResult, clocks, expected, fits, measured, said
 
 
 def run(chosen: Namespace) -> int:
@@ -112,13 +112,13 @@ def _rows(case: Case, chosen: Namespace) -> list[Measurement]:
         found = measured(_contestants(problem, chosen), expected(problem), chosen.rounds)
         flops = problem.flops
     except Exception as error:
-        found, flops = {OURS: Outcome(note=said(error))}, 0.0
+        found, flops = {OURS: ContestantResult(note=said(error))}, 0.0
     state = clocks()
     known = {"dtype": chosen.dtype, "machine": machine(), "versions": versions(), **state}
     return [_row(case, name, outcome, flops, known) for name, outcome in found.items()]
 
 
-def _row(case: Case, name: str, outcome: Outcome, flops: float, known: dict) -> Measurement:
+def _row(case: Case, name: str, outcome: ContestantResult, flops: float, known: dict) -> Measurement:
     timed = {
         "ms": outcome.ms,
         "least_ms": outcome.least,
@@ -133,7 +133,7 @@ def _row(case: Case, name: str, outcome: Outcome, flops: float, known: dict) -> 
     return Measurement(case.suite, case.variant, case.shape, name, **own, **texts, **known)
 
 
-def _contestants(problem: Problem, chosen: Namespace) -> dict[str, Callable]:
+def _contestants(problem: BenchProblem, chosen: Namespace) -> dict[str, Callable]:
     """Builders by name: onepass and the peers that compile the same plain function, and each one's own words."""
     plain, arguments = problem.plain, problem.arguments
     options = {"inner": chosen.inner, "executor": chosen.executor, "libraries": chosen.libraries}

@@ -13,7 +13,7 @@ import torch
 
 from .beyond_flex import Form, form, of_heads, pairs, places, points, structures
 from .flex_variants import variants
-from .problems import Problem, Shape, Variant, differential, evoformer, problem
+from .problems import BenchProblem, Shape, Variant, differential, evoformer, problem
 from .scales import Scale
 
 
@@ -24,7 +24,7 @@ class Case:
     suite: str
     variant: str
     shape: str
-    make: Callable[[str, torch.dtype], Problem]
+    make: Callable[[str, torch.dtype], BenchProblem]
 
 
 def cases(suite: str, scale: Scale) -> list[Case]:

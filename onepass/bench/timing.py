@@ -1,7 +1,7 @@
 """Checks contestants against float64, then times them in turns: values first, medians of rounds, a cold L2 cache.
 
-A contestant that fails or is wrong becomes an Outcome with its reason, never an exception. Events time a GPU, the clock
-a CPU.
+A contestant that fails or is wrong becomes a ContestantResult with its reason, never an exception. Events time a GPU,
+the clock a CPU.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .problems import Problem
+from .problems import BenchProblem
 
 FLUSH = 2**30  # bytes written between two runs: more than the L2 cache holds, and longer than a call takes the host
-ROUND_MS, FEWEST, MOST = 60.0, 5, 60  # a contestant's share of a round, and its runs there
-SLOW = 20  # times the fastest of the first round: who takes longer is timed in that round only
+ROUND_MS, MIN_RUNS, MAX_RUNS = 60.0, 5, 60  # a contestant's share of a round, and its runs there
+MAX_SLOWDOWN = 20  # times the fastest of the first round: who takes longer is timed in that round only
 BYTES = 12  # an element of the scores takes in an eager run, at its peak
 
 Call = Callable[[], torch.Tensor | tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ContestantResult:
     """ms: median over the rounds; least, most: of the rounds' medians; None if the contestant has no time.
 
     peak: bytes that a call needs at most besides inputs and results, with what the first call keeps; None on a CPU.
@@ -59,7 +59,7 @@ def tensors(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tens
 
 
 @torch.no_grad()
-def expected(problem: Problem) -> Expected:
+def expected(problem: BenchProblem) -> Expected:
     """The first, a middle and the last part in float64. Allowed is three times eager's own error in their dtype."""
     rounding = torch.finfo(problem.arguments[0].dtype).eps
     where, values, allowed = [], [], []
@@ -78,7 +78,7 @@ def _off(result: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def checked(call: Call, right: Expected) -> Outcome:
+def checked(call: Call, right: Expected) -> ContestantResult:
     """Runs it: its error over the known parts, infinite if any value is not finite, and the memory of a second run."""
     before = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
     results = tensors(call())
@@ -90,8 +90,8 @@ def checked(call: Call, right: Expected) -> Outcome:
     error, allowed = max(zip(errors, right.allowed, strict=True), key=lambda pair: pair[0] / pair[1])
     if not error <= allowed:
         note = f"wrong: off by {error:.3g}, more than {allowed:.3g}"
-        return Outcome(error=error, allowed=allowed, note=note)
-    return Outcome(error=error, allowed=allowed, peak=_peak(call, before, results))
+        return ContestantResult(error=error, allowed=allowed, note=note)
+    return ContestantResult(error=error, allowed=allowed, peak=_peak(call, before, results))
 
 
 def _peak(call: Call, before: int, results: tuple[torch.Tensor, ...]) -> int | None:
@@ -107,17 +107,17 @@ def _peak(call: Call, before: int, results: tuple[torch.Tensor, ...]) -> int | N
 
 
 @torch.no_grad()
-def measured(builders: dict[str, Callable], right: Expected, rounds: int) -> dict[str, Outcome]:
+def measured(builders: dict[str, Callable], right: Expected, rounds: int) -> dict[str, ContestantResult]:
     """Every contestant built and checked, then those that are right timed in turns."""
     calls: dict[str, Call] = {}
-    found: dict[str, Outcome] = {}
+    found: dict[str, ContestantResult] = {}
     for name, build in builders.items():
         try:
             with quiet():
                 call = build()
                 found[name] = checked(call, right)
         except Exception as error:
-            found[name] = Outcome(note=said(error))
+            found[name] = ContestantResult(note=said(error))
             continue
         if not found[name].note:
             calls[name] = call
@@ -141,17 +141,17 @@ def quiet() -> Iterator[None]:
         logging.disable(kept)
 
 
-def in_turns(calls: dict[str, Call], rounds: int, found: dict[str, Outcome]) -> dict[str, list[float]]:
+def in_turns(calls: dict[str, Call], rounds: int, found: dict[str, ContestantResult]) -> dict[str, list[float]]:
     """Medians in ms, one a round; the calls take turns so that clocks and temperature are shared."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     many: dict[str, int] = {}
     timer = _Gpu() if torch.cuda.is_available() else _Cpu()
     for number in range(rounds):
         fastest = min((taken[0] for taken in times.values() if taken), default=0.0)
-        for name in [n for n in calls if not number or times[n][0] <= SLOW * fastest]:
+        for name in [n for n in calls if not number or times[n][0] <= MAX_SLOWDOWN * fastest]:
             try:
                 if name not in many:
-                    many[name] = max(FEWEST, min(MOST, int(ROUND_MS / max(timer.median(calls[name], 3), 1e-3))))
+                    many[name] = max(MIN_RUNS, min(MAX_RUNS, int(ROUND_MS / max(timer.median(calls[name], 3), 1e-3))))
                 times[name].append(timer.median(calls[name], many[name]))
             except Exception as error:
                 found[name] = replace(found[name], note=said(error))
@@ -185,7 +185,7 @@ class _Cpu:
         return statistics.median(taken)
 
 
-def fits(problem: Problem) -> bool:
+def fits(problem: BenchProblem) -> bool:
     """Whether the whole matrix of scores can be made here, as eager makes it."""
     if torch.cuda.is_available():
         return problem.elements * BYTES < torch.cuda.mem_get_info()[0]

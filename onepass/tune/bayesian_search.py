@@ -20,7 +20,7 @@ from .search_space import Space
 from .trial_process import Outcome, Worker
 
 FIRST = 5  # trials drawn by the prior alone
-DRAWN, LARGE = 2000, 6000  # points considered where the space is larger than this
+POINTS_DRAWN, MAX_POINTS_RANKED = 2000, 6000  # points considered where the space is larger than this
 LENGTHS = (0.7, 2.0, 6.0)  # of the distances over which times may be alike; the likeliest is used
 FADING = 4.0  # the prior counts as much as this many trials
 SAFE = (0.4, 0.9)  # a point less likely to run than a number drawn from here is not tried while another is
@@ -83,7 +83,7 @@ class _Search:
         self.history = History()
         self.seen: set[tuple] = set()
         self.predicted: dict[tuple, float] = {}
-        self.every = list(space) if len(space) <= LARGE else None
+        self.every = list(space) if len(space) <= MAX_POINTS_RANKED else None
         self.rows: dict[tuple, np.ndarray] = {}
         self.forest: Any = None  # a RandomForestClassifier, once it is needed
         self.learned = 0
@@ -96,7 +96,7 @@ class _Search:
     def candidates(self) -> list[tuple]:
         points = self.every
         if points is None:
-            points = [self.space.draw(self.generator) for _ in range(DRAWN)]
+            points = [self.space.draw(self.generator) for _ in range(POINTS_DRAWN)]
             right = sorted((t for t in self.history.trials if t.status == "ok"), key=lambda t: t.time)
             points += [n for t in right[:3] for n in self.space.neighbours(t.point)]
         points = [p for p in dict.fromkeys(points) if p not in self.seen]

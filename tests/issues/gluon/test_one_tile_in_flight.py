@@ -5,7 +5,7 @@ that is cut down to one tile waits late and takes no turns, and a tuner does not
 
 import pytest
 
-from onepass.lowering.gluon.launch import Refused, fitting, prepare
+from onepass.lowering.gluon.launch import RefusedLaunch, fitting, prepare
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind, shared_bytes
 from onepass.lowering.schedule.kernel_time import seconds
@@ -16,7 +16,7 @@ ENDLESS = [HopperConfig(2, 64, 1), HopperConfig(2, 64, 1, turns=True, late=True)
 
 @pytest.mark.parametrize("config", ENDLESS, ids=str)
 def test_such_a_schedule_is_refused(config):
-    with pytest.raises(Refused, match="wait for ever"):
+    with pytest.raises(RefusedLaunch, match="wait for ever"):
         prepare(bind(plan_of("full", 64).kernels[0]), config, {})
 
 
