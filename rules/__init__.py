@@ -4,11 +4,29 @@ NORMAL rewrites terms from left to right. PHASES saturate the e-graph one after 
 that treat an added -∞ as an absent element. OPTIONAL are used only if a user gives them. No law mentions attention.
 """
 
-from . import layout, mask, matmul, reductions, scalar, softmax, streaming
+from . import exponentials, layout, mask, matmul, quotients, reductions, scalar, softmax, streaming
 
 LAYOUT = layout.NORMAL
 NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL, *softmax.NORMAL)
 ADDED = mask.ADDED
 PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA, *scalar.ALGEBRA), "streaming": streaming.STREAMING}
 OPTIONAL = softmax.OPTIONAL
-ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL)))
+# Two more directed sets, each used together with NORMAL. SHIFT_FREE takes the shifts out of all exponents of a term.
+# GATHERED brings the exponentials and the divisors of each product together.
+DIVISORS_OUT = (*quotients.DIVISORS_OUT, matmul.quotient_times, reductions.divisor_out_of_sum)
+SHIFT_FREE = (
+    *exponentials.TAKEN_APART,
+    *exponentials.EXPONENTS,
+    *DIVISORS_OUT,
+    *quotients.CANCELLED,
+    reductions.weighted_sum_of_quotient_plus,
+    reductions.weighted_sum_of_quotient_minus,
+)
+GATHERED = (
+    *exponentials.TOGETHER,
+    *exponentials.EXPONENTS,
+    *DIVISORS_OUT,
+    *quotients.SUMS,
+    *quotients.CANCELLED,
+)
+ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *SHIFT_FREE, *GATHERED)))

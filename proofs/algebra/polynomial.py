@@ -166,6 +166,16 @@ def logarithm(m: Monomial) -> Polynomial | None:
     return {_atoms[number][1]: c for number, c in m}
 
 
+def exponent_apart(q: Quotient) -> tuple[Quotient, Quotient]:
+    """x and t with q = x · exp(t), where x has no exponential as a factor; t is 0 where q is no single product."""
+    if q.under != ONE or len(q.over) != 1:
+        return q, number(0)
+    ((monomial, coefficient),) = q.over.items()
+    exponent = {_atoms[n][1]: power for n, power in monomial if _atoms[n][0] == "exp"}
+    rest = tuple((n, power) for n, power in monomial if _atoms[n][0] != "exp")
+    return Quotient({rest: coefficient}, ONE), Quotient(exponent, ONE)
+
+
 def equal(a: Quotient, b: Quotient) -> bool:
     """Whether a = b wherever both are defined. False if a substitution has made a denominator zero."""
     if not a.under or not b.under:

@@ -12,7 +12,7 @@ from math import inf, isnan
 from typing import Any, Protocol, TypeGuard
 
 from ..algebra.floor_division import floor
-from ..algebra.polynomial import ONE, Quotient, Undecided, exponential, number, of_atom
+from ..algebra.polynomial import ONE, Quotient, Undecided, exponent_apart, exponential, number, of_atom
 
 POS, NEG, UNDEFINED, REAL = "+∞", "-∞", "undefined", "real"
 PAIR_OF_REALS, ABSENT, ANY_PAIR = "pair of reals", "absent state", "any pair"  # states of a rescaled sum
@@ -121,7 +121,10 @@ def _logarithm(a, oracle):
     if a.key == TWO.key:
         return LN2
     sign = oracle.sign(a)
-    return UNDEFINED if sign < 0 else NEG if sign == 0 else of_atom("log", a.key)
+    if sign <= 0:
+        return UNDEFINED if sign < 0 else NEG
+    x, t = exponent_apart(a)  # log(x · exp(t)) = log(x) + t
+    return t if x == number(1) else of_atom("log", x.key) + t
 
 
 def _binary_logarithm(a, oracle):

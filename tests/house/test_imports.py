@@ -19,6 +19,7 @@ TABLE = {
     "egraph/derivation": "terms rewrite",
     "egraph/sampling": "terms rewrite",
     "egraph/search": "terms rewrite derivation",
+    "egraph/calculus": "terms rewrite derivation search",
     "egraph": "terms rewrite",
     "rules": "",
     "proofs/algebra": "",
@@ -53,7 +54,7 @@ TABLE = {
 }
 EVERY_FOLDER = "every folder"
 PLANS = ("lowering/plan", "lowering/planning", "lowering/analysis", "lowering/masks")
-EGRAPH = ("egraph", "egraph/terms", "egraph/rewrite", "egraph/derivation", "egraph/search")
+EGRAPH = ("egraph", "egraph/terms", "egraph/rewrite", "egraph/derivation", "egraph/search", "egraph/calculus")
 PARTS_BELOW = {  # part: folders of lower parts that it may import; tune also searches settings of kernels
     "egraph": (),
     "rules": EGRAPH[:3],

@@ -1,0 +1,100 @@
+"""Reverse mode on terms: from cotangents of results to the cotangent of every load.
+
+What an operand was broadcast over is summed; the cotangent of a sum is that of each of its elements. Dims are names, so
+nothing is renamed. Example: of Σ_d q[i, d] · k[j, d] with cotangent g[i, j], the load of q gets Σ_j g[i, j] · k[j, d].
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+
+from ..terms.ops import sum_over
+from ..terms.term import FLOATS, Dim, Term
+from ..terms.traversal import reduces, subterms
+from .partials import ZERO, NotDifferentiable, partials
+
+Simplify = Callable[[Term, Term], Term]  # (node, its cotangent) -> an equal cotangent
+
+
+def cotangents_of_loads(
+    results: Mapping[Term, Term], wanted: Collection[str], simplify: Simplify = lambda node, g: g
+) -> list[tuple[Term, Term]]:
+    """Each load of a wanted tensor with its cotangent, over the dims of the load's index and no others.
+
+    results: each result's term with its cotangent. wanted: names of tensors. `simplify` is asked where cotangents meet:
+    at reductions, at loads and at nodes with several users. Raises NotDifferentiable.
+    """
+    nodes = list(dict.fromkeys(n for root in results for n in subterms(root, lambda t: t.op == "load")))
+    active = _active(nodes, wanted)
+    users = Counter(a for n in nodes if n.op != "load" for a in {*n.args})
+    found: list[tuple[Term, Term]] = []
+    cotangents = dict(results)
+    for node in reversed(nodes):
+        if node not in cotangents or node not in active:
+            continue
+        g = cotangents[node]
+        if node.op in ("reduce", "load") or users[node] > 1:
+            g = simplify(node, g)
+        if g is ZERO:
+            continue
+        if node.op == "load":
+            found.append((node, g))
+            continue
+        for operand, part in zip(node.args, _parts(node, g), strict=True):
+            if part is not None and operand in active:
+                if not (_waits(operand) and users[operand] == 1):
+                    part = summed(part, (_everywhere(node) | part.dims) - operand.dims)
+                cotangents[operand] = cotangents[operand] + part if operand in cotangents else part
+    return found
+
+
+def _waits(operand: Term) -> bool:
+    """Whether a sum waits until the derivative of the operand was multiplied: of exp(a), where a is a number by head.
+
+    exp(a) is bounded only beside the divisors of the rows: (Σ_i g / exp(L)) · exp(a) = Σ_i g · exp(a - L).
+    """
+    return operand.op == "exp" and not reduces(operand)
+
+
+def summed(x: Term, dims: Collection[Dim]) -> Term:
+    """The sum over dims, whether or not the term depends on them."""
+    for dim in sorted(dims):
+        x = sum_over(dim, x)
+    return x
+
+
+def _active(nodes: list[Term], wanted: Collection[str]) -> set[Term]:
+    """Floating nodes that depend on a wanted tensor."""
+    active: set[Term] = set()
+    for node in nodes:
+        if node.op == "load":
+            depends = node.attrs[0].name in wanted
+        else:
+            depends = any(a in active for a in node.args)
+        if depends and node.dtype in FLOATS:
+            active.add(node)
+        elif depends and node.op in ("scaled", "reduce"):
+            active.add(node)  # of no floating dtype: `partials` and `_reduction` say what is wrong with it
+    return active
+
+
+def _everywhere(node: Term) -> frozenset[Dim]:
+    """The dims over which a node's derivative is taken: its own, and the one that it reduces."""
+    return node.dims | {node.attrs[1]} if node.op == "reduce" else node.dims
+
+
+def _parts(node: Term, g: Term) -> tuple[Term | None, ...]:
+    return (_reduction(node, g),) if node.op == "reduce" else partials(node, g)
+
+
+def _reduction(node: Term, g: Term) -> Term:
+    """The cotangent of each element of a sum: the sum's own.
+
+    Raises NotDifferentiable for a largest or least element: the derivative asks which element it is, and a score that
+    is computed again need not be bit for bit the one that it was.
+    """
+    monoid, dim = node.attrs
+    if monoid != "sum":
+        raise NotDifferentiable(f"a reduction by {monoid} over {dim} is left in the form that is differentiated")
+    return g

@@ -1,0 +1,188 @@
+"""Gradients of results by the tensors that they read, in terms of inputs, cotangents and what the forward saves.
+
+Equal functions have equal derivatives, so the form that is differentiated may be chosen: one without a shift by a
+maximum. What the forward saves is said as equations, such as exp(L) = Σ_j exp(s). Laws bring every cotangent to a form
+that reads the saved values, and no law here knows what attention is. Example: for softmax(q · k) · v, the gradient of v
+is Σ_i g[i, e] · exp(s - L[i]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from ..derivation.normalize import Normaliser
+from ..rewrite.rule import Rule
+from ..terms.ops import cast, exp, iota, make
+from ..terms.term import Dim, Tensor, Term
+from ..terms.traversal import rebuild, reduces, rename_dims, tensors
+from .adjoint import cotangents_of_loads
+from .saved import (
+    Bounded,
+    Mean,
+    Saved,
+    arranged,
+    as_dtype,
+    logarithms,
+    means,
+    read,
+    row_values,
+    rows_computed_again,
+    saved_value,
+)
+from .transpose import at_place, transposed
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result of the forward: its normal term, its tensor, the dims of its axes; no cotangent: nobody asks for one."""
+
+    term: Term
+    tensor: Tensor
+    order: tuple[Dim, ...]
+    cotangent: Tensor | None
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of one tensor, as a term over the dims of the tensor's axes."""
+
+    tensor: Tensor
+    term: Term
+    axes: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Laws:
+    """normal: what brings the captured terms to normal form. shift_free: takes shifts out of all exponents of it.
+    gather: brings a cotangent's quotients and exponentials together."""
+
+    normal: Sequence[Rule]
+    shift_free: Sequence[Rule]
+    gather: Sequence[Rule]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients in order of `wanted`, what the forward has to save for them, and the equations that say so."""
+
+    gradients: tuple[Gradient, ...]
+    saved: tuple[Saved, ...]
+    equations: tuple[Rule, ...]
+
+
+def gradients(results: Sequence[Result], wanted: Collection[str], laws: Laws) -> Gradients:
+    """The gradients of all wanted tensors. Raises NotDifferentiable, with what stands in the way."""
+    free = Normaliser((*laws.normal, *laws.shift_free))
+    forms = {result: free.normal(result.term) for result in results}
+    order = tuple(dict.fromkeys(dim for result in results for dim in result.order))
+    known = _Equations(laws)
+    sums = list(logarithms(results, free, order))
+    for saved, left in sums:
+        known.add(saved, left, exp(as_dtype(saved, left.dtype)))
+    for number, mean in enumerate(means(forms.values(), sums, order)):
+        known.add(*_mean_equation(number, mean, forms, order))
+    stored = [(Saved(r.tensor, r.term, r.order), *_as_stored(forms[r], r)) for r in results]
+    laws_now = known.with_all(stored)
+    found, joints = _differentiated(forms, wanted, laws_now.normaliser())
+    again = rows_computed_again([g.term for g in found], row_values(results, free, laws_now.normaliser(), order))
+    if again:
+        for number, term in enumerate(again):
+            saved = saved_value(f"row{number or ''}", term, arranged(term, order))
+            known.add(saved, free.normal(term), as_dtype(saved, term.dtype))
+        laws_now = known.with_all(stored)
+        found, joints = _differentiated(forms, wanted, laws_now.normaliser())
+    Bounded(sums, results, known.normaliser()).check(joints)
+    names = {tensor.name for gradient in found for tensor in tensors(gradient.term)}
+    saved = tuple(s for s in laws_now.saved if s.tensor.name in names)
+    return Gradients(tuple(found), saved, tuple(laws_now.rules))
+
+
+def _mean_equation(
+    number: int, mean: Mean, forms: Mapping[Result, Term], order: Sequence[Dim]
+) -> tuple[Saved, Term, Term]:
+    """Σ_j exp(s) · w = m · exp(L): m is a result, where one is that quotient, or a value of its own."""
+    log = as_dtype(mean.log, mean.total.dtype)
+    for result, form in forms.items():
+        held, stored = _as_stored(form, result)
+        if held is mean.total / mean.divisor:
+            return Saved(result.tensor, result.term, result.order), mean.total, stored * exp(log)
+    saved = saved_value(f"mean{number or ''}", mean.value, arranged(mean.total, order))
+    return saved, mean.total, as_dtype(saved, mean.total.dtype) * exp(log)
+
+
+def _as_stored(form: Term, result: Result) -> tuple[Term, Term]:
+    """What a result's tensor holds, and how it is read: the result as it was rounded when it was stored."""
+    stored = read(result.tensor, result.order)
+    return (form.args[0], cast(stored, form.args[0].dtype)) if form.op == "cast" else (form, stored)
+
+
+class _Equations:
+    """Ground laws, each in the normal form that those before it leave: inner ones come first."""
+
+    def __init__(self, laws: Laws, rules: Sequence[Rule] = (), saved: Sequence[Saved] = ()):
+        self.laws, self.rules, self.saved = laws, list(rules), list(saved)
+
+    def normaliser(self) -> Normaliser:
+        return Normaliser((*self.rules, *self.laws.normal, *self.laws.gather))
+
+    def add(self, saved: Saved, left: Term, right: Term) -> None:
+        left = self.normaliser().normal(left)
+        if left.op not in ("load", "const", "cast"):
+            name = f"saved_{saved.tensor.name}"
+            self.rules.append(Rule(name, name.replace("_", " "), left, right, ()))
+            self.saved.append(saved)
+
+    def with_all(self, more: Iterable[tuple[Saved, Term, Term]]) -> _Equations:
+        """These equations, and more behind them."""
+        found = _Equations(self.laws, self.rules, self.saved)
+        for saved, left, right in more:
+            found.add(saved, left, right)
+        return found
+
+
+def _differentiated(
+    forms: dict[Result, Term], wanted: Collection[str], laws: Normaliser
+) -> tuple[list[Gradient], list[Term]]:
+    """Reverse mode and transposes, every joint and every gradient in normal form; and the cotangents of all loads."""
+    cotangents = {
+        form: read(result.cotangent, result.order) for result, form in forms.items() if result.cotangent is not None
+    }
+    sums: dict[Tensor, tuple[Term, tuple[Dim, ...]]] = {}
+    joints: list[Term] = []
+    for node, g in cotangents_of_loads(cotangents, wanted, lambda _, g: laws.normal(g)):
+        joints.append(g)
+        tensor = node.attrs[0]
+        term, axes = transposed(node, g)
+        if tensor in sums:
+            before, own = sums[tensor]
+            term, axes = before + _over(own, term, axes), own
+        sums[tensor] = term, axes
+    order = list(wanted)
+    found = [Gradient(tensor, laws.normal(term), axes) for tensor, (term, axes) in sums.items()]
+    return sorted(found, key=lambda gradient: order.index(gradient.tensor.name)), joints
+
+
+def _over(own: tuple[Dim, ...], term: Term, axes: tuple[Dim, ...]) -> Term:
+    """The same gradient with other dims for its axes; dims that are bound inside make way."""
+    taken = {*own, *axes}
+    names = {r.attrs[1]: _fresh(r.attrs[1], taken) for r in reduces(term) if r.attrs[1] in taken}
+    return rename_dims(_rename_bound(term, names), dict(zip(axes, own, strict=True)))
+
+
+def _fresh(dim: Dim, taken: Collection[Dim]) -> Dim:
+    names = {d.name for d in taken}
+    return next(Dim(name, dim.size) for k in count(1) if (name := f"{dim.name}.{k}") not in names)
+
+
+def _rename_bound(term: Term, names: Mapping[Dim, Dim]) -> Term:
+    """Other names for dims that reductions bind; free dims keep theirs."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        if node.op == "reduce" and node.attrs[1] in names:
+            monoid, dim = node.attrs
+            return make("reduce", (at_place(args[0], dim, iota(names[dim])),), (monoid, names[dim]))
+        return make(node.op, args, node.attrs)
+
+    return rebuild(term, change)

@@ -1,0 +1,108 @@
+"""The derivative of every operation, one row each: how a change of an operand becomes a change of the result.
+
+An operation is pointwise in all dims, so its derivative by one operand is a factor for each element. The same row
+serves both directions: it takes a cotangent of the result to the operand (reverse mode), and a tangent of the operand
+to the result (forward mode). The table is total: a test compares it with OPS. Example: the row of `exp` is g · exp(x).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log, pi, sqrt
+
+from ..terms.ops import OPS, cast, const, eq, exp, le, lt, make, power, where
+from ..terms.ops import log as logarithm
+from ..terms.term import FLOATS, Term
+
+ZERO = const(0.0)
+
+
+class NotDifferentiable(Exception):
+    """An operation whose derivative no row states; the message names it and says why."""
+
+
+@dataclass(frozen=True)
+class Partials:
+    """One row: `of(node, g, *operands)` gives g times the derivative by each operand, None where it is constant.
+
+    It is written with the node itself, so that reverse mode shares the forward's work. `why` says why there is none.
+    """
+
+    op: str
+    of: Callable[..., tuple[Term | None, ...]] | None = None
+    why: str = ""
+
+
+def _half_at_ties(g: Term, mine: Term, other: Term, wins: Term) -> Term:
+    """The share of one operand of maximum or minimum: all where it wins, half where both are equal, as torch has it."""
+    return where(wins, g, where(eq(mine, other), g * 0.5, ZERO))
+
+
+def _of_power(node: Term, g: Term, x: Term, y: Term) -> tuple[Term, Term]:
+    """y · x^(y - 1), and x^y · log x; 0^0 has the derivative 0 by the base, and 0^y by the exponent, as in torch."""
+    by_base = where(eq(y, ZERO), ZERO, g * (y * power(x, y - 1.0)))
+    by_exponent = where(eq(x, ZERO) & le(ZERO, y), ZERO, g * (node * logarithm(x)))
+    return by_base, by_exponent
+
+
+def _constant(*operands) -> tuple[None, ...]:
+    return (None,) * (len(operands) - 2)
+
+
+INDEX = "it is a number of its own, or an index"
+STATE = "states are made by the search: the captured term is differentiated"
+
+_ROWS = (
+    Partials("const", _constant),
+    Partials("iota", _constant),
+    Partials("size", _constant),
+    Partials("var", why="a pattern variable has no derivative"),
+    Partials("load", why="a load is transposed, not multiplied"),
+    Partials("reduce", why="a reduction's derivative depends on its monoid: REDUCTIONS"),
+    Partials("scaled", why=STATE),
+    Partials("scale", why=STATE),
+    Partials("mantissa", why=STATE),
+    Partials("neg", lambda n, g, x: (-g,)),
+    Partials("exp", lambda n, g, x: (g * n,)),
+    Partials("exp2", lambda n, g, x: (g * n * log(2.0),)),
+    Partials("log", lambda n, g, x: (g / x,)),
+    Partials("log2", lambda n, g, x: (g / (x * log(2.0)),)),
+    Partials("log1p", lambda n, g, x: (g / (x + 1.0),)),
+    Partials("sqrt", lambda n, g, x: (g / (n * 2.0),)),
+    Partials("rsqrt", lambda n, g, x: (g * (n * n * n) * -0.5,)),
+    Partials("tanh", lambda n, g, x: (g * (1.0 - n * n),)),
+    Partials("sigmoid", lambda n, g, x: (g * (n * (1.0 - n)),)),
+    Partials("erf", lambda n, g, x: (g * (exp(-(x * x)) * (2.0 / sqrt(pi))),)),
+    Partials("sin", lambda n, g, x: (g * make("cos", (x,)),)),
+    Partials("cos", lambda n, g, x: (-(g * make("sin", (x,))),)),
+    Partials("abs", lambda n, g, x: (where(lt(ZERO, x), g, where(lt(x, ZERO), -g, ZERO)),)),
+    Partials("cast", lambda n, g, x: (cast(g, x.dtype),)),
+    Partials("add", lambda n, g, x, y: (g, g)),
+    Partials("sub", lambda n, g, x, y: (g, -g)),
+    Partials("mul", lambda n, g, x, y: (g * y, g * x)),
+    Partials("div", lambda n, g, x, y: (g / y, -((g * n) / y))),
+    Partials("pow", _of_power),
+    Partials("mod", lambda n, g, x, y: (g, -(g * (x // y)))),
+    Partials("maximum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(y, x)), _half_at_ties(g, y, x, lt(x, y)))),
+    Partials("minimum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(x, y)), _half_at_ties(g, y, x, lt(y, x)))),
+    Partials("where", lambda n, g, p, x, y: (None, where(p, g, ZERO), where(p, ZERO, g))),
+    # Piecewise constant: the derivative is 0 wherever there is one.
+    *(Partials(op, _constant) for op in ("floor", "floordiv", "finite", "not", "lt", "le", "eq", "and", "or")),
+)
+PARTIALS: dict[str, Partials] = {row.op: row for row in _ROWS}
+
+
+def partials(node: Term, g: Term) -> tuple[Term | None, ...]:
+    """g times the derivative of a node by each of its operands; None where the operand has none.
+
+    Raises NotDifferentiable with the operation's name.
+    """
+    row = PARTIALS[node.op]
+    if row.of is None:
+        raise NotDifferentiable(f"{node.op} has no derivative here: {row.why}")
+    found = row.of(node, g, *node.args)
+    return tuple(part if x.dtype in FLOATS else None for part, x in zip(found, node.args, strict=True))
+
+
+assert PARTIALS.keys() == OPS.keys()

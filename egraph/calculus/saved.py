@@ -1,0 +1,243 @@
+"""What a forward may store for its backward: logarithms of sums of exponentials, quotients of sums, values by row.
+
+A saved value is no larger than a result, and what computes it in the forward does not overflow. The equations between
+saved values and forms without shifts are all that a gradient is told. Example: L = m + log Σ_j exp(s - m), with
+exp(L) = Σ_j exp(s).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+from ..derivation.normalize import Normaliser
+from ..search.cost import streamed
+from ..terms.ops import cast, const, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
+from ..terms.printing import show_let
+from ..terms.term import FLOATS, Dim, Tensor, Term
+from ..terms.traversal import factors, reduces, subterms
+from .partials import NotDifferentiable
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A value that the forward stores for the backward: what computes it, and the dims of its axes."""
+
+    tensor: Tensor
+    term: Term
+    order: tuple[Dim, ...]
+
+
+class HasTerm(Protocol):
+    """A result of the forward."""
+
+    term: Term
+
+
+def saved_value(name: str, term: Term, dims: tuple[Dim, ...]) -> Saved:
+    """A value to store: in float64 or as truth values if it is that, else in float32."""
+    dtype = term.dtype if term.dtype in ("float64", "bool") else "float32"
+    return Saved(Tensor(name, dtype, tuple(d.size for d in dims)), term, dims)
+
+
+def read(tensor: Tensor, order: Sequence[Dim]) -> Term:
+    """The tensor's element at the dims."""
+    return load(tensor, *(iota(dim) for dim in order))
+
+
+def as_dtype(saved: Saved, dtype: str) -> Term:
+    """The saved value, read as a term of the dtype."""
+    found = read(saved.tensor, saved.order)
+    return found if found.dtype == dtype else cast(found, dtype)
+
+
+def arranged(term: Term, order: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The term's dims in the order of the results' axes; others behind them."""
+    return tuple(d for d in order if d in term.dims) + tuple(sorted(term.dims - {*order}))
+
+
+def is_by_row(term: Term, order: Sequence[Dim]) -> bool:
+    """Whether a term has no long dim that the results lack: it is no larger than they are."""
+    return not any(streamed(d) and d not in order for d in term.dims)
+
+
+def holds_long_sum(term: Term) -> bool:
+    """Whether a term reduces over a long dim: it is dear to compute again."""
+    return any(streamed(r.attrs[1]) for r in reduces(term))
+
+
+# Logarithms -----------------------------------------------------------------------------------------------------------
+
+
+def logarithms(results: Iterable[HasTerm], free: Normaliser, order: Sequence[Dim]) -> Iterator[tuple[Saved, Term]]:
+    """For every sum of exponentials: its logarithm L, and what exp(L) is in the form without shifts."""
+    results = list(results)
+    found: dict[Term, Term] = {}
+    for z, m in dict.fromkeys(pair for result in results for pair in _shifted_sums(result.term)):
+        form = free.normal(z)
+        if form.op == "div" and form.args[1] is free.normal(exp(m)):
+            found.setdefault(form.args[0], m + log(z))
+    inside = {part for form in found for part in subterms(form)}
+    for result in results:
+        for node in reduces(free.normal(result.term)):
+            parts = exponential_parts(node)
+            if parts is not None and parts[1] is None and node not in inside:
+                found.setdefault(node, log_of_sum(node.attrs[1], parts[0]))
+    for number, (form, term) in enumerate(found.items()):
+        yield saved_value(f"log{number or ''}", term, arranged(term, order)), form
+
+
+def _shifted_sums(root: Term) -> list[tuple[Term, Term]]:
+    """Sums of exponentials that have one shift m, terms beside the sum included: Σ_j exp(s - m) + exp(t - m)."""
+    found: dict[Term, Term] = {}
+    for node in subterms(root):
+        if node.op == "reduce" and node.attrs[0] == "sum":
+            m = _shift(node.args[0])
+            if m is not None and node.attrs[1] not in m.dims:
+                found[node] = m
+        elif node.op == "add" and any(a in found for a in node.args):
+            m = next(found[a] for a in node.args if a in found)
+            if all(found.get(a, _shift(a)) is m for a in node.args):
+                for a in node.args:
+                    found.pop(a, None)
+                found[node] = m
+    return list(found.items())
+
+
+def _shift(x: Term) -> Term | None:
+    """m of exp(s - m), of exp(-m), and of where(p, exp(s - m), 0)."""
+    x = x.args[1] if x.op == "where" else x
+    if x.op != "exp" or x.args[0].op not in ("sub", "neg"):
+        return None
+    return x.args[0].args[-1]
+
+
+def log_of_sum(dim: Dim, s: Term) -> Term:
+    """log Σ_dim exp(s) by way of a rescaled state, which does not overflow."""
+    state = rescaled_sum(dim, s, const(1.0))
+    return scale(state) + log(mantissa(state))
+
+
+class Bounded:
+    """Refuses a gradient whose exponentials could overflow where the forward's do not.
+
+    Over the reals exp(s) / exp(L) is exp(s - L), and only one of them is always a number. An exponent is bounded if it
+    is s - L for an s of the sum that L is the logarithm of, or if the forward as written has it.
+    """
+
+    def __init__(self, sums: Iterable[tuple[Saved, Term]], results: Iterable[HasTerm], laws: Normaliser):
+        self.written = {n for r in results for n in subterms(r.term) if n.op == "exp"}
+        self.shifted: set[Term] = set()
+        for saved, form in sums:
+            for node in subterms(form, lambda n: n.op == "exp"):
+                if node.op == "exp":
+                    self.shifted.add(laws.normal(node / exp(as_dtype(saved, form.dtype))))
+
+    def check(self, terms: Iterable[Term]) -> None:
+        """Raises NotDifferentiable, with the first exponential that is not bounded."""
+        for node in (n for term in terms for n in subterms(term)):
+            if node.op == "exp" and not self._is_bounded(node):
+                raise NotDifferentiable(f"an exponential could overflow: {show_let(node)}")
+
+    def _is_bounded(self, node: Term) -> bool:
+        """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) as written."""
+        if node in self.shifted or node in self.written:
+            return True
+        above, shift = node.args[0].args if node.args[0].op == "sub" else (node.args[0], None)
+        if shift is None or above.op != "add":
+            return False
+        pairs = above.args, above.args[::-1]
+        return any(exp(s - shift) in self.shifted and exp(t) in self.written for s, t in pairs)
+
+
+# Means ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A weighted sum of exponentials, Σ_j exp(s) · w, and the logarithm L of a sum that holds the same exponentials.
+
+    Over the reals it is m · exp(L), where m is the mean that the quotient by exp(L) is; `value` computes m.
+    """
+
+    total: Term
+    log: Saved
+    divisor: Term
+    value: Term
+
+
+def means(forms: Iterable[Term], sums: Sequence[tuple[Saved, Term]], order: Sequence[Dim]) -> list[Mean]:
+    """The weighted sums of exponentials in the forms whose plain sum has a logarithm."""
+    logs: dict[tuple[Dim, Term], tuple[Saved, Term]] = {}
+    for saved, form in sums:
+        for node in reduces(form):
+            parts = exponential_parts(node)
+            if parts is not None and parts[1] is None:
+                logs.setdefault((node.attrs[1], parts[0]), (saved, form))
+    found: dict[Term, Mean] = {}
+    for form in forms:
+        for node in reduces(form):
+            parts = exponential_parts(node)
+            key = None if parts is None or parts[1] is None else (node.attrs[1], parts[0])
+            if key in logs and is_by_row(node, order):
+                log_, divisor = logs[key]
+                found.setdefault(node, Mean(node, log_, divisor, _mean(node.attrs[1], *parts, log_, divisor)))
+    return list(found.values())
+
+
+def _mean(dim: Dim, s: Term, w: Term, log_: Saved, divisor: Term) -> Term:
+    """The mean by way of rescaled states, which do not overflow; what else the divisor sums takes its share."""
+    state = lambda weight: mantissa(rescaled_sum(dim, s, weight))
+    mean = state(w) / state(const(1.0))
+    return mean if divisor.op == "reduce" else mean * exp(log_of_sum(dim, s) - log_.term)
+
+
+def exponential_parts(node: Term) -> tuple[Term, Term | None] | None:
+    """s and w of Σ_j exp(s) · w; where the terms are masked, s is -∞ there. w is None for Σ_j exp(s)."""
+    if node.op != "reduce" or node.attrs[0] != "sum":
+        return None
+    body = node.args[0]
+    kept = body.args[0] if body.op == "where" and body.args[2] is const(0.0) else None
+    parts = factors(body if kept is None else body.args[1])
+    powers = [f for f in parts if f.op == "exp"]
+    if len(powers) != 1:
+        return None
+    s = powers[0].args[0]
+    weight = None
+    for part in parts:
+        if part is not powers[0]:
+            weight = part if weight is None else make("mul", (weight, part))
+    return (s if kept is None else where(kept, s, const(-inf))), weight
+
+
+# Values by row --------------------------------------------------------------------------------------------------------
+
+
+def row_values(
+    results: Iterable[HasTerm], free: Normaliser, laws: Normaliser, order: Sequence[Dim]
+) -> dict[Term, Term]:
+    """Values by row that the forward as written computes, by the form that a gradient has for them."""
+    found: dict[Term, Term] = {}
+    for result in results:
+        for node in subterms(result.term):
+            if node.dtype in (*FLOATS, "bool") and is_by_row(node, order) and holds_long_sum(node):
+                found.setdefault(laws.normal(free.normal(node)), node)
+    return found
+
+
+def rows_computed_again(gradients: Iterable[Term], candidates: dict[Term, Term]) -> list[Term]:
+    """The largest of the candidates that stand in gradients."""
+    found: dict[Term, None] = {}
+    stack, seen = list(gradients), set()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in candidates and node.op != "load":
+            found[candidates[node]] = None
+        else:
+            stack.extend(node.args)
+    return list(found)

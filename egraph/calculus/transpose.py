@@ -1,0 +1,110 @@
+"""The transpose of a load: the gradient of a tensor by element, from the cotangents of the places that read it.
+
+`load(T, index)` reads one element at each place. Its transpose sums, for each element, the cotangents of all places
+that read it. Example: `k[h // 2, j]` is read by two heads, so the gradient of k sums over the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import reduce
+
+from ..terms.affine import affine, bounds, length, to_term
+from ..terms.ops import const, eq, iota, le, lt, make, maximum, minimum, where
+from ..terms.term import Dim, Term
+from .adjoint import summed
+from .partials import ZERO
+
+
+def transposed(node: Term, g: Term) -> tuple[Term, tuple[Dim, ...]]:
+    """The gradient of the tensor of one load, and the dim of each of the tensor's axes.
+
+    An index that is a dim of the axis's size names the axis: gradients then share loops. Where an index says at which
+    place of a dim the element is read, the cotangent is taken there; otherwise `where(index = place, g, 0)` is summed.
+    """
+    tensor, left = node.attrs[0], set(node.dims)
+    axes: list[Dim] = []
+    computed: list[tuple[Dim, Term]] = []
+    for number, (size, index) in enumerate(zip(tensor.shape, node.args, strict=True)):
+        if index.op == "iota" and index.attrs[0] in left and index.attrs[0].size == size:
+            axes.append(index.attrs[0])
+            left.discard(index.attrs[0])
+            continue
+        axes.append(Dim(f"{tensor.name}.{number}", size))
+        if not (index.op == "const" and size == 1):
+            computed.append((axes[-1], index))
+    while computed:
+        axis, index = computed.pop(0)
+        found = _one_place(index, axis, left) or _group(index, axis, left)
+        if found is None:
+            g = where(eq(index, iota(axis)), g, ZERO)
+            continue
+        g = at_place(g, found.dim, found.place)
+        g = g if found.inside is None else where(found.inside, g, ZERO)
+        computed = [(other, at_place(i, found.dim, found.place)) for other, i in computed]
+        left = (left - {found.dim}) | found.fresh
+    return summed(g, left), tuple(axes)
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The place of a dim at which an element is read. inside: whether there is one. fresh: dims of the place to sum."""
+
+    dim: Dim
+    place: Term
+    inside: Term | None = None
+    fresh: frozenset[Dim] = frozenset()
+
+
+def at_place(body: Term, dim: Dim, place: Term) -> Term:
+    """The body at one place of a dim, wherever the dim is free in it. No dim of the place may be bound in the body."""
+    done: dict[Term, Term] = {iota(dim): place}
+
+    def visit(node: Term) -> Term:
+        if dim not in node.dims:
+            return node
+        if node not in done:
+            done[node] = make(node.op, tuple(map(visit, node.args)), node.attrs)
+        return done[node]
+
+    return visit(body)
+
+
+def _one_place(index: Term, axis: Dim, left: Collection[Dim]) -> Solved | None:
+    """Of an index d + c or c - d: the one place of d that reads an element, as a slice or a shift does."""
+    atoms, constant = affine(index)
+    if len(atoms) != 1:
+        return None
+    ((atom, sign),) = atoms.items()
+    if atom.op != "iota" or abs(sign) != 1 or atom.attrs[0] not in left:
+        return None
+    dim = atom.attrs[0]
+    place = to_term(({iota(axis): sign}, -sign * constant))
+    low, high = bounds(place)
+    kept: list[Term] = []
+    if low is None or low < 0:
+        kept.append(le(const(0), place))
+    if high is None or not isinstance(dim.size, int) or high >= dim.size:
+        kept.append(lt(place, length(dim)))
+    inside = reduce(lambda p, q: p & q, kept) if kept else None
+    return Solved(dim, _clamped(place, low, dim, len(kept)), inside)
+
+
+def _clamped(place: Term, low: int | None, dim: Dim, conditions: int) -> Term:
+    """The place, kept inside of the dim: what is read beside it is not used, and must be memory that exists."""
+    if low is None or low < 0:
+        place = maximum(place, const(0))
+        conditions -= 1
+    return minimum(place, length(dim) - const(1)) if conditions else place
+
+
+def _group(index: Term, axis: Dim, left: Collection[Dim]) -> Solved | None:
+    """Of an index h // n that covers the axis exactly: the n members of each group, which are summed."""
+    if index.op != "floordiv" or index.args[0].op != "iota" or index.args[1].op != "const":
+        return None
+    dim, n = index.args[0].attrs[0], index.args[1].attrs[0]
+    if dim not in left or not isinstance(axis.size, int) or dim.size != n * axis.size:
+        return None
+    member = Dim(f"{dim.name}.member", n)
+    return Solved(dim, iota(axis) * n + iota(member), fresh=frozenset({member}))

@@ -1,0 +1,177 @@
+"""Laws of exponentials in products: they leave a shift behind, or move right, meet, and take a divisor's exponent.
+
+TAKEN_APART splits every exponent at its shift, so that shifts cancel. TOGETHER is the way back: one exponential to a
+product, with one exponent. Both are used from left to right.
+"""
+
+from ..egraph import constant, not_constant, rule
+from ..egraph.terms.ops import const, exp, log, max_over, maximum, where
+
+ZERO = const(0.0)
+FINITE = "scores are finite"
+
+
+@rule(exact=FINITE)
+def exponential_of_shift(a, s: "j"):
+    """exp(a - max_j s) = exp(a) / exp(max_j s)"""
+    return exp(a - max_over("j", s)), exp(a) / exp(max_over("j", s))
+
+
+@rule(exact=FINITE)
+def exponential_of_larger_shift(a, b, c):
+    """exp(a - max(b, c)) = exp(a) / exp(max(b, c))"""
+    return exp(a - maximum(b, c)), exp(a) / exp(maximum(b, c))
+
+
+@rule(exact=FINITE)
+def quotient_adds_to_negative_exponential(a, b):
+    """exp(-a) + b / exp(a) = (1 + b) / exp(a)"""
+    return exp(-a) + b / exp(a), (const(1.0) + b) / exp(a)
+
+
+@rule(exact=FINITE)
+def negative_exponential_adds_to_quotient(a, b):
+    """b / exp(a) + exp(-a) = (b + 1) / exp(a)"""
+    return b / exp(a) + exp(-a), (b + const(1.0)) / exp(a)
+
+
+@rule(exact=FINITE)
+def logarithm_of_quotient(a, c):
+    """log(a / exp(c)) = log(a) - c"""
+    return log(a / exp(c)), log(a) - c
+
+
+@rule(exact=FINITE)
+def exponentials_meet(a, b):
+    """exp(a) · exp(b) = exp(a + b)"""
+    return exp(a) * exp(b), exp(a + b)
+
+
+@rule(exact=FINITE)
+def exponentials_meet_in_product(x, a, b):
+    """(x · exp(a)) · exp(b) = x · exp(a + b)"""
+    return (x * exp(a)) * exp(b), x * exp(a + b)
+
+
+@rule(when=lambda y: not_constant(y), exact="bitwise")
+def exponential_goes_right(a, y):
+    """exp(a) · y = y · exp(a) for y that is no literal"""
+    return exp(a) * y, y * exp(a)
+
+
+@rule(when=lambda y: not_constant(y))
+def exponential_leaves_left_factor(x, a, y):
+    """(x · exp(a)) · y = (x · y) · exp(a) for y that is no literal"""
+    return (x * exp(a)) * y, (x * y) * exp(a)
+
+
+@rule
+def exponential_leaves_right_factor(x, y, a):
+    """x · (y · exp(a)) = (x · y) · exp(a)"""
+    return x * (y * exp(a)), (x * y) * exp(a)
+
+
+@rule(exact=FINITE)
+def quotient_of_exponentials(a, c):
+    """exp(a) / exp(c) = exp(a - c)"""
+    return exp(a) / exp(c), exp(a - c)
+
+
+@rule(exact=FINITE)
+def product_over_exponential(x, a, c):
+    """(x · exp(a)) / exp(c) = x · exp(a - c)"""
+    return (x * exp(a)) / exp(c), x * exp(a - c)
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def scaled_exponential_over_exponential(a, c, k: "constant"):
+    """(exp(a) · k) / exp(c) = exp(a - c) · k for a literal k"""
+    return (exp(a) * k) / exp(c), exp(a - c) * k
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def scaled_product_over_exponential(x, a, c, k: "constant"):
+    """((x · exp(a)) · k) / exp(c) = (x · exp(a - c)) · k for a literal k"""
+    return ((x * exp(a)) * k) / exp(c), (x * exp(a - c)) * k
+
+
+@rule(exact=FINITE)
+def choice_over_exponential(p: "predicate", a, c):
+    """where(p, exp(a), 0) / exp(c) = where(p, exp(a - c), 0)"""
+    return where(p, exp(a), ZERO) / exp(c), where(p, exp(a - c), ZERO)
+
+
+@rule(exact=FINITE)
+def chosen_product_over_exponential(p: "predicate", x, a, c):
+    """where(p, x · exp(a), 0) / exp(c) = where(p, x · exp(a - c), 0)"""
+    return where(p, x * exp(a), ZERO) / exp(c), where(p, x * exp(a - c), ZERO)
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def scaled_choice_over_exponential(p: "predicate", a, c, k: "constant"):
+    """where(p, exp(a) · k, 0) / exp(c) = where(p, exp(a - c) · k, 0) for a literal k"""
+    return where(p, exp(a) * k, ZERO) / exp(c), where(p, exp(a - c) * k, ZERO)
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def scaled_chosen_product_over_exponential(p: "predicate", x, a, c, k: "constant"):
+    """where(p, (x · exp(a)) · k, 0) / exp(c) = where(p, (x · exp(a - c)) · k, 0) for a literal k"""
+    return where(p, (x * exp(a)) * k, ZERO) / exp(c), where(p, (x * exp(a - c)) * k, ZERO)
+
+
+@rule(exact=FINITE)
+def exponential_of_nothing(a):
+    """exp(a - a) = 1"""
+    return exp(a - a), const(1.0)
+
+
+@rule(exact=FINITE)
+def shift_leaves_left_addend(a, b, c):
+    """exp((a - c) + b) = exp((a + b) - c)"""
+    return exp((a - c) + b), exp((a + b) - c)
+
+
+@rule(exact=FINITE)
+def shift_leaves_right_addend(a, b, c):
+    """exp(a + (b - c)) = exp((a + b) - c)"""
+    return exp(a + (b - c)), exp((a + b) - c)
+
+
+@rule(exact=FINITE)
+def exponent_leaves_logarithm(x, a):
+    """log(x · exp(a)) = log(x) + a"""
+    return log(x * exp(a)), log(x) + a
+
+
+@rule(exact=FINITE)
+def logarithm_of_exponential(a):
+    """log(exp(a)) = a"""
+    return log(exp(a)), a
+
+
+EXPONENTS = (shift_leaves_left_addend, shift_leaves_right_addend)
+TAKEN_APART = (
+    exponential_of_shift,
+    exponential_of_larger_shift,
+    quotient_adds_to_negative_exponential,
+    negative_exponential_adds_to_quotient,
+    logarithm_of_quotient,
+)
+TOGETHER = (
+    exponential_of_nothing,
+    exponentials_meet,
+    exponentials_meet_in_product,
+    exponential_goes_right,
+    exponential_leaves_left_factor,
+    exponential_leaves_right_factor,
+    quotient_of_exponentials,
+    product_over_exponential,
+    scaled_exponential_over_exponential,
+    scaled_product_over_exponential,
+    choice_over_exponential,
+    chosen_product_over_exponential,
+    scaled_choice_over_exponential,
+    scaled_chosen_product_over_exponential,
+    exponent_leaves_logarithm,
+    logarithm_of_exponential,
+)

@@ -1,0 +1,72 @@
+"""What a forward saves: logarithms and means that do not overflow, and no exponential that could."""
+
+import numpy as np
+import pytest
+
+from onepass.egraph.calculus.partials import NotDifferentiable
+from onepass.egraph.calculus.saved import Bounded, exponential_parts, log_of_sum, logarithms, means
+from onepass.egraph.derivation.normalize import Normaliser
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, exp, iota, load, max_over, sum_over, where
+from onepass.egraph.terms.term import Dim, Tensor
+from onepass.rules import GATHERED, NORMAL, SHIFT_FREE
+
+I, J, E = Dim("i", 300), Dim("j", 400), Dim("e", 8)
+s = load(Tensor("s", "float64", (300, 400)), iota(I), iota(J))
+v = load(Tensor("v", "float64", (400, 8)), iota(J), iota(E))
+FREE = Normaliser((*NORMAL, *SHIFT_FREE))
+LARGE = np.array([[1000.0, 1001.0, 999.0]])
+
+
+class _Result:
+    def __init__(self, term):
+        self.term = Normaliser(NORMAL).normal(term)
+
+
+def _softmax(scores, values):
+    shifted = exp(scores - max_over(J, scores))
+    return _Result(sum_over(J, shifted / sum_over(J, shifted) * values))
+
+
+def test_a_sum_of_exponentials_has_its_logarithm():
+    ((saved, form),) = logarithms([_softmax(s, v)], FREE, (I, E))
+    assert saved.tensor.name == "log" and saved.order == (I,) and saved.tensor.dtype == "float64"
+    assert form == sum_over(J, exp(s))
+
+
+def test_a_sum_without_a_shift_has_one_that_does_not_overflow():
+    j = Dim("j", 3)
+    row = load(Tensor("s", "float64", (1, 3)), const(0), iota(j))
+    ((saved, form),) = logarithms([_Result(sum_over(j, exp(row)))], FREE, ())
+    assert form == sum_over(j, exp(row)) and saved.term == log_of_sum(j, row)
+    assert evaluate(saved.term, {"s": LARGE}, ()) == pytest.approx(1001 + np.log(np.exp(LARGE - 1001).sum()))
+
+
+def test_a_weighted_sum_is_its_mean_times_the_whole():
+    result = _softmax(s, v)
+    sums = list(logarithms([result], FREE, (I, E)))
+    (mean,) = means([FREE.normal(result.term)], sums, (I, E))
+    assert mean.log is sums[0][0] and mean.divisor == sum_over(J, exp(s))
+    draws = np.random.default_rng(0)
+    given = {"s": draws.standard_normal((300, 400)) + 2000, "v": draws.standard_normal((400, 8))}
+    weights = np.exp(given["s"] - given["s"].max(1, keepdims=True))
+    exact = weights @ given["v"] / weights.sum(1, keepdims=True)
+    assert np.allclose(evaluate(mean.value, given, (I, E)), exact)
+
+
+def test_masked_parts_are_absent():
+    kept = where(load(Tensor("p", "bool", (400,)), iota(J)), exp(s) * v, const(0.0))
+    scores, weight = exponential_parts(sum_over(J, kept))
+    assert scores.op == "where" and scores.args[1] is s and weight is v
+    assert exponential_parts(sum_over(J, exp(s) * exp(v))) is None
+
+
+def test_an_exponential_without_its_logarithm_is_refused():
+    result = _softmax(s, v)
+    sums = list(logarithms([result], FREE, (I, E)))
+    bounded = Bounded(sums, [result], Normaliser((*NORMAL, *GATHERED)))
+    log = load(sums[0][0].tensor, iota(I))
+    bounded.check([exp(s - log) * v])
+    for wrong in (exp(s), exp(log), exp(s - log - log), exp(v - log)):
+        with pytest.raises(NotDifferentiable, match="could overflow"):
+            bounded.check([wrong * v])
