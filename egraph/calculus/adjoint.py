@@ -7,7 +7,7 @@ nothing is renamed. Example: of Σ_d q[i, d] · k[j, d] with cotangent g[i, j], 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from ..terms.ops import sum_over
 from ..terms.term import FLOATS, Dim, Term
@@ -25,28 +25,36 @@ def cotangents_of_loads(
     results: each result's term with its cotangent. wanted: names of tensors. `simplify` is asked where cotangents meet:
     at reductions, at loads and at nodes with several users. Raises NotDifferentiable.
     """
-    nodes = list(dict.fromkeys(n for root in results for n in subterms(root, lambda t: t.op == "load")))
+    nodes, users = _nodes_and_users(results)
     active = _active(nodes, wanted)
-    users = Counter(a for n in nodes if n.op != "load" for a in {*n.args})
     found: list[tuple[Term, Term]] = []
     cotangents = dict(results)
     for node in reversed(nodes):
         if node not in cotangents or node not in active:
             continue
-        g = cotangents[node]
-        if node.op in ("reduce", "load") or users[node] > 1:
-            g = simplify(node, g)
-        if g is ZERO:
-            continue
-        if node.op == "load":
+        is_joint = node.op in ("reduce", "load") or users[node] > 1
+        g = simplify(node, cotangents[node]) if is_joint else cotangents[node]
+        if node.op == "load" and g is not ZERO:
             found.append((node, g))
-            continue
-        for operand, part in zip(node.args, _parts(node, g), strict=True):
-            if part is not None and operand in active:
-                if not (_waits(operand) and users[operand] == 1):
-                    part = summed(part, (_everywhere(node) | part.dims) - operand.dims)
-                cotangents[operand] = cotangents[operand] + part if operand in cotangents else part
+        for operand, part in _passed_on(node, g, active, users):
+            cotangents[operand] = cotangents[operand] + part if operand in cotangents else part
     return found
+
+
+def _nodes_and_users(results: Iterable[Term]) -> tuple[list[Term], Counter[Term]]:
+    """Every distinct node, operands first and none inside of an index, and how many nodes use each."""
+    nodes = list(dict.fromkeys(n for root in results for n in subterms(root, lambda t: t.op == "load")))
+    return nodes, Counter(a for n in nodes if n.op != "load" for a in {*n.args})
+
+
+def _passed_on(node: Term, g: Term, active: Collection[Term], users: Mapping[Term, int]) -> Iterator[tuple[Term, Term]]:
+    """Each active operand with what a node's cotangent gives to its own; nothing of a load, and nothing of 0."""
+    if node.op == "load" or g is ZERO:
+        return
+    for operand, part in zip(node.args, _parts(node, g), strict=True):
+        if part is not None and operand in active:
+            waits = _waits(operand) and users[operand] == 1
+            yield operand, part if waits else summed(part, (_everywhere(node) | part.dims) - operand.dims)
 
 
 def _waits(operand: Term) -> bool:

@@ -95,8 +95,8 @@ def gradients(results: Sequence[Result], wanted: Collection[str], laws: Laws) ->
         found, joints = _differentiated(forms, wanted, laws_now.normaliser())
     Bounded(sums, results, known.normaliser()).check(joints)
     names = {tensor.name for gradient in found for tensor in tensors(gradient.term)}
-    saved = tuple(s for s in laws_now.saved if s.tensor.name in names)
-    return Gradients(tuple(found), saved, tuple(laws_now.rules))
+    kept = tuple(s for s in laws_now.saved if s.tensor.name in names)
+    return Gradients(tuple(found), kept, tuple(laws_now.rules))
 
 
 def _mean_equation(

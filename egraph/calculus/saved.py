@@ -33,7 +33,10 @@ class Saved:
 class HasTerm(Protocol):
     """A result of the forward."""
 
-    term: Term
+    @property
+    def term(self) -> Term:
+        """What it is."""
+        ...
 
 
 def saved_value(name: str, term: Term, dims: tuple[Dim, ...]) -> Saved:
