@@ -47,14 +47,16 @@ def store_nested_loops(planning: Planning) -> Planning:
 
     The states that share the scores of that part are stored as well: in another kernel their loop would run again.
     """
-    term = planning.focused.term
-    part = nested_loop(term, planning.held_limit, planning.shape.held)
+    if planning.pending:
+        state, *others = planning.pending
+        planning = replace(planning, pending=tuple(others))
+        return with_new_shape(_cut(planning, state, "is a state of the same loop"))
+    part = nested_loop(planning.focused.term, planning.held_limit, planning.shape.held)
     if part is None:
         return planning
-    planning = _cut(planning, part, "depends on a dim that is reduced around it")
-    for state in states_with_the_scores_of(planning.focused.term, part, planning.held_limit):
-        planning = _cut(planning, state, "is a state of the same loop")
-    return with_new_shape(planning)
+    planning = with_new_shape(_cut(planning, part, "depends on a dim that is reduced around it"))
+    states = states_with_the_scores_of(planning.focused.term, part, planning.held_limit)
+    return replace(planning, pending=tuple(states))
 
 
 def store_blocking_products(planning: Planning) -> Planning:

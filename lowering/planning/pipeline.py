@@ -126,11 +126,12 @@ def _run_on_results(passes: Sequence[PlanPass], planning: Planning) -> Planning:
 def _run_on_store(passes: Sequence[PlanPass], planning: Planning, name: str) -> Planning:
     """Each pass on one store until it changes nothing. A store that it adds is finished before the pass goes on."""
     for one in passes:
-        planning = with_new_shape(replace(planning, focus=name))
+        planning = with_new_shape(replace(planning, focus=name, pending=()))
         while (after := _run(one, planning)) is not planning:
+            pending = after.pending
             for added in _added(planning, after):
                 after = _run_on_store([p for p in PASSES if p.scope == STORE], after, added)
-            planning = replace(after, focus=name)
+            planning = replace(after, focus=name, pending=pending)
     return planning
 
 

@@ -37,7 +37,8 @@ class Planning:
     results: the names of the results' outputs. references: for each result, the term as the program has it, with the
     program's roundings. held_limit: the most elements of one dim that a tile holds whole. names: of all tensors.
     parts: each term that is stored between kernels, with the load that replaces it. notes: sentences for the report.
-    focus: the output's name of the store that a pass of the stage `cuts` works on. plan_passes: names of passes that
+    focus: the output's name of the store that a pass of the stage `cuts` works on. pending: terms that the pass stores
+    in its next runs on this store. plan_passes: names of passes that
     changed something. shape_reasons: for each kernel, its rows and the reason.
     """
 
@@ -51,6 +52,7 @@ class Planning:
     kernels: tuple[Kernel, ...] = ()
     notes: tuple[str, ...] = ()
     focus: str = ""
+    pending: tuple[Term, ...] = ()
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
 

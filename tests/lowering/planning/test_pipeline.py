@@ -72,3 +72,26 @@ def test_a_pass_over_a_store_names_the_store_and_a_part_is_finished_before_the_r
     text = capsys.readouterr().err
     assert "--- after cuts/store_nested_loops on out\npart0[j] = " in text
     assert "store_nested_loops" in plan.plan_passes
+
+
+def test_a_stored_part_is_finished_before_the_pass_stores_what_is_pending(monkeypatch):
+    inner, outer, other = sum_over(J, X), exp(sum_over(J, X)), exp(-sum_over(J, X))
+
+    def cut(planning, part):
+        planning, read = planning.with_stored(part, planning.index(planning.focus), "is cut by a test")
+        return planning.with_replaced({planning.focus}, {part: read})
+
+    def run(planning):
+        if planning.pending:
+            return replace(cut(planning, planning.pending[0]), pending=planning.pending[1:])
+        if planning.focus == "out" and not planning.parts:
+            return replace(cut(planning, outer), pending=(other,))
+        return cut(planning, inner) if planning.focus == "part0" and len(planning.parts) == 1 else planning
+
+    passes = [p for p in pipeline.PASSES if p.stage != "cuts"]
+    passes.insert(10, pipeline.PlanPass("cut", "cuts", run, "", pipeline.STORE))
+    monkeypatch.setattr(pipeline, "PASSES", tuple(passes))
+    plan = build_plan(outer + other, OUT, (I,))
+    stored = {s.output.name: s.term for kernel in plan.kernels for s in kernel.stores}
+    assert {"part0", "part1", "part2", "out"} == set(stored)
+    assert stored["part1"] is inner and stored["part2"] is other
