@@ -48,7 +48,7 @@ def transposed(node: Term, g: Term) -> tuple[Term, tuple[Dim, ...]]:
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedIndex:
     """The place of a dim at which an element is read. inside: whether there is one. fresh: dims of the place to sum."""
 
     dim: Dim
@@ -71,7 +71,7 @@ def at_place(body: Term, dim: Dim, place: Term) -> Term:
     return visit(body)
 
 
-def _one_place(index: Term, axis: Dim, left: Collection[Dim]) -> Solved | None:
+def _one_place(index: Term, axis: Dim, left: Collection[Dim]) -> SolvedIndex | None:
     """Of an index d + c or c - d: the one place of d that reads an element, as a slice or a shift does."""
     atoms, constant = affine(index)
     if len(atoms) != 1:
@@ -88,7 +88,7 @@ def _one_place(index: Term, axis: Dim, left: Collection[Dim]) -> Solved | None:
     if high is None or not isinstance(dim.size, int) or high >= dim.size:
         kept.append(lt(place, length(dim)))
     inside = reduce(lambda p, q: p & q, kept) if kept else None
-    return Solved(dim, _clamped(place, low, dim, len(kept)), inside)
+    return SolvedIndex(dim, _clamped(place, low, dim, len(kept)), inside)
 
 
 def _clamped(place: Term, low: int | None, dim: Dim, conditions: int) -> Term:
@@ -99,7 +99,7 @@ def _clamped(place: Term, low: int | None, dim: Dim, conditions: int) -> Term:
     return minimum(place, length(dim) - const(1)) if conditions else place
 
 
-def _group(index: Term, axis: Dim, left: Collection[Dim]) -> Solved | None:
+def _group(index: Term, axis: Dim, left: Collection[Dim]) -> SolvedIndex | None:
     """Of an index h // n that covers the axis exactly: the n members of each group, which are summed."""
     if index.op != "floordiv" or index.args[0].op != "iota" or index.args[1].op != "const":
         return None
@@ -107,4 +107,4 @@ def _group(index: Term, axis: Dim, left: Collection[Dim]) -> Solved | None:
     if dim not in left or not isinstance(axis.size, int) or dim.size != n * axis.size:
         return None
     member = Dim(f"{dim.name}.member", n)
-    return Solved(dim, iota(axis) * n + iota(member), fresh=frozenset({member}))
+    return SolvedIndex(dim, iota(axis) * n + iota(member), fresh=frozenset({member}))

@@ -18,7 +18,6 @@ from tests.variants import every
 
 LAWS = Laws(NORMAL, SHIFT_FREE, GATHERED)
 REFUSED = {  # a maximum is asked for, or weights are mixed behind their softmax
-    "chosen heads": "could overflow",
     "documents from cumulative lengths": "aten.bucketize.Tensor is not supported",
     "heads composed by each query": "could overflow",
     "hidden rows of one key set, merged": "could overflow",
