@@ -138,13 +138,13 @@ def shift_leaves_right_addend(a, b, c):
 
 
 @rule(exact=FINITE)
-def exponent_leaves_logarithm(x, a):
+def exponential_factor_leaves_logarithm(x, a):
     """log(x · exp(a)) = log(x) + a"""
     return log(x * exp(a)), log(x) + a
 
 
 @rule(exact=FINITE)
-def logarithm_of_exponential(a):
+def exponential_leaves_logarithm(a):
     """log(exp(a)) = a"""
     return log(exp(a)), a
 
@@ -172,6 +172,6 @@ TOGETHER = (
     chosen_product_over_exponential,
     scaled_choice_over_exponential,
     scaled_chosen_product_over_exponential,
-    exponent_leaves_logarithm,
-    logarithm_of_exponential,
+    exponential_factor_leaves_logarithm,
+    exponential_leaves_logarithm,
 )

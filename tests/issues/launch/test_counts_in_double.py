@@ -34,7 +34,7 @@ def test_parts_of_a_count(kind):
     values = dict(zip((t.name for t in plan.inputs), given, strict=True))
     for part in (found.first, found.last):
         one = type(plan)((part,), part.inputs, tuple(s.output for s in part.stores))
-        results = tiled_results(one, values, {found.part.size: 3})
+        results = tiled_results(one, values, {found.chunk.size: 3})
         values |= dict(zip((s.output.name for s in part.stores), results, strict=True))
     exact = lifted(*(x.double() for x in given))
     assert (values["output"] - exact).abs().max() <= 20 * torch.finfo(kind).eps
