@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 import torch
 
 from ..compiler.compiled_region import Carried, Fused
-from ..egraph.terms.sizes import resolve, value_of
+from ..egraph.terms.sizes import value_of
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import all_dims, subterms
 from ..lowering.plan.records import Plan, Store
@@ -52,7 +53,8 @@ def all_sizes(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) 
 
 
 def _values(sizes: Sequence[int | str], known: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(resolve(s, known) for s in sizes)
+    """The values; of symbols while a graph is traced, which an integer made of them would fix to one size."""
+    return tuple(cast(int, value_of(s, known)) for s in sizes)
 
 
 def unfit(found: Fused, call: RegionCall) -> str:
