@@ -91,7 +91,7 @@ in_a_child(run, 4)
     "a thread runs for the first time": """
 from onepass.runtime import operator
 run(3)
-held(operator, "_new")
+held(operator, "_new_runner")
 in_a_child(run, 4)
 """,
 }
