@@ -202,7 +202,15 @@ def record(report: Report) -> None:
     for region in report.regions:
         attach(region)
     while len(_REPORTS) > MAX_REPORTS_KEPT:
-        _REPORTS.popitem(last=False)
+        _forget(_REPORTS.popitem(last=False)[1])
+
+
+def _forget(report: Report) -> None:
+    """Drops the regions of a report that no other report has: what is attached to no report counts as cached."""
+    kept = {region.key for other in _REPORTS.values() for region in other.regions}
+    for region in report.regions:
+        if region.key not in kept:
+            _ATTACHED.pop(region.key, None)
 
 
 def attach(region: RegionReport) -> None:
