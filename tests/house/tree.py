@@ -6,7 +6,6 @@ sources, where it must find something.
 
 import ast
 import tomllib
-import warnings
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ PARTS = ("egraph", "rules", "proofs", "lowering", "onepass")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Exceptions by law, each with its reason. The lists only shrink.
 LISTED = tomllib.loads((Path(__file__).parent / "listed.toml").read_text())
-OBSOLETE_LINES_FAIL = False  # whether a listed exception that is none any longer fails the tests, or only warns
 
 
 @dataclass(frozen=True)
@@ -123,6 +121,4 @@ def hold(law: str, found: Iterable[str], listed: Collection[str] | None = None) 
     new = [complaint for key, complaint in complaints.items() if key not in listed]
     assert not new, "\n".join([*new, f"Mend it; where something listed was only renamed or moved, mend {place}."])
     obsolete = [f"{place}: {key} is no exception any longer" for key in listed if key not in complaints]
-    assert not (obsolete and OBSOLETE_LINES_FAIL), "\n".join(obsolete)
-    for line in obsolete:
-        warnings.warn(line, stacklevel=2)
+    assert not obsolete, "\n".join(obsolete)
