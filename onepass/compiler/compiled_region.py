@@ -176,7 +176,7 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
 
     captured = translate(program)
     found = optimize_all(captured.results, rules=options.rules)
-    _require_kernels(found.plan, program, options, hints)
+    require_kernels(found.plan, program, options, hints)
     names = tuple(entry.name for entry in program.inputs)
     moved = eager_bytes(program, hints), plan_bytes(found.plan, hints)
     body = {"names": list(names), "bytes": list(moved), **found.to_data()}
@@ -192,7 +192,7 @@ def _fused(report: RegionReport, program, options, strides, names, captured, fou
     return Fused(report.key, program, options, strides, names, found.plan, report, form, captured.required)
 
 
-def _require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
+def require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
     """Raises NotPlannable for a plan that has no kernel where kernels run it, or would be worse than what is written.
 
     What is left as written the compiler around may fuse; the operation could only call it as it stands.

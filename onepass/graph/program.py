@@ -66,6 +66,11 @@ class ProgramNode:
     def meta(self) -> Meta:
         return self.metas[0]
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the nodes and inputs that are its operands."""
+        return tuple(atom.text for atom in _atoms((self.args, self.kwargs)) if atom.kind == "node")
+
 
 @dataclass(frozen=True)
 class Program:

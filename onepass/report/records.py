@@ -82,7 +82,7 @@ class RegionReport:
     around: what stands in front of the inputs and behind the result, and whether the kernels compute it.
     between: what kernels store for each other, and which masks are classed by a map, with the reason.
     executor is what was asked for; ran: who ran last in this process, empty if nobody did; device: of its inputs;
-    libraries: whether torch's own may run it where it is faster.
+    libraries: whether torch's own may run it where it is faster. backward_ran: as ran, of the backward.
     plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
     """
 
@@ -108,6 +108,7 @@ class RegionReport:
     libraries: bool = True
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
+    backward_ran: str = ""
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))
@@ -217,7 +218,9 @@ def attach(region: RegionReport) -> None:
     """Keeps a region's report under its key, with an older one's notes; the operator calls it when it first runs."""
     old = _ATTACHED.get(region.key)
     notes = tuple(dict.fromkeys((*(old.notes if old else ()), *region.notes)))
-    _ATTACHED[region.key] = replace(region, notes=notes, ran=region.ran or (old.ran if old else ""))
+    ran_before = (old.ran, old.backward_ran) if old else ("", "")
+    said = {"ran": region.ran or ran_before[0], "backward_ran": region.backward_ran or ran_before[1]}
+    _ATTACHED[region.key] = replace(region, notes=notes, **said)
     while len(_ATTACHED) > MAX_REPORTS_KEPT:
         _ATTACHED.popitem(last=False)
 
@@ -236,6 +239,13 @@ def ran(key: str, who: str) -> None:
         _ATTACHED[key] = replace(region, ran=who)
 
 
+def ran_backward(key: str, who: str) -> None:
+    """Says who ran a region's backward; the operator calls it when that changes."""
+    region = _ATTACHED.get(key)
+    if region is not None:
+        _ATTACHED[key] = replace(region, backward_ran=who)
+
+
 def reports() -> tuple[Report, ...]:
     """The newest 256 reports of this process, oldest first; programs out of a compiler's cache are in one last."""
     kept = [replace(r, regions=tuple(_with_notes(x) for x in r.regions)) for r in _REPORTS.values()]
@@ -246,7 +256,9 @@ def reports() -> tuple[Report, ...]:
 
 def _with_notes(region: RegionReport) -> RegionReport:
     known = _ATTACHED.get(region.key)
-    return region if known is None else replace(region, notes=known.notes, ran=known.ran)
+    if known is None:
+        return region
+    return replace(region, notes=known.notes, ran=known.ran, backward_ran=known.backward_ran)
 
 
 def _sum(counts):

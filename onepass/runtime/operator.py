@@ -1,8 +1,8 @@
-"""The operations that stand in a compiled graph for fused regions: their schemas, fakes and gradients.
+"""The operations that stand in a compiled graph for fused regions: their schemas and fakes.
 
 `onepass::region` gets the tensors, the region's self-contained text, sizes that no tensor states, and what the tensors
-are of the graph where their memory is written anew without a word (`sources`, else empty). The backward recomputes
-through the original calls. Registered at import; who runs a region is runner.py's to say.
+are of the graph where their memory is written anew without a word (`sources`, else empty). What gradients need is
+training_operator.py's. Registered at import; who runs a region is runner.py's to say.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..egraph.forks import lock
 from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from . import executors
-from .region_call import all_sizes, call_of
+from .region_call import all_sizes, call_of, fake_results
 from .runner import Runner, one_line
+from .training_operator import Recorded
 
 SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, str sources='') -> Tensor[]"
-SCHEMA_BACKWARD = "(Tensor?[] grads, Tensor[] tensors, str program, SymInt[] sizes, bool[] needed) -> Tensor[]"
 log = logging.getLogger(__name__)
 
 
@@ -125,39 +125,12 @@ def _run_or_record(keys, tensors, program, sizes, sources=""):
         if straight:
             return _run(tensors, program, sizes, sources)
         return torch.ops.onepass.region.default.redispatch(keys & _BELOW_AUTOGRAD, tensors, program, sizes, sources)
-    return list(_Recorded.apply(keys & _BELOW_AUTOGRAD, program, sizes, sources, *tensors))
-
-
-class _Recorded(torch.autograd.Function):
-    @staticmethod
-    def forward(keys, program, sizes, sources, *tensors):
-        found = torch.ops.onepass.region.default.redispatch(keys, list(tensors), program, sizes, sources)
-        return tuple(x.data if x._is_view() else x for x in found)  # of a view no write in place could be recorded
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _, ctx.program, ctx.sizes, _, *tensors = inputs
-        ctx.without_version = {k: t for k, t in enumerate(tensors) if t.is_inference()}  # autograd saves none of these
-        ctx.save_for_backward(*[None if t.is_inference() else t for t in tensors])
-        ctx.set_materialize_grads(False)
-        wanted = {k for k, tensor in enumerate(tensors) if tensor.requires_grad}
-        paths = compiled_region.carried(ctx.program).program.differentiable
-        ctx.mark_non_differentiable(*[o for o, path in zip(output, paths, strict=True) if not path & wanted])
-
-    @staticmethod
-    def backward(ctx, *grads):
-        paths = compiled_region.carried(ctx.program).program.differentiable
-        reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
-        needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[4:])]
-        tensors = [ctx.without_version.get(k, t) for k, t in enumerate(ctx.saved_tensors)]
-        found = iter(torch.ops.onepass.region_backward(list(grads), tensors, ctx.program, ctx.sizes, needed))
-        return None, None, None, None, *[next(found) if n else None for n in needed]
+    return list(Recorded.apply(keys & _BELOW_AUTOGRAD, program, sizes, sources, *tensors))
 
 
 def _fakes(tensors, program, sizes, sources=""):
     known = compiled_region.carried(program)
-    metas, call = known.program.output_metas, call_of(known, tensors, sizes)
-    return [_fake(m.device, kind, tensors) for m, kind in zip(metas, call.results, strict=True)]
+    return fake_results(known.program.output_metas, call_of(known, tensors, sizes), tensors)
 
 
 for _name in _NAMES:
@@ -165,68 +138,3 @@ for _name in _NAMES:
     _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
     _LIBRARY.impl(_name, _run_or_record, "Autograd", with_keyset=True)
     library.register_fake(f"onepass::{_name}", _fakes, lib=_LIBRARY)
-
-
-def _fake(device: str, kind, tensors) -> torch.Tensor:
-    dtype, shape, strides = kind
-    like = next((t for t in tensors if t.device.type == device), tensors[0])
-    if strides is None:
-        return like.new_empty(shape, dtype=dtype)
-    return like.new_empty_strided(shape, strides, dtype=dtype)
-
-
-# The backward ---------------------------------------------------------------------------------------------------------
-
-
-@library.custom_op("onepass::region_backward", mutates_args=(), schema=SCHEMA_BACKWARD)
-def region_backward(
-    grads: list[torch.Tensor | None], tensors: list[torch.Tensor], program: str, sizes: list[int], needed: list[bool]
-) -> list[torch.Tensor]:
-    """Recomputes through the original calls under autograd."""
-    known = compiled_region.carried(program)
-    values = all_sizes(known, tensors, sizes)
-    with torch.inference_mode(False), torch._C._DisableAutocast(), _autograd_again():
-        own = [t.clone() if t.is_inference() else t.detach() for t in tensors]
-        leaves = [t.requires_grad_(n) for t, n in zip(own, needed, strict=True)]
-        wanted = [t for t in leaves if t.requires_grad]
-        pairs = zip(known.program.results(*leaves, sizes=values), grads, strict=True)
-        reached = [(r, g) for r, g in pairs if r.requires_grad and g is not None]
-        if not reached:
-            return [torch.zeros_like(t) for t in wanted]
-        results, given = zip(*reached, strict=True)
-        found = torch.autograd.grad(results, wanted, given, allow_unused=True)
-    pairs = zip(found, wanted, strict=True)
-    return [torch.zeros_like(t) if g is None else torch.empty_like(t).copy_(g) for g, t in pairs]
-
-
-@region_backward.register_fake
-def _(grads, tensors, program, sizes, needed):
-    return [torch.empty_like(t) for t, n in zip(tensors, needed, strict=True) if n]
-
-
-def _no_second(ctx, *grads):
-    raise NotImplementedError(
-        "onepass has no derivative of its backward pass: for gradients of gradients (create_graph=True), "
-        "run the function as it was before torch.compile, or compile it with another backend"
-    )
-
-
-region_backward.register_autograd(_no_second)
-
-
-class _autograd_again:
-    """Records gradients inside of an operation, where the dispatcher has switched autograd off."""
-
-    def __enter__(self):
-        excluded = torch._C._dispatch_tls_local_exclude_set()
-        for name in ("AutogradFunctionality", "AutogradOther", "AutogradCPU", "AutogradCUDA"):
-            kind = getattr(torch._C.DispatchKey, name, None)
-            excluded = excluded if kind is None else excluded.remove(kind)
-        included = torch._C._dispatch_tls_local_include_set()
-        self.entered = [torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad()]
-        for guard in self.entered:
-            guard.__enter__()
-
-    def __exit__(self, *error):
-        for guard in reversed(self.entered):
-            guard.__exit__(*error)

@@ -17,6 +17,7 @@ from ..compiler.compiled_region import Carried, Fused
 from ..egraph.terms.sizes import value_of
 from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import all_dims, subterms
+from ..graph.program import Meta
 from ..lowering.plan.records import Plan, Store
 
 NO_SIZES = "one is zero or negative, and to a plan they are sizes"
@@ -43,6 +44,19 @@ def call_of(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) ->
         for meta, steps in zip(metas, strides, strict=True)
     )
     return RegionCall(sizes, tuple(results))
+
+
+def fake_results(metas: Sequence[Meta], call: RegionCall, tensors: Tensors) -> list[torch.Tensor]:
+    """Empty results of a call, on the devices that the metas name."""
+    return [_fake(meta.device, kind, tensors) for meta, kind in zip(metas, call.results, strict=True)]
+
+
+def _fake(device: str, kind: ResultKind, tensors: Tensors) -> torch.Tensor:
+    dtype, shape, strides = kind
+    like = next((t for t in tensors if t.device.type == device), tensors[0])
+    if strides is None:
+        return like.new_empty(shape, dtype=dtype)
+    return like.new_empty_strided(shape, strides, dtype=dtype)
 
 
 def all_sizes(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) -> dict[str, int]:

@@ -68,17 +68,22 @@ class Runner:
 
     def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
-        call = call_of(self.found, tensors, numbers)
+        call = self._call(tensors, numbers)
         try:
             results = self._chosen(kind, tensors, call) if not unfit(self.found, call) else None
             results = self._planned(kind, tensors, call) if results is None else results
         except Exception as error:  # of asking who should run, or of measuring it
             if self.found.options.strict:
                 raise
-            tell(self.found.key, f"choosing an executor failed, so the original calls run: {one_line(error)}")
+            tell(self.found.report.key, f"choosing an executor failed, so the original calls run: {one_line(error)}")
             results = None
-        if results is not None:
-            return results
+        return self._by_original_calls(kind, tensors, call) if results is None else results
+
+    def _call(self, tensors: Tensors, numbers: Sequence[int]) -> RegionCall:
+        return call_of(self.found, tensors, numbers)
+
+    def _by_original_calls(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
+        """The last resort, from now on for calls of this kind."""
         run = executors.original(self.found, tensors, call)
         self._keep(kind, executors.ORIGINAL, run)
         self.say(executors.ORIGINAL)
@@ -175,7 +180,7 @@ class Runner:
     def _declines(self, name: str, reason: NotPlannable) -> None:
         """An executor that has no kernel for the plan is no failure, but is not asked again."""
         self.broken.add(name)
-        records.note(self.found.key, f"executor {name} has no kernel for it: {reason}")
+        records.note(self.found.report.key, f"executor {name} has no kernel for it: {reason}")
 
     def _fails(self, name: str, error: Exception) -> None:
         """An executor that failed is used no more in this process; if strict, its error goes to the caller."""
@@ -183,18 +188,18 @@ class Runner:
             raise error
         self.broken.add(name)
         self.ready = {kind: known for kind, known in self.ready.items() if known[0] != name}
-        tell(self.found.key, f"executor {name} failed and is not used again: {one_line(error)}")
+        tell(self.found.report.key, f"executor {name} failed and is not used again: {one_line(error)}")
 
     def say(self, who: str) -> None:
         """Who ran, for the report."""
         if who != self.ran:
             self.ran = who
-            records.ran(self.found.key, who)
+            records.ran(self.found.report.key, who)
 
     def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
         """Who runs a call of the plan, best first: (its name in the report, what prepares it); what was tuned leads."""
         if why := unfit(self.found, call) or self._stores_too_much(call):
-            records.note(self.found.key, f"{executors.ORIGINAL} run at some sizes: {why}")
+            records.note(self.found.report.key, f"{executors.ORIGINAL} run at some sizes: {why}")
             return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
         said = executors.by_measurement(self.preference(device), self.found, call.sizes)
         order = {name: (who, executors.EXECUTORS[name]) for name, who in said.items()}
@@ -224,7 +229,7 @@ class Runner:
         """What was asked for is not to be had: said in the report; if strict, an error."""
         if self.found.options.strict:
             raise ExecutorError(sentence)
-        tell(self.found.key, sentence)
+        tell(self.found.report.key, sentence)
 
     def _checked(
         self, name: str, run: executors.Run, tensors: Tensors, call: RegionCall
@@ -240,7 +245,7 @@ class Runner:
     ) -> tuple[list[torch.Tensor], bool]:
         """A wrong kernel is never used. A graph capture cannot wait for a comparison: it gets the original calls."""
         if torch.cuda.is_current_stream_capturing():
-            return executors.original(self.found, tensors, call)(tensors), False
+            return self._unvalidated(tensors, call), False
         expected = self._expected(tensors, call)
         results = run(tensors)
         pairs = [(r, e) for r, e in zip(results, expected, strict=True) if mismatch(r, e, tensors)]
@@ -254,6 +259,10 @@ class Runner:
         self.validated.add(kind)
         disk_cache.update(self.found.key, validated=sorted(self.validated))
         return results, True
+
+    def _unvalidated(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
+        """The results where no kernel may run yet."""
+        return executors.original(self.found, tensors, call)(tensors)
 
     def _expected(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
         """What a kernel is compared with: the plan tile by tile, or the original calls where memory is too short."""

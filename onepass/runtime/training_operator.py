@@ -1,0 +1,179 @@
+"""The operations of a region in training: the forward that also gives what its backward reads, and the backward.
+
+Both are functional, so a compiler's joint graph has one node for each and keeps the saved values between them. A region
+without a derived backward has `onepass::region` as its forward, and its backward computes it again by autograd. Example:
+`Recorded.apply(keys, program, sizes, sources, q, k, v)` gives results that have gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import library
+
+from ..compiler import compiled_region
+from ..egraph.forks import lock
+from ..process_state import registered
+from ..training.plans import Training, training
+from ..training.programs import gradients_by_autograd
+from .region_call import all_sizes, call_of, fake_results
+from .training_runners import BackwardRunner, ForwardRunner
+
+SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, bool[] needed) -> Tensor[]"
+SCHEMA_BACKWARD = (
+    "(Tensor?[] grads, Tensor[] tensors, Tensor[] kept, str program, SymInt[] sizes, bool[] needed, "
+    "bool[] recorded) -> Tensor[]"
+)
+Flags = tuple[bool, ...]
+_LOCK = lock()
+_FORWARDS: dict[tuple[str, Flags], ForwardRunner] = registered({}, "runners", _LOCK)
+_BACKWARDS: dict[tuple[str, Flags, Flags, Flags], BackwardRunner] = registered({}, "runners", _LOCK)
+
+
+class Recorded(torch.autograd.Function):
+    """A region whose gradients are recorded. The keys are those of the dispatcher below autograd."""
+
+    @staticmethod
+    def forward(keys, program, sizes, sources, *tensors):
+        needed = [t.requires_grad for t in tensors]
+        found = training(program, needed)
+        if isinstance(found, str):
+            results = torch.ops.onepass.region.default.redispatch(keys, list(tensors), program, sizes, sources)
+        else:
+            results = torch.ops.onepass.region_train.default.redispatch(keys, list(tensors), program, sizes, needed)
+        return tuple(x.data if x._is_view() else x for x in results)  # of a view no write in place could be recorded
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, ctx.program, ctx.sizes, _, *tensors = inputs
+        ctx.recorded = [t.requires_grad for t in tensors]
+        found = training(ctx.program, ctx.recorded)
+        kept = () if isinstance(found, str) else [output[k] for k in kept_outputs(found)]
+        saved = (*tensors, *kept)
+        ctx.without_version = {k: t for k, t in enumerate(saved) if t.is_inference()}  # autograd saves none of these
+        ctx.save_for_backward(*[None if t.is_inference() else t for t in saved])
+        ctx.set_materialize_grads(False)
+        wanted = {k for k, tensor in enumerate(tensors) if tensor.requires_grad}
+        paths = compiled_region.carried(ctx.program).program.differentiable
+        reached = [bool(path & wanted) for path in paths] + [False] * (len(output) - len(paths))
+        ctx.mark_non_differentiable(*[o for o, is_reached in zip(output, reached, strict=True) if not is_reached])
+
+    @staticmethod
+    def backward(ctx, *grads):
+        paths = compiled_region.carried(ctx.program).program.differentiable
+        grads = grads[: len(paths)]  # saved values have none
+        reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
+        needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[4:])]
+        saved = [ctx.without_version.get(k, t) for k, t in enumerate(ctx.saved_tensors)]
+        count = len(needed)
+        found = iter(
+            torch.ops.onepass.region_backward(
+                list(grads), saved[:count], saved[count:], ctx.program, ctx.sizes, needed, ctx.recorded
+            )
+        )
+        return None, None, None, None, *[next(found) if n else None for n in needed]
+
+
+def kept_outputs(found: Training) -> tuple[int, ...]:
+    """Positions among a forward's outputs of what its backward gets: results that gradients read, and saved values."""
+    return (*found.stores.read, *range(found.results, found.results + len(found.stores.saved)))
+
+
+# The forward ----------------------------------------------------------------------------------------------------------
+
+
+def _trained(program: str, needed: Sequence[bool]) -> Training:
+    found = training(program, needed)
+    assert isinstance(found, Training), found  # the same text was derived when its graph was made
+    return found
+
+
+def _run(tensors, program, sizes, needed):
+    if torch._C._is_any_autocast_enabled():  # a region's types are all said; what autocast changes is there as casts
+        with torch._C._DisableAutocast():
+            return _run(tensors, program, sizes, needed)
+    key = program, tuple(needed)
+    runner = _FORWARDS.get(key)
+    if runner is None:
+        with _LOCK:
+            runner = _FORWARDS.setdefault(key, ForwardRunner(_trained(program, needed)))
+    return runner(tensors, sizes or ())
+
+
+def _fakes(tensors, program, sizes, needed):
+    forward = _trained(program, needed).forward
+    return fake_results(forward.program.output_metas, call_of(forward, tensors, sizes), tensors)
+
+
+_LIBRARY = library.Library("onepass", "FRAGMENT")
+_LIBRARY.define(f"region_train{SCHEMA}", tags=(torch.Tag.pt2_compliant_tag,))
+_LIBRARY.impl("region_train", _run, "CompositeExplicitAutograd")
+library.register_fake("onepass::region_train", _fakes, lib=_LIBRARY)
+
+
+# The backward ---------------------------------------------------------------------------------------------------------
+
+
+@library.custom_op("onepass::region_backward", mutates_args=(), schema=SCHEMA_BACKWARD)
+def region_backward(
+    grads: list[torch.Tensor | None],
+    tensors: list[torch.Tensor],
+    kept: list[torch.Tensor],
+    program: str,
+    sizes: list[int],
+    needed: list[bool],
+    recorded: list[bool],
+) -> list[torch.Tensor]:
+    """The gradients of the needed inputs: by their plan, where the forward ran by its own; else by autograd.
+
+    kept: the results and saved values that `kept_outputs` names. recorded: the inputs whose gradients were recorded.
+    """
+    found = training(program, recorded)
+    if isinstance(found, str) or found.fell_back:
+        known = compiled_region.carried(program)
+        values = all_sizes(known, tensors, sizes)
+        run = lambda given: known.program.results(*given, sizes=values)
+        return gradients_by_autograd(run, tensors, grads, needed)
+    with torch._C._DisableAutocast():
+        return _planned(found, grads, tensors, kept, program, sizes, tuple(needed))
+
+
+def _planned(found: Training, grads, tensors, kept, program: str, sizes, needed: Flags) -> list[torch.Tensor]:
+    """By the plan for these gradients and cotangents; by the one for all, with zeros as cotangents, if there is none."""
+    given = tuple(g is not None for g in grads)
+    if not any(needed):
+        return []
+    if found.backward(needed, given) is None:
+        metas = call_of(found.forward, tensors, sizes).results
+        every = next(iter(found.backwards.values()))
+        zeros = lambda kind: tensors[0].new_zeros(kind[1], dtype=kind[0])
+        grads = [
+            zeros(kind) if g is None and all_given else g
+            for g, kind, all_given in zip(grads, metas, every.given, strict=False)
+        ]
+        needed_all, given = found.needed, every.given
+    else:
+        needed_all = needed
+    key = program, found.needed, needed_all, given
+    runner = _BACKWARDS.get(key)
+    if runner is None:
+        with _LOCK:
+            runner = _BACKWARDS.setdefault(key, BackwardRunner(found, found.backward(needed_all, given)))
+    return runner.gradients(grads, tensors, dict(zip(kept_outputs(found), kept, strict=True)), sizes, needed)
+
+
+@region_backward.register_fake
+def _(grads, tensors, kept, program, sizes, needed, recorded):
+    return [torch.empty_like(t) for t, n in zip(tensors, needed, strict=True) if n]
+
+
+def _no_second(ctx: Any, *grads):
+    raise NotImplementedError(
+        "onepass has no derivative of its backward pass: for gradients of gradients (create_graph=True), "
+        "run the function as it was before torch.compile, or compile it with another backend"
+    )
+
+
+region_backward.register_autograd(_no_second)

@@ -1,0 +1,91 @@
+"""How a region runs in training: its forward with saved values, and its backward, each by a plan of its own.
+
+A forward that cannot run by its plan gives the original results and no saved values; its backward then computes the
+region again. Invariant: a backward never reads a value that the forward has not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from ..lowering.executors import TILED
+from ..report import records
+from ..training.plans import Backward, Training
+from . import executors
+from .region_call import RegionCall, Tensors, all_sizes, unfit
+from .runner import Runner
+
+
+class ForwardRunner(Runner):
+    """The forward of a region in training. No rival runs it: none has the saved values."""
+
+    def __init__(self, training: Training):
+        super().__init__(training.forward)
+        self.training = training
+
+    def preference(self, device: torch.device) -> tuple[str, ...]:
+        """As for a region, with the tiled executor instead of the original calls, which do not save."""
+        names = tuple(name for name in super().preference(device) if name != executors.ORIGINAL)
+        return names if TILED.name in names else (*names, TILED.name)
+
+    def _stores_too_much(self, call: RegionCall) -> str:
+        return ""  # decided when the plans were made
+
+    def _expected(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
+        return executors.EXECUTORS[TILED.name](self.found, tensors, call)(tensors)
+
+    def _unvalidated(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
+        return self._expected(tensors, call)
+
+    def _decided(self, name, run, results, tensors, call) -> bool:
+        return True
+
+    def _by_original_calls(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
+        if not unfit(self.found, call):
+            self.training.fell_back = True
+        return super()._by_original_calls(kind, tensors, call)
+
+
+class BackwardRunner(Runner):
+    """One backward of a region. Its last resort, and its rival where values are small, is autograd."""
+
+    def __init__(self, training: Training, backward: Backward):
+        super().__init__(backward.region)
+        self.training, self.backward = training, backward
+
+    def gradients(
+        self,
+        grads: Sequence[torch.Tensor | None],
+        tensors: Tensors,
+        kept: Mapping[int, torch.Tensor],
+        numbers: Sequence[int],
+        needed: Sequence[bool],
+    ) -> list[torch.Tensor]:
+        """The gradients of the needed inputs, in order; zeros for one that no cotangent reaches.
+
+        kept: what the forward kept, by its position among the forward's outputs.
+        """
+        own = [g for g, is_given in zip(grads, self.backward.given, strict=True) if is_given]
+        found = self([*tensors, *(kept[k] for k in self.backward.kept), *own], numbers)
+        by_input = dict(zip(self.backward.gradients, found, strict=True))
+        return [by_input[k] if k in by_input else torch.zeros_like(tensors[k]) for k, n in enumerate(needed) if n]
+
+    def say(self, who: str) -> None:
+        """Who ran, for the report's line on the backward."""
+        if who != self.ran:
+            self.ran = who
+            records.ran_backward(self.found.report.key, who)
+
+    def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
+        """As for a region; by autograd where the forward has run by its original calls."""
+        if unfit(self.training.forward, call):
+            return {executors.ORIGINAL: (executors.ORIGINAL, executors.original)}
+        return super().order(device, call)
+
+    def _call(self, tensors: Tensors, numbers: Sequence[int]) -> RegionCall:
+        inputs = tensors[: len(self.found.program.inputs)]
+        like = [torch.empty_like(inputs[k], device="meta") for k in self.backward.gradients]
+        results = tuple((x.dtype, tuple(x.shape), x.stride()) for x in like)
+        return RegionCall(all_sizes(self.found, inputs, numbers), results)

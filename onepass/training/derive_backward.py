@@ -1,0 +1,104 @@
+"""The stores of a region's forward and backward: what the forward saves, and a term for every gradient.
+
+Invariant: the gradients are those of the region's own terms, by the rules that are proved; a region for which one is
+missing raises NotDerived. Example: of softmax(q · k) · v the forward saves the logarithms of its sums of exponentials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from ..compiler.assumptions import simplifying
+from ..egraph.calculus.gradient import Laws, Result, gradients
+from ..egraph.calculus.partials import NotDifferentiable
+from ..egraph.derivation import ledger
+from ..egraph.derivation.normalize import Normaliser
+from ..egraph.terms.ops import cast
+from ..egraph.terms.term import Tensor
+from ..errors import OnepassError, Refusal
+from ..graph.program import Program
+from ..lowering.plan.records import Store
+from ..rules import GATHERED, SHIFT_FREE
+from ..translate.translate import Captured
+
+# Where their operands are equal, torch has another derivative of these than of the terms that they are translated to.
+OTHER_DERIVATIVES = frozenset({"relu", "clamp", "clamp_min", "clamp_max", "hardtanh", "relu6"})
+
+
+class NotDerived(OnepassError):
+    """A region whose gradients are not derived; the message says why, for the report."""
+
+
+@dataclass(frozen=True)
+class BackwardStores:
+    """What a forward stores and what a backward computes.
+
+    saved: values that the forward stores beside its results. read: numbers of the results that gradients read.
+    gradients: a store by the number of the input; an input that no given cotangent reaches has none.
+    cotangents: the tensor of each result's cotangent, None where none is given.
+    """
+
+    saved: tuple[Store, ...]
+    read: tuple[int, ...]
+    gradients: dict[int, Store]
+    cotangents: tuple[Tensor | None, ...]
+
+
+def backward_stores(
+    program: Program, captured: Captured, needed: Sequence[bool], given: Sequence[bool]
+) -> BackwardStores:
+    """The stores for gradients of the `needed` inputs, where the results have cotangents as `given` says.
+
+    Raises NotDerived.
+    """
+    taken = {tensor.name for tensor in captured.inputs}
+    wanted = [tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n]
+    _refuse_other_derivatives(program, wanted)
+    cotangents = tuple(
+        Tensor(_free(f"grad_{r.output.name}", taken), r.output.dtype, r.output.shape) if g else None
+        for r, g in zip(captured.results, given, strict=True)
+    )
+    normal = simplifying([result.term for result in captured.results])
+    normaliser = Normaliser(normal)
+    results = [
+        Result(normaliser.normal(r.term), r.output, r.order, g)
+        for r, g in zip(captured.results, cotangents, strict=True)
+    ]
+    try:
+        found = gradients(results, wanted, Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(GATHERED)))
+    except (NotDifferentiable, Refusal) as error:
+        raise NotDerived(str(error)) from error
+    numbers = {result.output.name: k for k, result in enumerate(captured.results)}
+    inputs = {tensor.name: k for k, tensor in enumerate(captured.inputs)}
+    return BackwardStores(
+        tuple(Store(s.term, s.tensor, s.order) for s in found.saved if s.tensor.name not in numbers),
+        tuple(numbers[s.tensor.name] for s in found.saved if s.tensor.name in numbers),
+        {inputs[g.tensor.name]: _store(g, taken) for g in found.gradients},
+        cotangents,
+    )
+
+
+def _store(gradient, taken: Collection[str]) -> Store:
+    tensor, term = gradient.tensor, gradient.term
+    term = term if term.dtype == tensor.dtype else cast(term, tensor.dtype)
+    return Store(term, replace(tensor, name=_free(f"grad_{tensor.name}", taken)), gradient.axes)
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """The name, with underscores appended until no input has it."""
+    return _free(f"{name}_", taken) if name in taken else name
+
+
+def _refuse_other_derivatives(program: Program, wanted: Collection[str]) -> None:
+    """Raises NotDerived for operations through which autograd's derivative is not that of their terms."""
+    reached = {*wanted}
+    for node in program.nodes:
+        if not reached.intersection(node.reads):
+            continue
+        reached.add(node.name)
+        name = node.target.split(".")[-2:][0]
+        if name == "detach":
+            raise NotDerived("a value inside of it is detached")
+        if name in OTHER_DERIVATIVES:
+            raise NotDerived(f"{name} has another derivative in torch than its term where its operands are equal")

@@ -1,0 +1,181 @@
+"""The plans of a region in training, by its text and the inputs that need gradients: one forward, several backwards.
+
+The forward is the region's own plan with saved values as further results. A backward is made for each set of needed
+gradients and given cotangents, and reads no more than the forward saved. Invariant: what is not derived, or has no
+kernel where kernels run, is a sentence that says why; nothing is replaced by half.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ..compiler import compiled_region, disk_cache
+from ..compiler.compiled_region import Fused
+from ..compiler.optimize import optimize_all
+from ..compiler.optimized import Optimized
+from ..egraph.forks import lock
+from ..egraph.rewrite.serialization import digest
+from ..egraph.search.engine import EngineError
+from ..egraph.terms.term import TermError
+from ..errors import Refusal
+from ..graph.program import Meta
+from ..lowering.plan.records import NotPlannable, Plan, Store
+from ..lowering.planning.planner import plan_stores
+from ..process_state import registered
+from ..translate.translate import Captured, translate
+from .derive_backward import BackwardStores, NotDerived, backward_stores
+from .programs import BackwardProgram, ForwardProgram
+
+MAX_TRAININGS_KEPT = 512  # in this process, the latest
+SAVED_NAMES = ("log", "mean", "row")  # what saved values are named, with a number behind
+Flags = tuple[bool, ...]
+_LOCK = lock()
+_KNOWN: OrderedDict[tuple[str, Flags], Training | str] = registered(OrderedDict(), "regions", _LOCK)
+
+
+@dataclass(frozen=True)
+class Backward:
+    """One backward of a region: its plan as a region of its own, whose inputs are those of BackwardProgram.
+
+    kept: positions among the forward's outputs of what it reads. gradients: numbers of the inputs whose gradients are
+    its results, in order. given: whether each result has a cotangent.
+    """
+
+    region: Fused
+    kept: tuple[int, ...]
+    gradients: tuple[int, ...]
+    given: Flags
+
+
+@dataclass
+class Training:
+    """A region in training. fell_back: the forward did not run by its plan, so no backward may read saved values."""
+
+    forward: Fused
+    found: Fused
+    captured: Captured
+    needed: Flags
+    stores: BackwardStores
+    fell_back: bool = False
+    backwards: dict[tuple[Flags, Flags], Backward | None] = field(default_factory=dict)
+
+    @property
+    def results(self) -> int:
+        """How many results the region has; saved values come behind them."""
+        return len(self.captured.results)
+
+    def backward(self, needed: Flags, given: Flags) -> Backward | None:
+        """The backward for these gradients and cotangents; None if it needs other values than those that are saved."""
+        with _LOCK:
+            key = needed, given
+            if key not in self.backwards:
+                self.backwards[key] = self._made(needed, given)
+            return self.backwards[key]
+
+    def _made(self, needed: Flags, given: Flags) -> Backward | None:
+        try:
+            stores = backward_stores(self.found.program, self.captured, needed, given)
+            return _backward(self, stores, needed, given)
+        except (NotDerived, NotPlannable):
+            return None
+
+    def output_named(self, store: Store) -> int | None:
+        """The position among the forward's outputs of a saved value."""
+        same = (k for k, s in enumerate(self.stores.saved) if (s.term, s.order) == (store.term, store.order))
+        number = next(same, None)
+        return None if number is None else self.results + number
+
+
+def training(text: str, needed: Sequence[bool]) -> Training | str:
+    """The plans of the region with this text, where these inputs need gradients; or why there are none."""
+    key = text, tuple(needed)
+    with _LOCK:
+        if key not in _KNOWN:
+            _KNOWN[key] = _derived(*key)
+            while len(_KNOWN) > MAX_TRAININGS_KEPT:
+                _KNOWN.popitem(last=False)
+        return _KNOWN[key]
+
+
+def _derived(text: str, needed: Flags) -> Training | str:
+    try:
+        found = compiled_region.read(text)
+        paths = found.program.differentiable
+        wanted = {k for k, n in enumerate(needed) if n}
+        return _made(found, needed, tuple(bool(path & wanted) for path in paths))
+    except (NotDerived, NotPlannable, Refusal, EngineError) as error:
+        return str(error)
+
+
+def _made(found: Fused, needed: Flags, given: Flags) -> Training:
+    """The plans of a region, with the backward for all cotangents. Raises NotDerived, NotPlannable, Refusal."""
+    names = None if any(_is_saved_name(name) for name in found.names) else found.names
+    program = compiled_region.canonical(found.program, names)
+    found = replace(found, program=program, names=tuple(entry.name for entry in program.inputs))
+    captured = translate(program)
+    stores = backward_stores(program, captured, needed, given)
+    forward = _forward(found, captured, stores, needed)
+    training_ = Training(forward, found, captured, needed, stores)
+    made = _backward(training_, stores, needed, given)
+    training_.backwards[needed, given] = made
+    return training_
+
+
+def _is_saved_name(name: str) -> bool:
+    return any(name.rstrip("0123456789") == saved for saved in SAVED_NAMES)
+
+
+def _forward(found: Fused, captured: Captured, stores: BackwardStores, needed: Flags) -> Fused:
+    """The region with its saved values as results behind its own; from the disk where it was searched before."""
+    key = digest([found.key, "training", list(needed)])[:40]
+    saved = tuple(Meta(s.output.dtype, s.output.shape, found.program.output_meta.device) for s in stores.saved)
+    program = ForwardProgram(found.program, saved)
+    results = (*captured.results, *stores.saved)
+    optimized = _restored(key, found, results)
+    if optimized is None:
+        optimized = optimize_all(results, rules=found.options.rules)
+        disk_cache.write(key, {"names": list(found.names), **optimized.to_data()})
+    _require_kernels(optimized.plan, found)
+    strides = (*(found.strides or (None,) * len(captured.results)), *(None for _ in saved))
+    return replace(found, key=key, program=program, strides=strides, plan=optimized.plan, form=None)
+
+
+def _restored(key: str, found: Fused, results: Sequence[Store]) -> Optimized | None:
+    """The forward from the disk, its derivations checked again; None if there is none that fits."""
+    body = disk_cache.read(key)
+    if body is None or body.get("names") != list(found.names):
+        return None
+    try:
+        return Optimized.from_data(body, results, found.options.ordinary_rules)
+    except (TermError, ValueError, TypeError, KeyError, IndexError, NotPlannable):
+        return None
+
+
+def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flags) -> Backward | None:
+    """The plan of some gradients; None if it reads what the forward does not save. Raises NotPlannable, NotDerived."""
+    found = made.found
+    positions = [made.output_named(store) for store in stores.saved]
+    if None in positions:
+        return None
+    gradients = tuple(k for k, n in enumerate(needed) if n and k in stores.gradients)
+    plan = plan_stores([stores.gradients[k] for k in gradients])
+    _require_kernels(plan, found)
+    tensors = (
+        *(made.captured.results[k].output for k in stores.read),
+        *(store.output for store in stores.saved),
+        *(cotangent for cotangent in stores.cotangents if cotangent is not None),
+    )
+    only = tuple(k in gradients for k in range(len(needed)))
+    kept = (*stores.read, *(k for k in positions if k is not None))
+    program = BackwardProgram(found.program, len(kept), only, given)
+    names = (*found.names, *(tensor.name for tensor in tensors))
+    key = digest([made.forward.key, "backward", list(only), list(given)])[:40]
+    region = replace(found, key=key, program=program, names=names, plan=plan, strides=(), form=None)
+    return Backward(region, kept, gradients, given)
+
+
+def _require_kernels(plan: Plan, found: Fused) -> None:
+    """Raises NotPlannable as for a region without gradients."""
+    compiled_region.require_kernels(plan, found.program, found.options, {})

@@ -1,0 +1,121 @@
+"""The original calls of a region in training: its forward with saved values, and its backward by autograd.
+
+They run where no plan does. Invariant: both have what a runner asks of a Program: inputs, nodes, symbols, sizes,
+results. Example: `BackwardProgram(program, ...).bound(sizes, device)(tensors)` are the gradients that autograd finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..egraph.terms.sizes import value_of
+from ..graph.program import Input, Meta, Program, ProgramNode
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _AroundProgram:
+    """What is asked of every program, from the region's own."""
+
+    program: Program
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return self.program.inputs
+
+    @property
+    def nodes(self) -> tuple[ProgramNode, ...]:
+        return self.program.nodes
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return self.program.symbols
+
+    def sizes_of(self, tensors: Tensors) -> dict[str, int]:
+        """Values of the symbolic sizes that are an axis of a region's input."""
+        return self.program.sizes_of(tensors[: len(self.program.inputs)])
+
+
+@dataclass(frozen=True)
+class ForwardProgram(_AroundProgram):
+    """The region's results, and a place for each saved value: zeros, which a backward by autograd does not read."""
+
+    saved: tuple[Meta, ...]
+
+    @property
+    def output_metas(self) -> tuple[Meta, ...]:
+        return (*self.program.output_metas, *self.saved)
+
+    def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Tensors], tuple[torch.Tensor, ...]]:
+        """A function that runs the original calls for these sizes on this device."""
+        run = self.program.bound(sizes, device)
+        shapes = [([value_of(s, sizes) for s in meta.shape], getattr(torch, meta.dtype)) for meta in self.saved]
+        return lambda given: (*run(given), *(torch.zeros(s, dtype=dtype, device=device) for s, dtype in shapes))
+
+
+@dataclass(frozen=True)
+class BackwardProgram(_AroundProgram):
+    """The gradients of some inputs. It takes the region's inputs, what the forward kept, and the given cotangents.
+
+    kept: how many tensors the forward kept. needed: whether each input's gradient is a result. given: whether each
+    result has a cotangent.
+    """
+
+    kept: int
+    needed: tuple[bool, ...]
+    given: tuple[bool, ...]
+
+    @property
+    def output_metas(self) -> tuple[Meta, ...]:
+        return tuple(entry.meta for entry, n in zip(self.inputs, self.needed, strict=True) if n)
+
+    def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Tensors], tuple[torch.Tensor, ...]]:
+        """A function that computes the region again for these sizes on this device, and asks autograd."""
+        run, count = self.program.bound(sizes, device), len(self.program.inputs)
+
+        def recomputed(tensors: Tensors) -> tuple[torch.Tensor, ...]:
+            cotangents = iter(tensors[count + self.kept :])
+            each = [next(cotangents) if g else None for g in self.given]
+            return tuple(gradients_by_autograd(run, tensors[:count], each, self.needed))
+
+        return recomputed
+
+
+def gradients_by_autograd(
+    run: Callable, tensors: Tensors, cotangents: Sequence[torch.Tensor | None], needed: Sequence[bool]
+) -> list[torch.Tensor]:
+    """The gradients of the needed tensors, with their strides: zeros where no cotangent reaches them."""
+    with torch.inference_mode(False), torch._C._DisableAutocast(), _autograd_again():
+        own = [t.clone() if t.is_inference() else t.detach() for t in tensors]
+        leaves = [t.requires_grad_(n) for t, n in zip(own, needed, strict=True)]
+        wanted = [t for t in leaves if t.requires_grad]
+        pairs = zip(run(leaves), cotangents, strict=True)
+        reached = [(r, g) for r, g in pairs if r.requires_grad and g is not None]
+        if not reached:
+            return [torch.zeros_like(t) for t in wanted]
+        results, given = zip(*reached, strict=True)
+        found = torch.autograd.grad(results, wanted, given, allow_unused=True)
+    pairs = zip(found, wanted, strict=True)
+    return [torch.zeros_like(t) if g is None else torch.empty_like(t).copy_(g) for g, t in pairs]
+
+
+class _autograd_again:
+    """Records gradients inside of an operation, where the dispatcher has switched autograd off."""
+
+    def __enter__(self):
+        excluded = torch._C._dispatch_tls_local_exclude_set()
+        for name in ("AutogradFunctionality", "AutogradOther", "AutogradCPU", "AutogradCUDA"):
+            kind = getattr(torch._C.DispatchKey, name, None)
+            excluded = excluded if kind is None else excluded.remove(kind)
+        included = torch._C._dispatch_tls_local_include_set()
+        self.entered = [torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad()]
+        for guard in self.entered:
+            guard.__enter__()
+
+    def __exit__(self, *error):
+        for guard in reversed(self.entered):
+            guard.__exit__(*error)
