@@ -23,6 +23,7 @@ from ..fusion.compare_plans import FusionContext, ReadCounts
 from ..fusion.estimates import size_hints
 from ..fusion.fuse import fuse
 from ..fusion.shrink_region import without_refused_nodes
+from ..graph.grad_modes import recording
 from ..graph.nodes import where_of
 from ..graph.op_kinds import name_of
 from ..graph.survey import Survey, survey
@@ -34,6 +35,7 @@ from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
 from .insert_call import CallInserter
 from .output_strides import output_strides
+from .region_gradients import gradients_needed, in_training
 from .specialize_sizes import specialize_widths
 
 REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
@@ -123,6 +125,7 @@ class Replacement:
         self._owned = {node for region in self.regions for node in region.owned}
         self._by_signature: dict[str, Fused | Exception] = {}
         self._read_counts = ReadCounts()
+        self._records = recording(graph.nodes)
         self._inserter = CallInserter(graph, rewriting.options, self.survey.switched)
 
     def attempt(self, number: int, act: Callable[[int], None]) -> None:
@@ -141,13 +144,23 @@ class Replacement:
         region, s = self.regions[number], self.survey
         owned = frozenset(self._owned - region.owned)
         computed = owned.union(*(r.nodes for r in self.regions if r is not region and r.refusal is None))
+        needed = gradients_needed(region, self._records)
         mode = self.rewriting.options.fuse_loads
+        mode = "never" if mode == "auto" and any(needed) else mode  # a backward of what is in front is Inductor's
         context = FusionContext(s, mode, self._compiled, owned, computed, self._read_counts)
         self.regions[number], answer = _fused(region, context)
         self._owned.update(self.regions[number].owned)
         self._insertion_points[number] = insertion_point(self.regions[number], s).before
         self._require_same_effects(number)
-        self.answers[number] = answer
+        self.answers[number] = self._with_backward(self.regions[number], answer)
+
+    def _with_backward(self, region: Region, answer: Fused) -> Fused:
+        """The plan with what its report says of the backward. Raises Refusal where Inductor is to compile both."""
+        needed = gradients_needed(region, self._records)
+        if not any(needed):
+            return answer
+        said = in_training(region, answer, needed, self.rewriting.options, size_hints(region))
+        return replace(answer, report=replace(answer.report, backward=said))
 
     def _compiled(self, region: Region) -> Fused:
         """The plan of a region, made once for equal regions; so is an error."""

@@ -1,8 +1,8 @@
 """The operations of a region in training: the forward that also gives what its backward reads, and the backward.
 
 Both are functional, so a compiler's joint graph has one node for each and keeps the saved values between them. A region
-without a derived backward has `onepass::region` as its forward, and its backward computes it again by autograd. Example:
-`Recorded.apply(keys, program, sizes, sources, q, k, v)` gives results that have gradients.
+without a derived backward has `onepass::region` as its forward, and its backward computes it again by autograd.
+Example: `Recorded.apply(keys, program, sizes, sources, q, k, v)` gives results that have gradients.
 """
 
 from __future__ import annotations
@@ -141,26 +141,25 @@ def region_backward(
 
 
 def _planned(found: Training, grads, tensors, kept, program: str, sizes, needed: Flags) -> list[torch.Tensor]:
-    """By the plan for these gradients and cotangents; by the one for all, with zeros as cotangents, if there is none."""
+    """By the plan for these gradients and cotangents, else by the one for all, with zeros for missing cotangents."""
     given = tuple(g is not None for g in grads)
     if not any(needed):
         return []
-    if found.backward(needed, given) is None:
+    made = found.backward(needed, given)
+    if made is None:
         metas = call_of(found.forward, tensors, sizes).results
-        every = next(iter(found.backwards.values()))
+        given = found.every.given
         zeros = lambda kind: tensors[0].new_zeros(kind[1], dtype=kind[0])
-        grads = [
-            zeros(kind) if g is None and all_given else g
-            for g, kind, all_given in zip(grads, metas, every.given, strict=False)
-        ]
-        needed_all, given = found.needed, every.given
+        pairs = zip(grads, metas[: len(grads)], given, strict=True)
+        grads = [zeros(kind) if g is None and asked else g for g, kind, asked in pairs]
+        made, wanted = found.every, found.needed
     else:
-        needed_all = needed
-    key = program, found.needed, needed_all, given
+        wanted = needed
+    key = program, found.needed, wanted, given
     runner = _BACKWARDS.get(key)
     if runner is None:
         with _LOCK:
-            runner = _BACKWARDS.setdefault(key, BackwardRunner(found, found.backward(needed_all, given)))
+            runner = _BACKWARDS.setdefault(key, BackwardRunner(found, made))
     return runner.gradients(grads, tensors, dict(zip(kept_outputs(found), kept, strict=True)), sizes, needed)
 
 

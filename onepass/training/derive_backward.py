@@ -22,9 +22,6 @@ from ..lowering.plan.records import Store
 from ..rules import GATHERED, SHIFT_FREE
 from ..translate.translate import Captured
 
-# Where their operands are equal, torch has another derivative of these than of the terms that they are translated to.
-OTHER_DERIVATIVES = frozenset({"relu", "clamp", "clamp_min", "clamp_max", "hardtanh", "relu6"})
-
 
 class NotDerived(OnepassError):
     """A region whose gradients are not derived; the message says why, for the report."""
@@ -54,7 +51,7 @@ def backward_stores(
     """
     taken = {tensor.name for tensor in captured.inputs}
     wanted = [tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n]
-    _refuse_other_derivatives(program, wanted)
+    _refuse_detached(program, wanted)
     cotangents = tuple(
         Tensor(_free(f"grad_{r.output.name}", taken), r.output.dtype, r.output.shape) if g else None
         for r, g in zip(captured.results, given, strict=True)
@@ -90,8 +87,8 @@ def _free(name: str, taken: Collection[str]) -> str:
     return _free(f"{name}_", taken) if name in taken else name
 
 
-def _refuse_other_derivatives(program: Program, wanted: Collection[str]) -> None:
-    """Raises NotDerived for operations through which autograd's derivative is not that of their terms."""
+def _refuse_detached(program: Program, wanted: Collection[str]) -> None:
+    """Raises NotDerived for a program that hides from autograd what depends on a wanted input."""
     reached = {*wanted}
     for node in program.nodes:
         if not reached.intersection(node.reads):
@@ -100,5 +97,3 @@ def _refuse_other_derivatives(program: Program, wanted: Collection[str]) -> None
         name = node.target.split(".")[-2:][0]
         if name == "detach":
             raise NotDerived("a value inside of it is detached")
-        if name in OTHER_DERIVATIVES:
-            raise NotDerived(f"{name} has another derivative in torch than its term where its operands are equal")

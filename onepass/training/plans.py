@@ -27,6 +27,7 @@ from ..process_state import registered
 from ..translate.translate import Captured, translate
 from .derive_backward import BackwardStores, NotDerived, backward_stores
 from .programs import BackwardProgram, ForwardProgram
+from .torch_derivatives import with_torch_derivatives
 
 MAX_TRAININGS_KEPT = 512  # in this process, the latest
 SAVED_NAMES = ("log", "mean", "row")  # what saved values are named, with a number behind
@@ -65,6 +66,11 @@ class Training:
     def results(self) -> int:
         """How many results the region has; saved values come behind them."""
         return len(self.captured.results)
+
+    @property
+    def every(self) -> Backward:
+        """The backward for all gradients and all cotangents: it reads all that is saved."""
+        return next(made for made in self.backwards.values() if made is not None)
 
     def backward(self, needed: Flags, given: Flags) -> Backward | None:
         """The backward for these gradients and cotangents; None if it needs other values than those that are saved."""
@@ -114,7 +120,7 @@ def _made(found: Fused, needed: Flags, given: Flags) -> Training:
     names = None if any(_is_saved_name(name) for name in found.names) else found.names
     program = compiled_region.canonical(found.program, names)
     found = replace(found, program=program, names=tuple(entry.name for entry in program.inputs))
-    captured = translate(program)
+    captured = translate(with_torch_derivatives(program))
     stores = backward_stores(program, captured, needed, given)
     forward = _forward(found, captured, stores, needed)
     training_ = Training(forward, found, captured, needed, stores)

@@ -1,0 +1,62 @@
+"""What becomes of a region whose gradients are needed: a derived backward, or Inductor, or autograd on its own calls.
+
+Invariant: where no backward is derived, the region is left to Inductor, which compiles forward and backward; unless
+what it would keep for the backward takes a large part of the memory. Example: talking heads are left, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import torch
+from torch import fx
+
+from ..compiler.compiled_region import Fused
+from ..compiler.options import Options
+from ..compiler.traffic import made_bytes
+from ..egraph.terms.sizes import UnknownSize
+from ..errors import Refusal
+from ..graph.nodes import value_of_node, where_of
+from ..regions.region import Region
+from ..training.plans import training
+from ..training.report import backward_line
+
+SHARE_OF_MEMORY = 8  # one region's values, kept for the backward by the compiler around, may take 1/8 of the memory
+RECOMPUTES = "computed again by the original calls under autograd: "
+
+
+def gradients_needed(region: Region, records: Mapping[fx.Node, bool]) -> list[bool]:
+    """Whether autograd wants the gradient of each tensor that the region reads.
+
+    records: whether gradients are recorded at each node.
+    """
+    values = (value_of_node(node) for node in region.inputs)  # sizes among them
+    wanted = any(records[node] for node in region.outputs)
+    return [wanted and value.requires_grad for value in values if isinstance(value, torch.Tensor)]
+
+
+def in_training(region: Region, found: Fused, needed: list[bool], options: Options, hints: Mapping[str, int]) -> str:
+    """What the report says of the backward of a region that gets one. Raises Refusal for one that Inductor compiles."""
+    made = training(found.text, needed)
+    if not isinstance(made, str):
+        return backward_line(made)
+    if options.inner == "inductor" and not _takes_much_memory(found, hints):
+        reason = f"its gradients are needed and not derived ({made}): Inductor compiles its forward and its backward"
+        raise Refusal(reason, where_of(region.anchor), "training")
+    return RECOMPUTES + made
+
+
+def _takes_much_memory(found: Fused, hints: Mapping[str, int]) -> bool:
+    try:
+        kept = sum(made_bytes(found.program, hints))
+    except UnknownSize:
+        return False
+    return kept * SHARE_OF_MEMORY > _memory(found.program.output_meta.device)
+
+
+def _memory(device: str) -> int:
+    """Bytes of the device's memory."""
+    if device == "cuda":
+        return torch.cuda.get_device_properties(torch.device(device)).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,77 @@
+"""A program whose terms have torch's derivatives where operands are equal: relu and clamp as choices.
+
+Translated as they stand, they are maxima and minima, whose derivative at a tie is a half. Autograd says 0 of relu at 0,
+and 1 of clamp at its bounds. Invariant: the values of the program stay. Example: relu(x) is where(x <= 0, 0, x).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ..graph.program import Atom, Meta, Program, ProgramNode
+
+Bound = object  # a number, a symbolic number, or a tensor's Atom
+
+
+def with_torch_derivatives(program: Program) -> Program:
+    """The same program, with a choice for each relu and clamp."""
+    nodes = tuple(new for node in program.nodes for new in _replaced(node))
+    return replace(program, nodes=nodes)
+
+
+def _replaced(node: ProgramNode) -> Iterator[ProgramNode]:
+    namespace, _, rest = node.target.partition(".")
+    choice = _CHOICES.get(rest.partition(".")[0]) if namespace == "aten" else None
+    if choice is not None:
+        yield from choice(node)
+    else:
+        yield node
+
+
+def _relu(node: ProgramNode) -> Iterator[ProgramNode]:
+    yield from _choice(node, node.name, "le", node.args[0], 0)
+
+
+def _clamp(node: ProgramNode) -> Iterator[ProgramNode]:
+    given = dict(zip(("self", "min", "max"), node.args)) | dict(node.kwargs)
+    yield from _bounded(node, given["self"], given.get("min"), given.get("max"))
+
+
+def _clamp_min(node: ProgramNode) -> Iterator[ProgramNode]:
+    given = dict(zip(("self", "min"), node.args)) | dict(node.kwargs)
+    yield from _bounded(node, given["self"], given["min"], None)
+
+
+def _clamp_max(node: ProgramNode) -> Iterator[ProgramNode]:
+    given = dict(zip(("self", "max"), node.args)) | dict(node.kwargs)
+    yield from _bounded(node, given["self"], None, given["max"])
+
+
+_CHOICES: dict[str, Callable[[ProgramNode], Iterator[ProgramNode]]] = {
+    "relu": _relu,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "clamp_min": _clamp_min,
+    "clamp_max": _clamp_max,
+}
+
+
+def _bounded(node: ProgramNode, x: Bound, low: Bound, high: Bound) -> Iterator[ProgramNode]:
+    """x, or the bound that it is beyond: first the lower one, then the upper one, as torch has it."""
+    if low is not None:
+        name = node.name if high is None else f"{node.name} above"
+        yield from _choice(node, name, "lt", x, low)
+        x = Atom("node", name)
+    if high is not None:
+        yield from _choice(node, node.name, "gt", x, high)
+
+
+def _choice(node: ProgramNode, name: str, compare: str, x: Bound, bound: Bound) -> Iterator[ProgramNode]:
+    """where(x compared with the bound, bound, x), under the name."""
+    is_tensor = isinstance(bound, Atom) and bound.kind == "node"
+    truth = Meta("bool", node.meta.shape, node.meta.device)
+    overload, choice = ("Tensor", "aten.where.self") if is_tensor else ("Scalar", "aten.where.ScalarSelf")
+    yield ProgramNode(f"{name} beyond", f"aten.{compare}.{overload}", (x, bound), (), (truth,), node.where)
+    args = (Atom("node", f"{name} beyond"), bound, x)
+    yield ProgramNode(name, choice, args, (), node.metas, node.where)

@@ -1,0 +1,56 @@
+"""Gradients through compiled functions: every variant's derived backward against autograd in float64."""
+
+import pytest
+import torch
+
+import onepass
+from tests.variants import every
+
+# Their regions are computed again, and the report has these words of the reason.
+RECOMPUTED = {
+    "heads composed by each query": "could overflow",
+    "largest difference": "by max over d",
+    "largest score beside the output": "by max over j",
+    "logarithms of weights mixed": "could overflow",
+    "neighbouring heads": "could overflow",
+    "talking heads": "could overflow",
+    "talking heads, two": "could overflow",
+    "two key sets, log-sum-exp beside the output": "could overflow",
+}
+
+
+def gradients(function, inputs, cotangents):
+    leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    found = function(*leaves)
+    results = found if isinstance(found, tuple) else (found,)
+    wanted = [x for x in leaves if x.requires_grad]
+    given = cotangents(results)
+    return results, torch.autograd.grad(results, wanted, [g.to(r.dtype) for g, r in zip(given, results)], allow_unused=True)
+
+
+@pytest.mark.parametrize("name", [v.name for v in every() if not v.refused])
+def test_every_variant_has_autograds_gradients(name):
+    variant = next(v for v in every() if v.name == name)
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    inputs = variant.inputs()
+    drawn = []
+    draw = lambda results: drawn or drawn.extend(torch.randn_like(r) for r in results) or drawn
+    compiled = torch.compile(variant.function, backend="onepass", options={"inner": "eager", "strict": True})
+    results, found = gradients(compiled, inputs, draw)
+    backward = [region.backward for region in onepass.reports()[-1].regions]
+    exact_results, exact = gradients(variant.function, [x.double() if x.is_floating_point() else x for x in inputs], draw)
+    _, eager = gradients(variant.function, inputs, draw)
+    assert backward, name
+    for k, (a, b, c) in enumerate(zip(found, exact, eager, strict=True)):
+        assert (a is None) == (b is None), k
+        if a is None:
+            continue
+        number = ~torch.isnan(b)
+        greatest = lambda x: x[number].abs().amax().item() if number.any() else 0.0
+        error, allowed = greatest(a.double() - b), greatest(c.double() - b)
+        assert error <= 4 * allowed + 2e-5 * greatest(b), (k, error, allowed)
+    if name in RECOMPUTED:
+        assert any(RECOMPUTED[name] in line for line in backward), backward
+    else:
+        assert all(line.startswith("derived") for line in backward), backward
