@@ -15,9 +15,10 @@ from itertools import count
 from ..derivation.normalize import Normaliser
 from ..rewrite.rule import Rule
 from ..terms.ops import cast, exp, iota, make
-from ..terms.term import Dim, Tensor, Term
-from ..terms.traversal import rebuild, reduces, rename_dims, tensors
+from ..terms.term import FLOATS, Dim, Tensor, Term
+from ..terms.traversal import rebuild, reduces, rename_dims, subterms, tensors
 from .adjoint import cotangents_of_loads
+from .partials import NotDifferentiable
 from .saved import (
     Bounded,
     Mean,
@@ -72,10 +73,16 @@ class Gradients:
     equations: tuple[Rule, ...]
 
 
-def gradients(results: Sequence[Result], wanted: Collection[str], laws: Laws) -> Gradients:
-    """The gradients of all wanted tensors. Raises NotDifferentiable, with what stands in the way."""
+def gradients(
+    results: Sequence[Result], wanted: Collection[str], laws: Laws, without: Collection[str] = ()
+) -> Gradients:
+    """The gradients of all wanted tensors. Raises NotDifferentiable, with what stands in the way.
+
+    without: operations that are not to be differentiated, as their derivative is another one in the program.
+    """
     free = Normaliser((*laws.normal, *laws.shift_free))
     forms = {result: free.normal(result.term) for result in results}
+    _require_none(without, forms.values(), wanted)
     order = tuple(dict.fromkeys(dim for result in results for dim in result.order))
     known = _Equations(laws)
     sums = list(logarithms(results, free, order))
@@ -97,6 +104,13 @@ def gradients(results: Sequence[Result], wanted: Collection[str], laws: Laws) ->
     names = {tensor.name for gradient in found for tensor in tensors(gradient.term)}
     kept = tuple(s for s in laws_now.saved if s.tensor.name in names)
     return Gradients(tuple(found), kept, tuple(laws_now.rules))
+
+
+def _require_none(operations: Collection[str], forms: Iterable[Term], wanted: Collection[str]) -> None:
+    """Raises NotDifferentiable if a floating operation of that kind depends on a wanted tensor."""
+    for node in (n for form in forms for n in subterms(form)):
+        if node.op in operations and node.dtype in FLOATS and any(t.name in wanted for t in tensors(node)):
+            raise NotDifferentiable(f"{node.op} is left in the form that is differentiated")
 
 
 def _mean_equation(

@@ -43,11 +43,15 @@ class BackwardStores:
 
 
 def backward_stores(
-    program: Program, captured: Captured, needed: Sequence[bool], given: Sequence[bool]
+    program: Program,
+    captured: Captured,
+    needed: Sequence[bool],
+    given: Sequence[bool],
+    without: Collection[str] = (),
 ) -> BackwardStores:
     """The stores for gradients of the `needed` inputs, where the results have cotangents as `given` says.
 
-    Raises NotDerived.
+    without: operations that are not to be differentiated. Raises NotDerived.
     """
     taken = {tensor.name for tensor in captured.inputs}
     wanted = [tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n]
@@ -63,7 +67,7 @@ def backward_stores(
         for r, g in zip(captured.results, cotangents, strict=True)
     ]
     try:
-        found = gradients(results, wanted, Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(GATHERED)))
+        found = gradients(results, wanted, Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(GATHERED)), without)
     except (NotDifferentiable, Refusal) as error:
         raise NotDerived(str(error)) from error
     numbers = {result.output.name: k for k, result in enumerate(captured.results)}

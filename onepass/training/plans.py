@@ -27,7 +27,7 @@ from ..process_state import registered
 from ..translate.translate import Captured, translate
 from .derive_backward import BackwardStores, NotDerived, backward_stores
 from .programs import BackwardProgram, ForwardProgram
-from .torch_derivatives import with_torch_derivatives
+from .torch_derivatives import readings
 
 MAX_TRAININGS_KEPT = 512  # in this process, the latest
 SAVED_NAMES = ("log", "mean", "row")  # what saved values are named, with a number behind
@@ -52,12 +52,17 @@ class Backward:
 
 @dataclass
 class Training:
-    """A region in training. fell_back: the forward did not run by its plan, so no backward may read saved values."""
+    """A region in training.
+
+    without: operations that are not differentiated. fell_back: the forward did not run by its plan, so no backward may
+    read saved values.
+    """
 
     forward: Fused
     found: Fused
     captured: Captured
     needed: Flags
+    without: frozenset[str]
     stores: BackwardStores
     fell_back: bool = False
     backwards: dict[tuple[Flags, Flags], Backward | None] = field(default_factory=dict)
@@ -82,7 +87,7 @@ class Training:
 
     def _made(self, needed: Flags, given: Flags) -> Backward | None:
         try:
-            stores = backward_stores(self.found.program, self.captured, needed, given)
+            stores = backward_stores(self.found.program, self.captured, needed, given, self.without)
             return _backward(self, stores, needed, given)
         except (NotDerived, NotPlannable):
             return None
@@ -120,13 +125,19 @@ def _made(found: Fused, needed: Flags, given: Flags) -> Training:
     names = None if any(_is_saved_name(name) for name in found.names) else found.names
     program = compiled_region.canonical(found.program, names)
     found = replace(found, program=program, names=tuple(entry.name for entry in program.inputs))
-    captured = translate(with_torch_derivatives(program))
-    stores = backward_stores(program, captured, needed, given)
-    forward = _forward(found, captured, stores, needed)
-    training_ = Training(forward, found, captured, needed, stores)
-    made = _backward(training_, stores, needed, given)
-    training_.backwards[needed, given] = made
-    return training_
+    refused: list[NotDerived] = []
+    for reading, without in readings(program):
+        captured = translate(reading)
+        try:
+            stores = backward_stores(program, captured, needed, given, without)
+        except NotDerived as error:
+            refused.append(error)
+            continue
+        forward = _forward(found, captured, stores, needed)
+        made = Training(forward, found, captured, needed, without, stores)
+        made.backwards[needed, given] = _backward(made, stores, needed, given)
+        return made
+    raise refused[-1]
 
 
 def _is_saved_name(name: str) -> bool:

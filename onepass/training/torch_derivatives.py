@@ -1,7 +1,8 @@
 """A program whose terms have torch's derivatives where operands are equal: relu and clamp as choices.
 
 Translated as they stand, they are maxima and minima, whose derivative at a tie is a half. Autograd says 0 of relu at 0,
-and 1 of clamp at its bounds. Invariant: the values of the program stay. Example: relu(x) is where(x <= 0, 0, x).
+and 1 of clamp at its bounds. Where a maximum is a shift that the laws take out, the program as it stands will do.
+Invariant: the values of the program stay. Example: relu(x) is where(x <= 0, 0, x).
 """
 
 from __future__ import annotations
@@ -12,6 +13,17 @@ from dataclasses import replace
 from ..graph.program import Atom, Meta, Program, ProgramNode
 
 Bound = object  # a number, a symbolic number, or a tensor's Atom
+
+
+TIED = frozenset({"maximum", "minimum"})  # what relu and clamp are translated to
+
+
+def readings(program: Program) -> Iterator[tuple[Program, frozenset[str]]]:
+    """Programs with the same values, in the order to try: each with the operations that it may not differentiate."""
+    chosen = with_torch_derivatives(program)
+    if chosen != program:
+        yield program, TIED
+    yield chosen, frozenset()
 
 
 def with_torch_derivatives(program: Program) -> Program:

@@ -8,6 +8,8 @@ from tests.variants import every
 
 # Their regions are computed again, and the report has these words of the reason.
 RECOMPUTED = {
+    "hidden rows of one key set, merged": "could overflow",
+    "hidden rows, results beside the output": "by max over j",
     "heads composed by each query": "could overflow",
     "largest difference": "by max over d",
     "largest score beside the output": "by max over j",
