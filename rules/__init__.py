@@ -28,5 +28,6 @@ GATHERED = (
     *DIVISORS_OUT,
     *quotients.SUMS,
     *quotients.CANCELLED,
+    mask.constant_out_of_masked_sum,
 )
 ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *SHIFT_FREE, *GATHERED)))

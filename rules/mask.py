@@ -6,7 +6,7 @@ loops from there.
 
 from math import inf
 
-from ..egraph import independent, integer, not_constant, positive, rule
+from ..egraph import independent, integer, nonzero, not_constant, positive, rule
 from ..egraph.terms.ops import const, exp, le, logical_not, lt, sum_over, where
 
 ABSENT = const(-inf)
@@ -84,6 +84,12 @@ def times_masked_term(p: "predicate", s, w):
 def choice_out_of_sum(p: "predicate", s: "j"):
     """Σ_j where(p, s, 0) = where(p, Σ_j s, 0) when p does not depend on j"""
     return sum_over("j", where(p, s, ZERO)), where(p, sum_over("j", s), ZERO)
+
+
+@rule(when=lambda s, c: (nonzero(c), not_constant(s)))
+def constant_out_of_masked_sum(p: "predicate", s: "j", c: "constant"):
+    """Σ_j where(p, s · c, 0) = (Σ_j where(p, s, 0)) · c for a finite literal c ≠ 0"""
+    return sum_over("j", where(p, s * c, ZERO)), sum_over("j", where(p, s, ZERO)) * c
 
 
 @rule(exact="bitwise")

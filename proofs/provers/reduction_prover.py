@@ -228,8 +228,16 @@ class Reductions:
         return all(self.scalar(*statement(h, structure, elements)).both for h in open_hypotheses)
 
     def _forms(self, body: Term, monoid: str, dim: Dim) -> Iterator[Term]:
-        """The body, and the body with the factors or addends that do not depend on the dim moved to the right."""
+        """The body, and the body with the factors or addends that do not depend on the dim moved to the right.
+
+        Of a chosen product with 0 elsewhere, its factors move out of the choice.
+        """
         yield body
+        if body.op == "where" and monoid == "sum" and body.args[2] is const(0.0):
+            chosen, kept, nothing = body.args
+            for form in self._forms(kept, monoid, dim):
+                if form.op == "mul" and self.depends(form.args[0], dim) and not self.depends(form.args[1], dim):
+                    yield make("mul", (make("where", (chosen, form.args[0], nothing)), form.args[1]))
         still: list[Term] = []
         moving: list[Term] = []
         for factor in factors(body, monoid, lambda x: self.depends(x, dim)):
