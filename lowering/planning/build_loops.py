@@ -36,15 +36,22 @@ Peeled = tuple[tuple[Term, ...], Term | None, Term]  # conjuncts of the guard, s
 
 
 def group_stores(planning: Planning) -> Planning:
-    """A pass: kernels without loops, in launch order; stores that wait for equally many others may share a kernel."""
+    """A pass: kernels without loops, in launch order; stores that wait for equally many others may share a kernel.
+
+    A store that nothing waits for may wait longer, for a kernel that it fits.
+    """
     level = _levels(planning.stores)
+    last = _last_levels(level)
     groups: list[tuple[Store, ...]] = []
     for store in sorted(level, key=level.__getitem__):
-        alike = (n for n, g in enumerate(groups) if level[g[0]] == level[store] and _fits(planning, g, store))
-        if (number := next(alike, None)) is None:
+        at = level[store]
+        fit = [n for n, g in enumerate(groups) if all(at <= last[s] for s in g) and _fits(planning, g, store)]
+        number = max(fit, key=lambda n: (max(level[s] for s in groups[n]) == at, -n), default=None)
+        if number is None:
             groups.append((store,))
         else:
             groups[number] = (*groups[number], store)
+    groups.sort(key=lambda group: max(level[store] for store in group))
     shapes = [kernel_shape(group, planning.held_limit) for group in groups]
     return replace(
         planning,
@@ -60,6 +67,15 @@ def _levels(stores: Iterable[Store]) -> dict[Store, int]:
         needed = {*tensors(store.term)}
         level[store] = 1 + max((n for other, n in level.items() if other.output in needed), default=-1)
     return level
+
+
+def _last_levels(level: Mapping[Store, int]) -> dict[Store, int]:
+    """For each store, the last level at which it is in time for those that read it."""
+    last: dict[Store, int] = {}
+    for store in level:
+        users = (other for other in level if store.output in tensors(other.term))
+        last[store] = min((level[user] for user in users), default=len(level)) - 1
+    return last
 
 
 def _without_loops(stores: tuple[Store, ...], shape: KernelShape) -> Kernel:

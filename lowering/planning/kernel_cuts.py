@@ -257,9 +257,10 @@ def row_invariant(term: Term, rows: Dim, held_limit: int) -> Term | None:
     """The largest subterm that has loops and does not depend on the rows; of two nested ones the outer one.
 
     Its own kernel then computes what is inside of it, by the same loops. A long sum that a tile holds whole counts as
-    a loop: each tile of rows would do it again. What reads nothing, as a count does, is not worth a kernel.
+    a loop: each tile of rows would do it again. So does a sum of what a loop would read for it alone: each tile of rows
+    would read it again. What reads nothing, as a count does, is not worth a kernel.
     """
-    holding = _subterms_with_loops(term, held_limit)
+    holding = _subterms_with_loops(term, rows, held_limit)
     found: set[Term] = set()
     stack, seen = [term], {term}
     while stack:
@@ -273,9 +274,21 @@ def row_invariant(term: Term, rows: Dim, held_limit: int) -> Term | None:
     return max(found, key=list(subterms(term)).index, default=None)
 
 
-def _subterms_with_loops(term: Term, held_limit: int) -> set[Term]:
+def _reads_alone(r: Term, term: Term, streamed: set[Dim]) -> bool:
+    """Whether loops would read, for a sum of theirs, elements of a tensor that nothing else in the term reads."""
+    if not r.dims & streamed:
+        return False
+    read = {n.attrs[0] for n in subterms(r) if n.op == "load" and n.dims & streamed and r.attrs[1] in n.dims}
+    others = {n.attrs[0] for n in subterms(term, lambda n: n is r) if n.op == "load"}
+    return not read <= others
+
+
+def _subterms_with_loops(term: Term, rows: Dim, held_limit: int) -> set[Term]:
     loops = set(loop_reductions([term], held_limit))
     holding = {r for r in every_reduction([term]) if tensors(r) and (r in loops or is_long(r.attrs[1], held_limit))}
+    if is_long(rows, held_limit):
+        streamed = {r.attrs[1] for r in loops}
+        holding |= {r for r in every_reduction([term]) if rows not in r.dims and _reads_alone(r, term, streamed)}
     for t in subterms(term):  # arguments come first
         if any(a in holding for a in t.args):
             holding.add(t)
