@@ -13,8 +13,8 @@ from math import prod
 import torch
 
 from ...egraph.terms.term import Term
-from ...egraph.terms.traversal import subterms
-from ..analysis.dim_roles import several_pairs, stepped
+from ...egraph.terms.traversal import reduces, subterms
+from ..analysis.dim_roles import is_contraction, several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import dims_with_relative_factors, leading_dims, needs_three_dims, power_of_two
 from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
@@ -32,18 +32,28 @@ BYTES_OF_A_LOAD = 2**15  # of a loop tile where rows are few: more would not be 
 
 @dataclass(frozen=True, kw_only=True)
 class TritonDefault(DefaultRow):
-    """A default for resident tiles of up to `width` elements of up to `element_bytes`; architecture None: any."""
+    """A default for resident tiles of up to `width` elements of up to `element_bytes`; architecture None: any.
+
+    score_products: the most products of rows by columns that one element of a sum in a loop is made of.
+    """
 
     architecture: str | None = equal_to()
     element_bytes: int = at_most()
     width: int = at_most()
+    score_products: int = at_most()
     config: TritonConfig
 
 
 LEAST_CONFIG = TritonConfig(16, 16, 4, 1)
+_SQUARE = TritonConfig(64, 64, 4, 3)
 # The first row that matches counts: rows are ordered by architecture, element size, width.
 TRITON_DEFAULTS = (
-    TritonDefault(architecture="sm_90", element_bytes=2, width=128, config=TritonConfig(64, 64, 4, 3)),
+    TritonDefault(
+        architecture="sm_90", element_bytes=2, width=128, score_products=1, config=TritonConfig(64, 64, 4, 3)
+    ),
+    # Measured on one H100 for the gradients of attention, 1.2 to 1.3 times as fast as 64x64 at a width of 128.
+    TritonDefault(architecture="sm_90", element_bytes=2, width=64, config=_SQUARE),
+    TritonDefault(architecture="sm_90", element_bytes=2, width=128, config=TritonConfig(128, 64, 8, 3)),
     TritonDefault(architecture="sm_90", element_bytes=2, width=256, config=TritonConfig(128, 64, 8, 2)),
     TritonDefault(architecture="sm_90", element_bytes=4, width=64, config=TritonConfig(64, 32, 8, 2)),
     TritonDefault(architecture="sm_90", element_bytes=4, width=128, config=TritonConfig(32, 16, 4, 2)),
@@ -95,7 +105,8 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
     if few:
         found = of_few_rows(width, element_bytes)
     else:
-        found = _of_scores(kernel, nodes, default_config(width, element_bytes, architecture), width, bool(serial))
+        config = default_config(width, element_bytes, architecture, _score_products(kernel))
+        found = _of_scores(kernel, nodes, config, width, bool(serial))
     narrower = width > 64 and found.loop_tile > 64 and _compares_wide_data(kernel)
     return replace(found, loop_tile=found.loop_tile // 2) if narrower else found
 
@@ -123,9 +134,17 @@ def _compares_wide_data(kernel: Kernel) -> bool:
     return any(n.op == "load" and dim in n.dims and n.dtype in ("int64", "float64") for dim, n in guards)
 
 
-def default_config(width: int, element_bytes: int, architecture: str = "") -> TritonConfig:
+def _score_products(kernel: Kernel) -> int:
+    """The most products of rows by columns in one sum of a loop; 1 for states, whose scores are one product."""
+    tiles = [(a, {kernel.rows, loop.dim}) for loop in kernel.loops for a in loop.accumulators if a.monoid == "sum"]
+    inside = lambda a, tile: {r for value in a.values for r in reduces(value) if is_contraction(r) and tile <= r.dims}
+    return max((len(inside(a, tile)) for a, tile in tiles), default=1)
+
+
+def default_config(width: int, element_bytes: int, architecture: str = "", score_products: int = 1) -> TritonConfig:
     """The default for the widest resident tile and the widest element that a kernel loads."""
     facts = {"architecture": architecture, "element_bytes": element_bytes, "width": width}
+    facts |= {"score_products": score_products}
     row = first_match(TRITON_DEFAULTS, facts)
     return LEAST_CONFIG if row is None else row.config
 

@@ -192,7 +192,7 @@ def _fused(report: RegionReport, program, options, strides, names, captured, fou
     return Fused(report.key, program, options, strides, names, found.plan, report, form, captured.required)
 
 
-def require_kernels(plan: Plan, program: Program, options: Options, hints) -> None:
+def require_kernels(plan: Plan, program: Program, options: Options, hints: Mapping[str, int]) -> None:
     """Raises NotPlannable for a plan that has no kernel where kernels run it, or would be worse than what is written.
 
     What is left as written the compiler around may fuse; the operation could only call it as it stands.

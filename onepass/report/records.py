@@ -218,9 +218,9 @@ def attach(region: RegionReport) -> None:
     """Keeps a region's report under its key, with an older one's notes; the operator calls it when it first runs."""
     old = _ATTACHED.get(region.key)
     notes = tuple(dict.fromkeys((*(old.notes if old else ()), *region.notes)))
-    ran_before = (old.ran, old.backward_ran) if old else ("", "")
-    said = {"ran": region.ran or ran_before[0], "backward_ran": region.backward_ran or ran_before[1]}
-    _ATTACHED[region.key] = replace(region, notes=notes, **said)
+    ran = region.ran or (old.ran if old else "")
+    backward_ran = region.backward_ran or (old.backward_ran if old else "")
+    _ATTACHED[region.key] = replace(region, notes=notes, ran=ran, backward_ran=backward_ran)
     while len(_ATTACHED) > MAX_REPORTS_KEPT:
         _ATTACHED.popitem(last=False)
 

@@ -36,7 +36,9 @@ class Recorded(torch.autograd.Function):
     """A region whose gradients are recorded. The keys are those of the dispatcher below autograd."""
 
     @staticmethod
-    def forward(keys, program, sizes, sources, *tensors):
+    def forward(
+        keys: torch._C.DispatchKeySet, program: str, sizes: Sequence[int], sources: str, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         needed = [t.requires_grad for t in tensors]
         found = training(program, needed)
         if isinstance(found, str):
@@ -46,7 +48,7 @@ class Recorded(torch.autograd.Function):
         return tuple(x.data if x._is_view() else x for x in results)  # of a view no write in place could be recorded
 
     @staticmethod
-    def setup_context(ctx, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[torch.Tensor, ...]) -> None:
         _, ctx.program, ctx.sizes, _, *tensors = inputs
         ctx.recorded = [t.requires_grad for t in tensors]
         found = training(ctx.program, ctx.recorded)
@@ -61,7 +63,7 @@ class Recorded(torch.autograd.Function):
         ctx.mark_non_differentiable(*[o for o, is_reached in zip(output, reached, strict=True) if not is_reached])
 
     @staticmethod
-    def backward(ctx, *grads):
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         paths = compiled_region.carried(ctx.program).program.differentiable
         grads = grads[: len(paths)]  # saved values have none
         reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))

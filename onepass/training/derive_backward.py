@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ..compiler.assumptions import simplifying
-from ..egraph.calculus.gradient import Laws, Result, gradients
+from ..egraph.calculus.gradient import Gradient, Gradients, Laws, Result, gradients
 from ..egraph.calculus.partials import NotDifferentiable
 from ..egraph.derivation import ledger
 from ..egraph.derivation.normalize import Normaliser
@@ -56,20 +56,8 @@ def backward_stores(
     taken = {tensor.name for tensor in captured.inputs}
     wanted = [tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n]
     _refuse_detached(program, wanted)
-    cotangents = tuple(
-        Tensor(_free(f"grad_{r.output.name}", taken), r.output.dtype, r.output.shape) if g else None
-        for r, g in zip(captured.results, given, strict=True)
-    )
-    normal = simplifying([result.term for result in captured.results])
-    normaliser = Normaliser(normal)
-    results = [
-        Result(normaliser.normal(r.term), r.output, r.order, g)
-        for r, g in zip(captured.results, cotangents, strict=True)
-    ]
-    try:
-        found = gradients(results, wanted, Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(GATHERED)), without)
-    except (NotDifferentiable, Refusal) as error:
-        raise NotDerived(str(error)) from error
+    cotangents = tuple(_cotangent(r, taken) if g else None for r, g in zip(captured.results, given, strict=True))
+    found = _gradients(captured, cotangents, wanted, without)
     numbers = {result.output.name: k for k, result in enumerate(captured.results)}
     inputs = {tensor.name: k for k, tensor in enumerate(captured.inputs)}
     return BackwardStores(
@@ -80,7 +68,26 @@ def backward_stores(
     )
 
 
-def _store(gradient, taken: Collection[str]) -> Store:
+def _cotangent(result: Store, taken: Collection[str]) -> Tensor:
+    return replace(result.output, name=_free(f"grad_{result.output.name}", taken))
+
+
+def _gradients(
+    captured: Captured, cotangents: Sequence[Tensor | None], wanted: Sequence[str], without: Collection[str]
+) -> Gradients:
+    """The gradients by the laws that are proved. Raises NotDerived."""
+    normal = simplifying([result.term for result in captured.results])
+    normaliser = Normaliser(normal)
+    pairs = zip(captured.results, cotangents, strict=True)
+    results = [Result(normaliser.normal(r.term), r.output, r.order, g) for r, g in pairs]
+    laws = Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(GATHERED))
+    try:
+        return gradients(results, wanted, laws, without)
+    except (NotDifferentiable, Refusal) as error:
+        raise NotDerived(str(error)) from error
+
+
+def _store(gradient: Gradient, taken: Collection[str]) -> Store:
     tensor, term = gradient.tensor, gradient.term
     term = term if term.dtype == tensor.dtype else cast(term, tensor.dtype)
     return Store(term, replace(tensor, name=_free(f"grad_{tensor.name}", taken)), gradient.axes)

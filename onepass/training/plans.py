@@ -148,7 +148,7 @@ def _forward(found: Fused, captured: Captured, stores: BackwardStores, needed: F
     """The region with its saved values as results behind its own; from the disk where it was searched before."""
     key = digest([found.key, "training", list(needed)])[:40]
     saved = tuple(Meta(s.output.dtype, s.output.shape, found.program.output_meta.device) for s in stores.saved)
-    program = ForwardProgram(found.program, saved)
+    program = ForwardProgram.of(found.program, saved)
     results = (*captured.results, *stores.saved)
     optimized = _restored(key, found, results)
     if optimized is None:
@@ -186,7 +186,7 @@ def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flag
     )
     only = tuple(k in gradients for k in range(len(needed)))
     kept = (*stores.read, *(k for k in positions if k is not None))
-    program = BackwardProgram(found.program, len(kept), only, given)
+    program = BackwardProgram.of(found.program, len(kept), only, given)
     names = (*found.names, *(tensor.name for tensor in tensors))
     key = digest([made.forward.key, "backward", list(only), list(given)])[:40]
     region = replace(found, key=key, program=program, names=names, plan=plan, strides=(), form=None)

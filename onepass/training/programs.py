@@ -1,7 +1,7 @@
 """The original calls of a region in training: its forward with saved values, and its backward by autograd.
 
-They run where no plan does. Invariant: both have what a runner asks of a Program: inputs, nodes, symbols, sizes,
-results. Example: `BackwardProgram(program, ...).bound(sizes, device)(tensors)` are the gradients that autograd finds.
+They run where no plan does. Invariant: each is a Program to a runner, with results and inputs of its own.
+Example: `BackwardProgram.of(program, ...).bound(sizes, device)(tensors)` are the gradients that autograd finds.
 """
 
 from __future__ import annotations
@@ -11,71 +11,65 @@ from dataclasses import dataclass
 
 import torch
 
+from ..egraph.forks import cached_property
 from ..egraph.terms.sizes import value_of
-from ..graph.program import Input, Meta, Program, ProgramNode
+from ..graph.program import Meta, Program
 
 Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
-class _AroundProgram:
-    """What is asked of every program, from the region's own."""
-
-    program: Program
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        return self.program.inputs
-
-    @property
-    def nodes(self) -> tuple[ProgramNode, ...]:
-        return self.program.nodes
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        return self.program.symbols
-
-    def sizes_of(self, tensors: Tensors) -> dict[str, int]:
-        """Values of the symbolic sizes that are an axis of a region's input."""
-        return self.program.sizes_of(tensors[: len(self.program.inputs)])
-
-
-@dataclass(frozen=True)
-class ForwardProgram(_AroundProgram):
+class ForwardProgram(Program):
     """The region's results, and a place for each saved value: zeros, which a backward by autograd does not read."""
 
-    saved: tuple[Meta, ...]
+    saved: tuple[Meta, ...] = ()
 
-    @property
+    @classmethod
+    def of(cls, program: Program, saved: tuple[Meta, ...]) -> ForwardProgram:
+        """The forward of a region with such saved values."""
+        return cls(program.inputs, program.nodes, program.outputs, saved)
+
+    @cached_property
     def output_metas(self) -> tuple[Meta, ...]:
-        return (*self.program.output_metas, *self.saved)
+        """What is known of every result, and of every saved value behind them."""
+        return (*super().output_metas, *self.saved)
 
-    def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Tensors], tuple[torch.Tensor, ...]]:
+    def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Tensors], tuple]:
         """A function that runs the original calls for these sizes on this device."""
-        run = self.program.bound(sizes, device)
+        run = super().bound(sizes, device)
         shapes = [([value_of(s, sizes) for s in meta.shape], getattr(torch, meta.dtype)) for meta in self.saved]
         return lambda given: (*run(given), *(torch.zeros(s, dtype=dtype, device=device) for s, dtype in shapes))
 
 
 @dataclass(frozen=True)
-class BackwardProgram(_AroundProgram):
+class BackwardProgram(Program):
     """The gradients of some inputs. It takes the region's inputs, what the forward kept, and the given cotangents.
 
     kept: how many tensors the forward kept. needed: whether each input's gradient is a result. given: whether each
     result has a cotangent.
     """
 
-    kept: int
-    needed: tuple[bool, ...]
-    given: tuple[bool, ...]
+    kept: int = 0
+    needed: tuple[bool, ...] = ()
+    given: tuple[bool, ...] = ()
 
-    @property
+    @classmethod
+    def of(cls, program: Program, kept: int, needed: tuple[bool, ...], given: tuple[bool, ...]) -> BackwardProgram:
+        """The backward of a region."""
+        return cls(program.inputs, program.nodes, program.outputs, kept, needed, given)
+
+    @cached_property
     def output_metas(self) -> tuple[Meta, ...]:
+        """What is known of every gradient."""
         return tuple(entry.meta for entry, n in zip(self.inputs, self.needed, strict=True) if n)
 
-    def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Tensors], tuple[torch.Tensor, ...]]:
+    def sizes_of(self, tensors: Tensors) -> dict[str, int]:
+        """Values of the symbolic sizes that are an axis of one of the region's inputs."""
+        return super().sizes_of(tensors[: len(self.inputs)])
+
+    def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Tensors], tuple]:
         """A function that computes the region again for these sizes on this device, and asks autograd."""
-        run, count = self.program.bound(sizes, device), len(self.program.inputs)
+        run, count = super().bound(sizes, device), len(self.inputs)
 
         def recomputed(tensors: Tensors) -> tuple[torch.Tensor, ...]:
             cotangents = iter(tensors[count + self.kept :])

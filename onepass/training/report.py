@@ -1,4 +1,7 @@
-"""What a report says about a derived backward: gradients, kernels with their loops, saved values."""
+"""What a report says about a derived backward: its kernels with their loops, and the values that are saved for it.
+
+Everything comes from the plans. Example: a kernel's line is `kernel1: grad_q; rows i, loops over j`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from .plans import Training
 
 
 def backward_line(found: Training) -> str:
-    """A line on the whole, and one for each kernel. Example of the first: `derived, 2 kernels; saves log float32[b, i]`."""
+    """A line on the whole, and one for each kernel.
+
+    Example of the first: `derived, 2 kernels; saves log float32[b, i]`.
+    """
     made = found.every
     saved = [_saved(store) for store in found.stores.saved] or ["nothing"]
     read = [found.captured.results[k].output.name for k in found.stores.read]
