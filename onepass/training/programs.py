@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..egraph.forks import cached_property
 from ..egraph.terms.sizes import value_of
 from ..graph.program import Meta, Program
 
@@ -29,7 +28,7 @@ class ForwardProgram(Program):
         """The forward of a region with such saved values."""
         return cls(program.inputs, program.nodes, program.outputs, saved)
 
-    @cached_property
+    @property
     def output_metas(self) -> tuple[Meta, ...]:
         """What is known of every result, and of every saved value behind them."""
         return (*super().output_metas, *self.saved)
@@ -58,7 +57,7 @@ class BackwardProgram(Program):
         """The backward of a region."""
         return cls(program.inputs, program.nodes, program.outputs, kept, needed, given)
 
-    @cached_property
+    @property
     def output_metas(self) -> tuple[Meta, ...]:
         """What is known of every gradient."""
         return tuple(entry.meta for entry, n in zip(self.inputs, self.needed, strict=True) if n)
