@@ -8,17 +8,19 @@ is Σ_i g[i, e] · exp(s - L[i]).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 
+from ..derivation.certificate import Derivation
+from ..derivation.derive import replay
 from ..derivation.normalize import Normaliser
 from ..rewrite.rule import Rule
-from ..terms.ops import cast, exp, iota, make
-from ..terms.term import FLOATS, Dim, Tensor, Term
-from ..terms.traversal import rebuild, reduces, rename_dims, subterms, tensors
-from .adjoint import cotangents_of_loads
+from ..terms.ops import cast, exp
+from ..terms.term import FLOATS, Dim, Term
+from ..terms.traversal import subterms, tensors
+from .gradient_certificate import GradientCertificate
 from .partials import NotDifferentiable
+from .reverse_mode import Gradient, Result, differentiated
 from .saved import (
     Bounded,
     Mean,
@@ -32,26 +34,6 @@ from .saved import (
     rows_computed_again,
     saved_value,
 )
-from .transpose import at_place, transposed
-
-
-@dataclass(frozen=True)
-class Result:
-    """A result of the forward: its normal term, its tensor, the dims of its axes; no cotangent: nobody asks for one."""
-
-    term: Term
-    tensor: Tensor
-    order: tuple[Dim, ...]
-    cotangent: Tensor | None
-
-
-@dataclass(frozen=True)
-class Gradient:
-    """The gradient of one tensor, as a term over the dims of the tensor's axes."""
-
-    tensor: Tensor
-    term: Term
-    axes: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -66,15 +48,23 @@ class Laws:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients in order of `wanted`, what the forward has to save for them, and the equations that say so."""
+    """The gradients in order of `wanted`, what the forward has to save for them, and the certificate.
+
+    equations: between what is saved and forms without shifts, the premises of the certificate.
+    """
 
     gradients: tuple[Gradient, ...]
     saved: tuple[Saved, ...]
-    equations: tuple[Rule, ...]
+    certificate: GradientCertificate
+
+    @property
+    def equations(self) -> tuple[Rule, ...]:
+        """The premises of the certificate."""
+        return self.certificate.premises
 
 
 def gradients(
-    results: Sequence[Result], wanted: Collection[str], laws: Laws, without: Collection[str] = ()
+    results: Sequence[Result], wanted: Sequence[str], laws: Laws, without: Collection[str] = ()
 ) -> Gradients:
     """The gradients of all wanted tensors. Raises NotDifferentiable, with what stands in the way.
 
@@ -92,18 +82,34 @@ def gradients(
         known.add(*_mean_equation(number, mean, forms, order))
     stored = [(Saved(r.tensor, r.term, r.order), *_as_stored(forms[r], r)) for r in results]
     laws_now = known.with_all(stored)
-    found, joints = _differentiated(forms, wanted, laws_now.normaliser())
+    found, joints, chains = _with_chains(forms, wanted, laws_now)
     again = rows_computed_again([g.term for g in found], row_values(results, free, laws_now.normaliser(), order))
     if again:
         for number, term in enumerate(again):
             saved = saved_value(f"row{number or ''}", term, arranged(term, order))
             known.add(saved, free.normal(term), as_dtype(saved, term.dtype))
         laws_now = known.with_all(stored)
-        found, joints = _differentiated(forms, wanted, laws_now.normaliser())
+        found, joints, chains = _with_chains(forms, wanted, laws_now)
     Bounded(sums, results, known.normaliser()).check(joints)
     names = {tensor.name for gradient in found for tensor in tensors(gradient.term)}
     kept = tuple(s for s in laws_now.saved if s.tensor.name in names)
-    return Gradients(tuple(found), kept, tuple(laws_now.rules))
+    shown = tuple(replay(result.term, free) for result in results)
+    return Gradients(tuple(found), kept, GradientCertificate(shown, chains(), tuple(laws_now.rules)))
+
+
+def _with_chains(
+    forms: Mapping[Result, Term], wanted: Sequence[str], equations: _Equations
+) -> tuple[list[Gradient], list[Term], Callable[[], tuple[Derivation, ...]]]:
+    """The gradients, the cotangents of all loads, and what makes the chain of every joint."""
+    laws = equations.normaliser()
+    asked: dict[Term, None] = {}
+
+    def simplified(term: Term) -> Term:
+        asked[term] = None
+        return laws.normal(term)
+
+    found, joints = differentiated(forms, wanted, simplified)
+    return found, joints, lambda: tuple(replay(term, laws) for term in asked)
 
 
 def _require_none(operations: Collection[str], forms: Iterable[Term], wanted: Collection[str]) -> None:
@@ -154,49 +160,3 @@ class _Equations:
         for saved, left, right in more:
             found.add(saved, left, right)
         return found
-
-
-def _differentiated(
-    forms: dict[Result, Term], wanted: Collection[str], laws: Normaliser
-) -> tuple[list[Gradient], list[Term]]:
-    """Reverse mode and transposes, every joint and every gradient in normal form; and the cotangents of all loads."""
-    cotangents = {
-        form: read(result.cotangent, result.order) for result, form in forms.items() if result.cotangent is not None
-    }
-    sums: dict[Tensor, tuple[Term, tuple[Dim, ...]]] = {}
-    joints: list[Term] = []
-    for node, g in cotangents_of_loads(cotangents, wanted, lambda _, g: laws.normal(g)):
-        joints.append(g)
-        tensor = node.attrs[0]
-        term, axes = transposed(node, g)
-        if tensor in sums:
-            before, own = sums[tensor]
-            term, axes = before + _over(own, term, axes), own
-        sums[tensor] = term, axes
-    order = list(wanted)
-    found = [Gradient(tensor, laws.normal(term), axes) for tensor, (term, axes) in sums.items()]
-    return sorted(found, key=lambda gradient: order.index(gradient.tensor.name)), joints
-
-
-def _over(own: tuple[Dim, ...], term: Term, axes: tuple[Dim, ...]) -> Term:
-    """The same gradient with other dims for its axes; dims that are bound inside make way."""
-    taken = {*own, *axes}
-    names = {r.attrs[1]: _fresh(r.attrs[1], taken) for r in reduces(term) if r.attrs[1] in taken}
-    return rename_dims(_rename_bound(term, names), dict(zip(axes, own, strict=True)))
-
-
-def _fresh(dim: Dim, taken: Collection[Dim]) -> Dim:
-    names = {d.name for d in taken}
-    return next(Dim(name, dim.size) for k in count(1) if (name := f"{dim.name}.{k}") not in names)
-
-
-def _rename_bound(term: Term, names: Mapping[Dim, Dim]) -> Term:
-    """Other names for dims that reductions bind; free dims keep theirs."""
-
-    def change(node: Term, args: tuple[Term, ...]) -> Term:
-        if node.op == "reduce" and node.attrs[1] in names:
-            monoid, dim = node.attrs
-            return make("reduce", (at_place(args[0], dim, iota(names[dim])),), (monoid, names[dim]))
-        return make(node.op, args, node.attrs)
-
-    return rebuild(term, change)

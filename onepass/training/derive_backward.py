@@ -10,16 +10,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ..compiler.assumptions import simplifying
-from ..egraph.calculus.gradient import Gradient, Gradients, Laws, Result, gradients
+from ..egraph.calculus.gradient import Gradients, Laws, gradients
+from ..egraph.calculus.gradient_certificate import check_gradients
 from ..egraph.calculus.partials import NotDifferentiable
+from ..egraph.calculus.reverse_mode import Gradient, Result
 from ..egraph.derivation import ledger
+from ..egraph.derivation.certificate import CertificateError
 from ..egraph.derivation.normalize import Normaliser
 from ..egraph.terms.ops import cast
 from ..egraph.terms.term import Tensor
 from ..errors import OnepassError, Refusal
 from ..graph.program import Program
 from ..lowering.plan.records import Store
-from ..rules import GATHERED, SHIFT_FREE
+from ..rules import ALL, GATHERED, SHIFT_FREE
 from ..translate.translate import Captured
 
 
@@ -53,7 +56,7 @@ def backward_stores(
 
     without: operations that are not to be differentiated. Raises NotDerived.
     """
-    taken = {tensor.name for tensor in captured.inputs}
+    taken = {tensor.name for tensor in (*captured.inputs, *(result.output for result in captured.results))}
     wanted = [tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n]
     _refuse_detached(program, wanted)
     cotangents = tuple(_cotangent(r, taken) if g else None for r, g in zip(captured.results, given, strict=True))
@@ -68,34 +71,43 @@ def backward_stores(
     )
 
 
-def _cotangent(result: Store, taken: Collection[str]) -> Tensor:
+def _cotangent(result: Store, taken: set[str]) -> Tensor:
     return replace(result.output, name=_free(f"grad_{result.output.name}", taken))
 
 
 def _gradients(
     captured: Captured, cotangents: Sequence[Tensor | None], wanted: Sequence[str], without: Collection[str]
 ) -> Gradients:
-    """The gradients by the laws that are proved. Raises NotDerived."""
+    """The gradients by the laws that are proved, their certificate checked. Raises NotDerived."""
     normal = simplifying([result.term for result in captured.results])
     normaliser = Normaliser(normal)
     pairs = zip(captured.results, cotangents, strict=True)
     results = [Result(normaliser.normal(r.term), r.output, r.order, g) for r, g in pairs]
     laws = Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(GATHERED))
     try:
-        return gradients(results, wanted, laws, without)
+        found = gradients(results, wanted, laws, without)
+        shown = check_gradients(found.certificate, results, wanted, {rule.name: rule for rule in ledger.proved(ALL)})
     except (NotDifferentiable, Refusal) as error:
         raise NotDerived(str(error)) from error
+    except CertificateError as error:
+        raise NotDerived(f"no certificate of its gradients: {error}") from error
+    if tuple(shown) != found.gradients:
+        raise NotDerived("the certificate shows other gradients")
+    return found
 
 
-def _store(gradient: Gradient, taken: Collection[str]) -> Store:
+def _store(gradient: Gradient, taken: set[str]) -> Store:
     tensor, term = gradient.tensor, gradient.term
     term = term if term.dtype == tensor.dtype else cast(term, tensor.dtype)
     return Store(term, replace(tensor, name=_free(f"grad_{tensor.name}", taken)), gradient.axes)
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    """The name, with underscores appended until no input has it."""
-    return _free(f"{name}_", taken) if name in taken else name
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with underscores appended until it is not taken; now it is."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def _refuse_detached(program: Program, wanted: Collection[str]) -> None:

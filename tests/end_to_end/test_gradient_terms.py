@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from onepass.egraph.calculus.gradient import Laws, Result, gradients
+from onepass.egraph.calculus.gradient import Laws, gradients
 from onepass.egraph.calculus.partials import NotDifferentiable
+from onepass.egraph.calculus.reverse_mode import Result
 from onepass.egraph.derivation.normalize import Normaliser
 from onepass.egraph.search.extract import passes
 from onepass.egraph.terms.evaluate import evaluate

@@ -2,8 +2,9 @@
 
 import pytest
 
-from onepass.egraph.calculus.gradient import Laws, Result, gradients
+from onepass.egraph.calculus.gradient import Laws, gradients
 from onepass.egraph.calculus.partials import NotDifferentiable
+from onepass.egraph.calculus.reverse_mode import Result
 from onepass.egraph.derivation.normalize import Normaliser
 from onepass.egraph.search.extract import passes
 from onepass.egraph.terms.ops import exp, iota, load, max_over, sum_over
