@@ -53,7 +53,9 @@ class Recorded(torch.autograd.Function):
         ctx.recorded = [t.requires_grad for t in tensors]
         found = training(ctx.program, ctx.recorded)
         kept = () if isinstance(found, str) else [output[k] for k in kept_outputs(found)]
-        saved = (*tensors, *kept)
+        plain = [type(x) is torch.Tensor and not x.is_inference() for x in kept]  # none of a compiler's own
+        ctx.watched = [_Watched(x) for x, is_plain in zip(kept, plain, strict=True) if is_plain]
+        saved = (*tensors, *(x.data if is_plain else x for x, is_plain in zip(kept, plain, strict=True)))
         ctx.without_version = {k: t for k, t in enumerate(saved) if t.is_inference()}  # autograd saves none of these
         ctx.save_for_backward(*[None if t.is_inference() else t for t in saved])
         ctx.set_materialize_grads(False)
@@ -69,13 +71,28 @@ class Recorded(torch.autograd.Function):
         reached = frozenset().union(*(path for path, grad in zip(paths, grads, strict=True) if grad is not None))
         needed = [bool(n) and k in reached for k, n in enumerate(ctx.needs_input_grad[4:])]
         saved = [ctx.without_version.get(k, t) for k, t in enumerate(ctx.saved_tensors)]
-        count = len(needed)
-        found = iter(
-            torch.ops.onepass.region_backward(
-                list(grads), saved[:count], saved[count:], ctx.program, ctx.sizes, needed, ctx.recorded
-            )
-        )
+        own, kept = saved[: len(needed)], saved[len(needed) :]
+        if any(watched.changed for watched in ctx.watched):  # as with the original calls, which do not read results
+            with torch.no_grad():
+                outputs = torch.ops.onepass.region_train(own, ctx.program, ctx.sizes, ctx.recorded)
+            kept = [outputs[k] for k in kept_outputs(_trained(ctx.program, ctx.recorded))]
+        arguments = list(grads), own, kept, ctx.program, ctx.sizes, needed, ctx.recorded
+        found = iter(torch.ops.onepass.region_backward(*arguments))
         return None, None, None, None, *[next(found) if n else None for n in needed]
+
+
+class _Watched:
+    """Whether a tensor was changed in place since. It keeps the tensor's count of changes, and none of its memory."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.version = tensor._version
+        self.counter = tensor.detach()
+        self.counter.data = tensor.new_empty(0)
+
+    @property
+    def changed(self) -> bool:
+        """Whether a caller, or the graph, wrote to it."""
+        return self.counter._version != self.version
 
 
 def kept_outputs(found: Training) -> tuple[int, ...]:

@@ -27,7 +27,9 @@ ELSEWHERE = {  # passes whose code is not in the module of their name
     "find_regions": "onepass/regions/find.py",
     "attach_unrecorded": "onepass/graph/grad_modes.py",
 }
-PARTS = {"index_assignment": "functionalize", "insert_call": "replace", "output_strides": "replace"}
+PARTS = {"index_assignment": "functionalize"} | dict.fromkeys(
+    ("insert_call", "output_strides", "region_gradients"), "replace"
+)
 ROOT = Path(pipeline.__file__).parent.parent.parent
 
 

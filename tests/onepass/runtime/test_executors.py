@@ -153,7 +153,7 @@ def test_what_no_kernel_can_run_on_a_gpu_is_left_as_written(monkeypatch):
     monkeypatch.setattr(plan_executors, "emit", none)
     entries = tuple(replace(i, meta=replace(i.meta, device="cuda")) for i in program.inputs)
     on_gpu = replace(program, inputs=entries)
-    compiled_region._require_kernels(plan, program, Options(), {})
-    compiled_region._require_kernels(plan, on_gpu, Options(executor="tiled"), {})
+    compiled_region.require_kernels(plan, program, Options(), {})
+    compiled_region.require_kernels(plan, on_gpu, Options(executor="tiled"), {})
     with pytest.raises(NotPlannable, match="no form"):
-        compiled_region._require_kernels(plan, on_gpu, Options(), {})
+        compiled_region.require_kernels(plan, on_gpu, Options(), {})
