@@ -74,12 +74,8 @@ def gradients(
     forms = {result: free.normal(result.term) for result in results}
     _require_none(without, forms.values(), wanted)
     order = tuple(dict.fromkeys(dim for result in results for dim in result.order))
-    known = _Equations(laws)
     sums = list(logarithms(results, free, order))
-    for saved, left in sums:
-        known.add(saved, left, exp(as_dtype(saved, left.dtype)))
-    for number, mean in enumerate(means(forms.values(), sums, order)):
-        known.add(*_mean_equation(number, mean, forms, order))
+    known = _equations(laws, sums, forms, order)
     stored = [(Saved(r.tensor, r.term, r.order), *_as_stored(forms[r], r)) for r in results]
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
@@ -95,6 +91,18 @@ def gradients(
     kept = tuple(s for s in laws_now.saved if s.tensor.name in names)
     shown = tuple(replay(result.term, free) for result in results)
     return Gradients(tuple(found), kept, GradientCertificate(shown, chains(), tuple(laws_now.rules)))
+
+
+def _equations(
+    laws: Laws, sums: Sequence[tuple[Saved, Term]], forms: Mapping[Result, Term], order: Sequence[Dim]
+) -> _Equations:
+    """What logarithms of sums, and means of their exponentials, are in forms without shifts."""
+    known = _Equations(laws)
+    for saved, left in sums:
+        known.add(saved, left, exp(as_dtype(saved, left.dtype)))
+    for number, mean in enumerate(means(forms.values(), sums, order)):
+        known.add(*_mean_equation(number, mean, forms, order))
+    return known
 
 
 def _with_chains(

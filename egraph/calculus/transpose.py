@@ -6,7 +6,7 @@ that read it. Example: `k[h // 2, j]` is read by two heads, so the gradient of k
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -36,23 +36,23 @@ def transposed(node: Term, g: Term) -> tuple[Term, tuple[Dim, ...]]:
             computed.append((axes[-1], index))
     while computed:
         axis, index = computed.pop(0)
-        found = _one_place(index, axis, left) or _group(index, axis, left)
+        found = _one_place(index, axis, left) or _group(index, axis, left) or _flattened(index, axis, left)
         if found is None:
             g = where(eq(index, iota(axis)), g, ZERO)
             continue
-        g = at_place(g, found.dim, found.place)
+        for dim, place in found.places.items():
+            g = at_place(g, dim, place)
+            computed = [(other, at_place(i, dim, place)) for other, i in computed]
         g = g if found.inside is None else where(found.inside, g, ZERO)
-        computed = [(other, at_place(i, found.dim, found.place)) for other, i in computed]
-        left = (left - {found.dim}) | found.fresh
+        left = left.difference(found.places) | found.fresh
     return summed(g, left), tuple(axes)
 
 
 @dataclass(frozen=True)
 class SolvedIndex:
-    """The place of a dim at which an element is read. inside: whether there is one. fresh: dims of the place to sum."""
+    """The places of dims at which an element is read. inside: whether there are any. fresh: dims of them to sum."""
 
-    dim: Dim
-    place: Term
+    places: Mapping[Dim, Term]
     inside: Term | None = None
     fresh: frozenset[Dim] = frozenset()
 
@@ -88,7 +88,7 @@ def _one_place(index: Term, axis: Dim, left: Collection[Dim]) -> SolvedIndex | N
     if high is None or not isinstance(dim.size, int) or high >= dim.size:
         kept.append(lt(place, length(dim)))
     inside = reduce(lambda p, q: p & q, kept) if kept else None
-    return SolvedIndex(dim, _clamped(place, low, dim, len(kept)), inside)
+    return SolvedIndex({dim: _clamped(place, low, dim, len(kept))}, inside)
 
 
 def _clamped(place: Term, low: int | None, dim: Dim, conditions: int) -> Term:
@@ -107,4 +107,26 @@ def _group(index: Term, axis: Dim, left: Collection[Dim]) -> SolvedIndex | None:
     if dim not in left or not isinstance(axis.size, int) or dim.size != n * axis.size:
         return None
     member = Dim(f"{dim.name}.member", n)
-    return SolvedIndex(dim, iota(axis) * n + iota(member), fresh=frozenset({member}))
+    return SolvedIndex({dim: iota(axis) * n + iota(member)}, fresh=frozenset({member}))
+
+
+def _flattened(index: Term, axis: Dim, left: Collection[Dim]) -> SolvedIndex | None:
+    """Of an index h · n + d + c, where d has n places: the one place of each dim, as of axes that are flattened."""
+    atoms, constant = affine(index)
+    ordered = sorted(atoms.items(), key=lambda pair: pair[1])
+    step = 1
+    for atom, factor in ordered:
+        size = atom.attrs[0].size if atom.op == "iota" and atom.attrs[0] in left else None
+        if factor != step or not isinstance(size, int):
+            return None
+        step *= size
+    if len(ordered) < 2:
+        return None
+    place = iota(axis) - const(constant) if constant else iota(axis)
+    low, high = bounds(place)
+    kept = [] if low is not None and low >= 0 else [le(const(0), place)]
+    if high is None or high >= step:
+        kept.append(lt(place, const(step)))
+    within = place if not kept else minimum(maximum(place, const(0)), const(step - 1))
+    places = {atom.attrs[0]: (within // factor) % atom.attrs[0].size for atom, factor in ordered}
+    return SolvedIndex(places, reduce(lambda p, q: p & q, kept) if kept else None)

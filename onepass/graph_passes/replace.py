@@ -28,9 +28,11 @@ from ..graph.nodes import where_of
 from ..graph.op_kinds import name_of
 from ..graph.survey import Survey, survey
 from ..lowering.plan.records import NotPlannable
+from ..regions.copies import without_views
 from ..regions.find import find_regions
 from ..regions.open_calls import inline_library_calls
 from ..regions.placement import InputPairs, insertion_point, must_not_alias, overtaken_random_node
+from ..regions.refusals import refusal_to_move
 from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
 from .insert_call import CallInserter
@@ -144,15 +146,23 @@ class Replacement:
         region, s = self.regions[number], self.survey
         owned = frozenset(self._owned - region.owned)
         computed = owned.union(*(r.nodes for r in self.regions if r is not region and r.refusal is None))
-        needed = gradients_needed(region, self._records)
-        mode = self.rewriting.options.fuse_loads
-        mode = "never" if mode == "auto" and any(needed) else mode  # a backward of what is in front is Inductor's
-        context = FusionContext(s, mode, self._compiled, owned, computed, self._read_counts)
-        self.regions[number], answer = _fused(region, context)
+        context = lambda mode: FusionContext(s, mode, self._compiled, owned, computed, self._read_counts)
+        self.regions[number], answer = self._fused(region, context)
         self._owned.update(self.regions[number].owned)
         self._insertion_points[number] = insertion_point(self.regions[number], s).before
         self._require_same_effects(number)
         self.answers[number] = self._with_backward(self.regions[number], answer)
+
+    def _fused(self, region: Region, context: Callable[[str], FusionContext]) -> tuple[Region, Fused]:
+        """The region with what is fused around it. Where gradients are needed, what is around is left to Inductor."""
+        mode = self.rewriting.options.fuse_loads
+        if mode == "auto" and not any(gradients_needed(region, self._records)):
+            wide, answer = _fused(region, context(mode))
+            if not any(gradients_needed(wide, self._records)):
+                return wide, answer
+        if mode == "auto" and refusal_to_move(narrow := without_views(region, self.survey), self.survey) is None:
+            region = narrow
+        return _fused(region, context("never" if mode == "auto" else mode))
 
     def _with_backward(self, region: Region, answer: Fused) -> Fused:
         """The plan with what its report says of the backward. Raises Refusal where Inductor is to compile both."""

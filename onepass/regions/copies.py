@@ -58,6 +58,22 @@ def without_joins(region: Region, s: Survey) -> tuple[Region, list[fx.Node]]:
     return replace(region, nodes=nodes, inputs=inputs), [n for n in inputs if n in joins]
 
 
+def without_views(region: Region, s: Survey) -> Region:
+    """The region with views of its inputs as inputs. Their gradients are then those of views, which autograd knows.
+
+    Views of what is computed, cast or expanded inside stay inside. Example: queries, keys and values that are parts of
+    one tensor are three inputs.
+    """
+    outside: set[fx.Node] = set()
+    for node in region.nodes:
+        inside = [n for n in node.all_input_nodes if n in region.nodes]
+        is_plain = s.kind[node] == "view" and not has_trait(node, Trait.EXPANDS | Trait.REPEATS)
+        if is_plain and node not in region.owned and outside.issuperset(inside):
+            outside.add(node)
+    nodes, inputs = in_order({*region.nodes} - outside, s)
+    return replace(region, nodes=nodes, inputs=inputs)
+
+
 def with_copies(region: Region, more: Iterable[fx.Node], s: Survey) -> Region:
     """The region with copies of more nodes."""
     nodes, inputs = in_order({*region.nodes, *more}, s)

@@ -51,11 +51,9 @@ class Recorded(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[torch.Tensor, ...]) -> None:
         _, ctx.program, ctx.sizes, _, *tensors = inputs
         ctx.recorded = [t.requires_grad for t in tensors]
-        found = training(ctx.program, ctx.recorded)
-        kept = () if isinstance(found, str) else [output[k] for k in kept_outputs(found)]
-        plain = [type(x) is torch.Tensor and not x.is_inference() for x in kept]  # none of a compiler's own
-        ctx.watched = [_Watched(x) for x, is_plain in zip(kept, plain, strict=True) if is_plain]
-        saved = (*tensors, *(x.data if is_plain else x for x, is_plain in zip(kept, plain, strict=True)))
+        kept = _kept(training(ctx.program, ctx.recorded), output)
+        ctx.watched = [_Watched(x) for x in kept if _is_plain(x)]
+        saved = (*tensors, *(x.data if _is_plain(x) else x for x in kept))
         ctx.without_version = {k: t for k, t in enumerate(saved) if t.is_inference()}  # autograd saves none of these
         ctx.save_for_backward(*[None if t.is_inference() else t for t in saved])
         ctx.set_materialize_grads(False)
@@ -79,6 +77,16 @@ class Recorded(torch.autograd.Function):
         arguments = list(grads), own, kept, ctx.program, ctx.sizes, needed, ctx.recorded
         found = iter(torch.ops.onepass.region_backward(*arguments))
         return None, None, None, None, *[next(found) if n else None for n in needed]
+
+
+def _kept(found: Training | str, output: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What of a forward's outputs its backward gets."""
+    return [] if isinstance(found, str) else [output[k] for k in kept_outputs(found)]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is none of a compiler's own tensors, and counts its changes."""
+    return type(tensor) is torch.Tensor and not tensor.is_inference()
 
 
 class _Watched:
@@ -135,8 +143,7 @@ library.register_fake("onepass::region_train", _fakes, lib=_LIBRARY)
 # The backward ---------------------------------------------------------------------------------------------------------
 
 
-@library.custom_op("onepass::region_backward", mutates_args=(), schema=SCHEMA_BACKWARD)
-def region_backward(
+def _run_backward(
     grads: list[torch.Tensor | None],
     tensors: list[torch.Tensor],
     kept: list[torch.Tensor],
@@ -182,16 +189,36 @@ def _planned(found: Training, grads, tensors, kept, program: str, sizes, needed:
     return runner.gradients(grads, tensors, dict(zip(kept_outputs(found), kept, strict=True)), sizes, needed)
 
 
-@region_backward.register_fake
-def _(grads, tensors, kept, program, sizes, needed, recorded):
+def _record_no_second(keys, *arguments):
+    """The autograd layer: straight to what runs, unless a second derivative would be recorded."""
+    grads, tensors, kept = arguments[:3]
+    read = [t for t in (*grads, *tensors, *kept) if t is not None]
+    below = keys & torch._C._after_autograd_keyset
+    if torch.is_grad_enabled() and any([t.requires_grad for t in read]):
+        return list(_Once.apply(below, arguments, *read))
+    return torch.ops.onepass.region_backward.default.redispatch(below, *arguments)
+
+
+class _Once(torch.autograd.Function):
+    """A backward whose own derivative is an error, in words."""
+
+    @staticmethod
+    def forward(ctx: Any, keys: torch._C.DispatchKeySet, arguments: tuple, *read: torch.Tensor) -> tuple:
+        return tuple(torch.ops.onepass.region_backward.default.redispatch(keys, *arguments))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> None:
+        raise NotImplementedError(
+            "onepass has no derivative of its backward pass: for gradients of gradients (create_graph=True), "
+            "run the function as it was before torch.compile, or compile it with another backend"
+        )
+
+
+def _fake_gradients(grads, tensors, kept, program, sizes, needed, recorded):
     return [torch.empty_like(t) for t, n in zip(tensors, needed, strict=True) if n]
 
 
-def _no_second(ctx: Any, *grads):
-    raise NotImplementedError(
-        "onepass has no derivative of its backward pass: for gradients of gradients (create_graph=True), "
-        "run the function as it was before torch.compile, or compile it with another backend"
-    )
-
-
-region_backward.register_autograd(_no_second)
+_LIBRARY.define(f"region_backward{SCHEMA_BACKWARD}", tags=(torch.Tag.pt2_compliant_tag,))
+_LIBRARY.impl("region_backward", _run_backward, "CompositeExplicitAutograd")
+_LIBRARY.impl("region_backward", _record_no_second, "Autograd", with_keyset=True)
+library.register_fake("onepass::region_backward", _fake_gradients, lib=_LIBRARY)

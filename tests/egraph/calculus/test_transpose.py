@@ -24,6 +24,10 @@ CASES = {
     "a part of each": ((8,), (i + const(3),)),
     "groups": ((2, 6), (h // const(2), j)),
     "groups with their members": ((2, 2), (h // const(2), h % const(2))),
+    "flattened": ((24,), (h * const(6) + j,)),
+    "flattened, a part": ((40, 5), (h * const(6) + j + const(7), i)),
+    "three flattened": ((120,), (h * const(30) + j * const(5) + i,)),
+    "with a gap": ((28,), (h * const(7) + j,)),
     "both from one dim": ((5, 5), (i, i)),
     "a distance": ((10,), (j - i + const(4),)),
     "a clamped distance": ((4,), (minimum(maximum(j - i + const(1), const(0)), const(3)),)),
@@ -52,7 +56,7 @@ def test_each_element_gets_what_its_places_get(name):
     assert np.allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["as it lies", "a slice", "from the end", "groups"])
+@pytest.mark.parametrize("name", ["as it lies", "a slice", "from the end", "groups", "flattened", "three flattened"])
 def test_no_sum_over_all_places_where_the_index_says_which(name):
     shape, index = CASES[name]
     node = load(Tensor("t", "float64", shape), *index)

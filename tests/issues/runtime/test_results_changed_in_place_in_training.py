@@ -38,4 +38,4 @@ def test_values_and_gradients_are_eagers(function):
     sum((x * x).sum() for x in found).backward()
     sum((x * x).sum() for x in exact).backward()
     for one, other in zip(mine, eager, strict=True):
-        torch.testing.assert_close(one.grad, other.grad)
+        torch.testing.assert_close(one.grad, other.grad, atol=2e-4, rtol=2e-3)
