@@ -21,6 +21,14 @@ settings.register_profile("ci", settings.get_profile("local"), derandomize=True,
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+@pytest.fixture(autouse=True)
+def own_reports():
+    """A test that reads the last report gets one of its own graphs, whatever ran before in this process."""
+    from onepass import process_state
+
+    process_state.forget("reports")
+
+
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
     """As in a new process with an empty cache; modules ask for it by `pytestmark = pytest.mark.usefixtures`."""

@@ -1,7 +1,8 @@
-"""Work items of a Hopper kernel: which tile of rows at which grid point, and which tiles of the loop in which order.
+"""The text that finds the work items of a Hopper kernel, and the tiles of the loop that each item runs.
 
-The producer and the consumers of a program go through the same tiles: down a range that limits give, or along a list in
-memory (lowering/masks/block_map.py), which names the tiles that hold anything and says for whom they are full.
+An item is one tile of rows at one grid point. Invariant: the producer and the consumers of a program go through the
+same tiles in the same order. The tiles are a range if the loop has limits, and a list in memory if it has a block map.
+Example: under a causal mask a range is run from its end, so that the masked tiles come first.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from .expressions import GluonWriter
 
 @dataclass(frozen=True)
 class Walk:
-    """An item's tiles for one function: `count` of them, lines that find the {t}-th's number `tile`, and when that one
-    needs the guard. before, after: how many tiles of the program come earlier and later that are not its own.
+    """The tiles of the loop that the producer, or one consumer, runs for an item. All fields are texts.
+
+    count: how many tiles. find: lines that set `tile` to the number of the {t}-th tile. partial: whether that tile
+    needs the guard. before, after: how many tiles of the whole program come before and after those of this consumer.
     """
 
     count: str
@@ -38,7 +41,10 @@ class Walk:
 
 
 class WalkWriter:
-    """Writes items and their tiles into a function; `listed` are the dims that the lists are over, None for ranges."""
+    """Writes the search for items and tiles into a function.
+
+    listed: the dims for which there is a list of tiles each; None if the tiles are ranges.
+    """
 
     def __init__(
         self, binding: Binding, config: HopperConfig, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
@@ -51,7 +57,7 @@ class WalkWriter:
         self.divisors = [Divisor(d, n, part(d, "multiplier"), part(d, "shift")) for d, n in steps.items()]
 
     def item(self, writer: GluonWriter, item: str) -> str:
-        """Writes an item's coordinates; the name of its first row."""
+        """Writes the coordinates of an item, and returns the name of its first row."""
         lines, fresh, kernel = writer.outer.lines, writer.names.fresh, self.kernel
         rest, places = item, {}
         for divisor in self.divisors:
@@ -66,12 +72,14 @@ class WalkWriter:
         return first
 
     def of_program(self, writer: GluonWriter, first: str) -> Walk:
-        """The tiles that the producer copies for an item: at least one, so that every state begins."""
+        """The tiles that the producer copies for an item. There is at least one, so that every state is initialised."""
         return self._listed(writer, first) if self.listed is not None else self._down(*self._range(writer, first))
 
     def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool, vacant: bool) -> Walk:
-        """The tiles of one warpgroup's rows. skewed: they may be fewer; some: it depends which need the guard; vacant:
-        there may be no such rows, which makes it one tile.
+        """The tiles that one warpgroup runs for its rows.
+
+        skewed: they may be fewer than those of the program. some: whether a tile needs the guard is tested at run time.
+        vacant: the warpgroup may have no rows; it then runs one tile.
         """
         if self.listed is not None:
             return self._own(writer, first)
@@ -97,18 +105,18 @@ class WalkWriter:
 
     @staticmethod
     def _down(begin: str, end: str, partial: str = "", before: str = "", after: str = "") -> Walk:
-        """From the end of a range: under a diagonal the tiles that need the guard come first."""
+        """The tiles of a range, from its end. Under a causal mask, those that need the guard come first."""
         return Walk(f"{end} - {begin}", (f"tile = {end} - 1 - {{t}}",), partial, before, after)
 
     # Lists
 
     def _listed(self, writer: GluonWriter, first: str) -> Walk:
-        """All of an item's list; its parts are those of `shared_visits`."""
+        """All tiles of an item's list, which `shared_visits` in lowering/masks lays out."""
         mine, every = self._list(writer, first)
         return Walk(every, self._entry(mine, "{t}"))
 
     def _own(self, writer: GluonWriter, first: str) -> Walk:
-        """A warpgroup's part of the list."""
+        """The part of an item's list that one warpgroup runs."""
         mine, every = self._list(writer, first)
         load = lambda place: TileValue(f"gl.load({mine} + {place} + 2 * W)")
         begin = writer.assign("own_begin", load(1), writer.outer).text
@@ -122,7 +130,7 @@ class WalkWriter:
         return f"entry = gl.load({mine} + {1 + 2 * consumers} + {place})", f"tile = entry >> {consumers}"
 
     def _list(self, writer: GluonWriter, first: str) -> tuple[str, str]:
-        """Names of this item's list and of how many tiles it has."""
+        """The names of the pointer to this item's list, and of the number of its tiles."""
         place = "0"
         for dim in self.listed:
             of_rows = dim == self.kernel.rows
@@ -134,7 +142,7 @@ class WalkWriter:
         return mine, assign("every", f"gl.load({mine})")
 
     def words(self, writer: GluonWriter, row: str, record: BlockMap) -> str:
-        """The name of where a warpgroup's words begin. Rows that do not exist have those of the last tile."""
+        """The name of the pointer to a warpgroup's mask words. A warpgroup without rows reads the last tile's words."""
         count = lambda dim, tile: f"gl.cdiv({self.sizes[dim]}, {tile})"
         (rows,), place = record.rows, "0"
         for dim in record.dims:
@@ -157,7 +165,10 @@ class WalkWriter:
         return begin, end
 
     def _ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
-        """Names of begin, end (in tiles) and of the range of full tiles for `height` rows from `first`."""
+        """Names of a range's limits, in tiles: its begin and end, and begin and end of the tiles that need no guard.
+
+        The range is that of `height` rows, from the row `first` on.
+        """
         loop, tile, size = self.loop, self.config.loop_tile, self.sizes[self.loop.dim]
         last = f"gl.minimum({first} + {height}, {self.sizes[self.kernel.rows]}) - 1"
         last = writer.assign(f"{hint}_last_row", TileValue(f"gl.maximum({last}, {first})"), writer.outer).text

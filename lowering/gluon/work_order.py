@@ -30,7 +30,9 @@ OVERHEAD = 150  # columns of a loop that the beginning and the end of an item co
 
 @dataclass(frozen=True)
 class Ranges:
-    """By tile of rows: tiles begin..end run, of which full_begin..full_end need no guard."""
+    """For each tile of rows: the loop runs the tiles from begin to end; those from full_begin to full_end need no
+    guard.
+    """
 
     begin: np.ndarray
     end: np.ndarray
@@ -39,7 +41,8 @@ class Ranges:
 
 
 def ranges(binding: Binding, sizes: dict, height: int, tile: int) -> Ranges | None:
-    """The ranges of all tiles of `height` rows, without empty ones; None where limits depend on more than rows."""
+    """The range of every tile of `height` rows, at least one tile long; None if a limit depends on more than the rows.
+    """
     loop, rows = binding.loop, binding.kernel.rows
     if any(x.bound.dims - {rows} or _reads(x) for x in (*loop.uppers, *loop.lowers)):
         return None
@@ -64,15 +67,16 @@ def _reads(limit: Limit) -> bool:
 
 
 def _ends(limit: Limit, rows, sizes: dict, first: np.ndarray, last: np.ndarray):
-    """(least, largest) bound over each tile of rows; one that is the same for all rows is evaluated to one value."""
+    """The least and the largest value of a bound in each tile of rows."""
     values = evaluate(limit.bound, {}, [rows], sizes).astype(np.int64)
     values = np.broadcast_to(values, resolve(rows.size, sizes))
     return (values[first], values[last]) if limit.rising else (values[last], values[first])
 
 
 def classes(binding: Binding, sizes: dict, height: int, tile: int) -> np.ndarray | None:
-    """The class of every tile, by tile of rows (lowering/masks/block_map.py); None where limits depend on more than
-    rows.
+    """The class of every tile of the loop, for each tile of rows: EMPTY, PARTIAL or FULL, as in a block map.
+
+    None if a limit depends on more than the rows.
     """
     loop, rows = binding.loop, binding.kernel.rows
     if any(x.bound.dims - {rows} or _reads(x) for x in loop.limits):
@@ -95,7 +99,7 @@ def classes(binding: Binding, sizes: dict, height: int, tile: int) -> np.ndarray
 
 
 def guarded_tiles(binding: Binding, own: Ranges | None) -> str:
-    """Which tiles need the guard, walking down from the end: "none", "first", "some" (a branch decides) or "all"."""
+    """Which tiles of a range need the guard: "none", the "first" to run, "some" (tested at run time), or "all"."""
     if binding.loop.guard is None:
         return "none"
     if not binding.loop.limits_only:
@@ -110,7 +114,7 @@ def guarded_tiles(binding: Binding, own: Ranges | None) -> str:
 
 
 def skewed(own: Ranges | None, block: Ranges | None, consumers: int) -> bool:
-    """Whether some 64 rows run fewer tiles than the program that they belong to."""
+    """Whether some warpgroup, which has 64 rows, runs fewer tiles than its program."""
     if own is None or block is None:
         return True
     of = np.arange(len(own.begin)) // consumers
@@ -118,7 +122,10 @@ def skewed(own: Ranges | None, block: Ranges | None, consumers: int) -> bool:
 
 
 def work(lengths: np.ndarray, count: int, consumers: int) -> np.ndarray:
-    """The time of each tile of rows, in tiles of the loop: where some warpgroups have no rows, others run faster."""
+    """The time of each tile of rows, in tiles of the loop.
+
+    The last one is faster if some of its warpgroups have no rows.
+    """
     live = -(-(count - H200.product_rows * consumers * (len(lengths) - 1)) // H200.product_rows)
     found = lengths.astype(np.float64)
     found[-1] *= pace(live, consumers)
@@ -126,8 +133,10 @@ def work(lengths: np.ndarray, count: int, consumers: int) -> np.ndarray:
 
 
 def chainable(own: Ranges | None, block: Ranges | None, consumers: int, depth: int) -> bool:
-    """Whether 64 rows can begin an item before they have handed back the last matrix of the item before: all tiles that
-    they leave out come first, and are fewer than there are slots."""
+    """Whether a warpgroup may begin an item before it has released the last tile of the item before.
+
+    It may if the tiles that it leaves out are the first ones, and fewer than the slots of the ring.
+    """
     if own is None or block is None:
         return False
     of = np.arange(len(own.begin)) // consumers
@@ -135,12 +144,12 @@ def chainable(own: Ranges | None, block: Ranges | None, consumers: int, depth: i
 
 
 def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, tile: int) -> np.ndarray:
-    """Who runs what: column p is how many items program p has, then these; an item is point · tiles of rows + tile of
-    rows. A program finds its first item without having read anything else.
+    """The items of each program, as a table: column p holds the number of items of program p, and then the items.
 
-    lengths: of each tile of rows, as `work` gives them. List scheduling, longest first, among few grid points at
-    a time: no more than keep the programs busy, so that memory is read evenly, not in bursts; at the end as many as
-    the L2 holds, so that short items fill what is left.
+    An item's number is point · (tiles of rows) + tile of rows. lengths: the time of each tile of rows, from `work`.
+    Items are given to the program that is free first, the longest first (list scheduling). This is done for few grid
+    points at a time, so that memory is read evenly; for the last ones together, as many as the L2 cache holds, so that
+    short items fill what is left.
     """
     cost = lengths + OVERHEAD / tile
     order = np.argsort(-cost, kind="stable")
@@ -157,19 +166,22 @@ def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, t
 
 
 def at_a_time(points: int, tiles: int, programs: int, bytes_a_point: int) -> tuple[int, int]:
-    """How many grid points of so many tiles of rows are dealt out at a time, and at the end."""
+    """How many grid points are given out at a time, and how many together at the end, each with `tiles` tiles of rows.
+    """
     few = -(-programs // tiles)
     return few, min(points, max(few, CACHE // max(bytes_a_point, 1)))
 
 
 def streamed(binding: Binding, length: int) -> int:
-    """Bytes that the items of one grid point stream."""
+    """Bytes that the loop loads for one grid point."""
     return 2 * length * sum(resolve(o.inner.size, {}) for o in binding.streams)
 
 
 def dealing(binding: Binding, config: HopperConfig, sizes: dict, total: int, places: int) -> WorkDistribution | None:
-    """How a table deals out items whose lengths a map in memory says, on `places` multiprocessors; None where each
-    program has one, or all have the same list."""
+    """How items with a block map are given to programs, on `places` multiprocessors: their lengths are in memory.
+
+    None if no program has more than one item, or if all items have the same list.
+    """
     kernel, record, programs = binding.kernel, binding.loop.map, places * config.residents
     if not config.ordered or total <= programs or not (record.dims or record.rows):
         return None
@@ -182,6 +194,6 @@ def dealing(binding: Binding, config: HopperConfig, sizes: dict, total: int, pla
 
 
 def _groups(points: int, few: int, last: int) -> list[tuple[int, int]]:
-    """(start, stop) of grid points: `few` at a time, at the end `last`."""
+    """Ranges of grid points, as (start, stop): `few` points each, and `last` points in the last one."""
     starts = [*range(0, points - last, few), points - last]
     return list(pairwise([*dict.fromkeys(starts), points]))

@@ -1,7 +1,8 @@
 """The best software pipeline of a problem by OR-Tools CP-SAT: start times, warps and ring depths in one model.
 
-Objective in this order: interval, consumer warpgroups, bytes between warpgroups, waits, length, ring tiles. One worker
-and a deterministic amount of work: the same problem has the same answer. Trusted by nobody: checker.py judges it.
+It minimises, in this order: interval, consumer warpgroups, bytes between warpgroups, waits, length, tiles in rings.
+The solver has one worker and a deterministic limit, so equal problems have equal answers. No answer is used before
+checker.py has accepted it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from math import inf
 from ...egraph.search.cp_sat import cp_model, deterministic
 from .problem import PRODUCER, Operation, PipelineSchedule, Problem
 
-WORK = 60.0  # deterministic units for one interval and number of warpgroups, about seconds
+WORK = 60.0  # limit for one model, in deterministic units of the solver, each about a second
 
 
 def solve(
     problem: Problem, intervals: int = 8, consumers: tuple[int, ...] = (), work: float = WORK, room: float = inf
 ) -> PipelineSchedule:
-    """The best schedule, looking at `intervals` intervals from the problem's bound upwards.
+    """The best schedule among `intervals` intervals, from the problem's lower bound on.
 
-    `consumers` restricts the numbers of consumer warpgroups. "infeasible": every pair of interval and warpgroups was
-    proved to have no schedule of at most problem.stages iterations; "unknown": none was found, but not all are proved.
-    room: sizes of all models together; a model that has no place in it is not built, and what it would say is unknown.
+    consumers: the numbers of consumer warpgroups to try; all if empty. work: the limit for one model. room: the limit
+    on the sizes of all models together; a model beyond it is not built, and counts as unknown. The status is
+    "infeasible" if each pair of interval and number of warpgroups was proved to have no schedule of at most
+    problem.stages iterations, and "unknown" if no schedule was found and some pair was not proved.
     """
     counts = [n for n, budget in problem.registers if budget > 0 and (not consumers or n in consumers)]
     tried: list[tuple[int, int, str]] = []
@@ -40,12 +42,15 @@ def solve(
 
 
 def size(problem: Problem, interval: int, consumers: int) -> int:
-    """About two thirds of a model's constraints: what takes time before any search is building and presolving these."""
+    """About two thirds of the number of a model's constraints, which set the time to build and to presolve it."""
     return interval * consumers * len(problem.operations) ** 2
 
 
 class _Model:
-    """One interval and one number of consumer warpgroups. x[op][phase]: the op starts at this slot of the interval."""
+    """The model of one interval and one number of consumer warpgroups.
+
+    x[op][slot] is 1 if the operation starts at this slot of the interval. on[op][w] is 1 if warpgroup w runs it.
+    """
 
     def __init__(self, problem: Problem, interval: int, consumers: int):
         self.cp = cp_model()
@@ -82,14 +87,15 @@ class _Model:
                 continue
             self.on[name] = {w: self.flag() for w in self.warps}
             model.add_exactly_one(self.on[name].values())
-        # Warpgroups are alike: each is first used after the one before it. Schedules may be rotated: one op starts one.
+        # Two symmetries are broken. Warpgroups are alike, so each is first used after the one before it. A schedule may
+        # be rotated, so the first operation starts at slot 0.
         for k, name in enumerate(computing):
             for w in self.warps[1:]:
                 model.add_bool_or([self.on[name][w].negated(), *(self.on[n][w - 1] for n in computing[:k])])
         model.add(self.x[computing[0]][0] == 1)
 
     def busy(self, name: str, slot: int, skip: int = 0):
-        """1 where a copy of the operation runs in the slot; its first `skip` slots are left out."""
+        """1 if the operation, of any iteration, runs in the slot. The first `skip` slots of its run do not count."""
         return sum(self.x[name][(slot - c) % self.interval] for c in range(skip, self.operations[name].duration))
 
     def _dependences(self) -> None:
@@ -103,7 +109,7 @@ class _Model:
             self.model.add(gap >= edge.delay + edge.transfer * apart)
 
     def apart_of(self, one: str, other: str):
-        """1 where the two operations are on different warpgroups."""
+        """1 if the two operations are on different warpgroups."""
         key = frozenset((one, other))
         if key not in self.apart:
             self.apart[key] = apart = self.flag()
@@ -114,7 +120,7 @@ class _Model:
         return self.apart[key]
 
     def _units(self) -> None:
-        """No unit is asked for more clocks in a slot than the slot has."""
+        """In each slot, a unit has at most as many clocks of work as the slot is long."""
         for unit in self.problem.work():
             users = [o for o in self.operations.values() if unit in o.work]
             for slot in self.slots:
@@ -122,7 +128,10 @@ class _Model:
                 self.model.add(sum(asked) <= self.problem.slot)
 
     def _threads(self) -> None:
-        """A warpgroup does one synchronous thing at a time, and issues between such things only, not inside one."""
+        """A warpgroup runs one synchronous operation at a time.
+
+        It issues asynchronous ones only between synchronous ones.
+        """
         computing = [o for o in self.operations.values() if not o.streaming]
         for one, other in combinations(computing, 2):
             if one.synchronous or other.synchronous:
@@ -139,13 +148,16 @@ class _Model:
                 self.model.add(self.claim(one, other, slot) + self.claim(other, one, slot) <= 1).only_enforce_if(both)
 
     def claim(self, mine: Operation, other: Operation, slot: int):
-        """What an operation takes of its threads' slot: an issue takes the boundary where the slot begins."""
+        """1 if `mine` occupies its threads in the slot, as seen by `other`.
+
+        An issue occupies the begin of the slot alone.
+        """
         if mine.synchronous:
             return self.busy(mine.name, slot, skip=0 if other.synchronous else 1)
         return self.x[mine.name][slot]
 
     def _sending(self, edge, other: Operation) -> None:
-        """The sender's threads write what another warpgroup reads, right after it is there."""
+        """The warpgroup that makes a value writes it for another warpgroup as soon as the value is there."""
         latency = self.operations[edge.before].latency
         apart = self.apart_of(edge.before, edge.after)
         for w in self.warps:
@@ -173,7 +185,7 @@ class _Model:
                 self.model.add(sum(terms) <= budget)
 
     def _holds(self, value, w: int):
-        """1 where the warpgroup makes or reads the value."""
+        """1 if the warpgroup makes or reads the value."""
         holds = self.flag()
         for name in {value.producer, *(n for n, _ in value.readers)}:
             self.model.add_implication(self.on[name][w], holds)
@@ -187,7 +199,7 @@ class _Model:
         return both
 
     def _live(self, value) -> list[list]:
-        """For each older iteration, whether its copy of the value is alive in each slot of the interval."""
+        """For each iteration in flight, whether its copy of the value is alive in each slot of the interval."""
         end = self.number(self.horizon + self.horizon)
         for name, distance in value.readers:
             self.model.add(end >= self.time[name] + distance * self.interval + self.operations[name].duration)
@@ -206,7 +218,8 @@ class _Model:
         return live
 
     def _shared(self) -> None:
-        """Rings of loaded tiles, what crosses warpgroups, and what stays through the loop fit in shared memory."""
+        """Shared memory holds the rings of loaded tiles, values between warpgroups, and what stays for the whole loop.
+        """
         self.depth, terms = {}, [self.problem.resident]
         for load in (o for o in self.operations.values() if o.streaming):
             depth = self.depth[load.name] = self.number(self.ages)

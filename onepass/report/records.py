@@ -207,7 +207,7 @@ def record(report: Report) -> None:
 
 
 def _forget(report: Report) -> None:
-    """Drops the regions of a report that no other report has: what is attached to no report counts as cached."""
+    """Drops the report's regions, unless another report has them. `reports` takes a region of no report for cached."""
     kept = {region.key for other in _REPORTS.values() for region in other.regions}
     for region in report.regions:
         if region.key not in kept:

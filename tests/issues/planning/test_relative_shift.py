@@ -17,7 +17,6 @@ from onepass.egraph.terms.traversal import subterms
 from onepass.lowering.triton.kernel import emit
 from tests.lowering.planning.test_inline_producers import planned
 
-pytestmark = pytest.mark.usefixtures("fresh")
 LENGTH = 33
 
 

@@ -48,7 +48,7 @@ def test_no_part_is_larger_than_the_scores():
 def test_mixtures_around_a_softmax(executor):
     if executor == "triton" and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs Triton's interpreter")
-    # Multiples of 1/16: each product is exact, so the two kernels make the same scores in any order of summation.
+    # Multiples of 1/16: scores are exact in float32, so both kernels compute the same ones, in any order of summation.
     tensors = [torch.round(16 * tensor) / 16 for tensor in inputs(17, 70)]
     tensors[0][0, 3, 5] *= 1024
     plan = planned(tensors)

@@ -58,7 +58,7 @@ def test_weights_of_large_scores_add_up(executor):
     if executor == "triton" and os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("needs Triton's interpreter")
     torch.manual_seed(0)
-    # Multiples of 1/16: each product is exact, so the two kernels make the same scores in any order of summation.
+    # Multiples of 1/16: scores are exact in float32, so both kernels compute the same ones, in any order of summation.
     q, k, v = (torch.round(16 * torch.randn(2, n, 16)) / 16 for n in (20, 300, 300))
     q *= 4096
     plan = planned(one, [q, k, v])

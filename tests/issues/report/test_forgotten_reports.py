@@ -1,4 +1,6 @@
-"""A region whose report was the 257th oldest counted as found in a compiler's cache, and stood in the newest report."""
+"""The oldest of 257 reports is forgotten. Its regions were kept: they counted as found in a compiler's cache, and stood
+in a last report of their own, where a reader expects the newest graph.
+"""
 
 from dataclasses import replace
 
@@ -20,7 +22,7 @@ def test_regions_of_forgotten_reports_are_forgotten():
     compiled = torch.compile(attention, backend="onepass", options={"inner": "eager"})
     compiled(*(torch.randn(2, 40, 16) for _ in range(3)))
     (region,) = onepass.reports()[-1].regions
-    for _ in range(MAX_REPORTS_KEPT):
+    for _ in range(MAX_REPORTS_KEPT):  # graphs without regions push out reports, and no regions
         records.record(Report())
     records.record(Report((replace(region, key="another"),)))
     found = onepass.reports()
