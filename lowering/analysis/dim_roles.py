@@ -6,6 +6,7 @@ b is a batch, and i and e are the two sides of a product of matrices.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import prod
@@ -292,11 +293,18 @@ def private_dims(terms: Sequence[Term]) -> set[Dim]:
     batch = batch_dims(terms)
     taken = bound | batch | state_dims(terms)
     for r in (r for r in found if r.attrs[0] in ("sum", "rescaled")):
-        taken |= frozenset.intersection(*(f.dims for f in sum_factors(r)))
+        taken |= _in_several_factors(r)
         for inner in reduces(r.args[0]):
             rows = inner.dims - {r.attrs[1]} - batch
             taken |= rows if len(rows) > 1 else frozenset()
     return every - taken
+
+
+def _in_several_factors(r: Term) -> set[Dim]:
+    """The dims that more than one factor of a sum has; all of a sum of one factor."""
+    parts = sum_factors(r)
+    count = Counter(d for part in parts for d in part.dims)
+    return {d for d, n in count.items() if n > 1 or len(parts) == 1}
 
 
 def stepped(kernel: Kernel, nodes: Iterable[Term]) -> set[Dim]:

@@ -26,8 +26,8 @@ from ..codegen.signature import Signature
 from ..codegen.tile_writer import TileWriter
 from ..codegen.tiles import Scope
 from ..hopper.approximations import argument_of_tanh, is_mostly_small, linear_form
-from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, may_emulate
+from ..hopper.config import WarpSettings
+from ..hopper.kernel_form import Diagonal, Operand, Product, WarpBinding, may_emulate
 from ..plan.device import H200
 from ..plan.dtypes import is_integer, literal
 from ..plan.launch_facts import Facts
@@ -58,7 +58,7 @@ RESERVED = (
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
-    def __init__(self, binding: Binding, facts: Facts, config: HopperConfig, signature: Signature):
+    def __init__(self, binding: WarpBinding, facts: Facts, config: WarpSettings, signature: Signature):
         kernel, tile = binding.kernel, config.loop_tile
         super().__init__(kernel, facts, roots(kernel), signature, GLUON)
         self.binding, self.wide = binding, binding.wide

@@ -14,8 +14,8 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..codegen.fast_division import Divisor
 from ..codegen.ops import TileValue
-from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding
+from ..hopper.config import WarpSettings
+from ..hopper.kernel_form import WarpBinding
 from ..masks.mask_bits import WORD
 from ..plan.device import H200
 from ..plan.records import BlockMap, Limit
@@ -47,7 +47,7 @@ class WalkWriter:
     """
 
     def __init__(
-        self, binding: Binding, config: HopperConfig, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
+        self, binding: WarpBinding, config: WarpSettings, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
     ):
         self.kernel, self.loop, self.config = binding.kernel, binding.loop, config
         self.sizes, self.listed, self.block = sizes, listed, H200.product_rows * config.consumers
@@ -73,7 +73,11 @@ class WalkWriter:
 
     def of_program(self, writer: GluonWriter, first: str) -> Walk:
         """The tiles that the producer copies for an item. There is at least one, so that every state is initialised."""
-        return self._listed(writer, first) if self.listed is not None else self._down(*self._range(writer, first))
+        return (
+            self._listed(writer, first)
+            if self.listed is not None
+            else self._down(*self.range_of_program(writer, first))
+        )
 
     def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool, vacant: bool) -> Walk:
         """The tiles that one warpgroup runs for its rows.
@@ -83,7 +87,7 @@ class WalkWriter:
         """
         if self.listed is not None:
             return self._own(writer, first)
-        begin, end = self._range(writer, first)
+        begin, end = self.range_of_program(writer, first)
         exists = f"{row} < {self.sizes[self.kernel.rows]}"
         if vacant and not skewed:
             own = writer.assign("own_begin", TileValue(f"gl.where({exists}, {begin}, {end} - 1)"), writer.outer).text
@@ -92,7 +96,7 @@ class WalkWriter:
             walk = self._down(begin, end)
         if not skewed and not some:
             return walk
-        low, high, full_begin, full_end = self._ends(writer, "own", row, H200.product_rows)
+        low, high, full_begin, full_end = self.ends(writer, "own", row, H200.product_rows)
         partial = f"(tile < {full_begin}) | (tile >= {full_end})"
         if not skewed:
             return replace(walk, partial=partial)
@@ -155,8 +159,9 @@ class WalkWriter:
 
     # Ranges
 
-    def _range(self, writer: GluonWriter, first: str) -> tuple[str, str]:
-        begin, end, _, _ = self._ends(writer, "block", first, self.block)
+    def range_of_program(self, writer: GluonWriter, first: str) -> tuple[str, str]:
+        """Names of the first tile that a program runs, and of the one after its last; it runs at least one."""
+        begin, end, _, _ = self.ends(writer, "block", first, self.block)
         count = f"gl.cdiv({self.sizes[self.loop.dim]}, {self.config.loop_tile})"
         writer.outer.lines += [
             f"{begin} = gl.minimum({begin}, {count} - 1)",
@@ -164,7 +169,7 @@ class WalkWriter:
         ]
         return begin, end
 
-    def _ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
+    def ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
         """Names of a range's limits, in tiles: its begin and end, and begin and end of the tiles that need no guard.
 
         The range is that of `height` rows, from the row `first` on.

@@ -18,7 +18,7 @@ from ...egraph.terms.evaluate import evaluate
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.traversal import subterms
 from ..hopper.config import HopperConfig, pace
-from ..hopper.kernel_form import Binding
+from ..hopper.kernel_form import Binding, WarpBinding
 from ..masks.block_map import EMPTY, FULL, PARTIAL, WorkDistribution
 from ..masks.loop_ranges import tile_range
 from ..plan.device import H200
@@ -40,7 +40,7 @@ class Ranges:
     full_end: np.ndarray
 
 
-def ranges(binding: Binding, sizes: dict, height: int, tile: int) -> Ranges | None:
+def ranges(binding: WarpBinding, sizes: dict, height: int, tile: int) -> Ranges | None:
     """The range of every tile of `height` rows, at least one tile long; None if a limit depends on more than the rows.
     """
     loop, rows = binding.loop, binding.kernel.rows

@@ -111,11 +111,22 @@ class Loop:
 
 @dataclass(frozen=True)
 class Store:
-    """One result: `term` is written to `output`, whose axes run over the dims of `order`."""
+    """One result: `term` is written to `output`, whose axes run over the dims of `order`.
+
+    combine: "set" writes. "add" adds the sum of the term over the kernel's rows, which `order` then lacks: each program
+    adds the sum over its own rows to memory that is zero before the kernel runs. The guard of the loop that writes it
+    says which elements there are. In which order programs add is not fixed.
+    """
 
     term: Term
     output: Tensor
     order: tuple[Dim, ...]
+    combine: str = "set"
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds to what is there."""
+        return self.combine == "add"
 
 
 @dataclass(frozen=True)

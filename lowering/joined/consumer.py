@@ -1,0 +1,352 @@
+"""What a consumer warpgroup of a joined kernel does: one step for each tile of the loop, then the results.
+
+A step issues the late products, computes the early weights under them and issues the sums of these, computes the other
+weights under those, and hands its half of the weights that are summed over the rows to the other warpgroup. Then it
+issues the other sums over the loop, the sums over the rows of the tile before, and the first products of the next
+tile. Under these, the sums over the rows leave to memory. The other warpgroup's half of a tile is read one step later,
+so that the two need not meet within a step. Invariant: nobody else touches accumulators in flight. Example: dP is
+issued, P computed; dV is issued, dS computed; dK, the dQ of the tile before and the next S are issued.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ...egraph.terms.ops import iota
+from ..codegen.ops import TileValue
+from ..codegen.tiles import Scope
+from ..gluon.expressions import GluonWriter, matrix_in, product_key, wait_for
+from ..gluon.kernel_parts import LaunchShape
+from ..gluon.work_items import Walk
+from ..hopper.kernel_form import Operand, Product
+from ..plan.device import H200
+from ..plan.records import Store
+from .config import JoinedConfig
+from .form import JoinedBinding, LoopSum, RowSum
+from .memory import Memory, Vector, extent_of, part_of
+
+ROWS_OF_A_WARPGROUP = H200.product_rows
+
+
+class JoinedConsumer:
+    """Writes the lines of one consumer."""
+
+    def __init__(
+        self,
+        writer: GluonWriter,
+        binding: JoinedBinding,
+        config: JoinedConfig,
+        shape: LaunchShape,
+        memory: Memory,
+    ):
+        self.writer, self.binding, self.config, self.shape, self.memory = writer, binding, config, shape, memory
+        self.rows, self.loop = binding.kernel.rows, binding.loop
+        fresh = writer.names.fresh
+        self.products = {p: fresh("product") for p in binding.products}
+        writer.scores = {product_key(p.node): name for p, name in self.products.items()}
+        self.sums = {s: fresh("total") for s in binding.loop_sums}
+        self.operands: dict[tuple[int, int], str] = {}
+        self.added = {s: fresh("added") for s in binding.row_sums}
+
+    # The whole of it
+
+    def lines(self, walk: Walk) -> list[str]:
+        """Everything after the program's item is known."""
+        writer, config = self.writer, self.config
+        self.partial = walk.partial
+        head = [f"count = {walk.count}", "previous = 0", *self._zeros()]
+        head += ["if W == 1:", "    arrive(TURN, True)"] if config.turns else []
+        head += ["mbarrier.wait(held_ahead.index(0), 0)", "mbarrier.wait(ahead_full.index(0), 0)"]
+        head += self._ahead("0", fresh=True)
+        head += ["mbarrier.wait(held_late.index(0), 0)"] if len(self.memory.held) > self.memory.first[0] else []
+        head += [wait_for(0, [self.products[p] for p in self.binding.ahead])]
+        body = self._step(walk)
+        last = self._last()
+        return [
+            *writer.outer.lines,
+            *head,
+            "for t in range(0, count):",
+            *(f"    {x}" for x in body),
+            *last,
+            *self._results(),
+        ]
+
+    def _zeros(self) -> list[str]:
+        lines, tile = [], self.config.loop_tile
+        for s, name in self.sums.items():
+            if s.matrix is not None:
+                extent = extent_of(s.matrix.inner)
+                lines.append(f"{name} = gl.zeros([{ROWS_OF_A_WARPGROUP}, {extent}], gl.float32, VALUE{extent})")
+            else:
+                lines.append(f"{name} = partial_sum(gl.zeros([{ROWS_OF_A_WARPGROUP}, {tile}], gl.float32, SCORE))")
+        return lines
+
+    # One tile
+
+    def _step(self, walk: Walk) -> list[str]:
+        writer, binding = self.writer, self.binding
+        start = writer.names.fresh(f"{self.loop.dim}_start")
+        writer.open(self.loop.dim, start, ragged=True)
+        lines = writer.inner.lines
+        lines += [*walk.at("t"), f"{start} = tile * {self.config.loop_tile}"]
+        lines += ["slot = t & 1", "other = slot ^ 1", "mbarrier.wait(full.index(slot), t >> 1 & 1)"]
+        begins = {start.vector for start in binding.starts.values()}
+        self._read_vectors(v for v in self.memory.vectors if v.load in begins)
+        for product in binding.late:
+            self._late(product)
+        self._read_vectors(v for v in self.memory.vectors if v.load not in begins)
+        early = [s for s in binding.loop_sums if binding.weights[s.weight].early]
+        late = [s for s in binding.loop_sums if s not in early]
+        issued = self._sum_over_loop(early, "slot")
+        if binding.late:
+            lines.append(wait_for(len(issued), [self.products[p] for p in binding.late]))
+        for s in late:
+            self._weight(s.weight)
+        self._hand_over()
+        self._packed(late)
+        self._issue_last(late, issued)
+        return writer.close()
+
+    def _read_vectors(self, vectors: Iterable[Vector]) -> None:
+        writer = self.writer
+        for vector in vectors:
+            text = f"{vector.buffer}.index(slot).load(COLUMNS)"
+            value = TileValue(text, (self.loop.dim,), "float32")
+            writer.inner.memo[vector.load] = writer.assign(f"{vector.load.attrs[0].name}_tile", value)
+
+    def _late(self, product: Product) -> None:
+        """Issues a product of this tile; its accumulator may begin at a number for each column."""
+        writer, tile = self.writer, self.config.loop_tile
+        start, name = self.binding.starts.get(product), self.products[product]
+        begin = f"gl.zeros([{ROWS_OF_A_WARPGROUP}, {tile}], gl.float32, SCORE)"
+        if start is not None:
+            vector = writer.value(start.vector)
+            begin += f" {'+' if start.sign > 0 else '-'} {writer.align(vector, (self.rows, self.loop.dim))}"
+        self.writer.inner.lines.append(self._product(product, name, "slot", begin, start is not None))
+        value = TileValue(name, (self.rows, self.loop.dim))
+        writer.inner.memo[product.node if start is None else start.node] = value
+
+    def _product(self, product: Product, name: str, slot: str, begin: str, adds: bool) -> str:
+        left = self._mine(product.rows)
+        right = self._in_ring(product.columns, slot, transposed=True)
+        return f"{name} = warpgroup_mma({left}, {right}, {begin}, use_acc={adds}, is_async=True)"
+
+    def _ahead(self, slot: str, fresh: bool = False) -> list[str]:
+        """Issues the products ahead of the tile in a slot. The old tile is their accumulator, though nothing is added:
+        fresh zeros would be copied around the loop."""
+        zeros = f"gl.zeros([{ROWS_OF_A_WARPGROUP}, {self.config.loop_tile}], gl.float32, SCORE)"
+        names = ((p, self.products[p]) for p in self.binding.ahead)
+        return [self._product(p, name, slot, zeros if fresh else name, False) for p, name in names]
+
+    def _mine(self, operand: Operand) -> str:
+        """This warpgroup's half of what is held of the rows."""
+        return f"{self._held(operand)}.slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 0)"
+
+    def _held(self, operand: Operand) -> str:
+        tile = self.memory.tile(operand)
+        extent = extent_of(operand.inner)
+        return matrix_in(f"{tile.buffer}.index(0)", tile.operand, self.config.row_tile, extent, transposed=False)
+
+    def _in_ring(self, operand: Operand, slot: str, transposed: bool) -> str:
+        tile = self.memory.tile(operand)
+        extent = extent_of(operand.inner)
+        return matrix_in(f"{tile.buffer}.index({slot})", tile.operand, self.config.loop_tile, extent, transposed)
+
+    # Weights
+
+    def _weight(self, number: int) -> TileValue:
+        """The name of a weight's tile in float32, 0 where an element is absent.
+
+        One whose factors another weight has among its own is that one times the rest, and absent where that one is 0.
+        """
+        writer, tile = self.writer, (self.rows, self.loop.dim)
+
+        def build() -> TileValue:
+            factors, known = list(self.binding.weights[number].factors), None
+            for other in self._written():
+                inside = self.binding.weights[other].factors
+                if not Counter(inside) - Counter(factors):
+                    known = self._weight(other)
+                    factors = list((Counter(factors) - Counter(inside)).elements())
+            values = [known.text] if known else []
+            values += [writer.align(writer.value(f), tile) for f in factors]
+            product = writer.spread(TileValue(" * ".join(values) or "1.0", tile), tile)
+            value = writer.assign("weight", product)
+            return self._masked(value, None if known is None else TileValue(f"{known.text} != 0.0", tile, "bool"))
+
+        return writer.once(("weight", number), tile, build)
+
+    def _written(self) -> list[int]:
+        """The numbers of the weights that have a name in this tile."""
+        memo = self.writer.inner.memo
+        return [n for n in range(len(self.binding.weights)) if ("weight", n) in memo]
+
+    def _masked(self, value: TileValue, present: TileValue | None) -> TileValue:
+        """The value, 0 where it is absent: where the guard or the dims' ends drop it, or as `present` says.
+
+        Few tiles need that, so it is a branch. The branch computes coordinates for itself: kept from before the loop,
+        they would take registers.
+        """
+        writer, around, before = self.writer, self.writer.inner, self.writer.outer
+        if self.shape.masked == "none":
+            return value
+        if self.shape.masked == "some":
+            writer.inner = Scope(memo=dict(around.memo))
+            writer.outer = Scope(writer.inner.lines, dict(before.memo))
+        present = present or self._kept()
+        line = f"{value.text} = {writer.where(present, value, '0.0').text}"
+        if self.shape.masked == "all":
+            around.lines.append(line)
+            return value
+        branch, writer.inner, writer.outer = [*writer.inner.lines, line], around, before
+        around.lines += [f"if {self.partial}:", *(f"    {line}" for line in branch)]
+        return value
+
+    def _kept(self) -> TileValue:
+        """Which elements of a tile exist and are kept by the guard."""
+        writer, guard = self.writer, self.loop.guard
+        kept = writer.value(guard) if guard is not None else None
+        return writer.conjunction(kept, writer.padding(self.rows), writer.padding(self.loop.dim))
+
+    def _rounded(self, number: int, matrix: Operand) -> str:
+        """The name of a weight's tile in the type of a matrix."""
+        writer, kind = self.writer, f"gl.{matrix.tensor.dtype}"
+        value = self._weight(number)
+        build = lambda: writer.assign("rounded_weight", TileValue(f"rounded({value.text}, {kind})", value.dims))
+        return writer.once(("rounded", number, kind), value.dims, build).text
+
+    def _packed(self, sums: Iterable[LoopSum]) -> list[str]:
+        """The names of weights as operands of sums over the loop, each once."""
+        writer, found = self.writer, []
+        for s in sums:
+            if s.matrix is not None:
+                rounded, extent = self._rounded(s.weight, s.matrix), extent_of(s.matrix.inner)
+                text = f"gl.convert_layout({rounded}, WEIGHT{extent})"
+                build = lambda text=text: writer.assign("packed", TileValue(text, (self.rows, self.loop.dim)))
+                found.append(writer.once(("packed", rounded, extent), (self.rows, self.loop.dim), build).text)
+        return list(dict.fromkeys(found))
+
+    # Sums
+
+    def _sum_over_loop(self, sums: Sequence[LoopSum], slot: str) -> list[str]:
+        """Issues sums over the loop; the names of what is in flight."""
+        lines, issued = self.writer.inner.lines, []
+        for s in sums:
+            if s.matrix is None:
+                lines.append(f"{self.sums[s]} = {self.sums[s]} + partial_sum({self._weight(s.weight).text})")
+                continue
+            (packed,) = self._packed([s])
+            name, right = self.sums[s], self._in_ring(s.matrix, slot, transposed=False)
+            lines.append(f"{name} = warpgroup_mma({packed}, {right}, {name}, is_async=True)")
+            issued.append(name)
+        return issued
+
+    def _hand_over(self) -> None:
+        """Writes this warpgroup's half of the weights that are summed over the rows, for both to read."""
+        lines = self.writer.inner.lines
+        for n, (number, buffer) in enumerate(self.memory.weights.items()):
+            matrix = next(s.matrix for s in self.binding.row_sums if s.weight == number)
+            rounded = self._rounded(number, matrix)
+            lines += ["sync(READ + 2 * W + slot, t > 1)"] if n == 0 else []
+            lines.append(
+                f"{buffer}.index(slot).slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 0).store({rounded})"
+            )
+        if self.memory.weights:
+            lines += ["fence_async_shared()", "arrive(WRITTEN + 2 * (1 - W) + slot, True)"]
+
+    def _issue_last(self, late: Sequence[LoopSum], early: list[str]) -> None:
+        """Issues the other sums over the loop, those over the rows of the tile before, and the next tile's first
+        products; waits for each of them when its time has come."""
+        writer, binding = self.writer, self.binding
+        lines, turns = writer.inner.lines, self.config.turns
+        lines += ["more = t + 1 < count", *(["sync(TURN + W, True)"] if turns else [])]
+        issued = self._sum_over_loop(late, "slot")
+        lines += ["sync(WRITTEN + 2 * W + other, t > 0)"] if binding.row_sums else []
+        lines += self._sums_over_rows("other")
+        added = [self.added[s] for s in binding.row_sums]
+        if early:
+            packed = self._packed(s for s in binding.loop_sums if binding.weights[s.weight].early)
+            lines.append(wait_for(len(issued) + len(added), [*early, *packed]))
+        lines.append("mbarrier.wait(ahead_full.index(other), (t + 1) >> 1 & 1, pred=more)")
+        lines += [*self._ahead("other"), *(["arrive(TURN + 1 - W, True)"] if turns else [])]
+        if issued or added:
+            lines.append(wait_for(len(binding.ahead), [*issued, *added, *self._packed(late)]))
+        lines.append("mbarrier.arrive(empty.index(slot))")
+        if added:
+            lines.append("arrive(READ + 2 * (1 - W) + other, (t > 0) & more)")
+            lines += ["if t > 0:", *(f"    {line}" for line in self._add("previous"))]
+            lines.append("previous = tile")
+        # No product may be in flight at the back edge if other instructions read its result: ptxas serialises all.
+        lines.append(wait_for(0, [self.products[p] for p in binding.ahead]))
+
+    def _sums_over_rows(self, slot: str) -> list[str]:
+        """A warpgroup's part: 64 columns of a tile of 128, or half of the wide dim of all 64 columns."""
+        lines, half = [], self.config.loop_tile == ROWS_OF_A_WARPGROUP
+        for s in self.binding.row_sums:
+            extent = part_of(s.matrix.inner, self.config)
+            weights = f"{self.memory.weights[s.weight]}.index({slot})"
+            weights += "" if half else f".slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 1)"
+            matrix = self._held(s.matrix) + (f".slice(W * {extent}, {extent}, 1)" if half else "")
+            zeros = f"gl.zeros([{ROWS_OF_A_WARPGROUP}, {extent}], gl.float32, ADDED{extent})"
+            left = f"{weights}.permute((1, 0))"
+            lines.append(f"{self.added[s]} = warpgroup_mma({left}, {matrix}, {zeros}, use_acc=False, is_async=True)")
+        return lines
+
+    def _add(self, tile: str) -> list[str]:
+        """Adds a warpgroup's part of a tile of the sums over the rows to memory."""
+        return [f"add_in_order({self._place_of(s, tile)}, {self.added[s]})" for s in self.binding.row_sums]
+
+    def _place_of(self, s: RowSum, tile: str) -> str:
+        """Where a part lies: blocks of 64 columns follow one another, two for each 128; half of one is a piece."""
+        writer, half = self.writer, self.config.loop_tile == ROWS_OF_A_WARPGROUP
+        point = "0"
+        for dim in s.store.order:
+            if dim not in (self.loop.dim, s.matrix.inner):
+                point = f"({point} * {writer.sizes[dim]} + {writer.starts[dim]})"
+        blocks = f"2 * gl.cdiv({writer.sizes[self.loop.dim]}, {2 * ROWS_OF_A_WARPGROUP})"
+        extent = extent_of(s.matrix.inner)
+        block = tile if half else f"2 * {tile} + W"
+        piece = f"W * {ROWS_OF_A_WARPGROUP * extent // 2}" if half else "0"
+        pointer, _ = writer.pointers[s.store.output]
+        size = ROWS_OF_A_WARPGROUP * extent
+        return f"{pointer} + (gl.cast({point}, gl.int64) * ({blocks}) + {block}) * {size} + {piece}"
+
+    def _last(self) -> list[str]:
+        """The sums over the rows of the last tile."""
+        if not self.binding.row_sums:
+            return []
+        lines = ["slot = (count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)", *self._sums_over_rows("slot")]
+        return [*lines, wait_for(0, [self.added[s] for s in self.binding.row_sums]), *self._add("previous")]
+
+    # Results
+
+    def _results(self) -> list[str]:
+        lines: list[str] = []
+        for store in self.binding.kernel.stores:
+            if not store.adds:
+                lines += self._stored(store)
+        return lines
+
+    def _stored(self, store: Store) -> list[str]:
+        writer = self.writer
+        wide = [d for d in store.order if d not in (*self.binding.kernel.grid, self.rows)]
+        writer.wide = wide[0] if wide else None
+        extent = extent_of(wide[0]) if wide else 0
+        writer.open_chunk(extent, 0, extent)
+        before = len(writer.outer.lines)
+        writer.wide_scope.lines = writer.outer.lines
+        for s, name in self.sums.items():
+            (reduction,) = s.accumulator.reductions
+            if s.matrix is None:
+                writer.outer.memo[reduction] = TileValue(f"row_sum({name}, ROWS)", (self.rows,))
+            elif wide and wide[0] in reduction.dims:
+                writer.wide_scope.memo[reduction] = TileValue(name, (self.rows, wide[0]))
+        dims = writer.sort(store.order)
+        value = writer.spread(writer.value(store.term), dims)
+        pointer = writer.address(store.output, tuple(iota(d) for d in store.order), dims)
+        mask = writer.conjunction(*(writer.padding(d) for d in dims))
+        guard = f", mask={writer.align(mask, dims)}" if mask else ""
+        lines = writer.outer.lines[before:]
+        del writer.outer.lines[before:]
+        return [*lines, f"gl.store({pointer}, {value.text}.to({writer.type_name(store.output.dtype)}){guard})"]

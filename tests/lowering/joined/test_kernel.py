@@ -1,0 +1,97 @@
+"""Joined kernels as text: what is emitted, what ptxas says of it, and how items are ordered. Nothing needs a GPU."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from onepass.lowering.joined.config import JoinedConfig
+from onepass.lowering.joined.form import bind_joined
+from onepass.lowering.joined.join import join
+from onepass.lowering.joined.launch import config_of, item_order, prepare_joined
+from onepass.lowering.joined.memory import shared_bytes
+from onepass.lowering.launch.triton_compat import gluon_missing
+from onepass.lowering.plan.device import H200
+from tests.support.gluon_ahead_of_time import backward_plan_of, joined_source_of, tensors_of
+
+ROOT = Path(__file__).resolve().parents[3]
+KINDS = "full causal window shifted alibi softcap vector documents narrow sigmoid slanted".split()
+COMPILED = [["full", 128], ["causal", 128], ["window", 64], ["alibi", 64]]
+MOST_SPILLED = {"full": 256, "causal": 1024, "window": 1024, "alibi": 1024}  # bytes
+
+
+@pytest.fixture(scope="module")
+def plans():
+    found = {}
+
+    def plan(kind, width=64, length=4096):
+        if (kind, width, length) not in found:
+            found[kind, width, length] = backward_plan_of(kind, width, rows=length, columns=length, batch=1, heads=2)
+        return found[kind, width, length]
+
+    return plan
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_text(kind, width, plans):
+    binding, config, source = joined_source_of(plans(kind, width, 512))
+    names = [node.name for node in ast.parse(source.text).body if isinstance(node, ast.FunctionDef)]
+    assert {"producer", "consumer", "consumer0", "consumer1", source.function} <= set(names)
+    assert shared_bytes(binding, config) <= H200.shared_bytes - H200.barrier_bytes
+    assert source.text.count("add_in_order(") == 2  # under the next products, and behind the last tile
+
+
+def test_a_weight_that_another_one_contains_is_computed_once(plans):
+    _, _, source = joined_source_of(plans("causal"))
+    assert source.text.count("gl.exp2(") == 1
+    assert source.text.count("!= 0.0") == 1  # where the first weight is absent, the second one is
+
+
+def test_nothing_is_masked_where_all_tiles_are_whole(plans):
+    _, _, source = joined_source_of(plans("full"))
+    assert "if (tile" not in source.text
+    _, _, ragged = joined_source_of(plans("full", 64, 4100))
+    assert "if (tile >=" in ragged.text and "> j_size)" in ragged.text
+
+
+def test_tiles_of_vectors_that_begin_anywhere_are_not_copied(plans):
+    for length, copied in ((4096, 2), (4097, 0)):
+        binding = bind_joined(join(plans("full", 64, length)).main)
+        tensors = tensors_of(binding.kernel)
+        values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
+        shape, _ = prepare_joined(binding, config_of(binding), values, {}, 132)
+        assert len(shape.vectors) == copied
+
+
+def test_the_longest_tiles_of_rows_come_first_a_few_points_at_a_time():
+    order = item_order(np.array([1, 3, 2]), 12, JoinedConfig(64, together=2), 132)
+    assert order.tolist() == [1, 4, 2, 5, 0, 3, 7, 10, 8, 11, 6, 9]
+    assert item_order(np.array([2, 2, 2]), 12, JoinedConfig(64), 132) is None
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    if gluon_missing():
+        pytest.skip(gluon_missing())
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
+    cases = [[*case, "backward"] for case in COMPILED]
+    command = [sys.executable, str(ROOT / "tests" / "support" / "gluon_ahead_of_time.py"), json.dumps(cases)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr
+    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("[[")]
+    return {tuple(case): said for case, said in lines}
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_ptxas_serialises_nothing(case, compiled):
+    said = compiled[(*case, "backward")]
+    assert "error" not in said, said
+    assert said["shared"] <= H200.shared_bytes and said["wgmma"] > 0
+    assert said["spilled"] <= MOST_SPILLED[case[0]] and not said["serialised"], said
