@@ -1,11 +1,9 @@
 """What a consumer warpgroup of a joined kernel does: one step for each tile of the loop, then the results.
 
-A step issues the late products, computes the early weights under them and issues the sums of these, computes the other
-weights under those, and hands its half of the weights that are summed over the rows to the other warpgroup. Then it
-issues the other sums over the loop, the sums over the rows of the tile before, and the first products of the next
-tile. Under these, the sums over the rows leave to memory. The other warpgroup's half of a tile is read one step later,
-so that the two need not meet within a step. Invariant: nobody else touches accumulators in flight. Example: dP is
-issued, P computed; dV is issued, dS computed; dK, the dQ of the tile before and the next S are issued.
+A step issues the late products, computes the early weights under them and issues their sums, computes the other weights
+under those, issues the other sums, and the first products of the next tile. Sums over the rows need the weights of both
+warpgroups, so they are issued one step later, and leave under the next products. Invariant: nobody else touches
+accumulators in flight. Example: dP; P; dV; dS; dK, dQ of the tile before, S of the next tile.
 """
 
 from __future__ import annotations

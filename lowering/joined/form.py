@@ -109,53 +109,61 @@ def bind_joined(kernel: Kernel) -> JoinedBinding | str:
         return str(reason)
 
 
+@dataclass(frozen=True)
+class _Body:
+    """What a sum adds up: the factors of a weight, and the matrix it is multiplied by. across: the dim of the sum."""
+
+    factors: tuple[Term, ...]
+    matrix: Term | None
+    across: Dim
+
+
 def _bind(kernel: Kernel) -> JoinedBinding:
     (loop,) = kernel.loops
-    if any(t.dtype in HALVES for t in kernel.inputs) is False:
+    if not any(t.dtype in HALVES for t in kernel.inputs):
         raise NotPlannable("no tensor is in half precision")
-    adding = [s for s in kernel.stores if s.adds]
-    wide = [_wide_dim(s.order, kernel, loop) for s in adding]
-    wide += [_wide_of(a, kernel, loop) for a in loop.accumulators]
     matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None)
-    bodies = [a.values[0] for a in loop.accumulators] + [s.term for s in adding]
-    parts = [_split(body, dim) for body, dim in zip(bodies, [*wide[len(adding) :], *wide[: len(adding)]], strict=True)]
-    products = _products([f for factors, _ in parts for f in factors], matcher)
-    weights, numbers = _weights([factors for factors, _ in parts])
-    needed = [frozenset(_needed(w, products)) for w in weights]
-    ahead = min((n for n in needed if n), key=lambda n: (len(n), sorted(map(products.index, n))), default=frozenset())
-    if not ahead:
-        raise NotPlannable("no weight takes in a product of rows and columns")
-    found = tuple(Weight(w, n <= ahead) for w, n in zip(weights, needed, strict=True))
+    adding = [store for store in kernel.stores if store.adds]
+    bodies = [_body(a.values[0], sorted(a.reductions[0].dims), loop.dim, kernel) for a in loop.accumulators]
+    bodies += [_body(store.term, store.order, kernel.rows, kernel) for store in adding]
+    products = _products([f for body in bodies for f in body.factors], matcher)
+    weights, numbers = _weights([body.factors for body in bodies])
+    ahead, late = _ahead_and_late(weights, products)
+    parts = [(n, _matrix(body, matcher)) for body, n in zip(bodies, numbers, strict=True)]
     count = len(loop.accumulators)
-    loop_sums = tuple(
-        LoopSum(a, k, _matrix(parts[n][1], loop.dim, matcher))
-        for n, (a, k) in enumerate(zip(loop.accumulators, numbers[:count], strict=True))
-    )
-    row_sums = tuple(
-        RowSum(s, k, _matrix(parts[count + n][1], kernel.rows, matcher, required=True))
-        for n, (s, k) in enumerate(zip(adding, numbers[count:], strict=True))
-    )
-    late = tuple(p for p in products if p not in ahead)
     return JoinedBinding(
-        kernel,
-        loop,
-        tuple(p for p in products if p in ahead),
-        late,
-        _starts(late, weights, kernel.rows, loop.dim),
-        found,
-        loop_sums,
-        row_sums,
-        _vectors(weights, loop.dim, {*kernel.grid}),
+        kernel=kernel,
+        loop=loop,
+        ahead=ahead,
+        late=late,
+        starts=_starts(late, weights, kernel.rows, loop.dim),
+        weights=tuple(Weight(w, not _needed(w, late)) for w in weights),
+        loop_sums=tuple(LoopSum(a, *part) for a, part in zip(loop.accumulators, parts[:count], strict=True)),
+        row_sums=tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:], strict=True)),
+        vectors=_vectors(weights, loop.dim, {*kernel.grid}),
     )
 
 
-def _wide_of(accumulator: Accumulator, kernel: Kernel, loop: Loop) -> Dim | None:
-    return _wide_dim(sorted(accumulator.reductions[0].dims), kernel, loop)
+def _body(term: Term, dims: Sequence[Dim], across: Dim, kernel: Kernel) -> _Body:
+    """The parts of what a sum over `across` adds up. dims: of the sum."""
+    factors, matrix = _split(term, _wide_dim(dims, kernel))
+    return _Body(factors, matrix, across)
 
 
-def _wide_dim(dims: Sequence[Dim], kernel: Kernel, loop: Loop) -> Dim | None:
+def _ahead_and_late(
+    weights: Sequence[tuple[Term, ...]], products: Sequence[Product]
+) -> tuple[tuple[Product, ...], tuple[Product, ...]]:
+    """The products of the weight that needs the fewest, and the others: sums of this weight run under the latter."""
+    needed = [found for w in weights if (found := _needed(w, products))]
+    if not needed:
+        raise NotPlannable("no weight takes in a product of rows and columns")
+    ahead = min(needed, key=lambda found: (len(found), [products.index(p) for p in found]))
+    return tuple(ahead), tuple(p for p in products if p not in ahead)
+
+
+def _wide_dim(dims: Sequence[Dim], kernel: Kernel) -> Dim | None:
     """The dim of a sum that a tile holds whole; None if there is none."""
-    found = [d for d in dims if d not in (*kernel.grid, kernel.rows, loop.dim)]
+    found = [d for d in dims if d not in (*kernel.grid, kernel.rows, kernel.loops[0].dim)]
     if len(found) > 1:
         raise NotPlannable(f"a sum has more than one dim of its own: {', '.join(map(str, found))}")
     if found and (not isinstance(found[0].size, int) or found[0].size > MAX_OPERAND_WIDTH):
@@ -193,17 +201,22 @@ def _needed(factors: Iterable[Term], products: Sequence[Product]) -> list[Produc
     return [p for p in products if p.node in inside]
 
 
-def _matrix(matrix: Term | None, across: Dim, matcher: ProductMatcher, required: bool = False) -> Operand | None:
+def _matrix(body: _Body, matcher: ProductMatcher) -> Operand | None:
+    matrix = body.matrix
     if matrix is None:
-        if required:
-            raise NotPlannable("what is added to memory is no product of a weight and a matrix")
         return None
-    if across not in matrix.dims:
-        raise NotPlannable(f"a matrix lacks {across}, over which it is summed")
+    if body.across not in matrix.dims:
+        raise NotPlannable(f"a matrix lacks {body.across}, over which it is summed")
     inner = [d for d in matrix.dims if d in matcher.inside]
     if len(inner) != 1:
         raise NotPlannable("a matrix has no wide dim of its own")
-    return matcher.operand(matrix, across, inner[0])
+    return matcher.operand(matrix, body.across, inner[0])
+
+
+def _row_sum(store: Store, weight: int, matrix: Operand | None) -> RowSum:
+    if matrix is None:
+        raise NotPlannable("what is added to memory is no product of a weight and a matrix")
+    return RowSum(store, weight, matrix)
 
 
 def _starts(
@@ -214,12 +227,21 @@ def _starts(
     found = {}
     for product in products:
         readers = [n for n in nodes if product.node in n.args]
-        if len(readers) == 1 and readers[0].op in ("add", "sub") and readers[0].args[0] is product.node:
-            node, other = readers[0], readers[0].args[1]
-            constant = any(p.op == "const" for p in signed_factors(product.node.args[0]))
-            if loop in other.dims and rows not in other.dims and not reduces(other) and not constant:
-                found[product] = Start(node, other, 1 if node.op == "add" else -1)
+        if len(readers) == 1 and (start := _start(readers[0], product, rows, loop)) is not None:
+            found[product] = start
     return found
+
+
+def _start(reader: Term, product: Product, rows: Dim, loop: Dim) -> Start | None:
+    """The start of a product whose only reader is this one."""
+    if reader.op not in ("add", "sub") or reader.args[0] is not product.node:
+        return None
+    other = reader.args[1]
+    if any(part.op == "const" for part in signed_factors(product.node.args[0])):
+        return None  # the constant is multiplied behind the product
+    if loop not in other.dims or rows in other.dims or reduces(other):
+        return None
+    return Start(reader, other, 1 if reader.op == "add" else -1)
 
 
 def _vectors(weights: Iterable[tuple[Term, ...]], loop: Dim, grid: set[Dim]) -> tuple[Term, ...]:

@@ -21,7 +21,7 @@ from ..plan.records import Plan
 from .config import STAGES, JoinedConfig
 from .consumer import JoinedConsumer
 from .form import JoinedBinding, tile_key
-from .memory import Memory, Tile, Vector, extent_of, part_of
+from .memory import CopiedTile, Memory, Vector, extent_of, part_of
 
 JOINED_FUNCTIONS = ("READ", "TURN", "WRITTEN", "add_in_order", "arrive", "sync")
 BARRIERS = ("held_ahead", "held_late", "ahead_full", "full", "empty")
@@ -67,13 +67,13 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         weights = {n: fresh("weight_tiles") for n in dict.fromkeys(s.weight for s in binding.row_sums)}
         return Memory(held, ring, (len(ahead[0]), len(ahead[1])), vectors, weights)
 
-    def _tile(self, operand: Operand, across: int) -> Tile:
+    def _tile(self, operand: Operand, across: int) -> CopiedTile:
         name, sizes = operand.tensor.name, {operand.across: across, operand.inner: extent_of(operand.inner)}
         box = tuple(sizes.get(d, 1) for d in operand.axes)
         known = TensorMap(self.names.fresh(f"{name}_map"), name, box, operand)
         self.maps[known.name] = known
         total = bytes_of(operand.tensor) * across * sizes[operand.inner]
-        return Tile(operand, self.names.fresh(f"{name}_tiles"), known.name, total)
+        return CopiedTile(operand, self.names.fresh(f"{name}_tiles"), known.name, total)
 
     def _vector(self, load: Term) -> Vector:
         name, tile = load.attrs[0].name, self.config.loop_tile

@@ -16,7 +16,7 @@ from .form import JoinedBinding, tile_key
 
 
 @dataclass(frozen=True)
-class Tile:
+class CopiedTile:
     """Shared memory of one operand: the name of its buffer and of its tensor map, and the bytes of one slot."""
 
     operand: Operand
@@ -43,13 +43,13 @@ class Memory:
     products ahead read them. weights: tiles of weights that are summed over the rows, two of each, by their number.
     """
 
-    held: tuple[Tile, ...]
-    ring: tuple[Tile, ...]
+    held: tuple[CopiedTile, ...]
+    ring: tuple[CopiedTile, ...]
     first: tuple[int, int]
     vectors: tuple[Vector, ...]
     weights: dict[int, str]
 
-    def tile(self, operand: Operand) -> Tile:
+    def tile(self, operand: Operand) -> CopiedTile:
         """The tile of an operand, whatever its inner dim is called."""
         return next(t for t in (*self.held, *self.ring) if tile_key(t.operand) is tile_key(operand))
 
