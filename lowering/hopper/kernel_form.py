@@ -189,6 +189,8 @@ def _objections(kernel: Kernel) -> Iterator[str]:
     (loop,) = kernel.loops
     if kernel.written_by(loop):
         yield "its loop writes what other kernels read"
+    if loop.outer:
+        yield f"its loop runs again for each {' and '.join(map(str, loop.outer))}; that of the form runs once"
     if loop.guard is not None and reduces(loop.guard):
         yield "the guard of its loop holds a reduction"
 

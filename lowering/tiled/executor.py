@@ -80,7 +80,8 @@ class LoopTile:
 
 
 class LoopProgram:
-    """A loop's terms as blocks: `before` once per tile of rows, `each` per tile, `keeps` per tile that is not full."""
+    """A loop's terms as blocks: `before` once per tile of rows and index of the dims around the loop, `each` per tile,
+    `keeps` per tile that is not full."""
 
     def __init__(self, loop: Loop, rows: Dim | None, finished: frozenset[Term], stores: Sequence[Store] = ()):
         self.loop, self.rows = loop, rows
@@ -128,19 +129,28 @@ class LoopProgram:
 
     def run(self, environment: dict, frame: Frame, tile: int, outputs: dict) -> dict[Term, torch.Tensor]:
         """The finished values of the loop's reductions; what the loop stores is written to the outputs."""
-        outer = {**environment, **self.before.run(environment, frame)}
-        tiles = self._tiles(outer, frame, tile)
+        visit = lambda states, adds=False: self._visit(environment, frame, tile, outputs, states, adds)
         dropped = -inf
-        states = self._states(exact=False, dropped=dropped)
-        self._pass(outer, frame, tiles, outputs, states, adds=True)
+        states = visit(self._states(exact=False, dropped=dropped), adds=True)
         if self.loop.finite_mask and any(state.lacks_rows() for state in states):
             dropped = HIDDEN_SCORE
-            states = self._states(exact=False, dropped=dropped)
-            self._pass(outer, frame, tiles, outputs, states)
+            states = visit(self._states(exact=False, dropped=dropped))
         if any(state.doubtful() for state in states):
-            states = self._states(exact=True, dropped=dropped)
-            self._pass(outer, frame, tiles, outputs, states)
+            states = visit(self._states(exact=True, dropped=dropped))
         return {reduction: value for state in states for reduction, value in state.finished(frame)}
+
+    def _visit(
+        self, environment: dict, frame: Frame, tile: int, outputs: dict, states: list[AccumulatorState], adds: bool
+    ) -> list[AccumulatorState]:
+        """The states with all of the loop's tiles added, for each index of the dims around it.
+
+        adds: these are also added to the outputs of stores that add.
+        """
+        for indices in points(*(range(resolve(d.size, frame.sizes)) for d in self.loop.outer)):
+            frame.ranges.update({d: (n, n + 1) for d, n in zip(self.loop.outer, indices, strict=True)})
+            outer = {**environment, **self.before.run(environment, frame)}
+            self._pass(outer, frame, self._tiles(outer, frame, tile), outputs, states, adds)
+        return states
 
     def _states(self, exact: bool, dropped: float) -> list[AccumulatorState]:
         """New states. dropped: the gauge of elements that the guard drops."""
@@ -259,7 +269,7 @@ class KernelProgram:
         kernel = self.kernel
         bodies = [body for loop in kernel.loops for a in loop.accumulators for body in _bodies(a)]
         terms = [*bodies, *(store.term for store in kernel.stores)]
-        tiled = [*kernel.grid, *kernel.columns, *_rows(kernel), *(loop.dim for loop in kernel.loops)]
+        tiled = [*kernel.grid, *kernel.columns, *_rows(kernel), *kernel.around, *(loop.dim for loop in kernel.loops)]
         stored = [dim for store in kernel.stores for dim in store.order]
         computed = [dim for term in terms for dim in all_dims(term)]
         across = [dim for program in self.loops for dim in program.across]
@@ -297,7 +307,8 @@ def _first_tile(kernel: Kernel, length: Mapping[Dim, int]) -> dict[Dim, int]:
         _rows(kernel), FIRST_TILE_ROWS
     )
     tile = {**length, **{dim: max(1, min(extent, length[dim])) for dim, extent in most.items()}}
-    return tile | {loop.part: 1 for loop in kernel.loops if loop.part is not None}
+    parts = [loop.part for loop in kernel.loops if loop.part is not None]
+    return tile | dict.fromkeys((*parts, *kernel.around), 1)
 
 
 def _shrunk(program: KernelProgram, tile: dict[Dim, int], budget: int) -> dict[Dim, int]:
@@ -332,8 +343,8 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     tile = tile_lengths(
         program, length, MAX_ELEMENTS_ON_A_CPU if device.type == "cpu" else MAX_ELEMENTS_ON_OTHER_DEVICES
     )
-    loops = {loop.dim for loop in kernel.loops}
-    frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in loops})
+    moving = {*kernel.around, *(loop.dim for loop in kernel.loops)}
+    frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in moving})
     tiled = [*kernel.grid, *kernel.columns, *_rows(kernel)]
     for ranges in points(*(_tiles(length[d], tile[d]) for d in tiled)):
         frame.ranges.update(zip(tiled, ranges))
