@@ -109,7 +109,7 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
             if tensor in needed:
                 signature.declare_tensor(tensor)
                 signature.declare_strides(tensor)
-        signature.declare_sizes([*kernel.grid, kernel.rows, self.loop.dim])
+        signature.declare_sizes([*kernel.grid, *kernel.around, kernel.rows, self.loop.dim])
         signature.declare_symbols([*nodes, *indices])
 
     # Assembly

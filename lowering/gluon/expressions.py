@@ -149,7 +149,7 @@ class GluonWriter(TileWriter):
                     base.append(f"gl.cast({value.text}, gl.int64) * {step}")
         text = " + ".join(base)
         if len(base) > 1:
-            build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.outer)
+            build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.scope_of(()))
             text = self.once(("base", text), (), build).text
         return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
 

@@ -116,24 +116,25 @@ class WalkWriter:
 
     def _listed(self, writer: GluonWriter, first: str) -> Walk:
         """All tiles of an item's list, which `shared_visits` in lowering/masks lays out."""
-        mine, every = self._list(writer, first)
-        return Walk(every, self._entry(mine, "{t}"))
+        mine, every = self.list_of_program(writer, first)
+        return Walk(every, self.entry(mine, "{t}"))
 
     def _own(self, writer: GluonWriter, first: str) -> Walk:
         """The part of an item's list that one warpgroup runs."""
-        mine, every = self._list(writer, first)
+        mine, every = self.list_of_program(writer, first)
         load = lambda place: TileValue(f"gl.load({mine} + {place} + 2 * W)")
         begin = writer.assign("own_begin", load(1), writer.outer).text
         end = writer.assign("own_end", load(2), writer.outer).text
         return Walk(
-            f"{end} - {begin}", self._entry(mine, f"{begin} + {{t}}"), "entry >> W & 1 != 0", begin, f"{every} - {end}"
+            f"{end} - {begin}", self.entry(mine, f"{begin} + {{t}}"), "entry >> W & 1 != 0", begin, f"{every} - {end}"
         )
 
-    def _entry(self, mine: str, place: str) -> tuple[str, ...]:
+    def entry(self, mine: str, place: str) -> tuple[str, ...]:
+        """Lines that read a tile's number, and for each warpgroup whether it needs the guard, from a list."""
         consumers = self.config.consumers
         return f"entry = gl.load({mine} + {1 + 2 * consumers} + {place})", f"tile = entry >> {consumers}"
 
-    def _list(self, writer: GluonWriter, first: str) -> tuple[str, str]:
+    def list_of_program(self, writer: GluonWriter, first: str) -> tuple[str, str]:
         """The names of the pointer to this item's list, and of the number of its tiles."""
         place = "0"
         for dim in self.listed:

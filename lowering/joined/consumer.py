@@ -9,9 +9,10 @@ accumulators in flight. Example: dP; P; dV; dS; dK, dQ of the tile before, S of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ...egraph.terms.ops import iota
+from ...egraph.terms.term import Dim
 from ..codegen.ops import TileValue
 from ..codegen.tiles import Scope
 from ..gluon.expressions import GluonWriter, matrix_in, product_key, wait_for
@@ -87,7 +88,6 @@ class JoinedConsumer:
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=True)
         lines = writer.inner.lines
-        lines += [*walk.at("t"), f"{start} = tile * {self.config.loop_tile}"]
         lines += ["slot = t & 1", "other = slot ^ 1", "mbarrier.wait(full.index(slot), t >> 1 & 1)"]
         begins = {start.vector for start in binding.starts.values()}
         self._read_vectors(v for v in self.memory.vectors if v.load in begins)
@@ -104,7 +104,7 @@ class JoinedConsumer:
         self._hand_over()
         self._packed(late)
         self._issue_last(late, issued)
-        return writer.close()
+        return [*walk.at("t"), f"{start} = tile * {self.config.loop_tile}", *writer.close_around(), *writer.close()]
 
     def _read_vectors(self, vectors: Iterable[Vector]) -> None:
         writer = self.writer
@@ -273,8 +273,8 @@ class JoinedConsumer:
         lines.append("mbarrier.arrive(empty.index(slot))")
         if added:
             lines.append("arrive(READ + 2 * (1 - W) + other, (t > 0) & more)")
-            lines += ["if t > 0:", *(f"    {line}" for line in self._add("previous"))]
-            lines.append("previous = tile")
+            lines += ["if t > 0:", *(f"    {line}" for line in self._add())]
+            lines.append(f"previous = {self._block()}")
         # No product may be in flight at the back edge if other instructions read its result: ptxas serialises all.
         lines.append(wait_for(0, [self.products[p] for p in binding.ahead]))
 
@@ -291,31 +291,45 @@ class JoinedConsumer:
             lines.append(f"{self.added[s]} = warpgroup_mma({left}, {matrix}, {zeros}, use_acc=False, is_async=True)")
         return lines
 
-    def _add(self, tile: str) -> list[str]:
-        """Adds a warpgroup's part of a tile of the sums over the rows to memory."""
-        return [f"add_in_order({self._place_of(s, tile)}, {self.added[s]})" for s in self.binding.row_sums]
+    def _add(self) -> list[str]:
+        """Adds a warpgroup's part of the sums over the rows of the tile before to memory."""
+        return [f"add_in_order({self._place_of(s)}, {self.added[s]})" for s in self.binding.row_sums]
 
-    def _place_of(self, s: RowSum, tile: str) -> str:
-        """Where a part lies: blocks of 64 columns follow one another, two for each 128; half of one is a piece."""
+    def _block(self) -> str:
+        """The number of a tile's first block of 64 columns, among those of all indices of the dims around the loop."""
+        first = self.binding.row_sums[0].store
+        point, half = self._point(first, {*self.loop.outer}), self.config.loop_tile == ROWS_OF_A_WARPGROUP
+        tile = "tile" if half else "2 * tile"
+        return tile if point == "0" else f"{point} * ({self._blocks()}) + {tile}"
+
+    def _blocks(self) -> str:
+        """How many blocks the loop's dim has: two for each 128."""
+        return f"2 * gl.cdiv({self.writer.sizes[self.loop.dim]}, {2 * ROWS_OF_A_WARPGROUP})"
+
+    def _point(self, store: Store, dims: Collection[Dim]) -> str:
+        """The number of the grid point among those that a store has, as far as these dims say it."""
+        place = "0"
+        for dim in store.order:
+            if dim in self.binding.kernel.grid or dim in self.loop.outer:
+                index = self.writer.starts[dim] if dim in dims else "0"
+                place = index if place == "0" else f"({place} * {self.writer.sizes[dim]} + {index})"
+        return place
+
+    def _place_of(self, s: RowSum) -> str:
+        """Where a warpgroup's part of the tile before lies: of narrow tiles it has half of the inner dim, a piece."""
         writer, half = self.writer, self.config.loop_tile == ROWS_OF_A_WARPGROUP
-        point = "0"
-        for dim in s.store.order:
-            if dim not in (self.loop.dim, s.matrix.inner):
-                point = f"({point} * {writer.sizes[dim]} + {writer.starts[dim]})"
-        blocks = f"2 * gl.cdiv({writer.sizes[self.loop.dim]}, {2 * ROWS_OF_A_WARPGROUP})"
-        extent = extent_of(s.matrix.inner)
-        block = tile if half else f"2 * {tile} + W"
-        piece = f"W * {ROWS_OF_A_WARPGROUP * extent // 2}" if half else "0"
-        pointer, _ = writer.pointers[s.store.output]
+        point, extent = self._point(s.store, {*self.binding.kernel.grid}), extent_of(s.matrix.inner)
         size = ROWS_OF_A_WARPGROUP * extent
-        return f"{pointer} + (gl.cast({point}, gl.int64) * ({blocks}) + {block}) * {size} + {piece}"
+        part = f"W * {size // 2}" if half else f"W * {size}"
+        pointer, _ = writer.pointers[s.store.output]
+        return f"{pointer} + (gl.cast({point}, gl.int64) * ({self._blocks()}) + previous) * {size} + {part}"
 
     def _last(self) -> list[str]:
         """The sums over the rows of the last tile."""
         if not self.binding.row_sums:
             return []
         lines = ["slot = (count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)", *self._sums_over_rows("slot")]
-        return [*lines, wait_for(0, [self.added[s] for s in self.binding.row_sums]), *self._add("previous")]
+        return [*lines, wait_for(0, [self.added[s] for s in self.binding.row_sums]), *self._add()]
 
     # Results
 

@@ -56,10 +56,10 @@ class FinishWriter(TritonKernelWriter):
         tiles, rows = self.tiles, self.kernel.rows
         extent, pieces = self.blocks_of_sums[node.attrs[0]]
         point = "0"
-        for index in node.args:
-            (dim,) = index.dims
-            if dim in self.kernel.grid:
-                point = f"({point} * {tiles.sizes[dim]} + {tiles.starts[dim]})"
+        for index, size in zip(node.args, node.attrs[0].shape, strict=True):
+            if index.dims <= {*self.kernel.grid}:
+                count = size if isinstance(size, int) else tiles.scalars[size]
+                point = f"({point} * {count} + {tiles.value(index).text})"
         blocks = f"2 * tl.cdiv({tiles.sizes[rows]}, {2 * H200.product_rows})"
         block = f"(tl.cast({point}, tl.int64) * ({blocks}) + {tiles.starts[rows]} // {H200.product_rows})"
         size = H200.product_rows * extent

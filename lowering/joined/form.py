@@ -122,6 +122,9 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     (loop,) = kernel.loops
     if not any(t.dtype in HALVES for t in kernel.inputs):
         raise NotPlannable("no tensor is in half precision")
+    around = {*loop.outer}
+    if any(limit.bound.dims & around for limit in loop.limits) or (loop.map and around & {*loop.map.dims}):
+        raise NotPlannable("which tiles its loop runs depends on a dim around it")
     matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None)
     adding = [store for store in kernel.stores if store.adds]
     bodies = [_body(a.values[0], sorted(a.reductions[0].dims), loop.dim, kernel) for a in loop.accumulators]
@@ -140,7 +143,7 @@ def _bind(kernel: Kernel) -> JoinedBinding:
         weights=tuple(Weight(w, not _needed(w, late)) for w in weights),
         loop_sums=tuple(LoopSum(a, *part) for a, part in zip(loop.accumulators, parts[:count], strict=True)),
         row_sums=tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:], strict=True)),
-        vectors=_vectors(weights, loop.dim, {*kernel.grid}),
+        vectors=_vectors(weights, loop.dim, {*kernel.grid, *kernel.around}),
     )
 
 
@@ -163,7 +166,7 @@ def _ahead_and_late(
 
 def _wide_dim(dims: Sequence[Dim], kernel: Kernel) -> Dim | None:
     """The dim of a sum that a tile holds whole; None if there is none."""
-    found = [d for d in dims if d not in (*kernel.grid, kernel.rows, kernel.loops[0].dim)]
+    found = [d for d in dims if d not in (*kernel.grid, *kernel.around, kernel.rows, kernel.loops[0].dim)]
     if len(found) > 1:
         raise NotPlannable(f"a sum has more than one dim of its own: {', '.join(map(str, found))}")
     if found and (not isinstance(found[0].size, int) or found[0].size > MAX_OPERAND_WIDTH):

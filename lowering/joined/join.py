@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, product
+from math import prod
 
+from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, load, make, sum_over, where
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, rebuild, rename_dims, subterms, tensors
@@ -47,19 +49,76 @@ def join(plan: Plan) -> Joined | None:
 # Which kernels can be joined
 
 
-def _mirror(kept: Kernel, turned: Kernel) -> dict[Dim, Dim] | None:
+@dataclass(frozen=True)
+class _Turn:
+    """Dims of one kernel by those of another: its rows are the other's loop, its loop the other's rows.
+
+    dims: these two. places: a dim of its grid that is two dims in the other kernel, a group and the members of it that
+    the other's loop goes around for.
+    """
+
+    dims: dict[Dim, Dim]
+    places: dict[Dim, tuple[Dim, Dim]]
+
+    def term(self, term: Term) -> Term:
+        """A term of the kernel in dims of the other one."""
+        for dim, (group, member) in self.places.items():
+            term = _with_short_indices(at_place(term, dim, iota(group) * const(member.size) + iota(member)))
+        return rename_dims(term, self.dims)
+
+    def order(self, order: Iterable[Dim]) -> tuple[Dim, ...]:
+        """Axes in dims of the other kernel; an axis may be two."""
+        return tuple(d for dim in order for d in self.places.get(dim, (self.dims.get(dim, dim),)))
+
+    def indices(self, order: Iterable[Dim]) -> list[Term]:
+        """The index along each of these axes, in dims of the kernel itself."""
+        found: list[Term] = []
+        for dim in order:
+            size = const(self.places[dim][1].size) if dim in self.places else None
+            found += [iota(dim)] if size is None else [iota(dim) // size, iota(dim) % size]
+        return found
+
+
+def _with_short_indices(term: Term) -> Term:
+    """The term with the indices of loads simplified: (g · n + m) // n is g."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        args = tuple(map(simplify_index, args)) if node.op == "load" else args
+        return node if args == node.args else make(node.op, args, node.attrs)
+
+    return rebuild(term, change)
+
+
+def _mirror(kept: Kernel, turned: Kernel) -> _Turn | None:
     """The dims of `turned` by those of `kept`, if one's rows are the other's loop and both keep the same pairs."""
-    if not (_sums_in_one_loop(kept) and _sums_in_one_loop(turned)) or {*kept.grid} != {*turned.grid}:
+    if not (_sums_in_one_loop(kept) and _sums_in_one_loop(turned)) or turned.around:
         return None
     (one,), (other,) = kept.loops, turned.loops
-    if (kept.rows.size, one.dim.size) != (other.dim.size, turned.rows.size):
+    places = _places(kept, turned)
+    if places is None or (kept.rows.size, one.dim.size) != (other.dim.size, turned.rows.size):
         return None
-    renamed = {turned.rows: one.dim, other.dim: kept.rows}
-    if {*renamed.values()} & ({d for s in turned.stores for d in all_dims(s.term)} - {*renamed}):
+    turn = _Turn({turned.rows: one.dim, other.dim: kept.rows}, places)
+    taken = {*turn.dims.values(), *(d for pair in places.values() for d in pair)}
+    if taken & ({d for s in turned.stores for d in all_dims(s.term)} - {*turn.dims}):
         return None
-    same = {*_kept_pairs(one, {})} == {*_kept_pairs(other, renamed)}
-    shared = {*_products(kept, {})} & {*_products(turned, renamed)}
-    return renamed if same and shared else None
+    same = {*_kept_pairs(one, None)} == {*_kept_pairs(other, turn)}
+    shared = {*_products(kept, None)} & {*_products(turned, turn)}
+    return turn if same and shared else None
+
+
+def _places(kept: Kernel, turned: Kernel) -> dict[Dim, tuple[Dim, Dim]] | None:
+    """The dims of one grid that are two dims of the other kernel; None if the grids do not match."""
+    points, own = {*kept.grid, *kept.around}, {*turned.grid}
+    found: dict[Dim, tuple[Dim, Dim]] = {}
+    for dim in sorted(own - points):
+        pairs = product(sorted({*kept.grid} - own), sorted({*kept.around} - own))
+        sizes = lambda pair: [d.size for d in pair]
+        known = (p for p in pairs if all(isinstance(n, int) for n in sizes(p)) and prod(sizes(p)) == dim.size)
+        if (pair := next(known, None)) is None:
+            return None
+        found[dim] = pair
+    matched = {d for pair in found.values() for d in pair}
+    return found if matched == points - own and len(matched) == 2 * len(found) else None
 
 
 def _sums_in_one_loop(kernel: Kernel) -> bool:
@@ -70,17 +129,19 @@ def _sums_in_one_loop(kernel: Kernel) -> bool:
     return sums and not loop.finite_mask and loop.part is None and not kernel.written_by(loop)
 
 
-def _kept_pairs(loop: Loop, renamed: dict[Dim, Dim]) -> list[Term]:
-    return [] if loop.guard is None else [rename_dims(c, renamed) for c in conjuncts(loop.guard)]
+def _kept_pairs(loop: Loop, turn: _Turn | None) -> list[Term]:
+    parts = [] if loop.guard is None else conjuncts(loop.guard)
+    return [part if turn is None else turn.term(part) for part in parts]
 
 
-def _products(kernel: Kernel, renamed: dict[Dim, Dim]) -> Iterator[Term]:
+def _products(kernel: Kernel, turn: _Turn | None) -> Iterator[Term]:
     """The sums over rows and loop inside of the accumulators' values, under comparable names."""
     (loop,) = kernel.loops
+    tile = {kernel.rows, loop.dim}
+    tile = tile if turn is None else {turn.dims[d] for d in tile}
     for accumulator in loop.accumulators:
-        value = _comparable(rename_dims(accumulator.values[0], renamed))
-        tile = {renamed.get(d, d) for d in (kernel.rows, loop.dim)}
-        yield from (n for n in subterms(value) if n.op == "reduce" and tile <= n.dims)
+        value = accumulator.values[0] if turn is None else turn.term(accumulator.values[0])
+        yield from (n for n in subterms(_comparable(value)) if n.op == "reduce" and tile <= n.dims)
 
 
 def _independent(plan: Plan, kept: Kernel, turned: Kernel) -> bool:
@@ -94,21 +155,21 @@ def _independent(plan: Plan, kept: Kernel, turned: Kernel) -> bool:
 
 
 def _joined(plan: Plan, kept: Kernel, turned: Kernel) -> Joined:
-    renamed = _mirror(kept, turned)
+    turn = _mirror(kept, turned)
+    assert turn is not None, "the pair was chosen because it mirrors"
     names = {t.name for k in plan.kernels for t in (*k.inputs, *(s.output for s in k.stores))}
     stored = {_comparable(s.term): load(s.output, *map(iota, s.order)) for k in plan.kernels for s in k.stores}
     rewritten = lambda term: _in_base_two(_read(_comparable(term), stored), kept)
     mine = [rewritten(a.values[0]) for a in kept.loops[0].accumulators]
-    theirs = [rewritten(rename_dims(a.values[0], renamed)) for a in turned.loops[0].accumulators]
+    theirs = [rewritten(turn.term(a.values[0])) for a in turned.loops[0].accumulators]
     vectors = _vectors([*mine, *theirs], kept, names)
     mine, theirs = ([replace_from_above(v, vectors) for v in values] for values in (mine, theirs))
-    sums, added = _added(turned, renamed, theirs, names)
+    sums, added = _added(turned, turn, theirs, names)
     main = _main(kept, mine, added)
     finish = _finish(turned, sums)
-    before = _before(kept, vectors)
+    early = [k for k in plan.kernels if k not in (kept, turned)]
     last = max(plan.kernels.index(kept), plan.kernels.index(turned))
-    others = [k for k in plan.kernels[:last] if k not in (kept, turned)]
-    kernels = (*others, *([before] if before else []), main, finish, *plan.kernels[last + 1 :])
+    kernels = (*_with_vectors(early[: last - 1], kept, vectors), main, finish, *plan.kernels[last + 1 :])
     return Joined(replace(plan, kernels=kernels), main, tuple(s.output for s in added), finish)
 
 
@@ -164,9 +225,9 @@ def _sum(terms: Sequence[Term]) -> Term:
 def _vectors(values: Sequence[Term], kernel: Kernel, names: set[str]) -> dict[Term, Term]:
     """What depends on the loop alone and is computed, each with the load that reads it where it is stored before."""
     loop, found = kernel.loops[0].dim, {}
-    apart = {*kernel.grid, loop}
+    apart = {*kernel.grid, *kernel.around, loop}
     for term in dict.fromkeys(t for value in values for t in _largest_over(value, loop, apart)):
-        order = tuple(d for d in (*kernel.grid, loop) if d in term.dims)
+        order = tuple(d for d in (*kernel.grid, *kernel.around, loop) if d in term.dims)
         output = Tensor(_fresh("vector", names), "float32", tuple(d.size for d in order))
         found[term] = load(output, *map(iota, order))
     return found
@@ -190,17 +251,24 @@ def _fresh(base: str, names: set[str]) -> str:
     return name
 
 
-def _before(kernel: Kernel, vectors: dict[Term, Term]) -> Kernel | None:
-    """The kernel that stores what depends on the loop alone; None if there is nothing."""
-    loop = kernel.loops[0].dim
+def _with_vectors(kernels: Sequence[Kernel], kept: Kernel, vectors: dict[Term, Term]) -> list[Kernel]:
+    """The kernels that run before, and what stores the vectors: one of these, if it has the same rows and grid."""
+    loop, grid = kept.loops[0].dim, (*kept.grid, *kept.around)
     stores = tuple(
         Store(term, read.attrs[0], tuple(index.attrs[0] for index in read.args)) for term, read in vectors.items()
     )
     if not stores:
-        return None
-    held = tuple(d for d in _dims(s.term for s in stores) if d not in (*kernel.grid, loop))
-    inputs = tuple(dict.fromkeys(t for s in stores for t in tensors(s.term)))
-    return Kernel(f"{kernel.name}_before", kernel.grid, loop, f"{loop.name}_tile", held, (), stores, inputs)
+        return list(kernels)
+    fits = lambda k: not k.loops and not k.columns and k.rows == loop and {*k.grid} == {*grid}
+    name, made = f"{kept.name}_before", {s.output.name for k in kernels for s in k.stores}
+    mine = next(
+        (k for k in kernels if fits(k) and made.isdisjoint(t.name for s in stores for t in tensors(s.term))), None
+    )
+    old = () if mine is None else mine.stores
+    held = tuple(d for d in _dims(s.term for s in (*old, *stores)) if d not in (*grid, loop))
+    inputs = tuple(dict.fromkeys(t for s in (*old, *stores) for t in tensors(s.term)))
+    before = Kernel(name, grid, loop, f"{loop.name}_tile", held, (), (*old, *stores), inputs)
+    return [before if k is mine else k for k in kernels] if mine is not None else [*kernels, before]
 
 
 def _dims(terms: Iterable[Term]) -> list[Dim]:
@@ -208,17 +276,19 @@ def _dims(terms: Iterable[Term]) -> list[Dim]:
 
 
 def _added(
-    turned: Kernel, renamed: dict[Dim, Dim], values: Sequence[Term], names: set[str]
+    turned: Kernel, turn: _Turn, values: Sequence[Term], names: set[str]
 ) -> tuple[dict[Term, Term], list[Store]]:
     """(each finished sum of the turned kernel with the load that reads it, the stores that add to it)."""
     (loop,), read, added = turned.loops, {}, []
+    stored = _dims(s.term for s in turned.stores)
     for accumulator, value in zip(loop.accumulators, values, strict=True):
         (reduction,) = accumulator.reductions
-        order = tuple(d for d in _dims([*(s.term for s in turned.stores)]) if d in reduction.dims)
-        order = (*(d for d in turned.grid if d in order), *(d for d in order if d not in turned.grid))
-        output = Tensor(_fresh("sums", names), "float32", tuple(d.size for d in order))
-        read[reduction] = load(output, *map(iota, order))
-        added.append(Store(value, output, tuple(renamed.get(d, d) for d in order), combine="add"))
+        inside = [d for d in stored if d in reduction.dims]
+        order = (*(d for d in turned.grid if d in inside), *(d for d in inside if d not in turned.grid))
+        axes = turn.order(order)
+        output = Tensor(_fresh("sums", names), "float32", tuple(d.size for d in axes))
+        read[reduction] = load(output, *turn.indices(order))
+        added.append(Store(value, output, axes, combine="add"))
     return read, added
 
 
@@ -230,7 +300,7 @@ def _main(kept: Kernel, values: Sequence[Term], added: Sequence[Store]) -> Kerne
     results = tuple(replace(s, term=replace_from_above(s.term, sums)) for s in kept.stores)
     bounds = [limit.bound for limit in loop.limits]
     terms = [*(s.term for s in (*results, *added)), *([loop.guard] if loop.guard is not None else [])]
-    placed = {*kept.grid, kept.rows, loop.dim}
+    placed = {*kept.grid, kept.rows, *kept.around, loop.dim}
     held = tuple(d for d in dict.fromkeys((*_dims(terms), *kept.held)) if d not in placed)
     inputs = tuple(dict.fromkeys(t for term in (*terms, *bounds) for t in tensors(term)))
     loops = (replace(loop, accumulators=accumulators),)
@@ -238,7 +308,10 @@ def _main(kept: Kernel, values: Sequence[Term], added: Sequence[Store]) -> Kerne
 
 
 def _summed(loop: Loop, value: Term) -> Term:
-    return sum_over(loop.dim, value if loop.guard is None else where(loop.guard, value, const(0.0)))
+    total = value if loop.guard is None else where(loop.guard, value, const(0.0))
+    for dim in (*loop.outer[::-1], loop.dim):
+        total = sum_over(dim, total)
+    return total
 
 
 def _finish(turned: Kernel, read: dict[Term, Term]) -> Kernel:

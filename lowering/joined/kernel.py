@@ -7,6 +7,7 @@ last reader. Example: keys and values are held; queries, cotangents and numbers 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ...egraph.terms.term import Term
@@ -25,7 +26,7 @@ from .memory import CopiedTile, Memory, Vector, extent_of, part_of
 
 JOINED_FUNCTIONS = ("READ", "TURN", "WRITTEN", "add_in_order", "arrive", "sync")
 BARRIERS = ("held_ahead", "held_late", "ahead_full", "full", "empty")
-NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *"slot phase other more previous".split())
+NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *"slot phase other more previous point".split())
 
 
 def emit_joined(binding: JoinedBinding, plan: Plan, config: JoinedConfig, shape: LaunchShape) -> GluonSource:
@@ -127,16 +128,36 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         return [f"item = gl.load(items + {number})" if self.shape.table else f"item = {number}"]
 
     def _walk(self, writer: GluonWriter, first: str) -> Walk:
-        """The tiles of a program, in rising order."""
+        """The tiles of a program, in order, for each index of the dims around the loop."""
+        around = {dim: writer.names.fresh(str(dim)) for dim in self.loop.outer}
+        writer.open_around(around)
+        count, find = self._tiles(writer, first)
+        if not around:
+            return Walk(count, find("{t}"))
+        tiles = writer.assign("tiles", TileValue(count), writer.outer).text
+        rest, lines = "point", [f"point = {{t}} // {tiles}", *find(f"({{t}} - point * {tiles})")]
+        for dim, name in reversed(around.items()):
+            lines.append(f"{name} = {rest} % {self.signature.sizes[dim]}")
+            rest = f"({rest} // {self.signature.sizes[dim]})"
+        count = " * ".join([tiles, *(self.signature.sizes[dim] for dim in around)])
+        return Walk(count, tuple(lines))
+
+    def _tiles(self, writer: GluonWriter, first: str) -> tuple[str, Callable[[str], tuple[str, ...]]]:
+        """How many tiles a program runs, and lines that find one by its place among them: from a list, or by range."""
+        if self.shape.listed is not None:
+            mine, count = self.walks.list_of_program(writer, first)
+            return count, lambda place: self.walks.entry(mine, place)
         begin, end = self.walks.range_of_program(writer, first)
-        return Walk(f"{end} - {begin}", (f"tile = {begin} + {{t}}",))
+        return f"({end} - {begin})", lambda place: (f"tile = {begin} + {place}",)
 
     def _partial(self, writer: GluonWriter, row: str) -> str:
         """Whether a tile of a warpgroup's rows has elements that are absent."""
         kernel, loop, even = self.kernel, self.loop, self.shape.facts.even
         _, _, full_begin, full_end = self.walks.ends(writer, "own", row, H200.product_rows)
-        found = [f"(tile < {full_begin})"] if loop.lowers else []
-        found += [f"(tile >= {full_end})"] if loop.uppers or str(loop.dim) not in even else []
+        listed = self.shape.listed is not None
+        found = ["(entry >> W & 1 != 0)"] if listed else [f"(tile < {full_begin})"] if loop.lowers else []
+        limited = loop.uppers and not listed
+        found += [f"(tile >= {full_end})"] if limited or str(loop.dim) not in even else []
         beyond = f"({row} + {H200.product_rows} > {writer.sizes[kernel.rows]})"
         return " | ".join([*found, *([beyond] if str(kernel.rows) not in even else [])])
 
@@ -148,17 +169,16 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         held, ring = memory.first
         lines = [*self._place(), *writer.outer.lines, f"count = {walk.count}"]
         lines += self._copy(writer, "held_ahead.index(0)", memory.held[:held], "0")
-        body = [*walk.at("t"), f"start = tile * {self.config.loop_tile}", "slot = t & 1", "phase = (t >> 1 & 1) ^ 1"]
-        body += ["mbarrier.wait(empty.index(slot), phase)"]
+        body = ["slot = t & 1", "phase = (t >> 1 & 1) ^ 1", "mbarrier.wait(empty.index(slot), phase)"]
         body += self._copy(writer, "ahead_full.index(slot)", memory.ring[:ring], "slot")
         late = self._copy(writer, "held_late.index(0)", memory.held[held:], "0")
         body += ["if t == 0:", *(f"    {line}" for line in late)] if late else []
         body += self._copy(writer, "full.index(slot)", (*memory.ring[ring:], *memory.vectors), "slot")
+        body = [*walk.at("t"), f"start = tile * {self.config.loop_tile}", *writer.close_around(), *body]
         return [*lines, "for t in range(0, count):", *(f"    {line}" for line in body)]
 
     def _copy(self, writer: GluonWriter, barrier: str, tiles, slot: str) -> list[str]:
         """Copies tiles into slots of theirs, all with one barrier."""
-        before = len(writer.outer.lines)
         lines = [f"mbarrier.expect({barrier}, {sum(t.bytes for t in tiles)})"] if tiles else []
         for tile in tiles:
             if isinstance(tile, Vector):
@@ -167,7 +187,6 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
                 pairs = zip(tile.operand.load.args, tile.operand.axes, strict=True)
                 where = ", ".join(self._coordinate(writer, index, dim, 0) for index, dim in pairs)
             lines.append(f"copy_in({tile.map}, [{where}], {barrier}, {tile.buffer}.index({slot}))")
-        assert len(writer.outer.lines) == before or not lines, "coordinates are written before the loop"
         return lines
 
     def _flat(self, writer: GluonWriter, load: Term) -> str:

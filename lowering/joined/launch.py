@@ -7,6 +7,7 @@ on a Hopper GPU the gradients of attention in bfloat16 are one kernel, with a sh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -31,9 +32,11 @@ from ..gluon.launch import (
 )
 from ..gluon.launch import refusal as refusal_of_kernels
 from ..launch.triton_compat import OPTIONS, Window, architecture, gluon_missing
+from ..masks.block_map import Tiling, pays, shared_visits
 from ..plan.device import H200
 from ..plan.kernel_config import TritonConfig
 from ..plan.launch_facts import Facts
+from ..plan.queries import map_name
 from ..plan.records import Kernel, Plan
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import load
@@ -157,15 +160,30 @@ class JoinedPlanLauncher(GluonLauncher):
             return super()._prepare(kernel, values, sizes, device)
         binding, config = self.binding, self.joined_config
         require_suited(binding, values, sizes, device)
-        shape, table = prepare_joined(binding, config, values, sizes, _multiprocessors(device))
-        source = emit_joined(binding, self.plan, config, shape)
+        call = prepare_joined(binding, config, values, sizes, _multiprocessors(device))
+        source = emit_joined(binding, self.plan, config, call.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
-        total = items(binding, config, sizes)
-        tables = [table.to(device), NOTHING.to(device), total]
-        arguments = (*arguments_of(source, values, sizes), *tables)
-        return GluonLaunch(
-            load(source.text, source.function), total, windows, arguments, (), {"num_warps": 4, **OPTIONS}
-        )
+        name = map_name(kernel, binding.loop)
+        maps = () if call.tiling is None else (((name,), call.tiling),)
+        lists = name if call.tiling is not None else call.listed.to(device)
+        arguments = (*arguments_of(source, values, sizes), call.order.to(device), lists, call.total)
+        options = {"num_warps": 4, **OPTIONS}
+        return GluonLaunch(load(source.text, source.function), call.total, windows, arguments, maps, options)
+
+
+@dataclass(frozen=True)
+class JoinedCall:
+    """What is known of a call.
+
+    shape: what the text may know. total: the number of items. order: that in which they run, NOTHING for that of their
+    numbers. Lists of tiles come from a block map (tiling), or are known (listed).
+    """
+
+    shape: LaunchShape
+    total: int
+    order: torch.Tensor = NOTHING
+    tiling: Tiling | None = None
+    listed: torch.Tensor = NOTHING
 
 
 def items(binding: JoinedBinding, config: JoinedConfig, sizes: dict) -> int:
@@ -176,25 +194,48 @@ def items(binding: JoinedBinding, config: JoinedConfig, sizes: dict) -> int:
 
 def prepare_joined(
     binding: JoinedBinding, config: JoinedConfig, values: Mapping[str, torch.Tensor], sizes: dict, places: int
-) -> tuple[LaunchShape, torch.Tensor]:
-    """What the text may know of the call, and the order of items; no table where that is the order of numbers."""
+) -> JoinedCall:
+    """What is known of a call with tensors like these on `places` multiprocessors. Raises RefusedLaunch."""
     kernel, loop = binding.kernel, binding.loop
-    if len(loop.ranges) != 1:
-        raise RefusedLaunch("its guard keeps a union of ranges")
     tiles = ((kernel.rows, config.row_tile), (loop.dim, config.loop_tile))
     even = frozenset(str(dim) for dim, tile in tiles if resolve(dim.size, sizes) % tile == 0)
     vectors = (values[load.attrs[0].name] for load in binding.vectors)
     copied = frozenset(load.attrs[0].name for load, t in zip(binding.vectors, vectors, strict=True) if _in_runs(t))
+    facts = Facts(even, wide_tensors(kernel, values, sizes))
+    call = JoinedCall(LaunchShape(facts, masked="some", vectors=copied), items(binding, config, sizes))
+    if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
+        return _by_block_map(call, binding, config, sizes)
+    if len(loop.ranges) != 1:
+        return _by_list(call, binding, config, sizes, places)
     ranges = work_order.ranges(binding, sizes, config.row_tile, config.loop_tile)
-    total = items(binding, config, sizes)
-    order = None if ranges is None else item_order(ranges.end - ranges.begin, total, config, places)
-    shape = LaunchShape(
-        Facts(even, wide_tensors(kernel, values, sizes)),
-        masked=_masked(binding, len(even) == len(tiles)),
-        table=order is not None,
-        vectors=copied,
-    )
-    return shape, NOTHING if order is None else order
+    lengths = None if ranges is None else ranges.end - ranges.begin
+    return _ordered(call, lengths, _masked(binding, len(even) == len(tiles)), config, places)
+
+
+def _by_block_map(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict) -> JoinedCall:
+    """The tiles that a block map in memory names."""
+    record, known = binding.loop.map, tuple(sorted(sizes.items()))
+    tiling = Tiling(record, H200.product_rows if record.rows else 1, config.loop_tile, known, config.consumers)
+    return replace(call, shape=replace(call.shape, listed=(*record.dims, *record.rows)), tiling=tiling)
+
+
+def _by_list(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict, places: int) -> JoinedCall:
+    """The tiles of a union of ranges, listed on the host."""
+    classes = work_order.classes(binding, sizes, H200.product_rows, config.loop_tile)
+    if classes is None:
+        raise RefusedLaunch("its guard keeps a union of ranges that depend on more than the row")
+    listed = shared_visits(torch.from_numpy(classes), config.consumers)
+    call = replace(call, shape=replace(call.shape, listed=(binding.kernel.rows,)), listed=listed)
+    return _ordered(call, listed[:, 0].numpy(), "some", config, places)
+
+
+def _ordered(
+    call: JoinedCall, lengths: np.ndarray | None, masked: str, config: JoinedConfig, places: int
+) -> JoinedCall:
+    """The call with its items in order. lengths: of the loop, by tile of rows, where they are known."""
+    order = None if lengths is None else item_order(lengths, call.total, config, places)
+    shape = replace(call.shape, masked=masked, table=order is not None)
+    return replace(call, shape=shape, order=NOTHING if order is None else order)
 
 
 def _in_runs(tensor: torch.Tensor) -> bool:

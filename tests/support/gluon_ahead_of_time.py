@@ -185,8 +185,8 @@ def joined_source_of(plan, config=None):
         raise ValueError(config)
     tensors = tensors_of(binding.kernel)
     values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
-    shape, _ = prepare_joined(binding, config, values, {}, H200.multiprocessors)
-    return binding, config, emit_joined(binding, found.plan, config, shape)
+    call = prepare_joined(binding, config, values, {}, H200.multiprocessors)
+    return binding, config, emit_joined(binding, found.plan, config, call.shape)
 
 
 def tensors_of(kernel):

@@ -66,8 +66,8 @@ def test_tiles_of_vectors_that_begin_anywhere_are_not_copied(plans):
         binding = bind_joined(join(plans("full", 64, length)).main)
         tensors = tensors_of(binding.kernel)
         values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
-        shape, _ = prepare_joined(binding, config_of(binding), values, {}, 132)
-        assert len(shape.vectors) == copied
+        call = prepare_joined(binding, config_of(binding), values, {}, 132)
+        assert len(call.shape.vectors) == copied
 
 
 def test_the_longest_tiles_of_rows_come_first_a_few_points_at_a_time():
