@@ -134,8 +134,8 @@ class GluonLauncher(Launcher):
 
     def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
         require_suited(binding, values, sizes, device)
-        binding = replace(binding, entries=_described(binding.entries, values))
-        overlays = _described(binding.overlays, values)
+        binding = replace(binding, entries=described(binding.entries, values))
+        overlays = described(binding.overlays, values)
         places = torch.cuda.get_device_properties(device).multi_processor_count
         given = self.hopper_configs.get(binding.kernel.name)
         run = None if given else self._run_here(binding, values, sizes, device)
@@ -205,14 +205,14 @@ def suited_tensors(
     binding: Binding, overlays: tuple[Operand, ...], values: dict, sizes: dict, config: HopperConfig
 ) -> SuitedTensors:
     """What of these tensors suits a kernel with these settings."""
-    exits = _described(sent(binding), values) if config.send else ()
+    exits = described(sent(binding), values) if config.send else ()
     diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
     mask = packed(binding)
     mask = mask if mask is not None and small(mask, values, sizes) else None
     return SuitedTensors(overlays, exits, wide_tensors(binding.kernel, values, sizes), diagonals, mask)
 
 
-def _described(operands: Iterable[Operand], values: dict) -> tuple[Operand, ...]:
+def described(operands: Iterable[Operand], values: dict) -> tuple[Operand, ...]:
     """The operands that a tensor map describes."""
     return tuple(o for o in operands if _unsuited(o, values[o.tensor.name]) is None)
 

@@ -94,6 +94,7 @@ class JoinedConsumer:
         for product in binding.late:
             self._late(product)
         self._read_vectors(v for v in self.memory.vectors if v.load not in begins)
+        self._read_overlays()
         early = [s for s in binding.loop_sums if binding.weights[s.weight].early]
         late = [s for s in binding.loop_sums if s not in early]
         issued = self._sum_over_loop(early, "slot")
@@ -112,6 +113,18 @@ class JoinedConsumer:
             text = f"{vector.buffer}.index(slot).load(COLUMNS)"
             value = TileValue(text, (self.loop.dim,), "float32")
             writer.inner.memo[vector.load] = writer.assign(f"{vector.load.attrs[0].name}_tile", value)
+
+    def _read_overlays(self) -> None:
+        """Takes this warpgroup's rows of tiles over rows and loop into registers."""
+        writer, config = self.writer, self.config
+        for tile in self.memory.overlays:
+            operand = tile.operand
+            whole = matrix_in(
+                f"{tile.buffer}.index(slot)", operand, config.row_tile, config.loop_tile, transposed=False
+            )
+            text = f"{whole}.slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 0).load(SCORE)"
+            value = TileValue(text, (self.rows, self.loop.dim), operand.tensor.dtype)
+            writer.inner.memo[operand.load] = writer.assign(f"{operand.tensor.name}_tile", value)
 
     def _late(self, product: Product) -> None:
         """Issues a product of this tile; its accumulator may begin at a number for each column."""
@@ -250,8 +263,9 @@ class JoinedConsumer:
             lines.append(
                 f"{buffer}.index(slot).slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 0).store({rounded})"
             )
-        if self.memory.weights:
-            lines += ["fence_async_shared()", "arrive(WRITTEN + 2 * (1 - W) + slot, True)"]
+        if self.memory.weights or self.memory.vectors or self.memory.overlays:
+            lines.append("fence_async_shared()")  # what was written is read, and what was read is written, by copies
+        lines += ["arrive(WRITTEN + 2 * (1 - W) + slot, True)"] if self.memory.weights else []
 
     def _issue_last(self, late: Sequence[LoopSum], early: list[str]) -> None:
         """Issues the other sums over the loop, those over the rows of the tile before, and the next tile's first

@@ -61,6 +61,7 @@ class JoinedBinding:
 
     ahead: the products that are issued for the next tile while sums of this one run. late: the others. starts: by
     product, what its accumulator begins at. vectors: loads along the loop alone, which are copied with the tiles.
+    overlays: tensors over rows and loop, of which a tile may be copied as those of the loop are.
     """
 
     kernel: Kernel
@@ -72,6 +73,7 @@ class JoinedBinding:
     loop_sums: tuple[LoopSum, ...]
     row_sums: tuple[RowSum, ...]
     vectors: tuple[Term, ...]
+    overlays: tuple[Operand, ...] = ()
     wide: Dim | None = None  # the writer sets it for each result in turn
 
     @property
@@ -144,6 +146,7 @@ def _bind(kernel: Kernel) -> JoinedBinding:
         loop_sums=tuple(LoopSum(a, *part) for a, part in zip(loop.accumulators, parts[:count], strict=True)),
         row_sums=tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:], strict=True)),
         vectors=_vectors(weights, loop.dim, {*kernel.grid, *kernel.around}),
+        overlays=matcher.overlays(_loads(weights)),
     )
 
 
@@ -247,12 +250,16 @@ def _start(reader: Term, product: Product, rows: Dim, loop: Dim) -> Start | None
     return Start(reader, other, 1 if reader.op == "add" else -1)
 
 
+def _loads(weights: Iterable[tuple[Term, ...]]) -> list[Term]:
+    """The loads of all weights."""
+    return list(dict.fromkeys(n for w in weights for f in w for n in subterms(f) if n.op == "load"))
+
+
 def _vectors(weights: Iterable[tuple[Term, ...]], loop: Dim, grid: set[Dim]) -> tuple[Term, ...]:
     """float32 loads along the loop alone, whose axes are dims of the grid and then the loop."""
-    nodes = dict.fromkeys(n for w in weights for f in w for n in subterms(f) if n.op == "load")
     return tuple(
         n
-        for n in nodes
+        for n in _loads(weights)
         if n.dtype == "float32"
         and loop in n.dims
         and n.dims <= {*grid, loop}

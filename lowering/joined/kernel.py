@@ -51,7 +51,7 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         binding = self.binding
         operands = [o for p in binding.products for o in (p.rows, p.columns)]
         operands += [s.matrix for s in binding.loop_sums if s.matrix is not None]
-        operands += [s.matrix for s in binding.row_sums]
+        operands += [*(s.matrix for s in binding.row_sums), *self.shape.overlays]
         vectors = {load for load in binding.vectors if load.attrs[0].name in self.shape.vectors}
         return {o.load for o in operands} | vectors
 
@@ -65,11 +65,13 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         ring = tuple(self._tile(o, tile) for o in by_use(binding.streams, ahead[1]))
         chosen = [load for load in binding.vectors if load.attrs[0].name in self.shape.vectors]
         vectors = tuple(self._vector(load) for load in chosen)
+        overlays = tuple(self._tile(o, self.config.row_tile, tile) for o in self.shape.overlays)
         weights = {n: fresh("weight_tiles") for n in dict.fromkeys(s.weight for s in binding.row_sums)}
-        return Memory(held, ring, (len(ahead[0]), len(ahead[1])), vectors, weights)
+        return Memory(held, ring, (len(ahead[0]), len(ahead[1])), overlays, vectors, weights)
 
-    def _tile(self, operand: Operand, across: int) -> CopiedTile:
-        name, sizes = operand.tensor.name, {operand.across: across, operand.inner: extent_of(operand.inner)}
+    def _tile(self, operand: Operand, across: int, inner: int = 0) -> CopiedTile:
+        """A tile of an operand and its tensor map. inner: places along the inner dim; 0: all of them."""
+        name, sizes = operand.tensor.name, {operand.across: across, operand.inner: inner or extent_of(operand.inner)}
         box = tuple(sizes.get(d, 1) for d in operand.axes)
         known = TensorMap(self.names.fresh(f"{name}_map"), name, box, operand)
         self.maps[known.name] = known
@@ -88,7 +90,8 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
     def _buffer_lines(self) -> list[str]:
         memory, row_tile, tile = self.buffers, self.config.row_tile, self.config.loop_tile
         mapped = [(t.buffer, t.map, 1) for t in memory.held]
-        mapped += [(t.buffer, t.map, STAGES) for t in memory.ring] + [(v.buffer, v.map, STAGES) for v in memory.vectors]
+        mapped += [(t.buffer, t.map, STAGES) for t in (*memory.ring, *memory.overlays)]
+        mapped += [(v.buffer, v.map, STAGES) for v in memory.vectors]
         allocate = "{} = gl.allocate_shared_memory({}, {}, {})".format
         lines = [
             allocate(name, f"{m}.dtype", f"[{slots}] + {m}.block_shape", f"{m}.layout") for name, m, slots in mapped
@@ -173,7 +176,7 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         body += self._copy(writer, "ahead_full.index(slot)", memory.ring[:ring], "slot")
         late = self._copy(writer, "held_late.index(0)", memory.held[held:], "0")
         body += ["if t == 0:", *(f"    {line}" for line in late)] if late else []
-        body += self._copy(writer, "full.index(slot)", (*memory.ring[ring:], *memory.vectors), "slot")
+        body += self._copy(writer, "full.index(slot)", (*memory.ring[ring:], *memory.overlays, *memory.vectors), "slot")
         body = [*walk.at("t"), f"start = tile * {self.config.loop_tile}", *writer.close_around(), *body]
         return [*lines, "for t in range(0, count):", *(f"    {line}" for line in body)]
 

@@ -26,6 +26,7 @@ from ..gluon.launch import (
     GluonLauncher,
     RefusedLaunch,
     arguments_of,
+    described,
     require_suited,
     wide_tensors,
     window_of,
@@ -47,6 +48,7 @@ from .join import Joined, join
 from .kernel import emit_joined
 from .memory import extent_of, part_of, shared_bytes
 
+SHARED_BYTES = H200.shared_bytes - H200.barrier_bytes  # of a program's tiles
 COPY_BYTES = 16  # a copy by a tensor map begins at a multiple of these
 FINISH_CONFIG = TritonConfig(H200.product_rows, H200.product_rows, 4, 1)  # its row tile is the block of the sums
 
@@ -115,9 +117,9 @@ def config_of(binding: JoinedBinding) -> JoinedConfig | str:
     found = default_config(columns, len(binding.products))
     if found is None:
         return f"accumulators of {columns} columns and {len(binding.products)} products need too many registers"
-    if shared_bytes(binding, found) > H200.shared_bytes - H200.barrier_bytes:
-        return "its tiles do not fit in shared memory"
-    return found
+    smaller = replace(found, loop_tile=H200.product_rows)
+    fits = lambda config: shared_bytes(binding, binding.overlays, config) <= SHARED_BYTES
+    return next(filter(fits, (found, smaller)), "its tiles do not fit in shared memory")
 
 
 class JoinedPlanLauncher(GluonLauncher):
@@ -202,7 +204,9 @@ def prepare_joined(
     vectors = (values[load.attrs[0].name] for load in binding.vectors)
     copied = frozenset(load.attrs[0].name for load, t in zip(binding.vectors, vectors, strict=True) if _in_runs(t))
     facts = Facts(even, wide_tensors(kernel, values, sizes))
-    call = JoinedCall(LaunchShape(facts, masked="some", vectors=copied), items(binding, config, sizes))
+    overlays = described(binding.overlays, values)
+    shape = LaunchShape(facts, masked="some", overlays=overlays, vectors=copied)
+    call = JoinedCall(shape, items(binding, config, sizes))
     if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
         return _by_block_map(call, binding, config, sizes)
     if len(loop.ranges) != 1:

@@ -5,11 +5,12 @@ Example: of the gradients of attention, tiles of keys and values are held; those
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...egraph.terms.term import Dim, Term
 from ..codegen.tile_extents import power_of_two
-from ..hopper.kernel_form import Operand
+from ..hopper.kernel_form import Operand, bytes_of
 from ..plan.device import H200
 from .config import JoinedConfig
 from .form import JoinedBinding, tile_key
@@ -40,12 +41,14 @@ class Memory:
     """What a program has in shared memory.
 
     held: tiles of the rows. ring: tiles of the loop, two of each. first: how many of either come first, since the
-    products ahead read them. weights: tiles of weights that are summed over the rows, two of each, by their number.
+    products ahead read them. overlays: tiles over rows and loop, two of each. weights: tiles of weights that are summed
+    over the rows, two of each, by their number.
     """
 
     held: tuple[CopiedTile, ...]
     ring: tuple[CopiedTile, ...]
     first: tuple[int, int]
+    overlays: tuple[CopiedTile, ...]
     vectors: tuple[Vector, ...]
     weights: dict[int, str]
 
@@ -56,7 +59,7 @@ class Memory:
     @property
     def names(self) -> list[str]:
         """The names of all buffers."""
-        tiles = [tile.buffer for tile in (*self.held, *self.ring)]
+        tiles = [tile.buffer for tile in (*self.held, *self.ring, *self.overlays)]
         return [*tiles, *(vector.buffer for vector in self.vectors), *self.weights.values()]
 
 
@@ -74,9 +77,10 @@ def part_of(inner: Dim, config: JoinedConfig) -> int:
     return extent_of(inner) if config.loop_tile == 2 * H200.product_rows else extent_of(inner) // 2
 
 
-def shared_bytes(binding: JoinedBinding, config: JoinedConfig) -> int:
-    """Bytes of all buffers."""
+def shared_bytes(binding: JoinedBinding, overlays: Collection[Operand], config: JoinedConfig) -> int:
+    """Bytes of all buffers. overlays: those that are copied."""
     held = sum(extent_of(o.inner) for o in binding.row_operands) * config.row_tile
     ring = sum(extent_of(o.inner) for o in binding.streams) * config.loop_tile * config.stages
     weights = len({s.weight for s in binding.row_sums}) * config.row_tile * config.loop_tile * config.stages
-    return 2 * (held + ring + weights) + 4 * len(binding.vectors) * config.loop_tile * config.stages
+    over = sum(bytes_of(o.tensor) for o in overlays) * config.row_tile * config.loop_tile * config.stages
+    return 2 * (held + ring + weights) + over + 4 * len(binding.vectors) * config.loop_tile * config.stages

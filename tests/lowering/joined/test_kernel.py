@@ -44,7 +44,7 @@ def test_every_kind_has_a_text(kind, width, plans):
     binding, config, source = joined_source_of(plans(kind, width, 512))
     names = [node.name for node in ast.parse(source.text).body if isinstance(node, ast.FunctionDef)]
     assert {"producer", "consumer", "consumer0", "consumer1", source.function} <= set(names)
-    assert shared_bytes(binding, config) <= H200.shared_bytes - H200.barrier_bytes
+    assert shared_bytes(binding, binding.overlays, config) <= H200.shared_bytes - H200.barrier_bytes
     assert source.text.count("add_in_order(") == 2  # under the next products, and behind the last tile
 
 
