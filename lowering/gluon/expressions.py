@@ -66,7 +66,7 @@ class GluonWriter(TileWriter):
         self.together = min(BRANCH, tile * H200.product_rows // H200.warpgroup)
         self.blocks = {kernel.rows: str(H200.product_rows), binding.loop.dim: str(tile)}
         self.scores: dict[tuple, str] = {}
-        self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
+        self.chunk: tuple[int | str, int, int] = (0, 0, 0)  # name of its layout, start, extent
         self.wide_scope = Scope()
 
     # Scopes and layouts
@@ -76,8 +76,8 @@ class GluonWriter(TileWriter):
             return self.wide_scope
         return super().scope_of(dims)
 
-    def open_chunk(self, number: int, start: int, extent: int) -> None:
-        self.chunk, self.wide_scope = (number, start, extent), Scope()
+    def open_chunk(self, name: int | str, start: int, extent: int) -> None:
+        self.chunk, self.wide_scope = (name, start, extent), Scope()
 
     def extent(self, dim: Dim) -> str:
         return str(self.chunk[2]) if dim == self.wide else super().extent(dim)

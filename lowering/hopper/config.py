@@ -55,6 +55,14 @@ class WarpSettings(Protocol):
     def registers(self) -> tuple[int, int, int]:
         """Registers of a thread: as compiled, of a consumer, of the producer."""
 
+    @property
+    def residents(self) -> int:
+        """Programs on one multiprocessor."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether work of unequal length is given to programs by a table."""
+
 
 @record_of_settings
 class HopperConfig:

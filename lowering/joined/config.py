@@ -6,7 +6,7 @@ attention. Example: `default_config(128)` has 64 columns a tile, since two accum
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from ..hopper.config import record_of_settings, setting
 from ..plan.device import H200
@@ -20,17 +20,18 @@ STAGES = 2  # tiles in flight: the barriers between the warpgroups count them by
 class JoinedConfig:
     """Settings of one kernel.
 
-    loop_tile: columns of a loop tile. turns: warpgroups issue their last products of a tile in turn. together: grid
-    points whose tiles of rows are run at a time; 0: as many as fill the device.
+    loop_tile: columns of a loop tile. turns: warpgroups issue their last products of a tile in turn. runs: results go
+    through shared memory, so that a thread stores elements that lie in one run.
     """
 
     loop_tile: int = setting(default=64, others=(128,), kw_only=False)
     turns: bool = setting(default=True, others=(False,))
-    together: int = setting(default=0, others=(1, 2, 8))
+    runs: bool = setting(default=True, others=(False,))
 
     consumers = CONSUMERS
     stages = STAGES
     residents = 1
+    ordered = True
     emulated_eighths = 0
 
     @property
@@ -44,8 +45,7 @@ class JoinedConfig:
         return 168, 240, 24
 
     def __str__(self) -> str:
-        said = [f"{self.row_tile}x{self.loop_tile}", *(f"{f.name}" for f in fields(self)[1:2] if self.turns)]
-        return " ".join([*said, *([f"together {self.together}"] if self.together else [])])
+        return " ".join([f"{self.row_tile}x{self.loop_tile}", *(n for n in ("turns", "runs") if getattr(self, n))])
 
 
 @dataclass(frozen=True, kw_only=True)

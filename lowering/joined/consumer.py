@@ -51,25 +51,19 @@ class JoinedConsumer:
     # The whole of it
 
     def lines(self, walk: Walk) -> list[str]:
-        """Everything after the program's item is known."""
-        writer, config = self.writer, self.config
+        """What is done for one item of the program. done: how many tiles the items before it had."""
+        writer = self.writer
         self.partial = walk.partial
         head = [f"count = {walk.count}", "previous = 0", *self._zeros()]
-        head += ["if W == 1:", "    arrive(TURN, True)"] if config.turns else []
-        head += ["mbarrier.wait(held_ahead.index(0), 0)", "mbarrier.wait(ahead_full.index(0), 0)"]
-        head += self._ahead("0", fresh=True)
-        head += ["mbarrier.wait(held_late.index(0), 0)"] if len(self.memory.held) > self.memory.first[0] else []
+        head += ["mbarrier.wait(held_ahead.index(0), position & 1)"]
+        head += ["mbarrier.wait(ahead_full.index(done & 1), done >> 1 & 1)", *self._ahead("done & 1", fresh=True)]
+        late = len(self.memory.held) > self.memory.first[0]
+        head += ["mbarrier.wait(held_late.index(0), position & 1)"] if late else []
         head += [wait_for(0, [self.products[p] for p in self.binding.ahead])]
-        body = self._step(walk)
-        last = self._last()
-        return [
-            *writer.outer.lines,
-            *head,
-            "for t in range(0, count):",
-            *(f"    {x}" for x in body),
-            *last,
-            *self._results(),
-        ]
+        body = ["for t in range(0, count):", *(f"    {x}" for x in self._step(walk))]
+        # The other warpgroup may not write a tile of the next item before this one has read the last of this one.
+        body += [*self._last(), "mbarrier.arrive(held_empty.index(0))", "together()", "done += count"]
+        return [*writer.outer.lines, *head, *body, *self._results()]
 
     def _zeros(self) -> list[str]:
         lines, tile = [], self.config.loop_tile
@@ -88,7 +82,7 @@ class JoinedConsumer:
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=True)
         lines = writer.inner.lines
-        lines += ["slot = t & 1", "other = slot ^ 1", "mbarrier.wait(full.index(slot), t >> 1 & 1)"]
+        lines += ["slot = (done + t) & 1", "other = slot ^ 1", "mbarrier.wait(full.index(slot), (done + t) >> 1 & 1)"]
         begins = {start.vector for start in binding.starts.values()}
         self._read_vectors(v for v in self.memory.vectors if v.load in begins)
         for product in binding.late:
@@ -280,7 +274,7 @@ class JoinedConsumer:
         if early:
             packed = self._packed(s for s in binding.loop_sums if binding.weights[s.weight].early)
             lines.append(wait_for(len(issued) + len(added), [*early, *packed]))
-        lines.append("mbarrier.wait(ahead_full.index(other), (t + 1) >> 1 & 1, pred=more)")
+        lines.append("mbarrier.wait(ahead_full.index(other), (done + t + 1) >> 1 & 1, pred=more)")
         lines += [*self._ahead("other"), *(["arrive(TURN + 1 - W, True)"] if turns else [])]
         if issued or added:
             lines.append(wait_for(len(binding.ahead), [*issued, *added, *self._packed(late)]))
@@ -342,7 +336,7 @@ class JoinedConsumer:
         """The sums over the rows of the last tile."""
         if not self.binding.row_sums:
             return []
-        lines = ["slot = (count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)", *self._sums_over_rows("slot")]
+        lines = ["slot = (done + count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)", *self._sums_over_rows("slot")]
         return [*lines, wait_for(0, [self.added[s] for s in self.binding.row_sums]), *self._add()]
 
     # Results
@@ -355,6 +349,7 @@ class JoinedConsumer:
         return lines
 
     def _stored(self, store: Store) -> list[str]:
+        """Lines that store a result. Through shared memory, threads get elements that lie in one run."""
         writer = self.writer
         wide = [d for d in store.order if d not in (*self.binding.kernel.grid, self.rows)]
         writer.wide = wide[0] if wide else None
@@ -362,17 +357,26 @@ class JoinedConsumer:
         writer.open_chunk(extent, 0, extent)
         before = len(writer.outer.lines)
         writer.wide_scope.lines = writer.outer.lines
+        self._remember(wide)
+        dims, kind = writer.sort(store.order), writer.type_name(store.output.dtype)
+        value = writer.spread(writer.value(store.term), dims).text
+        if wide and self.config.runs:
+            value = f"gl.convert_layout({value}.to({kind}), VALUE{extent}_in_runs)"
+            writer.open_chunk(f"{extent}_in_runs", 0, extent)
+            writer.wide_scope.lines = writer.outer.lines
+        pointer = writer.address(store.output, tuple(iota(d) for d in store.order), dims)
+        mask = writer.conjunction(*(writer.padding(d) for d in dims))
+        guard = f", mask={writer.align(mask, dims)}" if mask else ""
+        lines = writer.outer.lines[before:]
+        del writer.outer.lines[before:]
+        return [*lines, f"gl.store({pointer}, {value}.to({kind}){guard})"]
+
+    def _remember(self, wide: Sequence[Dim]) -> None:
+        """Names the finished sums that have this wide dim, and those that have none."""
+        writer = self.writer
         for s, name in self.sums.items():
             (reduction,) = s.accumulator.reductions
             if s.matrix is None:
                 writer.outer.memo[reduction] = TileValue(f"row_sum({name}, ROWS)", (self.rows,))
             elif wide and wide[0] in reduction.dims:
                 writer.wide_scope.memo[reduction] = TileValue(name, (self.rows, wide[0]))
-        dims = writer.sort(store.order)
-        value = writer.spread(writer.value(store.term), dims)
-        pointer = writer.address(store.output, tuple(iota(d) for d in store.order), dims)
-        mask = writer.conjunction(*(writer.padding(d) for d in dims))
-        guard = f", mask={writer.align(mask, dims)}" if mask else ""
-        lines = writer.outer.lines[before:]
-        del writer.outer.lines[before:]
-        return [*lines, f"gl.store({pointer}, {value.text}.to({writer.type_name(store.output.dtype)}){guard})"]

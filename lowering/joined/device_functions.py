@@ -8,13 +8,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 # Numbers of named barriers, two and two by the warpgroup that waits; what has two buffers has a pair for each of them.
-TURN, WRITTEN, READ = gl.constexpr(6), gl.constexpr(8), gl.constexpr(12)
+TOGETHER, TURN, WRITTEN, READ = gl.constexpr(5), gl.constexpr(6), gl.constexpr(8), gl.constexpr(12)
 
-# Four accumulators of a thread, added to 16 consecutive bytes. $0 to $3 are results that nobody reads.
-ADD4 = gl.constexpr(
-    "red.global.add.v4.f32 [$4], {$8, $9, $10, $11}; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;"
-)
-ADD4_CONSTRAINTS = gl.constexpr("=r,=r,=r,=r,l,l,l,l,f,f,f,f")
 SYNC = gl.constexpr("{ .reg .pred p; setp.ne.s32 p, $2, 0; @p bar.sync $1, 256; mov.b32 $0, $1; }")
 ARRIVE = gl.constexpr("{ .reg .pred p; setp.ne.s32 p, $2, 0; @p bar.arrive $1, 256; mov.b32 $0, $1; }")
 
@@ -38,6 +33,31 @@ def arrive(number, on):
 
 
 @gluon.jit
+def together():
+    """Both warpgroups wait for each other."""
+    sync(TOGETHER, True)
+
+
+@gluon.constexpr_function
+def _adds(columns):
+    """PTX: a thread's accumulators of a tile, four and four to 16 consecutive bytes, eight columns 2048 bytes apart.
+
+    The first operands are results that nobody reads, the next ones the thread's address, once for each accumulator.
+    """
+    count, text = columns // 2, ""
+    for k in range(columns // 8):
+        values = ", ".join(f"${2 * count + 4 * k + n}" for n in range(4))
+        text += f"red.global.add.v4.f32 [${count} + {2048 * k}], {{{values}}};\n"
+    return text + "".join(f"mov.b32 ${n}, 0; " for n in range(count))
+
+
+@gluon.constexpr_function
+def _adds_constraints(columns):
+    count = columns // 2
+    return ",".join(["=r"] * count + ["l"] * count + ["f"] * count)
+
+
+@gluon.jit
 def add_in_order(pointer, x):
     """Adds a [64, N] tile in the layout of an accumulator to memory, in the order of registers: 16 bytes a thread.
 
@@ -45,8 +65,9 @@ def add_in_order(pointer, x):
     column of the pair. `in_rows` of finish.py undoes it.
     """
     LAYOUT: gl.constexpr = x.type.layout
+    COLUMNS: gl.constexpr = x.shape[1]
     r = gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    c = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    place = ((c // 8) * 128 + (r // 16) * 32 + (r % 8) * 4 + (c % 8) // 2) * 4 + (r % 16) // 8 * 2 + c % 2
-    address = pointer.to(gl.int64, bitcast=True) + (place * 4).to(gl.int64)
-    gl.inline_asm_elementwise(ADD4, ADD4_CONSTRAINTS, [address, x], gl.int32, False, 4)
+    c = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+    thread = (r // 16) * 32 + (r % 8) * 4 + (c % 8) // 2  # the same for all accumulators of a thread
+    address = pointer.to(gl.int64, bitcast=True) + (thread * 16).to(gl.int64)
+    gl.inline_asm_elementwise(_adds(COLUMNS), _adds_constraints(COLUMNS), [address, x], gl.int32, False, COLUMNS // 2)

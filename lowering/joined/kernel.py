@@ -7,7 +7,7 @@ last reader. Example: keys and values are held; queries, cotangents and numbers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...egraph.terms.term import Term
@@ -24,9 +24,10 @@ from .consumer import JoinedConsumer
 from .form import JoinedBinding, tile_key
 from .memory import CopiedTile, Memory, Vector, extent_of, part_of
 
-JOINED_FUNCTIONS = ("READ", "TURN", "WRITTEN", "add_in_order", "arrive", "sync")
-BARRIERS = ("held_ahead", "held_late", "ahead_full", "full", "empty")
-NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *"slot phase other more previous point".split())
+JOINED_FUNCTIONS = ("READ", "TURN", "WRITTEN", "add_in_order", "arrive", "sync", "together")
+ELEMENTS_OF_A_RUN = 8  # in half precision, that a thread stores at once
+BARRIERS = ("held_ahead", "held_late", "held_empty", "ahead_full", "full", "empty")
+NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *"slot other more previous point done".split())
 
 
 def emit_joined(binding: JoinedBinding, plan: Plan, config: JoinedConfig, shape: LaunchShape) -> GluonSource:
@@ -105,7 +106,8 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
     def _barrier_lines(self) -> list[str]:
         lines = []
         barriers = {"held_ahead": (1, 1), "held_late": (1, 1), "ahead_full": (STAGES, 1), "full": (STAGES, 1)}
-        for name, (slots, count) in (barriers | {"empty": (STAGES, self.config.consumers)}).items():
+        barriers |= {"held_empty": (1, self.config.consumers), "empty": (STAGES, self.config.consumers)}
+        for name, (slots, count) in barriers.items():
             lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
             lines.append(f"for slot in gl.static_range({slots}):")
             lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
@@ -120,15 +122,20 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
             lines.append(f"_VALUE{extent} = {product.format(extent)}")
             lines.append(f"VALUE{extent} = gl.constexpr(_VALUE{extent})")
             lines.append(f"WEIGHT{extent} = gl.constexpr(gl.DotOperandLayout(0, _VALUE{extent}, 2))")
+            across = min(32, extent // ELEMENTS_OF_A_RUN)
+            runs = f"gl.BlockedLayout([1, {ELEMENTS_OF_A_RUN}], [{32 // across}, {across}], [4, 1], [1, 0])"
+            lines.append(f"VALUE{extent}_in_runs = gl.constexpr({runs})")
         for extent in sorted({part_of(s.matrix.inner, self.config) for s in self.binding.row_sums}):
             lines.append(f"ADDED{extent} = gl.constexpr({product.format(extent)})")
         return "\n".join(lines) + "\n\n\n"
 
     # Producer
 
-    def _place(self) -> list[str]:
-        number = "gl.program_id(0)"
-        return [f"item = gl.load(items + {number})" if self.shape.table else f"item = {number}"]
+    def _items(self, body: Sequence[str]) -> list[str]:
+        """The loop over a program's items."""
+        table = self.shape.table
+        head = [f"high = items_here(items, total, {table})", "done = 0", "for position in range(0, high):"]
+        return [*head, f"    item = item_at(position, items, {table})", *(f"    {line}" for line in body)]
 
     def _walk(self, writer: GluonWriter, first: str) -> Walk:
         """The tiles of a program, in order, for each index of the dims around the loop."""
@@ -170,15 +177,16 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         walk = self._walk(writer, first)
         writer.starts |= {self.kernel.rows: first, self.loop.dim: "start"}
         held, ring = memory.first
-        lines = [*self._place(), *writer.outer.lines, f"count = {walk.count}"]
-        lines += self._copy(writer, "held_ahead.index(0)", memory.held[:held], "0")
-        body = ["slot = t & 1", "phase = (t >> 1 & 1) ^ 1", "mbarrier.wait(empty.index(slot), phase)"]
+        body = ["slot = (done + t) & 1", "mbarrier.wait(empty.index(slot), ((done + t) >> 1 & 1) ^ 1)"]
         body += self._copy(writer, "ahead_full.index(slot)", memory.ring[:ring], "slot")
-        late = self._copy(writer, "held_late.index(0)", memory.held[held:], "0")
-        body += ["if t == 0:", *(f"    {line}" for line in late)] if late else []
+        rows = ["mbarrier.wait(held_empty.index(0), (position & 1) ^ 1)"]
+        rows += self._copy(writer, "held_ahead.index(0)", memory.held[:held], "0")
+        rows += self._copy(writer, "held_late.index(0)", memory.held[held:], "0")
+        body += ["if t == 0:", *(f"    {line}" for line in rows)]
         body += self._copy(writer, "full.index(slot)", (*memory.ring[ring:], *memory.overlays, *memory.vectors), "slot")
         body = [*walk.at("t"), f"start = tile * {self.config.loop_tile}", *writer.close_around(), *body]
-        return [*lines, "for t in range(0, count):", *(f"    {line}" for line in body)]
+        lines = [*writer.outer.lines, f"count = {walk.count}", "for t in range(0, count):"]
+        return self._items([*lines, *(f"    {line}" for line in body), "done += count"])
 
     def _copy(self, writer: GluonWriter, barrier: str, tiles, slot: str) -> list[str]:
         """Copies tiles into slots of theirs, all with one barrier."""
@@ -213,7 +221,8 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         writer.starts[self.kernel.rows] = row
         walk = replace(self._walk(writer, first), partial=self._partial(writer, row))
         consumer = JoinedConsumer(writer, self.binding, self.config, self.shape, self.buffers)
-        return [*self._place(), *consumer.lines(walk)]
+        turns = ["if W == 1:", "    arrive(TURN, True)"] if self.config.turns else []
+        return [*turns, *self._items(consumer.lines(walk))]
 
 
 def extents(binding: JoinedBinding) -> set[int]:

@@ -119,7 +119,8 @@ def config_of(binding: JoinedBinding) -> JoinedConfig | str:
         return f"accumulators of {columns} columns and {len(binding.products)} products need too many registers"
     smaller = replace(found, loop_tile=H200.product_rows)
     fits = lambda config: shared_bytes(binding, binding.overlays, config) <= SHARED_BYTES
-    return next(filter(fits, (found, smaller)), "its tiles do not fit in shared memory")
+    tried = (found, smaller, replace(smaller, runs=False))
+    return next(filter(fits, tried), "its tiles do not fit in shared memory")
 
 
 class JoinedPlanLauncher(GluonLauncher):
@@ -165,25 +166,28 @@ class JoinedPlanLauncher(GluonLauncher):
         call = prepare_joined(binding, config, values, sizes, _multiprocessors(device))
         source = emit_joined(binding, self.plan, config, call.shape)
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
-        name = map_name(kernel, binding.loop)
-        maps = () if call.tiling is None else (((name,), call.tiling),)
-        lists = name if call.tiling is not None else call.listed.to(device)
-        arguments = (*arguments_of(source, values, sizes), call.order.to(device), lists, call.total)
+        lists, table = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table"))
+        maps = () if call.tiling is None else (((lists, table), call.tiling),)
+        given = [call.table.to(device), call.listed.to(device)]
+        if call.tiling is not None:
+            given = [table if call.tiling.dealt else given[0], lists]
+        arguments = (*arguments_of(source, values, sizes), *given, call.total)
         options = {"num_warps": 4, **OPTIONS}
-        return GluonLaunch(load(source.text, source.function), call.total, windows, arguments, maps, options)
+        return GluonLaunch(load(source.text, source.function), call.programs, windows, arguments, maps, options)
 
 
 @dataclass(frozen=True)
 class JoinedCall:
     """What is known of a call.
 
-    shape: what the text may know. total: the number of items. order: that in which they run, NOTHING for that of their
-    numbers. Lists of tiles come from a block map (tiling), or are known (listed).
+    shape: what the text may know. total: the number of items. programs: how many run them. table: who runs which,
+    NOTHING where each program runs every so many. Lists of tiles come from a block map (tiling), or are known (listed).
     """
 
     shape: LaunchShape
     total: int
-    order: torch.Tensor = NOTHING
+    programs: int
+    table: torch.Tensor = NOTHING
     tiling: Tiling | None = None
     listed: torch.Tensor = NOTHING
 
@@ -206,40 +210,55 @@ def prepare_joined(
     facts = Facts(even, wide_tensors(kernel, values, sizes))
     overlays = described(binding.overlays, values)
     shape = LaunchShape(facts, masked="some", overlays=overlays, vectors=copied)
-    call = JoinedCall(shape, items(binding, config, sizes))
+    total = items(binding, config, sizes)
+    call = JoinedCall(shape, total, min(places, total))
     if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
-        return _by_block_map(call, binding, config, sizes)
+        return _by_block_map(call, binding, config, sizes, places)
     if len(loop.ranges) != 1:
-        return _by_list(call, binding, config, sizes, places)
+        return _by_list(call, binding, config, sizes)
     ranges = work_order.ranges(binding, sizes, config.row_tile, config.loop_tile)
     lengths = None if ranges is None else ranges.end - ranges.begin
-    return _ordered(call, lengths, _masked(binding, len(even) == len(tiles)), config, places)
+    return _dealt(call, lengths, _masked(binding, len(even) == len(tiles)), binding, config, sizes)
 
 
-def _by_block_map(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict) -> JoinedCall:
+def _by_block_map(
+    call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict, places: int
+) -> JoinedCall:
     """The tiles that a block map in memory names."""
     record, known = binding.loop.map, tuple(sorted(sizes.items()))
     tiling = Tiling(record, H200.product_rows if record.rows else 1, config.loop_tile, known, config.consumers)
-    return replace(call, shape=replace(call.shape, listed=(*record.dims, *record.rows)), tiling=tiling)
+    dealt = work_order.dealing(binding, config, sizes, call.total, places)
+    shape = replace(call.shape, listed=(*record.dims, *record.rows), table=dealt is not None)
+    return replace(call, shape=shape, tiling=replace(tiling, dealt=dealt))
 
 
-def _by_list(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict, places: int) -> JoinedCall:
+def _by_list(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict) -> JoinedCall:
     """The tiles of a union of ranges, listed on the host."""
     classes = work_order.classes(binding, sizes, H200.product_rows, config.loop_tile)
     if classes is None:
         raise RefusedLaunch("its guard keeps a union of ranges that depend on more than the row")
     listed = shared_visits(torch.from_numpy(classes), config.consumers)
     call = replace(call, shape=replace(call.shape, listed=(binding.kernel.rows,)), listed=listed)
-    return _ordered(call, listed[:, 0].numpy(), "some", config, places)
+    return _dealt(call, listed[:, 0].numpy(), "some", binding, config, sizes)
 
 
-def _ordered(
-    call: JoinedCall, lengths: np.ndarray | None, masked: str, config: JoinedConfig, places: int
+def _dealt(
+    call: JoinedCall,
+    lengths: np.ndarray | None,
+    masked: str,
+    binding: JoinedBinding,
+    config: JoinedConfig,
+    sizes: dict,
 ) -> JoinedCall:
-    """The call with its items in order. lengths: of the loop, by tile of rows, where they are known."""
-    order = None if lengths is None else item_order(lengths, call.total, config, places)
-    shape = replace(call.shape, masked=masked, table=order is not None)
-    return replace(call, shape=shape, order=NOTHING if order is None else order)
+    """The call with its items given to programs. lengths: of the loop, by tile of rows, where they are known."""
+    shape = replace(call.shape, masked=masked)
+    if lengths is None or len(set(lengths.tolist())) == 1:
+        return replace(call, shape=shape)
+    around = prod(resolve(d.size, sizes) for d in binding.loop.outer)
+    streamed = around * work_order.streamed(binding, resolve(binding.loop.dim.size, sizes))
+    points = call.total // len(lengths)
+    table = work_order.dealt(lengths * around, points, streamed, call.programs, config.loop_tile)
+    return replace(call, shape=replace(shape, table=True), table=torch.from_numpy(table))
 
 
 def _in_runs(tensor: torch.Tensor) -> bool:
@@ -255,25 +274,6 @@ def _masked(binding: JoinedBinding, whole: bool) -> str:
     if binding.loop.guard is None:
         return "none" if whole else "some"
     return "some" if binding.loop.limits_only else "all"
-
-
-def item_order(lengths: np.ndarray, total: int, config: JoinedConfig, places: int) -> torch.Tensor | None:
-    """Items in the order in which they are run: for a few grid points at a time, the longest tiles of rows first.
-
-    lengths: tiles of the loop that each tile of rows runs. places: multiprocessors. None: in the order of numbers.
-    """
-    if len(set(lengths.tolist())) == 1:
-        return None
-    tiles, points = len(lengths), total // len(lengths)
-    together = config.together or max(1, -(-places // tiles))
-    longest = np.argsort(-lengths, kind="stable")
-    found = [
-        point * tiles + tile
-        for first in range(0, points, together)
-        for tile in longest.tolist()
-        for point in range(first, min(first + together, points))
-    ]
-    return torch.tensor(found, dtype=torch.int32)
 
 
 def _window(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window:

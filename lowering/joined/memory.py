@@ -82,5 +82,7 @@ def shared_bytes(binding: JoinedBinding, overlays: Collection[Operand], config: 
     held = sum(extent_of(o.inner) for o in binding.row_operands) * config.row_tile
     ring = sum(extent_of(o.inner) for o in binding.streams) * config.loop_tile * config.stages
     weights = len({s.weight for s in binding.row_sums}) * config.row_tile * config.loop_tile * config.stages
+    sums = max((extent_of(s.matrix.inner) for s in binding.loop_sums if s.matrix is not None), default=0)
+    sent = sums * config.row_tile if config.runs else 0
     over = sum(bytes_of(o.tensor) for o in overlays) * config.row_tile * config.loop_tile * config.stages
-    return 2 * (held + ring + weights) + over + 4 * len(binding.vectors) * config.loop_tile * config.stages
+    return 2 * (held + ring + weights + sent) + over + 4 * len(binding.vectors) * config.loop_tile * config.stages
