@@ -21,12 +21,14 @@ class JoinedConfig:
     """Settings of one kernel.
 
     loop_tile: columns of a loop tile. turns: warpgroups issue their last products of a tile in turn. runs: results go
-    through shared memory, so that a thread stores elements that lie in one run.
+    through shared memory, so that a thread stores elements that lie in one run. persistent: a program goes through many
+    items; else it has one, and the device gives programs to multiprocessors as these are free.
     """
 
     loop_tile: int = setting(default=64, others=(128,), kw_only=False)
     turns: bool = setting(default=True, others=(False,))
     runs: bool = setting(default=True, others=(False,))
+    persistent: bool = setting(default=False, others=(True,))
 
     consumers = CONSUMERS
     stages = STAGES
@@ -45,7 +47,9 @@ class JoinedConfig:
         return 168, 240, 24
 
     def __str__(self) -> str:
-        return " ".join([f"{self.row_tile}x{self.loop_tile}", *(n for n in ("turns", "runs") if getattr(self, n))])
+        return " ".join(
+            [f"{self.row_tile}x{self.loop_tile}", *(n for n in ("turns", "runs", "persistent") if getattr(self, n))]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

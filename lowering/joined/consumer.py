@@ -61,8 +61,10 @@ class JoinedConsumer:
         head += ["mbarrier.wait(held_late.index(0), position & 1)"] if late else []
         head += [wait_for(0, [self.products[p] for p in self.binding.ahead])]
         body = ["for t in range(0, count):", *(f"    {x}" for x in self._step(walk))]
-        # The other warpgroup may not write a tile of the next item before this one has read the last of this one.
-        body += [*self._last(), "mbarrier.arrive(held_empty.index(0))", "together()", "done += count"]
+        body += self._last()
+        if self.config.persistent:
+            # The other warpgroup may not write a tile of the next item before this one has read the last of this one.
+            body += ["mbarrier.arrive(held_empty.index(0))", "together()", "done += count"]
         return [*writer.outer.lines, *head, *body, *self._results()]
 
     def _zeros(self) -> list[str]:

@@ -132,8 +132,11 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
     # Producer
 
     def _items(self, body: Sequence[str]) -> list[str]:
-        """The loop over a program's items."""
+        """The loop over a program's items, or its one item."""
         table = self.shape.table
+        if not self.config.persistent:
+            place = "gl.load(items + gl.program_id(0))" if table else "gl.program_id(0)"
+            return ["done = 0", "position = 0", f"item = {place}", *body]
         head = [f"high = items_here(items, total, {table})", "done = 0", "for position in range(0, high):"]
         return [*head, f"    item = item_at(position, items, {table})", *(f"    {line}" for line in body)]
 
@@ -179,7 +182,7 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         held, ring = memory.first
         body = ["slot = (done + t) & 1", "mbarrier.wait(empty.index(slot), ((done + t) >> 1 & 1) ^ 1)"]
         body += self._copy(writer, "ahead_full.index(slot)", memory.ring[:ring], "slot")
-        rows = ["mbarrier.wait(held_empty.index(0), (position & 1) ^ 1)"]
+        rows = ["mbarrier.wait(held_empty.index(0), (position & 1) ^ 1)"] if self.config.persistent else []
         rows += self._copy(writer, "held_ahead.index(0)", memory.held[:held], "0")
         rows += self._copy(writer, "held_late.index(0)", memory.held[held:], "0")
         body += ["if t == 0:", *(f"    {line}" for line in rows)]

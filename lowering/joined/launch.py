@@ -211,14 +211,14 @@ def prepare_joined(
     overlays = described(binding.overlays, values)
     shape = LaunchShape(facts, masked="some", overlays=overlays, vectors=copied)
     total = items(binding, config, sizes)
-    call = JoinedCall(shape, total, min(places, total))
+    call = JoinedCall(shape, total, min(places, total) if config.persistent else total)
     if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
         return _by_block_map(call, binding, config, sizes, places)
     if len(loop.ranges) != 1:
-        return _by_list(call, binding, config, sizes)
+        return _by_list(call, binding, config, sizes, places)
     ranges = work_order.ranges(binding, sizes, config.row_tile, config.loop_tile)
     lengths = None if ranges is None else ranges.end - ranges.begin
-    return _dealt(call, lengths, _masked(binding, len(even) == len(tiles)), binding, config, sizes)
+    return _dealt(call, lengths, _masked(binding, len(even) == len(tiles)), binding, config, sizes, places)
 
 
 def _by_block_map(
@@ -227,19 +227,19 @@ def _by_block_map(
     """The tiles that a block map in memory names."""
     record, known = binding.loop.map, tuple(sorted(sizes.items()))
     tiling = Tiling(record, H200.product_rows if record.rows else 1, config.loop_tile, known, config.consumers)
-    dealt = work_order.dealing(binding, config, sizes, call.total, places)
+    dealt = work_order.dealing(binding, config, sizes, call.total, places) if config.persistent else None
     shape = replace(call.shape, listed=(*record.dims, *record.rows), table=dealt is not None)
     return replace(call, shape=shape, tiling=replace(tiling, dealt=dealt))
 
 
-def _by_list(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict) -> JoinedCall:
+def _by_list(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict, places: int) -> JoinedCall:
     """The tiles of a union of ranges, listed on the host."""
     classes = work_order.classes(binding, sizes, H200.product_rows, config.loop_tile)
     if classes is None:
         raise RefusedLaunch("its guard keeps a union of ranges that depend on more than the row")
     listed = shared_visits(torch.from_numpy(classes), config.consumers)
     call = replace(call, shape=replace(call.shape, listed=(binding.kernel.rows,)), listed=listed)
-    return _dealt(call, listed[:, 0].numpy(), "some", binding, config, sizes)
+    return _dealt(call, listed[:, 0].numpy(), "some", binding, config, sizes, places)
 
 
 def _dealt(
@@ -249,6 +249,7 @@ def _dealt(
     binding: JoinedBinding,
     config: JoinedConfig,
     sizes: dict,
+    places: int,
 ) -> JoinedCall:
     """The call with its items given to programs. lengths: of the loop, by tile of rows, where they are known."""
     shape = replace(call.shape, masked=masked)
@@ -257,8 +258,23 @@ def _dealt(
     around = prod(resolve(d.size, sizes) for d in binding.loop.outer)
     streamed = around * work_order.streamed(binding, resolve(binding.loop.dim.size, sizes))
     points = call.total // len(lengths)
-    table = work_order.dealt(lengths * around, points, streamed, call.programs, config.loop_tile)
+    if config.persistent:
+        table = work_order.dealt(lengths * around, points, streamed, call.programs, config.loop_tile)
+    else:
+        few, _ = work_order.at_a_time(points, len(lengths), places, streamed)
+        table = longest_first(lengths, points, few)
     return replace(call, shape=replace(shape, table=True), table=torch.from_numpy(table))
+
+
+def longest_first(lengths: np.ndarray, points: int, few: int) -> np.ndarray:
+    """Items in the order in which they begin: of a few grid points at a time, the longest tiles of rows first.
+
+    lengths: of the loop, by tile of rows. An item's number is point · (tiles of rows) + tile of rows.
+    """
+    longest = np.argsort(-lengths, kind="stable")
+    groups = (np.arange(first, min(first + few, points)) for first in range(0, points, few))
+    found = [(longest[:, None] + group[None] * len(lengths)).ravel() for group in groups]
+    return np.concatenate(found).astype(np.int32)
 
 
 def _in_runs(tensor: torch.Tensor) -> bool:
