@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from ...egraph.terms.ops import iota
-from ...egraph.terms.term import Dim
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import reduces
 from ..codegen.ops import TileValue
 from ..codegen.tiles import Scope
 from ..gluon.expressions import GluonWriter, matrix_in, product_key, wait_for
@@ -94,6 +95,8 @@ class JoinedConsumer:
         early = [s for s in binding.loop_sums if binding.weights[s.weight].early]
         late = [s for s in binding.loop_sums if s not in early]
         issued = self._sum_over_loop(early, "slot")
+        for number in dict.fromkeys(s.weight for s in (*late, *binding.row_sums)):
+            self._early_part(number)
         if binding.late:
             lines.append(wait_for(len(issued), [self.products[p] for p in binding.late]))
         for s in late:
@@ -163,26 +166,52 @@ class JoinedConsumer:
     # Weights
 
     def _weight(self, number: int) -> TileValue:
-        """The name of a weight's tile in float32, 0 where an element is absent.
+        """The name of a weight's tile in float32, 0 where an element is absent."""
+        tile = (self.rows, self.loop.dim)
+        build = lambda: self._late_weight(number) if self._late_factors(number) else self._early_weight(number)
+        return self.writer.once(("weight", number), tile, build)
 
-        One whose factors another weight has among its own is that one times the rest, and absent where that one is 0.
+    def _early_weight(self, number: int) -> TileValue:
+        return self._masked(self._multiplied(None, self.binding.weights[number].factors), None)
+
+    def _late_weight(self, number: int) -> TileValue:
+        """A late product's factors times the rest, which is there already; absent where the rest is 0."""
+        rest = self._early_part(number)
+        value = self._multiplied(rest, self._late_factors(number))
+        present = None if rest is None else TileValue(f"{rest.text} != 0.0", value.dims, "bool")
+        return self._masked(value, present)
+
+    def _late_factors(self, number: int) -> list[Term]:
+        """The factors of a weight in which there is a late product."""
+        late = {product.node for product in self.binding.late}
+        return [f for f in self.binding.weights[number].factors if not late.isdisjoint(reduces(f))]
+
+    def _early_part(self, number: int) -> TileValue | None:
+        """The product of a weight's other factors, in one tile of registers; None if there are none.
+
+        Where these are factors of an early weight and more, that weight is taken with what is absent in it.
         """
-        writer, tile = self.writer, (self.rows, self.loop.dim)
+        late, tile = self._late_factors(number), (self.rows, self.loop.dim)
 
-        def build() -> TileValue:
-            factors, known = list(self.binding.weights[number].factors), None
+        def build() -> TileValue | None:
+            factors, known = Counter(self.binding.weights[number].factors) - Counter(late), None
             for other in self._written():
-                inside = self.binding.weights[other].factors
-                if not Counter(inside) - Counter(factors):
-                    known = self._weight(other)
-                    factors = list((Counter(factors) - Counter(inside)).elements())
-            values = [known.text] if known else []
-            values += [writer.align(writer.value(f), tile) for f in factors]
-            product = writer.spread(TileValue(" * ".join(values) or "1.0", tile), tile)
-            value = writer.assign("weight", product)
-            return self._masked(value, None if known is None else TileValue(f"{known.text} != 0.0", tile, "bool"))
+                inside = Counter(self.binding.weights[other].factors)
+                if not inside - factors:
+                    known, factors = self._weight(other), factors - inside
+            left = list(factors.elements())
+            if known is None and left:
+                return self._masked(self._multiplied(None, left), None)
+            return self._multiplied(known, left) if left else known
 
-        return writer.once(("weight", number), tile, build)
+        return self.writer.once(("early part", number), tile, build)
+
+    def _multiplied(self, known: TileValue | None, factors: Iterable[Term]) -> TileValue:
+        """The name of a tile: a value times the values of factors."""
+        writer, tile = self.writer, (self.rows, self.loop.dim)
+        values = [known.text] if known else []
+        values += [writer.align(writer.value(f), tile) for f in factors]
+        return writer.assign("weight", writer.spread(TileValue(" * ".join(values) or "1.0", tile), tile))
 
     def _written(self) -> list[int]:
         """The numbers of the weights that have a name in this tile."""

@@ -17,6 +17,7 @@ import torch
 
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Tensor
+from ...egraph.terms.traversal import subterms
 from ..codegen.signature import Source
 from ..gluon import work_order
 from ..gluon.kernel_parts import LaunchShape, TensorMap
@@ -34,14 +35,14 @@ from ..gluon.launch import (
 from ..gluon.launch import refusal as refusal_of_kernels
 from ..launch.triton_compat import OPTIONS, Window, architecture, gluon_missing
 from ..masks.block_map import Tiling, pays, shared_visits
-from ..plan.device import H200
+from ..plan.device import COSTS, H200
 from ..plan.kernel_config import TritonConfig
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name
 from ..plan.records import Kernel, Plan
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import load
-from .config import JoinedConfig, default_config
+from .config import JoinedClass, JoinedConfig, default_config
 from .finish import emit_finish
 from .form import JoinedBinding, bind_joined
 from .join import Joined, join
@@ -111,12 +112,22 @@ def joined_launcher(
     return settings if isinstance(settings, str) else JoinedPlanLauncher(found, binding, settings, store)
 
 
+def class_of(binding: JoinedBinding) -> JoinedClass:
+    """What the default settings of a kernel depend on."""
+    kernel, loop = binding.kernel, binding.loop
+    columns = sum(extent_of(s.matrix.inner) for s in binding.loop_sums if s.matrix is not None)
+    factors = {f for weight in binding.weights for f in weight.factors}
+    inside = {n for f in factors for n in subterms(f, lambda n: n.op in ("reduce", "load"))}
+    work = sum(sum(COSTS[n.op]) for n in inside if {kernel.rows, loop.dim} <= n.dims)
+    return JoinedClass(columns, len(binding.products), work, bool(loop.limits or loop.outer or loop.map))
+
+
 def config_of(binding: JoinedBinding) -> JoinedConfig | str:
     """The default settings of a kernel, or why it has none."""
-    columns = sum(extent_of(s.matrix.inner) for s in binding.loop_sums if s.matrix is not None)
-    found = default_config(columns, len(binding.products))
+    kind = class_of(binding)
+    found = default_config(kind)
     if found is None:
-        return f"accumulators of {columns} columns and {len(binding.products)} products need too many registers"
+        return f"its tiles need too many registers: {kind}"
     smaller = replace(found, loop_tile=H200.product_rows)
     fits = lambda config: shared_bytes(binding, binding.overlays, config) <= SHARED_BYTES
     tried = (found, smaller, replace(smaller, runs=False))
