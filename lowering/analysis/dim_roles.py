@@ -303,10 +303,11 @@ def private_dims(terms: Sequence[Term]) -> set[Dim]:
 
 
 def _in_several_factors(r: Term) -> set[Dim]:
-    """The dims that more than one factor of a sum has; all of a sum of one factor."""
+    """The dims that all factors of a sum have, and those of a factor with a product inside that another one has too."""
     parts = sum_factors(r)
     count = Counter(d for part in parts for d in part.dims)
-    return {d for d, n in count.items() if n > 1 or len(parts) == 1}
+    computed = {d for part in parts if reduces(part) for d in part.dims}
+    return {d for d, n in count.items() if n == len(parts) or (n > 1 and d in computed)}
 
 
 def stepped(kernel: Kernel, nodes: Iterable[Term]) -> set[Dim]:
