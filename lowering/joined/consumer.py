@@ -95,7 +95,8 @@ class JoinedConsumer:
         early = [s for s in binding.loop_sums if binding.weights[s.weight].early]
         late = [s for s in binding.loop_sums if s not in early]
         issued = self._sum_over_loop(early, "slot")
-        for number in dict.fromkeys(s.weight for s in (*late, *binding.row_sums)):
+        numbers = [s.weight for s in late] + [s.weight for s in binding.row_sums]
+        for number in dict.fromkeys(numbers):
             self._early_part(number)
         if binding.late:
             lines.append(wait_for(len(issued), [self.products[p] for p in binding.late]))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import prod
 
+from ...egraph.terms.affine import length
 from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, load, make, sum_over, where
 from ...egraph.terms.term import Dim, Tensor, Term
@@ -63,7 +64,7 @@ class _Turn:
     def term(self, term: Term) -> Term:
         """A term of the kernel in dims of the other one."""
         for dim, (group, member) in self.places.items():
-            term = _with_short_indices(at_place(term, dim, iota(group) * const(member.size) + iota(member)))
+            term = _with_short_indices(at_place(term, dim, iota(group) * length(member) + iota(member)))
         return rename_dims(term, self.dims)
 
     def order(self, order: Iterable[Dim]) -> tuple[Dim, ...]:
@@ -74,7 +75,7 @@ class _Turn:
         """The index along each of these axes, in dims of the kernel itself."""
         found: list[Term] = []
         for dim in order:
-            size = const(self.places[dim][1].size) if dim in self.places else None
+            size = length(self.places[dim][1]) if dim in self.places else None
             found += [iota(dim)] if size is None else [iota(dim) // size, iota(dim) % size]
         return found
 
