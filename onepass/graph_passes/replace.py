@@ -128,7 +128,7 @@ class Replacement:
         self._by_signature: dict[str, Fused | Exception] = {}
         self._read_counts = ReadCounts()
         self._records = recording(graph.nodes)
-        self._inserter = CallInserter(graph, rewriting.options, self.survey.switched)
+        self._inserter = CallInserter(graph, rewriting.options, self.survey)
 
     def attempt(self, number: int, act: Callable[[int], None]) -> None:
         """Acts on one region. After a failure it has no plan any more, and the report says why."""

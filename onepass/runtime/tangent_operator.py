@@ -58,6 +58,8 @@ def with_tangents(
     keys: torch._C.DispatchKeySet, tensors: Sequence[torch.Tensor], program: str, sizes: Sequence[int], sources: str
 ) -> list[torch.Tensor] | None:
     """The region's results with their tangents; None if no tensor has a tangent. keys: of the call, with autograd's."""
+    if not torch._C._is_fwd_grad_enabled():
+        return None
     pairs = [torch._VF._unpack_dual(t, level=0) for t in tensors]
     tangents = [None if tangent is None or tangent._is_zerotensor() else tangent for _, tangent in pairs]
     given = [tangent is not None for tangent in tangents]
