@@ -67,9 +67,7 @@ def _require_sum(node: Term) -> None:
         raise NotDifferentiable(f"a reduction by {monoid} over {dim} is left in the form that is differentiated")
 
 
-def _tangent(
-    node: Term, numbers: tuple[int, ...], tangents: Mapping[Term, Term], given: Mapping[str, Tensor]
-) -> Term:
+def _tangent(node: Term, numbers: tuple[int, ...], tangents: Mapping[Term, Term], given: Mapping[str, Tensor]) -> Term:
     """The tangent of a node whose operands have theirs."""
     if node.op == "load":
         return load(given[node.attrs[0].name], *node.args)

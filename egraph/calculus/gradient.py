@@ -52,9 +52,7 @@ class Gradients:
         return self.certificate.premises
 
 
-def gradients(
-    results: Sequence[Result], wanted: Sequence[str], laws: Laws, without: Collection[str] = ()
-) -> Gradients:
+def gradients(results: Sequence[Result], wanted: Sequence[str], laws: Laws, without: Collection[str] = ()) -> Gradients:
     """The gradients of all wanted tensors. Raises NotDifferentiable, with what stands in the way.
 
     without: operations that are not to be differentiated, as their derivative is another one in the program.

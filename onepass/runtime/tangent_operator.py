@@ -19,9 +19,9 @@ from ..egraph.forks import lock
 from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from ..report import records
-from ..training.programs import spread, tangent_gradients, tangent_gradients_below_autograd
 from ..training.report import forward_mode_line
 from ..training.tangent_plans import TangentPlan, tangent_plan
+from ..training.tangent_programs import spread, tangent_gradients, tangent_gradients_below_autograd
 from .region_call import all_sizes, call_of, fake_results
 from .runner import Runner
 
@@ -134,7 +134,8 @@ def _record(keys, tensors, tangents, program, sizes, given, sources=""):
     arguments = tensors, tangents, program, sizes, given, sources
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *tangents))):
         return torch.ops.onepass.region_tangents.default.redispatch(below, *arguments)
-    results = torch.ops.onepass.region(tensors, program, sizes, sources)
+    results = torch.ops.onepass.region(tensors, program, sizes, sources)  # saved values stand behind them
+    results = results[: len(compiled_region.carried(program).program.outputs)]
     return [*results, *_RecordedTangents.apply(below, arguments, *tensors, *tangents)]
 
 

@@ -60,9 +60,7 @@ def tangent_stores(
     return TangentStores(stores, tuple(named.get(t.name) for t in captured.inputs))
 
 
-def _tangents(
-    captured: Captured, given: Mapping[str, Tensor], without: Collection[str]
-) -> tuple[Term | None, ...]:
+def _tangents(captured: Captured, given: Mapping[str, Tensor], without: Collection[str]) -> tuple[Term | None, ...]:
     """The tangents by the laws that are proved, their certificate checked. Raises NotDerived."""
     normal = simplifying([result.term for result in captured.results])
     normaliser = Normaliser(normal)

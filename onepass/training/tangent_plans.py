@@ -25,7 +25,7 @@ from ..translate.translate import Captured, translate
 from .derive_backward import NotDerived
 from .derive_tangents import TangentStores, tangent_stores
 from .plans import MAX_TRAININGS_KEPT, Flags, planned_together, with_free_names
-from .programs import TangentProgram
+from .tangent_programs import TangentProgram
 from .torch_derivatives import readings
 
 _LOCK = lock()
