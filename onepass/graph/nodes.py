@@ -19,7 +19,9 @@ from ..egraph.terms.sizes import Size
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
-_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_functorch|_inductor|_higher_order_ops|_tensor\.|functional\.)")
+_INSIDE_TORCH = re.compile(
+    r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_functorch|_inductor|_higher_order_ops|_tensor\.|functional\.)"
+)
 
 
 def where_of(node: fx.Node) -> str:

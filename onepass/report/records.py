@@ -257,7 +257,7 @@ def found_forward_mode(key: str, what: str) -> None:
 
 def _saw(key: str, **fields: str) -> None:
     region = _ATTACHED.get(key)
-    if region is not None:
+    if region is not None and any(getattr(region, name) != value for name, value in fields.items()):
         _ATTACHED[key] = replace(region, **fields)
 
 

@@ -34,7 +34,7 @@ Flags = tuple[bool, ...]
 Tangents = Sequence[torch.Tensor | None]
 _LOCK = lock()
 _RUNNERS: dict[tuple[str, Flags], TangentRunner] = registered({}, "runners", _LOCK)
-_SAID: set[tuple[str, str | Flags]] = registered(set(), "runners", _LOCK)
+_LINES: dict[tuple[str, str | Flags], tuple[str, str]] = registered({}, "runners", _LOCK)  # for reports: key, line
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
 
 
@@ -77,11 +77,12 @@ def with_tangents(
 
 
 def _say(program: str, plan: TangentPlan | str) -> None:
-    """What became of the region's forward mode, for its report: once for each plan."""
+    """What became of the region's forward mode, for its report."""
     said = program, plan if isinstance(plan, str) else plan.given
-    if said not in _SAID:
-        _SAID.add(said)
-        records.found_forward_mode(compiled_region.read(program).report.key, forward_mode_line(plan))
+    if said not in _LINES:
+        region = compiled_region.read(program) if isinstance(plan, str) else plan.region
+        _LINES[said] = region.report.key, forward_mode_line(plan)
+    records.found_forward_mode(*_LINES[said])
 
 
 NESTED = "another function transform, or autograd, wants derivatives of the tangents"

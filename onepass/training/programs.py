@@ -15,6 +15,11 @@ from ..egraph.terms.sizes import value_of
 from ..graph.program import Meta, Program
 
 Tensors = Sequence[torch.Tensor]
+# Keys of the dispatcher that are off inside of an operation, below autograd or under a mode of torch's dispatcher.
+SWITCHED_OFF = (
+    *("AutogradFunctionality", "AutogradOther", "AutogradCPU", "AutogradCUDA", "ZeroTensor"),
+    *("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode", "FuncTorchGradWrapper"),
+)
 
 
 @dataclass(frozen=True)
@@ -97,11 +102,11 @@ def gradients_by_autograd(
 
 
 class autograd_again:
-    """Records gradients inside of an operation, where the dispatcher has switched autograd off."""
+    """Records gradients inside of an operation, where the dispatcher has switched autograd and transforms off."""
 
     def __enter__(self):
         excluded = torch._C._dispatch_tls_local_exclude_set()
-        for name in ("AutogradFunctionality", "AutogradOther", "AutogradCPU", "AutogradCUDA"):
+        for name in SWITCHED_OFF:
             kind = getattr(torch._C.DispatchKey, name, None)
             excluded = excluded if kind is None else excluded.remove(kind)
         included = torch._C._dispatch_tls_local_include_set()

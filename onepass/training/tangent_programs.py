@@ -90,15 +90,16 @@ def tangent_gradients(
     leaves = [*tensors, *(g for g in tangents if g is not None)]
     wanted = [x for x, n in zip(leaves, needed, strict=True) if n]
     changed = [k for k, g in enumerate(tangents) if g is not None]
+    asked = {k: g for k, g in cotangents.items() if g is not None}
 
-    def asked(*duals: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def of_changed(*duals: torch.Tensor) -> tuple[torch.Tensor, ...]:
         results = run([duals[changed.index(k)] if k in changed else t for k, t in enumerate(tensors)])
-        return tuple(results[k] for k, g in cotangents.items() if g is not None)
+        return tuple(results[k] for k in asked)
 
     # Not by dual numbers alone: with autograd at the same level, torch's formula for softmax changes what it saved.
-    _, found = torch.func.jvp(asked, tuple(tensors[k] for k in changed), tuple(tangents[k] for k in changed))
-    pairs = zip(found, (g for g in cotangents.values() if g is not None), strict=True)
-    reached = [(tangent, g) for tangent, g in pairs if tangent.requires_grad]
+    primals, changes = tuple(tensors[k] for k in changed), tuple(tangents[k] for k in changed)
+    found = torch.func.jvp(of_changed, primals, changes)[1] if asked else ()
+    reached = [(tangent, g) for tangent, g in zip(found, asked.values(), strict=True) if tangent.requires_grad]
     if not reached:
         return [torch.zeros_like(x) for x in wanted]
     outputs, given = map(list, zip(*reached, strict=True))
