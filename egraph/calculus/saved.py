@@ -202,15 +202,17 @@ def means(forms: Iterable[Term], sums: Sequence[tuple[Saved, Term]], order: Sequ
     return list(found.values())
 
 
+_NONE: tuple[Term, ...] = ()
+
+
 def weight_of(node: Term, score: Term) -> Term | None:
     """w of the sum Σ_j exp(s) · w for this score s; None if it is no such sum.
 
     A sum may keep fewer elements than the score does: what it leaves out has the weight 0.
     """
-    body, kept = node.args[0], ()
+    body, kept, asked = node.args[0], _NONE, _NONE
     if body.op == "where" and body.args[2] is const(0.0):
         kept, body = _conjuncts(body.args[0]), body.args[1]
-    asked: tuple[Term, ...] = ()
     if score.op == "where" and score.args[2] is const(-inf):
         asked, score = _conjuncts(score.args[0]), score.args[1]
     weight = _without_exponential(body, score)
@@ -222,7 +224,9 @@ def weight_of(node: Term, score: Term) -> Term | None:
 
 def _conjuncts(condition: Term) -> tuple[Term, ...]:
     """The operands of a nested conjunction: p, q and r of (p ∧ q) ∧ r."""
-    return sum(map(_conjuncts, condition.args), ()) if condition.op == "and" else (condition,)
+    if condition.op != "and":
+        return (condition,)
+    return tuple(p for a in condition.args for p in _conjuncts(a))
 
 
 def _without_exponential(x: Term, s: Term) -> Term | None:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
 from ..process_state import registered
@@ -255,7 +256,7 @@ def found_forward_mode(key: str, what: str) -> None:
     _saw(key, forward_mode=what)
 
 
-def _saw(key: str, **fields: str) -> None:
+def _saw(key: str, **fields: Any) -> None:
     region = _ATTACHED.get(key)
     if region is not None and any(getattr(region, name) != value for name, value in fields.items()):
         _ATTACHED[key] = replace(region, **fields)

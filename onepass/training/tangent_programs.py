@@ -89,22 +89,29 @@ def tangent_gradients(
     """
     leaves = [*tensors, *(g for g in tangents if g is not None)]
     wanted = [x for x, n in zip(leaves, needed, strict=True) if n]
-    changed = [k for k, g in enumerate(tangents) if g is not None]
     asked = {k: g for k, g in cotangents.items() if g is not None}
-
-    def of_changed(*duals: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        results = run([duals[changed.index(k)] if k in changed else t for k, t in enumerate(tensors)])
-        return tuple(results[k] for k in asked)
-
-    # Not by dual numbers alone: with autograd at the same level, torch's formula for softmax changes what it saved.
-    primals, changes = tuple(tensors[k] for k in changed), tuple(tangents[k] for k in changed)
-    found = torch.func.jvp(of_changed, primals, changes)[1] if asked else ()
+    found = _tangents_by_jvp(run, tensors, tangents, list(asked)) if asked else ()
     reached = [(tangent, g) for tangent, g in zip(found, asked.values(), strict=True) if tangent.requires_grad]
     if not reached:
         return [torch.zeros_like(x) for x in wanted]
     outputs, given = map(list, zip(*reached, strict=True))
     grads = torch.autograd.grad(outputs, wanted, given, allow_unused=True, create_graph=again)
     return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, wanted, strict=True)]
+
+
+def _tangents_by_jvp(
+    run: Callable, tensors: Tensors, tangents: Sequence[torch.Tensor | None], asked: Sequence[int]
+) -> Tensors:
+    """The tangents of the asked results. Not by dual numbers alone: with autograd at their level, torch's formula for
+    softmax changes in place what autograd has saved."""
+    changed = [k for k, g in enumerate(tangents) if g is not None]
+
+    def of_changed(*duals: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = run([duals[changed.index(k)] if k in changed else t for k, t in enumerate(tensors)])
+        return tuple(results[k] for k in asked)
+
+    primals, changes = tuple(tensors[k] for k in changed), tuple(tangents[k] for k in changed)
+    return torch.func.jvp(of_changed, primals, changes)[1]
 
 
 def tangent_gradients_below_autograd(

@@ -1,5 +1,6 @@
 """Tangents through compiled functions: every variant's derived forward mode against torch's in float64."""
 
+import os
 import random
 
 import pytest
@@ -72,6 +73,10 @@ def doubled(tensors):
     return [x.double() if x is not None and x.is_floating_point() else x for x in tensors]
 
 
+def greatest(x, where):
+    return x[where].abs().amax().item() if where.any() else 0.0
+
+
 def assert_close(found, exact, theirs):
     """As close to float64 as torch's own, within a factor, where the exact value is a number; infinities are equal."""
     for ours, right, other in zip(found, exact, theirs, strict=True):
@@ -80,9 +85,8 @@ def assert_close(found, exact, theirs):
             continue
         number, infinite = right.isfinite(), right.isinf()  # eager's own are NaN, where a row has no key
         assert torch.equal(ours.double()[infinite], right[infinite])
-        greatest = lambda x: x[number].abs().amax().item() if number.any() else 0.0
-        error, allowed = greatest(ours.double() - right), 4 * greatest(other.double() - right) + 2e-5 * greatest(right)
-        assert error <= allowed
+        error, eager = greatest(ours.double() - right, number), greatest(other.double() - right, number)
+        assert error <= 4 * eager + 2e-5 * greatest(right, number)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -108,3 +112,52 @@ def test_every_variant_has_torchs_tangents(name):
             assert all(line.startswith("forward mode: derived") for line in said), said
             one = [line.startswith("forward mode: derived, 1 kernel\n") for line in said]
             assert all(one) or name in SEVERAL_KERNELS, said
+
+
+WITHIN = ["attention sink", "causal", "documents", "differential", "grouped queries", "log-sum-exp beside the output"]
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("inner", ["eager", "inductor"])
+@pytest.mark.parametrize("name", WITHIN)
+def test_jvp_inside_of_a_compiled_function(name, inner):
+    variant = VARIANTS[name]
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    inputs = variant.inputs()
+    tangents = [torch.randn_like(x) if x.is_floating_point() else None for x in inputs]
+
+    def both(*given):
+        return by_torch(variant.function, given[: len(inputs)], given[len(inputs) :])
+
+    compiled = torch.compile(both, backend="onepass", options={"inner": inner, "strict": True, "executor": "tiled"})
+    found = compiled(*inputs, *tangents)
+    exact, theirs = both(*doubled(inputs), *doubled(tangents)), both(*inputs, *tangents)
+    for part in range(2):
+        assert_close(found[part], exact[part], theirs[part])
+    (report,) = onepass.reports()[-1].regions
+    assert report.forward_mode.startswith("forward mode: derived, 1 kernel\n") and report.forward_mode_ran == "tiled"
+
+
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+
+
+@interpreted
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["attention sink", "causal", "sigmoid", "softcap", "two key sets"])
+def test_kernels_in_tritons_interpreter(name, dtype):
+    variant = VARIANTS[name]
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    inputs = [x.to(dtype) if x.is_floating_point() else x for x in variant.inputs()]
+    tangents = [torch.randn_like(x) if x.is_floating_point() else None for x in inputs]
+    options = {"inner": "eager", "strict": True, "executor": "triton"}
+    compiled = torch.compile(variant.function, backend="onepass", options=options)
+    found = by_dual_numbers(compiled, inputs, tangents)
+    exact = by_torch(variant.function, doubled(inputs), doubled(tangents))
+    for part, right in zip(found, exact, strict=True):
+        for ours, x in zip(part, right, strict=True):
+            assert (ours.double() - x).norm() <= (1e-6 if dtype == torch.float32 else 1e-2) * x.norm()
+    (report,) = onepass.reports()[-1].regions
+    assert report.forward_mode_ran == "triton"

@@ -53,7 +53,7 @@ def test_a_result_without_a_tangent_has_none():
 
 
 def test_tensors_are_spread_over_the_places_that_have_one():
-    q, k, v = inputs()
+    q, _, v = inputs()
     assert [x is y for x, y in zip(spread([q, v], [True, False, True]), (q, None, v), strict=True)] == [True] * 3
 
 
@@ -72,5 +72,6 @@ def test_gradients_of_tangents():
 
 def test_what_no_cotangent_reaches_gets_zeros():
     q, k, v = (x.requires_grad_() for x in inputs())
-    found = tangent_gradients(lambda duals: [attention(*duals)], [q, k, v], [q.detach(), None, None], {0: None}, [True] * 4)
+    run, changes = lambda duals: [attention(*duals)], [q.detach(), None, None]
+    found = tangent_gradients(run, [q, k, v], changes, {0: None}, [True] * 4)
     assert len(found) == 4 and not any(x.any() for x in found)
