@@ -202,24 +202,25 @@ def means(forms: Iterable[Term], sums: Sequence[tuple[Saved, Term]], order: Sequ
     return list(found.values())
 
 
-_NONE: tuple[Term, ...] = ()
-
-
 def weight_of(node: Term, score: Term) -> Term | None:
     """w of the sum Σ_j exp(s) · w for this score s; None if it is no such sum.
 
     A sum may keep fewer elements than the score does: what it leaves out has the weight 0.
     """
-    body, kept, asked = node.args[0], _NONE, _NONE
-    if body.op == "where" and body.args[2] is const(0.0):
-        kept, body = _conjuncts(body.args[0]), body.args[1]
-    if score.op == "where" and score.args[2] is const(-inf):
-        asked, score = _conjuncts(score.args[0]), score.args[1]
+    kept, body = _unmasked(node.args[0], const(0.0))
+    asked, score = _unmasked(score, const(-inf))
     weight = _without_exponential(body, score)
     if weight is None or not {*asked} <= {*kept}:
         return None
     left_out = [p for p in kept if p not in asked]
     return where(reduce(and_, left_out), weight, const(0.0)) if left_out else weight
+
+
+def _unmasked(x: Term, absent: Term) -> tuple[tuple[Term, ...], Term]:
+    """The conditions under which an element is there, and what it is then."""
+    if x.op == "where" and x.args[2] is absent:
+        return _conjuncts(x.args[0]), x.args[1]
+    return (), x
 
 
 def _conjuncts(condition: Term) -> tuple[Term, ...]:
