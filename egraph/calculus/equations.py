@@ -42,13 +42,13 @@ class Equations:
         """Normalises by these equations and the laws."""
         return Normaliser((*self.rules, *self.laws.normal, *self.laws.gather))
 
-    def add(self, left: Term, right: Term, *named: Saved) -> None:
-        """Adds left = right, where the right side reads the named values; none for what is a value as it stands."""
+    def add(self, left: Term, right: Term, saved: Saved) -> None:
+        """Adds left = right, where the right side reads the saved value; none for what is a value as it stands."""
         left = self.normaliser().normal(left)
         if left.op not in ("load", "const", "cast"):
-            name = f"saved_{named[0].tensor.name}"
+            name = f"saved_{saved.tensor.name}"
             self.rules.append(Rule(name, name.replace("_", " "), left, right, ()))
-            self.saved.extend(named)
+            self.saved.append(saved)
 
     def with_all(self, more: Iterable[tuple[Term, Term, Saved]]) -> Equations:
         """These equations, and more behind them."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import inf
-from operator import and_
+from operator import add, and_
 from typing import Protocol
 
 from ..derivation.normalize import Normaliser
@@ -178,11 +178,21 @@ class Mean:
     def value(self) -> Term:
         """The mean by way of rescaled states, which do not overflow; what else the divisor sums takes its share."""
         dim = self.total.attrs[1]
-        state = rescaled_sum(dim, self.score, self.weight)
+        states = [rescaled_sum(dim, self.score, weight) for weight in self.weights]
+        whole = reduce(add, map(mantissa, states))
         if self.divisor.op == "reduce":
-            return mantissa(state) / mantissa(rescaled_sum(dim, self.score, const(1.0)))
-        present = where(eq(scale(state), const(-inf)), const(0.0), mantissa(state))  # no element: the share is nothing
-        return present * exp(scale(state) - self.log.term)
+            return whole / mantissa(rescaled_sum(dim, self.score, const(1.0)))
+        present = where(eq(scale(states[0]), const(-inf)), const(0.0), whole)  # no element: the share is nothing
+        return present * exp(scale(states[0]) - self.log.term)
+
+    @property
+    def weights(self) -> list[Term]:
+        """The weight, or its addends where it has more dims than the score: each makes a product of matrices there."""
+        return [self.weight] if self.weight.dims <= self.score.dims else _addends(self.weight)
+
+
+def _addends(x: Term) -> list[Term]:
+    return [addend for operand in x.args for addend in _addends(operand)] if x.op == "add" else [x]
 
 
 def means(forms: Iterable[Term], sums: Sequence[tuple[Saved, Term]], order: Sequence[Dim]) -> list[Mean]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 
 from ..derivation.derive import replay
 from ..derivation.normalize import Normaliser
@@ -21,7 +19,6 @@ from .forward_mode import tangents_of
 from .reverse_mode import Result
 from .saved import (
     Bounded,
-    Mean,
     Saved,
     arranged,
     as_dtype,
@@ -90,33 +87,11 @@ def _equations(
     normal_sums = [(saved, plain.normal(left)) for saved, left in sums]
     weights: list[Term] = []
     for number, mean in enumerate(means([plain.normal(term) for term in terms], normal_sums, order)):
-        values = [_mean_value(f"mean{number or ''}", part, which) for which, part in enumerate(_apart(mean))]
+        value = saved_value(f"mean{number or ''}", mean.value, arranged(mean.total, order))
         dtype = mean.total.dtype
-        named = reduce(add, (as_dtype(value, dtype) for value in values))
-        known.add(mean.total, named * exp(as_dtype(mean.log, dtype)), *values)
+        known.add(mean.total, as_dtype(value, dtype) * exp(as_dtype(mean.log, dtype)), value)
         weights.append(mean.weight)
     return known, weights
-
-
-def _apart(mean: Mean) -> list[Mean]:
-    """The mean of each addend of a weight that has more dims than the score: each is a product of matrices there."""
-    if mean.weight.dims <= mean.score.dims:
-        return [mean]
-    return [replace(mean, weight=addend) for addend in _addends(mean.weight)]
-
-
-def _addends(x: Term) -> list[Term]:
-    return [addend for operand in x.args for addend in _addends(operand)] if x.op == "add" else [x]
-
-
-def _mean_value(name: str, mean: Mean, which: int) -> Saved:
-    """The value of a mean; a literal factor of the weight stays outside of the loop."""
-    weight, scale = mean.weight, None
-    if weight.op == "mul" and weight.args[1].op == "const":
-        weight, scale = weight.args
-    value = replace(mean, weight=weight).value
-    value = value if scale is None else value * scale
-    return saved_value(f"{name}_{which}" if which else name, value, tuple(sorted(value.dims)))
 
 
 def _value(result: Result, form: Term) -> tuple[Term, Term, Saved]:
