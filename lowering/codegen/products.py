@@ -45,8 +45,7 @@ def contract(
     dim, factors = node.attrs[1], signed_factors(body)
     constant = prod(const_value(f, 1.0) for f in factors)
     factors = [f for f in factors if f.op != "const"]
-    if weight is not None and into is not None:
-        constant, factors = _scaled(constant, factors, {*weight.dims, dim})
+    constant, factors = _scaled(constant, factors, {*weight.dims, dim} if weight is not None else None)
     outside = [writer.value(f) for f in factors if dim not in f.dims]
     outside += [TileValue(literal(constant))] if constant != 1.0 else []
     inside = tuple(f for f in factors if dim in f.dims)
@@ -59,13 +58,16 @@ def contract(
     return added(writer, into, result) if outside else result
 
 
-def _scaled(constant: float, factors: list[Term], tile: set[Dim]) -> tuple[float, list[Term]]:
+def _scaled(constant: float, factors: list[Term], tile: set[Dim] | None) -> tuple[float, list[Term]]:
     """The constant, and the factors: one that is computed for the tile of a state's weights takes it in.
 
-    Else it would multiply the product, which then could not be added to the total as it is made.
+    Else it would multiply the product, which then could not be added to the total as it is made. tile: None without
+    weights.
     """
+    if constant == 1.0 or tile is None:
+        return constant, factors
     fitting = next((k for k, f in enumerate(factors) if f.op != "load" and tile <= f.dims), None)
-    if constant == 1.0 or fitting is None:
+    if fitting is None:
         return constant, factors
     scaled = make("mul", (factors[fitting], const(constant)))
     return 1.0, [*factors[:fitting], scaled, *factors[fitting + 1 :]]

@@ -226,8 +226,9 @@ class _Builder:
             factors = summand(value, self.loop.dim, record.monoid, gauge_dims, guarded)
             name, among = f"{number}.{part}", checked if weight is None else []
             found = self.sum(factors, name, number, weight, weighted, among)
-            if found is not None and record.totals[part] != part:
-                self.join(found[0], f"{number}.{record.totals[part]}")
+            total = f"{number}.{record.totals[part]}"
+            if found is not None and total != name:
+                self.add_to_total(found[0], total)
             elif found is not None:
                 self.carry(*found, name, number if weight is not None else None, weighted - {self.loop.dim})
 
@@ -323,7 +324,7 @@ class _Builder:
         """The value is held until one more reader has ended."""
         self.values = [replace(v, readers=(*v.readers, (reader, 0))) if v.name == value else v for v in self.values]
 
-    def join(self, product: str, name: str) -> None:
+    def add_to_total(self, product: str, name: str) -> None:
         """The product is added to the total of another one, behind that."""
         self.edge(f"accumulate {name}", product, 0)
         self.edge(product, f"rescale {name}", 0, 1)
