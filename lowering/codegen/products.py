@@ -45,7 +45,7 @@ def contract(
     dim, factors = node.attrs[1], signed_factors(body)
     constant = prod(const_value(f, 1.0) for f in factors)
     factors = [f for f in factors if f.op != "const"]
-    constant, factors = _scaled(constant, factors, {*weight.dims, dim} if weight is not None else None)
+    constant, factors = _scaled(constant, factors, weight, dim)
     outside = [writer.value(f) for f in factors if dim not in f.dims]
     outside += [TileValue(literal(constant))] if constant != 1.0 else []
     inside = tuple(f for f in factors if dim in f.dims)
@@ -58,14 +58,14 @@ def contract(
     return added(writer, into, result) if outside else result
 
 
-def _scaled(constant: float, factors: list[Term], tile: set[Dim] | None) -> tuple[float, list[Term]]:
+def _scaled(constant: float, factors: list[Term], weight: TileValue | None, dim: Dim) -> tuple[float, list[Term]]:
     """The constant, and the factors: one that is computed for the tile of a state's weights takes it in.
 
-    Else it would multiply the product, which then could not be added to the total as it is made. tile: None without
-    weights.
+    Else it would multiply the product, which then could not be added to the total as it is made.
     """
-    if constant == 1.0 or tile is None:
+    if constant == 1.0 or weight is None:
         return constant, factors
+    tile = {*weight.dims, dim}
     fitting = next((k for k, f in enumerate(factors) if f.op != "load" and tile <= f.dims), None)
     if fitting is None:
         return constant, factors
