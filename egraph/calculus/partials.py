@@ -26,7 +26,8 @@ class NotDifferentiable(Exception):
 class Partials:
     """One row: `of(node, g, *operands)` gives g times the derivative by each operand, None where it is constant.
 
-    It is written with the node itself, so that reverse mode shares the forward's work. `why` says why there is none.
+    It is written with the node itself, so that derivatives share the forward's work; g meets a divisor first, as what a
+    tangent has in common with it cancels. `why` says why there is none.
     """
 
     op: str
@@ -81,7 +82,7 @@ _ROWS = (
     Partials("add", lambda n, g, x, y: (g, g)),
     Partials("sub", lambda n, g, x, y: (g, -g)),
     Partials("mul", lambda n, g, x, y: (g * y, g * x)),
-    Partials("div", lambda n, g, x, y: (g / y, -((g * n) / y))),
+    Partials("div", lambda n, g, x, y: (g / y, -((g / y) * n))),
     Partials("pow", _of_power),
     Partials("mod", lambda n, g, x, y: (g, -(g * (x // y)))),
     Partials("maximum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(y, x)), _half_at_ties(g, y, x, lt(x, y)))),

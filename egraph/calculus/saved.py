@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import inf
+from operator import add, and_
 from typing import Protocol
 
 from ..derivation.normalize import Normaliser
 from ..search.cost import streamed
-from ..terms.ops import cast, const, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
+from ..terms.ops import cast, const, eq, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
 from ..terms.printing import show_let
 from ..terms.term import FLOATS, Dim, Tensor, Term
 from ..terms.traversal import factors, reduces, subterms
@@ -162,13 +164,35 @@ class Bounded:
 class Mean:
     """A weighted sum of exponentials, Σ_j exp(s) · w, and the logarithm L of a sum that holds the same exponentials.
 
-    Over the reals it is m · exp(L), where m is the mean that the quotient by exp(L) is; `value` computes m.
+    score, weight: s and w; where elements are masked, s is -∞. divisor: what exp(L) is. Over the reals the sum is
+    m · exp(L), where m is the mean that the quotient by exp(L) is; `value` computes m.
     """
 
     total: Term
     log: Saved
     divisor: Term
-    value: Term
+    score: Term
+    weight: Term
+
+    @property
+    def value(self) -> Term:
+        """The mean by way of rescaled states, which do not overflow; what else the divisor sums takes its share."""
+        dim = self.total.attrs[1]
+        states = [rescaled_sum(dim, self.score, weight) for weight in self.weights]
+        whole = reduce(add, map(mantissa, states))
+        if self.divisor.op == "reduce":
+            return whole / mantissa(rescaled_sum(dim, self.score, const(1.0)))
+        present = where(eq(scale(states[0]), const(-inf)), const(0.0), whole)  # no element: the share is nothing
+        return present * exp(scale(states[0]) - self.log.term)
+
+    @property
+    def weights(self) -> list[Term]:
+        """The weight, or its addends where it has more dims than the score: each makes a product of matrices there."""
+        return [self.weight] if self.weight.dims <= self.score.dims else _addends(self.weight)
+
+
+def _addends(x: Term) -> list[Term]:
+    return [addend for operand in x.args for addend in _addends(operand)] if x.op == "add" else [x]
 
 
 def means(forms: Iterable[Term], sums: Sequence[tuple[Saved, Term]], order: Sequence[Dim]) -> list[Mean]:
@@ -180,21 +204,59 @@ def means(forms: Iterable[Term], sums: Sequence[tuple[Saved, Term]], order: Sequ
             if parts is not None and parts[1] is None:
                 logs.setdefault((node.attrs[1], parts[0]), (saved, form))
     found: dict[Term, Mean] = {}
-    for form in forms:
-        for node in reduces(form):
-            parts = exponential_parts(node)
-            key = None if parts is None or parts[1] is None else (node.attrs[1], parts[0])
-            if key in logs and is_by_row(node, order):
-                log_, divisor = logs[key]
-                found.setdefault(node, Mean(node, log_, divisor, _mean(node.attrs[1], *parts, log_, divisor)))
+    for node in (node for form in forms for node in reduces(form)):
+        for (dim, score), (log_, divisor) in logs.items():
+            weight = weight_of(node, score) if node.attrs == ("sum", dim) and is_by_row(node, order) else None
+            if weight is not None and weight is not const(1.0):
+                found.setdefault(node, Mean(node, log_, divisor, score, weight))
     return list(found.values())
 
 
-def _mean(dim: Dim, s: Term, w: Term, log_: Saved, divisor: Term) -> Term:
-    """The mean by way of rescaled states, which do not overflow; what else the divisor sums takes its share."""
-    state = lambda weight: mantissa(rescaled_sum(dim, s, weight))
-    mean = state(w) / state(const(1.0))
-    return mean if divisor.op == "reduce" else mean * exp(log_of_sum(dim, s) - log_.term)
+def weight_of(node: Term, score: Term) -> Term | None:
+    """w of the sum Σ_j exp(s) · w for this score s; None if it is no such sum.
+
+    A sum may keep fewer elements than the score does: what it leaves out has the weight 0.
+    """
+    kept, body = _unmasked(node.args[0], const(0.0))
+    asked, score = _unmasked(score, const(-inf))
+    weight = _without_exponential(body, score)
+    if weight is None or not {*asked} <= {*kept}:
+        return None
+    left_out = [p for p in kept if p not in asked]
+    return where(reduce(and_, left_out), weight, const(0.0)) if left_out else weight
+
+
+def _unmasked(x: Term, absent: Term) -> tuple[tuple[Term, ...], Term]:
+    """The conditions under which an element is there, and what it is then."""
+    if x.op == "where" and x.args[2] is absent:
+        return _conjuncts(x.args[0]), x.args[1]
+    return (), x
+
+
+def _conjuncts(condition: Term) -> tuple[Term, ...]:
+    """The operands of a nested conjunction: p, q and r of (p ∧ q) ∧ r."""
+    if condition.op != "and":
+        return (condition,)
+    return tuple(p for a in condition.args for p in _conjuncts(a))
+
+
+def _without_exponential(x: Term, s: Term) -> Term | None:
+    """w of x = w · exp(s): a factor, a part of an exponent, or in a dividend; None if exp(s) is not there."""
+    if x.op == "exp":
+        exponent = x.args[0]
+        if exponent is s:
+            return const(1.0)
+        rest = [a for a in exponent.args if a is not s] if exponent.op == "add" else []
+        return exp(rest[0]) if len(rest) == 1 else None
+    if x.op == "div":
+        weight = _without_exponential(x.args[0], s)
+        return None if weight is None else weight / x.args[1]
+    if x.op == "mul":
+        for number, other in ((0, x.args[1]), (1, x.args[0])):
+            weight = _without_exponential(x.args[number], s)
+            if weight is not None:
+                return other if weight is const(1.0) else other * weight if number else weight * other
+    return None
 
 
 def exponential_parts(node: Term) -> tuple[Term, Term | None] | None:

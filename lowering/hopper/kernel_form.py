@@ -380,7 +380,9 @@ def staged(extent: int, send: int) -> int:
 
 def accumulated(binding: Binding) -> int:
     """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
-    return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
+    states = [pair for step in binding.steps for pair in step.states]
+    own = [v.matrix for record, values in states for n, v in enumerate(values) if record.totals[n] == n]
+    return sum(extent for operand in own if operand for _, extent in chunks(operand.inner.size))
 
 
 def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = (), masked: bool = True) -> bool:

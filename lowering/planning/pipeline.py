@@ -21,6 +21,7 @@ from .build_loops import (
     finite_masks_as_guards,
     group_stores,
     mark_exact_products,
+    share_totals,
 )
 from .inline_producers import inline_producers
 from .kernel_cuts import (
@@ -89,6 +90,7 @@ PASSES = (
     PlanPass("finite_masks_as_guards", "kernels", finite_masks_as_guards, "known limits of a finite mask are guards"),
     PlanPass("attach_block_maps", "kernels", attach_block_maps, "a loop with a guard over data has a block map"),
     PlanPass("inline_producers", "kernels", inline_producers, "no loop could compute what it reads"),
+    PlanPass("share_totals", "kernels", share_totals, "totals that are only added up are one"),
     PlanPass("mark_exact_products", "kernels", mark_exact_products, "products that must not round are marked"),
 )
 

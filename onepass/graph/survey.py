@@ -6,7 +6,7 @@ second one through a reduction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -36,7 +36,8 @@ class Survey:
     """What is known of each node of a graph.
 
     order, place: the nodes, and their positions. kind: that of the operation, or what the graph makes of it. scope: a
-    context such as autocast, or nothing. recorded: whether gradients are recorded at the node.
+    context such as autocast, or nothing. duals: a number for the level of dual numbers that the graph has opened at the
+    node, 0 for none. recorded: whether gradients are recorded at the node.
     plain, reduced: the products that the value comes from, without a reduction on the way, and with one.
     broken: the first unknown operation on such ways. axes: what the axes of such a value are made of.
     mixed: the sizes that a mixture sums over or adds.
@@ -54,6 +55,7 @@ class Survey:
     numbers: dict[fx.Node, bool]
     in_place: list[fx.Node]
     scope: dict[fx.Node, str]
+    duals: dict[fx.Node, int]
     broken: dict[fx.Node, Interruptions]
     axes: dict[fx.Node, Axes | None]
     mixed: dict[fx.Node, tuple[int | torch.SymInt, ...]]
@@ -74,12 +76,13 @@ def survey(graph: fx.Graph) -> Survey:
 
 def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     """One walk. scores: what is made of pairs point by point and counts as a product."""
-    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, recording(graph.nodes))
-    open_scopes: list[str] = []
+    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, {}, recording(graph.nodes))
+    open_scopes: list[tuple[str, int]] = []
     written = set().union(*(storages(target) for n in graph.nodes for target in writes(n)))
     for position, node in enumerate(s.order):
-        _enter_or_leave(name_of(node), open_scopes)
-        s.place[node], s.scope[node] = position, open_scopes[-1] if open_scopes else ""
+        _enter_or_leave(name_of(node), open_scopes, position)
+        s.place[node] = position
+        s.scope[node], s.duals[node] = _scope(open_scopes)
         s.kind[node], mixture = _kind_and_mixture(node, scores, s)
         _follow_products(node, s)
         _follow_axes(node, mixture, s)
@@ -91,12 +94,32 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     return s
 
 
-def _enter_or_leave(name: str, scopes: list[str]) -> None:
-    """Keeps the list of open scopes in which an operation means something else than its metadata says."""
-    if name == "_enter_autocast" or name.endswith("_increment_nesting"):
-        scopes.append("autocast" if "autocast" in name else "a function transform")
-    elif scopes and (name == "_exit_autocast" or name.endswith("_decrement_nesting")):
+SCOPES = {  # what opens a scope: its name, and what closes it
+    "_enter_autocast": ("autocast", "_exit_autocast"),
+    "_jvp_increment_nesting": ("jvp", "_jvp_decrement_nesting"),
+    "_enter_dual_level": ("dual numbers", "_exit_dual_level"),
+}
+CLOSING = tuple(closes for _, closes in SCOPES.values())
+FORWARD_MODE = ("jvp", "dual numbers")
+
+
+def _enter_or_leave(name: str, scopes: list[tuple[str, int]], position: int) -> None:
+    """Keeps the list of open scopes, each with the place where it begins."""
+    if name in SCOPES or name.endswith("_increment_nesting"):
+        scopes.append((SCOPES.get(name, ("a function transform", ""))[0], position))
+    elif scopes and (name in CLOSING or name.endswith("_decrement_nesting")):
         scopes.pop()
+
+
+def _scope(scopes: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """The scope in which an operation means something else than its metadata says, and the level of dual numbers.
+
+    One level of forward mode is no such scope: the operation of a region knows its tangents. A transform of it is one.
+    """
+    names = [name for name, _ in scopes]
+    if names and len({*names}) == len(names) and {*names} <= {*FORWARD_MODE}:
+        return "", scopes[0][1] + 1
+    return ("a function transform" if names and names[-1] in FORWARD_MODE else "".join(names[-1:])), 0
 
 
 # Kinds ----------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ..compiler.options import Options
 from ..errors import Refusal
 from ..graph.grad_modes import recording, records
 from ..graph.nodes import value_of_node, where_of
-from ..graph.survey import storages
+from ..graph.survey import Survey, storages
 from ..regions.placement import first_user, needed_after
 from ..regions.region import Region
 from ..runtime import operator as _operator  # noqa: F401  (registers the operation)
@@ -33,13 +33,13 @@ RESULT_META = (*VALUE_META, "tensor_meta", *ORIGIN_META)
 class CallInserter:
     """Inserts calls into one graph, from the last region to the first.
 
-    switches_gradients: gradients are recorded in one part of the graph and not in another. results: for each output of
-    a replaced region the node that gives it now; it may be an input of an earlier region.
+    survey: of the graph as it was. results: for each output of a replaced region the node that gives it now; it may be
+    an input of an earlier region.
     """
 
     graph: fx.Graph
     options: Options
-    switches_gradients: bool
+    survey: Survey
     results: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
     def insert(self, region: Region, answer: Fused, insertion_point: fx.Node) -> None:
@@ -53,7 +53,7 @@ class CallInserter:
         before = self._move_up(region, (*region.inputs, *sizes), insertion_point)
         with self.graph.inserting_before(before):
             arguments = (tensors, answer.text, sizes, _source_names(tensors, self.options))
-            call = self.graph.call_function(torch.ops.onepass.region.default, arguments)
+            call = self.graph.call_function(self._operation(region), arguments)
             results = [self.graph.call_function(operator.getitem, (call, k)) for k in range(len(region.outputs))]
         call.meta = _call_meta(region)
         for old, result in zip(region.outputs, results, strict=True):
@@ -64,6 +64,11 @@ class CallInserter:
             if not node.users:
                 self.graph.erase_node(node)
 
+    def _operation(self, region: Region) -> torch._ops.OpOverload:
+        """The operation, or the one that looks for tangents in every call, where the graph opens a level of them."""
+        is_dual = any(self.survey.duals[node] for node in region.nodes)
+        return torch.ops.onepass.region.dual if is_dual else torch.ops.onepass.region.default
+
     def _move_up(self, region: Region, needed: Iterable[fx.Node], insertion_point: fx.Node) -> fx.Node:
         """The node in front of which the call goes; what is needed there is moved there. Raises Refusal.
 
@@ -72,7 +77,7 @@ class CallInserter:
         place = {node: k for k, node in enumerate(self.graph.nodes)}
         first = min((first_user(region, place), insertion_point), key=lambda node: place.get(node, len(place)))
         moving = needed_after(needed, first, place)
-        recorded = recording(place) if self.switches_gradients else {}
+        recorded = recording(place) if self.survey.switched else {}
         if recorded and not recorded[first] and records((*moving, *region.outputs), recorded):
             reason = "the region's first result is used under no_grad, in front of what needs gradients"
             raise Refusal(reason, where_of(region.anchor), "no_grad")

@@ -37,7 +37,7 @@ from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
 from .insert_call import CallInserter
 from .output_strides import output_strides
-from .region_gradients import gradients_needed, in_training
+from .region_gradients import gradients_needed, in_forward_mode, in_training
 from .specialize_sizes import specialize_widths
 
 REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
@@ -128,7 +128,7 @@ class Replacement:
         self._by_signature: dict[str, Fused | Exception] = {}
         self._read_counts = ReadCounts()
         self._records = recording(graph.nodes)
-        self._inserter = CallInserter(graph, rewriting.options, self.survey.switched)
+        self._inserter = CallInserter(graph, rewriting.options, self.survey)
 
     def attempt(self, number: int, act: Callable[[int], None]) -> None:
         """Acts on one region. After a failure it has no plan any more, and the report says why."""
@@ -151,7 +151,7 @@ class Replacement:
         self._owned.update(self.regions[number].owned)
         self._insertion_points[number] = insertion_point(self.regions[number], s).before
         self._require_same_effects(number)
-        self.answers[number] = self._with_backward(self.regions[number], answer)
+        self.answers[number] = self._with_derivatives(self.regions[number], answer)
 
     def _fused(self, region: Region, context: Callable[[str], FusionContext]) -> tuple[Region, Fused]:
         """The region with what is fused around it. Where gradients are needed, what is around is left to Inductor."""
@@ -164,13 +164,15 @@ class Replacement:
             region = narrow
         return _fused(region, context("never" if mode == "auto" else mode))
 
-    def _with_backward(self, region: Region, answer: Fused) -> Fused:
-        """The plan with what its report says of the backward. Raises Refusal where Inductor is to compile both."""
-        needed = gradients_needed(region, self._records)
-        if not any(needed):
-            return answer
-        said = in_training(region, answer, needed, self.rewriting.options, size_hints(region))
-        return replace(answer, report=replace(answer.report, backward=said))
+    def _with_derivatives(self, region: Region, answer: Fused) -> Fused:
+        """The plan with what its report says of derivatives. Raises Refusal where Inductor is to compile the region."""
+        report, needed = answer.report, gradients_needed(region, self._records)
+        if any(needed):
+            said = in_training(region, answer, needed, self.rewriting.options, size_hints(region))
+            report = replace(report, backward=said)
+        if any(self.survey.duals[node] for node in region.nodes):
+            report = replace(report, forward_mode=in_forward_mode(region, answer))
+        return replace(answer, report=report)
 
     def _compiled(self, region: Region) -> Fused:
         """The plan of a region, made once for equal regions; so is an error."""

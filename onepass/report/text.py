@@ -59,6 +59,10 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield from _labelled("backward", region.backward)
     if region.backward_ran:
         yield f"runs by     {region.backward_ran} (backward)"
+    if region.forward_mode:
+        yield from _labelled("tangents", region.forward_mode)
+    if region.forward_mode_ran:
+        yield f"runs by     {region.forward_mode_ran} (forward mode)"
     yield f"cache       {region.cache}"
     yield from _line_each("assumes", region.assumptions)
     yield from _line_each("trusted", (f"{t}: not proved, used on its author's word" for t in region.trusted))

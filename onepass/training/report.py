@@ -1,4 +1,4 @@
-"""What a report says about a derived backward: its kernels with their loops, and the values that are saved for it.
+"""What a report says of derivatives: their kernels with their loops, and the values that are saved for a backward.
 
 Everything comes from the plans. Example: a kernel's line is `kernel1: grad_q; rows i, loops over j`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..egraph.terms.term import Tensor
 from ..lowering.plan.records import Kernel, Store
 from .plans import Training
+from .tangent_plans import TangentPlan
 
 
 def backward_line(found: Training) -> str:
@@ -23,6 +24,19 @@ def backward_line(found: Training) -> str:
     lines = [f"derived, {many} kernel{'s' if many > 1 else ''}; saves {', '.join(saved)}{again}"]
     results = {tensor.name for tensor in made.region.plan.outputs}
     return "\n".join(lines + [_kernel(kernel, results) for kernel in made.region.plan.kernels])
+
+
+def forward_mode_line(plan: TangentPlan | str) -> str:
+    """A line on forward mode, and one for each kernel; or why the original calls carry the tangents.
+
+    Example of the first: `forward mode: derived, 1 kernel`.
+    """
+    if isinstance(plan, str):
+        return f"forward mode: the original calls ({plan})"
+    kernels = plan.region.plan.kernels
+    results = {tensor.name for tensor in plan.region.plan.outputs}
+    lines = [f"forward mode: derived, {len(kernels)} kernel{'s' if len(kernels) > 1 else ''}"]
+    return "\n".join(lines + [_kernel(kernel, results) for kernel in kernels])
 
 
 def _saved(store: Store) -> str:

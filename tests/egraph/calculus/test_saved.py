@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from onepass.egraph.calculus.partials import NotDifferentiable
-from onepass.egraph.calculus.saved import Bounded, exponential_parts, log_of_sum, logarithms, means
+from onepass.egraph.calculus.saved import (
+    Bounded,
+    Mean,
+    exponential_parts,
+    log_of_sum,
+    logarithms,
+    means,
+    saved_value,
+    weight_of,
+)
 from onepass.egraph.derivation.normalize import Normaliser
 from onepass.egraph.terms.evaluate import evaluate
 from onepass.egraph.terms.ops import const, exp, iota, load, max_over, sum_over, where
@@ -70,3 +79,27 @@ def test_an_exponential_without_its_logarithm_is_refused():
     for wrong in (exp(s), exp(log), exp(s - log - log), exp(v - log)):
         with pytest.raises(NotDifferentiable, match="could overflow"):
             bounded.check([wrong * v])
+
+
+def test_a_sum_over_fewer_elements_has_weights_of_0():
+    p, r = (load(Tensor(name, "bool", (400,)), iota(J)) for name in "pr")
+    whole = where(p, s, const(-np.inf))
+    assert weight_of(sum_over(J, where(p & r, exp(s) * v, const(0.0))), whole) is where(r, v, const(0.0))
+    assert weight_of(sum_over(J, where(r, exp(s) * v, const(0.0))), whole) is None
+
+
+def test_a_weight_is_what_stands_beside_the_exponential():
+    t = load(Tensor("t", "float64", (300,)), iota(I))
+    assert weight_of(sum_over(J, exp(s) * v), s) is v and weight_of(sum_over(J, exp(s)), s) is const(1.0)
+    assert weight_of(sum_over(J, (v * exp(t + s)) / t), s) is (v * exp(t)) / t
+    assert weight_of(sum_over(J, exp(t) * v), s) is None
+
+
+def test_a_mean_without_elements_is_0_where_the_divisor_has_more():
+    j = Dim("j", 3)
+    score = where(load(Tensor("p", "bool", (3,)), iota(j)), load(Tensor("s", "float64", (3,)), iota(j)), const(-np.inf))
+    total = sum_over(j, exp(score)) + exp(load(Tensor("sink", "float64", ())))
+    log = saved_value("log", load(Tensor("sink", "float64", ())), ())
+    mean = Mean(sum_over(j, exp(score) * 2.0), log, total, score, const(2.0))
+    given = {"p": np.array([False] * 3), "s": np.ones(3), "sink": np.array(0.5)}
+    assert evaluate(mean.value, given, ()) == 0.0

@@ -21,7 +21,7 @@ ORDER = {
     "shape": "group_rows merge_value_dims choose_kernel_shape",
     "cuts": """tabulate_lookups store_cross_batch_scores store_nested_loops store_blocking_products store_other_rows
         store_row_invariants tabulate_relative_values""",
-    "kernels": """group_stores build_loops finite_masks_as_guards attach_block_maps inline_producers
+    "kernels": """group_stores build_loops finite_masks_as_guards attach_block_maps inline_producers share_totals
         mark_exact_products""",
 }
 
