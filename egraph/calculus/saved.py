@@ -17,7 +17,7 @@ from ..search.cost import streamed
 from ..terms.ops import cast, const, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
 from ..terms.printing import show_let
 from ..terms.term import FLOATS, Dim, Tensor, Term
-from ..terms.traversal import factors, reduces, subterms
+from ..terms.traversal import all_dims, factors, reduces, rename_dims, subterms
 from .partials import NotDifferentiable
 
 
@@ -133,7 +133,9 @@ class Bounded:
     def __init__(self, sums: Iterable[tuple[Saved, Term]], results: Iterable[HasTerm], laws: Normaliser):
         self.written = {n for r in results for n in subterms(r.term) if n.op == "exp"}
         self.shifted: set[Term] = set()
+        self.summed: dict[Dim, None] = {}
         for saved, form in sums:
+            self.summed |= dict.fromkeys(r.attrs[1] for r in reduces(form))
             for node in subterms(form, lambda n: n.op == "exp"):
                 if node.op == "exp":
                     self.shifted.add(laws.normal(node / exp(as_dtype(saved, form.dtype))))
@@ -146,13 +148,22 @@ class Bounded:
 
     def _is_bounded(self, node: Term) -> bool:
         """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) as written."""
-        if node in self.shifted or node in self.written:
+        if node in self.written or any(form in self.shifted for form in self._at_summed_dims(node)):
             return True
         above, shift = node.args[0].args if node.args[0].op == "sub" else (node.args[0], None)
         if shift is None or above.op != "add":
             return False
         pairs = above.args, above.args[::-1]
         return any(exp(s - shift) in self.shifted and exp(t) in self.written for s, t in pairs)
+
+
+    def _at_summed_dims(self, node: Term) -> Iterator[Term]:
+        """The node, and the node with a summed dim instead of another one as long, where it is part of the sum."""
+        yield node
+        for summed in self.summed:
+            if summed not in all_dims(node):
+                alike = (d for d in node.dims if d.size == summed.size)
+                yield from (rename_dims(node, {d: summed}) for d in alike)
 
 
 # Means ----------------------------------------------------------------------------------------------------------------

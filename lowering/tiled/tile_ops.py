@@ -16,6 +16,7 @@ from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import MONOIDS
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
+from . import random_numbers
 
 HALVES = (torch.float16, torch.bfloat16)
 MIN_ROWS_OF_A_PRODUCT = 16  # with fewer, and one column, multiplying and adding is faster than a matrix product
@@ -86,6 +87,7 @@ APPLY: dict[str, Callable] = {
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "mod": torch.remainder,
     "where": _chosen,
+    "uniform": random_numbers.uniform,
     "scaled": lambda scale, weight: (scale, weight),
     "scale": lambda state: state[0],
     "mantissa": _mantissa,
@@ -300,6 +302,19 @@ def _gather(node, index, gathered, steps, offset, source, frame) -> torch.Tensor
     for k, d in enumerate(dims):  # each of these axes moves from the end to its place, where the offsets have size 1
         found = found.transpose(frame.axes[d], len(frame.axes) + k)
     return found.reshape(found.shape[: len(frame.axes)])
+
+
+def uniform(node: Term, args: list[torch.Tensor], frame: Frame) -> torch.Tensor:
+    """Random numbers for the tile; neighbours along a dim that is the column, and that the rows lack, together."""
+    seed, offset, row, column = args
+    found = affine_index(node.args[3])
+    dims, sizes, constant = found if found is not None else ({}, {}, 0)
+    (dim, step), *others = dims.items() if dims else ((None, 0),)
+    if step != 1 or others or sizes or dim in node.args[2].dims:
+        return random_numbers.uniform(seed, offset, row, column)
+    row = row.reshape((1,) * len(frame.axes)) if row.dim() == 0 else row
+    start, stop = (constant + place for place in frame.ranges[dim])
+    return random_numbers.uniform_range(seed, offset, row, frame.axes[dim], start, stop)
 
 
 def affine_value(index: Term, frame: Frame) -> torch.Tensor:
