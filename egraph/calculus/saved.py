@@ -250,8 +250,13 @@ def rows_computed_again(gradients: Iterable[Term], candidates: dict[Term, Term])
         if node in seen:
             continue
         seen.add(node)
-        if node in candidates and node.op != "load":
+        if node in candidates and not _is_read(node):
             found[candidates[node]] = None
         else:
             stack.extend(node.args)
     return list(found)
+
+
+def _is_read(node: Term) -> bool:
+    """Whether a value is in memory already, perhaps rounded: it is computed from nothing."""
+    return node.op == "load" or (node.op == "cast" and node.args[0].op == "load")

@@ -108,7 +108,7 @@ _ROWS = (
     Op("and", 2, "bool", np.logical_and),
     Op("or", 2, "bool", np.logical_or),
     Op("where", 3, "where", np.where),
-    Op("uniform", 4, "uniform", uniform_at),
+    Op("uniform", 5, "uniform", uniform_at),
     Op("reduce", 1, "reduce", None, (str, Dim)),
     Op("scaled", 2, "pair", lambda scale, weight: (scale, weight)),
     Op("scale", 1, "unpair", lambda state: state[0]),

@@ -18,6 +18,7 @@ from ...egraph.terms.traversal import reduces, subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..plan.dtypes import HALVES
+from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .config import HopperConfig
 from .score_offsets import Gauge, split
@@ -161,6 +162,8 @@ def _objections(kernel: Kernel) -> Iterator[str]:
     if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
         kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
         yield f"its tensors are {kinds}; the form multiplies half precision"
+    if any(node.op == "uniform" for root in roots(kernel) for node in subterms(root)):
+        yield "it draws random numbers, which take registers that the form's warps lack"
     (loop,) = kernel.loops
     if kernel.written_by(loop):
         yield "its loop writes what other kernels read"

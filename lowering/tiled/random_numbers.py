@@ -1,30 +1,57 @@
-"""Random numbers of a tile as torch tensors, four neighbours of a row together.
+"""Random numbers of a tile as torch tensors: those that share a counter are made together where a tile has them.
 
 Invariant: the numbers are those of `uniform` in egraph/terms/philox.py, bit for bit, whatever the tile is.
-Example: columns 6 to 9 of a row take two numbers of each of the groups 1 and 2.
+Example: rows 20 to 60 take parts of the blocks of rows 16 to 63.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 
 from ...egraph.terms import philox
 
 
-def uniform(seed: torch.Tensor, offset: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-    """The numbers at rows and columns, in float32; all tensors are of int64 and broadcast."""
-    return philox.random_bits(seed, offset, row, column).to(torch.float32) * philox.UNIT
+@dataclass(frozen=True)
+class Places:
+    """Rows or columns from `start` to `stop`, along an axis."""
+
+    axis: int
+    start: int
+    stop: int
+
+    @property
+    def is_long(self) -> bool:
+        """Whether whole blocks are not much more than what is asked for."""
+        return self.stop - self.start >= philox.BLOCK_SIZE
+
+    @property
+    def first(self) -> int:
+        """The place with which the first block begins."""
+        return self.start // philox.BLOCK_SIZE * philox.BLOCK_SIZE
+
+    def halves(self, rank: int, device: torch.device) -> torch.Tensor:
+        """The places of all blocks without their bit 3, along the axis."""
+        last = -(-self.stop // philox.BLOCK_SIZE) * philox.BLOCK_SIZE
+        shape = [-1 if axis == self.axis else 1 for axis in range(rank)]
+        return torch.arange(self.first // 2, last // 2, device=device).view(shape)
 
 
-def uniform_range(
-    seed: torch.Tensor, offset: torch.Tensor, row: torch.Tensor, axis: int, start: int, stop: int
+def uniform(
+    seed: torch.Tensor, offset: torch.Tensor, matrix: torch.Tensor, row: torch.Tensor, column: torch.Tensor
 ) -> torch.Tensor:
-    """The same for the columns from start to stop along an axis of the row's tensor, which has length 1 there."""
-    first, last = start // philox.NUMBERS_OF_A_COUNTER, (stop - 1) // philox.NUMBERS_OF_A_COUNTER + 1
-    shape = [1] * row.dim()
-    shape[axis] = -1
-    groups = torch.arange(first, last, device=row.device).view(shape)
-    words = philox.words_at(seed, offset, row, groups)
-    bits = [(word >> (32 - philox.BITS)).to(torch.float32) for word in torch.broadcast_tensors(*words)]
-    numbers = torch.stack(bits, axis + 1).flatten(axis, axis + 1).mul_(philox.UNIT)
-    return numbers.narrow(axis, start - first * philox.NUMBERS_OF_A_COUNTER, stop - start)
+    """The numbers at places, in float32; all tensors are of int64 and broadcast."""
+    return philox.random_bits(seed, offset, matrix, row, column).to(torch.float32) * philox.UNIT
+
+
+def uniform_tile(
+    seed: torch.Tensor, offset: torch.Tensor, matrix: torch.Tensor, rows: Places, columns: Places
+) -> torch.Tensor:
+    """The same for ranges of places along two axes of the matrix's tensor, which has length 1 there."""
+    halves = (places.halves(matrix.dim(), matrix.device) for places in (rows, columns))
+    bits = torch.broadcast_tensors(*philox.bits_of_block(seed, offset, matrix, *halves))
+    whole = philox.spread_out([one.to(torch.float32) for one in bits], rows.axis, columns.axis, torch.stack)
+    for places in (rows, columns):
+        whole = whole.narrow(places.axis, places.start - places.first, places.stop - places.start)
+    return whole * philox.UNIT

@@ -1,7 +1,7 @@
 """torch's random calls with a seed as one more argument: the same seed gives the same numbers, wherever they are used.
 
-A seed is a tensor of two int64 numbers. The number of an element depends on the seed, its row and its column: on its
-place in the logical shape, and not on strides, on who computes it or in which order. Registered at import.
+A seed is a tensor of two int64 numbers. The number of an element depends on the seed and on the element's place in the
+logical shape, and not on strides, on who computes it or in which order. Registered at import.
 Example: `torch.ops.onepass.dropout(x, 0.1, seed)` keeps the same elements in the forward and in the backward.
 """
 
@@ -42,12 +42,13 @@ def uniform_numbers(size: Sequence[int], seed: torch.Tensor) -> torch.Tensor:
     """Numbers from 0 to below 1 in float32: multiples of 2^-24."""
     if prod(size) == 0:
         return seed.new_empty(size, dtype=torch.float32)
-    columns = size[-1] if size else 1
-    rows = torch.arange(prod(size[:-1]), device=seed.device)[:, None]
-    groups = torch.arange(-(-columns // philox.NUMBERS_OF_A_COUNTER), device=seed.device)
-    words = torch.broadcast_tensors(*philox.words_at(seed[0], seed[1], rows, groups))
-    bits = [(word >> (32 - philox.BITS)).to(torch.float32) for word in words]
-    return torch.stack(bits, -1).flatten(1)[:, :columns].mul(philox.UNIT).reshape(list(size))
+    *around, rows, columns = (1, 1, *size)[min(len(size), 2) :]
+    matrices = torch.arange(prod(around), device=seed.device)[:, None, None]
+    halves = [torch.arange(-(-n // philox.BLOCK_SIZE) * philox.HALF, device=seed.device) for n in (rows, columns)]
+    bits = philox.bits_of_block(seed[0], seed[1], matrices, halves[0][:, None], halves[1])
+    block = [one.to(torch.float32) for one in torch.broadcast_tensors(*bits)]
+    found = philox.spread_out(block, 1, 2, torch.stack)[:, :rows, :columns]
+    return found.mul(philox.UNIT).reshape(list(size))
 
 
 def dropout(x: torch.Tensor, p: float, seed: torch.Tensor) -> torch.Tensor:

@@ -69,11 +69,12 @@ def eye(call: OperatorCall) -> TensorValue:
 
 
 def number_at(seed: TensorValue, index: Index, shape: Sequence[Size]) -> Term:
-    """The random number of an element: of its row, counted over all axes but the last, and its place there."""
-    row: Term = const(0)
-    for place, size in zip(index[:-1], shape[:-1], strict=True):
-        row = apply("add", apply("mul", row, term_of(size)), place)
-    return uniform(seed.at((const(0),)), seed.at((const(1),)), row, index[-1] if index else const(0))
+    """The random number of an element: of its matrix, counted over all axes but the last two, its row and its column."""
+    *around, row, column = (const(0), const(0), *index)[min(len(index), 2) :]
+    matrix: Term = const(0)
+    for place, size in zip(around, shape[:-2], strict=True):
+        matrix = apply("add", apply("mul", matrix, term_of(size)), place)
+    return uniform(seed.at((const(0),)), seed.at((const(1),)), matrix, row, column)
 
 
 def kept_at(seed: TensorValue, p: float, index: Index, shape: Sequence[Size], dtype: str) -> Term:

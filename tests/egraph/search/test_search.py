@@ -63,7 +63,7 @@ def test_weights_times_a_factor_of_rows_and_columns_take_one_pass(factor):
     """The factor is multiplied by the exponential: with the values it would be no product of matrices."""
     i, j = Dim("i", 4096), Dim("j", 4096)
     at = iota(i), iota(j)
-    kept = cast(le(const(0.5), uniform(const(1), const(2), *at)), "float32")
+    kept = cast(le(const(0.5), uniform(const(1), const(2), const(0), *at)), "float32")
     loaded = load(Tensor("f", "float32", (4096, 4096)), *at)
     found = search(program(factor=loaded if factor == "loaded" else kept), PHASES)
     assert (found.passes_before, found.passes_after) == (3, 1)

@@ -20,7 +20,7 @@ ANSWERS = [  # of the authors' Random123: counter, key, words
     ),
 ]
 KINDS = {"numbers": int, "arrays": lambda x: np.array([x]), "tensors": lambda x: torch.tensor([x])}
-ROW, COLUMN = Dim("i", 5), Dim("j", 7)
+ROW, COLUMN = Dim("i", 5), Dim("j", 17)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,41 +31,55 @@ def test_the_known_answers(counter, key, words, kind):
     assert tuple(int(word if isinstance(word, int) else word.item()) for word in found) == words
 
 
-def test_a_number_depends_on_each_bit_of_seed_offset_row_and_column():
-    places = [(3 << shift if n == k else 5) for k in range(4) for shift in (0, 20, 29) for n in range(4)]
-    bits = [philox.random_bits(*places[k : k + 4]) for k in range(0, len(places), 4)]
-    far = [philox.random_bits(5 + (1 << 40), 5, 5, 5), philox.random_bits(5, 5 + (1 << 40), 5, 5)]
-    assert len({*bits, *far, philox.random_bits(5, 5, 5, 5)}) == len(bits) + 3
-    assert all(0 <= x < 1 << philox.BITS for x in (*bits, *far))
+def test_a_number_depends_on_each_of_its_arguments():
+    place = (5, 6, 7, 8, 9)
+    changes = [(k, shift) for k in range(5) for shift in (0, 1, 4, 20, 31)]
+    others = [tuple(x ^ (1 << shift) if n == k else x for n, x in enumerate(place)) for k, shift in changes]
+    bits = [philox.random_bits(*one) for one in (place, *others, (5 + (1 << 40), *place[1:]))]
+    assert len({*bits}) == len(bits) and all(0 <= x < 1 << philox.BITS for x in bits)
 
 
-def test_neighbours_in_a_row_take_the_words_of_one_counter():
-    words = philox.words_at(11, 12, 13, 6)
-    assert [philox.random_bits(11, 12, 13, 24 + k) for k in range(4)] == [w >> (32 - philox.BITS) for w in words]
+def test_four_places_of_a_block_take_the_words_of_one_counter():
+    for row, column in ((0, 0), (7, 3), (18, 35)):
+        bits = philox.bits_of_block(11, 12, 13, philox.halved(row), philox.halved(column))
+        places = [(row, column), (row, column + 8), (row + 8, column), (row + 8, column + 8)]
+        assert tuple(philox.random_bits(11, 12, 13, *place) for place in places) == bits
+    assert [philox.halved(k) for k in range(32)] == [*range(8), *range(8), *range(8, 16), *range(8, 16)]
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 0)])
+def test_blocks_are_spread_out_to_their_places(axes):
+    halves = [np.arange(16), np.arange(8)]
+    shape = lambda values, axis: values.reshape([-1 if k == axis else 1 for k in range(3)])
+    block = philox.bits_of_block(np.int64(3), 4, 5, *map(shape, halves, axes))
+    found = philox.spread_out(np.broadcast_arrays(*block), *axes, np.stack)
+    rows, columns = (shape(np.arange(2 * len(x)), axis) for x, axis in zip(halves, axes))
+    np.testing.assert_array_equal(found, philox.random_bits(np.int64(3), 4, 5, rows, columns))
 
 
 def test_the_operation_of_terms_is_the_generator():
     seed = Tensor("seed", "int64", (2,))
-    term = uniform(load(seed, const(0)), load(seed, const(1)), iota(ROW), iota(COLUMN))
+    term = uniform(load(seed, const(0)), load(seed, const(1)), const(4), iota(ROW), iota(COLUMN))
     assert term.dtype == "float32" and term.dims == {ROW, COLUMN}
     numbers = np.array([2**62 + 3, 2**61 + 5])
     found = evaluate(term, {"seed": numbers}, (ROW, COLUMN))
-    rows, columns = np.arange(5)[:, None], np.arange(7)[None]
-    np.testing.assert_array_equal(found, philox.random_bits(*numbers, rows, columns) * 2.0**-24)
+    rows, columns = np.arange(5)[:, None], np.arange(17)[None]
+    np.testing.assert_array_equal(found, philox.random_bits(*numbers, 4, rows, columns) * 2.0**-24)
     assert found.astype(np.float32).astype(float).tolist() == found.tolist(), "each is a float32"
 
 
 def test_its_operands_are_whole_numbers():
     with pytest.raises(TermError, match="uniform does not take an operand of dtype bool"):
-        make("uniform", (eq(iota(ROW), iota(ROW)),) * 4)
+        make("uniform", (eq(iota(ROW), iota(ROW)),) * 5)
 
 
 def test_means_and_neighbours_are_those_of_chance():
     """Bounds are five standard deviations: of a mean, and of a correlation of so many pairs."""
     many = 1 << 18
-    found = philox.uniform(np.int64(77), np.int64(3), np.arange(512)[:, None], np.arange(512)[None])
+    found = philox.uniform(np.int64(77), 3, 0, np.arange(512)[:, None], np.arange(512)[None])
     assert abs(found.mean() - 0.5) < 5 * (1 / 12 / many) ** 0.5
     centred = (found - 0.5) * 12**0.5
-    for one, other in ((centred[1:], centred[:-1]), (centred[:, 1:], centred[:, :-1]), (centred, centred.T)):
+    apart = [(centred[n:], centred[:-n]) for n in (1, 8)] + [(centred[:, n:], centred[:, :-n]) for n in (1, 8)]
+    for one, other in (*apart, (centred, centred.T), (centred[8:, 8:], centred[:-8, :-8])):
         pairs = (one * other)[~np.eye(*one.shape, dtype=bool)]
         assert abs(pairs.mean()) < 7 / pairs.size**0.5

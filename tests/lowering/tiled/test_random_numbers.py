@@ -4,22 +4,24 @@ import pytest
 import torch
 
 from onepass.egraph.terms import philox
-from onepass.lowering.tiled.random_numbers import uniform, uniform_range
+from onepass.lowering.tiled.random_numbers import Places, uniform, uniform_tile
 
 SEED = torch.tensor([2**62 + 11, 2**60 + 7])
+MATRICES = torch.tensor([3, 2**31 + 5])
 
 
-@pytest.mark.parametrize("start, stop", [(0, 16), (1, 2), (3, 9), (6, 8), (4, 4 * 3 + 1)])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_a_range_has_the_numbers_of_its_places(start, stop, axis):
-    rows, columns = torch.arange(5) + 2**31, torch.arange(start, stop)
-    shape = lambda x, a: x[:, None] if a == 0 else x[None]
-    found = uniform_range(*SEED, shape(rows, 1 - axis), axis, start, stop)
+@pytest.mark.parametrize("columns", [(0, 16), (5, 21), (48, 100), (17, 33)])
+@pytest.mark.parametrize("rows", [(0, 64), (3, 20), (2**31 - 3, 2**31 + 40)])
+@pytest.mark.parametrize("axes", [(1, 2), (2, 1)])
+def test_a_tile_has_the_numbers_of_its_places(axes, rows, columns):
+    at = lambda values, axis: values.view([-1 if k == axis else 1 for k in range(3)])
+    found = uniform_tile(*SEED, at(MATRICES, 0), Places(axes[0], *rows), Places(axes[1], *columns))
     assert found.dtype == torch.float32
-    assert torch.equal(found, uniform(*SEED, shape(rows, 1 - axis), shape(columns, axis)))
+    each = uniform(*SEED, at(MATRICES, 0), at(torch.arange(*rows), axes[0]), at(torch.arange(*columns), axes[1]))
+    assert torch.equal(found, each)
 
 
 def test_numbers_are_those_of_the_generator():
-    found = uniform(*SEED, torch.tensor([[2], [9]]), torch.tensor([[0, 5, 6]]))
-    expected = [[philox.uniform(*SEED.tolist(), row, column) for column in (0, 5, 6)] for row in (2, 9)]
+    found = uniform(*SEED, torch.tensor(1), torch.tensor([[2], [9]]), torch.tensor([[0, 5, 12]]))
+    expected = [[philox.uniform(*SEED.tolist(), 1, row, column) for column in (0, 5, 12)] for row in (2, 9)]
     assert found.double().tolist() == expected

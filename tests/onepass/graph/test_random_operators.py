@@ -11,12 +11,12 @@ from onepass.graph.random_operators import least_kept, scale_of_kept
 SEED = torch.tensor([2**62 + 5, 2**61 + 3])
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (3, 7), (2, 3, 4, 9), (1, 1), (4, 1)])
-def test_a_number_is_that_of_its_row_and_column(shape):
+@pytest.mark.parametrize("shape", [(), (5,), (3, 7), (2, 3, 4, 9), (1, 1), (4, 1), (2, 20, 37)])
+def test_a_number_is_that_of_its_matrix_row_and_column(shape):
     found = torch.ops.onepass.uniform_numbers(shape, SEED)
     assert found.shape == shape and found.dtype == torch.float32
-    columns = shape[-1] if shape else 1
-    places = [divmod(k, columns) for k in range(math.prod(shape))]
+    *around, rows, columns = (1, 1, *shape)[min(len(shape), 2) :]
+    places = [(k // columns // rows, k // columns % rows, k % columns) for k in range(math.prod(shape))]
     assert found.flatten().double().tolist() == [philox.uniform(*SEED.tolist(), *place) for place in places]
 
 
@@ -75,7 +75,7 @@ def test_a_compiler_is_told_the_shape():
 
 
 def test_more_than_2_to_the_32_places_have_numbers_of_their_own():
-    """Rows count in one word of the counter and columns in another: a place is 64 bits."""
-    rows = torch.tensor([[1], [1 + 2**20], [1 + 2**30]])
-    columns = torch.tensor([[3, 3 + 2**20, 3 + 2**33]])
-    assert len(philox.random_bits(*SEED, rows, columns).unique()) == 9
+    """Matrices, rows and columns have a word of the counter each."""
+    matrices = torch.tensor([0, 1, 2**31])[:, None, None]
+    rows, columns = torch.tensor([[1], [1 + 2**20], [1 + 2**31]]), torch.tensor([[3, 3 + 2**20, 3 + 2**31]])
+    assert len(philox.random_bits(*SEED, matrices, rows, columns).unique()) == 27
