@@ -12,6 +12,8 @@ import torch
 
 from ...egraph.terms import philox
 
+MAX_COUNTERS_ON_A_CPU = 1 << 15  # a quarter of a MiB for each of their words
+
 
 @dataclass(frozen=True)
 class Places:
@@ -49,9 +51,22 @@ def uniform_tile(
     seed: torch.Tensor, offset: torch.Tensor, matrix: torch.Tensor, rows: Places, columns: Places
 ) -> torch.Tensor:
     """The same for ranges of places along two axes of the matrix's tensor, which has length 1 there."""
-    halves = (places.halves(matrix.dim(), matrix.device) for places in (rows, columns))
-    bits = torch.broadcast_tensors(*philox.bits_of_block(seed, offset, matrix, *halves))
-    whole = philox.spread_out([one.to(torch.float32) for one in bits], rows.axis, columns.axis, torch.stack)
+    of_rows, of_columns = (places.halves(matrix.dim(), matrix.device) for places in (rows, columns))
+
+    def numbers(part: torch.Tensor) -> torch.Tensor:
+        bits = torch.broadcast_tensors(*philox.bits_of_block(seed, offset, matrix, part, of_columns))
+        return philox.spread_out([one.to(torch.float32) for one in bits], rows.axis, columns.axis, torch.stack)
+
+    parts = of_rows.split(_rows_together(matrix, of_rows, of_columns), rows.axis)
+    whole = torch.cat([numbers(part) for part in parts], rows.axis)
     for places in (rows, columns):
         whole = whole.narrow(places.axis, places.start - places.first, places.stop - places.start)
     return whole * philox.UNIT
+
+
+def _rows_together(matrix: torch.Tensor, of_rows: torch.Tensor, of_columns: torch.Tensor) -> int:
+    """Halves of rows whose counters go together: all, or on a CPU so many that what is computed stays in its cache."""
+    if matrix.device.type != "cpu":
+        return of_rows.numel()
+    fitting = MAX_COUNTERS_ON_A_CPU // (matrix.numel() * of_columns.numel())
+    return max(philox.HALF, fitting // philox.HALF * philox.HALF)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from onepass.egraph.terms import philox
+from onepass.lowering.tiled import random_numbers
 from onepass.lowering.tiled.random_numbers import Places, uniform, uniform_tile
 
 SEED = torch.tensor([2**62 + 11, 2**60 + 7])
@@ -19,6 +20,13 @@ def test_a_tile_has_the_numbers_of_its_places(axes, rows, columns):
     assert found.dtype == torch.float32
     each = uniform(*SEED, at(MATRICES, 0), at(torch.arange(*rows), axes[0]), at(torch.arange(*columns), axes[1]))
     assert torch.equal(found, each)
+
+
+def test_many_numbers_are_made_in_parts(monkeypatch):
+    made = lambda: uniform_tile(*SEED, MATRICES[:, None, None], Places(1, 5, 90), Places(2, 16, 64))
+    whole = made()
+    monkeypatch.setattr(random_numbers, "MAX_COUNTERS_ON_A_CPU", 1)
+    assert torch.equal(made(), whole)
 
 
 def test_numbers_are_those_of_the_generator():
