@@ -15,7 +15,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import reduces, rename_dims, subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
-from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, Product, ProductMatcher
+from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, Product, ProductMatcher, draws_numbers
 from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable, Store
 
@@ -124,6 +124,8 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     (loop,) = kernel.loops
     if not any(t.dtype in HALVES for t in kernel.inputs):
         raise NotPlannable("no tensor is in half precision")
+    if draws_numbers(kernel):
+        raise NotPlannable("it draws random numbers, which take registers that its warps lack")
     around = {*loop.outer}
     if any(limit.bound.dims & around for limit in loop.limits) or (loop.map and around & {*loop.map.dims}):
         raise NotPlannable("which tiles its loop runs depends on a dim around it")

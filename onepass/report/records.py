@@ -84,6 +84,7 @@ class RegionReport:
     executor is what was asked for; ran: who ran last in this process, empty if nobody did; device: of its inputs;
     libraries: whether torch's own may run it where it is faster. backward_ran: as ran, of the backward.
     plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
+    deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
     """
 
     key: str
@@ -109,6 +110,7 @@ class RegionReport:
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
     backward_ran: str = ""
+    deterministic: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))

@@ -69,7 +69,7 @@ def eye(call: OperatorCall) -> TensorValue:
 
 
 def number_at(seed: TensorValue, index: Index, shape: Sequence[Size]) -> Term:
-    """The random number of an element: of its matrix, counted over all axes but the last two, its row and its column."""
+    """The random number of an element: of its matrix, counted over all axes but the last two, row and column."""
     *around, row, column = (const(0), const(0), *index)[min(len(index), 2) :]
     matrix: Term = const(0)
     for place, size in zip(around, shape[:-2], strict=True):

@@ -1,4 +1,4 @@
-"""A result times a number, stored as a half, was saved once more in float32 for the backward, twice the result's size."""
+"""A result times a number, stored as a half, was saved once more in float32 for the backward: twice its size."""
 
 import pytest
 import torch

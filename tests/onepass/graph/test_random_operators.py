@@ -15,7 +15,7 @@ SEED = torch.tensor([2**62 + 5, 2**61 + 3])
 def test_a_number_is_that_of_its_matrix_row_and_column(shape):
     found = torch.ops.onepass.uniform_numbers(shape, SEED)
     assert found.shape == shape and found.dtype == torch.float32
-    *around, rows, columns = (1, 1, *shape)[min(len(shape), 2) :]
+    *_, rows, columns = (1, 1, *shape)[min(len(shape), 2) :]
     places = [(k // columns // rows, k // columns % rows, k % columns) for k in range(math.prod(shape))]
     assert found.flatten().double().tolist() == [philox.uniform(*SEED.tolist(), *place) for place in places]
 
