@@ -23,6 +23,8 @@ SHIFT_FREE = (
     *quotients.CANCELLED,
     reductions.weighted_sum_of_quotient_plus,
     reductions.weighted_sum_of_quotient_minus,
+    reductions.twice_weighted_sum_of_quotient_plus,
+    reductions.twice_weighted_sum_of_quotient_minus,
 )
 GATHERED = (
     *exponentials.TOGETHER,

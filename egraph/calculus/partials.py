@@ -90,6 +90,7 @@ _ROWS = (
     Partials("where", lambda n, g, p, x, y: (None, where(p, g, ZERO), where(p, ZERO, g))),
     # Piecewise constant: the derivative is 0 wherever there is one.
     *(Partials(op, _constant) for op in ("floor", "floordiv", "finite", "not", "lt", "le", "eq", "and", "or")),
+    Partials("uniform", _constant),
 )
 PARTIALS: dict[str, Partials] = {row.op: row for row in _ROWS}
 

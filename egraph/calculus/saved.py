@@ -19,7 +19,7 @@ from ..search.cost import streamed
 from ..terms.ops import cast, const, eq, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
 from ..terms.printing import show_let
 from ..terms.term import FLOATS, Dim, Tensor, Term
-from ..terms.traversal import factors, reduces, subterms
+from ..terms.traversal import all_dims, factors, reduces, rename_dims, subterms
 from .partials import NotDifferentiable
 
 
@@ -135,7 +135,9 @@ class Bounded:
     def __init__(self, sums: Iterable[tuple[Saved, Term]], results: Iterable[HasTerm], laws: Normaliser):
         self.written = {n for r in results for n in subterms(r.term) if n.op == "exp"}
         self.shifted: set[Term] = set()
+        self.summed: dict[Dim, None] = {}
         for saved, form in sums:
+            self.summed |= dict.fromkeys(r.attrs[1] for r in reduces(form))
             for node in subterms(form, lambda n: n.op == "exp"):
                 if node.op == "exp":
                     self.shifted.add(laws.normal(node / exp(as_dtype(saved, form.dtype))))
@@ -148,13 +150,22 @@ class Bounded:
 
     def _is_bounded(self, node: Term) -> bool:
         """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) as written."""
-        if node in self.shifted or node in self.written:
+        if node in self.written or any(form in self.shifted for form in self._at_summed_dims(node)):
             return True
         above, shift = node.args[0].args if node.args[0].op == "sub" else (node.args[0], None)
         if shift is None or above.op != "add":
             return False
         pairs = above.args, above.args[::-1]
         return any(exp(s - shift) in self.shifted and exp(t) in self.written for s, t in pairs)
+
+
+    def _at_summed_dims(self, node: Term) -> Iterator[Term]:
+        """The node, and the node with a summed dim instead of another one as long, where it is part of the sum."""
+        yield node
+        for summed in self.summed:
+            if summed not in all_dims(node):
+                alike = (d for d in node.dims if d.size == summed.size)
+                yield from (rename_dims(node, {d: summed}) for d in alike)
 
 
 # Means ----------------------------------------------------------------------------------------------------------------
@@ -301,8 +312,13 @@ def rows_computed_again(gradients: Iterable[Term], candidates: dict[Term, Term])
         if node in seen:
             continue
         seen.add(node)
-        if node in candidates and node.op != "load":
+        if node in candidates and not _is_read(node):
             found[candidates[node]] = None
         else:
             stack.extend(node.args)
     return list(found)
+
+
+def _is_read(node: Term) -> bool:
+    """Whether a value is in memory already, perhaps rounded: it is computed from nothing."""
+    return node.op == "load" or (node.op == "cast" and node.args[0].op == "load")

@@ -222,6 +222,11 @@ class Plan:
         return self.outputs[0]
 
     @property
+    def deterministic(self) -> bool:
+        """Whether no kernel adds to memory in an order that is not fixed."""
+        return not any(store.adds for kernel in self.kernels for store in kernel.stores)
+
+    @property
     def passes(self) -> int:
         """The largest number of loops over one dim in one kernel chain: how often the longest data is read."""
         counts: dict[Dim, int] = {}

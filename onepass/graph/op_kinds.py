@@ -155,6 +155,7 @@ ATEN: tuple[AtenOperation, ...] = (
     # torch.tensor(3.0) is traced as full.
     _row("creation", "full tensor"),
     *_rows("creation", "ones zeros arange iota eye scalar_tensor"),
+    _row("creation", "uniform_numbers"),  # onepass's own, of a seed
     *_rows("creation", "ones_like zeros_like full_like new_ones new_zeros new_full"),
     # A layer multiplies its input by weights: no chain of contractions goes through one.
     _row("layer", "linear", Trait.ANY_RANK | Trait.TAKES_BIAS),

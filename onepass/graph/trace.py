@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..errors import Refusal
 from .nodes import TORCH_FOLDER, size_of, value_of_node, where_of
 from .op_kinds import is_aten, is_call_of
-from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Program, ProgramNode
+from .program import GETITEM, Atom, Input, Meta, Program, ProgramNode, is_allowed
 
 _SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values
 
@@ -211,7 +211,7 @@ def _target(node: fx.Node, where: str) -> str:
     if node.target is operator.getitem:
         return GETITEM
     schema = getattr(node.target, "_schema", None)
-    if schema is None or node.target.namespace not in NAMESPACES:
+    if schema is None or not is_allowed(str(node.target)):
         raise Refusal(f"{getattr(node.target, '__name__', node.target)} is not an ATen operation", where, "operation")
     target = str(node.target)
     if schema.is_mutable and target not in _SAFE_IN_PLACE:

@@ -17,6 +17,7 @@ from torch import fx
 
 from ..compiler.options import Options
 from ..graph.grad_modes import attach_unrecorded, detach_unrecorded
+from ..graph.random_calls import draw_seeds, remove_seeds
 from ..regions.placement import InputPairs
 from ..report.records import Report
 from .float_inputs import replace_float_inputs
@@ -72,8 +73,15 @@ PASSES = (
     FxPass("move_scalars", Stage.PREPARE, _of_graph(move_scalars), "the operands of a region are on one device"),
     FxPass("size_calls", Stage.PREPARE, _of_graph(replace_size_calls), "sizes are read from inputs, not from scores"),
     FxPass("specialize_sizes", Stage.PREPARE, _of_graph(guard_block_lengths), "blocks of a length fill it, by a guard"),
+    FxPass(
+        "draw_seeds",
+        Stage.PREPARE,
+        _of_graph(draw_seeds),
+        "a dropout is a function of a seed that is drawn in front of it",
+    ),
     FxPass("find_regions", Stage.PREPARE, find, "the regions of the graph are known"),
     FxPass("replace", Stage.REPLACE, replace_regions, "each region that has a plan is one call of onepass's operation"),
+    FxPass("remove_seeds", Stage.FINISH, _of_graph(remove_seeds), "a dropout outside of regions draws its own numbers"),
     FxPass("attach_unrecorded", Stage.FINISH, _of_graph(attach_unrecorded), "detaches outside of regions are gone"),
     FxPass(
         "softmax_dims",

@@ -13,7 +13,8 @@ from torch import fx
 
 from ..errors import Refusal
 from ..graph.nodes import where_of
-from ..graph.op_kinds import changes_in_place, is_random, name_of
+from ..graph.op_kinds import changes_in_place, name_of
+from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, shape, survey
 from .copies import with_cheap_inputs
 from .grow import grow, without_cycles
@@ -188,7 +189,7 @@ def _union(first: Region, second: Region, taken: Nodes, s: Survey) -> Region | N
     if len(growth.outputs) >= len(ends) or growth.wide or growth.cycle:
         return None
     new = growth.owned - first.owned - second.owned
-    if any(map(is_random, new)) or _reads_result(first, second, new) or _reads_result(second, first, new):
+    if any(map(draws, new)) or _reads_result(first, second, new) or _reads_result(second, first, new):
         return None
     whole = with_cheap_inputs(growth.owned, growth.outputs, second.anchor, s)
     return None if refusal_to_move(whole, s) is not None else whole

@@ -14,7 +14,8 @@ from torch import fx
 
 from ..graph.grad_modes import records
 from ..graph.mutations import writes
-from ..graph.op_kinds import changes_in_place, is_random, shares_memory
+from ..graph.op_kinds import changes_in_place, shares_memory
+from ..graph.random_calls import draws
 from ..graph.survey import Survey, root, shape, storages
 from .region import Region
 
@@ -121,9 +122,9 @@ def must_not_alias(region: Region, s: Survey, before: fx.Node) -> InputPairs:
 def overtaken_random_node(region: Region, s: Survey, before: fx.Node) -> fx.Node | None:
     """A random operation that another one, which moves up to the call, would overtake; None if there is none."""
     moving = _moving(region, s, before)
-    last = max((s.place[n] for n in moving if is_random(n)), default=-1)
+    last = max((s.place[n] for n in moving if draws(n)), default=-1)
     between = s.order[s.place[before] : max(last, 0)]
-    return next((n for n in between if n not in moving and is_random(n)), None)
+    return next((n for n in between if n not in moving and n not in region.nodes and draws(n)), None)
 
 
 def _memory(node: fx.Node, s: Survey) -> set:

@@ -86,6 +86,7 @@ class RegionReport:
     libraries: whether torch's own may run it where it is faster. backward_ran, forward_mode_ran: as ran, of these.
     forward_mode: what became of tangents, since some were first given; empty if none were.
     plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
+    deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
     """
 
     key: str
@@ -113,6 +114,7 @@ class RegionReport:
     backward_ran: str = ""
     forward_mode: str = ""
     forward_mode_ran: str = ""
+    deterministic: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))

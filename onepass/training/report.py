@@ -5,6 +5,7 @@ Everything comes from the plans. Example: a kernel's line is `kernel1: grad_q; r
 
 from __future__ import annotations
 
+from ..compiler.compiled_region import Fused
 from ..egraph.terms.term import Tensor
 from ..lowering.plan.records import Kernel, Store
 from .plans import Training
@@ -14,14 +15,16 @@ from .tangent_plans import TangentPlan
 def backward_line(found: Training) -> str:
     """A line on the whole, and one for each kernel.
 
-    Example of the first: `derived, 2 kernels; saves log float32[b, i]`.
+    Example of the first: `derived, 2 kernels; saves log float32[b, i]; deterministic unless joined`. Where a Hopper GPU
+    runs two kernels as one, sums are in an order of chance, unless a deterministic result is asked for.
     """
     made = found.every
     saved = [_saved(store) for store in found.stores.saved] or ["nothing"]
     read = [found.captured.results[k].output.name for k in found.stores.read]
     again = f"; reads the result{'s' if len(read) > 1 else ''} {', '.join(read)}" if read else ""
     many = len(made.region.plan.kernels)
-    lines = [f"derived, {many} kernel{'s' if many > 1 else ''}; saves {', '.join(saved)}{again}"]
+    kernels, repeats = f"{many} kernel{'s' if many > 1 else ''}", _repeats(made.region)
+    lines = [f"derived, {kernels}; saves {', '.join(saved)}{again}; {repeats}"]
     results = {tensor.name for tensor in made.region.plan.outputs}
     return "\n".join(lines + [_kernel(kernel, results) for kernel in made.region.plan.kernels])
 
@@ -37,6 +40,14 @@ def forward_mode_line(plan: TangentPlan | str) -> str:
     results = {tensor.name for tensor in plan.region.plan.outputs}
     lines = [f"forward mode: derived, {len(kernels)} kernel{'s' if len(kernels) > 1 else ''}"]
     return "\n".join(lines + [_kernel(kernel, results) for kernel in kernels])
+
+
+def _repeats(region: Fused) -> str:
+    """Whether each run gives the same bits, as far as the plan says."""
+    if not region.plan.deterministic:
+        return "not deterministic"
+    one = region.options.deterministic or len([k for k in region.plan.kernels if k.loops]) < 2
+    return "deterministic" if one else "deterministic unless joined"
 
 
 def _saved(store: Store) -> str:

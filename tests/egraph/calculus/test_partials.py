@@ -17,7 +17,7 @@ POINTS = {  # where an operation is defined, and off its steps
     "any": (-2.3, -0.4, 0.3, 1.7, 6.1),
 }
 OF_POSITIVE = {"log", "log2", "log1p", "sqrt", "rsqrt", "pow", "mod", "floordiv"}
-CONSTANT = {"floor", "floordiv", "finite", "not", "lt", "le", "eq", "and", "or"}
+CONSTANT = {"floor", "floordiv", "finite", "not", "lt", "le", "eq", "and", "or", "uniform"}
 STEP = 1e-6
 
 
@@ -26,7 +26,7 @@ def _operand(number: int, dtype: str = "float64"):
 
 
 def _node(name: str):
-    operands = [_operand(k) for k in range(OPS[name].arity)]
+    operands = [_operand(k, "int64" if name == "uniform" else "float64") for k in range(OPS[name].arity)]
     if OPS[name].dtype == "bool":
         operands = [eq(x, x) for x in operands]
     if name == "where":
