@@ -138,6 +138,12 @@ def shift_leaves_right_addend(a, b, c):
 
 
 @rule(exact=FINITE)
+def shift_by_sum(a, b, c):
+    """exp(a - (b + c)) = exp((a - b) - c)"""
+    return exp(a - (b + c)), exp((a - b) - c)
+
+
+@rule(exact=FINITE)
 def exponential_factor_leaves_logarithm(x, a):
     """log(x · exp(a)) = log(x) + a"""
     return log(x * exp(a)), log(x) + a
@@ -159,6 +165,7 @@ TAKEN_APART = (
 )
 TOGETHER = (
     exponential_of_nothing,
+    shift_by_sum,
     exponentials_meet,
     exponentials_meet_in_product,
     exponential_goes_right,

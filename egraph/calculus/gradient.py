@@ -23,6 +23,7 @@ from .partials import NotDifferentiable
 from .reverse_mode import Gradient, Result, differentiated
 from .saved import (
     Bounded,
+    Logarithm,
     Mean,
     Saved,
     arranged,
@@ -63,9 +64,7 @@ class Gradients:
         return self.certificate.premises
 
 
-def gradients(
-    results: Sequence[Result], wanted: Sequence[str], laws: Laws, without: Collection[str] = ()
-) -> Gradients:
+def gradients(results: Sequence[Result], wanted: Sequence[str], laws: Laws, without: Collection[str] = ()) -> Gradients:
     """The gradients of all wanted tensors. Raises NotDifferentiable, with what stands in the way.
 
     without: operations that are not to be differentiated, as their derivative is another one in the program.
@@ -76,14 +75,14 @@ def gradients(
     order = tuple(dict.fromkeys(dim for result in results for dim in result.order))
     sums = list(logarithms(results, free, order))
     known = _equations(laws, sums, forms, order)
-    stored = [(Saved(r.tensor, r.term, r.order), *_as_stored(forms[r], r)) for r in results]
+    stored = [((Saved(r.tensor, r.term, r.order),), *_as_stored(forms[r], r)) for r in results]
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
     again = rows_computed_again([g.term for g in found], row_values(results, free, laws_now.normaliser(), order))
     if again:
         for number, term in enumerate(again):
             saved = saved_value(f"row{number or ''}", term, arranged(term, order))
-            known.add(saved, free.normal(term), as_dtype(saved, term.dtype))
+            known.add((saved,), free.normal(term), as_dtype(saved, term.dtype))
         laws_now = known.with_all(stored)
         found, joints, chains = _with_chains(forms, wanted, laws_now)
     Bounded(sums, results, known.normaliser()).check(joints)
@@ -93,13 +92,11 @@ def gradients(
     return Gradients(tuple(found), kept, GradientCertificate(shown, chains(), tuple(laws_now.rules)))
 
 
-def _equations(
-    laws: Laws, sums: Sequence[tuple[Saved, Term]], forms: Mapping[Result, Term], order: Sequence[Dim]
-) -> _Equations:
+def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Term], order: Sequence[Dim]) -> _Equations:
     """What logarithms of sums, and means of their exponentials, are in forms without shifts."""
     known = _Equations(laws)
-    for saved, left in sums:
-        known.add(saved, left, exp(as_dtype(saved, left.dtype)))
+    for one in sums:
+        known.add(one.parts, one.total, exp(one.read()))
     for number, mean in enumerate(means(forms.values(), sums, order)):
         known.add(*_mean_equation(number, mean, forms, order))
     return known
@@ -129,15 +126,15 @@ def _require_none(operations: Collection[str], forms: Iterable[Term], wanted: Co
 
 def _mean_equation(
     number: int, mean: Mean, forms: Mapping[Result, Term], order: Sequence[Dim]
-) -> tuple[Saved, Term, Term]:
+) -> tuple[tuple[Saved, ...], Term, Term]:
     """Σ_j exp(s) · w = m · exp(L): m is a result, where one is that quotient, or a value of its own."""
-    log = as_dtype(mean.log, mean.total.dtype)
+    divisor = exp(mean.log.read())
     for result, form in forms.items():
         held, stored = _as_stored(form, result)
-        if held is mean.total / mean.divisor:
-            return Saved(result.tensor, result.term, result.order), mean.total, stored * exp(log)
+        if held is mean.total / mean.log.total:
+            return (Saved(result.tensor, result.term, result.order),), mean.total, stored * divisor
     saved = saved_value(f"mean{number or ''}", mean.value, arranged(mean.total, order))
-    return saved, mean.total, as_dtype(saved, mean.total.dtype) * exp(log)
+    return (saved,), mean.total, as_dtype(saved, mean.total.dtype) * divisor
 
 
 def _as_stored(form: Term, result: Result) -> tuple[Term, Term]:
@@ -155,14 +152,14 @@ class _Equations:
     def normaliser(self) -> Normaliser:
         return Normaliser((*self.rules, *self.laws.normal, *self.laws.gather))
 
-    def add(self, saved: Saved, left: Term, right: Term) -> None:
+    def add(self, saved: Sequence[Saved], left: Term, right: Term) -> None:
         left = self.normaliser().normal(left)
         if left.op not in ("load", "const", "cast"):
-            name = f"saved_{saved.tensor.name}"
+            name = f"saved_{saved[-1].tensor.name}"
             self.rules.append(Rule(name, name.replace("_", " "), left, right, ()))
-            self.saved.append(saved)
+            self.saved.extend(saved)
 
-    def with_all(self, more: Iterable[tuple[Saved, Term, Term]]) -> _Equations:
+    def with_all(self, more: Iterable[tuple[Sequence[Saved], Term, Term]]) -> _Equations:
         """These equations, and more behind them."""
         found = _Equations(self.laws, self.rules, self.saved)
         for saved, left, right in more:

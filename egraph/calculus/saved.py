@@ -2,18 +2,20 @@
 
 A saved value is no larger than a result, and what computes it in the forward does not overflow. The equations between
 saved values and forms without shifts are all that a gradient is told. Example: L = m + log Σ_j exp(s - m), with
-exp(L) = Σ_j exp(s).
+exp(L) = Σ_j exp(s). Where m may be so large that the sum absorbs the logarithm, both are saved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from functools import reduce
+from math import inf, isfinite
 from typing import Protocol
 
 from ..derivation.normalize import Normaliser
 from ..search.cost import streamed
+from ..terms.addends import addends, may_mask
 from ..terms.ops import cast, const, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
 from ..terms.printing import show_let
 from ..terms.term import FLOATS, Dim, Tensor, Term
@@ -74,22 +76,61 @@ def holds_long_sum(term: Term) -> bool:
 # Logarithms -----------------------------------------------------------------------------------------------------------
 
 
-def logarithms(results: Iterable[HasTerm], free: Normaliser, order: Sequence[Dim]) -> Iterator[tuple[Saved, Term]]:
-    """For every sum of exponentials: its logarithm L, and what exp(L) is in the form without shifts."""
+MAX_SHIFT_OF_ONE_NUMBER = 2.0**10  # of a larger literal's sum with a logarithm, float32 keeps less than 2^-13 of this
+
+
+@dataclass(frozen=True)
+class Logarithm:
+    """The logarithm of a sum of exponentials: one saved value, or a shift and the logarithm of what is left by it.
+
+    total: the sum, in the form without shifts.
+    """
+
+    total: Term
+    parts: tuple[Saved, ...]
+
+    @property
+    def term(self) -> Term:
+        """What it is in the forward."""
+        return reduce(Term.__add__, (part.term for part in self.parts))
+
+    def read(self) -> Term:
+        """What a gradient reads."""
+        return reduce(Term.__add__, (as_dtype(part, self.total.dtype) for part in self.parts))
+
+
+def logarithms(results: Iterable[HasTerm], free: Normaliser, order: Sequence[Dim]) -> Iterator[Logarithm]:
+    """For every sum of exponentials in the form without shifts, its logarithm."""
     results = list(results)
-    found: dict[Term, Term] = {}
+    found: dict[Term, tuple[Term, Term]] = {}
     for z, m in dict.fromkeys(pair for result in results for pair in _shifted_sums(result.term)):
         form = free.normal(z)
         if form.op == "div" and form.args[1] is free.normal(exp(m)):
-            found.setdefault(form.args[0], m + log(z))
+            found.setdefault(form.args[0], (m, log(z)))
     inside = {part for form in found for part in subterms(form)}
     for result in results:
         for node in reduces(free.normal(result.term)):
             parts = exponential_parts(node)
             if parts is not None and parts[1] is None and node not in inside:
-                found.setdefault(node, log_of_sum(node.attrs[1], parts[0]))
-    for number, (form, term) in enumerate(found.items()):
-        yield saved_value(f"log{number or ''}", term, arranged(term, order)), form
+                found.setdefault(node, _shift_and_log(node.attrs[1], parts[0]))
+    for number, (form, (shift, rest)) in enumerate(found.items()):
+        yield _logarithm(form, shift, rest, str(number or ""), order)
+
+
+def _logarithm(form: Term, shift: Term, rest: Term, number: str, order: Sequence[Dim]) -> Logarithm:
+    """One value for both, unless the shift may absorb the rest."""
+    named = lambda name, term: saved_value(name + number, term, arranged(term, order))
+    apart = any(map(_is_far, subterms(form, lambda n: n.op == "exp")))
+    return Logarithm(form, (named("shift", shift), named("log", rest)) if apart else (named("log", shift + rest),))
+
+
+def _is_far(node: Term) -> bool:
+    """Whether an exponent may be a number that absorbs a logarithm: a large literal, or what a mask tensor holds."""
+    return node.op == "exp" and any(may_mask(x) or _is_large(x) for x in addends(node.args[0]))
+
+
+def _is_large(x: Term) -> bool:
+    return x.op == "const" and isfinite(x.attrs[0]) and abs(x.attrs[0]) > MAX_SHIFT_OF_ONE_NUMBER
 
 
 def _shifted_sums(root: Term) -> list[tuple[Term, Term]]:
@@ -119,8 +160,13 @@ def _shift(x: Term) -> Term | None:
 
 def log_of_sum(dim: Dim, s: Term) -> Term:
     """log Σ_dim exp(s) by way of a rescaled state, which does not overflow."""
+    shift, rest = _shift_and_log(dim, s)
+    return shift + rest
+
+
+def _shift_and_log(dim: Dim, s: Term) -> tuple[Term, Term]:
     state = rescaled_sum(dim, s, const(1.0))
-    return scale(state) + log(mantissa(state))
+    return scale(state), log(mantissa(state))
 
 
 class Bounded:
@@ -130,13 +176,14 @@ class Bounded:
     is s - L for an s of the sum that L is the logarithm of, or if the forward as written has it.
     """
 
-    def __init__(self, sums: Iterable[tuple[Saved, Term]], results: Iterable[HasTerm], laws: Normaliser):
-        self.written = {n for r in results for n in subterms(r.term) if n.op == "exp"}
+    def __init__(self, sums: Iterable[Logarithm], results: Iterable[HasTerm], laws: Normaliser):
+        written = {n for r in results for n in subterms(r.term) if n.op == "exp"}
+        self.written = written | {*map(laws.normal, written)}
         self.shifted: set[Term] = set()
-        for saved, form in sums:
-            for node in subterms(form, lambda n: n.op == "exp"):
+        for one in sums:
+            for node in subterms(one.total, lambda n: n.op == "exp"):
                 if node.op == "exp":
-                    self.shifted.add(laws.normal(node / exp(as_dtype(saved, form.dtype))))
+                    self.shifted.add(laws.normal(node / exp(one.read())))
 
     def check(self, terms: Iterable[Term]) -> None:
         """Raises NotDifferentiable, with the first exponential that is not bounded."""
@@ -148,11 +195,13 @@ class Bounded:
         """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) as written."""
         if node in self.shifted or node in self.written:
             return True
-        above, shift = node.args[0].args if node.args[0].op == "sub" else (node.args[0], None)
-        if shift is None or above.op != "add":
-            return False
-        pairs = above.args, above.args[::-1]
-        return any(exp(s - shift) in self.shifted and exp(t) in self.written for s, t in pairs)
+        above = node.args[0]
+        shifts: list[Term] = []
+        while above.op == "sub":
+            above, shift = above.args
+            shifts.insert(0, shift)
+        pairs = (above.args, above.args[::-1]) if above.op == "add" else ()
+        return any(exp(reduce(Term.__sub__, shifts, s)) in self.shifted and exp(t) in self.written for s, t in pairs)
 
 
 # Means ----------------------------------------------------------------------------------------------------------------
@@ -166,35 +215,33 @@ class Mean:
     """
 
     total: Term
-    log: Saved
-    divisor: Term
+    log: Logarithm
     value: Term
 
 
-def means(forms: Iterable[Term], sums: Sequence[tuple[Saved, Term]], order: Sequence[Dim]) -> list[Mean]:
+def means(forms: Iterable[Term], sums: Sequence[Logarithm], order: Sequence[Dim]) -> list[Mean]:
     """The weighted sums of exponentials in the forms whose plain sum has a logarithm."""
-    logs: dict[tuple[Dim, Term], tuple[Saved, Term]] = {}
-    for saved, form in sums:
-        for node in reduces(form):
+    logs: dict[tuple[Dim, Term], Logarithm] = {}
+    for one in sums:
+        for node in reduces(one.total):
             parts = exponential_parts(node)
             if parts is not None and parts[1] is None:
-                logs.setdefault((node.attrs[1], parts[0]), (saved, form))
+                logs.setdefault((node.attrs[1], parts[0]), one)
     found: dict[Term, Mean] = {}
     for form in forms:
         for node in reduces(form):
             parts = exponential_parts(node)
             key = None if parts is None or parts[1] is None else (node.attrs[1], parts[0])
             if key in logs and is_by_row(node, order):
-                log_, divisor = logs[key]
-                found.setdefault(node, Mean(node, log_, divisor, _mean(node.attrs[1], *parts, log_, divisor)))
+                found.setdefault(node, Mean(node, logs[key], _mean(node.attrs[1], *parts, logs[key])))
     return list(found.values())
 
 
-def _mean(dim: Dim, s: Term, w: Term, log_: Saved, divisor: Term) -> Term:
+def _mean(dim: Dim, s: Term, w: Term, of_divisor: Logarithm) -> Term:
     """The mean by way of rescaled states, which do not overflow; what else the divisor sums takes its share."""
     state = lambda weight: mantissa(rescaled_sum(dim, s, weight))
     mean = state(w) / state(const(1.0))
-    return mean if divisor.op == "reduce" else mean * exp(log_of_sum(dim, s) - log_.term)
+    return mean if of_divisor.total.op == "reduce" else mean * exp(log_of_sum(dim, s) - of_divisor.term)
 
 
 def exponential_parts(node: Term) -> tuple[Term, Term | None] | None:

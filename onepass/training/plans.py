@@ -30,7 +30,7 @@ from .programs import BackwardProgram, ForwardProgram
 from .torch_derivatives import readings
 
 MAX_TRAININGS_KEPT = 512  # in this process, the latest
-SAVED_NAMES = ("log", "mean", "row")  # what saved values are named, with a number behind
+SAVED_NAMES = ("log", "mean", "row", "shift")  # what saved values are named, with a number behind
 Flags = tuple[bool, ...]
 _LOCK = lock()
 _KNOWN: OrderedDict[tuple[str, Flags], Training | str] = registered(OrderedDict(), "regions", _LOCK)
