@@ -133,7 +133,8 @@ def _made(found: Fused, needed: Flags, given: Flags) -> Training:
         except NotDerived as error:
             refused.append(error)
             continue
-        forward = _forward(found, captured, stores, needed)
+        results = captured.results if reading == program else translate(program).results
+        forward = _forward(found, results, stores, needed)
         made = Training(forward, found, captured, needed, without, stores)
         made.backwards[needed, given] = _backward(made, stores, needed, given)
         return made
@@ -144,18 +145,21 @@ def _is_saved_name(name: str) -> bool:
     return any(name.rstrip("0123456789") == saved for saved in SAVED_NAMES)
 
 
-def _forward(found: Fused, captured: Captured, stores: BackwardStores, needed: Flags) -> Fused:
-    """The region with its saved values as results behind its own; from the disk where it was searched before."""
+def _forward(found: Fused, given: Sequence[Store], stores: BackwardStores, needed: Flags) -> Fused:
+    """The region with its saved values as results behind its own; from the disk where it was searched before.
+
+    given: its own results as they are written: what torch's derivatives make a choice of 0 would count as masked.
+    """
     key = digest([found.key, "training", list(needed)])[:40]
     saved = tuple(Meta(s.output.dtype, s.output.shape, found.program.output_meta.device) for s in stores.saved)
     program = ForwardProgram.of(found.program, saved)
-    results = (*captured.results, *stores.saved)
+    results = (*given, *stores.saved)
     optimized = _restored(key, found, results)
     if optimized is None:
         optimized = optimize_all(results, rules=found.options.rules)
         disk_cache.write(key, {"names": list(found.names), **optimized.to_data()})
     _require_kernels(optimized.plan, found)
-    strides = (*(found.strides or (None,) * len(captured.results)), *(None for _ in saved))
+    strides = (*(found.strides or (None,) * len(given)), *(None for _ in saved))
     return replace(found, key=key, program=program, strides=strides, plan=optimized.plan, form=None)
 
 
