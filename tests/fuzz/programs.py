@@ -23,6 +23,9 @@ COORDINATES = ("i, j = (torch.arange(n, device=s.device) for n in s.shape[-2:])"
 STABLE = {
     "torch.exp(s - torch.logsumexp(s, -1, keepdim=True))": "s.softmax(-1)",
     "torch.exp(s - s.logsumexp(-1, keepdim=True))": "s.softmax(-1)",
+    # Of such a row eager's own gradient of the logarithm is 1 at each element.
+    "torch.logsumexp(s, -1)": "s.logsumexp(-1)",
+    "s.logsumexp(-1)": "((s - s.amax(-1, True).clamp(min=-1.7e308)).exp().sum(-1).log() + s.amax(-1))",
     # Twice float64's least number overflows where twice the narrower one of the program may not.
     "torch.finfo(s.dtype).min": "torch.finfo(s.dtype).min / 8",
 }
@@ -47,7 +50,8 @@ class Fuzzed:
     """`lines` are the body of f(q, k, v, extra tensors by name); shapes and kinds of all inputs by name.
 
     layouts: how inputs lie in memory that are not contiguous; dynamic: compiled for symbolic sizes; later: the shapes
-    of a second call, if there is one; axes that it leaves alone are then static.
+    of a second call, if there is one; axes that it leaves alone are then static. wanted: inputs whose gradients are
+    compared; written: inputs that the program writes into, where gradients are; inner: who gets the rest of the graph.
     """
 
     lines: tuple[str, ...]
@@ -58,6 +62,9 @@ class Fuzzed:
     layouts: dict[str, str] = field(default_factory=dict, hash=False)
     dynamic: bool = False
     later: dict[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    wanted: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    inner: str = "eager"
 
     @property
     def source(self) -> str:
@@ -90,6 +97,7 @@ class Fuzzed:
         shapes = ", ".join(f"{n}: {kind}{list(shape)}" for n, (kind, shape) in self.inputs.items())
         how = f"{self.layouts or ''}{', dynamic' if self.dynamic else ''}"
         how += f", then {[list(shape) for shape in self.later.values()]}" if self.later else ""
+        how += f", gradients of {', '.join(self.wanted)}; inner {self.inner}" if self.wanted else ""
         return f"{self.source}\n# {shapes}; {self.dtype}, {self.regime}, seed {self.seed} {how}"
 
 
@@ -157,9 +165,15 @@ def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
         yield replace(program, later={})
     for name in program.layouts:
         yield replace(program, layouts={n: how for n, how in program.layouts.items() if n != name})
+    if program.inner != "eager":
+        yield replace(program, inner="eager")
+    if len(program.wanted) > 1:
+        for name in program.wanted:
+            yield replace(program, wanted=tuple(n for n in program.wanted if n != name))
     used = {name for name in program.inputs if any(name in line for line in program.lines)}
     if len(used) < len(program.inputs):
-        yield replace(program, inputs={n: i for n, i in program.inputs.items() if n in used})
+        kept = tuple(name for name in program.wanted if name in used)
+        yield replace(program, inputs={n: i for n, i in program.inputs.items() if n in used}, wanted=kept)
 
 
 def program(pick: Callable, integer: Callable, extents: Extents = SMALL) -> Fuzzed:
