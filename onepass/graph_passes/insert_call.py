@@ -7,7 +7,7 @@ would take an in-place operation whose result is unused for dead code.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -42,9 +42,12 @@ class CallInserter:
     switches_gradients: bool
     results: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
-    def insert(self, region: Region, answer: Fused, insertion_point: fx.Node) -> None:
+    def insert(
+        self, region: Region, answer: Fused, insertion_point: fx.Node, written: Collection[fx.Node] = ()
+    ) -> None:
         """Inserts the region's call where a result is used first, or at the insertion point if that comes before.
 
+        written: results that the graph writes into, which are copied first: a backward reads what the call gave.
         Raises Refusal.
         """
         region = replace(region, inputs=tuple(self.results.get(n, n) for n in region.inputs))
@@ -55,9 +58,14 @@ class CallInserter:
             arguments = (tensors, answer.text, sizes, _source_names(tensors, self.options))
             call = self.graph.call_function(torch.ops.onepass.region.default, arguments)
             results = [self.graph.call_function(operator.getitem, (call, k)) for k in range(len(region.outputs))]
+            copies = [
+                self.graph.call_method("clone", (r,)) if old in written else r
+                for old, r in zip(region.outputs, results)
+            ]
         call.meta = _call_meta(region)
-        for old, result in zip(region.outputs, results, strict=True):
-            result.meta = _result_meta(old)
+        for old, given, result in zip(region.outputs, results, copies, strict=True):
+            given.meta = _result_meta(old)
+            result.meta = dict(given.meta)
             old.replace_all_uses_with(result)
             self.results[old] = result
         for node in reversed(region.nodes):

@@ -31,7 +31,7 @@ from ..lowering.plan.records import NotPlannable
 from ..regions.copies import without_views
 from ..regions.find import find_regions
 from ..regions.open_calls import inline_library_calls
-from ..regions.placement import InputPairs, insertion_point, must_not_alias, overtaken_random_node
+from ..regions.placement import InputPairs, insertion_point, must_not_alias, overtaken_random_node, written_results
 from ..regions.refusals import refusal_to_move
 from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
@@ -208,7 +208,9 @@ class Replacement:
 
     def insert(self, number: int) -> None:
         """Inserts the region's call. Raises Refusal."""
-        self._inserter.insert(self.regions[number], self.answers[number], self._insertion_points[number])
+        region = self.regions[number]
+        written = written_results(region, self.survey)
+        self._inserter.insert(region, self.answers[number], self._insertion_points[number], written)
 
     def note(self, number: int) -> None:
         """Adds the region to the report."""
