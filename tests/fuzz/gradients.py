@@ -13,22 +13,23 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import torch
-from torch._decomp import decomposition_table
 from torch._dynamo.backends.debugging import aot_eager_decomp_partition
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from onepass.api import backend
 from onepass.graph_passes.region_gradients import RECOMPUTES
+from onepass.lowering.tiled import executor
 from onepass.report.records import Report
-from tests.fuzz.programs import Fuzzed
+from tests.fuzz.layers import layer
+from tests.fuzz.programs import Extents, Fuzzed
+from tests.fuzz.rounding import ConstantMaxima, Rounding
 
 # Of the largest element: what a rounding of the last place may become over sums of some hundred terms.
 FLOORS = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-MOVED = 4  # times how far the exact gradient moves when every operation rounds
+MOVED = 1  # times how far the exact gradient moves when every operation rounds
 MOVES = 8
+NOT_FINITE = "not finite where eager is finite"
+# Sections of layers.txt with learned numbers, one tensor in several places, rows that keep nothing.
+LEARNED = ("learned scores", "learned scores", "one tensor", "views of one tensor", "rows without keys", "differential")
 FLOATING = ("float", "small", "positive", "float32")
 # Who gets the rest of the graph, with the backend that is this alone: nobody, or AOTAutograd, as under Inductor.
 PLAIN = {"eager": lambda graph, inputs: graph, "aot": aot_eager_decomp_partition}
@@ -42,12 +43,18 @@ class Answers:
     gradients: tuple[torch.Tensor, ...] = ()
 
 
+def random_learned(random: Random, extents: Extents) -> Fuzzed:
+    """A program of one of the learned forms."""
+    return layer(lambda *options: random.choice(options), random.randint, extents, LEARNED)
+
+
 def asked(random: Random, program: Fuzzed) -> Fuzzed:
     """The program with a random set of wanted gradients; as it is if it has no floating input."""
     floats = [name for name, (kind, _) in program.inputs.items() if kind in FLOATING]
     many = random.randint(1, max(1, len(floats)))
     wanted = floats if random.random() < 0.3 else random.sample(floats, min(many, len(floats)))
-    return replace(program, wanted=tuple(wanted), inner=random.choice([*PLAIN]))
+    tiles = random.choice(((256, 512), (32, 16)))
+    return replace(program, wanted=tuple(wanted), inner=random.choice([*PLAIN]), tiles=tiles)
 
 
 def answers(function: Callable, program: Fuzzed, tensors: list[torch.Tensor]) -> Answers:
@@ -128,7 +135,7 @@ def _difference(mine, theirs, truth, floor: float, hidden: bool, room: float) ->
     mine, theirs, truth = mine.double(), theirs.double(), truth.double()
     usable = truth.isfinite() & theirs.isfinite()
     if not mine[usable].isfinite().all():
-        return "not finite where eager is finite"
+        return NOT_FINITE
     if not hidden and bool((mine.isfinite() & ~truth.isfinite() & ~theirs.isfinite()).any()):
         return "finite where eager is not"
     if not usable.any():
@@ -161,11 +168,11 @@ def movements(program: Fuzzed, tensors: list[torch.Tensor]) -> list[float]:
     doubles = [t.double() if t.is_floating_point() else t for t in tensors]
     run = lambda: answers(program.function(stable=True), program, [t.clone() for t in doubles]).gradients
     furthest = [0.0] * len(program.wanted)
-    for maxima in (nullcontext, _ConstantMaxima):
+    for maxima in (nullcontext, ConstantMaxima):
         with maxima():
             still = run()
         for move in range(MOVES):
-            with maxima(), _Rounding(last, move):
+            with maxima(), Rounding(last, move):
                 found = run()
             furthest = [max(far, *_apart(a, b)) for far, a, b in zip(furthest, found, still, strict=True)]
     return furthest
@@ -175,81 +182,16 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> list[float]:
     return [0.0, *(one - other).abs().nan_to_num(0, 0).flatten().tolist()]
 
 
-class _ConstantMaxima(TorchFunctionMode):
-    """No gradient goes through a largest element."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") not in ("amax", "max"):
-            return found
-        return tree_map_only(torch.Tensor, torch.Tensor.detach, found)
-
-
-class _Rounding(TorchDispatchMode):
-    """What an operation computes anew is off by a random part of its last place; what it picks out is exact.
-
-    A sum is off by a part of the last place of its terms, anew wherever it is read, as if it were computed again there.
-    """
-
-    OPENED = (torch.ops.aten._softmax_backward_data.default, torch.ops.aten._log_softmax_backward_data.default)
-    SUMS = {"mm", "bmm", "addmm", "baddbmm", "mv", "dot", "sum", "mean"}
-    VIEWS = {"_unsafe_view", "_reshape_alias"}
-    EXACT = {"max", "min", "amax", "amin", "maximum", "minimum", "where", "cat", "stack", "clone", "neg", "abs", "sort"}
-    EXACT |= {"relu", "clamp", "masked_fill", "index", "index_select", "gather", "_to_copy", "topk", "roll", "flip"}
-    EXACT |= {"embedding", "constant_pad_nd", "sign", "floor", "round", "tril", "triu", "threshold_backward", "copy"}
-
-    def __init__(self, last: float, seed: int):
-        super().__init__()
-        self.last, self.random = last, torch.Generator().manual_seed(seed)
-        self.sizes = WeakTensorKeyDictionary()  # of the terms of each sum
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in self.OPENED:
-            with self:
-                return decomposition_table[func](*args, **kwargs)
-        name = func.overloadpacket.__name__
-        if name in self.VIEWS or any(result.alias_info for result in func._schema.returns):
-            return self._view(func, args, kwargs)
-        if name in self.EXACT:
-            return func(*args, **kwargs)
-        found = func(*tree_map_only(torch.Tensor, self._read, args), **kwargs)
-        found = tree_map_only(torch.Tensor, lambda x: self._off(x, x), found)
-        if name in self.SUMS:
-            self.sizes[found] = func(*tree_map_only(torch.Tensor, _size, args), **kwargs)
-        return found
-
-    def _view(self, func, args, kwargs):
-        found = func(*args, **kwargs)
-        size = self.sizes.get(args[0]) if isinstance(args[0], torch.Tensor) else None
-        if size is not None and isinstance(found, torch.Tensor) and found is not args[0]:
-            self.sizes[found] = func(size, *args[1:], **kwargs)
-        return found
-
-    def _read(self, x: torch.Tensor) -> torch.Tensor:
-        size = self.sizes.get(x)
-        return x if size is None or size.shape != x.shape else self._off(x, size)
-
-    def _off(self, x: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-        if not x.is_floating_point() or not x.numel():
-            return x
-        noise = torch.rand(x.shape, generator=self.random, dtype=x.dtype).to(x.device)
-        return x + _size(size) * (self.last * (2 * noise - 1))
-
-
-def _size(x: torch.Tensor) -> torch.Tensor:
-    return x.abs().nan_to_num(0, 0) if x.is_floating_point() else x
-
-
 @contextmanager
-def inner(name: str) -> Iterator[str]:
-    """The backend's option for who compiles the rest; AOTAutograd stands for Inductor, whose code takes too long."""
-    if name == "eager":
-        yield "eager"
-        return
-    inductor = backend._inductor
+def around(program: Fuzzed) -> Iterator[str]:
+    """The program's tiles, and the backend's option for who compiles the rest of its graph.
+
+    AOTAutograd stands for Inductor there, whose compilations take too long.
+    """
+    inductor, rows, columns = backend._inductor, executor.FIRST_TILE_ROWS, executor.FIRST_TILE_COLUMNS
+    executor.FIRST_TILE_ROWS, executor.FIRST_TILE_COLUMNS = program.tiles
     backend._inductor = lambda gm, inputs, options, mode: aot_eager_decomp_partition(gm, inputs)
     try:
-        yield "inductor"
+        yield {"eager": "eager", "aot": "inductor"}[program.inner]
     finally:
-        backend._inductor = inductor
+        backend._inductor, executor.FIRST_TILE_ROWS, executor.FIRST_TILE_COLUMNS = inductor, rows, columns

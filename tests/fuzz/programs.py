@@ -42,6 +42,7 @@ class Extents:
 
 
 SMALL = Extents(40, (8, 16, 5), DTYPES)
+LONG = Extents(420, (8, 16, 5), DTYPES)  # kernels loop over dims of more than 256 elements
 LARGE = Extents(700, (64, 128, 96), ("bfloat16", "bfloat16", "float16"))  # what a GPU's matrix units are fed with
 
 
@@ -50,8 +51,10 @@ class Fuzzed:
     """`lines` are the body of f(q, k, v, extra tensors by name); shapes and kinds of all inputs by name.
 
     layouts: how inputs lie in memory that are not contiguous; dynamic: compiled for symbolic sizes; later: the shapes
-    of a second call, if there is one; axes that it leaves alone are then static. wanted: inputs whose gradients are
-    compared; written: inputs that the program writes into, where gradients are; inner: who gets the rest of the graph.
+    of a second call, if there is one; axes that it leaves alone are then static.
+
+    Of gradients: `wanted` are the inputs whose gradients are compared, `written` those that the program writes into;
+    inner: who gets the rest of the graph; tiles: rows and columns of the tiled executor's first tiles.
     """
 
     lines: tuple[str, ...]
@@ -65,6 +68,7 @@ class Fuzzed:
     wanted: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     inner: str = "eager"
+    tiles: tuple[int, int] = (256, 512)
 
     @property
     def source(self) -> str:
@@ -97,7 +101,7 @@ class Fuzzed:
         shapes = ", ".join(f"{n}: {kind}{list(shape)}" for n, (kind, shape) in self.inputs.items())
         how = f"{self.layouts or ''}{', dynamic' if self.dynamic else ''}"
         how += f", then {[list(shape) for shape in self.later.values()]}" if self.later else ""
-        how += f", gradients of {', '.join(self.wanted)}; inner {self.inner}" if self.wanted else ""
+        how += f", gradients of {', '.join(self.wanted)}; inner {self.inner}, tiles {self.tiles}" if self.wanted else ""
         return f"{self.source}\n# {shapes}; {self.dtype}, {self.regime}, seed {self.seed} {how}"
 
 
@@ -126,7 +130,9 @@ _REGIME = {
     "infinite value at the end": lambda t: t["v"][..., -1:, :].fill_(math.inf),
     "a key is NaN": lambda t: t["k"][..., -1:, :].fill_(math.nan),
     "a value is NaN": lambda t: t["v"][..., -1:, :].fill_(math.nan),
-    "near the end of half": lambda t: t["k"].mul_(6e3 if t["k"].dtype == torch.float16 else 300),
+    "near the end of half": lambda t: t["k"].mul_(
+        (6e3 if t["k"].dtype == torch.float16 else 300) ** (0.5 if t["k"] is t["q"] else 1)  # scores are its squares
+    ),
     "tiny": lambda t: t["v"].mul_(1e-6),
 }
 
@@ -167,6 +173,8 @@ def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
         yield replace(program, layouts={n: how for n, how in program.layouts.items() if n != name})
     if program.inner != "eager":
         yield replace(program, inner="eager")
+    if program.tiles != (256, 512):
+        yield replace(program, tiles=(256, 512))
     if len(program.wanted) > 1:
         for name in program.wanted:
             yield replace(program, wanted=tuple(n for n in program.wanted if n != name))
