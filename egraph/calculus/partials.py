@@ -34,9 +34,12 @@ class Partials:
     why: str = ""
 
 
-def _half_at_ties(g: Term, mine: Term, other: Term, wins: Term) -> Term:
-    """The share of one operand of maximum or minimum: all where it wins, half where both are equal, as torch has it."""
-    return where(wins, g, where(eq(mine, other), g * 0.5, ZERO))
+def _half_at_ties(g: Term, mine: Term, other: Term, loses: Term) -> Term:
+    """The share of one operand of maximum or minimum, as torch has it: none where it loses, half where both are equal.
+
+    All where one of them is NaN.
+    """
+    return where(make("not", (loses,)), where(eq(mine, other), g * 0.5, g), ZERO)
 
 
 def _of_power(node: Term, g: Term, x: Term, y: Term) -> tuple[Term, Term]:
@@ -84,8 +87,8 @@ _ROWS = (
     Partials("div", lambda n, g, x, y: (g / y, -((g * n) / y))),
     Partials("pow", _of_power),
     Partials("mod", lambda n, g, x, y: (g, -(g * (x // y)))),
-    Partials("maximum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(y, x)), _half_at_ties(g, y, x, lt(x, y)))),
-    Partials("minimum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(x, y)), _half_at_ties(g, y, x, lt(y, x)))),
+    Partials("maximum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(x, y)), _half_at_ties(g, y, x, lt(y, x)))),
+    Partials("minimum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(y, x)), _half_at_ties(g, y, x, lt(x, y)))),
     Partials("where", lambda n, g, p, x, y: (None, where(p, g, ZERO), where(p, ZERO, g))),
     # Piecewise constant: the derivative is 0 wherever there is one.
     *(Partials(op, _constant) for op in ("floor", "floordiv", "finite", "not", "lt", "le", "eq", "and", "or")),
