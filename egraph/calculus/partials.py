@@ -45,7 +45,7 @@ def _half_at_ties(g: Term, mine: Term, other: Term, loses: Term) -> Term:
 def _of_power(node: Term, g: Term, x: Term, y: Term) -> tuple[Term, Term]:
     """y · x^(y - 1), and x^y · log x; 0^0 has the derivative 0 by the base, and 0^y by the exponent, as in torch."""
     by_base = where(eq(y, ZERO), ZERO, g * (y * power(x, y - 1.0)))
-    by_exponent = where(eq(x, ZERO) & le(ZERO, y), ZERO, g * (node * logarithm(x)))
+    by_exponent = g * where(eq(x, ZERO) & le(ZERO, y), ZERO, node * logarithm(x))
     return by_base, by_exponent
 
 
@@ -79,7 +79,7 @@ _ROWS = (
     Partials("erf", lambda n, g, x: (g * (exp(-(x * x)) * (2.0 / sqrt(pi))),)),
     Partials("sin", lambda n, g, x: (g * make("cos", (x,)),)),
     Partials("cos", lambda n, g, x: (-(g * make("sin", (x,))),)),
-    Partials("abs", lambda n, g, x: (where(lt(ZERO, x), g, where(lt(x, ZERO), -g, ZERO)),)),
+    Partials("abs", lambda n, g, x: (g * where(lt(ZERO, x), const(1.0), where(lt(x, ZERO), const(-1.0), ZERO)),)),
     Partials("cast", lambda n, g, x: (cast(g, x.dtype),)),
     Partials("add", lambda n, g, x, y: (g, g)),
     Partials("sub", lambda n, g, x, y: (g, -g)),
