@@ -20,7 +20,8 @@ DERIVED = [v.name for v in every() if not v.refused and v.name not in RECOMPUTED
 def test_a_variants_gradients_are_the_slopes_of_its_results(name):
     variant = next(v for v in every() if v.name == name)
     inputs = [x.double().requires_grad_() if x.is_floating_point() else x for x in variant.inputs()]
-    compiled = torch.compile(variant.function, backend="onepass", options={"inner": "eager", "strict": True})
+    options = {"inner": "eager", "strict": True, "libraries": False}
+    compiled = torch.compile(variant.function, backend="onepass", options=options)
     numbers = lambda *given: tree_map(torch.nan_to_num, compiled(*given))  # a row without keys has none
     assert torch.autograd.gradcheck(numbers, inputs, fast_mode=True)
     backward = [region.backward for region in onepass.reports()[-1].regions]

@@ -28,6 +28,7 @@ EXACT |= {"constant_pad_nd", "threshold_backward", "copy", "triu", "_unsafe_view
 COMPARED = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "sign", "argmax", "floor", "round"}
 SUMS = {"mm", "bmm", "addmm", "baddbmm", "mv", "dot", "sum", "mean", "cumsum"}
 ADDED = {"add", "sub", "rsub", "lerp"}
+OF_A_MASK = 1e30  # a number as large hides a score and rounds to itself
 EXPONENTIAL = {"exp", "exp2"}
 
 
@@ -101,7 +102,8 @@ class Rounding(TorchDispatchMode):
         if not x.is_floating_point() or not x.numel():
             return x
         noise = torch.rand(x.shape, generator=self.random, dtype=x.dtype).to(x.device)
-        return x + self._size(x).nan_to_num(0, 0) * (self.last * (2 * noise - 1))
+        size = self._size(x).nan_to_num(0, 0)
+        return x + size.where(size < OF_A_MASK, 0.0) * (self.last * (2 * noise - 1))
 
 
 def _magnitude(x):
