@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import library
+from torch.autograd import forward_ad
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
 from ..process_state import registered
 from ..training.plans import Training, training
-from ..training.programs import gradients_by_autograd
+from ..training.programs import gradients_by_autograd, recorded_gradients
 from .region_call import all_sizes, call_of, fake_results
 from .training_runners import BackwardRunner, ForwardRunner
 
@@ -189,29 +190,26 @@ def _planned(found: Training, grads, tensors, kept, program: str, sizes, needed:
     return runner.gradients(grads, tensors, dict(zip(kept_outputs(found), kept, strict=True)), sizes, needed)
 
 
-def _record_no_second(keys, *arguments):
-    """The autograd layer: straight to what runs, unless a second derivative would be recorded."""
-    grads, tensors, kept = arguments[:3]
-    read = [t for t in (*grads, *tensors, *kept) if t is not None]
+def _run_or_record_backward(keys, *arguments):
+    """The autograd layer: straight to what runs, unless a second derivative is recorded or a tangent is carried."""
+    read = [t for given in arguments[:3] for t in given if t is not None]
+    if (torch.is_grad_enabled() and any([t.requires_grad for t in read])) or any(map(_has_tangent, read)):
+        return _recorded_backward(*arguments)
     below = keys & torch._C._after_autograd_keyset
-    if torch.is_grad_enabled() and any([t.requires_grad for t in read]):
-        return list(_Once.apply(below, arguments, *read))
     return torch.ops.onepass.region_backward.default.redispatch(below, *arguments)
 
 
-class _Once(torch.autograd.Function):
-    """A backward whose own derivative is an error, in words."""
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    """Whether the tensor carries a tangent of forward-mode derivatives."""
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
 
-    @staticmethod
-    def forward(ctx: Any, keys: torch._C.DispatchKeySet, arguments: tuple, *read: torch.Tensor) -> tuple:
-        return tuple(torch.ops.onepass.region_backward.default.redispatch(keys, *arguments))
 
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> None:
-        raise NotImplementedError(
-            "onepass has no derivative of its backward pass: for gradients of gradients (create_graph=True), "
-            "run the function as it was before torch.compile, or compile it with another backend"
-        )
+def _recorded_backward(grads, tensors, kept, program, sizes, needed, recorded):
+    """The gradients by the original calls, whose own derivatives are torch's."""
+    known = compiled_region.carried(program)
+    values = all_sizes(known, tensors, sizes)
+    run = lambda given: known.program.results(*given, sizes=values)
+    return recorded_gradients(run, tensors, grads, needed)
 
 
 def _fake_gradients(grads, tensors, kept, program, sizes, needed, recorded):
@@ -220,5 +218,7 @@ def _fake_gradients(grads, tensors, kept, program, sizes, needed, recorded):
 
 _LIBRARY.define(f"region_backward{SCHEMA_BACKWARD}", tags=(torch.Tag.pt2_compliant_tag,))
 _LIBRARY.impl("region_backward", _run_backward, "CompositeExplicitAutograd")
-_LIBRARY.impl("region_backward", _record_no_second, "Autograd", with_keyset=True)
+_LIBRARY.impl("region_backward", _run_or_record_backward, "Autograd", with_keyset=True)
+for _batched in ("Batched", "FuncTorchBatched"):  # a batch of cotangents
+    _LIBRARY.impl("region_backward", _recorded_backward, _batched)
 library.register_fake("onepass::region_backward", _fake_gradients, lib=_LIBRARY)
