@@ -27,6 +27,7 @@ NOTHING: Nodes = frozenset()
 Interruptions = tuple[fx.Node | None, fx.Node | None]
 UNINTERRUPTED: Interruptions = (None, None)
 CALLS = ("call_function", "call_method")
+SOURCE = "onepass_source"  # of an input of a called graph: what `source_name` calls its argument
 # Parts of names by which operations without a row reduce: gumbel_softmax, a user's softmax, argmax, cumprod.
 NAME_PARTS_OF_REDUCTIONS = ("softm", "argm", "cum")
 
@@ -250,6 +251,19 @@ def storages(node: fx.Node) -> set[int]:
     values = value if isinstance(value, tuple | list) else (value,)
     strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
     return {t.untyped_storage()._cdata for t in strided if not torch._C._functorch.is_functorch_wrapped_tensor(t)}
+
+
+def source_name(node: fx.Node, inside: str) -> str:
+    """The name of the graph's input or attribute that the node is a view of, or its own.
+
+    It is one of a kind in what is compiled together. inside: what the names of the graph's own values begin with.
+    """
+    base = node
+    while base.all_input_nodes and storages(base) == storages(base.all_input_nodes[0]):
+        base = base.all_input_nodes[0]
+    if base.op in ("placeholder", "get_attr"):
+        return base.meta.get(SOURCE, f"{inside}{base.name}")
+    return f"{inside}{node.name}"
 
 
 def root(node: fx.Node, s: Survey) -> fx.Node:

@@ -18,7 +18,7 @@ from torch import fx
 from ..compiler.options import Options
 from ..graph.grad_modes import attach_unrecorded, detach_unrecorded, recording
 from ..graph.op_kinds import Trait, has_trait
-from ..graph.survey import bodies
+from ..graph.survey import SOURCE, bodies, source_name
 from ..regions.placement import InputPairs
 from ..report.records import Report
 from .float_inputs import replace_float_inputs
@@ -52,17 +52,23 @@ class FxPass:
 
 
 def rewrite_called_graphs(graph: fx.Graph, rewriting: Rewriting) -> None:
-    """Runs the passes over each graph that a call of this graph runs in its place, in the grad mode of the call.
+    """Runs the passes over each graph that one call of this graph runs in its place, in the grad mode of the call.
 
     Inputs of such a graph may share memory, so a region that needs the promise that they do not stays as written.
     """
-    called = [(n, body) for n in graph.nodes if has_trait(n, Trait.RUNS_A_GRAPH) for body in bodies(n)]
-    recorded = recording(graph.nodes) if called else {}
-    for call, body in called:
-        with torch.set_grad_enabled(recorded[call]):
-            _run_passes(body, replace(rewriting, separate_inputs=None, refused_calls=[], regions=[], survey=None))
-        if not rewriting.dry:
-            body.owning_module.recompile()
+    calls = [n for n in graph.nodes if has_trait(n, Trait.RUNS_A_GRAPH) and len(n.args[0].users) == 1]
+    recorded = recording(graph.nodes) if calls else {}
+    for call in calls:
+        inside = f"{rewriting.inside}{call.args[0].name}."
+        inner = replace(rewriting, separate_inputs=None, inside=inside, refused_calls=[], regions=[], survey=None)
+        for body in bodies(call):
+            for node, argument in zip(body.find_nodes(op="placeholder"), call.args[1:], strict=False):
+                if isinstance(argument, fx.Node):
+                    node.meta[SOURCE] = source_name(argument, rewriting.inside)
+            with torch.set_grad_enabled(recorded[call]):
+                _run_passes(body, inner)
+            if not rewriting.dry:
+                body.owning_module.recompile()
 
 
 def _of_graph(run: Callable[[fx.Graph], None]) -> Callable[[fx.Graph, Rewriting], None]:

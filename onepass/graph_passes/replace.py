@@ -50,13 +50,16 @@ keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is com
 class Rewriting:
     """One run of the passes over one graph: what the caller asks for, and what the passes find.
 
-    The first four fields are the arguments of `pipeline.rewrite`. `refused_calls` are library calls that stay whole.
+    The first four fields are the arguments of `pipeline.rewrite`. `inside` is what the names of the graph's own values
+    begin with, so that no other graph of the same compilation has them. `refused_calls` are library calls that stay
+    whole.
     """
 
     options: Options
     dry: bool = False
     sources: bool = False
     separate_inputs: InputPairs | None = None
+    inside: str = ""
     refused_calls: list[Region] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     survey: Survey | None = None
@@ -128,7 +131,7 @@ class Replacement:
         self._by_signature: dict[str, Fused | Exception] = {}
         self._read_counts = ReadCounts()
         self._records = recording(graph.nodes)
-        self._inserter = CallInserter(graph, rewriting.options, self.survey.switched)
+        self._inserter = CallInserter(graph, rewriting.options, self.survey.switched, rewriting.inside)
 
     def attempt(self, number: int, act: Callable[[int], None]) -> None:
         """Acts on one region. After a failure it has no plan any more, and the report says why."""
