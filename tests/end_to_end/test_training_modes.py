@@ -1,4 +1,4 @@
-"""What surrounds a training step: autocast, scaled losses, changes in place, frozen parts, and switches between calls."""
+"""What surrounds a training step: autocast, scaled losses, changes in place, frozen parts, switches between calls."""
 
 import itertools
 import math
