@@ -139,7 +139,7 @@ def pays(kernel: Kernel, record: BlockMap, row_tile: int, tile: int, sizes: Mapp
     rows = -(-length(kernel.rows) // row_tile) if kernel.rows is not None else 1
     dense = any(n.op == "load" and {kernel.rows, record.loop} <= n.dims for n in subterms(record.guard))
     map_cost = prod(map(length, record.dims)) * (9 if dense else 1) * (1 + record.finite_mask)
-    loop_cost = prod(map(length, kernel.grid)) * sum(length(d) for d in kernel.held) / 16
+    loop_cost = prod(map(length, (*kernel.grid, *kernel.around))) * sum(length(d) for d in kernel.held) / 16
     return rows * -(-length(record.loop) // tile) >= MIN_TILES and 2 * map_cost <= loop_cost
 
 

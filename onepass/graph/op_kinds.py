@@ -29,7 +29,7 @@ class Trait(Flag):
     SWAPS_LAST_AXES = auto()  # mT, of any rank
     KEEPS_ORDER = auto()  # reshape: the elements stay in row-major order
     EXPANDS = auto()  # expand: an axis of one element becomes longer
-    REPEATS = auto()  # expand, repeat: the same elements again along an axis
+    REPEATS = auto()  # expand, repeat, repeat_interleave: the same elements again along an axis
     SPLITS_AXES = auto()  # view(2, 3, 4): the new sizes are given as numbers
     PICKS = auto()  # select: one item of an axis
     # Memory.
@@ -125,7 +125,8 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("view", "expand broadcast_to", Trait.EXPANDS | Trait.REPEATS),
     _row("view", "expand_as", Trait.EXPANDS | Trait.REPEATS | Trait.LIKE_ANOTHER),
     _row("view", "repeat", Trait.REPEATS | Trait.COPIES),
-    *_rows("view", "tile repeat_interleave flip roll", Trait.COPIES),
+    *_rows("view", "tile repeat_interleave", Trait.REPEATS | Trait.COPIES),
+    *_rows("view", "flip roll", Trait.COPIES),
     _row("view", "getitem", Trait.PICKS | Trait.GATHERS),
     _row("view", "select", Trait.PICKS),
     *_rows("view", "slice narrow split split_with_sizes chunk unbind unfold"),
