@@ -1,7 +1,8 @@
 """The transpose of a load: the gradient of a tensor by element, from the cotangents of the places that read it.
 
 `load(T, index)` reads one element at each place. Its transpose sums, for each element, the cotangents of all places
-that read it. Example: `k[h // 2, j]` is read by two heads, so the gradient of k sums over the two.
+that read it. The sum is rounded to the tensor's dtype once, not its addends. Example: `k[h // 2, j]` is read by two
+heads, so the gradient of k sums over the two.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from ..terms.affine import affine, bounds, length, to_term
-from ..terms.ops import const, eq, iota, le, lt, make, maximum, minimum, where
-from ..terms.term import Dim, Term
+from ..terms.ops import cast, const, eq, iota, le, lt, make, maximum, minimum, where
+from ..terms.term import FLOATS, Dim, Term
 from .adjoint import summed
 from .partials import ZERO
 
@@ -23,7 +24,8 @@ def transposed(node: Term, g: Term) -> tuple[Term, tuple[Dim, ...]]:
     An index that is a dim of the axis's size names the axis: gradients then share loops. Where an index says at which
     place of a dim the element is read, the cotangent is taken there; otherwise `where(index = place, g, 0)` is summed.
     """
-    tensor, left = node.attrs[0], set(node.dims)
+    tensor, left, dtype = node.attrs[0], set(node.dims), g.dtype
+    g = _before_rounding(g)
     axes: list[Dim] = []
     computed: list[tuple[Dim, Term]] = []
     for number, (size, index) in enumerate(zip(tensor.shape, node.args, strict=True)):
@@ -31,7 +33,7 @@ def transposed(node: Term, g: Term) -> tuple[Term, tuple[Dim, ...]]:
             axes.append(index.attrs[0])
             left.discard(index.attrs[0])
             continue
-        axes.append(Dim(f"{tensor.name}.{number}", size))
+        axes.append(_axis(tensor.name, number, size, index, axes))
         if not (index.op == "const" and size == 1):
             computed.append((axes[-1], index))
     while computed:
@@ -45,7 +47,22 @@ def transposed(node: Term, g: Term) -> tuple[Term, tuple[Dim, ...]]:
             computed = [(other, at_place(i, dim, place)) for other, i in computed]
         g = g if found.inside is None else where(found.inside, g, ZERO)
         left = left.difference(found.places) | found.fresh
-    return summed(g, left), tuple(axes)
+    g = summed(g, left)
+    return (g if g.dtype == dtype else cast(g, dtype)), tuple(axes)
+
+
+def _before_rounding(g: Term) -> Term:
+    """The cotangent without the casts that it ends with, as of a tensor in half precision."""
+    while g.op == "cast" and g.args[0].dtype in FLOATS:
+        g = g.args[0]
+    return g
+
+
+def _axis(tensor: str, number: int, size: int | str, index: Term, others: Collection[Dim]) -> Dim:
+    """A dim for an axis. Of two tensors that a group of heads reads, the axes have one dim: they share loops."""
+    dims = sorted(index.dims)
+    name = f"{dims[0]}.group" if index.op == "floordiv" and dims else f"one.{number}" if size == 1 else ""
+    return Dim(f"{tensor}.{number}" if not name or name in {d.name for d in others} else name, size)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,16 @@ b is a batch, and i and e are the two sides of a product of matrices.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import prod
 
 from ...egraph.search.cost import MAX_INNER_SIZE, contracts
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import every_reduction, factors, reduces, subterms
+from ...egraph.terms.traversal import factors, reduces, subterms
 from ..plan.records import Kernel
+from .nested_sums import body_of, dims_around, reductions
 from .relative_index import relative_factors, relative_scores
 
 MAX_CUBE_SIZE = 2048  # elements of two reduced dims that a tile of rows computes for each row
@@ -41,12 +43,12 @@ def size_key(dim: Dim) -> tuple[bool, int]:
 
 def loop_dims(terms: Iterable[Term], held_limit: int) -> frozenset[Dim]:
     """The reduced dims that are loops: long ones, those of a softmax state, and those of large cubes or chains."""
-    return _loop_dims(tuple(every_reduction(terms)), held_limit)
+    return _loop_dims(tuple(reductions(terms)), held_limit)
 
 
 @lru_cache(512)
 def _loop_dims(found: tuple[Term, ...], held_limit: int) -> frozenset[Dim]:
-    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held_limit)} | _of_cubes(found)
+    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held_limit) or dims_around(r)} | _of_cubes(found)
     long |= _of_chains(found, long)
     return frozenset(r.attrs[1] for r in found if r.attrs[0] == "rescaled") | (long - _contracted_inside(found, long))
 
@@ -60,7 +62,7 @@ def _of_cubes(found: Sequence[Term]) -> set[Dim]:
     dims: set[Dim] = set()
     for outer in found:
         dim = outer.attrs[1]
-        for inner in (r for r in reduces(outer.args[0]) if dim in r.dims):
+        for inner in (r for r in reduces(body_of(outer)) if dim in r.dims):
             two, batch = {dim, inner.attrs[1]}, batch_of(inner)
             flat = [n for n in subterms(inner.args[0]) if n.op not in CONTRACTIBLE and two < n.dims]
             known = all(isinstance(d.size, int) for d in two)
@@ -76,7 +78,7 @@ def _of_chains(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
     """
     dims: set[Dim] = set()
     for outer in (r for r in found if is_product(r) and is_long(r.attrs[1], MAX_CHAINED_SIZE)):
-        inside = [r for r in reduces(outer.args[0]) if is_product(r) and outer.attrs[1] in r.dims]
+        inside = [r for r in reduces(body_of(outer)) if is_product(r) and outer.attrs[1] in r.dims]
         if any(r.attrs[1] not in long | dims for r in inside):
             dims.add(outer.attrs[1])
     return dims
@@ -89,7 +91,7 @@ def _contracted_inside(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
     that the search uses assumes the same. The alternative is a loop inside a loop.
     """
     inside = {
-        r for outer in found if outer.attrs[1] in long for r in reduces(outer.args[0]) if outer.attrs[1] in r.dims
+        r for outer in found if outer.attrs[1] in long for r in reduces(body_of(outer)) if outer.attrs[1] in r.dims
     }
     bad = {r.attrs[1] for r in found if r not in inside or r.attrs[0] != "sum"}
     return {d for d in long - bad if isinstance(d.size, int) and d.size <= MAX_INNER_SIZE}
@@ -98,12 +100,12 @@ def _contracted_inside(found: Sequence[Term], long: set[Dim]) -> set[Dim]:
 def loop_reductions(terms: Sequence[Term], held_limit: int) -> list[Term]:
     """Reductions that need a loop, inner ones first."""
     dims = loop_dims(terms, held_limit)
-    return [r for r in every_reduction(terms) if r.attrs[1] in dims]
+    return [r for r in reductions(terms) if r.attrs[1] in dims]
 
 
 def sum_factors(r: Term) -> list[Term]:
     """Factors of a sum's body, without a guard around it; the scores of a softmax state count as one more factor."""
-    body = r.args[0]
+    body = body_of(r)
     if body.op == "scaled":
         return [body.args[0], *factors(body.args[1])]
     while body.op == "where":
@@ -154,7 +156,8 @@ def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
     if r.attrs[0] not in ("sum", "rescaled"):
         return frozenset(), frozenset()
     dims = [f.dims for f in sum_factors(r)]
-    left, right = (frozenset().union(*(dims[k] for k in side)) for side in two_sides(dims, r.attrs[1]))
+    around = frozenset(dims_around(r))
+    left, right = (frozenset().union(*(dims[k] for k in side)) - around for side in two_sides(dims, r.attrs[1]))
     return left, right
 
 
@@ -185,12 +188,12 @@ def batch_of(r: Term) -> frozenset[Dim]:
 
 def batch_dims(terms: Iterable[Term]) -> set[Dim]:
     """The batch dims of every sum in the terms."""
-    return {d for r in every_reduction(terms) for d in batch_of(r)}
+    return {d for r in reductions(terms) for d in batch_of(r)}
 
 
 def beside_long(terms: Iterable[Term], held_limit: int) -> set[Dim]:
     """Dims on a side of a product that also has a long dim: tiles of the long one are enough for the other side."""
-    pairs = (product_sides(r) for r in every_reduction(terms) if is_product(r))
+    pairs = (product_sides(r) for r in reductions(terms) if is_product(r))
     alone = [side for left, right in pairs for side in (left - right, right - left)]
     return {d for side in alone if any(is_long(other, held_limit) for other in side) for d in side}
 
@@ -201,7 +204,7 @@ def beside_rows(loops: Sequence[Term], least: int) -> set[Dim]:
     With that other dim as rows, the product is one of matrices.
     """
     found: set[Dim] = set()
-    for dim, r in ((loop.attrs[1], r) for loop in loops for r in reduces(loop.args[0]) if loop.attrs[1] in r.dims):
+    for dim, r in ((loop.attrs[1], r) for loop in loops for r in reduces(body_of(loop)) if loop.attrs[1] in r.dims):
         sides = [f.dims - {r.attrs[1]} for f in sum_factors(r)] if r.attrs[0] == "sum" else []
         with_loop = frozenset().union(*(side for side in sides if dim in side))
         across = frozenset().union(*(side for side in sides if dim not in side)) - with_loop
@@ -217,7 +220,7 @@ def cube_work(terms: Iterable[Term], rows: Dim, excluded: set[Dim], least: int) 
     with the share of a tile of at least `least` rows that would be empty.
     """
     work, size = 0, lambda d: d.size if isinstance(d.size, int) else MAX_CUBE_SIZE
-    for left, right in map(product_sides, every_reduction(terms)):
+    for left, right in map(product_sides, reductions(terms)):
         if rows in left & right and not right <= left:
             work += prod(size(d) for d in (left | right) - {rows} - excluded)
     return work * max(1.0, least / size(rows))
@@ -257,24 +260,24 @@ def repeated_dims(terms: Sequence[Term], held_limit: int) -> set[Dim]:
     """
     found: set[Dim] = set()
     for loop in loop_reductions(terms, held_limit):
-        inner = [r for r in reduces(loop.args[0]) if r.attrs[0] == "sum" and loop.attrs[1] in r.dims]
+        inner = [r for r in reduces(body_of(loop)) if r.attrs[0] == "sum" and loop.attrs[1] in r.dims]
         batch = batch_dims(inner)
         for r in inner:
             if any(batch & {other.attrs[1]} and r in subterms(other.args[0]) for other in inner if other is not r):
-                found |= (loop.dims | loop.args[0].dims) - r.dims
+                found |= (loop.dims | body_of(loop).dims) - r.dims
     return found
 
 
 def state_dims(terms: Iterable[Term]) -> set[Dim]:
     """Dims of scores, of guards under reductions, and of the bodies of reductions other than sums."""
     found: set[Dim] = set()
-    reductions = every_reduction(terms)
-    for r in reductions:
+    every = reductions(terms)
+    for r in every:
         if r.attrs[0] not in ("sum", "rescaled"):
             found |= r.args[0].dims
         elif r.args[0].op == "scaled":
             found |= r.args[0].args[0].dims
-    for t in {t for r in reductions for t in subterms(r.args[0])}:
+    for t in {t for r in every for t in subterms(r.args[0])}:
         if t.op == "where":
             found |= t.args[0].dims
     return found
@@ -286,17 +289,25 @@ def private_dims(terms: Sequence[Term]) -> set[Dim]:
     If all factors had the dim, a tile that holds it whole would share no work. If a product inside of a sum had two
     such dims, the tile would be no matrix.
     """
-    found = every_reduction(terms)
-    bound = {r.attrs[1] for r in found}
+    found = reductions(terms)
+    bound = {d for r in found for d in (r.attrs[1], *dims_around(r))}
     every = {d for term in terms for t in subterms(term) for d in t.dims}
     batch = batch_dims(terms)
     taken = bound | batch | state_dims(terms)
     for r in (r for r in found if r.attrs[0] in ("sum", "rescaled")):
-        taken |= frozenset.intersection(*(f.dims for f in sum_factors(r)))
-        for inner in reduces(r.args[0]):
+        taken |= _in_several_factors(r)
+        for inner in reduces(body_of(r)):
             rows = inner.dims - {r.attrs[1]} - batch
             taken |= rows if len(rows) > 1 else frozenset()
     return every - taken
+
+
+def _in_several_factors(r: Term) -> set[Dim]:
+    """The dims that all factors of a sum have, and those of a factor with a product inside that another one has too."""
+    parts = sum_factors(r)
+    count = Counter(d for part in parts for d in part.dims)
+    computed = {d for part in parts if reduces(part) for d in part.dims}
+    return {d for d, n in count.items() if n == len(parts) or (n > 1 and d in computed)}
 
 
 def stepped(kernel: Kernel, nodes: Iterable[Term]) -> set[Dim]:
@@ -308,7 +319,7 @@ def stepped(kernel: Kernel, nodes: Iterable[Term]) -> set[Dim]:
     folds: dict[Dim, list[Term]] = {}
     for node in (n for n in nodes if n.op == "reduce"):
         folds.setdefault(node.attrs[1], []).append(node)
-    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    placed = {*kernel.grid, *kernel.tiled, *kernel.around, *(loop.dim for loop in kernel.loops)}
     kept = {d for store in kernel.stores for d in store.order}
     return {d for d, found in folds.items() if d not in placed | kept and all(_is_stepped(r) for r in found)}
 

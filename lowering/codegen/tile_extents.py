@@ -56,7 +56,7 @@ def matching_extents(loads: Sequence[Term], extents: dict[Dim, int], multiplied:
 
 def _resident_dims(kernel: Kernel, nodes: Collection[Term]) -> list[Dim]:
     """The plan's resident dims, and any other dim that a reduction within a tile binds."""
-    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    placed = {*kernel.grid, *kernel.tiled, *kernel.around, *(loop.dim for loop in kernel.loops)}
     bound = {n.attrs[1] for n in nodes if n.op == "reduce"}
     return list(dict.fromkeys([*kernel.held, *sorted(bound - placed - set(kernel.held))]))
 
@@ -67,7 +67,7 @@ def leading_dims(kernel: Kernel, nodes: Collection[Term]) -> tuple[Dim, ...]:
     Example: a sum over heads of scores [head, row, column].
     """
     columns = {*kernel.columns, *(loop.dim for loop in kernel.loops)}
-    placed = {*kernel.grid, kernel.rows, *columns}
+    placed = {*kernel.grid, kernel.rows, *kernel.around, *columns}
     products = [n for n in nodes if is_contraction(n) and n.attrs[1] not in columns]
     found = {d for n in products if kernel.rows in n.dims and columns & n.dims for d in n.dims - placed}
     return tuple(sorted(found))
@@ -86,7 +86,7 @@ def _sums(kernel: Kernel, nodes: Collection[Term]) -> Iterator[tuple[Dim, list[t
     """(the dim, the other dims of the factors that have it, by side) of every sum."""
     for dim, parts in _factored(kernel, nodes):
         free = _by_relative_index(kernel, dim, parts)
-        others = (p.dims - {dim, *kernel.grid} - free.get(p, set()) for p in parts if dim in p.dims)
+        others = (p.dims - {dim, *kernel.grid, *kernel.around} - free.get(p, set()) for p in parts if dim in p.dims)
         yield dim, [key for key in merge_contained({tuple(sorted(dims)): [] for dims in others}) if key]
 
 

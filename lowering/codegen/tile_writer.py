@@ -37,7 +37,8 @@ class TileWriter(Tiles):
         home = self.scope_of(node.dims)
         if node in home.memo:
             return home.memo[node]
-        result = self._build(node, home)
+        with self.writing(node.dims):
+            result = self._build(node, home)
         inline = home is scope and self.uses[node] == 1 and len(result.text) <= LONGEST_INLINE_TEXT
         if not (node.op in NEVER_NAMED or inline or result.text.isidentifier()):
             result = self.assign(f"{node.op.lower()}_{'_'.join(map(str, result.dims))}", result, home)
@@ -112,7 +113,7 @@ class TileWriter(Tiles):
         if fixed:
             shared = self.union(*fixed)
             total = " + ".join(self.align(o, shared) for o in fixed)
-            build = lambda: self.assign(f"{tensor.name}_offsets", TileValue(total, shared), self.outer)
+            build = lambda: self.assign(f"{tensor.name}_offsets", TileValue(total, shared), self.scope_of(()))
             text += f" + {self.align(self.once(('offsets', total), (), build), dims)}"
         return "".join([text, *(f" + {self.align(o, dims)}" for o in parts.offsets if o not in fixed)])
 
@@ -121,7 +122,7 @@ class TileWriter(Tiles):
         text = " + ".join(parts)
         if len(parts) == 1:
             return text
-        build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.outer)
+        build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.scope_of(()))
         return self.once(("base", text), (), build).text
 
     def _place(self, tensor: Tensor, one: Term, stride: str, parts: _AddressParts) -> None:

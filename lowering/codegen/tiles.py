@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import subterms
 from ..analysis.dim_roles import stepped
 from ..plan.launch_facts import Facts
+from ..plan.queries import nodes as nodes_of
 from ..plan.records import BlockMap, Kernel, NotPlannable
 from .dialect import TRITON, Dialect
 from .ops import TileValue, atom
@@ -51,8 +51,9 @@ class Skewing:
 class Tiles(ABC):
     """The tiles of one kernel, or of one function of it.
 
-    outer: straight-line code. inner: the body of the loop that is being written. serial_place: a dim that is folded
-    place by place inside of either, with its scope.
+    outer: straight-line code. inner: the body of the loop that is being written. middle: what stands between the two,
+    for one index of each dim around the loop. serial_place: a dim that is folded place by place inside of any of them,
+    with its scope.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class Tiles(ABC):
         self.call, self.type_name = dialect.call, dialect.type_name
         self.names, self.pointers = signature.names, signature.pointers
         self.sizes, self.scalars = signature.sizes, signature.scalars
-        nodes = {node for root in roots for node in subterms(root)}
+        nodes = nodes_of(kernel, roots)
         self.uses = Counter(a for node in nodes for a in node.args)
         self._place_dims(nodes)
-        self.outer, self.inner = Scope(), Scope()
+        self.outer, self.middle, self.inner = Scope(), Scope(), Scope()
+        self.around: frozenset[Dim] = frozenset()  # dims around the loop that is being written
+        self.among: frozenset[Dim] = frozenset()  # those of them that the term that is being written has
         self.loop: Dim | None = None
         self.ragged = False  # the loop's last tile may be cut off by the end of the dim
         self.readable: TileValue | None = None  # those of the loop's elements that may be read
@@ -97,6 +100,25 @@ class Tiles(ABC):
         self.inner, self.loop, self.ragged = Scope(), loop, ragged
         self.starts[loop] = start
 
+    def open_around(self, dims: Mapping[Dim, str]) -> None:
+        """Begins what runs for each index of these dims, given by name."""
+        self.middle, self.around = Scope(), frozenset(dims)
+        self.starts.update(dims)
+
+    def close_around(self) -> list[str]:
+        """Ends what runs for each index of the dims around a loop, and gives its lines but those of the loop."""
+        self.around = frozenset()
+        return self.middle.lines
+
+    @contextmanager
+    def writing(self, dims: Collection[Dim]) -> Iterator[None]:
+        """What is written inside belongs to a term with these dims: it stands where each of them has an index."""
+        before, self.among = self.among, self.around.intersection(dims)
+        try:
+            yield
+        finally:
+            self.among = before
+
     def close(self) -> list[str]:
         """Ends the body of a loop and gives its lines."""
         lines, self.loop, self.ragged, self.readable = self.inner.lines, None, False, None
@@ -118,10 +140,15 @@ class Tiles(ABC):
         """The outermost scope that has these dims. Raises NotPlannable outside of the loop of one of them."""
         if self.serial_place is not None and self.serial_place[0] in dims:
             return self.serial_place[1]
-        missing = [d for d in dims if d in self.blocks and d not in self.rows and d != self.loop]
+        missing = [d for d in dims if self._is_looped(d) and d != self.loop and d not in self.around]
         if missing:
             raise NotPlannable(f"a value over {missing[0]} is needed outside the loop over {missing[0]}")
-        return self.inner if self.loop in dims else self.outer
+        if self.loop in dims:
+            return self.inner
+        return self.outer if self.among.union(dims).isdisjoint(self.around) else self.middle
+
+    def _is_looped(self, dim: Dim) -> bool:
+        return (dim in self.blocks and dim not in self.rows) or dim in self.kernel.around
 
     def assign(self, hint: str, value: TileValue, scope: Scope | None = None) -> TileValue:
         """Gives the value a name, by a line in its scope."""
@@ -173,7 +200,8 @@ class Tiles(ABC):
         if self.loop not in dims or self.loop in value.dims or len(value.dims) < 2 or self.serial_place is not None:
             return value
         wide = TileValue(self.align(value, dims), dims, value.dtype)
-        return self.once(("wide", value.text, dims), (), lambda: self.assign(f"{value.text}_wide", wide, self.outer))
+        build = lambda: self.assign(f"{value.text}_wide", wide, self.scope_of(()))
+        return self.once(("wide", value.text, dims), (), build)
 
     def spread(self, value: TileValue, dims: Iterable[Dim]) -> TileValue:
         """The value at the full shape of `dims` and its own: for folds, which need every element to be there."""
@@ -204,13 +232,14 @@ class Tiles(ABC):
 
     def range_of(self, dim: Dim, wide: bool = False) -> TileValue:
         """0 .. extent - 1 within the tile; wide: in 64 bits."""
-        if wide:
-            text = f"{self.range_of(dim).text}.to({self.type_name('int64')})"
-            build = lambda: self.assign(f"{dim}_wide", TileValue(text, (dim,)), self.outer)
-            return self.once(("wide", dim), (), build)
-        hint = str(dim) if dim in self.resident else f"{dim}_range"
-        text = self.call("arange", 0, self.extent(dim))
-        return self.once(("range", dim), (), lambda: self.assign(hint, TileValue(text, (dim,), "int64"), self.outer))
+        with self.writing(()):
+            if wide:
+                text = f"{self.range_of(dim).text}.to({self.type_name('int64')})"
+                build = lambda: self.assign(f"{dim}_wide", TileValue(text, (dim,)), self.outer)
+                return self.once(("wide", dim), (), build)
+            hint = str(dim) if dim in self.resident else f"{dim}_range"
+            made = TileValue(self.call("arange", 0, self.extent(dim)), (dim,), "int64")
+            return self.once(("range", dim), (), lambda: self.assign(hint, made, self.outer))
 
     def coordinate(self, dim: Dim) -> TileValue:
         """The coordinate along a dim: a scalar for grid dims, a vector for tile dims."""
@@ -218,8 +247,9 @@ class Tiles(ABC):
             return TileValue(self.starts[dim], (), "int64")
         if dim in self.resident:
             return self.range_of(dim)
-        text = f"{self.starts[dim]} + {self.range_of(dim).text}"
-        return self.once(("at", dim), (dim,), lambda: self.assign(str(dim), TileValue(text, (dim,), "int64")))
+        made = TileValue(f"{self.starts[dim]} + {self.range_of(dim).text}", (dim,), "int64")
+        with self.writing(()):
+            return self.once(("at", dim), (dim,), lambda: self.assign(str(dim), made))
 
     def padding(self, dim: Dim) -> TileValue | None:
         """True where the tile's element along dim exists; None where all do."""
@@ -229,8 +259,9 @@ class Tiles(ABC):
             size = self.sizes[dim] if self._may_end_inside(dim) else None
         if size is None:
             return None
-        text = f"{self.coordinate(dim).text} < {size}"
-        return self.once(("exists", dim), (dim,), lambda: self.assign(f"{dim}_exists", TileValue(text, (dim,), "bool")))
+        made = TileValue(f"{self.coordinate(dim).text} < {size}", (dim,), "bool")
+        with self.writing(()):
+            return self.once(("exists", dim), (dim,), lambda: self.assign(f"{dim}_exists", made))
 
     def _may_end_inside(self, dim: Dim) -> bool:
         """Whether a tile of rows or columns may reach beyond the dim's end."""

@@ -16,9 +16,8 @@ import triton.language as tl
 
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import subterms
 from ..analysis.dim_roles import stepped
-from ..plan.queries import roots
+from ..plan.queries import nodes as nodes_of
 from ..plan.records import Kernel, Plan
 
 SECTOR_BYTES = 32  # what memory gives at a time
@@ -82,7 +81,7 @@ def _read_count(kernel: Kernel, node: Term, sizes: Mapping[str, int]) -> int:
     """How often the kernel's programs read each element."""
     length = lambda d: resolve(d.size, sizes)
     tiles = -(-length(kernel.rows) // ROWS_OF_A_TILE) if kernel.rows is not None and kernel.rows not in node.dims else 1
-    return tiles * prod(length(d) for d in kernel.grid if d not in node.dims)
+    return tiles * prod(length(d) for d in (*kernel.grid, *kernel.around) if d not in node.dims)
 
 
 def with_copies(tensors: Sequence[torch.Tensor], copies: Sequence[Copy]) -> list[torch.Tensor]:
@@ -138,7 +137,7 @@ def _transpose(
 
 def _read_along(kernel: Kernel) -> list[tuple[Term, Dim, Dim | None]]:
     """(load, dim, other): a load that reads a tile along `dim`, or as well along `other` if that is not None."""
-    nodes = {n for root in roots(kernel) for n in subterms(root)}
+    nodes = nodes_of(kernel)
     steps = stepped(kernel, nodes)
     columns = {*(loop.dim for loop in kernel.loops), *kernel.columns}
     found: list[tuple[Term, Dim, Dim | None]] = []

@@ -5,6 +5,8 @@ They look at records only. Example: `roots(kernel)` gives the terms of stores, g
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...egraph.terms.affine import affine
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
@@ -21,13 +23,21 @@ def roots(kernel: Kernel) -> list[Term]:
     return found
 
 
+def nodes(kernel: Kernel, terms: Iterable[Term] | None = None) -> set[Term]:
+    """Every node of these terms, or of some of them, but sums over dims around a loop: accumulators add these up."""
+    around = kernel.around
+    found = {node for root in (roots(kernel) if terms is None else terms) for node in subterms(root)}
+    return {n for n in found if n.op != "reduce" or n.attrs[1] not in around} if around else found
+
+
 def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
     """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
+    single = {*kernel.grid, *kernel.around}  # dims of which a tile has one coordinate
     orders = [(store.output.name, axis, d) for store in kernel.stores for axis, d in enumerate(store.order)]
-    found = {(name, axis): 1 for name, axis, d in orders if d not in kernel.grid}
+    found = {(name, axis): 1 for name, axis, d in orders if d not in single}
     for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
         for axis, index in enumerate(node.args):
-            steps = [abs(c) for a, c in affine(index)[0].items() if a.op == "iota" and a.attrs[0] not in kernel.grid]
+            steps = [abs(c) for a, c in affine(index)[0].items() if a.op == "iota" and a.attrs[0] not in single]
             if steps:
                 key = (node.attrs[0].name, axis)
                 found[key] = max(found.get(key, 0), *steps)

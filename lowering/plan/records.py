@@ -75,6 +75,9 @@ class Accumulator:
 class Loop:
     """One pass over tiles of `dim`. Elements where `guard` is false are absent from every accumulator.
 
+    outer: dims around it: for each index of them the loop runs through its tiles, into the same accumulators. Limits,
+    the guard and the map may depend on them.
+
     Every element that the guard keeps is in one of `ranges`; they may overlap, and each tile runs once. A tile outside
     all of them is empty and never runs, one inside an exact range is full and needs no guard. None at all: nothing is
     kept. With one range (causal, windows), `uppers`, `lowers` and `limits_only` say it; with several they say the sound
@@ -90,6 +93,12 @@ class Loop:
     map: BlockMap | None = None
     part: Dim | None = None
     finite_mask: bool = False
+    outer: tuple[Dim, ...] = ()
+
+    @property
+    def over(self) -> str:
+        """The loop's dim for readers, with the dims around it: "i for each m"."""
+        return f"{self.dim} for each {' and '.join(map(str, self.outer))}" if self.outer else str(self.dim)
 
     @property
     def uppers(self) -> tuple[Limit, ...]:
@@ -111,11 +120,22 @@ class Loop:
 
 @dataclass(frozen=True)
 class Store:
-    """One result: `term` is written to `output`, whose axes run over the dims of `order`."""
+    """One result: `term` is written to `output`, whose axes run over the dims of `order`.
+
+    combine: "set" writes. "add" adds the sum of the term over the kernel's rows, which `order` then lacks: each program
+    adds the sum over its own rows to memory that is zero before the kernel runs. The guard of the loop that writes it
+    says which elements there are. In which order programs add is not fixed.
+    """
 
     term: Term
     output: Tensor
     order: tuple[Dim, ...]
+    combine: str = "set"
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds to what is there."""
+        return self.combine == "add"
 
 
 @dataclass(frozen=True)
@@ -142,6 +162,11 @@ class Kernel:
     def tiled(self) -> tuple[Dim, ...]:
         """The rows and columns, tiles of which are a program's."""
         return (self.rows, *self.columns) if self.rows is not None else ()
+
+    @property
+    def around(self) -> tuple[Dim, ...]:
+        """The dims around loops."""
+        return tuple(dict.fromkeys(dim for loop in self.loops for dim in loop.outer))
 
     def written_by(self, loop: Loop | None) -> list[Store]:
         """The stores of a loop; those behind all loops."""

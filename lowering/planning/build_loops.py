@@ -21,6 +21,7 @@ from ..analysis.dim_roles import (
     repeated_dims,
 )
 from ..analysis.exact_products import with_exact
+from ..analysis.nested_sums import body_of, dims_around, reductions
 from ..masks.finite_masks import finite_mask, keeps_some, with_finite_mask_as_guard
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
 from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Store
@@ -140,8 +141,10 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     if again := [d.name for d in kernel.grid if d.size != 1 and d in repeated]:
         raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
     loops = _loops(terms, rows, held, held_limit)
-    contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {loop.dim for loop in loops})
+    contracted = sorted({r.attrs[1] for r in reductions(terms)} - {loop.dim for loop in loops})
     kernel = replace(kernel, held=(*contracted, *held), loops=loops)
+    if both := sorted({*kernel.around} & {*kernel.grid, *kernel.tiled, *kernel.held, *(loop.dim for loop in loops)}):
+        raise NotPlannable(f"a loop runs around {', '.join(map(str, both))}, which the kernel has elsewhere, too")
     return kernel if rows is None or (loops and held) else _with_columns(kernel, held_limit)
 
 
@@ -161,20 +164,21 @@ def _with_columns(kernel: Kernel, held_limit: int) -> Kernel:
 
 
 def _loops(terms: Sequence[Term], rows: Dim | None, held: Collection[Dim], held_limit: int) -> tuple[Loop, ...]:
-    """Reductions of one dim share a loop unless one needs the other's finished value."""
+    """Reductions of one dim with the same dims around it share a loop unless one needs the other's finished value."""
     found = loop_reductions(terms, held_limit)
     level: dict[Term, int] = {}
     for r in found:  # inner ones first
         level[r] = 1 + max((level[t] for t in subterms(r.args[0]) if t in level), default=-1)
-    groups: dict[tuple[int, Dim], list[Term]] = {}
+    groups: dict[tuple[int, Dim, tuple[Dim, ...]], list[Term]] = {}
     for r in sorted(found, key=lambda r: level[r]):
-        groups.setdefault((level[r], r.attrs[1]), []).append(r)
-    contracted = {r.attrs[1] for r in every_reduction(terms)} - loop_dims(terms, held_limit)
+        groups.setdefault((level[r], r.attrs[1], dims_around(r)), []).append(r)
+    contracted = {r.attrs[1] for r in reductions(terms)} - loop_dims(terms, held_limit)
     within = contracted | set(held)
-    return tuple(_loop(dim, group, rows, within, number) for number, ((_, dim), group) in enumerate(groups.items()))
+    return tuple(_loop(group, rows, within, number) for number, group in enumerate(groups.values()))
 
 
-def _loop(dim: Dim, group: Sequence[Term], rows: Dim | None, held: set[Dim], number: int) -> Loop:
+def _loop(group: Sequence[Term], rows: Dim | None, held: set[Dim], number: int) -> Loop:
+    dim = group[0].attrs[1]
     peeled = {r: peel(r) for r in group}
     common = [c for c in next(iter(peeled.values()))[0] if all(c in parts for parts, _, _ in peeled.values())]
     guard = conjunction(common)
@@ -184,6 +188,7 @@ def _loop(dim: Dim, group: Sequence[Term], rows: Dim | None, held: set[Dim], num
         accumulators=_accumulators(peeled, set(common), number),
         guard=guard,
         ranges=ranges(guard, dim, rows, held),
+        outer=dims_around(group[0]),
     )
 
 
@@ -231,7 +236,7 @@ def peel(r: Term) -> Peeled:
 
     where(p, x, identity) is x wherever p holds and absent elsewhere, so p is a guard.
     """
-    monoid, body = r.attrs[0], r.args[0]
+    monoid, body = r.attrs[0], body_of(r)
     if monoid == "rescaled":
         if body.op != "scaled":
             raise NotPlannable("a rescaled reduction whose body is not a pair of scale and weight")
@@ -310,7 +315,8 @@ def attach_block_maps(planning: Planning) -> Planning:
         shape = kernel_shape(kernel.stores, planning.held_limit)
         for loop in kernel.loops:
             guarded = _as_guard(loop, kernel, shape) or loop
-            found = block_map(guarded.guard, loop.dim, shape.rows, shape.grid, made, guarded.finite_mask)
+            points = (*shape.grid, *loop.outer)
+            found = block_map(guarded.guard, loop.dim, shape.rows, points, made, guarded.finite_mask)
             if found is not None and not all(r.exact for r in guarded.ranges):
                 planning = planning.with_note(_map_note(found))
                 planning = _with_loop(planning, number, loop, replace(guarded, map=found))

@@ -26,6 +26,7 @@ from ..analysis.dim_roles import (
     size_key,
     state_dims,
 )
+from ..analysis.nested_sums import reductions
 from ..analysis.softmax_scaling import any_scale
 from ..plan.records import NotPlannable
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
@@ -285,10 +286,11 @@ def _reads_alone(r: Term, term: Term, streamed: set[Dim]) -> bool:
 
 def _subterms_with_loops(term: Term, rows: Dim, held_limit: int) -> set[Term]:
     loops = set(loop_reductions([term], held_limit))
-    holding = {r for r in every_reduction([term]) if tensors(r) and (r in loops or is_long(r.attrs[1], held_limit))}
+    found = reductions([term])
+    holding = {r for r in found if tensors(r) and (r in loops or is_long(r.attrs[1], held_limit))}
     if is_long(rows, held_limit):
         streamed = {r.attrs[1] for r in loops}
-        holding |= {r for r in every_reduction([term]) if rows not in r.dims and _reads_alone(r, term, streamed)}
+        holding |= {r for r in found if rows not in r.dims and _reads_alone(r, term, streamed)}
     for t in subterms(term):  # arguments come first
         if any(a in holding for a in t.args):
             holding.add(t)

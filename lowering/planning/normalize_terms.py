@@ -15,6 +15,7 @@ from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescale
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, substitute, subterms
 from ..analysis.dim_roles import nodes_between, product_sides
+from ..analysis.nested_sums import dims_around, is_sum, with_loops_outermost
 from ..plan.dtypes import HALVES
 from ..plan.term_edits import at_place, unshadowed, with_fresh_bound_dims
 from .planning_state import Planning, unused_name
@@ -42,6 +43,15 @@ def reassociate_divisors(planning: Planning) -> Planning:
 def merge_summed_dims(planning: Planning) -> Planning:
     """A pass: a sum of a sum becomes one sum over both dims."""
     return planning.with_terms(with_summed_dims_merged)
+
+
+def order_nested_sums(planning: Planning) -> Planning:
+    """A pass: sums directly inside of one another, of products for each of their dims, are one loop over all dims."""
+    return planning.with_terms(lambda term: _with_reductions(term, _with_loop_outermost))
+
+
+def _with_loop_outermost(r: Term) -> Term:
+    return with_loops_outermost(r) if is_sum(r) else r
 
 
 def unroll_short_sums(planning: Planning) -> Planning:
@@ -167,9 +177,11 @@ def with_short_sums_unrolled(root: Term) -> Term:
     """The same term with Σ_d f(a[i, d], b[j, d]) as f(a[i, 0], b[j, 0]) + f(a[i, 1], b[j, 1]) + ..., for a short d.
 
     An example is the squared distance of two points, Σ_d (a[i, d] - b[j, d])². A tile of rows and columns then needs no
-    third dim: each addend takes one register for each pair (i, j), and no thread waits for another one.
+    third dim: each addend takes one register for each pair (i, j), and no thread waits for another one. A dim around a
+    loop stays: the loop does each product for one index of it.
     """
-    return _with_reductions(root, lambda r: _unrolled(r) if _is_short(r) else r)
+    around = {d for r in reduces(root) for d in dims_around(r)}
+    return _with_reductions(root, lambda r: _unrolled(r) if _is_short(r) and r.attrs[1] not in around else r)
 
 
 def _is_short(r: Term) -> bool:

@@ -33,6 +33,7 @@ from .kernel_cuts import (
 from .kernel_shape import choose_kernel_shape, with_new_shape
 from .normalize_terms import (
     merge_summed_dims,
+    order_nested_sums,
     reassociate_divisors,
     rename_bound_dims,
     rename_shadowed_dims,
@@ -69,6 +70,7 @@ PASSES = (
     PlanPass("rename_shadowed_dims", "terms", rename_shadowed_dims, "no dim is bound inside of where it is bound"),
     PlanPass("reassociate_divisors", "terms", reassociate_divisors, "no divisor adds a dim to a factor of a sum"),
     PlanPass("merge_summed_dims", "terms", merge_summed_dims, "a product of matrices has one inner dim"),
+    PlanPass("order_nested_sums", "terms", order_nested_sums, "sums that make one loop are in one order"),
     PlanPass("unroll_short_sums", "terms", unroll_short_sums, "no sum of operations on pairs is over a short dim"),
     PlanPass("rename_bound_dims", "terms", rename_bound_dims, "no axis of a result is bound by a reduction"),
     PlanPass("share_softmax_scales", "terms", share_softmax_scales, "equal scores share one scale"),
@@ -157,7 +159,7 @@ def described(planning: Planning) -> Iterator[str]:
 
 def _described_kernel(kernel: Kernel) -> Iterator[str]:
     tiled = f"rows {kernel.rows}" + (f", columns {_listed(kernel.columns)}" if kernel.columns else "")
-    loops = f"loops over ({_listed(loop.dim for loop in kernel.loops)})"
+    loops = f"loops over ({_listed(loop.over for loop in kernel.loops)})"
     yield f"{kernel.name or 'kernel'}: grid ({_listed(kernel.grid)}), {tiled}, held ({_listed(kernel.held)}), {loops}"
     for loop in kernel.loops:
         if loop.guard is not None:

@@ -105,6 +105,7 @@ def _roles(kernel: Kernel) -> dict[str, set[Dim]]:
         "rows or columns": {*kernel.tiled},
         "held": {*kernel.held},
         "loop": {loop.dim for loop in kernel.loops},
+        "dim around a loop": {*kernel.around},
     }
 
 

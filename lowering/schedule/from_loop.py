@@ -86,7 +86,8 @@ class _Builder:
     ):
         self.kernel, self.loop, self.machine, self.costs = kernel, loop, machine, costs
         self.splits_exponents, self.emulated = splits_exponents, emulated
-        self.extents = {**dict.fromkeys(kernel.grid, 1), kernel.rows: tile.rows, loop.dim: tile.columns}
+        single = dict.fromkeys((*kernel.grid, *kernel.around), 1)
+        self.extents = {**single, kernel.rows: tile.rows, loop.dim: tile.columns}
         self.operations: dict[str, Operation] = {}
         self.edges: list[Edge] = []
         self.values: list[Value] = []

@@ -238,8 +238,9 @@ def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) ->
                 bound = evaluate(limit.bound, {}, (kernel.rows,), known)
                 narrow(ends, np.broadcast_to(bound, ends.shape).astype(int), out=ends)
     tiles = range(0, count, rows)
-    return tuple(max(0, -(-int(last[t : t + rows].max()) // columns) - int(first[t : t + rows].min()) // columns)
-                 for t in tiles)  # fmt: skip
+    once = [max(0, -(-int(last[t : t + rows].max()) // columns) - int(first[t : t + rows].min()) // columns)
+            for t in tiles]  # fmt: skip
+    return tuple(n * prod(resolve(d.size, known) for d in loop.outer) for n in once)
 
 
 def steps(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes | None = None) -> list[int]:

@@ -16,14 +16,14 @@ from math import inf, prod
 import torch
 
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, subterms
 from ..analysis.product_terms import Summand, summand
 from ..masks.loop_ranges import ends, tile_classes, tile_range
 from ..plan.records import Accumulator, Kernel, Limit, Loop, Plan, Store
 from ..plan.thresholds import HIDDEN_SCORE
-from .accumulators import AccumulatorState
-from .tile_ops import Frame, differences
+from .accumulators import AccumulatorState, filled
+from .tile_ops import Frame, contract, contract_present, differences, fold
 from .tile_program import TileBlock, over_differences, scale_early
 
 MAX_ELEMENTS_ON_A_CPU = (
@@ -80,14 +80,18 @@ class LoopTile:
 
 
 class LoopProgram:
-    """A loop's terms as blocks: `before` once per tile of rows, `each` per tile, `keeps` per tile that is not full."""
+    """A loop's terms as blocks: `before` once per tile of rows and index of the dims around the loop, `each` per tile,
+    `keeps` per tile that is not full."""
 
     def __init__(self, loop: Loop, rows: Dim | None, finished: frozenset[Term], stores: Sequence[Store] = ()):
-        self.loop, self.rows, self.stores = loop, rows, stores
-        written = [store.term for store in stores]
+        self.loop, self.rows = loop, rows
+        self.stores, self.adding = ([s for s in stores if s.adds == adds] for adds in (False, True))
+        written = [store.term for store in (*self.stores, *self.adding)]
         bodies = [body for accumulator in loop.accumulators for body in _bodies(accumulator)]
         early = scale_early((*bodies, *written), finished.__contains__, loop.dim)
-        self.written = [early[term] for term in written]
+        self.written = [early[store.term] for store in self.stores]
+        guarded = frozenset() if loop.guard is None else loop.guard.dims
+        self.added = [summand(early[store.term], rows, "sum", None, guarded) for store in self.adding]
         self.gauges = [None if a.gauge is None else early[a.gauge] for a in loop.accumulators]
         pairs = zip(loop.accumulators, self.gauges, strict=True)
         self.summands = [self._summands(accumulator, gauge, early) for accumulator, gauge in pairs]
@@ -106,7 +110,8 @@ class LoopProgram:
     def _roots(self) -> list[Term]:
         """What a tile computes, once for each use."""
         gauges = [gauge for gauge in self.gauges if gauge is not None]
-        return [*gauges, *(term for s in self.summands for x in s for term in x.terms), *self.written]
+        sums = [*(x for s in self.summands for x in s), *self.added]
+        return [*gauges, *(term for x in sums for term in x.terms), *self.written]
 
     def _difference_dims(self, roots: Iterable[Term]) -> set[Dim]:
         """The dims of differences between rows and columns over which a tile computes products."""
@@ -124,19 +129,28 @@ class LoopProgram:
 
     def run(self, environment: dict, frame: Frame, tile: int, outputs: dict) -> dict[Term, torch.Tensor]:
         """The finished values of the loop's reductions; what the loop stores is written to the outputs."""
-        outer = {**environment, **self.before.run(environment, frame)}
-        tiles = self._tiles(outer, frame, tile)
+        visit = lambda states, adds=False: self._visit(environment, frame, tile, outputs, states, adds)
         dropped = -inf
-        states = self._states(exact=False, dropped=dropped)
-        self._pass(outer, frame, tiles, outputs, states)
+        states = visit(self._states(exact=False, dropped=dropped), adds=True)
         if self.loop.finite_mask and any(state.lacks_rows() for state in states):
             dropped = HIDDEN_SCORE
-            states = self._states(exact=False, dropped=dropped)
-            self._pass(outer, frame, tiles, outputs, states)
+            states = visit(self._states(exact=False, dropped=dropped))
         if any(state.doubtful() for state in states):
-            states = self._states(exact=True, dropped=dropped)
-            self._pass(outer, frame, tiles, outputs, states)
+            states = visit(self._states(exact=True, dropped=dropped))
         return {reduction: value for state in states for reduction, value in state.finished(frame)}
+
+    def _visit(
+        self, environment: dict, frame: Frame, tile: int, outputs: dict, states: list[AccumulatorState], adds: bool
+    ) -> list[AccumulatorState]:
+        """The states with all of the loop's tiles added, for each index of the dims around it.
+
+        adds: these are also added to the outputs of stores that add.
+        """
+        for indices in points(*(range(resolve(d.size, frame.sizes)) for d in self.loop.outer)):
+            frame.ranges.update({d: (n, n + 1) for d, n in zip(self.loop.outer, indices, strict=True)})
+            outer = {**environment, **self.before.run(environment, frame)}
+            self._pass(outer, frame, self._tiles(outer, frame, tile), outputs, states, adds)
+        return states
 
     def _states(self, exact: bool, dropped: float) -> list[AccumulatorState]:
         """New states. dropped: the gauge of elements that the guard drops."""
@@ -161,9 +175,15 @@ class LoopProgram:
         return dict(list(tiles.items())[number * share : (number + 1) * share])
 
     def _pass(
-        self, outer: dict, frame: Frame, tiles: list[LoopTile], outputs: dict, states: list[AccumulatorState]
+        self,
+        outer: dict,
+        frame: Frame,
+        tiles: list[LoopTile],
+        outputs: dict,
+        states: list[AccumulatorState],
+        adds: bool = False,
     ) -> None:
-        """Visits the tiles and adds each to the states."""
+        """Visits the tiles and adds each to the states. adds: also to the outputs of stores that add."""
         hidden = any(state.below != -inf for state in states)
         for tile in tiles:
             self._set_ranges(frame, tile)
@@ -173,8 +193,22 @@ class LoopProgram:
             values = self.each.run(outer, frame)
             for store, term in zip(self.stores, self.written, strict=True):
                 _write(store, values[term], frame, outputs)
+            if adds:
+                for store, sides in zip(self.adding, self.added, strict=True):
+                    _write(store, self._sum_over_rows(sides, values, drops, frame), frame, outputs)
             for state in states:
                 state.add(values, drops, self.owned, frame)
+
+    def _sum_over_rows(self, sides: Summand, values: dict, drops: torch.Tensor | None, frame: Frame) -> torch.Tensor:
+        """The sum over the tile's rows of what the guard keeps."""
+        value = values[sides.left]
+        value = value if drops is None else filled(value, drops, 0.0, mine=False)
+        if sides.right is None:
+            return fold("sum", value, self.rows, frame)
+        found = contract(value, values[sides.right], self.rows, frame)
+        if drops is None or bool(torch.isfinite(found.sum())):
+            return found
+        return contract_present(value, drops, values[sides.right], self.rows, frame)
 
     def _set_ranges(self, frame: Frame, tile: LoopTile) -> None:
         """The frame covers the tile, along the loop and along differences between rows and columns."""
@@ -235,7 +269,7 @@ class KernelProgram:
         kernel = self.kernel
         bodies = [body for loop in kernel.loops for a in loop.accumulators for body in _bodies(a)]
         terms = [*bodies, *(store.term for store in kernel.stores)]
-        tiled = [*kernel.grid, *kernel.columns, *_rows(kernel), *(loop.dim for loop in kernel.loops)]
+        tiled = [*kernel.grid, *kernel.columns, *_rows(kernel), *kernel.around, *(loop.dim for loop in kernel.loops)]
         stored = [dim for store in kernel.stores for dim in store.order]
         computed = [dim for term in terms for dim in all_dims(term)]
         across = [dim for program in self.loops for dim in program.across]
@@ -273,7 +307,8 @@ def _first_tile(kernel: Kernel, length: Mapping[Dim, int]) -> dict[Dim, int]:
         _rows(kernel), FIRST_TILE_ROWS
     )
     tile = {**length, **{dim: max(1, min(extent, length[dim])) for dim, extent in most.items()}}
-    return tile | {loop.part: 1 for loop in kernel.loops if loop.part is not None}
+    parts = [loop.part for loop in kernel.loops if loop.part is not None]
+    return tile | dict.fromkeys((*parts, *kernel.around), 1)
 
 
 def _shrunk(program: KernelProgram, tile: dict[Dim, int], budget: int) -> dict[Dim, int]:
@@ -302,14 +337,14 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     """The kernel's outputs by name."""
     program = _program(kernel)
     device = next((t.device for t in tensors.values()), torch.device("cpu"))  # a kernel may have no inputs of its own
-    outputs = {store.output.name: _allocated(store.output, sizes, device) for store in kernel.stores}
+    outputs = {store.output.name: _allocated(store, sizes, device) for store in kernel.stores}
     frame = Frame(program.axes, tensors, sizes, device)
     length = {d: resolve(d.size, sizes) for d in program.axes}
     tile = tile_lengths(
         program, length, MAX_ELEMENTS_ON_A_CPU if device.type == "cpu" else MAX_ELEMENTS_ON_OTHER_DEVICES
     )
-    loops = {loop.dim for loop in kernel.loops}
-    frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in loops})
+    moving = {*kernel.around, *(loop.dim for loop in kernel.loops)}
+    frame.ranges.update({d: (0, length[d]) for d in program.axes if d not in moving})
     tiled = [*kernel.grid, *kernel.columns, *_rows(kernel)]
     for ranges in points(*(_tiles(length[d], tile[d]) for d in tiled)):
         frame.ranges.update(zip(tiled, ranges))
@@ -317,9 +352,11 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     return outputs
 
 
-def _allocated(tensor: Tensor, sizes: Mapping[str, int], device: torch.device) -> torch.Tensor:
-    shape = [resolve(n, sizes) for n in tensor.shape]
-    return torch.empty(shape, dtype=getattr(torch, tensor.dtype), device=device)
+def _allocated(store: Store, sizes: Mapping[str, int], device: torch.device) -> torch.Tensor:
+    """Memory for what the store writes, zero where it adds."""
+    tensor = store.output
+    shape, dtype = [resolve(n, sizes) for n in tensor.shape], getattr(torch, tensor.dtype)
+    return (torch.zeros if store.adds else torch.empty)(shape, dtype=dtype, device=device)
 
 
 def _tiles(length: int, tile: int) -> Iterator[tuple[int, int]]:
@@ -341,4 +378,8 @@ def _write(store: Store, value: torch.Tensor, frame: Frame, outputs: dict) -> No
     value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
     rest = [k for k in range(len(frame.axes)) if k not in axes]
     value = value.permute(axes + rest).reshape([value.shape[k] for k in axes])
-    outputs[store.output.name][tuple(slice(*frame.ranges[d]) for d in store.order)].copy_(value)
+    target = outputs[store.output.name][tuple(slice(*frame.ranges[d]) for d in store.order)]
+    if store.adds:
+        target.add_(value)
+    else:
+        target.copy_(value)

@@ -18,6 +18,7 @@ from ..analysis.dim_roles import is_contraction, several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import dims_with_relative_factors, leading_dims, needs_three_dims, power_of_two
 from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
+from ..plan.queries import nodes as nodes_of
 from ..plan.queries import roots
 from ..plan.records import Kernel
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
@@ -78,7 +79,7 @@ PRODUCT_IN_HALVES = TritonConfig(64, 16, 4, 1)  # without a loop, where a matrix
 
 def widest(kernel: Kernel) -> tuple[int, int]:
     """(elements, bytes an element) of the widest held row that a tile keeps of a floating tensor."""
-    placed = {*kernel.grid, *kernel.tiled, *(loop.dim for loop in kernel.loops)}
+    placed = {*kernel.grid, *kernel.tiled, *kernel.around, *(loop.dim for loop in kernel.loops)}
     loops = {loop.dim for loop in kernel.loops}
     width, size, streamed = 16, 2, 2
     for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
@@ -94,11 +95,11 @@ def widest(kernel: Kernel) -> tuple[int, int]:
 def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonConfig:
     """The default configuration of a kernel; few: its rows are fewer than a tile has."""
     width, element_bytes = widest(kernel)
-    nodes = {n for root in roots(kernel) for n in subterms(root)}
+    nodes = nodes_of(kernel)
     serial = stepped(kernel, nodes)
     if lead := leading_dims(kernel, nodes):
         return cube_config(max(map(power_of_two, lead)), _carried_elements(kernel), width)
-    if needs_three_dims(kernel, roots(kernel), {*kernel.grid, *serial}):
+    if needs_three_dims(kernel, roots(kernel), {*kernel.grid, *kernel.around, *serial}):
         return THREE_DIMS
     if element_bytes == 4 and multiplies_in_parts(kernel):
         return PRODUCT_IN_HALVES if width <= 64 else replace(PRODUCT_IN_HALVES, row_tile=128, warps=8)
@@ -113,7 +114,7 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
 
 def _carried_elements(kernel: Kernel) -> int:
     """Elements of the largest accumulator for each row and column."""
-    placed = {*kernel.grid, kernel.rows, *(loop.dim for loop in kernel.loops)}
+    placed = {*kernel.grid, kernel.rows, *kernel.around, *(loop.dim for loop in kernel.loops)}
     states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
     return max((prod(power_of_two(d) for d in r.dims - placed) for r in states), default=0)
 

@@ -38,6 +38,8 @@ def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa:
 class TritonKernelWriter:
     """Writes one kernel. skewing.exact: its loops run column by column (codegen/relative_products.py)."""
 
+    imports = IMPORTS
+
     def __init__(self, kernel: Kernel, facts: Facts, skewing: Skewing):
         self.kernel, self.facts = kernel, facts
         self.sums: list = []
@@ -65,7 +67,8 @@ class TritonKernelWriter:
             signature.declare_tensor(tensor)
         for tensor in tensors:
             signature.declare_strides(tensor)
-        signature.declare_sizes([*kernel.grid, *self.tiles.rows, *(loop.dim for loop in kernel.loops)])
+        loops = (dim for loop in kernel.loops for dim in (*loop.outer, loop.dim))
+        signature.declare_sizes([*kernel.grid, *self.tiles.rows, *loops])
         limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
         signature.declare_symbols(dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)))
 
@@ -75,7 +78,7 @@ class TritonKernelWriter:
         roles = tuple((name, "row_tile" if d == self.kernel.rows else "loop_tile") for d, name in self.blocks.items())
         tiles = tuple(dict.fromkeys(roles))
         text = self._text(tiles)
-        text, doubtful = self._header(plan) + IMPORTS + helpers(text, TRITON) + text, self.tiles.skewing.used
+        text, doubtful = self._header(plan) + self.imports + helpers(text, TRITON) + text, self.tiles.skewing.used
         return Source(text, self.function, tuple(self.signature.arguments), tiles, doubtful)
 
     def _text(self, tiles: tuple[tuple[str, str], ...]) -> str:
@@ -110,7 +113,7 @@ class TritonKernelWriter:
         kernel = self.kernel
         rows = " and ".join(map(str, self.tiles.rows)) or "None"
         where = f"{', '.join(map(str, kernel.grid)) or 'nothing'}; rows {rows}; loops "
-        where += ", ".join(str(loop.dim) for loop in kernel.loops) or "none"
+        where += ", ".join(loop.over for loop in kernel.loops) or "none"
         stored = [(s.output.name, ", ".join(map(str, s.order)), show(s.term)) for s in kernel.stores]
         facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
         facts += [f"Programs over {where}; held {', '.join(map(str, kernel.held)) or 'nothing'}."]
@@ -154,18 +157,37 @@ class TritonKernelWriter:
 
     def _loop(self, loop: Loop) -> None:
         names = [self._start(state, loop) for state in loop.accumulators]
+        self.tiles.open_around({dim: self.tiles.names.fresh(str(dim)) for dim in loop.outer})
         segments = RangeWriter(self.tiles, loop).segments()
         if self.tiles.skewing.exact:
             segments = by_columns(segments, self.tiles.tile_of(loop.dim))
+        body: list[str] = [] if loop.outer else self.lines
         for segment in segments:
-            self._segment(segment, loop, names)
+            body += self._segment(segment, loop, names)
+        if loop.outer:
+            self.lines += self._around(loop, [*self.tiles.close_around(), *body])
         added = zip(loop.accumulators, names, strict=True)
         sums = [c for state, found in added if state.monoid in ADDED for c in found[state.gauge is not None :]]
         self.sums += [c for c in sums if c.dims and not is_integer(c.dtype)]
         for state, components in zip(loop.accumulators, names, strict=True):
             self._finish(state, components)
 
-    def _segment(self, segment: Segment, loop: Loop, names: list[list[TileValue]]) -> None:
+    def _around(self, loop: Loop, body: list[str]) -> list[str]:
+        """The body for each index of the dims around a loop, which one variable counts."""
+        tiles = self.tiles
+        first, *others = (tiles.starts[dim] for dim in loop.outer)
+        if not others:
+            return [f"for {first} in tl.range(0, {tiles.sizes[loop.outer[0]]}):", *(f"    {line}" for line in body)]
+        rest, lines = tiles.names.fresh("point"), []
+        counter, count = rest, " * ".join(tiles.sizes[dim] for dim in loop.outer)
+        for dim in reversed(loop.outer[1:]):
+            lines.append(f"{tiles.starts[dim]} = {rest} % {tiles.sizes[dim]}")
+            rest = f"({rest} // {tiles.sizes[dim]})"
+        lines.append(f"{first} = {rest}")
+        return [f"for {counter} in tl.range(0, {count}):", *(f"    {line}" for line in (*lines, *body))]
+
+    def _segment(self, segment: Segment, loop: Loop, names: list[list[TileValue]]) -> list[str]:
+        """The lines of one run of the loop's tiles."""
         start = self.tiles.names.fresh(f"{loop.dim}_start")
         self.tiles.open(loop.dim, start, segment.ragged)
         counter = self.tiles.names.fresh("n") if segment.start else start
@@ -173,14 +195,16 @@ class TritonKernelWriter:
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         guard = self.tiles.value(loop.guard) if segment.guarded else None
         self.tiles.readable = self._kept(loop) if segment.guarded and not loop.finite_mask else None
+        guards = loop.guard.dims if loop.guard is not None else frozenset()
         for state, components in zip(loop.accumulators, names, strict=True):
-            self._step(state, components, loop, guard)
+            with self.tiles.writing(guards.union(*(value.dims for value in state.values))):
+                self._step(state, components, loop, guard)
         for store in self.kernel.written_by(loop):
             self._store(store, self.tiles.inner.lines)
         body = self.tiles.close()
         options = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
-        self.lines.append(f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{options}):")
-        self.lines += [f"    {line}" for line in body]
+        head = f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{options}):"
+        return [head, *(f"    {line}" for line in body)]
 
     def _kept(self, loop: Loop) -> TileValue | None:
         """The guard's conditions on the loop's coordinate alone. Elements that no row keeps are not read."""

@@ -1,5 +1,5 @@
-"""Which tiles a loop runs, written as scalar lines of Triton before it: the arithmetic of
-lowering/masks/loop_ranges.py, line by line.
+"""Which tiles a loop runs, written as scalar lines of Triton before it, inside of what runs around it: the arithmetic
+of lowering/masks/loop_ranges.py, line by line.
 
 One range of rising limits becomes up to three runs of neighbours (partial, full, partial); a union of ranges two lists
 of pieces, partial and full, that do not overlap.
@@ -69,6 +69,7 @@ class RangeWriter:
         self.tiles, self.loop = tiles, loop
         self.dim, self.size, self.block = loop.dim, tiles.sizes[loop.dim], tiles.tile_of(loop.dim)
         self.ragged = str(loop.dim) not in tiles.facts.even
+        self.scope = tiles.middle if loop.outer else tiles.outer
 
     def segments(self) -> list[Segment]:
         """The loop's tiles by class; empty tiles are in no segment, classes that cannot occur have none."""
@@ -81,7 +82,7 @@ class RangeWriter:
     # Limits
 
     def _scalar(self, hint: str, text: str) -> str:
-        return self.tiles.assign(f"{self.dim}_{hint}", TileValue(text), self.tiles.outer).text
+        return self.tiles.assign(f"{self.dim}_{hint}", TileValue(text), self.scope).text
 
     def _limit(self, limit: Limit, upper: bool, strict: bool) -> str:
         """The limit for all rows of the tile: its loosest value, or (strict) its tightest."""

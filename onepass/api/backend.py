@@ -20,6 +20,7 @@ from ..graph.op_kinds import changes_in_place
 from ..regions.placement import InputPairs
 from ..report.graph_breaks import break_after
 from ..report.records import Report, record
+from .eager_graph import without_compiler
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +64,14 @@ class Backend:
         written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
         separate: InputPairs = set()
         record(rewrite_module(gm, self.options, separate_inputs=separate))
-        run = gm.forward if self.options.inner == "eager" else _inductor(gm, example_inputs, self.options, self.mode)
+        if self.options.inner == "eager":
+            run = without_compiler(gm)
+        else:
+            run = _inductor(gm, example_inputs, self.options, self.mode)
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
-        return _unless_shared(run, fx.GraphModule(gm, written).forward, places) if places else run
+        if not places:
+            return run
+        return _unless_shared(run, without_compiler(fx.GraphModule(gm, written)), places)
 
 
 def _known(mode: str | None) -> str | None:

@@ -29,7 +29,7 @@ class Trait(Flag):
     SWAPS_LAST_AXES = auto()  # mT, of any rank
     KEEPS_ORDER = auto()  # reshape: the elements stay in row-major order
     EXPANDS = auto()  # expand: an axis of one element becomes longer
-    REPEATS = auto()  # expand, repeat: the same elements again along an axis
+    REPEATS = auto()  # expand, repeat, repeat_interleave: the same elements again along an axis
     SPLITS_AXES = auto()  # view(2, 3, 4): the new sizes are given as numbers
     PICKS = auto()  # select: one item of an axis
     # Memory.
@@ -62,6 +62,7 @@ class Trait(Flag):
     RANDOM = auto()  # random, though no operator of ATen has its name
     LIBRARY_CALL = auto()  # a function with attention inside that Dynamo keeps whole, made of smaller operations
     CLOSED_LIBRARY_CALL = auto()  # the same, of one operation
+    RUNS_A_GRAPH = auto()  # a checkpoint: runs the graph that it is given, as if its nodes stood there
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("view", "expand broadcast_to", Trait.EXPANDS | Trait.REPEATS),
     _row("view", "expand_as", Trait.EXPANDS | Trait.REPEATS | Trait.LIKE_ANOTHER),
     _row("view", "repeat", Trait.REPEATS | Trait.COPIES),
-    *_rows("view", "tile repeat_interleave flip roll", Trait.COPIES),
+    *_rows("view", "tile repeat_interleave", Trait.REPEATS | Trait.COPIES),
+    *_rows("view", "flip roll", Trait.COPIES),
     _row("view", "getitem", Trait.PICKS | Trait.GATHERS),
     _row("view", "select", Trait.PICKS),
     *_rows("view", "slice narrow split split_with_sizes chunk unbind unfold"),
@@ -173,6 +175,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("other", "lift_fresh lift_fresh_copy resolve_conj resolve_neg matrix_H"),
     _row("other", "multi_head_attention_forward", Trait.LIBRARY_CALL),
     *_rows("other", "_transformer_encoder_layer_fwd _native_multi_head_attention", Trait.CLOSED_LIBRARY_CALL),
+    _row("other", "tag_activation_checkpoint", Trait.RUNS_A_GRAPH),
 )
 OPERATIONS: dict[str, AtenOperation] = {name: row for row in ATEN for name in row.names}
 UNKNOWN = AtenOperation((), "other")

@@ -18,7 +18,7 @@ from ..compiler.options import Options
 from ..errors import Refusal
 from ..graph.grad_modes import recording, records
 from ..graph.nodes import value_of_node, where_of
-from ..graph.survey import storages
+from ..graph.survey import source_name
 from ..regions.placement import first_user, needed_after
 from ..regions.region import Region
 from ..runtime import operator as _operator  # noqa: F401  (registers the operation)
@@ -33,13 +33,15 @@ RESULT_META = (*VALUE_META, "tensor_meta", *ORIGIN_META)
 class CallInserter:
     """Inserts calls into one graph, from the last region to the first.
 
-    switches_gradients: gradients are recorded in one part of the graph and not in another. results: for each output of
-    a replaced region the node that gives it now; it may be an input of an earlier region.
+    switches_gradients: gradients are recorded in one part of the graph and not in another. inside: what the names of
+    the graph's own values begin with. results: for each output of a replaced region the node that gives it now; it may
+    be an input of an earlier region.
     """
 
     graph: fx.Graph
     options: Options
     switches_gradients: bool
+    inside: str = ""
     results: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
     def insert(
@@ -55,7 +57,7 @@ class CallInserter:
         sizes = [_size_node(self.graph, symbol, region) for symbol in answer.free_symbols]
         before = self._move_up(region, (*region.inputs, *sizes), insertion_point)
         with self.graph.inserting_before(before):
-            arguments = (tensors, answer.text, sizes, _source_names(tensors, self.options))
+            arguments = (tensors, answer.text, sizes, self._source_names(tensors))
             call = self.graph.call_function(torch.ops.onepass.region.default, arguments)
             results = [self.graph.call_function(operator.getitem, (call, k)) for k in range(len(region.outputs))]
             copies = [
@@ -88,6 +90,16 @@ class CallInserter:
             first.prepend(node)
         return first
 
+    def _source_names(self, tensors: Sequence[fx.Node]) -> str:
+        """What the tensors are, for each one.
+
+        Inductor may write one value into the memory of another and counts no version then, except for what comes from
+        outside. Empty where eager runs the calls, because eager counts versions.
+        """
+        if self.options.inner == "eager":
+            return ""
+        return ",".join(source_name(n, self.inside) for n in tensors)
+
 
 def _call_meta(region: Region) -> dict[str, object]:
     """Where the region is from, and the list of its values if every output has one."""
@@ -103,24 +115,6 @@ def _result_meta(output: fx.Node) -> dict[str, object]:
     """The output's own, with a value that has the strides of the kernel's result."""
     meta = {name: output.meta[name] for name in RESULT_META if name in output.meta}
     return meta | {name: strided_value(output) for name in VALUE_META if name in output.meta}
-
-
-def _source_names(tensors: Sequence[fx.Node], options: Options) -> str:
-    """A name for each tensor: of the graph's input or attribute that it is a view of, or its own.
-
-    Inductor may write one value into the memory of another and counts no version then, except for what comes from
-    outside. Empty where eager runs the calls, because eager counts versions.
-    """
-    if options.inner == "eager":
-        return ""
-    return ",".join(_outside_name(n) or n.name for n in tensors)
-
-
-def _outside_name(node: fx.Node) -> str:
-    """The name of the input or attribute of the graph that the node is or is a view of; empty if there is none."""
-    while node.all_input_nodes and storages(node) == storages(node.all_input_nodes[0]):
-        node = node.all_input_nodes[0]
-    return node.name if node.op in ("placeholder", "get_attr") else ""
 
 
 def _size_node(graph: fx.Graph, symbol: str, region: Region) -> fx.Node:

@@ -32,5 +32,5 @@ def _saved(store: Store) -> str:
 def _kernel(kernel: Kernel, results: set[str]) -> str:
     stored: list[Tensor] = [store.output for store in kernel.stores]
     names = ", ".join(t.name if t.name in results else f"{t.name} (a part)" for t in stored)
-    loops = ", ".join(str(loop.dim) for loop in kernel.loops) or "nothing"
+    loops = ", ".join(loop.over for loop in kernel.loops) or "nothing"
     return f"{kernel.name}: {names}; rows {kernel.rows}, loops over {loops}"

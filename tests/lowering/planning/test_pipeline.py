@@ -16,8 +16,8 @@ I, J = Dim("i", 40), Dim("j", 30)
 X = load(Tensor("x", "float32", (40, 30)), iota(I), iota(J))
 OUT = Tensor("out", "float32", (40,))
 ORDER = {
-    "terms": """split_flattened_dims rename_shadowed_dims reassociate_divisors merge_summed_dims unroll_short_sums
-        rename_bound_dims share_softmax_scales""",
+    "terms": """split_flattened_dims rename_shadowed_dims reassociate_divisors merge_summed_dims order_nested_sums
+        unroll_short_sums rename_bound_dims share_softmax_scales""",
     "shape": "group_rows merge_value_dims choose_kernel_shape",
     "cuts": """tabulate_lookups store_cross_batch_scores store_nested_loops store_blocking_products store_other_rows
         store_row_invariants tabulate_relative_values""",
@@ -89,7 +89,8 @@ def test_a_stored_part_is_finished_before_the_pass_stores_what_is_pending(monkey
         return cut(planning, inner) if planning.focus == "part0" and len(planning.parts) == 1 else planning
 
     passes = [p for p in pipeline.PASSES if p.stage != "cuts"]
-    passes.insert(10, pipeline.PlanPass("cut", "cuts", run, "", pipeline.STORE))
+    first = next(n for n, p in enumerate(passes) if p.stage == "kernels")
+    passes.insert(first, pipeline.PlanPass("cut", "cuts", run, "", pipeline.STORE))
     monkeypatch.setattr(pipeline, "PASSES", tuple(passes))
     plan = build_plan(outer + other, OUT, (I,))
     stored = {s.output.name: s.term for kernel in plan.kernels for s in kernel.stores}

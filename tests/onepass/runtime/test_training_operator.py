@@ -124,12 +124,6 @@ def test_gradients_accumulate_and_a_graph_is_retained():
         torch.testing.assert_close(ours.grad, eager.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_second_derivatives_are_refused():
-    (result,) = torch.autograd.grad(compiled(causal)(*(tensors := inputs())).sum(), tensors[:1], create_graph=True)
-    with pytest.raises(NotImplementedError, match="gradients of gradients"):
-        result.sum().backward()
-
-
 def test_strided_and_broadcast_inputs_and_cotangents():
     run = compiled(causal)
     base = torch.randn(2, 40, 3, 16)
