@@ -212,7 +212,7 @@ def suited_tensors(
     return SuitedTensors(overlays, exits, wide_tensors(binding.kernel, values, sizes), diagonals, mask)
 
 
-def described(operands: Iterable[Operand], values: dict) -> tuple[Operand, ...]:
+def described(operands: Iterable[Operand], values: Mapping[str, torch.Tensor]) -> tuple[Operand, ...]:
     """The operands that a tensor map describes."""
     return tuple(o for o in operands if _unsuited(o, values[o.tensor.name]) is None)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import prod
 
+from ...egraph.terms.affine import length
 from ...egraph.terms.index_simplify import simplify_index
 from ...egraph.terms.ops import const, iota, load, make, sum_over, where
 from ...egraph.terms.term import Dim, Tensor, Term
@@ -63,7 +64,7 @@ class _Turn:
     def term(self, term: Term) -> Term:
         """A term of the kernel in dims of the other one."""
         for dim, (group, member) in self.places.items():
-            term = _with_short_indices(at_place(term, dim, iota(group) * const(member.size) + iota(member)))
+            term = _with_short_indices(at_place(term, dim, iota(group) * length(member) + iota(member)))
         return rename_dims(term, self.dims)
 
     def order(self, order: Iterable[Dim]) -> tuple[Dim, ...]:
@@ -74,7 +75,7 @@ class _Turn:
         """The index along each of these axes, in dims of the kernel itself."""
         found: list[Term] = []
         for dim in order:
-            size = const(self.places[dim][1].size) if dim in self.places else None
+            size = length(self.places[dim][1]) if dim in self.places else None
             found += [iota(dim)] if size is None else [iota(dim) // size, iota(dim) % size]
         return found
 
@@ -253,22 +254,36 @@ def _fresh(base: str, names: set[str]) -> str:
 
 def _with_vectors(kernels: Sequence[Kernel], kept: Kernel, vectors: dict[Term, Term]) -> list[Kernel]:
     """The kernels that run before, and what stores the vectors: one of these, if it has the same rows and grid."""
-    loop, grid = kept.loops[0].dim, (*kept.grid, *kept.around)
     stores = tuple(
         Store(term, read.attrs[0], tuple(index.attrs[0] for index in read.args)) for term, read in vectors.items()
     )
     if not stores:
         return list(kernels)
-    fits = lambda k: not k.loops and not k.columns and k.rows == loop and {*k.grid} == {*grid}
-    name, made = f"{kept.name}_before", {s.output.name for k in kernels for s in k.stores}
-    mine = next(
-        (k for k in kernels if fits(k) and made.isdisjoint(t.name for s in stores for t in tensors(s.term))), None
-    )
-    old = () if mine is None else mine.stores
-    held = tuple(d for d in _dims(s.term for s in (*old, *stores)) if d not in (*grid, loop))
-    inputs = tuple(dict.fromkeys(t for s in (*old, *stores) for t in tensors(s.term)))
-    before = Kernel(name, grid, loop, f"{loop.name}_tile", held, (), (*old, *stores), inputs)
-    return [before if k is mine else k for k in kernels] if mine is not None else [*kernels, before]
+    rows, grid = kept.loops[0].dim, (*kept.grid, *kept.around)
+    fitting = [k for k in kernels if _stores_rows(k, rows, grid)] if _made(kernels).isdisjoint(_inputs(stores)) else []
+    if not fitting:
+        return [*kernels, _storing(f"{kept.name}_before", grid, rows, stores)]
+    mine = fitting[0]
+    return [_storing(f"{kept.name}_before", grid, rows, (*mine.stores, *stores)) if k is mine else k for k in kernels]
+
+
+def _stores_rows(kernel: Kernel, rows: Dim, grid: Sequence[Dim]) -> bool:
+    """Whether a kernel without a loop has these rows and this grid."""
+    return not kernel.loops and not kernel.columns and kernel.rows == rows and {*kernel.grid} == {*grid}
+
+
+def _storing(name: str, grid: tuple[Dim, ...], rows: Dim, stores: tuple[Store, ...]) -> Kernel:
+    """A kernel without a loop."""
+    held = tuple(d for d in _dims(s.term for s in stores) if d not in (*grid, rows))
+    return Kernel(name, grid, rows, f"{rows.name}_tile", held, (), stores, _inputs(stores))
+
+
+def _made(kernels: Iterable[Kernel]) -> set[Tensor]:
+    return {store.output for kernel in kernels for store in kernel.stores}
+
+
+def _inputs(stores: Iterable[Store]) -> tuple[Tensor, ...]:
+    return tuple(dict.fromkeys(t for s in stores for t in tensors(s.term)))
 
 
 def _dims(terms: Iterable[Term]) -> list[Dim]:
