@@ -30,4 +30,7 @@ GATHERED = (
     *quotients.CANCELLED,
     mask.constant_out_of_masked_sum,
 )
-ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *SHIFT_FREE, *GATHERED)))
+# WEIGHTS_FIRST multiplies by what is at most 1 before what may be as large as a mask's number.
+WEIGHTS_FIRST = exponentials.BEFORE_FACTORS
+DERIVATIVES = (*SHIFT_FREE, *GATHERED, *WEIGHTS_FIRST)
+ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *DERIVATIVES)))

@@ -71,6 +71,12 @@ def exponential_leaves_right_factor(x, y, a):
     return x * (y * exp(a)), (x * y) * exp(a)
 
 
+@rule
+def exponential_goes_before_factor(x, y, a):
+    """(x · y) · exp(a) = (x · exp(a)) · y"""
+    return (x * y) * exp(a), (x * exp(a)) * y
+
+
 @rule(exact=FINITE)
 def quotient_of_exponentials(a, c):
     """exp(a) / exp(c) = exp(a - c)"""
@@ -182,3 +188,4 @@ TOGETHER = (
     exponential_factor_leaves_logarithm,
     exponential_leaves_logarithm,
 )
+BEFORE_FACTORS = (exponential_goes_before_factor,)

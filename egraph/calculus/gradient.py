@@ -30,6 +30,7 @@ from .saved import (
     as_dtype,
     logarithms,
     means,
+    multiplies_mask,
     read,
     row_values,
     rows_computed_again,
@@ -40,11 +41,13 @@ from .saved import (
 @dataclass(frozen=True)
 class Laws:
     """normal: what brings the captured terms to normal form. shift_free: takes shifts out of all exponents of it.
-    gather: brings a cotangent's quotients and exponentials together."""
+    gather: brings a cotangent's quotients and exponentials together. weights_first: in what is computed, multiplies by
+    exponentials before factors that may be as large as a mask's number: 0 · ∞ is NaN."""
 
     normal: Sequence[Rule]
     shift_free: Sequence[Rule]
     gather: Sequence[Rule]
+    weights_first: Sequence[Rule] = ()
 
 
 @dataclass(frozen=True)
@@ -107,14 +110,15 @@ def _with_chains(
 ) -> tuple[list[Gradient], list[Term], Callable[[], tuple[Derivation, ...]]]:
     """The gradients, the cotangents of all loads, and what makes the chain of every joint."""
     laws = equations.normaliser()
+    last = Normaliser(equations.laws.weights_first if any(map(multiplies_mask, forms.values())) else ())
     asked: dict[Term, None] = {}
 
     def simplified(term: Term) -> Term:
         asked[term] = None
-        return laws.normal(term)
+        return last.normal(laws.normal(term))
 
     found, joints = differentiated(forms, wanted, simplified)
-    return found, joints, lambda: tuple(replay(term, laws) for term in asked)
+    return found, joints, lambda: tuple(replay(term, laws).then(replay(laws.normal(term), last)) for term in asked)
 
 
 def _require_none(operations: Collection[str], forms: Iterable[Term], wanted: Collection[str]) -> None:

@@ -126,7 +126,17 @@ def _logarithm(form: Term, shift: Term, rest: Term, number: str, order: Sequence
 
 def _is_far(node: Term) -> bool:
     """Whether an exponent may be a number that absorbs a logarithm: a large literal, or what a mask tensor holds."""
-    return node.op == "exp" and any(may_mask(x) or _is_large(x) for x in addends(node.args[0]))
+    return node.op == "exp" and (_holds_mask(node.args[0]) or multiplies_mask(node.args[0]))
+
+
+def multiplies_mask(form: Term) -> bool:
+    """Whether a masked score is a factor: a sum or a choice that may hold a mask's number, and holds a reduction."""
+    sums = (x for n in subterms(form) if n.op in ("mul", "div") for x in n.args if x.op in ("add", "sub", "where"))
+    return any(_holds_mask(x) and bool(reduces(x)) for x in dict.fromkeys(sums))
+
+
+def _holds_mask(x: Term) -> bool:
+    return any(may_mask(part) or _is_large(part) for part in addends(x))
 
 
 def _is_large(x: Term) -> bool:
