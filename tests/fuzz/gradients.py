@@ -2,7 +2,8 @@
 
 A program then names the inputs whose gradients are wanted. Its results get random cotangents, some of them none. The
 gradients of the compiled function are compared with those of float64 autograd of the original. What is allowed comes
-from eager's own error, and from how far the exact gradients move when every operation rounds.
+from eager's own error, and from how far the exact gradients move when every operation rounds. A program that needs the
+second is judged in float64, too.
 """
 
 from __future__ import annotations

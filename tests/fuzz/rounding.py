@@ -28,7 +28,7 @@ EXACT |= {"constant_pad_nd", "threshold_backward", "copy", "triu", "_unsafe_view
 COMPARED = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "sign", "argmax", "floor", "round"}
 SUMS = {"mm", "bmm", "addmm", "baddbmm", "mv", "dot", "sum", "mean", "cumsum"}
 ADDED = {"add", "sub", "rsub", "lerp"}
-OF_A_MASK = 1e30  # a number as large hides a score and rounds to itself
+OF_A_MASK = 1e30  # a number as large hides a score and rounds to itself: of a row's maximum, it is not the size
 EXPONENTIAL = {"exp", "exp2"}
 
 
@@ -96,14 +96,15 @@ class Rounding(TorchDispatchMode):
 
     def _size(self, x):
         size = self.sizes.get(x) if isinstance(x, torch.Tensor) else None
-        return _magnitude(x) if size is None or size.shape != x.shape else size
+        size = _magnitude(x) if size is None or size.shape != x.shape else size
+        is_sized = isinstance(size, torch.Tensor) and size.is_floating_point()
+        return size.where(size < OF_A_MASK, 0.0) if is_sized else size
 
     def _read(self, x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point() or not x.numel():
             return x
         noise = torch.rand(x.shape, generator=self.random, dtype=x.dtype).to(x.device)
-        size = self._size(x).nan_to_num(0, 0)
-        return x + size.where(size < OF_A_MASK, 0.0) * (self.last * (2 * noise - 1))
+        return x + self._size(x) * (self.last * (2 * noise - 1))
 
 
 def _magnitude(x):

@@ -15,7 +15,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from random import Random
@@ -48,10 +48,12 @@ LOUD = ("crash", "wrong", "failed executor", "recompiled")
 @dataclass(frozen=True)
 class Outcome:
     """`kind`: fused, compiled, refused, nothing to do, eager fails too, torch.compile fails too; wrong, crash,
-    failed executor (yet right), recompiled (more often than without onepass)."""
+    failed executor (yet right), recompiled (more often than without onepass). `rounds`: right only by what rounding
+    may do to the gradients."""
 
     kind: str
     reason: str = ""
+    rounds: bool = False
 
 
 def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outcome:
@@ -73,6 +75,9 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
     again = mine.graphs > 1 and outcome.kind not in (*LOUD, "eager fails too")
     if outcome.kind == "wrong" and program.inner != "eager":
         return _wrong_alone(program, device, outcome)
+    if outcome.rounds and program.dtype != "float64":
+        exact = judge(replace(program, dtype="float64", later={}), executor, device)
+        return Outcome("wrong", f"in float64: {exact.reason}") if exact.kind == "wrong" else outcome
     return _alone(program, mine, device, outcome) if again or outcome.kind == "crash" else outcome
 
 
@@ -107,13 +112,14 @@ def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
         outcome = judged(spread(program, inputs(), exact.results))
     if not program.wanted or outcome.kind in LOUD:
         return outcome
-    moved = lambda: gradients.movements(program, inputs())
+    asked = []
+    moved = lambda: asked.append(program) or gradients.movements(program, inputs())
     floor = gradients.FLOORS[getattr(torch, rounded)]
     wrong = gradients.difference(got, eager, exact, floor, masked, moved)
     if "clamp" in said and program.regime.endswith("NaN") and wrong.endswith(gradients.NOT_FINITE):
         wrong = ""  # torch has the derivative 0 of a NaN that is clamped, and others have NaN
     became = gradients.what_became(report.reports(), outcome.kind)
-    return Outcome("wrong", wrong) if wrong else Outcome(became, outcome.reason)
+    return Outcome("wrong", wrong) if wrong else Outcome(became, outcome.reason, bool(asked))
 
 
 def spread(program: Fuzzed, tensors: list, exact: tuple) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ from hypothesis import given as drawn
 
 from onepass.runtime import executors
 from onepass.training.programs import BackwardProgram
+from tests.fuzz import gradients
 from tests.fuzz.gradients import Answers, difference, movements
 from tests.fuzz.layers import forms, layer, sections
 from tests.fuzz.programs import SMALL, Fuzzed, programs
@@ -189,13 +190,34 @@ def test_wrong_gradients_are_found(monkeypatch, inner, wrong):
 
 
 def test_gradients_that_rounding_makes_are_no_mistakes():
-    """One weight of each row is 1: the gradients of scores are differences of equal numbers."""
+    """One weight of each row is 1: the gradients of scores are differences of equal numbers.
+
+    The movement is a bound, and a wide one; what it excuses is judged again in float64.
+    """
     lines = ("s = q @ k.mT", "e = torch.exp(s - s.amax(-1, keepdim=True))", "p = e / e.sum(-1, keepdim=True)")
     sharp = replace(TRAINED, lines=(*lines, "return p @ v"), regime="near the end of half", wanted=("q",))
     (moved,) = movements(sharp, sharp.tensors())
-    assert judge(sharp).kind == "derived" and 1e-5 < moved < 1e-1
+    assert judge(sharp).kind == "derived" and 1e-5 < moved < 1e2
     (plain,) = movements(replace(sharp, regime="normal"), replace(sharp, regime="normal").tensors())
-    assert plain < 1e-5
+    assert plain < 1e-3
+
+
+def test_what_rounding_excuses_is_judged_in_float64(monkeypatch):
+    monkeypatch.setattr(gradients, "movements", lambda *given: [1e9] * 4)
+    right, found = executors.EXECUTORS["tiled"], []
+
+    def off(region, tensors, call):
+        run = right(region, tensors, call)
+        found.append(tensors[0].dtype)
+        is_backward = isinstance(region.program, BackwardProgram)
+        return (lambda given: [g * off_by(g) for g in run(given)]) if is_backward else run
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", off)
+    off_by = lambda g: 1.01 if g.dtype == torch.float32 else 1.0
+    assert judge(TRAINED).kind == "derived" and torch.float64 in found
+    monkeypatch.setattr(gradients, "movements", lambda program, tensors: [1e9 * (program.dtype == "float32")] * 4)
+    off_by = lambda g: 1.01
+    assert judge(TRAINED).kind == "wrong"
 
 
 NAN = torch.nan
