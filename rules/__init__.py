@@ -48,5 +48,7 @@ SEPARATED = (
     mask.masked_sum_of_sum,
     mask.constant_out_of_masked_sum,
 )
-DIRECTED = (*SHIFT_FREE, *GATHERED, *SEPARATED)
+# WEIGHTS_FIRST multiplies by what is at most 1 before what may be as large as a mask's number.
+WEIGHTS_FIRST = exponentials.BEFORE_FACTORS
+DIRECTED = (*SHIFT_FREE, *GATHERED, *SEPARATED, *WEIGHTS_FIRST)
 ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *DIRECTED)))

@@ -72,6 +72,12 @@ def exponential_leaves_right_factor(x, y, a):
     return x * (y * exp(a)), (x * y) * exp(a)
 
 
+@rule
+def exponential_goes_before_factor(x, y, a):
+    """(x · y) · exp(a) = (x · exp(a)) · y"""
+    return (x * y) * exp(a), (x * exp(a)) * y
+
+
 @rule(exact=FINITE)
 def quotient_of_exponentials(a, c):
     """exp(a) / exp(c) = exp(a - c)"""
@@ -139,6 +145,12 @@ def shift_leaves_right_addend(a, b, c):
 
 
 @rule(exact=FINITE)
+def shift_by_sum(a, b, c):
+    """exp(a - (b + c)) = exp((a - b) - c)"""
+    return exp(a - (b + c)), exp((a - b) - c)
+
+
+@rule(exact=FINITE)
 def exponential_factor_leaves_logarithm(x, a):
     """log(x · exp(a)) = log(x) + a"""
     return log(x * exp(a)), log(x) + a
@@ -190,6 +202,7 @@ TAKEN_APART = (
 )
 TOGETHER = (
     exponential_of_nothing,
+    shift_by_sum,
     exponentials_meet,
     exponentials_meet_in_product,
     exponential_goes_right,
@@ -213,3 +226,4 @@ OUT_OF_SUMS = (
     exponential_leaves_scaled_addends,
     exponential_out_of_sum,
 )
+BEFORE_FACTORS = (exponential_goes_before_factor,)

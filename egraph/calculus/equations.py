@@ -22,11 +22,13 @@ from .saved import Saved, read
 @dataclass(frozen=True)
 class Laws:
     """normal: what brings the captured terms to normal form. shift_free: takes shifts out of all exponents of it.
-    gather: brings a derivative's quotients and exponentials together."""
+    gather: brings a derivative's quotients and exponentials together. weights_first: in what is computed, multiplies by
+    exponentials before factors that may be as large as a mask's number: 0 · ∞ is NaN."""
 
     normal: Sequence[Rule]
     shift_free: Sequence[Rule]
     gather: Sequence[Rule]
+    weights_first: Sequence[Rule] = ()
 
 
 class Equations:
@@ -42,19 +44,19 @@ class Equations:
         """Normalises by these equations and the laws."""
         return Normaliser((*self.rules, *self.laws.normal, *self.laws.gather))
 
-    def add(self, left: Term, right: Term, saved: Saved) -> None:
-        """Adds left = right, where the right side reads the saved value; none for what is a value as it stands."""
+    def add(self, saved: Sequence[Saved], left: Term, right: Term) -> None:
+        """Adds left = right, where the right side reads the saved values; none for what is a value as it stands."""
         left = self.normaliser().normal(left)
         if left.op not in ("load", "const", "cast"):
-            name = f"saved_{saved.tensor.name}"
+            name = f"saved_{saved[-1].tensor.name}"
             self.rules.append(Rule(name, name.replace("_", " "), left, right, ()))
-            self.saved.append(saved)
+            self.saved.extend(saved)
 
-    def with_all(self, more: Iterable[tuple[Term, Term, Saved]]) -> Equations:
+    def with_all(self, more: Iterable[tuple[Sequence[Saved], Term, Term]]) -> Equations:
         """These equations, and more behind them."""
         found = Equations(self.laws, self.rules, self.saved)
-        for left, right, saved in more:
-            found.add(left, right, saved)
+        for saved, left, right in more:
+            found.add(saved, left, right)
         return found
 
 

@@ -23,12 +23,14 @@ from .gradient_certificate import GradientCertificate
 from .reverse_mode import Gradient, Result, differentiated
 from .saved import (
     Bounded,
+    Logarithm,
     Mean,
     Saved,
     arranged,
     as_dtype,
     logarithms,
     means,
+    multiplies_mask,
     row_values,
     rows_computed_again,
     saved_value,
@@ -63,14 +65,14 @@ def gradients(results: Sequence[Result], wanted: Sequence[str], laws: Laws, with
     order = tuple(dict.fromkeys(dim for result in results for dim in result.order))
     sums = list(logarithms(results, free, order))
     known = _equations(laws, sums, forms, order)
-    stored = [(*as_stored(forms[r], r), Saved(r.tensor, r.term, r.order)) for r in results]
+    stored = [((Saved(r.tensor, r.term, r.order),), *as_stored(forms[r], r)) for r in results]
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
     again = rows_computed_again([g.term for g in found], row_values(results, free, laws_now.normaliser(), order))
     if again:
         for number, term in enumerate(again):
             saved = saved_value(f"row{number or ''}", term, arranged(term, order))
-            known.add(free.normal(term), as_dtype(saved, term.dtype), saved)
+            known.add((saved,), free.normal(term), as_dtype(saved, term.dtype))
         laws_now = known.with_all(stored)
         found, joints, chains = _with_chains(forms, wanted, laws_now)
     Bounded(sums, results, known.normaliser()).check(joints)
@@ -80,13 +82,11 @@ def gradients(results: Sequence[Result], wanted: Sequence[str], laws: Laws, with
     return Gradients(tuple(found), kept, GradientCertificate(shown, chains(), tuple(laws_now.rules)))
 
 
-def _equations(
-    laws: Laws, sums: Sequence[tuple[Saved, Term]], forms: Mapping[Result, Term], order: Sequence[Dim]
-) -> Equations:
+def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Term], order: Sequence[Dim]) -> Equations:
     """What logarithms of sums, and means of their exponentials, are in forms without shifts."""
     known = Equations(laws)
-    for saved, left in sums:
-        known.add(left, exp(as_dtype(saved, left.dtype)), saved)
+    for one in sums:
+        known.add(one.parts, one.total, exp(one.read()))
     for number, mean in enumerate(means(forms.values(), sums, order)):
         known.add(*_mean_equation(number, mean, forms, order))
     return known
@@ -97,24 +97,25 @@ def _with_chains(
 ) -> tuple[list[Gradient], list[Term], Callable[[], tuple[Derivation, ...]]]:
     """The gradients, the cotangents of all loads, and what makes the chain of every joint."""
     laws = equations.normaliser()
+    last = Normaliser(equations.laws.weights_first if any(map(multiplies_mask, forms.values())) else ())
     asked: dict[Term, None] = {}
 
     def simplified(term: Term) -> Term:
         asked[term] = None
-        return laws.normal(term)
+        return last.normal(laws.normal(term))
 
     found, joints = differentiated(forms, wanted, simplified)
-    return found, joints, lambda: tuple(replay(term, laws) for term in asked)
+    return found, joints, lambda: tuple(replay(term, laws).then(replay(laws.normal(term), last)) for term in asked)
 
 
 def _mean_equation(
     number: int, mean: Mean, forms: Mapping[Result, Term], order: Sequence[Dim]
-) -> tuple[Term, Term, Saved]:
+) -> tuple[tuple[Saved, ...], Term, Term]:
     """Σ_j exp(s) · w = m · exp(L): m is a result, where one is that quotient, or a value of its own."""
-    log = as_dtype(mean.log, mean.total.dtype)
+    divisor = exp(mean.log.read())
     for result, form in forms.items():
         held, stored = as_stored(form, result)
-        if held is mean.total / mean.divisor:
-            return mean.total, stored * exp(log), Saved(result.tensor, result.term, result.order)
+        if held is mean.total / mean.log.total:
+            return (Saved(result.tensor, result.term, result.order),), mean.total, stored * divisor
     saved = saved_value(f"mean{number or ''}", mean.value, arranged(mean.total, order))
-    return mean.total, as_dtype(saved, mean.total.dtype) * exp(log), saved
+    return (saved,), mean.total, as_dtype(saved, mean.total.dtype) * divisor

@@ -19,6 +19,7 @@ from .forward_mode import tangents_of
 from .reverse_mode import Result
 from .saved import (
     Bounded,
+    Logarithm,
     Saved,
     arranged,
     as_dtype,
@@ -61,7 +62,7 @@ def tangents(
     again = rows_computed_again(found.values(), row_values(results, free, laws_now, order))
     for number, term in enumerate(again):
         row = saved_value(f"row{number or ''}", term, arranged(term, order))
-        known.add(free.normal(term), as_dtype(row, term.dtype), row)
+        known.add((row,), free.normal(term), as_dtype(row, term.dtype))
     found = _normal(raw, laws_now := known.normaliser()) if again else found
     Bounded(sums, results, known.normaliser()).check([*found.values(), *weights])
     chains = tuple(replay(term, laws_now) for term in raw.values())
@@ -77,28 +78,27 @@ def _normal(raw: Mapping[Term, Term], laws: Normaliser) -> dict[Term, Term]:
 
 
 def _equations(
-    laws: Laws, sums: Sequence[tuple[Saved, Term]], terms: Sequence[Term], order: Sequence[Dim]
+    laws: Laws, sums: Sequence[Logarithm], terms: Sequence[Term], order: Sequence[Dim]
 ) -> tuple[Equations, list[Term]]:
     """What logarithms of sums, and means of their exponentials, are in forms without shifts; and the means' weights."""
     known = Equations(laws)
     plain = known.normaliser()
-    for saved, left in sums:
-        known.add(left, exp(as_dtype(saved, left.dtype)), saved)
-    normal_sums = [(saved, plain.normal(left)) for saved, left in sums]
+    for one in sums:
+        known.add(one.parts, one.total, exp(one.read()))
+    normal_sums = [replace(one, total=plain.normal(one.total)) for one in sums]
     weights: list[Term] = []
     for number, mean in enumerate(means([plain.normal(term) for term in terms], normal_sums, order)):
         value = saved_value(f"mean{number or ''}", mean.value, arranged(mean.total, order))
-        dtype = mean.total.dtype
-        known.add(mean.total, as_dtype(value, dtype) * exp(as_dtype(mean.log, dtype)), value)
+        known.add((value,), mean.total, as_dtype(value, mean.total.dtype) * exp(mean.log.read()))
         weights.append(mean.weight)
     return known, weights
 
 
-def _value(result: Result, form: Term) -> tuple[Term, Term, Saved]:
+def _value(result: Result, form: Term) -> tuple[tuple[Saved], Term, Term]:
     """The equation of a result's own value, before it is rounded to be stored."""
     term = result.term
     if form.op == "cast":
         form = form.args[0]
         term = term.args[0] if term.op == "cast" else cast(term, form.dtype)
     tensor = replace(result.tensor, name=f"value_{result.tensor.name}", dtype=term.dtype)
-    return form, read(tensor, result.order), Saved(tensor, term, result.order)
+    return (Saved(tensor, term, result.order),), form, read(tensor, result.order)

@@ -22,6 +22,7 @@ from ..graph.op_kinds import changes_in_place
 from ..regions.placement import InputPairs
 from ..report.graph_breaks import break_after
 from ..report.records import Report, record
+from .eager_graph import without_compiler
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +67,14 @@ class Backend:
         separate: InputPairs = set()
         record(rewrite_module(gm, self.options, separate_inputs=separate))
         if self.options.inner == "eager":
-            run = gm.forward
+            run = without_compiler(gm)
         else:
-            carries = fx.GraphModule(gm, deepcopy(gm.graph)).forward
+            carries = without_compiler(fx.GraphModule(gm, deepcopy(gm.graph)))
             run = _unless_dual(_inductor(gm, example_inputs, self.options, self.mode), carries)
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
-        return _unless_shared(run, fx.GraphModule(gm, written).forward, places) if places else run
+        if not places:
+            return run
+        return _unless_shared(run, without_compiler(fx.GraphModule(gm, written)), places)
 
 
 def _known(mode: str | None) -> str | None:

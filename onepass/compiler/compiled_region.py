@@ -41,7 +41,7 @@ from .rule_admission import unproved
 from .traffic import STORES_TOO_MUCH, eager_bytes, plan_bytes, stores_too_much
 
 UNPROVED = "law {} is not used: the ledger does not call it proved as it stands (`python -m onepass prove` decides it)"
-BACKWARD = "recomputes through the original region (no derived backward yet)"
+BACKWARD = "not planned: no gradient is needed"
 SEEDED = "torch's generator gives dropout a seed, and not each number: other elements are dropped than in eager"
 MAX_REGIONS_KEPT = 512  # in this process, the latest
 _LOCK = lock()

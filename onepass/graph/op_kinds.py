@@ -62,6 +62,7 @@ class Trait(Flag):
     RANDOM = auto()  # random, though no operator of ATen has its name
     LIBRARY_CALL = auto()  # a function with attention inside that Dynamo keeps whole, made of smaller operations
     CLOSED_LIBRARY_CALL = auto()  # the same, of one operation
+    RUNS_A_GRAPH = auto()  # a checkpoint: runs the graph that it is given, as if its nodes stood there
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("other", "lift_fresh lift_fresh_copy resolve_conj resolve_neg matrix_H"),
     _row("other", "multi_head_attention_forward", Trait.LIBRARY_CALL),
     *_rows("other", "_transformer_encoder_layer_fwd _native_multi_head_attention", Trait.CLOSED_LIBRARY_CALL),
+    _row("other", "tag_activation_checkpoint", Trait.RUNS_A_GRAPH),
 )
 OPERATIONS: dict[str, AtenOperation] = {name: row for row in ATEN for name in row.names}
 UNKNOWN = AtenOperation((), "other")

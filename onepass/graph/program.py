@@ -23,7 +23,7 @@ from .op_kinds import Trait, operation_named
 
 NAMESPACES = ("aten", "prims")
 GETITEM = "getitem"
-VERSION = 4  # also of what an operation makes of the text: compilers keep their graphs by it
+VERSION = 5  # also of what an operation makes of the text: compilers keep their graphs by it
 
 
 @dataclass(frozen=True)

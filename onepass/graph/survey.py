@@ -27,6 +27,7 @@ NOTHING: Nodes = frozenset()
 Interruptions = tuple[fx.Node | None, fx.Node | None]
 UNINTERRUPTED: Interruptions = (None, None)
 CALLS = ("call_function", "call_method")
+SOURCE = "onepass_source"  # of an input of a called graph: what `source_name` calls its argument
 # Parts of names by which operations without a row reduce: gumbel_softmax, a user's softmax, argmax, cumprod.
 NAME_PARTS_OF_REDUCTIONS = ("softm", "argm", "cum")
 
@@ -275,6 +276,19 @@ def storages(node: fx.Node) -> set[int]:
     return {t.untyped_storage()._cdata for t in strided if not torch._C._functorch.is_functorch_wrapped_tensor(t)}
 
 
+def source_name(node: fx.Node, inside: str) -> str:
+    """The name of the graph's input or attribute that the node is a view of, or its own.
+
+    It is one of a kind in what is compiled together. inside: what the names of the graph's own values begin with.
+    """
+    base = node
+    while base.all_input_nodes and storages(base) == storages(base.all_input_nodes[0]):
+        base = base.all_input_nodes[0]
+    if base.op in ("placeholder", "get_attr"):
+        return base.meta.get(SOURCE, f"{inside}{base.name}")
+    return f"{inside}{node.name}"
+
+
 def root(node: fx.Node, s: Survey) -> fx.Node:
     """The value whose memory the node may share."""
     while s.kind.get(node) in ("view", "cast") and node.all_input_nodes:
@@ -443,16 +457,22 @@ def is_lookup(node: fx.Node, s: Survey) -> bool:
     The table is smaller than the result, or holds integers and is read in the order of coordinates: then no more of it
     is read than the result has.
     """
+    table, positions = table_and_positions(node)
+    if table is None or not all(s.free[n] for n in positions.values()):
+        return False
+    in_order = not value_of_node(table).is_floating_point() and all(s.numbers[n] for n in positions.values())
+    return in_order or is_smaller(table, node)
+
+
+def table_and_positions(node: fx.Node) -> tuple[fx.Node | None, dict[int, fx.Node]]:
+    """What a gather reads, and by axis the integer tensors that say where; (None, {}) of any other node."""
     table, index = _table_and_index(node)
-    if not _is_tensor(node) or not _is_tensor(table):
-        return False
-    positions = list(filter(_is_tensor, index))
-    if len(positions) + index.count(slice(None)) != len(index) or not positions:
-        return False
-    in_order = not value_of_node(table).is_floating_point() and all(s.numbers[n] for n in positions)
-    if not (in_order or _is_smaller(table, node)):
-        return False
-    return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in positions)
+    positions = {axis: n for axis, n in enumerate(index) if _is_tensor(n)}
+    plain = len(positions) + index.count(slice(None)) == len(index)
+    integers = all(value_of_node(n).dtype in (torch.int32, torch.int64) for n in positions.values())
+    if _is_tensor(node) and _is_tensor(table) and positions and plain and integers:
+        return table, positions
+    return None, {}
 
 
 def _is_tensor(argument) -> bool:
@@ -460,7 +480,12 @@ def _is_tensor(argument) -> bool:
 
 
 def _table_and_index(node: fx.Node) -> tuple:
-    """What is read and the index into it, of table[index] and of an embedding that leaves its table as it is."""
+    """What is read and the index into it: table[index], index_select, an embedding that leaves its table as it is."""
+    if name_of(node) == "index_select":
+        given = dict(zip(("input", "dim", "index"), node.args)) | node.kwargs
+        table = given.get("input")
+        before = given["dim"] % len(shape(table)) if _is_tensor(table) and shape(table) else 0
+        return table, (*(slice(None) for _ in range(before)), given.get("index"))
     if name_of(node) == "getitem":
         table, index = node.args[:2]
         return table, index if isinstance(index, tuple) else (index,)
@@ -476,7 +501,7 @@ def _is_lookup_of_numbers(node: fx.Node, s: Survey) -> bool:
     return len(read) > 1 and all(s.numbers[n] for n in read)
 
 
-def _is_smaller(table: fx.Node, node: fx.Node) -> bool:
+def is_smaller(table: fx.Node, node: fx.Node) -> bool:
     """Whether a table has fewer elements than what is read from it; of unknown sizes, fewer axes."""
     known = [prod(sizes) if all(isinstance(n, int) for n in sizes) else None for sizes in map(shape, (table, node))]
     if None in known:

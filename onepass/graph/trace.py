@@ -168,7 +168,7 @@ def _clean(name: str, used: set[str]) -> str:
     stem = re.sub(r"^[lL]_(self_)?(?=\w)", "", name)
     stem = re.sub(r"^(?:.*modules_(\w+?_))?(?:parameters|buffers)_(?=\w)", r"\1", stem)
     stem = re.sub(r"\W", "_", stem).strip("_") or "x"
-    stem = f"{stem}_" if keyword.iskeyword(stem) or stem[0].isdigit() else stem
+    stem = f"x{stem}" if stem[0].isdigit() else f"{stem}_" if keyword.iskeyword(stem) else stem
     return next(n for n in (stem, *(f"{stem}_{k}" for k in range(1, len(used) + 2))) if n not in used)
 
 

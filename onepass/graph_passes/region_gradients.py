@@ -38,6 +38,11 @@ def gradients_needed(region: Region, records: Mapping[fx.Node, bool]) -> list[bo
     return [wanted and value.requires_grad for value in values if isinstance(value, torch.Tensor)]
 
 
+def is_derived(found: Fused, needed: list[bool]) -> bool:
+    """Whether the backward of a region is derived for these gradients."""
+    return not isinstance(training(found.text, needed), str)
+
+
 def in_training(region: Region, found: Fused, needed: list[bool], options: Options, hints: Mapping[str, int]) -> str:
     """What the report says of the backward of a region that gets one. Raises Refusal for one that Inductor compiles."""
     made = training(found.text, needed)

@@ -13,7 +13,7 @@ from torch import fx
 
 from ..errors import Refusal
 from ..graph.nodes import where_of
-from ..graph.op_kinds import changes_in_place, name_of
+from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
 from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, shape, survey
 from .copies import with_cheap_inputs
@@ -57,8 +57,11 @@ def _unmatched(sinks: list[fx.Node], s: Survey) -> Iterator[Region]:
 
 
 def _in_called_graphs(s: Survey) -> Iterator[Region]:
-    """Refused regions for what is inside the graphs that a higher-order operation calls: nothing there is replaced."""
-    for call in s.order:
+    """Refused regions for what is inside the graphs that a higher-order operation calls, where nothing is replaced.
+
+    A graph that a checkpoint runs has regions of its own.
+    """
+    for call in (n for n in s.order if not has_trait(n, Trait.RUNS_A_GRAPH)):
         for region in (region for body in bodies(call) for region in find_regions(body)):
             where = where_of(region.anchor) or where_of(call)
             reason = f"the region is inside of what {name_of(call)} calls"

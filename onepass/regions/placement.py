@@ -56,6 +56,14 @@ def write_into_saved_input(region: Region, s: Survey, before: fx.Node) -> fx.Nod
     return next((n for n in later if not saved.isdisjoint(_written_memory(n, s))), None)
 
 
+def written_results(region: Region, s: Survey) -> list[fx.Node]:
+    """The region's results that an operation of the graph writes into, where a backward pass may read them again."""
+    if not s.in_place or not records(region.outputs, s.recorded):
+        return []
+    written = set().union(*(_written_memory(n, s) for n in s.in_place if n not in region.nodes))
+    return [old for old in region.outputs if not written.isdisjoint(_memory(old, s))]
+
+
 def first_user(region: Region, place: dict[fx.Node, int]) -> fx.Node:
     """The first outside user of a result, or the main result if that comes before. `place`: numbers in graph order."""
     inside = set(region.nodes)

@@ -22,7 +22,7 @@ from ..egraph.terms.term import Tensor
 from ..errors import OnepassError, Refusal
 from ..graph.program import Program
 from ..lowering.plan.records import Store
-from ..rules import ALL, GATHERED, SHIFT_FREE
+from ..rules import ALL, GATHERED, SHIFT_FREE, WEIGHTS_FIRST
 from ..translate.translate import Captured
 
 
@@ -83,7 +83,7 @@ def _gradients(
     normaliser = Normaliser(normal)
     pairs = zip(captured.results, cotangents, strict=True)
     results = [Result(normaliser.normal(r.term), r.output, r.order, g) for r, g in pairs]
-    laws = Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(GATHERED))
+    laws = Laws(normal, *map(ledger.proved, (SHIFT_FREE, GATHERED, WEIGHTS_FIRST)))
     try:
         found = gradients(results, wanted, laws, without)
         shown = check_gradients(found.certificate, results, wanted, {rule.name: rule for rule in ledger.proved(ALL)})

@@ -30,7 +30,7 @@ from .programs import BackwardProgram, ForwardProgram
 from .torch_derivatives import readings
 
 MAX_TRAININGS_KEPT = 512  # in this process, the latest
-SAVED_NAMES = ("log", "mean", "row", "value_output")  # what saved values are named, with numbers behind
+SAVED_NAMES = ("log", "mean", "row", "shift", "value_output")  # what saved values are named, with numbers behind
 Flags = tuple[bool, ...]
 _LOCK = lock()
 _KNOWN: OrderedDict[tuple[str, Flags], Training | str] = registered(OrderedDict(), "regions", _LOCK)
@@ -131,7 +131,8 @@ def _made(found: Fused, needed: Flags, given: Flags) -> Training:
         except NotDerived as error:
             refused.append(error)
             continue
-        forward = _forward(found, captured, stores, needed)
+        results = captured.results if reading == found.program else translate(found.program).results
+        forward = _forward(found, results, stores, needed)
         made = Training(forward, found, captured, needed, without, stores)
         made.backwards[needed, given] = _backward(made, stores, needed, given)
         return made
@@ -149,14 +150,17 @@ def _is_saved_name(name: str) -> bool:
     return any(name.rstrip("0123456789_") == saved for saved in SAVED_NAMES)
 
 
-def _forward(found: Fused, captured: Captured, stores: BackwardStores, needed: Flags) -> Fused:
-    """The region with its saved values as results behind its own; from the disk where it was searched before."""
+def _forward(found: Fused, given: Sequence[Store], stores: BackwardStores, needed: Flags) -> Fused:
+    """The region with its saved values as results behind its own; from the disk where it was searched before.
+
+    given: its own results as they are written: what torch's derivatives make a choice of 0 would count as masked.
+    """
     key = digest([found.key, "training", list(needed)])[:40]
     saved = tuple(Meta(s.output.dtype, s.output.shape, found.program.output_meta.device) for s in stores.saved)
     program = ForwardProgram.of(found.program, saved)
-    plan = planned_together(key, found, found.names, (*captured.results, *stores.saved))
+    plan = planned_together(key, found, found.names, (*given, *stores.saved))
     _require_kernels(plan, found)
-    strides = (*(found.strides or (None,) * len(captured.results)), *(None for _ in saved))
+    strides = (*(found.strides or (None,) * len(given)), *(None for _ in saved))
     return replace(found, key=key, program=program, strides=strides, plan=plan, form=None)
 
 
