@@ -23,7 +23,7 @@ def _saved(name, term):
 def _known():
     known = Equations(LAWS)
     log = _saved("log", TOTAL)
-    known.add(TOTAL, exp(read(log.tensor, log.order)), log)
+    known.add([log], TOTAL, exp(read(log.tensor, log.order)))
     return known, read(log.tensor, log.order)
 
 
@@ -36,14 +36,14 @@ def test_a_form_becomes_its_named_value():
 def test_a_later_equation_is_about_what_the_earlier_ones_leave():
     known, log = _known()
     row = _saved("row", TOTAL * 3.0)
-    more = known.with_all([(TOTAL * 3.0, read(row.tensor, row.order), row)])
+    more = known.with_all([([row], TOTAL * 3.0, read(row.tensor, row.order))])
     assert more.rules[-1].left is exp(log) * 3.0 and len(known.rules) == 1
 
 
 def test_a_value_needs_no_equation():
     known, log = _known()
     again = _saved("again", TOTAL)
-    known.add(log, read(again.tensor, again.order), again)
+    known.add([again], log, read(again.tensor, again.order))
     assert len(known.rules) == len(known.saved) == 1
 
 
