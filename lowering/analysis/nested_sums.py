@@ -148,10 +148,8 @@ def _around(nest: Nest, own: Dim) -> list[Dim]:
 def _runs_around(body: Term, own: Dim, other: Dim, nest: set[Dim]) -> bool:
     """Whether products inside of the body have both dims, `own` as a side, and rows that the nest does not sum.
 
-    No product may lack the other dim: it would be done again for each index. A dim of one index needs no loop.
+    No product may lack the other dim: it would be done again for each index.
     """
-    if other.size == 1:
-        return False
     products = [r for r in reduces(body) if own in r.dims and r.attrs[0] == "sum" and contracts(r.args[0])]
     paired = [r for r in products if own in sides_of(r) and not sides_of(r) <= nest]
     return bool(paired) and all(other in r.dims for r in paired)

@@ -141,7 +141,7 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     if again := [d.name for d in kernel.grid if d.size != 1 and d in repeated]:
         raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
     loops = _loops(terms, rows, held, held_limit)
-    contracted = sorted(_contracted(terms, {loop.dim for loop in loops}))
+    contracted = sorted({r.attrs[1] for r in reductions(terms)} - {loop.dim for loop in loops})
     kernel = replace(kernel, held=(*contracted, *held), loops=loops)
     if both := sorted({*kernel.around} & {*kernel.grid, *kernel.tiled, *kernel.held, *(loop.dim for loop in loops)}):
         raise NotPlannable(f"a loop runs around {', '.join(map(str, both))}, which the kernel has elsewhere, too")
@@ -172,16 +172,9 @@ def _loops(terms: Sequence[Term], rows: Dim | None, held: Collection[Dim], held_
     groups: dict[tuple[int, Dim, tuple[Dim, ...]], list[Term]] = {}
     for r in sorted(found, key=lambda r: level[r]):
         groups.setdefault((level[r], r.attrs[1], dims_around(r)), []).append(r)
-    contracted = _contracted(terms, loop_dims(terms, held_limit))
+    contracted = {r.attrs[1] for r in reductions(terms)} - loop_dims(terms, held_limit)
     within = contracted | set(held)
     return tuple(_loop(group, rows, within, number) for number, group in enumerate(groups.values()))
-
-
-def _contracted(terms: Sequence[Term], loops: Collection[Dim]) -> set[Dim]:
-    """The dims of the sums that no loop makes; a sum directly inside of one that is no loop is a sum of its own."""
-    found = reductions(terms)
-    inner = {dim for r in found if r.attrs[1] not in loops for dim in dims_around(r)}
-    return {r.attrs[1] for r in found}.union(inner).difference(loops)
 
 
 def _loop(group: Sequence[Term], rows: Dim | None, held: set[Dim], number: int) -> Loop:
