@@ -23,7 +23,7 @@ ATTENTION = 3  # arguments that come first: queries, keys and values
 
 
 @dataclass(frozen=True)
-class Backward:
+class BackwardProblem:
     """leaves: the arguments that get gradients. cotangents: the gradients of the results; None where one needs none."""
 
     problem: BenchProblem
@@ -75,7 +75,7 @@ class Backward:
         return [(view, gradient) for (view, _), gradient in zip(order, found, strict=True)]
 
 
-def backward(problem: BenchProblem, which: str) -> Backward:
+def backward(problem: BenchProblem, which: str) -> BackwardProblem:
     """The gradients of "attention", the first three arguments, or of "all" numbers that a result depends on."""
     first = problem.arguments[: ATTENTION if which == "attention" else None]
     wanted = {n for n, x in enumerate(first) if x.is_floating_point()}
@@ -86,4 +86,4 @@ def backward(problem: BenchProblem, which: str) -> Backward:
     found = torch.autograd.grad(given, [shapes[n] for n in sorted(wanted)], given, allow_unused=True)
     leaves = tuple(first[n].requires_grad_() for n, g in zip(sorted(wanted), found, strict=True) if g is not None)
     make = lambda shape: torch.randn(shape.shape, device=leaves[0].device, dtype=shape.dtype)
-    return Backward(problem, leaves, tuple(make(r) if r.requires_grad else None for r in results))
+    return BackwardProblem(problem, leaves, tuple(make(r) if r.requires_grad else None for r in results))
