@@ -79,6 +79,8 @@ def split_kernel(kernel: Kernel) -> SplitKernel | None:
     needed = {t for loop in kernel.loops for body in _bodies(loop) for t in subterms(body)}
     if not every or every & needed or any(map(kernel.written_by, kernel.loops)):
         return None
+    if not all(loop.tile for loop in kernel.loops):
+        return None
     names = {str(d) for d in _dims(kernel)}
     chunk = Dim(next(n for k in range(len(names) + 1) if (n := f"part{k or ''}") not in names), f"{kernel.name}_parts")
     stores, known = _stored_states(kernel, chunk)

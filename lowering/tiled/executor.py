@@ -20,10 +20,11 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, subterms
 from ..analysis.product_terms import Summand, summand
 from ..masks.loop_ranges import ends, tile_classes, tile_range
+from ..plan.queries import diagonal
 from ..plan.records import Accumulator, Kernel, Limit, Loop, Plan, Store
 from ..plan.thresholds import HIDDEN_SCORE
 from .accumulators import AccumulatorState
-from .tile_ops import Frame, differences
+from .tile_ops import Frame, along_diagonals, differences, full
 from .tile_program import TileBlock, over_differences, scale_early
 
 MAX_ELEMENTS_ON_A_CPU = (
@@ -125,9 +126,9 @@ class LoopProgram:
 
     def run(self, environment: dict, frame: Frame, tile: int, outputs: dict) -> dict[Term, torch.Tensor]:
         """The finished values of the loop's reductions; what the loop stores is written to the outputs."""
-        visit = lambda states: self._visit(environment, frame, tile, outputs, states)
+        visit = lambda states: self._visit(environment, frame, tile, None, states)
         dropped = -inf
-        states = visit(self._states(exact=False, dropped=dropped))
+        states = self._visit(environment, frame, tile, outputs, self._states(exact=False, dropped=dropped))
         if self.loop.finite_mask and any(state.lacks_rows() for state in states):
             dropped = HIDDEN_SCORE
             states = visit(self._states(exact=False, dropped=dropped))
@@ -136,9 +137,12 @@ class LoopProgram:
         return {reduction: value for state in states for reduction, value in state.finished(frame)}
 
     def _visit(
-        self, environment: dict, frame: Frame, tile: int, outputs: dict, states: list[AccumulatorState]
+        self, environment: dict, frame: Frame, tile: int, outputs: dict | None, states: list[AccumulatorState]
     ) -> list[AccumulatorState]:
-        """The states with all of the loop's tiles added, for each index of the dims around it."""
+        """The states with all of the loop's tiles added, for each index of the dims around it.
+
+        outputs: where the loop's stores are written; None where an earlier visit has done it.
+        """
         for indices in points(*(range(resolve(d.size, frame.sizes)) for d in self.loop.outer)):
             frame.ranges.update({d: (n, n + 1) for d, n in zip(self.loop.outer, indices, strict=True)})
             outer = {**environment, **self.before.run(environment, frame)}
@@ -168,7 +172,7 @@ class LoopProgram:
         return dict(list(tiles.items())[number * share : (number + 1) * share])
 
     def _pass(
-        self, outer: dict, frame: Frame, tiles: list[LoopTile], outputs: dict, states: list[AccumulatorState]
+        self, outer: dict, frame: Frame, tiles: list[LoopTile], outputs: dict | None, states: list[AccumulatorState]
     ) -> None:
         """Visits the tiles and adds each to the states."""
         hidden = any(state.below != -inf for state in states)
@@ -178,7 +182,7 @@ class LoopProgram:
             if drops is _NOTHING_KEPT:
                 continue
             values = self.each.run(outer, frame)
-            for store, term in zip(self.stores, self.written, strict=True):
+            for store, term in zip(self.stores if outputs is not None else (), self.written):
                 _write(store, values[term], frame, outputs)
             for state in states:
                 state.add(values, drops, self.owned, frame)
@@ -311,6 +315,8 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     program = _program(kernel)
     device = next((t.device for t in tensors.values()), torch.device("cpu"))  # a kernel may have no inputs of its own
     outputs = {store.output.name: _allocated(store.output, sizes, device) for store in kernel.stores}
+    for name in kernel.zeroed:
+        outputs[name].zero_()
     frame = Frame(program.axes, tensors, sizes, device)
     length = {d: resolve(d.size, sizes) for d in program.axes}
     tile = tile_lengths(
@@ -345,8 +351,26 @@ def _run_tile(program: KernelProgram, frame: Frame, tile: Mapping[Dim, int], out
 
 def _write(store: Store, value: torch.Tensor, frame: Frame, outputs: dict) -> None:
     """Writes a tile's value to its place."""
+    if store.places:
+        _add_along_diagonals(store, value, frame, outputs[store.output.name])
+        return
     axes = [frame.axes[d] for d in store.order]
     value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
     rest = [k for k in range(len(frame.axes)) if k not in axes]
     value = value.permute(axes + rest).reshape([value.shape[k] for k in axes])
     outputs[store.output.name][tuple(slice(*frame.ranges[d]) for d in store.order)].copy_(value)
+
+
+def _add_along_diagonals(store: Store, value: torch.Tensor, frame: Frame, output: torch.Tensor) -> None:
+    """Adds up a tile's value along its diagonals, at the places that the store says."""
+    found = diagonal(store)
+    dims = (*found.points, found.rows, found.columns)
+    for dim in dims:
+        value = full(value, dim, frame)
+    axes = [frame.axes[d] for d in dims]
+    rest = [k for k in range(value.dim()) if k not in axes]
+    sums = along_diagonals(value.permute(axes + rest).flatten(len(dims) - 1))
+    place = found.constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in found.sizes.items())
+    first = place + frame.ranges[found.columns][0] - (frame.ranges[found.rows][1] - 1)
+    points = tuple(slice(*frame.ranges[d]) for d in found.points)
+    output[(*points, slice(first, first + sums.shape[-1]))] += sums
