@@ -13,9 +13,10 @@ from functools import cache
 import torch
 
 from ..egraph.terms.sizes import UnknownSize
-from .gluon.mask_words import packed
 from .hopper.config import HopperConfig
 from .hopper.kernel_form import bind
+from .hopper.mask_words import packed
+from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
 from .plan.launch_facts import interpreter_wanted
 from .plan.records import Kernel, NotPlannable, Plan
@@ -133,10 +134,12 @@ class TritonExecutor(PlanExecutor):
         strides: Strides | None = None,
         store: ScheduleStore | None = None,
     ) -> PreparedPlan:
-        launcher = self._launcher(plan, store)
         outputs = {output.name for output in plan.outputs}
         distinct = len(outputs) == len(plan.outputs)  # else one stored tensor is two results
-        run, copied = _bound(launcher, plan, tensors, sizes, strides if distinct else None)
+        wanted = strides if distinct and strides else {}
+        reordered = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
+        launcher = self._launcher(reordered.plan, store)
+        run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
         notes = (*copied, *self._notes(launcher))
         return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct)
 
@@ -166,7 +169,7 @@ class GluonExecutor(TritonExecutor):
     def refusal(self, plan: Plan, device: torch.device) -> str | None:
         if missing := triton_missing():
             return missing
-        from .gluon.launch import refusal
+        from .joined.launch import refusal
 
         return refusal(plan, device)
 
@@ -200,17 +203,19 @@ class GluonExecutor(TritonExecutor):
         return slower(plan, dict(sizes))
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None):
-        from .gluon.launch import launcher
+        from .joined.launch import launcher
 
         return launcher(plan, store)
 
     def _notes(self, launcher) -> tuple[str, ...]:
-        plain = (f"{name} runs as plain Triton: {reason}" for name, reason in launcher.refusals.items())
-        scheduled = (f"{name} is scheduled: {choice}" for name, choice in launcher.choices.items())
-        return (*plain, *super()._notes(launcher), *scheduled)
+        active = launcher.active
+        plain = (f"{name} runs as plain Triton: {reason}" for name, reason in active.refusals.items())
+        scheduled = (f"{name} is scheduled: {choice}" for name, choice in active.choices.items())
+        return (*launcher.said, *plain, *super()._notes(active), *scheduled)
 
     def _runs_as(self, launcher, plan: Plan) -> str:
-        plain = {*launcher.refusals, *launcher.shared}
+        active = launcher.active
+        plain, plan = {*active.refusals, *active.shared}, active.plan
         if not plain:
             return self.name
         return "gluon and triton" if len(plain) < len(plan.kernels) else "triton"
@@ -292,14 +297,27 @@ def triton_missing() -> str | None:
     return None
 
 
-def _bound(launcher, plan: Plan, tensors: Inputs, sizes: Sizes, strides: Strides | None):
-    """What runs the launcher, and notes on inputs that are copied first so that tiles read runs of memory."""
+def _bound(launcher, reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes, strides: Strides):
+    """What runs the launcher of a plan in the order of memory, and notes on inputs that are copied first so that tiles
+    read runs of memory."""
     from .launch.relayout import copies_of, with_copies
 
-    names, given = tuple(tensors), list(tensors.values())
+    plan, names = reordered.plan, tuple(tensors)
+    given = [reordered.turned(name, tensor) for name, tensor in tensors.items()]
+    wanted = reordered.strides(strides) or None
     copies = copies_of(plan, names, given, sizes)
-    if not copies:
-        return launcher.bind(names, given, sizes, strides), ()
-    run = launcher.bind(names, with_copies(given, copies), sizes, strides)
+    run = _turning_back(launcher.bind(names, with_copies(given, copies), sizes, wanted), reordered)
+    if not copies and not reordered.reads_maps:
+        return run, ()  # a launch that is prepared takes the address of a tensor and nothing else
     notes = tuple(f"{names[copy.place]} is copied to be read in runs: {copy}" for copy in copies)
-    return (lambda tensors: run(with_copies(tensors, copies))), notes
+    turned = lambda tensors: [reordered.turned(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
+    return (lambda tensors: run(with_copies(turned(tensors), copies))), notes
+
+
+def _turning_back(run: Callable[[Tensors], list[torch.Tensor]], reordered: ReorderedPlan):
+    """What runs and gives results with their axes as the original plan names them."""
+    outputs = [output.name for output in reordered.plan.outputs]
+    if reordered.orders.keys().isdisjoint(outputs):
+        return run
+    back = reordered.turned_back
+    return lambda tensors: [back(name, result) for name, result in zip(outputs, run(tensors), strict=True)]

@@ -6,6 +6,7 @@ b is a batch, and i and e are the two sides of a product of matrices.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import prod
@@ -299,11 +300,19 @@ def private_dims(terms: Sequence[Term]) -> set[Dim]:
     batch = batch_dims(terms)
     taken = bound | batch | state_dims(terms)
     for r in (r for r in found if r.attrs[0] in ("sum", "rescaled")):
-        taken |= frozenset.intersection(*(f.dims for f in sum_factors(r)))
+        taken |= _in_several_factors(r)
         for inner in reduces(body_of(r)):
             rows = inner.dims - {r.attrs[1]} - batch
             taken |= rows if len(rows) > 1 else frozenset()
     return every - taken
+
+
+def _in_several_factors(r: Term) -> set[Dim]:
+    """The dims that all factors of a sum have, and those of a factor with a product inside that another one has too."""
+    parts = sum_factors(r)
+    count = Counter(d for part in parts for d in part.dims)
+    computed = {d for part in parts if reduces(part) for d in part.dims}
+    return {d for d, n in count.items() if n == len(parts) or (n > 1 and d in computed)}
 
 
 def stepped(kernel: Kernel, nodes: Iterable[Term]) -> set[Dim]:

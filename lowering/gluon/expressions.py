@@ -26,8 +26,8 @@ from ..codegen.signature import Signature
 from ..codegen.tile_writer import TileWriter
 from ..codegen.tiles import Scope
 from ..hopper.approximations import argument_of_tanh, is_mostly_small, linear_form
-from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding, Diagonal, Operand, Product, may_emulate
+from ..hopper.config import WarpSettings
+from ..hopper.kernel_form import Diagonal, Operand, Product, WarpBinding, may_emulate
 from ..plan.device import H200
 from ..plan.dtypes import is_integer, literal
 from ..plan.launch_facts import Facts
@@ -58,7 +58,7 @@ RESERVED = (
 class GluonWriter(TileWriter):
     """Writes values of one function of the kernel; `chunk` is the part of the value dim that is being written."""
 
-    def __init__(self, binding: Binding, facts: Facts, config: HopperConfig, signature: Signature):
+    def __init__(self, binding: WarpBinding, facts: Facts, config: WarpSettings, signature: Signature):
         kernel, tile = binding.kernel, config.loop_tile
         super().__init__(kernel, facts, roots(kernel), signature, GLUON)
         self.binding, self.wide = binding, binding.wide
@@ -66,7 +66,7 @@ class GluonWriter(TileWriter):
         self.together = min(BRANCH, tile * H200.product_rows // H200.warpgroup)
         self.blocks = {kernel.rows: str(H200.product_rows), binding.loop.dim: str(tile)}
         self.scores: dict[tuple, str] = {}
-        self.chunk: tuple[int, int, int] = (0, 0, 0)  # number, start, extent
+        self.chunk: tuple[int | str, int, int] = (0, 0, 0)  # name of its layout, start, extent
         self.wide_scope = Scope()
 
     # Scopes and layouts
@@ -76,8 +76,8 @@ class GluonWriter(TileWriter):
             return self.wide_scope
         return super().scope_of(dims)
 
-    def open_chunk(self, number: int, start: int, extent: int) -> None:
-        self.chunk, self.wide_scope = (number, start, extent), Scope()
+    def open_chunk(self, name: int | str, start: int, extent: int) -> None:
+        self.chunk, self.wide_scope = (name, start, extent), Scope()
 
     def extent(self, dim: Dim) -> str:
         return str(self.chunk[2]) if dim == self.wide else super().extent(dim)
@@ -149,7 +149,7 @@ class GluonWriter(TileWriter):
                     base.append(f"gl.cast({value.text}, gl.int64) * {step}")
         text = " + ".join(base)
         if len(base) > 1:
-            build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.outer)
+            build = lambda: self.assign(f"{tensor.name}_base", TileValue(text), self.scope_of(()))
             text = self.once(("base", text), (), build).text
         return f"{text} + ({' + '.join(self.align(o, dims) for o in offsets)})" if offsets else text
 

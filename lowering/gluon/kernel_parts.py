@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ...egraph.terms.term import Dim, Tensor
 from ..codegen.signature import Source
 from ..hopper.kernel_form import Diagonal, Operand
+from ..hopper.mask_words import Packed
 from ..plan.launch_facts import Facts
-from .mask_words import Packed
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class LaunchShape:
     diagonals: tensors over the relative index of rows and loop, which threads read once for all of their rows.
     sent: results that leave by shared memory. entered: what is read for these and comes in there.
     listed: the dims of a list of tiles in memory that items follow, None where they follow the loop's limits.
-    packed: the guard's part that is a packed mask.
+    packed: the guard's part that is a packed mask. vectors: names of tensors along the loop alone that are one run in
+    memory, so that tiles of them are copied.
     """
 
     facts: Facts = Facts()  # noqa: RUF009
@@ -41,16 +42,20 @@ class LaunchShape:
     entered: tuple[tuple[Operand, Operand], ...] = ()
     listed: tuple[Dim, ...] | None = None
     packed: Packed | None = None
+    vectors: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map: the box that is copied at once. The operand's axes say which dims the box's axes run over."""
+    """A tensor map: the box that is copied at once. The operand's axes say which dims the box's axes run over.
+
+    Without an operand the tensor is read as one run of memory.
+    """
 
     name: str
     tensor: str
     box: tuple[int, ...]
-    operand: Operand
+    operand: Operand | None
 
 
 @dataclass(frozen=True, kw_only=True)

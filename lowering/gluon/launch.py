@@ -7,7 +7,7 @@ Example: with a key tensor whose rows do not begin at multiples of 16 bytes, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -25,6 +25,7 @@ from ..hopper.kernel_form import (
     Binding,
     Diagonal,
     Operand,
+    WarpBinding,
     accumulated,
     bind,
     chains,
@@ -35,6 +36,7 @@ from ..hopper.kernel_form import (
     sloped,
     width,
 )
+from ..hopper.mask_words import Packed, fine, packed, small
 from ..hopper.split_states import with_split_states
 from ..launch.triton_compat import OPTIONS, Relaunch, Window, architecture, gluon_missing
 from ..masks.block_map import EMPTY, Tiling, capturing, pays, shared_visits
@@ -50,7 +52,6 @@ from ..triton.launch import INT32, Launcher, load, typical_run
 from . import work_order
 from .kernel import emit
 from .kernel_parts import GluonSource, LaunchShape, TensorMap
-from .mask_words import Packed, fine, packed, small
 
 NOTHING = torch.zeros(1, dtype=torch.int32)
 MAX_WASTED_ROWS = 0.05  # of all rows, that warpgroups compute in vain
@@ -132,9 +133,9 @@ class GluonLauncher(Launcher):
             return super()._prepare(kernel, values, sizes, device)
 
     def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
-        _check(binding, values, sizes, device)
-        binding = replace(binding, entries=_described(binding.entries, values))
-        overlays = _described(binding.overlays, values)
+        require_suited(binding, values, sizes, device)
+        binding = replace(binding, entries=described(binding.entries, values))
+        overlays = described(binding.overlays, values)
         places = torch.cuda.get_device_properties(device).multi_processor_count
         given = self.hopper_configs.get(binding.kernel.name)
         run = None if given else self._run_here(binding, values, sizes, device)
@@ -142,10 +143,10 @@ class GluonLauncher(Launcher):
         self.choices[binding.kernel.name], config = choice, choice.config
         prepared = prepare(binding, config, sizes, suited_tensors(binding, overlays, values, sizes, config), places)
         source = emit(binding, self.plan, config, prepared.shape)
-        windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
+        windows = tuple((m.tensor, window_of(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(places * config.residents, prepared.total)
         found, maps = self._work(binding, prepared, config, programs, device)
-        arguments = (*_arguments(source, values, sizes), *found, prepared.total)
+        arguments = (*arguments_of(source, values, sizes), *found, prepared.total)
         function = load(source.text, source.function)
         return GluonLaunch(function, programs, windows, arguments, maps, options_of(config))
 
@@ -204,14 +205,14 @@ def suited_tensors(
     binding: Binding, overlays: tuple[Operand, ...], values: dict, sizes: dict, config: HopperConfig
 ) -> SuitedTensors:
     """What of these tensors suits a kernel with these settings."""
-    exits = _described(sent(binding), values) if config.send else ()
+    exits = described(sent(binding), values) if config.send else ()
     diagonals = tuple(d for d in binding.diagonals if values[d.tensor.name].stride(d.axis) == 1)
     mask = packed(binding)
     mask = mask if mask is not None and small(mask, values, sizes) else None
     return SuitedTensors(overlays, exits, wide_tensors(binding.kernel, values, sizes), diagonals, mask)
 
 
-def _described(operands: Iterable[Operand], values: dict) -> tuple[Operand, ...]:
+def described(operands: Iterable[Operand], values: Mapping[str, torch.Tensor]) -> tuple[Operand, ...]:
     """The operands that a tensor map describes."""
     return tuple(o for o in operands if _unsuited(o, values[o.tensor.name]) is None)
 
@@ -430,13 +431,13 @@ def choice_of(
     return found
 
 
-def wide_tensors(kernel: Kernel, values: dict, sizes: dict) -> frozenset[str]:
+def wide_tensors(kernel: Kernel, values: Mapping[str, torch.Tensor], sizes: dict) -> frozenset[str]:
     """Tensors whose offsets within one grid point may need 64 bits."""
     extent = max(resolve(d.size, sizes) for d in (kernel.rows, kernel.loops[0].dim)) + 1024
     return frozenset(n for (n, axis), c in reach(kernel).items() if c * abs(values[n].stride(axis)) * extent >= INT32)
 
 
-def _check(binding: Binding, values: dict, sizes: dict, device: torch.device) -> None:
+def require_suited(binding: WarpBinding, values: dict, sizes: dict, device: torch.device) -> None:
     if missing := gluon_missing() or (architecture(device) != "sm_90" and "the device is no Hopper GPU"):
         raise RefusedLaunch(missing)
     kernel = binding.kernel
@@ -461,7 +462,7 @@ def _unsuited(operand: Operand, tensor: torch.Tensor) -> str | None:
     return None
 
 
-def _window(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window:
+def window_of(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window:
     """What a tensor map covers: a tile's dim ends where the dim ends, so that what follows reads as zero."""
     operand, extents = described.operand, list(tensor.shape)
     for n, (dim, box) in enumerate(zip(operand.axes, described.box, strict=True)):
@@ -477,7 +478,7 @@ def _window(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window:
     return Window(tuple(extents), tensor.stride(), described.box)
 
 
-def _arguments(source: GluonSource, values: dict, sizes: dict) -> list[str | int]:
+def arguments_of(source: GluonSource, values: dict, sizes: dict) -> list[str | int]:
     found: list[str | int] = []
     for argument in source.arguments:
         if argument.size is not None:

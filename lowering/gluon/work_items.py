@@ -14,8 +14,8 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import substitute, subterms
 from ..codegen.fast_division import Divisor
 from ..codegen.ops import TileValue
-from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import Binding
+from ..hopper.config import WarpSettings
+from ..hopper.kernel_form import WarpBinding
 from ..masks.mask_bits import WORD
 from ..plan.device import H200
 from ..plan.records import BlockMap, Limit
@@ -47,7 +47,7 @@ class WalkWriter:
     """
 
     def __init__(
-        self, binding: Binding, config: HopperConfig, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
+        self, binding: WarpBinding, config: WarpSettings, sizes: dict[Dim, str], listed: tuple[Dim, ...] | None, fresh
     ):
         self.kernel, self.loop, self.config = binding.kernel, binding.loop, config
         self.sizes, self.listed, self.block = sizes, listed, H200.product_rows * config.consumers
@@ -73,7 +73,11 @@ class WalkWriter:
 
     def of_program(self, writer: GluonWriter, first: str) -> Walk:
         """The tiles that the producer copies for an item. There is at least one, so that every state is initialised."""
-        return self._listed(writer, first) if self.listed is not None else self._down(*self._range(writer, first))
+        return (
+            self._listed(writer, first)
+            if self.listed is not None
+            else self._down(*self.range_of_program(writer, first))
+        )
 
     def of_rows(self, writer: GluonWriter, first: str, row: str, skewed: bool, some: bool, vacant: bool) -> Walk:
         """The tiles that one warpgroup runs for its rows.
@@ -83,7 +87,7 @@ class WalkWriter:
         """
         if self.listed is not None:
             return self._own(writer, first)
-        begin, end = self._range(writer, first)
+        begin, end = self.range_of_program(writer, first)
         exists = f"{row} < {self.sizes[self.kernel.rows]}"
         if vacant and not skewed:
             own = writer.assign("own_begin", TileValue(f"gl.where({exists}, {begin}, {end} - 1)"), writer.outer).text
@@ -92,7 +96,7 @@ class WalkWriter:
             walk = self._down(begin, end)
         if not skewed and not some:
             return walk
-        low, high, full_begin, full_end = self._ends(writer, "own", row, H200.product_rows)
+        low, high, full_begin, full_end = self.ends(writer, "own", row, H200.product_rows)
         partial = f"(tile < {full_begin}) | (tile >= {full_end})"
         if not skewed:
             return replace(walk, partial=partial)
@@ -112,24 +116,25 @@ class WalkWriter:
 
     def _listed(self, writer: GluonWriter, first: str) -> Walk:
         """All tiles of an item's list, which `shared_visits` in lowering/masks lays out."""
-        mine, every = self._list(writer, first)
-        return Walk(every, self._entry(mine, "{t}"))
+        mine, every = self.list_of_program(writer, first)
+        return Walk(every, self.entry(mine, "{t}"))
 
     def _own(self, writer: GluonWriter, first: str) -> Walk:
         """The part of an item's list that one warpgroup runs."""
-        mine, every = self._list(writer, first)
+        mine, every = self.list_of_program(writer, first)
         load = lambda place: TileValue(f"gl.load({mine} + {place} + 2 * W)")
         begin = writer.assign("own_begin", load(1), writer.outer).text
         end = writer.assign("own_end", load(2), writer.outer).text
         return Walk(
-            f"{end} - {begin}", self._entry(mine, f"{begin} + {{t}}"), "entry >> W & 1 != 0", begin, f"{every} - {end}"
+            f"{end} - {begin}", self.entry(mine, f"{begin} + {{t}}"), "entry >> W & 1 != 0", begin, f"{every} - {end}"
         )
 
-    def _entry(self, mine: str, place: str) -> tuple[str, ...]:
+    def entry(self, mine: str, place: str) -> tuple[str, ...]:
+        """Lines that read a tile's number, and for each warpgroup whether it needs the guard, from a list."""
         consumers = self.config.consumers
         return f"entry = gl.load({mine} + {1 + 2 * consumers} + {place})", f"tile = entry >> {consumers}"
 
-    def _list(self, writer: GluonWriter, first: str) -> tuple[str, str]:
+    def list_of_program(self, writer: GluonWriter, first: str) -> tuple[str, str]:
         """The names of the pointer to this item's list, and of the number of its tiles."""
         place = "0"
         for dim in self.listed:
@@ -155,8 +160,9 @@ class WalkWriter:
 
     # Ranges
 
-    def _range(self, writer: GluonWriter, first: str) -> tuple[str, str]:
-        begin, end, _, _ = self._ends(writer, "block", first, self.block)
+    def range_of_program(self, writer: GluonWriter, first: str) -> tuple[str, str]:
+        """Names of the first tile that a program runs, and of the one after its last; it runs at least one."""
+        begin, end, _, _ = self.ends(writer, "block", first, self.block)
         count = f"gl.cdiv({self.sizes[self.loop.dim]}, {self.config.loop_tile})"
         writer.outer.lines += [
             f"{begin} = gl.minimum({begin}, {count} - 1)",
@@ -164,7 +170,7 @@ class WalkWriter:
         ]
         return begin, end
 
-    def _ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
+    def ends(self, writer: GluonWriter, hint: str, first: str, height: int) -> tuple[str, str, str, str]:
         """Names of a range's limits, in tiles: its begin and end, and begin and end of the tiles that need no guard.
 
         The range is that of `height` rows, from the row `first` on.

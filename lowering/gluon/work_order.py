@@ -17,8 +17,8 @@ import numpy as np
 from ...egraph.terms.evaluate import evaluate
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.traversal import subterms
-from ..hopper.config import HopperConfig, pace
-from ..hopper.kernel_form import Binding
+from ..hopper.config import WarpSettings, pace
+from ..hopper.kernel_form import Binding, WarpBinding
 from ..masks.block_map import EMPTY, FULL, PARTIAL, WorkDistribution
 from ..masks.loop_ranges import tile_range
 from ..plan.device import H200
@@ -40,7 +40,7 @@ class Ranges:
     full_end: np.ndarray
 
 
-def ranges(binding: Binding, sizes: dict, height: int, tile: int) -> Ranges | None:
+def ranges(binding: WarpBinding, sizes: dict, height: int, tile: int) -> Ranges | None:
     """The range of every tile of `height` rows, at least one tile long; None if a limit depends on more than the rows.
     """
     loop, rows = binding.loop, binding.kernel.rows
@@ -73,7 +73,7 @@ def _ends(limit: Limit, rows, sizes: dict, first: np.ndarray, last: np.ndarray):
     return (values[first], values[last]) if limit.rising else (values[last], values[first])
 
 
-def classes(binding: Binding, sizes: dict, height: int, tile: int) -> np.ndarray | None:
+def classes(binding: WarpBinding, sizes: dict, height: int, tile: int) -> np.ndarray | None:
     """The class of every tile of the loop, for each tile of rows: EMPTY, PARTIAL or FULL, as in a block map.
 
     None if a limit depends on more than the rows.
@@ -172,12 +172,14 @@ def at_a_time(points: int, tiles: int, programs: int, bytes_a_point: int) -> tup
     return few, min(points, max(few, CACHE // max(bytes_a_point, 1)))
 
 
-def streamed(binding: Binding, length: int) -> int:
+def streamed(binding: WarpBinding, length: int) -> int:
     """Bytes that the loop loads for one grid point."""
     return 2 * length * sum(resolve(o.inner.size, {}) for o in binding.streams)
 
 
-def dealing(binding: Binding, config: HopperConfig, sizes: dict, total: int, places: int) -> WorkDistribution | None:
+def dealing(
+    binding: WarpBinding, config: WarpSettings, sizes: dict, total: int, places: int
+) -> WorkDistribution | None:
     """How items with a block map are given to programs, on `places` multiprocessors: their lengths are in memory.
 
     None if no program has more than one item, or if all items have the same list.

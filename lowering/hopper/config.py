@@ -7,7 +7,7 @@ attention, so they are guesses for other kernels.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Protocol, TypeVar, dataclass_transform
 
 from ..plan.device import H200
 from ..plan.kernel_config import NO_LIMIT, DefaultRow, at_most, equal_to, first_match
@@ -30,6 +30,38 @@ def setting(*, default: Any, others: tuple = (), reported_as: str = "", kw_only:
 def record_of_settings(cls: type[Record]) -> type[Record]:
     """A frozen dataclass whose fields are settings. Type checkers read from it which of them are given by name only."""
     return dataclass(frozen=True)(cls)
+
+
+class WarpSettings(Protocol):
+    """What the text of any warp-specialised kernel asks of its settings."""
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that compute, each with 64 rows."""
+
+    @property
+    def loop_tile(self) -> int:
+        """Columns of a loop tile."""
+
+    @property
+    def row_tile(self) -> int:
+        """Rows of one program."""
+
+    @property
+    def emulated_eighths(self) -> int:
+        """Of eight special functions, so many are done by multiply-adds."""
+
+    @property
+    def registers(self) -> tuple[int, int, int]:
+        """Registers of a thread: as compiled, of a consumer, of the producer."""
+
+    @property
+    def residents(self) -> int:
+        """Programs on one multiprocessor."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether work of unequal length is given to programs by a table."""
 
 
 @record_of_settings

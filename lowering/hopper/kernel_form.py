@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import iota, load
@@ -84,6 +85,30 @@ class Diagonal:
         return self.load.attrs[0]
 
 
+class WarpBinding(Protocol):
+    """What the text of any warp-specialised kernel asks of its parts."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+
+    @property
+    def loop(self) -> Loop:
+        """Its loop."""
+
+    @property
+    def wide(self) -> Dim | None:
+        """The value dim of its results."""
+
+    @property
+    def row_operands(self) -> list[Operand]:
+        """What is copied once for a tile of rows."""
+
+    @property
+    def streams(self) -> list[Operand]:
+        """What the loop reads tile by tile."""
+
+
 @dataclass(frozen=True)
 class Binding:
     """A kernel as the skeleton's parts. `wide` is the value dim, None if no state has a matrix; `overlays` are tensors
@@ -133,7 +158,7 @@ def _bind(kernel: Kernel) -> Binding:
     if objection := next(_objections(kernel), None):
         raise NotPlannable(objection)
     (loop,) = kernel.loops
-    matcher = _Matcher(kernel.rows, loop.dim, *_inner_dims(kernel))
+    matcher = ProductMatcher(kernel.rows, loop.dim, *_inner_dims(kernel))
     steps = _steps(loop, matcher)
     if not all(step.products for step in steps):
         raise NotPlannable("a state of its loop takes in no product of rows and columns")
@@ -191,7 +216,7 @@ def _diagonal(node: Term, rows: Dim, loop: Dim) -> Diagonal | None:
     return Diagonal(node, moving[0], step)
 
 
-class _Matcher:
+class ProductMatcher:
     """Finds operands and products by their dims."""
 
     def __init__(self, rows: Dim, loop: Dim, inside: set[Dim], wide: Dim | None):
@@ -276,7 +301,7 @@ class _Matcher:
         return StateValue(rest, self.operand(matrix, self.loop, self.wide))
 
 
-def _steps(loop: Loop, matcher: _Matcher) -> tuple[LoopStep, ...]:
+def _steps(loop: Loop, matcher: ProductMatcher) -> tuple[LoopStep, ...]:
     """States that share products share a step; the others follow one another."""
     groups: list[tuple[dict[Term, Product], list]] = []
     for state in loop.accumulators:
@@ -290,7 +315,7 @@ def _steps(loop: Loop, matcher: _Matcher) -> tuple[LoopStep, ...]:
     return tuple(LoopStep(tuple(products.values()), tuple(states)) for products, states in groups)
 
 
-def _values(state: Accumulator, loop: Loop, matcher: _Matcher) -> tuple[StateValue, ...]:
+def _values(state: Accumulator, loop: Loop, matcher: ProductMatcher) -> tuple[StateValue, ...]:
     """The values of a state. Raises NotPlannable for a monoid that has no place in the form."""
     values = tuple(matcher.value(v) for v in state.values)
     if state.monoid not in ("rescaled", "sum", "max"):
@@ -300,7 +325,7 @@ def _values(state: Accumulator, loop: Loop, matcher: _Matcher) -> tuple[StateVal
     return values
 
 
-def _products_of(state: Accumulator, values: tuple[StateValue, ...], matcher: _Matcher) -> dict[Term, Product]:
+def _products_of(state: Accumulator, values: tuple[StateValue, ...], matcher: ProductMatcher) -> dict[Term, Product]:
     """The score products that a state needs. Raises NotPlannable if a score depends on the value dim."""
     bodies = [state.gauge] if state.gauge is not None else []
     bodies += [f for v in values for f in v.factors]
@@ -394,7 +419,7 @@ def _fills(node: Term, dim: Dim, dims: set[Dim], known: set[Term]) -> bool:
     return any(_fills(a, dim, dims, known) for a in node.args)
 
 
-def may_emulate(binding: Binding) -> bool:
+def may_emulate(binding: WarpBinding) -> bool:
     """Whether special functions may be off by a small part of a half's rounding: every result is rounded to a half."""
     stored = {s.output.dtype for s in binding.kernel.stores}
     return stored <= set(HALVES) and {o.tensor.dtype for o in (*binding.row_operands, *binding.streams)} <= set(HALVES)

@@ -122,7 +122,7 @@ def mixes_addresses(ptx: str) -> bool:
 def resources(compiled: Any, architecture: str = "sm_90a") -> dict[str, int]:
     """Registers, spilled bytes and shared memory of a kernel for NVIDIA, read off `ptxas -v` and the metadata.
 
-    serialised: 1 where ptxas makes each matrix product of a warpgroup wait for the one before.
+    serialised: 1 where ptxas makes matrix products of a warpgroup wait for the ones before: it says so in a note.
     """
     from triton.backends.nvidia.compiler import get_ptxas  # the one that understands this release's PTX
 
@@ -140,7 +140,7 @@ def resources(compiled: Any, architecture: str = "sm_90a") -> dict[str, int]:
         "spilled": number(r"(\d+) bytes spill (?:stores|loads)"),
         "stack": number(r"(\d+) bytes stack frame"),
         "shared": compiled.metadata.shared,
-        "serialised": int("(C7512)" in text),
+        "serialised": int(re.search(r"\(C751[2457]\)", text) is not None),
     }
 
 

@@ -131,12 +131,22 @@ class Store:
     places: if given, the index along each axis instead, over these dims; elements with the same places are added, in an
     order that is the same in each run. Executors do that along diagonals: one index is column - row, or row - column,
     up to a constant, and the others are dims of the grid.
+
+    combine: "set" writes. "add" adds the sum of the term over the kernel's rows, which `order` then lacks: each program
+    adds the sum over its own rows to memory that is zero before the kernel runs. The guard of the loop that writes it
+    says which elements there are. In which order programs add is not fixed.
     """
 
     term: Term
     output: Tensor
     order: tuple[Dim, ...]
     places: tuple[Term, ...] = ()
+    combine: str = "set"
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds to what is there."""
+        return self.combine == "add"
 
 
 @dataclass(frozen=True)
@@ -179,7 +189,7 @@ class Kernel:
         """The outputs that hold zeros before the launch: loops that may leave out tiles write them, or they are added
         to."""
         skipped = {s.output.name for loop in self.loops if loop.guard is not None for s in self.written_by(loop)}
-        return tuple(s.output.name for s in self.stores if s.places or s.output.name in skipped)
+        return tuple(s.output.name for s in self.stores if s.places or s.adds or s.output.name in skipped)
 
     @property
     def result(self) -> Term:

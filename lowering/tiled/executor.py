@@ -23,8 +23,8 @@ from ..masks.loop_ranges import ends, tile_classes, tile_range
 from ..plan.queries import diagonal
 from ..plan.records import Accumulator, Kernel, Limit, Loop, Plan, Store
 from ..plan.thresholds import HIDDEN_SCORE
-from .accumulators import AccumulatorState
-from .tile_ops import Frame, along_diagonals, differences, full
+from .accumulators import AccumulatorState, filled
+from .tile_ops import Frame, along_diagonals, contract, contract_present, differences, fold, full
 from .tile_program import TileBlock, over_differences, scale_early
 
 MAX_ELEMENTS_ON_A_CPU = (
@@ -85,11 +85,14 @@ class LoopProgram:
     `keeps` per tile that is not full."""
 
     def __init__(self, loop: Loop, rows: Dim | None, finished: frozenset[Term], stores: Sequence[Store] = ()):
-        self.loop, self.rows, self.stores = loop, rows, stores
-        written = [store.term for store in stores]
+        self.loop, self.rows = loop, rows
+        self.stores, self.adding = ([s for s in stores if s.adds == adds] for adds in (False, True))
+        written = [store.term for store in (*self.stores, *self.adding)]
         bodies = [body for accumulator in loop.accumulators for body in _bodies(accumulator)]
         early = scale_early((*bodies, *written), finished.__contains__, loop.dim)
-        self.written = [early[term] for term in written]
+        self.written = [early[store.term] for store in self.stores]
+        guarded = frozenset() if loop.guard is None else loop.guard.dims
+        self.added = [summand(early[store.term], rows, "sum", None, guarded) for store in self.adding]
         self.gauges = [None if a.gauge is None else early[a.gauge] for a in loop.accumulators]
         pairs = zip(loop.accumulators, self.gauges, strict=True)
         self.summands = [self._summands(accumulator, gauge, early) for accumulator, gauge in pairs]
@@ -108,7 +111,8 @@ class LoopProgram:
     def _roots(self) -> list[Term]:
         """What a tile computes, once for each use."""
         gauges = [gauge for gauge in self.gauges if gauge is not None]
-        return [*gauges, *(term for s in self.summands for x in s for term in x.terms), *self.written]
+        sums = [*(x for s in self.summands for x in s), *self.added]
+        return [*gauges, *(term for x in sums for term in x.terms), *self.written]
 
     def _difference_dims(self, roots: Iterable[Term]) -> set[Dim]:
         """The dims of differences between rows and columns over which a tile computes products."""
@@ -182,10 +186,28 @@ class LoopProgram:
             if drops is _NOTHING_KEPT:
                 continue
             values = self.each.run(outer, frame)
-            for store, term in zip(self.stores if outputs is not None else (), self.written):
-                _write(store, values[term], frame, outputs)
+            if outputs is not None:
+                self._write(values, drops, frame, outputs)
             for state in states:
                 state.add(values, drops, self.owned, frame)
+
+    def _write(self, values: dict, drops: torch.Tensor | None, frame: Frame, outputs: dict) -> None:
+        """Writes what the loop's stores have of the tile."""
+        for store, term in zip(self.stores, self.written, strict=True):
+            _write(store, values[term], frame, outputs)
+        for store, sides in zip(self.adding, self.added, strict=True):
+            _write(store, self._sum_over_rows(sides, values, drops, frame), frame, outputs)
+
+    def _sum_over_rows(self, sides: Summand, values: dict, drops: torch.Tensor | None, frame: Frame) -> torch.Tensor:
+        """The sum over the tile's rows of what the guard keeps."""
+        value = values[sides.left]
+        value = value if drops is None else filled(value, drops, 0.0, mine=False)
+        if sides.right is None:
+            return fold("sum", value, self.rows, frame)
+        found = contract(value, values[sides.right], self.rows, frame)
+        if drops is None or bool(torch.isfinite(found.sum())):
+            return found
+        return contract_present(value, drops, values[sides.right], self.rows, frame)
 
     def _set_ranges(self, frame: Frame, tile: LoopTile) -> None:
         """The frame covers the tile, along the loop and along differences between rows and columns."""
@@ -358,7 +380,11 @@ def _write(store: Store, value: torch.Tensor, frame: Frame, outputs: dict) -> No
     value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
     rest = [k for k in range(len(frame.axes)) if k not in axes]
     value = value.permute(axes + rest).reshape([value.shape[k] for k in axes])
-    outputs[store.output.name][tuple(slice(*frame.ranges[d]) for d in store.order)].copy_(value)
+    target = outputs[store.output.name][tuple(slice(*frame.ranges[d]) for d in store.order)]
+    if store.adds:
+        target.add_(value)
+    else:
+        target.copy_(value)
 
 
 def _add_along_diagonals(store: Store, value: torch.Tensor, frame: Frame, output: torch.Tensor) -> None:

@@ -39,6 +39,8 @@ def emit(kernel: Kernel, plan: Plan, facts: Facts = Facts()) -> Source:  # noqa:
 class TritonKernelWriter:
     """Writes one kernel. skewing.exact: its loops run column by column (codegen/relative_products.py)."""
 
+    imports = IMPORTS
+
     def __init__(self, kernel: Kernel, facts: Facts, skewing: Skewing):
         self.kernel, self.facts = kernel, facts
         self.sums: list = []
@@ -80,7 +82,7 @@ class TritonKernelWriter:
         roles = tuple((name, "row_tile" if d == self.kernel.rows else "loop_tile") for d, name in self.blocks.items())
         tiles = tuple(dict.fromkeys(roles))
         text = self._text(tiles)
-        text, doubtful = self._header(plan) + IMPORTS + helpers(text, TRITON) + text, self.tiles.skewing.used
+        text, doubtful = self._header(plan) + self.imports + helpers(text, TRITON) + text, self.tiles.skewing.used
         held = dict(self.tiles.resident)
         return Source(text, self.function, tuple(self.signature.arguments), tiles, doubtful, held)
 

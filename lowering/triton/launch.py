@@ -159,7 +159,7 @@ class Launcher:
         given = outputs or {}
         for target in self._targets(kernels):
             kept = given.get(target.name)
-            values[target.name] = _allocate(target, sizes, device) if kept is None else kept
+            values[target.name] = self._new(target, sizes, device) if kept is None else kept
         for name in (name for kernel in kernels for name in kernel.zeroed):
             values[name].zero_()
         key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device, self.key(values))
@@ -181,7 +181,7 @@ class Launcher:
         kernels, sizes = self._stages(sizes, device)
         wanted, made = strides or {}, []
         for target in self._targets(kernels):
-            like = _allocate(target, sizes, torch.device("meta"))
+            like = self._new(target, sizes, torch.device("meta"))
             made.append((target.name, tuple(like.shape), wanted.get(target.name, like.stride()), like.dtype))
             values[target.name] = torch.empty_strided(*made[-1][1:3], dtype=like.dtype, device=device)
         seen = _as_stored(kernels, values, sizes)
@@ -199,6 +199,11 @@ class Launcher:
             return [values[name] for name in outputs]
 
         return run
+
+    def _new(self, target: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
+        """Memory for what kernels write."""
+        shape = [_size(s, sizes) for s in target.shape]
+        return torch.empty(shape, dtype=getattr(torch, target.dtype), device=device)
 
     def _targets(self, kernels: Sequence[Kernel]) -> list[Tensor]:
         """What the kernels write; results as the plan gives them."""
@@ -360,13 +365,9 @@ def _ceiling(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length()) if size > 0 else 16
 
 
-def _allocate(tensor: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
-    return torch.empty([_size(s, sizes) for s in tensor.shape], dtype=getattr(torch, tensor.dtype), device=device)
-
-
 def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes: dict) -> dict[str, torch.Tensor]:
     """The tensors with the axes that kernels store by: one of a result may be two."""
-    stored = [s.output for kernel in kernels for s in kernel.stores]
+    stored = [s.output for kernel in kernels for s in kernel.stores if not s.adds]
     return {**values, **{t.name: values[t.name].view([_size(n, sizes) for n in t.shape]) for t in stored}}
 
 

@@ -1,6 +1,7 @@
 """Compiles Gluon kernels of derived plans for sm_90 without a GPU and prints what ptxas says of each, as JSON lines.
 
-It runs in a process without Triton's interpreter. By hand: `python tests/support/gluon_ahead_of_time.py full 128`.
+It runs in a process without Triton's interpreter. By hand: `python tests/support/gluon_ahead_of_time.py full 128`,
+or with `backward` behind it.
 """
 
 import json
@@ -9,15 +10,23 @@ import sys
 
 import torch
 
+from onepass.compiler import compiled_region
 from onepass.compiler.optimize import optimize_all
+from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.lowering.gluon.kernel import emit
 from onepass.lowering.gluon.launch import SuitedTensors, fits, fitting, options_of, prepare
-from onepass.lowering.gluon.mask_words import packed
 from onepass.lowering.hopper.kernel_form import bind, sent
+from onepass.lowering.hopper.mask_words import packed
 from onepass.lowering.hopper.split_states import with_split_states
+from onepass.lowering.joined.form import bind_joined
+from onepass.lowering.joined.join import join
+from onepass.lowering.joined.kernel import emit_joined
+from onepass.lowering.joined.launch import config_of, prepare_joined
 from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources, tensor_map_type
+from onepass.lowering.plan.device import H200
 from onepass.lowering.triton.launch import load
+from onepass.training.plans import training
 from onepass.translate.translate import translate
 
 BATCH, HEADS, LENGTH = 2, 8, 4096
@@ -153,6 +162,38 @@ def plan_of(kind: str, width: int, dtype: str = "bfloat16", **sizes):
     return optimize_all(captured.results).plan
 
 
+def backward_plan_of(kind: str, width: int, dtype: str = "bfloat16", **sizes):
+    """The plan of the gradients of all floating inputs. Raises ValueError where they are not derived."""
+    return backward_plan(plain(kind), inputs_of(kind, width, dtype, **sizes))
+
+
+def backward_plan(function, inputs):
+    """The plan of the gradients of all floating inputs. Raises ValueError where they are not derived."""
+    found = compiled_region.make(program_of(function, *inputs), Options(), (), {})
+    made = training(found.text, [x.is_floating_point() for x in inputs])
+    if isinstance(made, str):
+        raise ValueError(made)
+    return made.every.region.plan
+
+
+def joined_source_of(plan, config=None):
+    """(binding, settings, source) of the joined kernel of a plan. Raises ValueError where there is none."""
+    found = join(plan)
+    binding = "no two kernels compute the same tiles" if found is None else bind_joined(found.main)
+    config = binding if isinstance(binding, str) else config or config_of(binding)
+    if isinstance(config, str):
+        raise ValueError(config)
+    tensors = tensors_of(binding.kernel)
+    values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
+    call = prepare_joined(binding, config, values, {}, H200.multiprocessors)
+    return binding, config, emit_joined(binding, found.plan, config, call.shape)
+
+
+def tensors_of(kernel):
+    """The tensors of a kernel by name."""
+    return {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
+
+
 def source_of(plan, schedule=None, number: int = -1):
     """(binding, schedule, source) of a plan's last kernel, or of one by number. Raises ValueError where it does not
     bind."""
@@ -169,20 +210,26 @@ def source_of(plan, schedule=None, number: int = -1):
 
 def compiled(plan, schedule=None, number: int = -1):
     binding, schedule, source = source_of(plan, schedule, number)
-    kernel = binding.kernel
-    tensors = {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
+    return schedule, source, compiled_source(source, tensors_of(binding.kernel), options_of(schedule))
+
+
+def compiled_source(source, tensors, options):
+    """A Gluon source compiled for sm_90."""
     types, constants, divisible = contiguous(source.arguments, tensors)
     divisible = (*divisible, *({"visits", "words"} & set(load(source.text, source.function).arg_names)))
     types |= {m.name: tensor_map_type(m.box, tensors[m.tensor].dtype) for m in source.maps}
     types |= {"items": "*i32", "visits": "*i32", "words": "*i32", "total": "i32"}
     function = load(source.text, source.function)
-    found = compile_ahead(function, types, constants, divisible, "sm_90", options_of(schedule))
-    return schedule, source, found
+    return compile_ahead(function, types, constants, divisible, "sm_90", options)
 
 
-def said_of(kind: str, width: int) -> dict:
+def said_of(kind: str, width: int, direction: str = "forward") -> dict:
     try:
-        schedule, _, found = compiled(plan_of(kind, width))
+        if direction == "backward":
+            binding, schedule, source = joined_source_of(backward_plan_of(kind, width))
+            found = compiled_source(source, tensors_of(binding.kernel), {"num_warps": 4})
+        else:
+            schedule, _, found = compiled(plan_of(kind, width))
         products = found.asm["ptx"].count("wgmma.mma_async")
         return {"schedule": str(schedule), **resources(found), "wgmma": products}
     except Exception as error:
@@ -190,6 +237,6 @@ def said_of(kind: str, width: int) -> dict:
 
 
 if __name__ == "__main__":
-    cases = json.loads(sys.argv[1]) if len(sys.argv) == 2 else [[sys.argv[1], int(sys.argv[2])]]
+    cases = json.loads(sys.argv[1]) if len(sys.argv) == 2 else [[sys.argv[1], int(sys.argv[2]), *sys.argv[3:]]]
     for case in cases:
         print(json.dumps([case, said_of(*case)]), flush=True)

@@ -7,8 +7,8 @@ import torch
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
-from onepass.lowering.gluon.mask_words import packed
 from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.hopper.mask_words import packed
 from onepass.lowering.masks.mask_bits import PackedTiling
 from onepass.lowering.planning.mask_plans import packed_mask_plan
 from onepass.lowering.tiled.executor import run_tiled

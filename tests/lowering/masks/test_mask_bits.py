@@ -16,9 +16,9 @@ from onepass.egraph.terms.ops import iota, le, load, logical_and, logical_or
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import tensors
 from onepass.lowering.gluon.launch import SuitedTensors, fitting, prepare
-from onepass.lowering.gluon.mask_words import packed, small
 from onepass.lowering.hopper.config import HopperConfig
 from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.hopper.mask_words import packed, small
 from onepass.lowering.masks.block_map import MapCache
 from onepass.lowering.masks.mask_bits import PackedTiling
 from onepass.lowering.plan.device import H200

@@ -16,11 +16,11 @@ import torch
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
-from ..hopper.kernel_form import Binding
 from ..masks.loop_ranges import conjunction, conjuncts
 from ..masks.mask_bits import PackedTiling
 from ..plan.device import H200
 from ..plan.records import BlockMap
+from .kernel_form import Binding
 
 
 @dataclass(frozen=True)

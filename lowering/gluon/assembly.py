@@ -1,0 +1,178 @@
+"""What the source of every warp-specialised kernel has: arguments, functions of warps, the function that is launched.
+
+A subclass says what is in shared memory and what producer and consumers do. Invariant: a function takes just what its
+text mentions. Example: of two consumers, each is a function of its own that calls one with its number.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from ...egraph.terms.affine import affine, to_term
+from ...egraph.terms.ops import iota
+from ...egraph.terms.printing import show
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
+from ..codegen.dialect import GLUON
+from ..codegen.ops import Names, helpers, remarks, wrapped
+from ..codegen.signature import Signature
+from ..hopper.config import WarpSettings
+from ..hopper.kernel_form import WarpBinding
+from ..plan.queries import roots
+from ..plan.records import Plan
+from .expressions import COPIES, HOPPER_FUNCTIONS, RESERVED, SPECIAL_FUNCTIONS, TILE_FUNCTIONS, GluonWriter
+from .kernel_parts import GluonSource, LaunchShape, TensorMap
+from .work_items import WalkWriter, reads_a_tensor
+
+HEADER = f"""import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import {", ".join(HOPPER_FUNCTIONS)}
+from onepass.lowering.gluon.device_functions import {", ".join((*COPIES, *TILE_FUNCTIONS))}
+from onepass.lowering.gluon.device_math import {", ".join(SPECIAL_FUNCTIONS)}
+
+
+"""
+BindingT = TypeVar("BindingT", bound=WarpBinding)
+ConfigT = TypeVar("ConfigT", bound=WarpSettings)
+
+
+class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
+    """Assembles one kernel. imports: the head of its text; reserved: names that no variable may have."""
+
+    imports: str = HEADER
+    reserved: Collection[str] = RESERVED
+
+    def __init__(self, binding: BindingT, config: ConfigT, shape: LaunchShape):
+        self.binding, self.config, self.shape = binding, config, shape
+        self.kernel, self.loop = binding.kernel, binding.loop
+        self.names = Names()
+        self.names.taken.update(self.reserved)
+        self.function = self.names.fresh(self.kernel.name)
+        self.signature = Signature(self.names)
+        self.maps: dict[str, TensorMap] = {}
+        self._declare()
+        self.walks = WalkWriter(binding, config, self.signature.sizes, shape.listed, self.names.fresh)
+        self.signature.arguments += [argument for divisor in self.walks.divisors for argument in divisor.arguments]
+
+    def writer(self) -> GluonWriter:
+        """A writer for a new function; all share names and declared arguments."""
+        signature = replace(self.signature, scalars=dict(self.signature.scalars))
+        return GluonWriter(self.binding, self.shape.facts, self.config, signature)
+
+    # What a subclass says
+
+    @abstractmethod
+    def _copied_loads(self) -> set[Term]:
+        """The loads that tensor maps do."""
+
+    @abstractmethod
+    def _shared_names(self) -> list[str]:
+        """The names of buffers and barriers."""
+
+    @abstractmethod
+    def _buffer_lines(self) -> list[str]:
+        """Lines that allocate buffers."""
+
+    @abstractmethod
+    def _barrier_lines(self) -> list[str]:
+        """Lines that allocate barriers."""
+
+    @abstractmethod
+    def _layouts(self) -> str:
+        """Lines that name layouts."""
+
+    @abstractmethod
+    def _producer(self) -> list[str]:
+        """What the warp does that copies."""
+
+    @abstractmethod
+    def _consumer(self) -> list[str]:
+        """What the warpgroup with the number W does."""
+
+    # Signature
+
+    def _declare(self) -> None:
+        """The arguments: pointers and strides of tensors that no tensor map copies, then sizes."""
+        kernel, signature = self.kernel, self.signature
+        limits = [limit.bound for limit in (*self.loop.uppers, *self.loop.lowers)]
+        nodes = dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root))
+        copied = self._copied_loads()
+        indices = dict.fromkeys(n for load in copied for index in load.args for n in subterms(index))
+        needed = {n.attrs[0] for n in {*nodes} - copied | {*indices} if n.op == "load"}
+        needed |= {store.output for store in kernel.stores}
+        for tensor in dict.fromkeys([*kernel.inputs, *(store.output for store in kernel.stores)]):
+            if tensor in needed:
+                signature.declare_tensor(tensor)
+                signature.declare_strides(tensor)
+        signature.declare_sizes([*kernel.grid, *kernel.around, kernel.rows, self.loop.dim])
+        signature.declare_symbols([*nodes, *indices])
+
+    # Assembly
+
+    def source(self, plan: Plan) -> GluonSource:
+        """The kernel's text, with its header and layouts."""
+        consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
+        producer = self._function("producer", [], self._producer())
+        wrappers = []
+        for w in range(self.config.consumers):
+            body = [f"consumer({', '.join([str(w), *consumer[1]])})"]
+            wrappers.append(self._function(f"consumer{w}", [], body))
+        kernel = self._kernel(producer, wrappers)
+        functions = "".join(text for text, _ in (producer, consumer, *wrappers)) + kernel
+        text = self._header(plan) + self.imports + self._layouts() + helpers(functions, GLUON) + functions
+        return GluonSource(text, self.function, tuple(self.signature.arguments), maps=tuple(self.maps.values()))
+
+    def _parameters(self) -> list[str]:
+        return list(dict.fromkeys([*self._outside(), *self._shared_names()]))
+
+    def _outside(self) -> list[str]:
+        words = ["words"] if self.shape.packed else []
+        return [*self.maps, *(a.name for a in self.signature.arguments), "items", "visits", *words, "total"]
+
+    def _function(self, name: str, first: list[str], body: list[str]) -> tuple[str, list[str]]:
+        """A device function that takes what its body mentions, and the names of that."""
+        text = "\n".join(f"    {line}" if line else "" for line in body)
+        words = set(re.findall(r"\w+", text))
+        used = [p for p in self._parameters() if p in words]
+        signature = wrapped(", ".join([*first, *used]))
+        return f"@gluon.jit\ndef {name}(\n{signature},\n):\n{text}\n\n\n", used
+
+    def _kernel(self, producer: tuple[str, list[str]], wrappers: list[tuple[str, list[str]]]) -> str:
+        """The function that is launched: it allocates buffers and barriers and starts producer and consumers."""
+        s, lines = self.config, [*self._buffer_lines(), *self._barrier_lines(), "fence_async_shared()"]
+        _, own, other = s.registers
+        parts = [(f"consumer{w}", used) for w, (_, used) in enumerate(wrappers)] + [("producer", producer[1])]
+        lines.append("gl.warp_specialize([")
+        lines += [wrapped(f"({name}, ({', '.join(used)},)),", 112, 4, 5) for name, used in parts]
+        workers = s.consumers - 1
+        lines.append(f"], {[4] * workers + [1]}, {[own] * workers + [other]})")
+        body = "\n".join("    " + line.replace("\n", "\n    ") for line in lines)
+        signature = wrapped(", ".join(self._outside()))
+        plain = [a.name for a in self.signature.arguments if a.size is not None] + ["total"]
+        return f"@gluon.jit(do_not_specialize={plain})\ndef {self.function}(\n{signature},\n):\n{body}\n"
+
+    def _header(self, plan: Plan) -> str:
+        kernel = self.kernel
+        stored = [(s.output.name, ", ".join(map(str, s.order)), show(s.term)) for s in kernel.stores]
+        facts = [f"{kernel.name}: {name}[{order}] = {text}" for name, order, text in stored]
+        facts += [f"Schedule: {self.config}; guard on tiles: {self.shape.masked}"]
+        facts += [f"Guard over {self.loop.dim}: {show(self.loop.guard)}"] if self.loop.guard is not None else []
+        facts += [f"As bits: {show(self.shape.packed.record.guard)}"] if self.shape.packed else []
+        facts += [f"Derived by: {', '.join(plan.derivation)}"] if plan.derivation else []
+        return remarks(facts)
+
+    def _coordinate(self, writer: GluonWriter, index: Term, dim: Dim | None, start: int) -> str:
+        coefficients, constant = affine(index)
+        if dim is not None:
+            del coefficients[iota(dim)]
+        rest = to_term((coefficients, constant))
+        parts = [] if dim is None else [str(start)] if dim not in writer.starts else [writer.starts[dim]]
+        if rest.op != "const" or rest.attrs[0] or not parts:
+            text = writer.value(rest).text
+            parts.append(f"gl.cast({text}, gl.int32)" if reads_a_tensor(rest) else text)
+        return " + ".join(p for p in parts if p != "0" or len(parts) == 1)

@@ -1,0 +1,93 @@
+"""Settings of a joined kernel on Hopper: one record, and a table of defaults.
+
+Settings never change what is computed, up to rounding. The defaults were measured for the gradients of full and causal
+attention. Example: `default_config(128)` has 64 columns a tile, since two accumulators of 128 columns fill a thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from ..hopper.config import record_of_settings, setting
+from ..plan.device import H200
+from ..plan.kernel_config import DefaultRow, at_most, equal_to, first_match
+
+CONSUMERS = 2  # warpgroups of a program; each has half of its rows
+STAGES = 2  # tiles in flight: the barriers between the warpgroups count them by their parity
+
+
+@record_of_settings
+class JoinedConfig:
+    """Settings of one kernel.
+
+    loop_tile: columns of a loop tile. turns: warpgroups issue their last products of a tile in turn. runs: results go
+    through shared memory, so that a thread stores elements that lie in one run. persistent: a program goes through many
+    items; else it has one, and the device gives programs to multiprocessors as these are free.
+    """
+
+    loop_tile: int = setting(default=64, others=(128,), kw_only=False)
+    turns: bool = setting(default=True, others=(False,))
+    runs: bool = setting(default=True, others=(False,))
+    persistent: bool = setting(default=False, others=(True,))
+
+    consumers = CONSUMERS
+    stages = STAGES
+    residents = 1
+    ordered = True
+    emulated_eighths = 0
+
+    @property
+    def row_tile(self) -> int:
+        """Rows of one program."""
+        return H200.product_rows * self.consumers
+
+    @property
+    def registers(self) -> tuple[int, int, int]:
+        """Registers of a thread: as compiled, of a consumer, of the producer."""
+        return 168, 240, 24
+
+    def __str__(self) -> str:
+        return " ".join(
+            [f"{self.row_tile}x{self.loop_tile}", *(n for n in ("turns", "runs", "persistent") if getattr(self, n))]
+        )
+
+
+@dataclass(frozen=True)
+class JoinedClass:
+    """What the defaults of a kernel depend on.
+
+    columns: of all accumulators together. tiles: products whose tiles are live at a time. work: instructions for an
+    element of a tile, between the products. uneven: items run the loop for unequally many tiles, or for many points.
+    """
+
+    columns: int
+    tiles: int
+    work: float
+    uneven: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinedDefault(DefaultRow):
+    """Default settings; the columns are those of JoinedClass."""
+
+    columns: int = at_most()
+    tiles: int = at_most()
+    work: float = at_most()
+    uneven: bool | None = equal_to()
+    config: JoinedConfig
+
+
+# Measured on one H200 for full and causal attention of lengths 1024, 4096 and 16384. The first row that matches counts.
+# Beside two accumulators of 128 columns, more work than that of a softcap makes ptxas serialise the products.
+JOINED_DEFAULTS = (
+    JoinedDefault(columns=128, tiles=2, work=4, uneven=False, config=JoinedConfig(128, persistent=True)),
+    JoinedDefault(columns=128, tiles=4, config=JoinedConfig(64, persistent=True)),
+    JoinedDefault(columns=256, tiles=2, work=16, uneven=False, config=JoinedConfig(64, persistent=True)),
+    JoinedDefault(columns=256, tiles=2, work=16, config=JoinedConfig(64)),
+)
+
+
+def default_config(kind: JoinedClass) -> JoinedConfig | None:
+    """The settings for a class of kernels; None if these fit no thread."""
+    row = first_match(JOINED_DEFAULTS, asdict(kind))
+    return None if row is None else row.config

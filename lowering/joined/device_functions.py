@@ -1,0 +1,73 @@
+"""Device functions of joined kernels: named barriers between two warpgroups, and sums that are added to memory.
+
+A named barrier counts the threads of both warpgroups: one waits where the other has arrived. Example: a warpgroup that
+wrote its half of a tile gives the other one leave to read it.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+# Numbers of named barriers, two and two by the warpgroup that waits; what has two buffers has a pair for each of them.
+TOGETHER, TURN, WRITTEN, READ = gl.constexpr(5), gl.constexpr(6), gl.constexpr(8), gl.constexpr(12)
+
+SYNC = gl.constexpr("{ .reg .pred p; setp.ne.s32 p, $2, 0; @p bar.sync $1, 256; mov.b32 $0, $1; }")
+ARRIVE = gl.constexpr("{ .reg .pred p; setp.ne.s32 p, $2, 0; @p bar.arrive $1, 256; mov.b32 $0, $1; }")
+
+
+@gluon.jit
+def sync(number, on):
+    """Sleeps on a named barrier until the other warpgroup has arrived there; not at all where `on` is false."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    barrier = gl.full([128], 0, gl.int32, LAYOUT) + number
+    wanted = gl.full([128], 0, gl.int32, LAYOUT) + gl.cast(on, gl.int32)
+    gl.inline_asm_elementwise(SYNC, "=r,r,r", [barrier, wanted], gl.int32, False, 1)
+
+
+@gluon.jit
+def arrive(number, on):
+    """Arrives at a named barrier and goes on."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    barrier = gl.full([128], 0, gl.int32, LAYOUT) + number
+    wanted = gl.full([128], 0, gl.int32, LAYOUT) + gl.cast(on, gl.int32)
+    gl.inline_asm_elementwise(ARRIVE, "=r,r,r", [barrier, wanted], gl.int32, False, 1)
+
+
+@gluon.jit
+def together():
+    """Both warpgroups wait for each other."""
+    sync(TOGETHER, True)
+
+
+@gluon.constexpr_function
+def _adds(columns):
+    """PTX: a thread's accumulators of a tile, four and four to 16 consecutive bytes, eight columns 2048 bytes apart.
+
+    The first operands are results that nobody reads, the next ones the thread's address, once for each accumulator.
+    """
+    count, text = columns // 2, ""
+    for k in range(columns // 8):
+        values = ", ".join(f"${2 * count + 4 * k + n}" for n in range(4))
+        text += f"red.global.add.v4.f32 [${count} + {2048 * k}], {{{values}}};\n"
+    return text + "".join(f"mov.b32 ${n}, 0; " for n in range(count))
+
+
+@gluon.constexpr_function
+def _adds_constraints(columns):
+    count = columns // 2
+    return ",".join(["=r"] * count + ["l"] * count + ["f"] * count)
+
+
+@gluon.jit
+def add_in_order(pointer, x):
+    """Adds a [64, N] tile in the layout of an accumulator to memory, in the order of registers: 16 bytes a thread.
+
+    Eight columns after eight columns; in these the warp, a row of eight, a pair of columns, the half of the rows, the
+    column of the pair. `in_rows` of finish.py undoes it.
+    """
+    LAYOUT: gl.constexpr = x.type.layout
+    COLUMNS: gl.constexpr = x.shape[1]
+    r = gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))[:, None]
+    c = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+    thread = (r // 16) * 32 + (r % 8) * 4 + (c % 8) // 2  # the same for all accumulators of a thread
+    address = pointer.to(gl.int64, bitcast=True) + (thread * 16).to(gl.int64)
+    gl.inline_asm_elementwise(_adds(COLUMNS), _adds_constraints(COLUMNS), [address, x], gl.int32, False, COLUMNS // 2)

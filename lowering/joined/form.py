@@ -1,0 +1,268 @@
+"""Which joined kernels fit the joined skeleton, and as what: products of rows by columns, weights, and sums of them.
+
+The skeleton computes tiles of weights from products. A weight times a matrix is summed over the loop, in registers, or
+over the rows, in memory. Nothing is known by what it is for. Example: in the gradient of attention, keys are rows; the
+weights are those of the values and their cotangents; the sums are the gradients of values, keys and queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...egraph.terms.ops import iota
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import reduces, rename_dims, subterms
+from ..analysis.exact_products import native
+from ..analysis.product_terms import const_value, signed_factors
+from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, Product, ProductMatcher
+from ..plan.dtypes import HALVES
+from ..plan.records import Accumulator, Kernel, Loop, NotPlannable, Store
+
+
+@dataclass(frozen=True)
+class Start:
+    """A product's accumulator begins at `vector` times `sign`, a number for each column: `node` is that whole sum."""
+
+    node: Term
+    vector: Term
+    sign: int
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tile over rows and loop: the product of factors. early: it needs no product but those issued a tile ahead."""
+
+    factors: tuple[Term, ...]
+    early: bool
+
+
+@dataclass(frozen=True)
+class LoopSum:
+    """Σ over the loop of a weight, times a matrix over the loop and a wide dim, which stays in registers."""
+
+    accumulator: Accumulator
+    weight: int
+    matrix: Operand | None
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """Σ over the rows of a weight times a matrix over the rows and a wide dim, which is added to memory."""
+
+    store: Store
+    weight: int
+    matrix: Operand
+
+
+@dataclass(frozen=True)
+class JoinedBinding:
+    """A joined kernel as the skeleton's parts.
+
+    ahead: the products that are issued for the next tile while sums of this one run. late: the others. starts: by
+    product, what its accumulator begins at. vectors: loads along the loop alone, which are copied with the tiles.
+    overlays: tensors over rows and loop, of which a tile may be copied as those of the loop are.
+    """
+
+    kernel: Kernel
+    loop: Loop
+    ahead: tuple[Product, ...]
+    late: tuple[Product, ...]
+    starts: dict[Product, Start]
+    weights: tuple[Weight, ...]
+    loop_sums: tuple[LoopSum, ...]
+    row_sums: tuple[RowSum, ...]
+    vectors: tuple[Term, ...]
+    overlays: tuple[Operand, ...] = ()
+    wide: Dim | None = None  # the writer sets it for each result in turn
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """All products, in the order in which they are issued."""
+        return (*self.ahead, *self.late)
+
+    @property
+    def row_operands(self) -> list[Operand]:
+        """What is held of the rows, each tile of memory once."""
+        return distinct([p.rows for p in self.products] + [s.matrix for s in self.row_sums])
+
+    @property
+    def streams(self) -> list[Operand]:
+        """What the loop reads tile by tile, in the order of first use, each tile of memory once."""
+        matrices = [s.matrix for s in self.loop_sums if s.matrix is not None]
+        return distinct([p.columns for p in self.products] + matrices)
+
+
+def tile_key(operand: Operand) -> Term:
+    """What of memory an operand is, whatever its inner dim is called."""
+    return rename_dims(operand.load, {operand.inner: Dim("inner", operand.inner.size)})
+
+
+def distinct(operands: Iterable[Operand]) -> list[Operand]:
+    """Operands that are different tiles of memory."""
+    return list({tile_key(o): o for o in reversed(list(operands))}.values())[::-1]
+
+
+def bind_joined(kernel: Kernel) -> JoinedBinding | str:
+    """The kernel's parts, or the reason why it has no such form."""
+    try:
+        return _bind(kernel)
+    except NotPlannable as reason:
+        return str(reason)
+
+
+@dataclass(frozen=True)
+class _Body:
+    """What a sum adds up: the factors of a weight, and the matrix it is multiplied by. across: the dim of the sum."""
+
+    factors: tuple[Term, ...]
+    matrix: Term | None
+    across: Dim
+
+
+def _bind(kernel: Kernel) -> JoinedBinding:
+    (loop,) = kernel.loops
+    if not any(t.dtype in HALVES for t in kernel.inputs):
+        raise NotPlannable("no tensor is in half precision")
+    around = {*loop.outer}
+    if any(limit.bound.dims & around for limit in loop.limits) or (loop.map and around & {*loop.map.dims}):
+        raise NotPlannable("which tiles its loop runs depends on a dim around it")
+    matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None)
+    adding = [store for store in kernel.stores if store.adds]
+    bodies = [_body(a.values[0], sorted(a.reductions[0].dims), loop.dim, kernel) for a in loop.accumulators]
+    bodies += [_body(store.term, store.order, kernel.rows, kernel) for store in adding]
+    products = _products([f for body in bodies for f in body.factors], matcher)
+    weights, numbers = _weights([body.factors for body in bodies])
+    ahead, late = _ahead_and_late(weights, products)
+    parts = [(n, _matrix(body, matcher)) for body, n in zip(bodies, numbers, strict=True)]
+    count = len(loop.accumulators)
+    return JoinedBinding(
+        kernel=kernel,
+        loop=loop,
+        ahead=ahead,
+        late=late,
+        starts=_starts(late, weights, kernel.rows, loop.dim),
+        weights=tuple(Weight(w, not _needed(w, late)) for w in weights),
+        loop_sums=tuple(LoopSum(a, *part) for a, part in zip(loop.accumulators, parts[:count], strict=True)),
+        row_sums=tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:], strict=True)),
+        vectors=_vectors(weights, loop.dim, {*kernel.grid, *kernel.around}),
+        overlays=matcher.overlays(_loads(weights)),
+    )
+
+
+def _body(term: Term, dims: Sequence[Dim], across: Dim, kernel: Kernel) -> _Body:
+    """The parts of what a sum over `across` adds up. dims: of the sum."""
+    factors, matrix = _split(term, _wide_dim(dims, kernel))
+    return _Body(factors, matrix, across)
+
+
+def _ahead_and_late(
+    weights: Sequence[tuple[Term, ...]], products: Sequence[Product]
+) -> tuple[tuple[Product, ...], tuple[Product, ...]]:
+    """The products of the weight that needs the fewest, and the others: sums of this weight run under the latter."""
+    needed = [found for w in weights if (found := _needed(w, products))]
+    if not needed:
+        raise NotPlannable("no weight takes in a product of rows and columns")
+    ahead = min(needed, key=lambda found: (len(found), [products.index(p) for p in found]))
+    return tuple(ahead), tuple(p for p in products if p not in ahead)
+
+
+def _wide_dim(dims: Sequence[Dim], kernel: Kernel) -> Dim | None:
+    """The dim of a sum that a tile holds whole; None if there is none."""
+    found = [d for d in dims if d not in (*kernel.grid, *kernel.around, kernel.rows, kernel.loops[0].dim)]
+    if len(found) > 1:
+        raise NotPlannable(f"a sum has more than one dim of its own: {', '.join(map(str, found))}")
+    if found and (not isinstance(found[0].size, int) or found[0].size > MAX_OPERAND_WIDTH):
+        raise NotPlannable(f"dim {found[0]} is wider than {MAX_OPERAND_WIDTH} or of unknown size")
+    return found[0] if found else None
+
+
+def _split(body: Term, wide: Dim | None) -> tuple[tuple[Term, ...], Term | None]:
+    """The factors of a weight, and the matrix that has the wide dim."""
+    parts = [p for p in signed_factors(body) if const_value(p, 0) != 1]
+    broad = [p for p in parts if wide is not None and wide in p.dims]
+    if not broad:
+        return tuple(parts), None
+    matrix = native(broad[0])
+    if len(broad) > 1 or matrix is None or matrix.op != "load":
+        raise NotPlannable("a weight is multiplied by more than one half-precision tensor as it is stored")
+    return tuple(p for p in parts if p not in broad), matrix
+
+
+def _products(factors: Sequence[Term], matcher: ProductMatcher) -> list[Product]:
+    """The products of rows by columns in the factors, each once."""
+    inner = [r for f in dict.fromkeys(factors) for r in reduces(f)]
+    return [matcher.product(r) for r in dict.fromkeys(inner)]
+
+
+def _weights(parts: Sequence[tuple[Term, ...]]) -> tuple[list[tuple[Term, ...]], list[int]]:
+    """Distinct weights, and for each part the number of its weight: the order of factors does not matter."""
+    keys = [tuple(sorted(factors, key=hash)) for factors in parts]
+    distinct_keys = list(dict.fromkeys(keys))
+    return [parts[keys.index(k)] for k in distinct_keys], [distinct_keys.index(k) for k in keys]
+
+
+def _needed(factors: Iterable[Term], products: Sequence[Product]) -> list[Product]:
+    inside = {r for f in factors for r in reduces(f)}
+    return [p for p in products if p.node in inside]
+
+
+def _matrix(body: _Body, matcher: ProductMatcher) -> Operand | None:
+    matrix = body.matrix
+    if matrix is None:
+        return None
+    if body.across not in matrix.dims:
+        raise NotPlannable(f"a matrix lacks {body.across}, over which it is summed")
+    inner = [d for d in matrix.dims if d in matcher.inside]
+    if len(inner) != 1:
+        raise NotPlannable("a matrix has no wide dim of its own")
+    return matcher.operand(matrix, body.across, inner[0])
+
+
+def _row_sum(store: Store, weight: int, matrix: Operand | None) -> RowSum:
+    if matrix is None:
+        raise NotPlannable("what is added to memory is no product of a weight and a matrix")
+    return RowSum(store, weight, matrix)
+
+
+def _starts(
+    products: Iterable[Product], weights: Iterable[tuple[Term, ...]], rows: Dim, loop: Dim
+) -> dict[Product, Start]:
+    """Products whose only reader adds a number for each column to them, or subtracts one."""
+    nodes = {n for w in weights for f in w for n in subterms(f)}
+    found = {}
+    for product in products:
+        readers = [n for n in nodes if product.node in n.args]
+        if len(readers) == 1 and (start := _start(readers[0], product, rows, loop)) is not None:
+            found[product] = start
+    return found
+
+
+def _start(reader: Term, product: Product, rows: Dim, loop: Dim) -> Start | None:
+    """The start of a product whose only reader is this one."""
+    if reader.op not in ("add", "sub") or reader.args[0] is not product.node:
+        return None
+    other = reader.args[1]
+    if any(part.op == "const" for part in signed_factors(product.node.args[0])):
+        return None  # the constant is multiplied behind the product
+    if loop not in other.dims or rows in other.dims or reduces(other):
+        return None
+    return Start(reader, other, 1 if reader.op == "add" else -1)
+
+
+def _loads(weights: Iterable[tuple[Term, ...]]) -> list[Term]:
+    """The loads of all weights."""
+    return list(dict.fromkeys(n for w in weights for f in w for n in subterms(f) if n.op == "load"))
+
+
+def _vectors(weights: Iterable[tuple[Term, ...]], loop: Dim, grid: set[Dim]) -> tuple[Term, ...]:
+    """float32 loads along the loop alone, whose axes are dims of the grid and then the loop."""
+    return tuple(
+        n
+        for n in _loads(weights)
+        if n.dtype == "float32"
+        and loop in n.dims
+        and n.dims <= {*grid, loop}
+        and all(index.op == "iota" for index in n.args)
+        and n.args[-1] is iota(loop)
+    )

@@ -1,0 +1,323 @@
+"""Two kernels that compute the same tiles, one by rows and one by columns, as one kernel.
+
+One kernel has rows j and a loop over i, the other has rows i and a loop over j. The joined kernel has rows j and a
+loop over i. It keeps the sums over i, as the first kernel does. A sum over j is a store that adds: each program adds
+the sum over its own rows to memory. A last kernel makes results of finished sums. Invariant: the joined plan computes
+what the plan computes, with each product of a tile done once. Example: the weights of all pairs of q[i, d] and k[j, d]
+are computed once; the gradient of k sums them over i, that of q over j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations, product
+from math import prod
+
+from ...egraph.terms.affine import length
+from ...egraph.terms.index_simplify import simplify_index
+from ...egraph.terms.ops import const, iota, load, make, sum_over, where
+from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import all_dims, rebuild, rename_dims, subterms, tensors
+from ..analysis.softmax_scaling import LOG2_E
+from ..hopper.score_offsets import addends
+from ..masks.loop_ranges import conjuncts
+from ..plan.records import Kernel, Loop, Plan, Store
+from ..plan.term_edits import at_place, replace_from_above
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The plan with two of its kernels joined. main: the joined kernel. sums: what it adds to; finish: the kernel that
+    reads these."""
+
+    plan: Plan
+    main: Kernel
+    sums: tuple[Tensor, ...]
+    finish: Kernel
+
+
+def join(plan: Plan) -> Joined | None:
+    """The plan with the first pair of kernels joined that can be; None if there is none."""
+    pairs = permutations(plan.kernels, 2)
+    found = [pair for pair in pairs if _mirror(*pair) is not None and _independent(plan, *pair)]
+    if not found:
+        return None
+    kept, turned = max(found, key=lambda pair: len(pair[0].loops[0].accumulators))
+    return _joined(plan, kept, turned)
+
+
+# Which kernels can be joined
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Dims of one kernel by those of another: its rows are the other's loop, its loop the other's rows.
+
+    dims: these two. places: a dim of its grid that is two dims in the other kernel, a group and the members of it that
+    the other's loop goes around for.
+    """
+
+    dims: dict[Dim, Dim]
+    places: dict[Dim, tuple[Dim, Dim]]
+
+    def term(self, term: Term) -> Term:
+        """A term of the kernel in dims of the other one."""
+        for dim, (group, member) in self.places.items():
+            term = _with_short_indices(at_place(term, dim, iota(group) * length(member) + iota(member)))
+        return rename_dims(term, self.dims)
+
+    def order(self, order: Iterable[Dim]) -> tuple[Dim, ...]:
+        """Axes in dims of the other kernel; an axis may be two."""
+        return tuple(d for dim in order for d in self.places.get(dim, (self.dims.get(dim, dim),)))
+
+    def indices(self, order: Iterable[Dim]) -> list[Term]:
+        """The index along each of these axes, in dims of the kernel itself."""
+        found: list[Term] = []
+        for dim in order:
+            size = length(self.places[dim][1]) if dim in self.places else None
+            found += [iota(dim)] if size is None else [iota(dim) // size, iota(dim) % size]
+        return found
+
+
+def _with_short_indices(term: Term) -> Term:
+    """The term with the indices of loads simplified: (g · n + m) // n is g."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        args = tuple(map(simplify_index, args)) if node.op == "load" else args
+        return node if args == node.args else make(node.op, args, node.attrs)
+
+    return rebuild(term, change)
+
+
+def _mirror(kept: Kernel, turned: Kernel) -> _Turn | None:
+    """The dims of `turned` by those of `kept`, if one's rows are the other's loop and both keep the same pairs."""
+    if not (_sums_in_one_loop(kept) and _sums_in_one_loop(turned)) or turned.around:
+        return None
+    (one,), (other,) = kept.loops, turned.loops
+    places = _places(kept, turned)
+    if places is None or (kept.rows.size, one.dim.size) != (other.dim.size, turned.rows.size):
+        return None
+    turn = _Turn({turned.rows: one.dim, other.dim: kept.rows}, places)
+    taken = {*turn.dims.values(), *(d for pair in places.values() for d in pair)}
+    if taken & ({d for s in turned.stores for d in all_dims(s.term)} - {*turn.dims}):
+        return None
+    same = {*_kept_pairs(one, None)} == {*_kept_pairs(other, turn)}
+    shared = {*_products(kept, None)} & {*_products(turned, turn)}
+    return turn if same and shared else None
+
+
+def _places(kept: Kernel, turned: Kernel) -> dict[Dim, tuple[Dim, Dim]] | None:
+    """The dims of one grid that are two dims of the other kernel; None if the grids do not match."""
+    points, own = {*kept.grid, *kept.around}, {*turned.grid}
+    found: dict[Dim, tuple[Dim, Dim]] = {}
+    for dim in sorted(own - points):
+        pairs = product(sorted({*kept.grid} - own), sorted({*kept.around} - own))
+        sizes = lambda pair: [d.size for d in pair]
+        known = (p for p in pairs if all(isinstance(n, int) for n in sizes(p)) and prod(sizes(p)) == dim.size)
+        if (pair := next(known, None)) is None:
+            return None
+        found[dim] = pair
+    matched = {d for pair in found.values() for d in pair}
+    return found if matched == points - own and len(matched) == 2 * len(found) else None
+
+
+def _sums_in_one_loop(kernel: Kernel) -> bool:
+    if len(kernel.loops) != 1 or kernel.rows is None or kernel.columns or kernel.exact:
+        return False
+    (loop,) = kernel.loops
+    sums = all(a.monoid == "sum" and len(a.values) == 1 for a in loop.accumulators)
+    return sums and not loop.finite_mask and loop.part is None and not kernel.written_by(loop)
+
+
+def _kept_pairs(loop: Loop, turn: _Turn | None) -> list[Term]:
+    parts = [] if loop.guard is None else conjuncts(loop.guard)
+    return [part if turn is None else turn.term(part) for part in parts]
+
+
+def _products(kernel: Kernel, turn: _Turn | None) -> Iterator[Term]:
+    """The sums over rows and loop inside of the accumulators' values, under comparable names."""
+    (loop,) = kernel.loops
+    tile = {kernel.rows, loop.dim}
+    tile = tile if turn is None else {turn.dims[d] for d in tile}
+    for accumulator in loop.accumulators:
+        value = accumulator.values[0] if turn is None else turn.term(accumulator.values[0])
+        yield from (n for n in subterms(_comparable(value)) if n.op == "reduce" and tile <= n.dims)
+
+
+def _independent(plan: Plan, kept: Kernel, turned: Kernel) -> bool:
+    """Whether nothing between the two kernels, and neither of them, reads what the first of them stores."""
+    first, last = sorted((plan.kernels.index(kept), plan.kernels.index(turned)))
+    stored = {store.output.name for store in plan.kernels[first].stores}
+    return all(stored.isdisjoint(t.name for t in k.inputs) for k in plan.kernels[first + 1 : last + 1])
+
+
+# The joined plan
+
+
+def _joined(plan: Plan, kept: Kernel, turned: Kernel) -> Joined:
+    turn = _mirror(kept, turned)
+    assert turn is not None, "the pair was chosen because it mirrors"
+    names = {t.name for k in plan.kernels for t in (*k.inputs, *(s.output for s in k.stores))}
+    stored = {_comparable(s.term): load(s.output, *map(iota, s.order)) for k in plan.kernels for s in k.stores}
+    rewritten = lambda term: _in_base_two(_read(_comparable(term), stored), kept)
+    mine = [rewritten(a.values[0]) for a in kept.loops[0].accumulators]
+    theirs = [rewritten(turn.term(a.values[0])) for a in turned.loops[0].accumulators]
+    vectors = _vectors([*mine, *theirs], kept, names)
+    mine, theirs = ([replace_from_above(v, vectors) for v in values] for values in (mine, theirs))
+    sums, added = _added(turned, turn, theirs, names)
+    main = _main(kept, mine, added)
+    finish = _finish(turned, sums)
+    early = [k for k in plan.kernels if k not in (kept, turned)]
+    last = max(plan.kernels.index(kept), plan.kernels.index(turned))
+    kernels = (*_with_vectors(early[: last - 1], kept, vectors), main, finish, *plan.kernels[last + 1 :])
+    return Joined(replace(plan, kernels=kernels), main, tuple(s.output for s in added), finish)
+
+
+def _read(term: Term, stored: dict[Term, Term]) -> Term:
+    """The term with what an earlier kernel stores read from there."""
+    return replace_from_above(term, {t: read for t, read in stored.items() if t.op not in ("load", "const")})
+
+
+def _comparable(term: Term) -> Term:
+    """The term with the dims that its inner sums bind named by what they are axes of: equal sums are one term then."""
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        if made.op != "reduce":
+            return made
+        (monoid, dim), body = made.attrs, made.args[0]
+        loads = [t for t in subterms(body) if t.op == "load"]
+        axes = [(t.attrs[0].name, axis) for t in loads for axis, index in enumerate(t.args) if index is iota(dim)]
+        fresh = Dim("{}.{}".format(*min(axes)), dim.size) if axes else dim
+        if fresh == dim or fresh in body.dims or any(r.attrs[1] == fresh for r in subterms(body) if r.op == "reduce"):
+            return made
+        return make("reduce", (at_place(body, dim, iota(fresh)),), (monoid, fresh))
+
+    return rebuild(term, change)
+
+
+def _in_base_two(term: Term, kernel: Kernel) -> Term:
+    """exp(x) of rows and columns as exp2(x · log2 e), with the factor in the constants of the addends of x.
+
+    What depends on the loop alone is one addend, which an earlier kernel can store.
+    """
+    loop = kernel.loops[0].dim
+
+    def change(node: Term, args: tuple[Term, ...]) -> Term:
+        made = node if args == node.args else make(node.op, args, node.attrs)
+        if made.op != "exp" or made.dtype != "float32" or not {kernel.rows, loop} <= made.dims:
+            return made
+        parts = [t * const(c * LOG2_E) for c, t in addends(made.args[0])]
+        alone = [p for p in parts if kernel.rows not in p.dims]
+        ordered = [*(p for p in parts if p not in alone), *([_sum(alone)] if alone else [])]
+        return make("exp2", (_sum(ordered),))
+
+    return rebuild(term, change)
+
+
+def _sum(terms: Sequence[Term]) -> Term:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _vectors(values: Sequence[Term], kernel: Kernel, names: set[str]) -> dict[Term, Term]:
+    """What depends on the loop alone and is computed, each with the load that reads it where it is stored before."""
+    loop, found = kernel.loops[0].dim, {}
+    apart = {*kernel.grid, *kernel.around, loop}
+    for term in dict.fromkeys(t for value in values for t in _largest_over(value, loop, apart)):
+        order = tuple(d for d in (*kernel.grid, *kernel.around, loop) if d in term.dims)
+        output = Tensor(_fresh("vector", names), "float32", tuple(d.size for d in order))
+        found[term] = load(output, *map(iota, order))
+    return found
+
+
+def _largest_over(term: Term, loop: Dim, apart: set[Dim]) -> Iterator[Term]:
+    """The largest float32 parts that have no other dims than these, where they are more than a load or coordinates."""
+    if loop not in term.dims or term.op in ("load", "iota"):
+        return
+    if term.dims <= apart and term.dtype == "float32" and not (term.op == "cast" and term.args[0].op == "load"):
+        if tensors(term):
+            yield term
+        return
+    for a in term.args:
+        yield from _largest_over(a, loop, apart)
+
+
+def _fresh(base: str, names: set[str]) -> str:
+    name = next(n for k in range(len(names) + 1) if (n := f"{base}{k}") not in names)
+    names.add(name)
+    return name
+
+
+def _with_vectors(kernels: Sequence[Kernel], kept: Kernel, vectors: dict[Term, Term]) -> list[Kernel]:
+    """The kernels that run before, and what stores the vectors: one of these, if it has the same rows and grid."""
+    loop, grid = kept.loops[0].dim, (*kept.grid, *kept.around)
+    stores = tuple(
+        Store(term, read.attrs[0], tuple(index.attrs[0] for index in read.args)) for term, read in vectors.items()
+    )
+    if not stores:
+        return list(kernels)
+    fits = lambda k: not k.loops and not k.columns and k.rows == loop and {*k.grid} == {*grid}
+    name, made = f"{kept.name}_before", {s.output.name for k in kernels for s in k.stores}
+    mine = next(
+        (k for k in kernels if fits(k) and made.isdisjoint(t.name for s in stores for t in tensors(s.term))), None
+    )
+    old = () if mine is None else mine.stores
+    held = tuple(d for d in _dims(s.term for s in (*old, *stores)) if d not in (*grid, loop))
+    inputs = tuple(dict.fromkeys(t for s in (*old, *stores) for t in tensors(s.term)))
+    before = Kernel(name, grid, loop, f"{loop.name}_tile", held, (), (*old, *stores), inputs)
+    return [before if k is mine else k for k in kernels] if mine is not None else [*kernels, before]
+
+
+def _dims(terms: Iterable[Term]) -> list[Dim]:
+    return list(dict.fromkeys(d for term in terms for d in all_dims(term)))
+
+
+def _added(
+    turned: Kernel, turn: _Turn, values: Sequence[Term], names: set[str]
+) -> tuple[dict[Term, Term], list[Store]]:
+    """(each finished sum of the turned kernel with the load that reads it, the stores that add to it)."""
+    (loop,), read, added = turned.loops, {}, []
+    stored = _dims(s.term for s in turned.stores)
+    for accumulator, value in zip(loop.accumulators, values, strict=True):
+        (reduction,) = accumulator.reductions
+        inside = [d for d in stored if d in reduction.dims]
+        order = (*(d for d in turned.grid if d in inside), *(d for d in inside if d not in turned.grid))
+        axes = turn.order(order)
+        output = Tensor(_fresh("sums", names), "float32", tuple(d.size for d in axes))
+        read[reduction] = load(output, *turn.indices(order))
+        added.append(Store(value, output, axes, combine="add"))
+    return read, added
+
+
+def _main(kept: Kernel, values: Sequence[Term], added: Sequence[Store]) -> Kernel:
+    (loop,) = kept.loops
+    pairs = list(zip(loop.accumulators, values, strict=True))
+    sums = {a.reductions[0]: _summed(loop, value) for a, value in pairs}
+    accumulators = tuple(replace(a, values=(value,), reductions=(sums[a.reductions[0]],)) for a, value in pairs)
+    results = tuple(replace(s, term=replace_from_above(s.term, sums)) for s in kept.stores)
+    bounds = [limit.bound for limit in loop.limits]
+    terms = [*(s.term for s in (*results, *added)), *([loop.guard] if loop.guard is not None else [])]
+    placed = {*kept.grid, kept.rows, *kept.around, loop.dim}
+    held = tuple(d for d in dict.fromkeys((*_dims(terms), *kept.held)) if d not in placed)
+    inputs = tuple(dict.fromkeys(t for term in (*terms, *bounds) for t in tensors(term)))
+    loops = (replace(loop, accumulators=accumulators),)
+    return replace(kept, held=held, loops=loops, stores=(*results, *added), inputs=inputs)
+
+
+def _summed(loop: Loop, value: Term) -> Term:
+    total = value if loop.guard is None else where(loop.guard, value, const(0.0))
+    for dim in (*loop.outer[::-1], loop.dim):
+        total = sum_over(dim, total)
+    return total
+
+
+def _finish(turned: Kernel, read: dict[Term, Term]) -> Kernel:
+    stores = tuple(replace(s, term=replace_from_above(s.term, read)) for s in turned.stores)
+    held = tuple(d for d in _dims(s.term for s in stores) if d not in (*turned.grid, turned.rows))
+    held = tuple(dict.fromkeys((*held, *(d for s in stores for d in s.order if d not in (*turned.grid, turned.rows)))))
+    inputs = tuple(dict.fromkeys(t for s in stores for t in tensors(s.term)))
+    return replace(turned, held=held, loops=(), stores=stores, inputs=inputs)

@@ -1,0 +1,329 @@
+"""Runs a plan with two of its kernels joined, where these have that form and the tensors suit it.
+
+The other kernels of the plan run as any Hopper kernel does. Where the form is refused, the plan runs as it is. Example:
+on a Hopper GPU the gradients of attention in bfloat16 are one kernel, with a short one before it and one behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...egraph.terms.sizes import resolve
+from ...egraph.terms.term import Tensor
+from ...egraph.terms.traversal import subterms
+from ..codegen.signature import Source
+from ..gluon import work_order
+from ..gluon.kernel_parts import LaunchShape, TensorMap
+from ..gluon.launch import (
+    NOTHING,
+    GluonLaunch,
+    GluonLauncher,
+    RefusedLaunch,
+    arguments_of,
+    described,
+    require_suited,
+    wide_tensors,
+    window_of,
+)
+from ..gluon.launch import refusal as refusal_of_kernels
+from ..launch.triton_compat import OPTIONS, Window, architecture, gluon_missing
+from ..masks.block_map import Tiling, pays, shared_visits
+from ..plan.device import COSTS, H200
+from ..plan.kernel_config import TritonConfig
+from ..plan.launch_facts import Facts
+from ..plan.queries import map_name
+from ..plan.records import Kernel, Plan
+from ..schedule.schedule_store import ScheduleStore
+from ..triton.launch import load
+from .config import JoinedClass, JoinedConfig, default_config
+from .finish import emit_finish
+from .form import JoinedBinding, bind_joined
+from .join import Joined, join
+from .kernel import emit_joined
+from .memory import extent_of, part_of, shared_bytes
+
+SHARED_BYTES = H200.shared_bytes - H200.barrier_bytes  # of a program's tiles
+COPY_BYTES = 16  # a copy by a tensor map begins at a multiple of these
+FINISH_CONFIG = TritonConfig(H200.product_rows, H200.product_rows, 4, 1)  # its row tile is the block of the sums
+
+
+class JoinedLauncher(GluonLauncher):
+    """A launcher that prefers the plan with two kernels joined. `joined_config` replaces the default settings."""
+
+    def __init__(
+        self, plan: Plan, store: ScheduleStore | None = None, joined_config: JoinedConfig | None = None, **options: Any
+    ):
+        super().__init__(plan, store=store, **options)
+        self.joined = joined_launcher(plan, store, joined_config)
+
+    @property
+    def active(self) -> GluonLauncher:
+        """What runs: the joined plan, or the plan as it is."""
+        return self.joined if isinstance(self.joined, JoinedPlanLauncher) else self
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """A sentence for the report where two kernels run as one."""
+        if not isinstance(self.joined, JoinedPlanLauncher):
+            return ()
+        found, config = self.joined.joined, self.joined.joined_config
+        sums = ", ".join(tensor.name for tensor in found.sums)
+        return (f"{found.main.name} and {found.finish.name} are one kernel, which adds to {sums}: {config}",)
+
+    def results(self, tensors: dict, sizes: dict | None = None, outputs: Mapping | None = None) -> tuple:
+        if isinstance(self.joined, JoinedPlanLauncher):
+            try:
+                return self.joined.results(tensors, sizes, outputs)
+            except RefusedLaunch as reason:
+                self.joined = str(reason)
+        return super().results(tensors, sizes, outputs)
+
+    def bind(
+        self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None
+    ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+        if isinstance(self.joined, JoinedPlanLauncher):
+            try:
+                return self.joined.bind(names, tensors, sizes, strides)
+            except RefusedLaunch as reason:
+                self.joined = str(reason)
+        return super().bind(names, tensors, sizes, strides)
+
+
+def joined_launcher(
+    plan: Plan, store: ScheduleStore | None = None, config: JoinedConfig | None = None
+) -> JoinedPlanLauncher | str:
+    """The launcher of the plan with two kernels joined, or why there is none."""
+    if missing := gluon_missing():
+        return missing
+    found = join(plan)
+    if found is None:
+        return "no two kernels compute the same tiles, one by rows and one by columns"
+    binding = bind_joined(found.main)
+    if isinstance(binding, str):
+        return binding
+    settings = config or config_of(binding)
+    return settings if isinstance(settings, str) else JoinedPlanLauncher(found, binding, settings, store)
+
+
+def class_of(binding: JoinedBinding) -> JoinedClass:
+    """What the default settings of a kernel depend on."""
+    kernel, loop = binding.kernel, binding.loop
+    columns = sum(extent_of(s.matrix.inner) for s in binding.loop_sums if s.matrix is not None)
+    factors = {f for weight in binding.weights for f in weight.factors}
+    inside = {n for f in factors for n in subterms(f, lambda n: n.op in ("reduce", "load"))}
+    work = sum(sum(COSTS[n.op]) for n in inside if {kernel.rows, loop.dim} <= n.dims)
+    return JoinedClass(columns, len(binding.products), work, bool(loop.limits or loop.outer or loop.map))
+
+
+def config_of(binding: JoinedBinding) -> JoinedConfig | str:
+    """The default settings of a kernel, or why it has none."""
+    kind = class_of(binding)
+    found = default_config(kind)
+    if found is None:
+        return f"its tiles need too many registers: {kind}"
+    smaller = replace(found, loop_tile=H200.product_rows)
+    fits = lambda config: shared_bytes(binding, binding.overlays, config) <= SHARED_BYTES
+    tried = (found, smaller, replace(smaller, runs=False))
+    return next(filter(fits, tried), "its tiles do not fit in shared memory")
+
+
+class JoinedPlanLauncher(GluonLauncher):
+    """Runs a joined plan. Raises RefusedLaunch where tensors or sizes do not suit its joined kernel."""
+
+    def __init__(
+        self, joined: Joined, binding: JoinedBinding, config: JoinedConfig, store: ScheduleStore | None = None
+    ):
+        super().__init__(joined.plan, store=store)
+        self.joined, self.binding, self.joined_config = joined, binding, config
+        self.refusals.pop(joined.main.name, None)
+        self.sums = {s.store.output: s for s in binding.row_sums}
+
+    def _new(self, target: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
+        """Sums lie in blocks of 64 rows, two for each 128, of whole tiles of the inner dim."""
+        if target not in self.sums:
+            return super()._new(target, sizes, device)
+        *grid, length, _ = (resolve(s, sizes) for s in target.shape)
+        rows = 2 * H200.product_rows
+        shape = (*grid, -(-length // rows) * rows, extent_of(self.sums[target].matrix.inner))
+        return torch.empty(shape, dtype=torch.float32, device=device)
+
+    def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[None, int]:
+        return None, 1
+
+    def source(self, kernel: Kernel, facts: Facts) -> Source:
+        if kernel.name != self.joined.finish.name:
+            return super().source(kernel, facts)
+        parts = {
+            t: (e := extent_of(s.matrix.inner), e // part_of(s.matrix.inner, self.joined_config))
+            for t, s in self.sums.items()
+        }
+        return emit_finish(kernel, self.plan, facts, parts)
+
+    def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> TritonConfig:
+        return FINISH_CONFIG if kernel.name == self.joined.finish.name else super().config(kernel, sizes, device)
+
+    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Any:
+        if kernel.name != self.joined.main.name:
+            return super()._prepare(kernel, values, sizes, device)
+        binding, config = self.binding, self.joined_config
+        require_suited(binding, values, sizes, device)
+        call = prepare_joined(binding, config, values, sizes, _multiprocessors(device))
+        source = emit_joined(binding, self.plan, config, call.shape)
+        windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
+        lists, table = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table"))
+        maps = () if call.tiling is None else (((lists, table), call.tiling),)
+        given = [call.table.to(device), call.listed.to(device)]
+        if call.tiling is not None:
+            given = [table if call.tiling.dealt else given[0], lists]
+        arguments = (*arguments_of(source, values, sizes), *given, call.total)
+        options = {"num_warps": 4, **OPTIONS}
+        return GluonLaunch(load(source.text, source.function), call.programs, windows, arguments, maps, options)
+
+
+@dataclass(frozen=True)
+class JoinedCall:
+    """What is known of a call.
+
+    shape: what the text may know. total: the number of items. programs: how many run them. table: who runs which,
+    NOTHING where each program runs every so many. Lists of tiles come from a block map (tiling), or are known (listed).
+    """
+
+    shape: LaunchShape
+    total: int
+    programs: int
+    table: torch.Tensor = NOTHING
+    tiling: Tiling | None = None
+    listed: torch.Tensor = NOTHING
+
+
+def items(binding: JoinedBinding, config: JoinedConfig, sizes: dict) -> int:
+    """How many programs there are: one for each tile of rows at each grid point."""
+    rows = resolve(binding.kernel.rows.size, sizes)
+    return -(-rows // config.row_tile) * prod(resolve(d.size, sizes) for d in binding.kernel.grid)
+
+
+def prepare_joined(
+    binding: JoinedBinding, config: JoinedConfig, values: Mapping[str, torch.Tensor], sizes: dict, places: int
+) -> JoinedCall:
+    """What is known of a call with tensors like these on `places` multiprocessors. Raises RefusedLaunch."""
+    kernel, loop = binding.kernel, binding.loop
+    tiles = ((kernel.rows, config.row_tile), (loop.dim, config.loop_tile))
+    even = frozenset(str(dim) for dim, tile in tiles if resolve(dim.size, sizes) % tile == 0)
+    vectors = (values[load.attrs[0].name] for load in binding.vectors)
+    copied = frozenset(load.attrs[0].name for load, t in zip(binding.vectors, vectors, strict=True) if _in_runs(t))
+    facts = Facts(even, wide_tensors(kernel, values, sizes))
+    overlays = described(binding.overlays, values)
+    shape = LaunchShape(facts, masked="some", overlays=overlays, vectors=copied)
+    total = items(binding, config, sizes)
+    call = JoinedCall(shape, total, min(places, total) if config.persistent else total)
+    if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
+        return _by_block_map(call, binding, config, sizes, places)
+    if len(loop.ranges) != 1:
+        return _by_list(call, binding, config, sizes, places)
+    ranges = work_order.ranges(binding, sizes, config.row_tile, config.loop_tile)
+    lengths = None if ranges is None else ranges.end - ranges.begin
+    return _dealt(call, lengths, _masked(binding, len(even) == len(tiles)), binding, config, sizes, places)
+
+
+def _by_block_map(
+    call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict, places: int
+) -> JoinedCall:
+    """The tiles that a block map in memory names."""
+    record, known = binding.loop.map, tuple(sorted(sizes.items()))
+    tiling = Tiling(record, H200.product_rows if record.rows else 1, config.loop_tile, known, config.consumers)
+    dealt = work_order.dealing(binding, config, sizes, call.total, places) if config.persistent else None
+    shape = replace(call.shape, listed=(*record.dims, *record.rows), table=dealt is not None)
+    return replace(call, shape=shape, tiling=replace(tiling, dealt=dealt))
+
+
+def _by_list(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict, places: int) -> JoinedCall:
+    """The tiles of a union of ranges, listed on the host."""
+    classes = work_order.classes(binding, sizes, H200.product_rows, config.loop_tile)
+    if classes is None:
+        raise RefusedLaunch("its guard keeps a union of ranges that depend on more than the row")
+    listed = shared_visits(torch.from_numpy(classes), config.consumers)
+    call = replace(call, shape=replace(call.shape, listed=(binding.kernel.rows,)), listed=listed)
+    return _dealt(call, listed[:, 0].numpy(), "some", binding, config, sizes, places)
+
+
+def _dealt(
+    call: JoinedCall,
+    lengths: np.ndarray | None,
+    masked: str,
+    binding: JoinedBinding,
+    config: JoinedConfig,
+    sizes: dict,
+    places: int,
+) -> JoinedCall:
+    """The call with its items given to programs. lengths: of the loop, by tile of rows, where they are known."""
+    shape = replace(call.shape, masked=masked)
+    if lengths is None or len(set(lengths.tolist())) == 1:
+        return replace(call, shape=shape)
+    around = prod(resolve(d.size, sizes) for d in binding.loop.outer)
+    streamed = around * work_order.streamed(binding, resolve(binding.loop.dim.size, sizes))
+    points = call.total // len(lengths)
+    if config.persistent:
+        table = work_order.dealt(lengths * around, points, streamed, call.programs, config.loop_tile)
+    else:
+        few, _ = work_order.at_a_time(points, len(lengths), places, streamed)
+        table = longest_first(lengths, points, few)
+    return replace(call, shape=replace(shape, table=True), table=torch.from_numpy(table))
+
+
+def longest_first(lengths: np.ndarray, points: int, few: int) -> np.ndarray:
+    """Items in the order in which they begin: of a few grid points at a time, the longest tiles of rows first.
+
+    lengths: of the loop, by tile of rows. An item's number is point · (tiles of rows) + tile of rows.
+    """
+    longest = np.argsort(-lengths, kind="stable")
+    groups = (np.arange(first, min(first + few, points)) for first in range(0, points, few))
+    found = [(longest[:, None] + group[None] * len(lengths)).ravel() for group in groups]
+    return np.concatenate(found).astype(np.int32)
+
+
+def _in_runs(tensor: torch.Tensor) -> bool:
+    """Whether a tile along the last axis may be copied from a contiguous tensor: it begins at a multiple of 16 bytes.
+
+    Elsewhere a copy by a tensor map of one axis is an illegal instruction.
+    """
+    return tensor.is_contiguous() and tensor.size(-1) * tensor.element_size() % COPY_BYTES == 0
+
+
+def _masked(binding: JoinedBinding, whole: bool) -> str:
+    """Which tiles have absent elements. whole: no tile reaches beyond the end of a dim."""
+    if binding.loop.guard is None:
+        return "none" if whole else "some"
+    return "some" if binding.loop.limits_only else "all"
+
+
+def _window(described: TensorMap, tensor: torch.Tensor, sizes: dict) -> Window:
+    if described.operand is None:
+        return Window((tensor.numel(),), (1,), described.box)
+    return window_of(described, tensor, sizes)
+
+
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def refusal(plan: Plan, device: torch.device) -> str | None:
+    """Why no kernel of the plan runs in a form of Hopper here, joined or alone; None if one does, as far as is known
+    without its tensors."""
+    reason = refusal_of_kernels(plan, device)
+    if reason is None or gluon_missing() or architecture(device) != "sm_90":
+        return reason
+    joined = joined_launcher(plan)
+    return f"{reason}; {joined}" if isinstance(joined, str) else None
+
+
+@lru_cache(maxsize=256)
+def launcher(plan: Plan, store: ScheduleStore | None = None) -> JoinedLauncher:
+    """The launcher of a plan, one for this process."""
+    return JoinedLauncher(plan, store=store)

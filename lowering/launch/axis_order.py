@@ -1,0 +1,137 @@
+"""A plan whose tensors have their axes in the order of memory, with the contiguous one last.
+
+Tensor maps, and tiles that are read in runs, ask for that. Nothing is copied: only the order in which axes are named
+changes. Invariant: the same elements are read and written. Example: the transpose k.mT of contiguous keys is an input
+[b, h, d, j]; in the plan that runs it is [b, h, j, d].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ...egraph.terms.ops import load, make
+from ...egraph.terms.term import Tensor, Term
+from ...egraph.terms.traversal import rebuild, tensors
+from ..plan.records import Accumulator, BlockMap, Kernel, Limit, Loop, Plan, Range, Store
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReorderedPlan:
+    """The plan, and by name of a tensor the order in which its axes are named there."""
+
+    plan: Plan
+    orders: Mapping[str, Axes]
+
+    @property
+    def reads_maps(self) -> bool:
+        """Whether a block map, which is built in a call, reads a tensor whose axes have another order."""
+        maps = (loop.map for kernel in self.plan.kernels for loop in kernel.loops)
+        return any(t.name in self.orders for found in maps if found is not None for t in tensors(found.guard))
+
+    def turned(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor as the plan has it."""
+        return tensor.permute(self.orders[name]) if name in self.orders else tensor
+
+    def turned_back(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A result of the plan as the original plan has it."""
+        if name not in self.orders:
+            return tensor
+        order = self.orders[name]
+        return tensor.permute(sorted(range(len(order)), key=order.__getitem__))
+
+    def strides(self, strides: Mapping[str, Axes]) -> dict[str, Axes]:
+        """Strides of results as the plan has them."""
+        at = lambda name, steps: tuple(steps[axis] for axis in self.orders[name])
+        return {name: at(name, steps) if name in self.orders else tuple(steps) for name, steps in strides.items()}
+
+
+def in_memory_order(plan: Plan, strides: Mapping[str, Sequence[int]]) -> ReorderedPlan:
+    """The plan for tensors with these strides by name. One whose last axis is contiguous, or none, stays as it is."""
+    stored = {s.output.name: s.output for kernel in plan.kernels for s in kernel.stores}
+    known = {t.name: t for t in (*plan.inputs, *plan.outputs)}
+    whole = {name: t for name, t in known.items() if len(stored.get(name, t).shape) == len(t.shape)}
+    orders = {n: o for n, t in whole.items() if (o := _order(strides.get(n, ()), t)) is not None}
+    if not orders:
+        return ReorderedPlan(plan, {})
+    change = _Change(orders)
+    return ReorderedPlan(
+        replace(
+            plan,
+            kernels=tuple(map(change.kernel, plan.kernels)),
+            inputs=tuple(map(change.tensor, plan.inputs)),
+            outputs=tuple(map(change.tensor, plan.outputs)),
+        ),
+        orders,
+    )
+
+
+def _order(strides: Sequence[int], tensor: Tensor) -> Axes | None:
+    """The axes by falling stride; None where the last is contiguous as it is, and where none is."""
+    if len(strides) < 2 or strides[-1] == 1 or 1 not in strides or min(strides) < 1:
+        return None
+    return tuple(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
+
+
+class _Change:
+    """Other orders of axes in the records of a plan."""
+
+    def __init__(self, orders: Mapping[str, Axes]):
+        self.orders = orders
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        if tensor.name not in self.orders:
+            return tensor
+        return replace(tensor, shape=tuple(tensor.shape[axis] for axis in self.orders[tensor.name]))
+
+    def term(self, term: Term) -> Term:
+        def change(node: Term, args: tuple[Term, ...]) -> Term:
+            if node.op == "load" and node.attrs[0].name in self.orders:
+                order = self.orders[node.attrs[0].name]
+                return load(self.tensor(node.attrs[0]), *(args[axis] for axis in order))
+            return node if args == node.args else make(node.op, args, node.attrs)
+
+        return rebuild(term, change)
+
+    def optional(self, term: Term | None) -> Term | None:
+        return None if term is None else self.term(term)
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        return replace(
+            kernel,
+            loops=tuple(map(self.loop, kernel.loops)),
+            stores=tuple(map(self.store, kernel.stores)),
+            inputs=tuple(map(self.tensor, kernel.inputs)),
+            exact=frozenset(map(self.term, kernel.exact)),
+        )
+
+    def store(self, store: Store) -> Store:
+        order = self.orders.get(store.output.name)
+        dims = store.order if order is None else tuple(store.order[axis] for axis in order)
+        return replace(store, term=self.term(store.term), output=self.tensor(store.output), order=dims)
+
+    def loop(self, loop: Loop) -> Loop:
+        ranges = tuple(map(self.range, loop.ranges))
+        accumulators = tuple(map(self.accumulator, loop.accumulators))
+        return replace(
+            loop, accumulators=accumulators, guard=self.optional(loop.guard), ranges=ranges, map=self.map(loop.map)
+        )
+
+    def accumulator(self, accumulator: Accumulator) -> Accumulator:
+        return replace(
+            accumulator,
+            gauge=self.optional(accumulator.gauge),
+            values=tuple(map(self.term, accumulator.values)),
+            reductions=tuple(map(self.term, accumulator.reductions)),
+        )
+
+    def range(self, found: Range) -> Range:
+        change = lambda limits: tuple(Limit(self.term(limit.bound), limit.rising) for limit in limits)
+        return replace(found, uppers=change(found.uppers), lowers=change(found.lowers))
+
+    def map(self, found: BlockMap | None) -> BlockMap | None:
+        return None if found is None else replace(found, guard=self.term(found.guard))

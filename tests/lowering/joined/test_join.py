@@ -1,0 +1,114 @@
+"""Two kernels as one: the joined plan computes what the plan computes, and does each product of a tile once."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from onepass.egraph.terms.ops import iota, le
+from onepass.egraph.terms.traversal import reduces, tensors
+from onepass.lowering.joined.form import bind_joined
+from onepass.lowering.joined.join import join
+from onepass.lowering.tiled.executor import tiled_results
+from tests.support.gluon_ahead_of_time import backward_plan, backward_plan_of
+
+KINDS = "full causal window strided shifted softcap bias vector documents narrow sigmoid gated".split()
+KINDS += "logarithm evoformer prefix longformer dilated slanted relative gate boolean capped".split()
+LENGTH = 320  # above what a tile holds whole
+
+
+@pytest.fixture(scope="module")
+def plans():
+    found = {}
+
+    def plan(kind):
+        if kind not in found:
+            found[kind] = backward_plan_of(kind, 16, rows=LENGTH, columns=LENGTH, batch=1, heads=4)
+        return found[kind]
+
+    return plan
+
+
+def values_for(plan):
+    """Random inputs of a plan; of what a forward saves, any numbers will do."""
+    generator = torch.Generator().manual_seed(0)
+    found = {}
+    for t in plan.inputs:
+        dtype = getattr(torch, t.dtype)
+        drawn = torch.randn(t.shape, generator=generator)
+        found[t.name] = drawn.to(dtype) if dtype.is_floating_point else (drawn > 0).to(dtype)
+    return found
+
+
+def products_of(kernel):
+    """The sums over rows and loop in the values of a kernel's accumulators."""
+    (loop,) = kernel.loops
+    found = {r for a in loop.accumulators for r in reduces(a.values[0])}
+    return {r for r in found if {kernel.rows, loop.dim} <= r.dims}
+
+
+def difference(one, left, two, right, v):
+    scale = one.shape[-1] ** -0.5
+    first, second = (torch.softmax(q @ k.mT * scale, -1) for q, k in ((one, left), (two, right)))
+    return first @ v - 0.2 * (second @ v)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_joined_plan_computes_what_the_plan_does(kind, plans):
+    plan = plans(kind)
+    found, values = join(plan), values_for(plan)
+    for ours, theirs in zip(tiled_results(found.plan, values), tiled_results(plan, values), strict=True):
+        difference = (ours.double() - theirs.double()).norm()
+        assert difference <= 2e-3 * theirs.double().norm()  # both are rounded to bfloat16
+
+
+def test_the_joined_kernel_has_five_products_where_the_two_have_seven(plans):
+    plan = plans("full")
+    found = join(plan)
+    separate = [k for k in plan.kernels if k.loops]
+    assert len(separate) == 2 and sum(len(products_of(k)) + len(k.loops[0].accumulators) for k in separate) == 7
+    binding = bind_joined(found.main)
+    assert len(binding.products) + len(binding.loop_sums) + len(binding.row_sums) == 5
+    assert [s.adds for s in found.main.stores] == [False, False, True]
+
+
+def test_what_depends_on_the_loop_alone_is_stored_before(plans):
+    found = join(plans("causal"))
+    read = {t.name for t in found.main.inputs}
+    assert "log" not in read and "output" not in read
+    stored = {s.output.name for k in found.plan.kernels[: found.plan.kernels.index(found.main)] for s in k.stores}
+    assert len(stored & read) == 2  # the logarithms in base two, and Σ_e o · do
+
+
+def test_kernels_that_keep_other_pairs_are_not_joined(plans):
+    plan = plans("causal")
+    kernels = [k for k in plan.kernels if k.loops]
+    other = kernels[0]
+    guard = le(iota(other.loops[0].dim), iota(other.rows) + 1)
+    changed = replace(other, loops=(replace(other.loops[0], guard=guard),))
+    assert join(plan) is not None
+    assert join(replace(plan, kernels=tuple(changed if k is other else k for k in plan.kernels))) is None
+
+
+def test_kernels_that_read_one_another_are_not_joined(plans):
+    plan = plans("full")
+    first, second = [k for k in plan.kernels if k.loops]
+    chained = replace(second, inputs=(*second.inputs, first.output))
+    assert join(replace(plan, kernels=tuple(chained if k is second else k for k in plan.kernels))) is None
+
+
+def test_a_forward_plan_has_nothing_to_join():
+    from tests.support.gluon_ahead_of_time import plan_of
+
+    assert join(plan_of("full", 64)) is None
+
+
+def test_sums_that_are_added_to_lack_the_rows():
+    inputs = [torch.empty(1, 2, LENGTH, 16, dtype=torch.bfloat16) for _ in range(5)]
+    found = join(backward_plan(difference, inputs))
+    assert len(found.sums) == 2  # the gradients of both queries
+    for store in found.main.stores:
+        if store.adds:
+            assert found.main.rows in store.term.dims and found.main.rows not in store.order
+            assert store.output.dtype == "float32"
+    assert {t.name for t in tensors(found.finish.stores[0].term)} <= {t.name for t in found.sums}
