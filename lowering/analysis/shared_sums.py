@@ -23,6 +23,7 @@ from .relative_index import is_relative, over_relative_index
 MAX_HELD_PARTS = 128  # numbers that a tile holds for each row and column
 MAX_ENTRIES = 64  # of a table, for each of which a tile makes a sum: each pair is compared with all of them
 
+
 @dataclass(frozen=True)
 class Cut:
     """A sum of a store's term, `root`, cut in two: `part` is summed first, for each index of `dims`.

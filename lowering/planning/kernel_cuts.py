@@ -35,7 +35,6 @@ from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape, with_new_shape
 from .planning_state import Planning
 
-
 MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles of rows would do again
 
 

@@ -16,9 +16,19 @@ from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, substitute, subterms
 from ..analysis.dim_roles import nodes_between, product_sides
-from ..analysis.nested_sums import Nest, dims_around, is_sum, products_of_pairs, sums_over_batch, with_loops_outermost
+from ..analysis.nested_sums import (
+    ZERO,
+    Nest,
+    dims_around,
+    is_sum,
+    nest_of,
+    products_of_pairs,
+    sums_over_batch,
+    with_loops_outermost,
+)
 from ..analysis.shared_sums import Cut, cut_of, distance_cut_of
 from ..plan.dtypes import HALVES
+from ..plan.records import Store
 from ..plan.term_edits import at_place, unshadowed, with_fresh_bound_dims
 from .planning_state import Planning, unused_name
 
@@ -40,6 +50,28 @@ def rename_shadowed_dims(planning: Planning) -> Planning:
 def reassociate_divisors(planning: Planning) -> Planning:
     """A pass: divisors move to the factor that has their dims."""
     return planning.with_terms(with_divisors_reassociated)
+
+
+def sums_of_one_as_axes(planning: Planning) -> Planning:
+    """A pass: a dim of size 1 that a result sums over, around products, is one more axis of the result.
+
+    That is the same memory. With the axis it fits kernels and loops of stores that have the dim. Example: a sum over a
+    batch of one.
+    """
+    return replace(planning, stores=tuple(map(_with_axes_of_one, planning.stores)))
+
+
+def _with_axes_of_one(store: Store) -> Store:
+    casts, guards, total = _around(store.term)
+    if not is_sum(total):
+        return store
+    nest = nest_of(total)
+    ones, axes = [d for d in nest.dims if d.size == 1], [*nest.dims, *store.order]
+    if not ones or not products_of_pairs(nest.body) or len({*axes}) < len(axes):
+        return store
+    rest = replace(nest, guards=(*guards, *nest.guards)).sum(d for d in nest.dims if d not in ones)
+    output = replace(store.output, shape=(*(1 for _ in ones), *store.output.shape))
+    return replace(store, term=_with_casts(rest, casts), output=output, order=(*ones, *store.order))
 
 
 def halve_sums(planning: Planning) -> Planning:
@@ -88,7 +120,35 @@ def merge_summed_dims(planning: Planning) -> Planning:
 
 def order_nested_sums(planning: Planning) -> Planning:
     """A pass: sums directly inside of one another, of products for each of their dims, are one loop over all dims."""
-    return planning.with_terms(lambda term: _with_reductions(term, _with_loop_outermost))
+    return planning.with_terms(lambda term: _with_reductions(_with_guard_inside(term), _with_loop_outermost))
+
+
+def _with_guard_inside(term: Term) -> Term:
+    """where(p, Σ x, 0) as Σ where(p, x, 0) for a sum over a batch: the loop has no round where p keeps no pair."""
+    casts, guards, total = _around(term)
+    if not guards or not is_sum(total) or not sums_over_batch(with_loops_outermost(total)):
+        return term
+    nest = nest_of(total)
+    return _with_casts(replace(nest, guards=(*guards, *nest.guards)).sum(nest.dims), casts)
+
+
+def _around(term: Term) -> tuple[list[tuple], list[Term], Term]:
+    """The casts and the guards that a term ends with, in any order, and what they are of."""
+    casts, guards = [], []
+    while term.op == "cast" or (term.op == "where" and term.args[2] is ZERO):
+        if term.op == "cast":
+            casts.append(term.attrs)
+            term = term.args[0]
+        else:
+            guards.append(term.args[0])
+            term = term.args[1]
+    return casts, guards, term
+
+
+def _with_casts(term: Term, casts: list[tuple]) -> Term:
+    for attrs in reversed(casts):
+        term = make("cast", (term,), attrs)
+    return term
 
 
 def _with_loop_outermost(r: Term) -> Term:

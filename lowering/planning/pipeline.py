@@ -41,6 +41,7 @@ from .normalize_terms import (
     rename_shadowed_dims,
     share_softmax_scales,
     split_flattened_dims,
+    sums_of_one_as_axes,
     unroll_short_sums,
 )
 from .planning_state import Planning
@@ -71,6 +72,7 @@ PASSES = (
     PlanPass("split_flattened_dims", "terms", split_flattened_dims, "no product has a batch of two flattened dims"),
     PlanPass("rename_shadowed_dims", "terms", rename_shadowed_dims, "no dim is bound inside of where it is bound"),
     PlanPass("reassociate_divisors", "terms", reassociate_divisors, "no divisor adds a dim to a factor of a sum"),
+    PlanPass("sums_of_one_as_axes", "terms", sums_of_one_as_axes, "no result sums products over a dim of size 1"),
     PlanPass("halve_sums", "terms", halve_sums, "no sum that lacks the rows of its products does them again"),
     PlanPass("merge_summed_dims", "terms", merge_summed_dims, "a product of matrices has one inner dim"),
     PlanPass("order_nested_sums", "terms", order_nested_sums, "sums that make one loop are in one order"),

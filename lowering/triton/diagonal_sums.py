@@ -161,5 +161,3 @@ def _extent(kernel: Kernel, dim: Dim, config: TritonConfig, extents: Mapping[Dim
 def _offset(found: Diagonal, sizes: Mapping[str, int]) -> int:
     sums = sum(c * resolve(atom.attrs[0], sizes) for atom, c in found.sizes.items())
     return found.constant + sums
-
-

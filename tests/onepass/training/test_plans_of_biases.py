@@ -50,6 +50,15 @@ def test_a_bias_for_each_score_is_written_by_the_loop_of_the_queries(mask):
     assert text.count("tl.store(grad_bias") == 2 and text.count("tl.dot") == 3 * text.count("in tl.range")
 
 
+@pytest.mark.parametrize("mask", ["", "causal"])
+def test_a_sum_over_a_batch_of_one_is_no_sum(mask):
+    shape = (1, 8, LENGTH, 128)
+    plan = backward_of(biased(mask), *leaves(shape, shape, shape, (8, LENGTH, LENGTH)))
+    kernel = kernel_of(plan, "grad_bias")
+    assert kernel is kernel_of(plan, "grad_q") and part_bytes(plan) == 4 * 8 * LENGTH, "delta alone"
+    assert all(not loop.outer and loop.tile for k in plan.kernels for loop in k.loops)
+
+
 BATCHED = {
     "over a batch": ((2, 8, LENGTH, 128), (8, LENGTH, LENGTH), ["b_0"]),
     "over batch and heads": ((2, 8, LENGTH, 128), (1, 1, LENGTH, LENGTH), ["b_0", "h_0"]),
@@ -88,6 +97,7 @@ CASES = {
     "each head": (biased(), S, S, S, (3, 75, 75)),
     "each head, causal": (biased("causal"), S, S, S, (3, 75, 75)),
     "each head, documents": (biased("documents"), S, S, S, (3, 75, 75), IDS),
+    "each head of one, causal": (biased("causal"), (1, 3, 75, 16), (1, 3, 75, 16), (1, 3, 75, 16), (3, 75, 75)),
     "one for all, window": (biased("window"), S, S, S, (1, 1, 75, 75)),
     "each batch": (biased("causal"), S, S, S, (2, 1, 75, 75)),
     "pairs of an alignment": (biased(), (1, 5, 2, 40, 16), (1, 5, 2, 40, 16), (1, 5, 2, 40, 16), (1, 1, 2, 40, 40)),
