@@ -92,8 +92,7 @@ class JoinedConsumer:
             self._late(product)
         self._read_vectors(v for v in self.memory.vectors if v.load not in begins)
         self._read_overlays()
-        early = [s for s in binding.loop_sums if binding.weights[s.weight].early]
-        late = [s for s in binding.loop_sums if s not in early]
+        early, late = self._early_and_late()
         issued = self._sum_over_loop(early, "slot")
         numbers = [s.weight for s in late] + [s.weight for s in binding.row_sums]
         for number in dict.fromkeys(numbers):
@@ -106,6 +105,11 @@ class JoinedConsumer:
         self._packed(late)
         self._issue_last(late, issued)
         return [*walk.at("t"), f"{start} = tile * {self.config.loop_tile}", *writer.close_around(), *writer.close()]
+
+    def _early_and_late(self) -> tuple[list[LoopSum], list[LoopSum]]:
+        """The sums over the loop whose weight is known under the late products, and the others."""
+        weights, sums = self.binding.weights, self.binding.loop_sums
+        return [s for s in sums if weights[s.weight].early], [s for s in sums if not weights[s.weight].early]
 
     def _read_vectors(self, vectors: Iterable[Vector]) -> None:
         writer = self.writer

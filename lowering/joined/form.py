@@ -7,7 +7,7 @@ weights are those of the values and their cotangents; the sums are the gradients
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...egraph.terms.ops import iota
@@ -124,8 +124,7 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     (loop,) = kernel.loops
     if not any(t.dtype in HALVES for t in kernel.inputs):
         raise NotPlannable("no tensor is in half precision")
-    around = {*loop.outer}
-    if any(limit.bound.dims & around for limit in loop.limits) or (loop.map and around & {*loop.map.dims}):
+    if any(_reads_around(loop)):
         raise NotPlannable("which tiles its loop runs depends on a dim around it")
     matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None)
     adding = [store for store in kernel.stores if store.adds]
@@ -134,7 +133,7 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     products = _products([f for body in bodies for f in body.factors], matcher)
     weights, numbers = _weights([body.factors for body in bodies])
     ahead, late = _ahead_and_late(weights, products)
-    parts = [(n, _matrix(body, matcher)) for body, n in zip(bodies, numbers, strict=True)]
+    parts = list(zip(numbers, (_matrix(body, matcher) for body in bodies), strict=True))
     count = len(loop.accumulators)
     return JoinedBinding(
         kernel=kernel,
@@ -148,6 +147,13 @@ def _bind(kernel: Kernel) -> JoinedBinding:
         vectors=_vectors(weights, loop.dim, {*kernel.grid, *kernel.around}),
         overlays=matcher.overlays(_loads(weights)),
     )
+
+
+def _reads_around(loop: Loop) -> Iterator[bool]:
+    """Whether what says which tiles run reads a dim around the loop: of each limit, and of the block map."""
+    around = {*loop.outer}
+    yield from (bool(limit.bound.dims & around) for limit in loop.limits)
+    yield loop.map is not None and bool(around & {*loop.map.dims})
 
 
 def _body(term: Term, dims: Sequence[Dim], across: Dim, kernel: Kernel) -> _Body:

@@ -285,22 +285,36 @@ def _fresh(base: str, names: set[str]) -> str:
 
 def _with_vectors(kernels: Sequence[Kernel], kept: Kernel, vectors: dict[Term, Term]) -> list[Kernel]:
     """The kernels that run before, and what stores the vectors: one of these, if it has the same rows and grid."""
-    loop, grid = kept.loops[0].dim, (*kept.grid, *kept.around)
     stores = tuple(
         Store(term, read.attrs[0], tuple(index.attrs[0] for index in read.args)) for term, read in vectors.items()
     )
     if not stores:
         return list(kernels)
-    fits = lambda k: not k.loops and not k.columns and k.rows == loop and {*k.grid} == {*grid}
-    name, made = f"{kept.name}_before", {s.output.name for k in kernels for s in k.stores}
-    mine = next(
-        (k for k in kernels if fits(k) and made.isdisjoint(t.name for s in stores for t in tensors(s.term))), None
-    )
-    old = () if mine is None else mine.stores
-    held = tuple(d for d in _dims(s.term for s in (*old, *stores)) if d not in (*grid, loop))
-    inputs = tuple(dict.fromkeys(t for s in (*old, *stores) for t in tensors(s.term)))
-    before = Kernel(name, grid, loop, f"{loop.name}_tile", held, (), (*old, *stores), inputs)
-    return [before if k is mine else k for k in kernels] if mine is not None else [*kernels, before]
+    rows, grid = kept.loops[0].dim, (*kept.grid, *kept.around)
+    fitting = [k for k in kernels if _stores_rows(k, rows, grid)] if _made(kernels).isdisjoint(_inputs(stores)) else []
+    if not fitting:
+        return [*kernels, _storing(f"{kept.name}_before", grid, rows, stores)]
+    mine = fitting[0]
+    return [_storing(f"{kept.name}_before", grid, rows, (*mine.stores, *stores)) if k is mine else k for k in kernels]
+
+
+def _stores_rows(kernel: Kernel, rows: Dim, grid: Sequence[Dim]) -> bool:
+    """Whether a kernel without a loop has these rows and this grid."""
+    return not kernel.loops and not kernel.columns and kernel.rows == rows and {*kernel.grid} == {*grid}
+
+
+def _storing(name: str, grid: tuple[Dim, ...], rows: Dim, stores: tuple[Store, ...]) -> Kernel:
+    """A kernel without a loop."""
+    held = tuple(d for d in _dims(s.term for s in stores) if d not in (*grid, rows))
+    return Kernel(name, grid, rows, f"{rows.name}_tile", held, (), stores, _inputs(stores))
+
+
+def _made(kernels: Iterable[Kernel]) -> set[Tensor]:
+    return {store.output for kernel in kernels for store in kernel.stores}
+
+
+def _inputs(stores: Iterable[Store]) -> tuple[Tensor, ...]:
+    return tuple(dict.fromkeys(t for s in stores for t in tensors(s.term)))
 
 
 def _dims(terms: Iterable[Term]) -> list[Dim]:

@@ -12,6 +12,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 
@@ -20,6 +21,7 @@ import torch
 from ..process_state import forget
 from ..report.records import reports
 from . import results
+from .backward import WORK, backward
 from .problems import BenchProblem
 from .results import OURS, Measurement
 from .scales import SCALES
@@ -98,7 +100,13 @@ def _gpu_works() -> bool:
 
 def _chosen(chosen: Namespace) -> list[Case]:
     found = cases(chosen.suite, SCALES[chosen.scale])
-    return [c for c in found if re.search(chosen.variants, c.variant) and re.search(chosen.shapes, c.shape)]
+    kept = [c for c in found if re.search(chosen.variants, c.variant) and re.search(chosen.shapes, c.shape)]
+    return [replace(c, suite=_suite(c.suite, chosen.backward)) for c in kept]
+
+
+def _suite(name: str, gradients: str | None) -> str:
+    """What rows are called: those of a backward stand beside those of the forward in one file."""
+    return f"{name}_backward" + ("_all" if gradients == "all" else "") if gradients else name
 
 
 def _rows(case: Case, chosen: Namespace) -> list[Measurement]:
@@ -109,8 +117,14 @@ def _rows(case: Case, chosen: Namespace) -> list[Measurement]:
     device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, chosen.dtype)
     try:
         problem = case.make(device, dtype)
-        found = measured(_contestants(problem, chosen), expected(problem), chosen.rounds)
-        flops = problem.flops
+        contestants = _contestants(problem, chosen)
+        if chosen.backward:
+            gradients = backward(problem, chosen.backward)
+            ways = {name: gradients.way(build) for name, build in contestants.items()}
+            found = measured(ways, gradients.expected(), chosen.rounds)
+        else:
+            found = measured(contestants, expected(problem), chosen.rounds)
+        flops = problem.flops * (WORK if chosen.backward else 1.0)
     except Exception as error:
         found, flops = {OURS: ContestantResult(note=said(error))}, 0.0
     state = clocks()
@@ -129,7 +143,8 @@ def _row(case: Case, name: str, outcome: ContestantResult, flops: float, known: 
         "allowed": outcome.allowed,
     }
     texts = {key: "" if value is None else f"{value:.5g}" for key, value in timed.items()}
-    own = {"note": outcome.note, "rounds": str(outcome.rounds), "executor": _executor() if name == OURS else ""}
+    who = _executor(case.suite) if name == OURS else ""
+    own = {"note": outcome.note, "rounds": str(outcome.rounds), "executor": who}
     return Measurement(case.suite, case.variant, case.shape, name, **own, **texts, **known)
 
 
@@ -139,7 +154,7 @@ def _contestants(problem: BenchProblem, chosen: Namespace) -> dict[str, Callable
     options = {"inner": chosen.inner, "executor": chosen.executor, "libraries": chosen.libraries}
     found: dict[str, Callable] = {OURS: partial(_onepass, plain, arguments, options)}
     found |= problem.ways
-    if fits(problem):
+    if fits(problem, chosen.backward is not None):
         found["compile"] = partial(_compiled, plain, arguments)
         found["eager"] = lambda: lambda: plain(*arguments)
     return {name: build for name, build in found.items() if re.search(chosen.only, name)}
@@ -157,13 +172,14 @@ def _onepass(plain: Callable, arguments, options: dict) -> Callable:
     return lambda: made(*arguments)
 
 
-def _executor() -> str:
+def _executor(suite: str) -> str:
     """Who really ran, as the reports say it; "nothing fused" and the first reason if the original did."""
     known = reports()
     regions = [region for report in known for region in report.regions]
     reasons = [text for report in known for text in (*report.failures, *(r.reason for r in report.refusals))]
     nothing = ": ".join(("nothing fused", *reasons[:1]))
-    return " + ".join(dict.fromkeys(r.ran or r.executor for r in regions)) or nothing
+    ran = (r.backward_ran if "_backward" in suite else r.ran or r.executor for r in regions)
+    return " + ".join(dict.fromkeys(filter(None, ran))) or nothing
 
 
 def machine() -> str:

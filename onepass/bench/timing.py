@@ -61,16 +61,19 @@ def tensors(result: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tens
 @torch.no_grad()
 def expected(problem: BenchProblem) -> Expected:
     """The first, a middle and the last part in float64. Allowed is three times eager's own error in their dtype."""
-    rounding = torch.finfo(problem.arguments[0].dtype).eps
     where, values, allowed = [], [], []
     for number in sorted({0, problem.parts // 2, problem.parts - 1}):
         arguments, place = problem.cut(number)
         exact = tensors(problem.plain(*(x.double() if x.is_floating_point() else x for x in arguments)))
-        pairs = zip(tensors(problem.plain(*arguments)), exact, strict=True)
-        allowed.append([max(3 * _off(x, y), rounding * y.abs().max().item()) for x, y in pairs])
+        allowed.append(list(map(allowance, tensors(problem.plain(*arguments)), exact)))
         where.append(place)
         values.append(exact)
     return Expected(tuple(where), tuple(values), tuple(map(max, zip(*allowed, strict=True))))
+
+
+def allowance(eager: torch.Tensor, exact: torch.Tensor) -> float:
+    """How far off a right result may be: three times what eager's own is off, and no less than one rounding."""
+    return max(3 * _off(eager, exact), torch.finfo(eager.dtype).eps * exact.abs().max().item())
 
 
 def _off(result: torch.Tensor, exact: torch.Tensor) -> float:
@@ -185,11 +188,10 @@ class _Cpu:
         return statistics.median(taken)
 
 
-def fits(problem: BenchProblem) -> bool:
-    """Whether the whole matrix of scores can be made here, as eager makes it."""
-    if torch.cuda.is_available():
-        return problem.elements * BYTES < torch.cuda.mem_get_info()[0]
-    return problem.elements * BYTES < 2**31
+def fits(problem: BenchProblem, backward: bool = False) -> bool:
+    """Whether the whole matrix of scores can be made here, as eager makes it; in a backward, with its gradients."""
+    needed = problem.elements * BYTES * (2 if backward else 1)
+    return needed < (torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 2**31)
 
 
 def said(error: BaseException) -> str:
