@@ -100,17 +100,24 @@ def _by_distance(guard: Term, nest: Nest, products: set[Term], store: Store) -> 
     """
     if guard.op != "eq" or guard.args[0].dtype != "int64":
         return None
-    others = [nest.body, *(g for g in nest.guards if g is not guard)]
-    for entry in (d for d in store.order if d in guard.dims and not any(d in other.dims for other in others)):
-        form = combine(affine(guard.args[0]), affine(guard.args[1]), -1)
-        factor = form[0].get(iota(entry), 0)
-        index = to_term(combine(({}, 0), combine(form, ({iota(entry): 1}, 0), -factor), -factor))
+    known = frozenset().union(nest.body.dims, *(g.dims for g in nest.guards if g is not guard))
+    for entry in (d for d in store.order if d in guard.dims - known):
+        index = _asked_for(guard, entry)
+        if index is None or len(index.dims) != 2 or not index.dims <= {*nest.dims}:
+            continue
         pair = sorted(index.dims)
-        if abs(factor) == 1 and len(pair) == 2 and index.dims <= {*nest.dims}:
-            sides = all(index.dims <= sides_of(product) for product in products)
-            if sides and is_relative(index, *pair):
-                return ByDistance(*_rows_first(pair, index), index, entry)
+        if all(index.dims <= sides_of(product) for product in products) and is_relative(index, *pair):
+            return ByDistance(*_rows_first(pair, index), index, entry)
     return None
+
+
+def _asked_for(guard: Term, entry: Dim) -> Term | None:
+    """The index of a guard index = entry, in whatever order its sides are; None if it is no such guard."""
+    form = combine(affine(guard.args[0]), affine(guard.args[1]), -1)
+    factor = form[0].get(iota(entry), 0)
+    if abs(factor) != 1:
+        return None
+    return to_term(combine(({}, 0), combine(form, ({iota(entry): 1}, 0), -factor), -factor))
 
 
 def _rows_first(pair: Sequence[Dim], index: Term) -> tuple[Dim, Dim]:
@@ -163,12 +170,9 @@ def _first_dims(
     if not all(isinstance(d.size, int) for d in entries) or volume(entries) > MAX_ENTRIES:
         return None
     found: dict[frozenset[Dim], list[tuple[float, tuple[Dim, ...]]]] = {}
-    for other in (other for other in others if other is not store):
-        for root in top_sums(other.term):
-            theirs = nest_of(root)
-            dims, common = frozenset(theirs.dims), products & products_of_pairs(theirs.body)
-            if common and dims < frozenset(nest.dims) and free - dims - entries <= {*other.order}:
-                found.setdefault(dims, []).append((sum(volume(r.dims) for r in common), other.order))
+    for dims, shared, order in _loops_with(products, (other for other in others if other is not store)):
+        if dims < frozenset(nest.dims) and free - dims - entries <= {*order}:
+            found.setdefault(dims, []).append((shared, order))
     if found:
         dims, loops = max(found.items(), key=lambda item: (max(item[1])[0], len(item[1]), sorted(item[0])))
         return dims, max(loops)[1]
@@ -176,6 +180,18 @@ def _first_dims(
     if len(sides) < 2 or not frozenset().union(*map(sides_of, products)) <= {*nest.dims}:
         return None
     return frozenset(_by_size(sides)[:1]), store.order
+
+
+def _loops_with(
+    products: set[Term], stores: Iterable[Store]
+) -> Iterator[tuple[frozenset[Dim], float, tuple[Dim, ...]]]:
+    """Of each sum in these stores that has some of the products: its dims, the work it shares, the axes."""
+    for store in stores:
+        for root in top_sums(store.term):
+            nest = nest_of(root)
+            common = products & products_of_pairs(nest.body)
+            if common:
+                yield frozenset(nest.dims), sum(volume(r.dims) for r in common), store.order
 
 
 def _by_size(dims: Iterable[Dim]) -> tuple[Dim, ...]:

@@ -53,21 +53,27 @@ def join(plan: Plan) -> Joined | None:
 
 def _with_pairs_apart(kernel: Kernel) -> Iterator[Kernel]:
     """The kernel without what its only loop stores, and for each of these stores a kernel of rows and columns."""
-    written = kernel.written_by(kernel.loops[0]) if len(kernel.loops) == 1 and kernel.loops[0].tile else []
-    if not written or kernel.columns or len(written) == len(kernel.stores):
+    if len(kernel.loops) != 1 or kernel.columns:
         yield kernel
         return
     (loop,) = kernel.loops
-    terms = [*(s.term for s in kernel.stores if s not in written), *([] if loop.guard is None else [loop.guard])]
-    terms += [limit.bound for limit in loop.limits]
-    stores = tuple(s for s in kernel.stores if s not in written)
-    yield replace(kernel, stores=stores, inputs=tuple(dict.fromkeys(t for term in terms for t in tensors(term))))
-    for number, store in enumerate(written):
-        rows, columns = (d for d in store.order if d in (kernel.rows, loop.dim))
-        held = tuple(d for d in all_dims(store.term) if d not in (*kernel.grid, rows, columns))
-        name, inputs = f"{kernel.name}_pairs{number or ''}", tuple(tensors(store.term))
-        tile = f"{rows.name}_tile"
-        yield Kernel(name, kernel.grid, rows, tile, held, (), (store,), inputs, kernel.exact, columns=(columns,))
+    written, stores = kernel.written_by(loop), kernel.written_by(None)
+    if written and stores:
+        bounds = (limit.bound for limit in loop.limits)
+        terms = [*(s.term for s in stores), *bounds, *([] if loop.guard is None else [loop.guard])]
+        inputs = tuple(dict.fromkeys(t for term in terms for t in tensors(term)))
+        kernel = replace(kernel, stores=tuple(stores), inputs=inputs)
+    yield kernel
+    for number, store in enumerate(written if stores else ()):
+        yield _of_pairs(kernel, store, f"{kernel.name}_pairs{number or ''}")
+
+
+def _of_pairs(kernel: Kernel, store: Store, name: str) -> Kernel:
+    """A kernel of rows and columns for what the kernel's loop stores."""
+    rows, columns = (d for d in store.order if d in (kernel.rows, kernel.loops[0].dim))
+    held = tuple(d for d in all_dims(store.term) if d not in (*kernel.grid, rows, columns))
+    tile, inputs = f"{rows.name}_tile", tuple(tensors(store.term))
+    return Kernel(name, kernel.grid, rows, tile, held, (), (store,), inputs, kernel.exact, columns=(columns,))
 
 
 # Which kernels can be joined

@@ -150,11 +150,16 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     loops = _loops(terms, rows, held, held_limit)
     contracted = sorted({r.attrs[1] for r in reductions(terms)} - {loop.dim for loop in loops})
     kernel = replace(kernel, held=(*contracted, *held), loops=loops)
-    outer = {d for loop in loops for d in loop.outer}
-    if both := sorted(outer & {*kernel.grid, *kernel.tiled, *kernel.held, *(loop.dim for loop in loops)}):
-        raise NotPlannable(f"a loop runs around {', '.join(map(str, both))}, which the kernel has elsewhere, too")
+    _check_outer_dims(kernel)
     whole = loops and held and all(loop.tile for loop in loops)
     return kernel if rows is None or whole else _with_columns(kernel, held_limit)
+
+
+def _check_outer_dims(kernel: Kernel) -> None:
+    outer = {d for loop in kernel.loops for d in loop.outer}
+    elsewhere = {*kernel.grid, *kernel.tiled, *kernel.held, *(loop.dim for loop in kernel.loops)}
+    if both := sorted(outer & elsewhere):
+        raise NotPlannable(f"a loop runs around {', '.join(map(str, both))}, which the kernel has elsewhere, too")
 
 
 def _with_columns(kernel: Kernel, held_limit: int) -> Kernel:

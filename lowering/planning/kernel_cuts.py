@@ -7,7 +7,7 @@ in softmax(softmax(x · y) · z), the inner softmax is stored, since its loop wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -125,10 +125,14 @@ def _without_copy(planning: Planning, part: Term, read: Term, other: Term, again
     places = [again.args.index(iota(names[index.attrs[0]])) for index in read.args]
     stores = tuple(store for store in planning.stores if store.output != copy)
     notes = tuple(note for note in planning.notes if not note.startswith(f"{copy.name}["))
-    planning = replace(planning, stores=stores, notes=notes)
-    for store in stores:
+    return _read_instead(replace(planning, stores=stores, notes=notes), copy, read.attrs[0], places)
+
+
+def _read_instead(planning: Planning, copy: Tensor, tensor: Tensor, places: Sequence[int]) -> Planning:
+    """The state in which the tensor is read where the copy was. places: by axis of the tensor, the copy's axis."""
+    for store in planning.stores:
         loads = (n for n in subterms(store.term) if n.op == "load" and n.attrs[0] == copy)
-        found = {n: load(read.attrs[0], *(n.args[k] for k in places)) for n in loads}
+        found = {n: load(tensor, *(n.args[k] for k in places)) for n in loads}
         planning = planning.with_replaced({store.output.name}, found)
     return planning
 

@@ -19,7 +19,7 @@ from ...egraph.terms.term import Dim
 from ..codegen.ops import TileValue
 from ..codegen.tile_writer import TileWriter
 from ..plan.kernel_config import TritonConfig
-from ..plan.queries import Diagonal, diagonal
+from ..plan.queries import StoredDiagonal, diagonal
 from ..plan.records import Kernel, Store
 
 BLOCK = 256  # places of one program that adds slots
@@ -158,6 +158,6 @@ def _extent(kernel: Kernel, dim: Dim, config: TritonConfig, extents: Mapping[Dim
     return config.row_tile if dim == kernel.rows else config.loop_tile
 
 
-def _offset(found: Diagonal, sizes: Mapping[str, int]) -> int:
+def _offset(found: StoredDiagonal, sizes: Mapping[str, int]) -> int:
     sums = sum(c * resolve(atom.attrs[0], sizes) for atom, c in found.sizes.items())
     return found.constant + sums

@@ -63,9 +63,8 @@ class TritonKernelWriter:
         for loop in kernel.loops:
             if loop.map not in (None, *self.tiles.maps) and map_name(kernel, loop) in self.facts.mapped:
                 self.tiles.maps[loop.map] = signature.declare_map(f"{loop.dim}_map", map_name(kernel, loop))
-        added = [store for store in kernel.stores if store.places]
-        self.slots = {s: signature.declare_map(f"{s.output.name}_slots", slots_name(s)) for s in added}
-        written = (store.output for store in kernel.stores if store not in added)
+        self._declare_slots()
+        written = (store.output for store in kernel.stores if not store.places)
         tensors = list(dict.fromkeys([*kernel.inputs, *written]))
         for tensor in tensors:
             signature.declare_tensor(tensor)
@@ -75,6 +74,10 @@ class TritonKernelWriter:
         signature.declare_sizes([*kernel.grid, *self.tiles.rows, *loops])
         limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
         signature.declare_symbols(dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)))
+
+    def _declare_slots(self) -> None:
+        added = (store for store in self.kernel.stores if store.places)
+        self.slots = {s: self.signature.declare_map(f"{s.output.name}_slots", slots_name(s)) for s in added}
 
     # Assembly
 
