@@ -122,9 +122,8 @@ class DimFacts:
         most = 2 * self.held_limit if self.loops else self.held_limit
         values = [d for d in self.order if d in self.private and d not in self.outside]
         short = [d for d in values if not is_long(d, most) and d.size != 1]
-        short.sort(key=lambda d: d not in self.multiplied)  # the last ones are held first
         if self.loops:
-            return short
+            return sorted(short, key=lambda d: d not in self.multiplied)  # the last ones are held first
         others = paired_dims(self.terms) | beside_long(self.terms, most)
         return [d for d in short if d not in others][-1:]
 

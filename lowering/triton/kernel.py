@@ -189,10 +189,11 @@ class TritonKernelWriter:
     def _by_indices(self, loop: Loop, names: list[list[TileValue]]) -> None:
         """A loop without tiles: each round adds what one index has for the rows and columns."""
         tiles, count = self.tiles, self._points(loop)
-        with tiles.writing(loop.single):
+        with tiles.writing(loop.guard.dims if loop.guard is not None else ()):
             guard = tiles.value(loop.guard) if loop.guard is not None else None
-            if guard is not None and loop.guard.dims.isdisjoint(loop.single):  # no round where no pair is kept
-                count = f"tl.where(tl.max(tl.where({guard.text}, 1, 0)) > 0, {count}, 0)"
+        if guard is not None and loop.guard.dims.isdisjoint(loop.single):  # no round where no pair is kept
+            count = f"tl.where(tl.max(tl.where({guard.text}, 1, 0)) > 0, {count}, 0)"
+        with tiles.writing(loop.single):
             for state, (total,) in zip(loop.accumulators, names, strict=True):
                 value = tiles.value(state.values[0])
                 value = value if guard is None else tiles.where(guard, value, "0.0")

@@ -35,6 +35,10 @@ def only_bias(q, k, v, bias):
     return biased("causal")(q.detach(), k.detach(), v.detach(), bias)
 
 
+def looked_up(q, k, v, table, index):
+    return biased("causal")(q, k, v, table[:, index])
+
+
 SHAPE = (2, 8, LENGTH, 128)
 
 
@@ -81,6 +85,15 @@ def test_a_bias_of_all_in_a_batch_has_a_loop_over_the_batch(name):
     assert len(plan.kernels) <= 4 and 2 in products
 
 
+@pytest.mark.parametrize("entries", [32, 4096])
+def test_of_a_table_at_indices_that_are_data_each_score_is_stored_once(entries):
+    index = torch.zeros(LENGTH, LENGTH, dtype=torch.long)
+    plan = backward_of(looked_up, *leaves(SHAPE, SHAPE, SHAPE, (8, entries)), index)
+    assert part_bytes(plan) == 4 * 2 * 8 * LENGTH, "delta alone"
+    large = [o for o in plan.outputs if o.shape[-2:] == (LENGTH, LENGTH)]
+    assert [o.shape for o in large] == [(8, LENGTH, LENGTH)] and len(plan.outputs) == 4
+
+
 def test_where_all_pairs_of_a_tile_are_masked_the_batch_is_left_out():
     plan = backward_of(biased("causal"), *leaves(SHAPE, SHAPE, SHAPE, (8, LENGTH, LENGTH)))
     (kernel,) = (k for k in plan.kernels if k.columns)
@@ -101,6 +114,7 @@ CASES = {
     "one for all, window": (biased("window"), S, S, S, (1, 1, 75, 75)),
     "each batch": (biased("causal"), S, S, S, (2, 1, 75, 75)),
     "pairs of an alignment": (biased(), (1, 5, 2, 40, 16), (1, 5, 2, 40, 16), (1, 5, 2, 40, 16), (1, 1, 2, 40, 40)),
+    "a table at indices that are data": (looked_up, S, S, S, (3, 9), torch.arange(75 * 75).reshape(75, 75) % 7),
     "only the bias": (only_bias, S, S, S, (3, 75, 75)),
     "long rows, each score": (biased("causal"), (1, 2, 300, 16), (1, 2, 300, 16), (1, 2, 300, 16), (1, 2, 300, 300)),
     "long rows, each head": (biased("window"), (2, 1, 300, 16), (2, 1, 300, 16), (2, 1, 300, 16), (1, 300, 300)),

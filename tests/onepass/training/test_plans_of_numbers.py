@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from onepass.egraph.terms.traversal import reduces
 from tests.support.backwards import backward_of, hold_gradients, kernel_of, leaves, part_bytes, parts
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -138,6 +139,16 @@ def test_numbers_of_many_heads_are_added_in_two_steps():
     shape = (64, 32, LENGTH, 128)
     plan = backward_of(attend(by_temperature), *leaves(shape, shape, shape, ()))
     assert sorted(parts(plan).values()) == [(64, 32), (64, 32, LENGTH), (64, 32, LENGTH)]
+
+
+@pytest.mark.parametrize("mask", [everything, causal])
+def test_no_loop_sums_what_its_dim_alone_has(mask):
+    """What the loop's dim alone has is stored before: each tile of rows would sum it again."""
+    plan = backward_of(attend(by_slopes, mask), *leaves(SHAPE, SHAPE, SHAPE, (8,)))
+    for kernel in plan.kernels:
+        for loop in kernel.loops:
+            found = {r for a in loop.accumulators for value in a.values for r in reduces(value)}
+            assert found and all({kernel.rows, loop.dim} <= r.dims for r in found)
 
 
 IDS = (torch.arange(75) * torch.tensor([[3], [5]]) // 75).long()
