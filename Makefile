@@ -15,6 +15,7 @@ HAS_TORCH = -c 'import torch; assert (2, 11) <= tuple(map(int, torch.__version__
 
 N = 1000
 SEED = 0
+OPTIONS =
 
 .PHONY: demo test lint fuzz gallery prove theory bench clean
 
@@ -40,9 +41,10 @@ prove: $(READY)
 theory: $(READY)
 	$(PYTHON) -m onepass.proofs.rocq_audit
 
-# Random programs against float64 eager: make fuzz N=10000; each loud outcome is printed as a program
+# Random programs against float64 eager: make fuzz N=10000; each loud outcome is printed as a program.
+# make fuzz OPTIONS=--gradients compares the gradients of random inputs, too.
 fuzz: $(READY)
-	$(PYTHON) -m tests.fuzz --count $(N) --seed $(SEED) --jobs $(JOBS)
+	$(PYTHON) -m tests.fuzz --count $(N) --seed $(SEED) --jobs $(JOBS) $(OPTIONS)
 
 # Writes docs/gallery.md from the records in tests/variants; the tests hold it to the code
 gallery: $(READY)

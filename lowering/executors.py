@@ -43,13 +43,15 @@ class PreparedPlan:
 
     run: takes the tensors in the order in which they were given and returns the plan's outputs.
     executor: who runs it, as reports name it. notes: sentences for the report.
-    has_strides: each output is new memory, with the strides that were asked for.
+    has_strides: each output is new memory, with the strides that were asked for. deterministic: each call adds in the
+    same order.
     """
 
     run: Callable[[Tensors], list[torch.Tensor]]
     executor: str
     notes: tuple[str, ...] = ()
     has_strides: bool = False
+    deterministic: bool = True
 
 
 class PlanExecutor:
@@ -72,11 +74,13 @@ class PlanExecutor:
         sizes: Sizes,
         strides: Strides | None = None,
         store: ScheduleStore | None = None,
+        deterministic: bool = False,
     ) -> PreparedPlan:
         """The plan made ready for tensors like these. It raises an error of any kind where it cannot run.
 
         tensors: the inputs by name. sizes: values of all symbolic sizes. strides: of outputs, by name; an output
-        that is not named is contiguous. store: where solved schedules outlive the process.
+        that is not named is contiguous. store: where solved schedules outlive the process. deterministic: only kernels
+        that add in a fixed order.
         """
         raise NotImplementedError
 
@@ -105,6 +109,7 @@ class TiledExecutor(PlanExecutor):
         sizes: Sizes,
         strides: Strides | None = None,
         store: ScheduleStore | None = None,
+        deterministic: bool = False,
     ) -> PreparedPlan:
         names = tuple(tensors)
         return PreparedPlan(lambda given: list(tiled_results(plan, dict(zip(names, given)), sizes)), self.name)
@@ -133,15 +138,16 @@ class TritonExecutor(PlanExecutor):
         sizes: Sizes,
         strides: Strides | None = None,
         store: ScheduleStore | None = None,
+        deterministic: bool = False,
     ) -> PreparedPlan:
         outputs = {output.name for output in plan.outputs}
         distinct = len(outputs) == len(plan.outputs)  # else one stored tensor is two results
         wanted = strides if distinct and strides else {}
         reordered = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
-        launcher = self._launcher(reordered.plan, store)
+        launcher = self._launcher(reordered.plan, store, deterministic)
         run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
         notes = (*copied, *self._notes(launcher))
-        return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct)
+        return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct, self._plan_of(launcher).deterministic)
 
     def describe(self, kernel: Kernel) -> str:
         return describe_split(kernel)
@@ -149,13 +155,17 @@ class TritonExecutor(PlanExecutor):
     def source(self, kernel: Kernel, plan: Plan) -> str:
         return emit(kernel, plan).text
 
-    def _launcher(self, plan: Plan, store: ScheduleStore | None):
+    def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
         from .triton.launch import launcher
 
         return launcher(plan)
 
     def _notes(self, launcher) -> tuple[str, ...]:
         return tuple(f"{name}: {how}" for name, how in launcher.shared.items())
+
+    def _plan_of(self, launcher) -> Plan:
+        """The plan that the launcher runs."""
+        return launcher.plan
 
     def _runs_as(self, launcher, plan: Plan) -> str:
         return self.name
@@ -202,10 +212,13 @@ class GluonExecutor(TritonExecutor):
 
         return slower(plan, dict(sizes))
 
-    def _launcher(self, plan: Plan, store: ScheduleStore | None):
+    def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
         from .joined.launch import launcher
 
-        return launcher(plan, store)
+        return launcher(plan, store, deterministic)
+
+    def _plan_of(self, launcher) -> Plan:
+        return launcher.active.plan
 
     def _notes(self, launcher) -> tuple[str, ...]:
         active = launcher.active
@@ -234,7 +247,7 @@ class ConfiguredExecutor(TritonExecutor):
             raise SettingsRefused(str(error)) from error
         self.name = f"{executor_of(self.config)}, tuned"
 
-    def _launcher(self, plan: Plan, store: ScheduleStore | None):
+    def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
         config = self.config
         if isinstance(config, HopperConfig):
             from .gluon.launch import GluonLauncher

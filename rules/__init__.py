@@ -11,23 +11,44 @@ NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL, *sof
 ADDED = mask.ADDED
 PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA, *scalar.ALGEBRA), "streaming": streaming.STREAMING}
 OPTIONAL = softmax.OPTIONAL
-# Two more directed sets, each used together with NORMAL. SHIFT_FREE takes the shifts out of all exponents of a term.
-# GATHERED brings the exponentials and the divisors of each product together.
+# Three more directed sets, each used together with NORMAL. SHIFT_FREE takes the shifts out of all exponents of a term.
+# GATHERED brings the exponentials and the divisors of each product together. SEPARATED does so, too, and gives each
+# addend a sum and a quotient of its own.
 DIVISORS_OUT = (*quotients.DIVISORS_OUT, matmul.quotient_times, reductions.divisor_out_of_sum)
 SHIFT_FREE = (
     *exponentials.TAKEN_APART,
     *exponentials.EXPONENTS,
+    quotients.quotients_add,
     *DIVISORS_OUT,
     *quotients.CANCELLED,
     reductions.weighted_sum_of_quotient_plus,
     reductions.weighted_sum_of_quotient_minus,
+    reductions.twice_weighted_sum_of_quotient_plus,
+    reductions.twice_weighted_sum_of_quotient_minus,
 )
 GATHERED = (
     *exponentials.TOGETHER,
     *exponentials.EXPONENTS,
+    quotients.quotients_add,
     *DIVISORS_OUT,
     *quotients.SUMS,
+    *quotients.DIFFERENCES,
     *quotients.CANCELLED,
     mask.constant_out_of_masked_sum,
 )
-ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *SHIFT_FREE, *GATHERED)))
+SEPARATED = (
+    *exponentials.TOGETHER,
+    *exponentials.EXPONENTS,
+    *exponentials.OUT_OF_SUMS,
+    quotients.exponential_divides_addends,
+    *DIVISORS_OUT,
+    *quotients.SUMS,
+    *quotients.CANCELLED,
+    reductions.sum_of_sum,
+    mask.masked_sum_of_sum,
+    mask.constant_out_of_masked_sum,
+)
+# WEIGHTS_FIRST multiplies by what is at most 1 before what may be as large as a mask's number.
+WEIGHTS_FIRST = exponentials.BEFORE_FACTORS
+DIRECTED = (*SHIFT_FREE, *GATHERED, *SEPARATED, *WEIGHTS_FIRST)
+ALL = tuple(dict.fromkeys((*NORMAL, *PHASES["algebra"], *PHASES["streaming"], *OPTIONAL, *DIRECTED)))

@@ -1,11 +1,12 @@
 """Laws of exponentials in products: they leave a shift behind, or move right, meet, and take a divisor's exponent.
 
 TAKEN_APART splits every exponent at its shift, so that shifts cancel. TOGETHER is the way back: one exponential to a
-product, with one exponent. Both are used from left to right.
+product, with one exponent. OUT_OF_SUMS takes an exponential that all addends share out of their sum. All are used from
+left to right.
 """
 
-from ..egraph import constant, not_constant, rule
-from ..egraph.terms.ops import const, exp, log, max_over, maximum, where
+from ..egraph import constant, independent, not_constant, rule
+from ..egraph.terms.ops import const, exp, log, max_over, maximum, sum_over, where
 
 ZERO = const(0.0)
 FINITE = "scores are finite"
@@ -69,6 +70,12 @@ def exponential_leaves_left_factor(x, a, y):
 def exponential_leaves_right_factor(x, y, a):
     """x · (y · exp(a)) = (x · y) · exp(a)"""
     return x * (y * exp(a)), (x * y) * exp(a)
+
+
+@rule
+def exponential_goes_before_factor(x, y, a):
+    """(x · y) · exp(a) = (x · exp(a)) · y"""
+    return (x * y) * exp(a), (x * exp(a)) * y
 
 
 @rule(exact=FINITE)
@@ -138,6 +145,12 @@ def shift_leaves_right_addend(a, b, c):
 
 
 @rule(exact=FINITE)
+def shift_by_sum(a, b, c):
+    """exp(a - (b + c)) = exp((a - b) - c)"""
+    return exp(a - (b + c)), exp((a - b) - c)
+
+
+@rule(exact=FINITE)
 def exponential_factor_leaves_logarithm(x, a):
     """log(x · exp(a)) = log(x) + a"""
     return log(x * exp(a)), log(x) + a
@@ -147,6 +160,36 @@ def exponential_factor_leaves_logarithm(x, a):
 def exponential_leaves_logarithm(a):
     """log(exp(a)) = a"""
     return log(exp(a)), a
+
+
+@rule(exact=FINITE)
+def exponential_leaves_addends(x, y, a):
+    """x · exp(a) + y · exp(a) = (x + y) · exp(a)"""
+    return x * exp(a) + y * exp(a), (x + y) * exp(a)
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def exponential_leaves_scaled_left_addend(x, y, a, k: "constant"):
+    """(x · exp(a)) · k + y · exp(a) = (x · k + y) · exp(a) for a literal k"""
+    return (x * exp(a)) * k + y * exp(a), (x * k + y) * exp(a)
+
+
+@rule(when=lambda k: constant(k), exact=FINITE)
+def exponential_leaves_scaled_right_addend(x, y, a, k: "constant"):
+    """x · exp(a) + (y · exp(a)) · k = (x + y · k) · exp(a) for a literal k"""
+    return x * exp(a) + (y * exp(a)) * k, (x + y * k) * exp(a)
+
+
+@rule(when=lambda k, n: (constant(k), constant(n)), exact=FINITE)
+def exponential_leaves_scaled_addends(x, y, a, k: "constant", n: "constant"):
+    """(x · exp(a)) · k + (y · exp(a)) · n = (x · k + y · n) · exp(a) for literals k and n"""
+    return (x * exp(a)) * k + (y * exp(a)) * n, (x * k + y * n) * exp(a)
+
+
+@rule(when=lambda a: independent(a, of="j"), exact=FINITE)
+def exponential_out_of_sum(s: "j", a):
+    """Σ_j (s · exp(a)) = (Σ_j s) · exp(a) when a does not depend on j"""
+    return sum_over("j", s * exp(a)), sum_over("j", s) * exp(a)
 
 
 EXPONENTS = (shift_leaves_left_addend, shift_leaves_right_addend)
@@ -159,6 +202,7 @@ TAKEN_APART = (
 )
 TOGETHER = (
     exponential_of_nothing,
+    shift_by_sum,
     exponentials_meet,
     exponentials_meet_in_product,
     exponential_goes_right,
@@ -175,3 +219,11 @@ TOGETHER = (
     exponential_factor_leaves_logarithm,
     exponential_leaves_logarithm,
 )
+OUT_OF_SUMS = (
+    exponential_leaves_addends,
+    exponential_leaves_scaled_left_addend,
+    exponential_leaves_scaled_right_addend,
+    exponential_leaves_scaled_addends,
+    exponential_out_of_sum,
+)
+BEFORE_FACTORS = (exponential_goes_before_factor,)

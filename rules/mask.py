@@ -86,6 +86,13 @@ def choice_out_of_sum(p: "predicate", s: "j"):
     return sum_over("j", where(p, s, ZERO)), where(p, sum_over("j", s), ZERO)
 
 
+@rule
+def masked_sum_of_sum(p: "predicate", s: "j", t: "j"):
+    """Σ_j where(p, s + t, 0) = Σ_j where(p, s, 0) + Σ_j where(p, t, 0)"""
+    masked = lambda x: sum_over("j", where(p, x, ZERO))
+    return masked(s + t), masked(s) + masked(t)
+
+
 @rule(when=lambda s, c: (nonzero(c), not_constant(s)))
 def constant_out_of_masked_sum(p: "predicate", s: "j", c: "constant"):
     """Σ_j where(p, s · c, 0) = (Σ_j where(p, s, 0)) · c for a finite literal c ≠ 0"""

@@ -15,6 +15,12 @@ def quotients_add(a, b, c):
     return a / c + b / c, (a + b) / c
 
 
+@rule(exact="scores are finite")
+def exponential_divides_addends(a, b, c):
+    """(a + b) / exp(c) = a / exp(c) + b / exp(c)"""
+    return (a + b) / exp(c), a / exp(c) + b / exp(c)
+
+
 @rule
 def quotients_divide(a, b, c):
     """(a / c) / (b / c) = a / b"""
@@ -105,17 +111,16 @@ def choice_adds_to_narrower(p: "predicate", q: "predicate", s, t):
     return where(p & q, s, ZERO) + where(p, t, ZERO), where(p, where(q, s, ZERO) + t, ZERO)
 
 
-DIVISORS_OUT = (quotients_add, quotients_divide, times_quotient, exponential_divisor_out_of_choice)
+DIVISORS_OUT = (quotients_divide, times_quotient, exponential_divisor_out_of_choice)
 SUMS = (
     choices_add,
     narrower_choice_adds,
     choice_adds_to_narrower,
     negation_is_product,
     sum_with_negative,
-    sum_is_difference,
-    sum_is_difference_commuted,
     zero_over,
     zero_times,
     zero_plus,
 )
+DIFFERENCES = (sum_is_difference, sum_is_difference_commuted)
 CANCELLED = (difference_plus, plus_difference)

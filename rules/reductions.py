@@ -43,6 +43,20 @@ def weighted_sum_of_quotient_minus(s: "j", t: "j", w: "j", c):
     return sum_over("j", (s / c - t) * w), sum_over("j", (s / c) * w) - sum_over("j", t * w)
 
 
+@rule(when=lambda c: independent(c, of="j"), exact="masked values are finite")
+def twice_weighted_sum_of_quotient_plus(s: "j", t: "j", v: "j", w: "j", c):
+    """Σ_j ((s / c + t) · v) · w = Σ_j (s / c) · (v · w) + Σ_j t · (v · w) when c does not depend on j"""
+    parts = sum_over("j", (s / c) * (v * w)), sum_over("j", t * (v * w))
+    return sum_over("j", ((s / c + t) * v) * w), parts[0] + parts[1]
+
+
+@rule(when=lambda c: independent(c, of="j"), exact="masked values are finite")
+def twice_weighted_sum_of_quotient_minus(s: "j", t: "j", v: "j", w: "j", c):
+    """Σ_j ((s / c - t) · v) · w = Σ_j (s / c) · (v · w) - Σ_j t · (v · w) when c does not depend on j"""
+    parts = sum_over("j", (s / c) * (v * w)), sum_over("j", t * (v * w))
+    return sum_over("j", ((s / c - t) * v) * w), parts[0] - parts[1]
+
+
 @rule
 def exchange_reductions(s: "j k", m: "monoid"):
     """⊕_j ⊕_k s = ⊕_k ⊕_j s for every commutative monoid ⊕"""

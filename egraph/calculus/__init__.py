@@ -1,1 +1,1 @@
-"""Derivatives of terms: a row for each operation, reverse mode, transposed loads, what a forward saves."""
+"""Derivatives of terms: a row for each operation, reverse and forward mode, transposed loads, what a forward saves."""

@@ -8,42 +8,33 @@ is Σ_i g[i, e] · exp(s - L[i]).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..derivation.certificate import Derivation
 from ..derivation.derive import replay
 from ..derivation.normalize import Normaliser
 from ..rewrite.rule import Rule
-from ..terms.ops import cast, exp
-from ..terms.term import FLOATS, Dim, Term
-from ..terms.traversal import subterms, tensors
+from ..terms.ops import exp
+from ..terms.term import Dim, Term
+from ..terms.traversal import tensors
+from .equations import Equations, Laws, as_stored, require_none
 from .gradient_certificate import GradientCertificate
-from .partials import NotDifferentiable
 from .reverse_mode import Gradient, Result, differentiated
 from .saved import (
     Bounded,
+    Logarithm,
     Mean,
     Saved,
     arranged,
     as_dtype,
     logarithms,
     means,
-    read,
+    multiplies_mask,
     row_values,
     rows_computed_again,
     saved_value,
 )
-
-
-@dataclass(frozen=True)
-class Laws:
-    """normal: what brings the captured terms to normal form. shift_free: takes shifts out of all exponents of it.
-    gather: brings a cotangent's quotients and exponentials together."""
-
-    normal: Sequence[Rule]
-    shift_free: Sequence[Rule]
-    gather: Sequence[Rule]
 
 
 @dataclass(frozen=True)
@@ -63,27 +54,25 @@ class Gradients:
         return self.certificate.premises
 
 
-def gradients(
-    results: Sequence[Result], wanted: Sequence[str], laws: Laws, without: Collection[str] = ()
-) -> Gradients:
+def gradients(results: Sequence[Result], wanted: Sequence[str], laws: Laws, without: Collection[str] = ()) -> Gradients:
     """The gradients of all wanted tensors. Raises NotDifferentiable, with what stands in the way.
 
     without: operations that are not to be differentiated, as their derivative is another one in the program.
     """
     free = Normaliser((*laws.normal, *laws.shift_free))
     forms = {result: free.normal(result.term) for result in results}
-    _require_none(without, forms.values(), wanted)
+    require_none(without, forms.values(), wanted)
     order = tuple(dict.fromkeys(dim for result in results for dim in result.order))
     sums = list(logarithms(results, free, order))
     known = _equations(laws, sums, forms, order)
-    stored = [(Saved(r.tensor, r.term, r.order), *_as_stored(forms[r], r)) for r in results]
+    stored = [((Saved(r.tensor, r.term, r.order),), *as_stored(forms[r], r)) for r in results]
     laws_now = known.with_all(stored)
     found, joints, chains = _with_chains(forms, wanted, laws_now)
     again = rows_computed_again([g.term for g in found], row_values(results, free, laws_now.normaliser(), order))
     if again:
         for number, term in enumerate(again):
             saved = saved_value(f"row{number or ''}", term, arranged(term, order))
-            known.add(saved, free.normal(term), as_dtype(saved, term.dtype))
+            known.add((saved,), free.normal(term), as_dtype(saved, term.dtype))
         laws_now = known.with_all(stored)
         found, joints, chains = _with_chains(forms, wanted, laws_now)
     Bounded(sums, results, known.normaliser()).check(joints)
@@ -93,78 +82,40 @@ def gradients(
     return Gradients(tuple(found), kept, GradientCertificate(shown, chains(), tuple(laws_now.rules)))
 
 
-def _equations(
-    laws: Laws, sums: Sequence[tuple[Saved, Term]], forms: Mapping[Result, Term], order: Sequence[Dim]
-) -> _Equations:
+def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Term], order: Sequence[Dim]) -> Equations:
     """What logarithms of sums, and means of their exponentials, are in forms without shifts."""
-    known = _Equations(laws)
-    for saved, left in sums:
-        known.add(saved, left, exp(as_dtype(saved, left.dtype)))
+    known = Equations(laws)
+    for one in sums:
+        known.add(one.parts, one.total, exp(one.read()))
     for number, mean in enumerate(means(forms.values(), sums, order)):
         known.add(*_mean_equation(number, mean, forms, order))
     return known
 
 
 def _with_chains(
-    forms: Mapping[Result, Term], wanted: Sequence[str], equations: _Equations
+    forms: Mapping[Result, Term], wanted: Sequence[str], equations: Equations
 ) -> tuple[list[Gradient], list[Term], Callable[[], tuple[Derivation, ...]]]:
     """The gradients, the cotangents of all loads, and what makes the chain of every joint."""
     laws = equations.normaliser()
+    last = Normaliser(equations.laws.weights_first if any(map(multiplies_mask, forms.values())) else ())
     asked: dict[Term, None] = {}
 
     def simplified(term: Term) -> Term:
         asked[term] = None
-        return laws.normal(term)
+        return last.normal(laws.normal(term))
 
     found, joints = differentiated(forms, wanted, simplified)
-    return found, joints, lambda: tuple(replay(term, laws) for term in asked)
-
-
-def _require_none(operations: Collection[str], forms: Iterable[Term], wanted: Collection[str]) -> None:
-    """Raises NotDifferentiable if a floating operation of that kind depends on a wanted tensor."""
-    for node in (n for form in forms for n in subterms(form)):
-        if node.op in operations and node.dtype in FLOATS and any(t.name in wanted for t in tensors(node)):
-            raise NotDifferentiable(f"{node.op} is left in the form that is differentiated")
+    return found, joints, lambda: tuple(replay(term, laws).then(replay(laws.normal(term), last)) for term in asked)
 
 
 def _mean_equation(
     number: int, mean: Mean, forms: Mapping[Result, Term], order: Sequence[Dim]
-) -> tuple[Saved, Term, Term]:
+) -> tuple[tuple[Saved, ...], Term, Term]:
     """Σ_j exp(s) · w = m · exp(L): m is a result, where one is that quotient, or a value of its own."""
-    log = as_dtype(mean.log, mean.total.dtype)
+    divisor = exp(mean.log.read())
     for result, form in forms.items():
-        held, stored = _as_stored(form, result)
-        if held is mean.total / mean.divisor:
-            return Saved(result.tensor, result.term, result.order), mean.total, stored * exp(log)
+        held, stored = as_stored(form, result)
+        if held is mean.total / mean.log.total:
+            return (Saved(result.tensor, result.term, result.order),), mean.total, stored * divisor
     saved = saved_value(f"mean{number or ''}", mean.value, arranged(mean.total, order))
-    return saved, mean.total, as_dtype(saved, mean.total.dtype) * exp(log)
-
-
-def _as_stored(form: Term, result: Result) -> tuple[Term, Term]:
-    """What a result's tensor holds, and how it is read: the result as it was rounded when it was stored."""
-    stored = read(result.tensor, result.order)
-    return (form.args[0], cast(stored, form.args[0].dtype)) if form.op == "cast" else (form, stored)
-
-
-class _Equations:
-    """Ground laws, each in the normal form that those before it leave: inner ones come first."""
-
-    def __init__(self, laws: Laws, rules: Sequence[Rule] = (), saved: Sequence[Saved] = ()):
-        self.laws, self.rules, self.saved = laws, list(rules), list(saved)
-
-    def normaliser(self) -> Normaliser:
-        return Normaliser((*self.rules, *self.laws.normal, *self.laws.gather))
-
-    def add(self, saved: Saved, left: Term, right: Term) -> None:
-        left = self.normaliser().normal(left)
-        if left.op not in ("load", "const", "cast"):
-            name = f"saved_{saved.tensor.name}"
-            self.rules.append(Rule(name, name.replace("_", " "), left, right, ()))
-            self.saved.append(saved)
-
-    def with_all(self, more: Iterable[tuple[Saved, Term, Term]]) -> _Equations:
-        """These equations, and more behind them."""
-        found = _Equations(self.laws, self.rules, self.saved)
-        for saved, left, right in more:
-            found.add(saved, left, right)
-        return found
+    return (saved,), mean.total, as_dtype(saved, mean.total.dtype) * divisor

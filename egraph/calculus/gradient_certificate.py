@@ -42,18 +42,7 @@ def check_gradients(
     rules: the laws that may be used, by name. Raises CertificateError for a chain that is none, for a premise with a
     variable or the name of a law, and where reverse mode meets a joint that no chain starts from.
     """
-    for premise in certificate.premises:
-        if premise.name in rules or premise.guards or _has_variable(premise.left) or _has_variable(premise.right):
-            raise CertificateError(0, f"{premise.name} is no equation between saved values and terms")
-    for form in certificate.forms:
-        check(form, rules)
-    allowed = {**rules, **{premise.name: premise for premise in certificate.premises}}
-    for joint in certificate.joints:
-        check(joint, allowed)
-    if [form.start for form in certificate.forms] != [result.term for result in results]:
-        raise CertificateError(0, "the chains of the forms do not start from the results")
-    forms = {result: form.goal for result, form in zip(results, certificate.forms, strict=True)}
-    goals = {joint.start: joint.goal for joint in certificate.joints}
+    forms, goals = checked_chains(certificate.forms, certificate.joints, certificate.premises, results, rules)
 
     def simplified(term: Term) -> Term:
         if term not in goals:
@@ -61,6 +50,28 @@ def check_gradients(
         return goals[term]
 
     return differentiated(forms, wanted, simplified)[0]
+
+
+def checked_chains(
+    forms: Sequence[Derivation],
+    joints: Sequence[Derivation],
+    premises: Sequence[Rule],
+    results: Sequence[Result],
+    rules: Mapping[str, Rule],
+) -> tuple[dict[Result, Term], dict[Term, Term]]:
+    """The form of each result, and the normal form of each joint, as the chains show them. Raises CertificateError."""
+    for premise in premises:
+        if premise.name in rules or premise.guards or _has_variable(premise.left) or _has_variable(premise.right):
+            raise CertificateError(0, f"{premise.name} is no equation between saved values and terms")
+    for form in forms:
+        check(form, rules)
+    allowed = {**rules, **{premise.name: premise for premise in premises}}
+    for joint in joints:
+        check(joint, allowed)
+    if [form.start for form in forms] != [result.term for result in results]:
+        raise CertificateError(0, "the chains of the forms do not start from the results")
+    found = {result: form.goal for result, form in zip(results, forms, strict=True)}
+    return found, {joint.start: joint.goal for joint in joints}
 
 
 def _has_variable(term: Term) -> bool:

@@ -26,7 +26,8 @@ class NotDifferentiable(Exception):
 class Partials:
     """One row: `of(node, g, *operands)` gives g times the derivative by each operand, None where it is constant.
 
-    It is written with the node itself, so that reverse mode shares the forward's work. `why` says why there is none.
+    It is written with the node itself, so that derivatives share the forward's work; g meets a divisor first, as what a
+    tangent has in common with it cancels. `why` says why there is none.
     """
 
     op: str
@@ -34,15 +35,18 @@ class Partials:
     why: str = ""
 
 
-def _half_at_ties(g: Term, mine: Term, other: Term, wins: Term) -> Term:
-    """The share of one operand of maximum or minimum: all where it wins, half where both are equal, as torch has it."""
-    return where(wins, g, where(eq(mine, other), g * 0.5, ZERO))
+def _half_at_ties(g: Term, mine: Term, other: Term, loses: Term) -> Term:
+    """The share of one operand of maximum or minimum, as torch has it: none where it loses, half where both are equal.
+
+    All where one of them is NaN.
+    """
+    return where(make("not", (loses,)), where(eq(mine, other), g * 0.5, g), ZERO)
 
 
 def _of_power(node: Term, g: Term, x: Term, y: Term) -> tuple[Term, Term]:
     """y · x^(y - 1), and x^y · log x; 0^0 has the derivative 0 by the base, and 0^y by the exponent, as in torch."""
     by_base = where(eq(y, ZERO), ZERO, g * (y * power(x, y - 1.0)))
-    by_exponent = where(eq(x, ZERO) & le(ZERO, y), ZERO, g * (node * logarithm(x)))
+    by_exponent = g * where(eq(x, ZERO) & le(ZERO, y), ZERO, node * logarithm(x))
     return by_base, by_exponent
 
 
@@ -76,19 +80,20 @@ _ROWS = (
     Partials("erf", lambda n, g, x: (g * (exp(-(x * x)) * (2.0 / sqrt(pi))),)),
     Partials("sin", lambda n, g, x: (g * make("cos", (x,)),)),
     Partials("cos", lambda n, g, x: (-(g * make("sin", (x,))),)),
-    Partials("abs", lambda n, g, x: (where(lt(ZERO, x), g, where(lt(x, ZERO), -g, ZERO)),)),
+    Partials("abs", lambda n, g, x: (g * where(lt(ZERO, x), const(1.0), where(lt(x, ZERO), const(-1.0), ZERO)),)),
     Partials("cast", lambda n, g, x: (cast(g, x.dtype),)),
     Partials("add", lambda n, g, x, y: (g, g)),
     Partials("sub", lambda n, g, x, y: (g, -g)),
     Partials("mul", lambda n, g, x, y: (g * y, g * x)),
-    Partials("div", lambda n, g, x, y: (g / y, -((g * n) / y))),
+    Partials("div", lambda n, g, x, y: (g / y, -((g / y) * n))),
     Partials("pow", _of_power),
     Partials("mod", lambda n, g, x, y: (g, -(g * (x // y)))),
-    Partials("maximum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(y, x)), _half_at_ties(g, y, x, lt(x, y)))),
-    Partials("minimum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(x, y)), _half_at_ties(g, y, x, lt(y, x)))),
+    Partials("maximum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(x, y)), _half_at_ties(g, y, x, lt(y, x)))),
+    Partials("minimum", lambda n, g, x, y: (_half_at_ties(g, x, y, lt(y, x)), _half_at_ties(g, y, x, lt(x, y)))),
     Partials("where", lambda n, g, p, x, y: (None, where(p, g, ZERO), where(p, ZERO, g))),
     # Piecewise constant: the derivative is 0 wherever there is one.
     *(Partials(op, _constant) for op in ("floor", "floordiv", "finite", "not", "lt", "le", "eq", "and", "or")),
+    Partials("uniform", _constant),
 )
 PARTIALS: dict[str, Partials] = {row.op: row for row in _ROWS}
 

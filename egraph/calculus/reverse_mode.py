@@ -44,9 +44,11 @@ def differentiated(
 
     forms: what each result is. simplified: is asked at every joint and for every gradient. Raises NotDifferentiable.
     """
-    cotangents = {
-        form: read(result.cotangent, result.order) for result, form in forms.items() if result.cotangent is not None
-    }
+    cotangents: dict[Term, Term] = {}
+    for result, form in forms.items():
+        if result.cotangent is not None:  # equal results have one form, whose cotangent is the sum of theirs
+            given = read(result.cotangent, result.order)
+            cotangents[form] = cotangents[form] + given if form in cotangents else given
     sums: dict[Tensor, tuple[Term, tuple[Dim, ...]]] = {}
     joints: list[Term] = []
     for node, g in cotangents_of_loads(cotangents, wanted, lambda _, g: simplified(g)):

@@ -2,22 +2,25 @@
 
 A saved value is no larger than a result, and what computes it in the forward does not overflow. The equations between
 saved values and forms without shifts are all that a gradient is told. Example: L = m + log Σ_j exp(s - m), with
-exp(L) = Σ_j exp(s).
+exp(L) = Σ_j exp(s). Where m may be so large that the sum absorbs the logarithm, both are saved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from functools import reduce
+from math import inf, isfinite
+from operator import add, and_
 from typing import Protocol
 
 from ..derivation.normalize import Normaliser
 from ..search.cost import streamed
-from ..terms.ops import cast, const, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
+from ..terms.addends import addends, may_mask
+from ..terms.ops import cast, const, eq, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
 from ..terms.printing import show_let
 from ..terms.term import FLOATS, Dim, Tensor, Term
-from ..terms.traversal import factors, reduces, subterms
+from ..terms.traversal import all_dims, factors, reduces, rename_dims, subterms
 from .partials import NotDifferentiable
 
 
@@ -74,22 +77,71 @@ def holds_long_sum(term: Term) -> bool:
 # Logarithms -----------------------------------------------------------------------------------------------------------
 
 
-def logarithms(results: Iterable[HasTerm], free: Normaliser, order: Sequence[Dim]) -> Iterator[tuple[Saved, Term]]:
-    """For every sum of exponentials: its logarithm L, and what exp(L) is in the form without shifts."""
+MAX_SHIFT_OF_ONE_NUMBER = 2.0**10  # of a larger literal's sum with a logarithm, float32 keeps less than 2^-13 of this
+
+
+@dataclass(frozen=True)
+class Logarithm:
+    """The logarithm of a sum of exponentials: one saved value, or a shift and the logarithm of what is left by it.
+
+    total: the sum, in the form without shifts.
+    """
+
+    total: Term
+    parts: tuple[Saved, ...]
+
+    @property
+    def term(self) -> Term:
+        """What it is in the forward."""
+        return reduce(Term.__add__, (part.term for part in self.parts))
+
+    def read(self) -> Term:
+        """What a gradient reads."""
+        return reduce(Term.__add__, (as_dtype(part, self.total.dtype) for part in self.parts))
+
+
+def logarithms(results: Iterable[HasTerm], free: Normaliser, order: Sequence[Dim]) -> Iterator[Logarithm]:
+    """For every sum of exponentials in the form without shifts, its logarithm."""
     results = list(results)
-    found: dict[Term, Term] = {}
+    found: dict[Term, tuple[Term, Term]] = {}
     for z, m in dict.fromkeys(pair for result in results for pair in _shifted_sums(result.term)):
         form = free.normal(z)
         if form.op == "div" and form.args[1] is free.normal(exp(m)):
-            found.setdefault(form.args[0], m + log(z))
+            found.setdefault(form.args[0], (m, log(z)))
     inside = {part for form in found for part in subterms(form)}
     for result in results:
         for node in reduces(free.normal(result.term)):
             parts = exponential_parts(node)
             if parts is not None and parts[1] is None and node not in inside:
-                found.setdefault(node, log_of_sum(node.attrs[1], parts[0]))
-    for number, (form, term) in enumerate(found.items()):
-        yield saved_value(f"log{number or ''}", term, arranged(term, order)), form
+                found.setdefault(node, _shift_and_log(node.attrs[1], parts[0]))
+    for number, (form, (shift, rest)) in enumerate(found.items()):
+        yield _logarithm(form, shift, rest, str(number or ""), order)
+
+
+def _logarithm(form: Term, shift: Term, rest: Term, number: str, order: Sequence[Dim]) -> Logarithm:
+    """One value for both, unless the shift may absorb the rest."""
+    named = lambda name, term: saved_value(name + number, term, arranged(term, order))
+    apart = any(map(_is_far, subterms(form, lambda n: n.op == "exp")))
+    return Logarithm(form, (named("shift", shift), named("log", rest)) if apart else (named("log", shift + rest),))
+
+
+def _is_far(node: Term) -> bool:
+    """Whether an exponent may be a number that absorbs a logarithm: a large literal, or what a mask tensor holds."""
+    return node.op == "exp" and (_holds_mask(node.args[0]) or multiplies_mask(node.args[0]))
+
+
+def multiplies_mask(form: Term) -> bool:
+    """Whether a masked score is a factor: a sum or a choice that may hold a mask's number, and holds a reduction."""
+    sums = (x for n in subterms(form) if n.op in ("mul", "div") for x in n.args if x.op in ("add", "sub", "where"))
+    return any(_holds_mask(x) and bool(reduces(x)) for x in dict.fromkeys(sums))
+
+
+def _holds_mask(x: Term) -> bool:
+    return any(may_mask(part) or _is_large(part) for part in addends(x))
+
+
+def _is_large(x: Term) -> bool:
+    return x.op == "const" and isfinite(x.attrs[0]) and abs(x.attrs[0]) > MAX_SHIFT_OF_ONE_NUMBER
 
 
 def _shifted_sums(root: Term) -> list[tuple[Term, Term]]:
@@ -119,8 +171,13 @@ def _shift(x: Term) -> Term | None:
 
 def log_of_sum(dim: Dim, s: Term) -> Term:
     """log Σ_dim exp(s) by way of a rescaled state, which does not overflow."""
+    shift, rest = _shift_and_log(dim, s)
+    return shift + rest
+
+
+def _shift_and_log(dim: Dim, s: Term) -> tuple[Term, Term]:
     state = rescaled_sum(dim, s, const(1.0))
-    return scale(state) + log(mantissa(state))
+    return scale(state), log(mantissa(state))
 
 
 class Bounded:
@@ -130,13 +187,16 @@ class Bounded:
     is s - L for an s of the sum that L is the logarithm of, or if the forward as written has it.
     """
 
-    def __init__(self, sums: Iterable[tuple[Saved, Term]], results: Iterable[HasTerm], laws: Normaliser):
-        self.written = {n for r in results for n in subterms(r.term) if n.op == "exp"}
+    def __init__(self, sums: Iterable[Logarithm], results: Iterable[HasTerm], laws: Normaliser):
+        written = {n for r in results for n in subterms(r.term) if n.op == "exp"}
+        self.written = written | {*map(laws.normal, written)}
         self.shifted: set[Term] = set()
-        for saved, form in sums:
-            for node in subterms(form, lambda n: n.op == "exp"):
+        self.summed: dict[Dim, None] = {}
+        for one in sums:
+            self.summed |= dict.fromkeys(r.attrs[1] for r in reduces(one.total))
+            for node in subterms(one.total, lambda n: n.op == "exp"):
                 if node.op == "exp":
-                    self.shifted.add(laws.normal(node / exp(as_dtype(saved, form.dtype))))
+                    self.shifted.add(laws.normal(node / exp(one.read())))
 
     def check(self, terms: Iterable[Term]) -> None:
         """Raises NotDifferentiable, with the first exponential that is not bounded."""
@@ -146,13 +206,24 @@ class Bounded:
 
     def _is_bounded(self, node: Term) -> bool:
         """Of one exponential, or of the product of two that met: exp((s + t) - L) with exp(t) as written."""
-        if node in self.shifted or node in self.written:
+        if node in self.written or any(form in self.shifted for form in self._at_summed_dims(node)):
             return True
-        above, shift = node.args[0].args if node.args[0].op == "sub" else (node.args[0], None)
-        if shift is None or above.op != "add":
-            return False
-        pairs = above.args, above.args[::-1]
-        return any(exp(s - shift) in self.shifted and exp(t) in self.written for s, t in pairs)
+        above = node.args[0]
+        shifts: list[Term] = []
+        while above.op == "sub":
+            above, shift = above.args
+            shifts.insert(0, shift)
+        pairs = (above.args, above.args[::-1]) if above.op == "add" else ()
+        return any(exp(reduce(Term.__sub__, shifts, s)) in self.shifted and exp(t) in self.written for s, t in pairs)
+
+
+    def _at_summed_dims(self, node: Term) -> Iterator[Term]:
+        """The node, and the node with a summed dim instead of another one as long, where it is part of the sum."""
+        yield node
+        for summed in self.summed:
+            if summed not in all_dims(node):
+                alike = (d for d in node.dims if d.size == summed.size)
+                yield from (rename_dims(node, {d: summed}) for d in alike)
 
 
 # Means ----------------------------------------------------------------------------------------------------------------
@@ -162,39 +233,98 @@ class Bounded:
 class Mean:
     """A weighted sum of exponentials, Σ_j exp(s) · w, and the logarithm L of a sum that holds the same exponentials.
 
-    Over the reals it is m · exp(L), where m is the mean that the quotient by exp(L) is; `value` computes m.
+    score, weight: s and w; where elements are masked, s is -∞. Over the reals the sum is m · exp(L), where m is the
+    mean that the quotient by exp(L) is; `value` computes m.
     """
 
     total: Term
-    log: Saved
-    divisor: Term
-    value: Term
+    log: Logarithm
+    score: Term
+    weight: Term
+
+    @property
+    def value(self) -> Term:
+        """The mean by way of rescaled states, which do not overflow; what else the divisor sums takes its share."""
+        dim = self.total.attrs[1]
+        states = [rescaled_sum(dim, self.score, weight) for weight in self.weights]
+        whole = reduce(add, map(mantissa, states))
+        if self.log.total.op == "reduce":
+            return whole / mantissa(rescaled_sum(dim, self.score, const(1.0)))
+        present = where(eq(scale(states[0]), const(-inf)), const(0.0), whole)  # no element: the share is nothing
+        return present * exp(reduce(Term.__sub__, (part.term for part in self.log.parts), scale(states[0])))
+
+    @property
+    def weights(self) -> list[Term]:
+        """The weight, or its addends where it has more dims than the score: each makes a product of matrices there."""
+        return [self.weight] if self.weight.dims <= self.score.dims else _addends(self.weight)
 
 
-def means(forms: Iterable[Term], sums: Sequence[tuple[Saved, Term]], order: Sequence[Dim]) -> list[Mean]:
+def _addends(x: Term) -> list[Term]:
+    return [addend for operand in x.args for addend in _addends(operand)] if x.op == "add" else [x]
+
+
+def means(forms: Iterable[Term], sums: Sequence[Logarithm], order: Sequence[Dim]) -> list[Mean]:
     """The weighted sums of exponentials in the forms whose plain sum has a logarithm."""
-    logs: dict[tuple[Dim, Term], tuple[Saved, Term]] = {}
-    for saved, form in sums:
-        for node in reduces(form):
+    logs: dict[tuple[Dim, Term], Logarithm] = {}
+    for one in sums:
+        for node in reduces(one.total):
             parts = exponential_parts(node)
             if parts is not None and parts[1] is None:
-                logs.setdefault((node.attrs[1], parts[0]), (saved, form))
+                logs.setdefault((node.attrs[1], parts[0]), one)
     found: dict[Term, Mean] = {}
-    for form in forms:
-        for node in reduces(form):
-            parts = exponential_parts(node)
-            key = None if parts is None or parts[1] is None else (node.attrs[1], parts[0])
-            if key in logs and is_by_row(node, order):
-                log_, divisor = logs[key]
-                found.setdefault(node, Mean(node, log_, divisor, _mean(node.attrs[1], *parts, log_, divisor)))
+    for node in (node for form in forms for node in reduces(form)):
+        for (dim, score), of_sum in logs.items():
+            weight = weight_of(node, score) if node.attrs == ("sum", dim) and is_by_row(node, order) else None
+            if weight is not None and weight is not const(1.0):
+                found.setdefault(node, Mean(node, of_sum, score, weight))
     return list(found.values())
 
 
-def _mean(dim: Dim, s: Term, w: Term, log_: Saved, divisor: Term) -> Term:
-    """The mean by way of rescaled states, which do not overflow; what else the divisor sums takes its share."""
-    state = lambda weight: mantissa(rescaled_sum(dim, s, weight))
-    mean = state(w) / state(const(1.0))
-    return mean if divisor.op == "reduce" else mean * exp(log_of_sum(dim, s) - log_.term)
+def weight_of(node: Term, score: Term) -> Term | None:
+    """w of the sum Σ_j exp(s) · w for this score s; None if it is no such sum.
+
+    A sum may keep fewer elements than the score does: what it leaves out has the weight 0.
+    """
+    kept, body = _unmasked(node.args[0], const(0.0))
+    asked, score = _unmasked(score, const(-inf))
+    weight = _without_exponential(body, score)
+    if weight is None or not {*asked} <= {*kept}:
+        return None
+    left_out = [p for p in kept if p not in asked]
+    return where(reduce(and_, left_out), weight, const(0.0)) if left_out else weight
+
+
+def _unmasked(x: Term, absent: Term) -> tuple[tuple[Term, ...], Term]:
+    """The conditions under which an element is there, and what it is then."""
+    if x.op == "where" and x.args[2] is absent:
+        return _conjuncts(x.args[0]), x.args[1]
+    return (), x
+
+
+def _conjuncts(condition: Term) -> tuple[Term, ...]:
+    """The operands of a nested conjunction: p, q and r of (p ∧ q) ∧ r."""
+    if condition.op != "and":
+        return (condition,)
+    return tuple(p for a in condition.args for p in _conjuncts(a))
+
+
+def _without_exponential(x: Term, s: Term) -> Term | None:
+    """w of x = w · exp(s): a factor, a part of an exponent, or in a dividend; None if exp(s) is not there."""
+    if x.op == "exp":
+        exponent = x.args[0]
+        if exponent is s:
+            return const(1.0)
+        rest = [a for a in exponent.args if a is not s] if exponent.op == "add" else []
+        return exp(rest[0]) if len(rest) == 1 else None
+    if x.op == "div":
+        weight = _without_exponential(x.args[0], s)
+        return None if weight is None else weight / x.args[1]
+    if x.op == "mul":
+        for number, other in ((0, x.args[1]), (1, x.args[0])):
+            weight = _without_exponential(x.args[number], s)
+            if weight is not None:
+                return other if weight is const(1.0) else other * weight if number else weight * other
+    return None
 
 
 def exponential_parts(node: Term) -> tuple[Term, Term | None] | None:
@@ -239,8 +369,13 @@ def rows_computed_again(gradients: Iterable[Term], candidates: dict[Term, Term])
         if node in seen:
             continue
         seen.add(node)
-        if node in candidates and node.op != "load":
+        if node in candidates and not _is_read(node):
             found[candidates[node]] = None
         else:
             stack.extend(node.args)
     return list(found)
+
+
+def _is_read(node: Term) -> bool:
+    """Whether a value is in memory already, perhaps rounded: it is computed from nothing."""
+    return node.op == "load" or (node.op == "cast" and node.args[0].op == "load")

@@ -25,6 +25,7 @@ MEANINGS = (
     "terms/term",
     "terms/traversal",
     "terms/ops",
+    "terms/philox",
     "terms/addends",
     "terms/affine",
     "terms/evaluate",

@@ -18,6 +18,7 @@ NOMINAL_SIZE = 2048  # of a symbolic dim, for ranking only
 MAX_RESIDENT_SIZE = 256  # a static dim up to this size fits in a tile, so it needs no pass of its own
 MAX_WORK_RATIO = 1.15  # of a form with fewer passes to the given terms
 ROUNDED_FACTOR_SLOWDOWN = 2.0  # of a matrix product with a factor that could be moved out of the sum
+WORK_OF_A_RANDOM_NUMBER = 30.0  # pointwise operations
 NEGLIGIBLE_WORK = 2**16  # takes no time on any device
 MAX_INNER_SIZE = 1024  # a dim up to this size is resident, too, if only products inside other reductions sum over it
 
@@ -33,6 +34,7 @@ class Target:
 
 
 # The unit of each operation: pointwise ones have rate 1, special functions are slower, free operations take no time.
+# A random number takes ten rounds of two wide products and four bitwise operations.
 UNITS = {
     "free": ("const", "iota", "load", "var", "size", "cast", "scaled", "scale", "mantissa"),
     "special": ("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos", "pow"),
@@ -40,6 +42,7 @@ UNITS = {
         "neg", "abs", "floor", "finite", "not", "add", "sub", "mul", "div", "maximum", "minimum", "floordiv", "mod",
         "lt", "le", "eq", "and", "or", "where", "reduce",
     ),
+    "random": ("uniform",),
 }  # fmt: skip
 UNIT_OF = {op: unit for unit, ops in UNITS.items() for op in ops}
 
@@ -80,6 +83,8 @@ def node_time(term: Term, target: Target, contracted: bool = False) -> float:
         return product if term.attrs[0] == "sum" else product + volume(term.args[0].args[0].dims) / target.special
     if op == "reduce":
         return volume(operand_dims[0])
+    if unit == "random":
+        return volume(dims) * WORK_OF_A_RANDOM_NUMBER
     return volume(dims) / (target.special if unit == "special" else 1.0)
 
 
@@ -108,10 +113,15 @@ def _folds_away(term: Term) -> bool:
 
 
 def contracts(term: Term) -> bool:
-    """Whether the term is a product with dims that only one factor has: a reduce over it is a matrix product."""
+    """Whether the term is a product with dims that only one factor has: a reduce over it is a matrix product.
+
+    Factors of a weight that have no other dims than the exponent are multiplied by the exponential.
+    """
     if term.op not in ("mul", "scaled"):
         return False
     left, right = (a.dims for a in term.args)
+    if term.op == "scaled":
+        right = frozenset().union(*(f.dims for f in factors(term.args[1]) if not f.dims <= left))
     return bool(left - right) and bool(right - left)
 
 

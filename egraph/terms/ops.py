@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .philox import uniform as uniform_at
 from .term import FLOATS, HOOKS, PAIR, AttributeVariable, Dim, Tensor, Term, TermError
 
 Operand = Term | float  # an operand of a constructor: a term, or a Python number that becomes a literal
@@ -107,6 +108,7 @@ _ROWS = (
     Op("and", 2, "bool", np.logical_and),
     Op("or", 2, "bool", np.logical_or),
     Op("where", 3, "where", np.where),
+    Op("uniform", 5, "uniform", uniform_at),
     Op("reduce", 1, "reduce", None, (str, Dim)),
     Op("scaled", 2, "pair", lambda scale, weight: (scale, weight)),
     Op("scale", 1, "unpair", lambda state: state[0]),
@@ -194,6 +196,9 @@ def _dtype(row: Op, args: tuple[Term, ...], attrs: tuple) -> str:
             joined = _join(kinds)
             _expect(row, joined, (*FLOATS, "any"))
             return joined
+        case "uniform":
+            _expect(row, _join(kinds), ("int64", "any"))
+            return "float32"
         case "pair":
             return PAIR + _join(kinds)
         case "unpair":
@@ -321,6 +326,7 @@ maximum, minimum, power = map(_constructor, ("maximum", "minimum", "pow"))
 lt, le, eq, where = map(_constructor, ("lt", "le", "eq", "where"))
 logical_and, logical_or, logical_not = map(_constructor, ("and", "or", "not"))
 scaled, scale, mantissa, finite = map(_constructor, ("scaled", "scale", "mantissa", "finite"))
+uniform = _constructor("uniform")
 
 
 HOOKS |= {"make": make, "terms": terms}

@@ -91,7 +91,7 @@ _UNARY: dict[str, Callable[[Interval], Interval]] = {
     "sqrt": lambda a: (0.0, max(1.0, a[1])),
     **dict.fromkeys(("log", "log2", "log1p"), lambda a: _around(1024.0)),
     **dict.fromkeys(("tanh", "erf", "sin", "cos"), lambda a: (-1.0, 1.0)),
-    **dict.fromkeys(("sigmoid", "not", "and", "or", "lt", "le", "eq"), lambda a: (0.0, 1.0)),
+    **dict.fromkeys(("sigmoid", "not", "and", "or", "lt", "le", "eq", "uniform"), lambda a: (0.0, 1.0)),
     "rsqrt": lambda a: (0.0, FACTOR_BOUND),
     "mantissa": lambda a: _around(SUM_BOUND),
 }

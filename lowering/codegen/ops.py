@@ -16,6 +16,7 @@ from math import frexp, inf, isfinite, ldexp, log2
 from struct import pack, unpack
 
 from ...egraph.terms.affine import bounds
+from ...egraph.terms.philox import BITS, KEY_STEPS, MULTIPLIERS, ROUNDS, UNIT
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.value_bounds import positive, reads
@@ -59,6 +60,7 @@ TEMPLATES = {
     "and": "{0} & {1}",
     "or": "{0} | {1}",
     "where": "{lang}.where({0}, {1}, {2})",
+    "uniform": "uniform_at({0}, {1}, {2}, {3}, {4})",
 }
 INTEGER_TEMPLATES = {"floordiv": "floor_divide({0}, {1})", "mod": "floor_modulo({0}, {1})", "floor": "{0}"}
 INTEGER_TEMPLATES |= {"maximum": "{lang}.maximum({0}, {1})", "minimum": "{lang}.minimum({0}, {1})"}
@@ -67,6 +69,33 @@ BY_POWER_OF_TWO = {  # in two's complement these give the floor of negative numb
     "mod": lambda x, n: f"{x} & {n - 1}",
 }
 FLOAT_TEMPLATES = {"floordiv": "{lang}.floor({0} / {1})", "mod": "{0} - {lang}.floor({0} / {1}) * {1}"}
+
+
+def random_number() -> str:
+    """The body of `uniform` (egraph/terms/philox.py): v is the seed, w the offset, x, y and z the place.
+
+    Products and keys are in 64 bits, which no mode of a compiler checks for overflow; a GPU multiplies so in one step.
+    The compiler computes the words once for the places of a thread that share them.
+    """
+    halved = "{lang}.cast((({0} >> 4) << 3) | ({0} & 7), {lang}.uint32)"
+    lines = [
+        f"word_0, word_1 = {halved.replace('{0}', '{z}')}, {halved.replace('{0}', '{y}')}",
+        "word_2, word_3 = {lang}.cast({x}, {lang}.uint32), {lang}.cast({w}, {lang}.uint32)",
+        f"for n in {{lang}}.static_range({ROUNDS}):",
+        f"    one = {{lang}}.cast(word_0, {{lang}}.uint64) * {MULTIPLIERS[0]}",
+        f"    two = {{lang}}.cast(word_2, {{lang}}.uint64) * {MULTIPLIERS[1]}",
+        f"    key_0 = {{lang}}.cast({{v}} + n * {KEY_STEPS[0]}, {{lang}}.uint32)",
+        f"    key_1 = {{lang}}.cast(({{v}} >> 32) + n * {KEY_STEPS[1]}, {{lang}}.uint32)",
+        "    word_0 = {lang}.cast(two >> 32, {lang}.uint32) ^ word_1 ^ key_0",
+        "    word_2 = {lang}.cast(one >> 32, {lang}.uint32) ^ word_3 ^ key_1",
+        "    word_1, word_3 = {lang}.cast(two, {lang}.uint32), {lang}.cast(one, {lang}.uint32)",
+        "first, second = {lang}.where(({z} & 8) == 0, word_0, word_1), {lang}.where(({z} & 8) == 0, word_2, word_3)",
+        f"bits = {{lang}}.where(({{y}} & 8) == 0, first, second) >> {32 - BITS}",
+        f"return {{lang}}.cast({{lang}}.cast(bits, {{lang}}.int32), {{lang}}.float32) * {UNIT!r}",
+    ]
+    return "\n    ".join(lines)
+
+
 HELPERS = {  # small device functions; a kernel's text defines those that it calls
     "exp2_in_parts": "return {lang}.exp2({x} * {y}) * {lang}.exp2({x} * {z})",
     "log_of_one_plus": "u = 1.0 + {x}\n    return {lang}.where(u == 1.0, {x}, {lang}.log(u) * ({x} / (u - 1.0)))",
@@ -79,6 +108,7 @@ HELPERS = {  # small device functions; a kernel's text defines those that it cal
     "logistic": "return 1.0 / (1.0 + {lang}.exp(-{x}))",  # Gluon has no function `sigmoid`
     "floor_modulo": "r = {x} % {y}\n    return {lang}.where((r != 0) & ((r < 0) != ({y} < 0)), r + {y}, r)",
     "floor_divide": "r = {x} % {y}\n    return ({x} - r) // {y} - ((r != 0) & ((r < 0) != ({y} < 0))).to({lang}.int32)",
+    "uniform_at": random_number(),
     "larger": "return {lang}.maximum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "smaller": "return {lang}.minimum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)",
     "product": "return {x} * {y}",
@@ -129,7 +159,7 @@ def helpers(text: str, dialect: Dialect) -> str:
 
 
 def _helper(name: str, dialect: Dialect) -> str:
-    parameters = [x for x in "xyz" if f"{{{x}}}" in HELPERS[name]]
+    parameters = [x for x in "vwxyz" if f"{{{x}}}" in HELPERS[name]]
     body = dialect.fill(HELPERS[name], **{x: x for x in parameters})
     return f"@{dialect.jit}\ndef {name}({', '.join(parameters)}):\n    {body}\n\n\n"
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from math import prod
 
-from ...egraph.terms.term import Term
+from ...egraph.terms.ops import const, make
+from ...egraph.terms.term import Dim, Term
 from ..analysis.product_terms import const_value, signed_factors, zero_at_padding
 from ..plan.dtypes import HALVES, literal
 from ..plan.records import NotPlannable
@@ -44,6 +45,7 @@ def contract(
     dim, factors = node.attrs[1], signed_factors(body)
     constant = prod(const_value(f, 1.0) for f in factors)
     factors = [f for f in factors if f.op != "const"]
+    constant, factors = _scaled(constant, factors, weight, dim)
     outside = [writer.value(f) for f in factors if dim not in f.dims]
     outside += [TileValue(literal(constant))] if constant != 1.0 else []
     inside = tuple(f for f in factors if dim in f.dims)
@@ -54,6 +56,21 @@ def contract(
         dims = writer.union(result, other)
         result = TileValue(f"{writer.align(result, dims)} * {writer.align(other, dims)}", dims)
     return added(writer, into, result) if outside else result
+
+
+def _scaled(constant: float, factors: list[Term], weight: TileValue | None, dim: Dim) -> tuple[float, list[Term]]:
+    """The constant, and the factors: one that is computed for the tile of a state's weights takes it in.
+
+    Else it would multiply the product, which then could not be added to the total as it is made.
+    """
+    if constant == 1.0 or weight is None:
+        return constant, factors
+    tile = {*weight.dims, dim}
+    fitting = next((k for k, f in enumerate(factors) if f.op != "load" and tile <= f.dims), None)
+    if fitting is None:
+        return constant, factors
+    scaled = make("mul", (factors[fitting], const(constant)))
+    return 1.0, [*factors[:fitting], scaled, *factors[fitting + 1 :]]
 
 
 def multiply_two_matrices(writer: Tiles, sum_: Contraction) -> TileValue | None:

@@ -290,7 +290,7 @@ class Consumer:
         """Waits for the value products of the step before; then their matrices' slots are free."""
         if not earlier:
             return []
-        names = [a for p in earlier for a in p.accumulators] + [p.packed for p in earlier]
+        names = [*dict.fromkeys(a for p in earlier for a in p.accumulators), *(p.packed for p in earlier)]
         last = [p.matrix for p in earlier if p.last]
         return [
             wait_for(outstanding, names),
@@ -309,7 +309,7 @@ class Consumer:
         pending = iter(self.pending[n])
         for state in self.states[n]:
             weight, decay = self._weigh(state, first) if state.record.gauge is not None else (None, None)
-            for value, names in zip(state.values, state.parts, strict=True):
+            for number, (value, names) in enumerate(zip(state.values, state.parts, strict=True)):
                 if state.record.monoid == "max":
                     self._maximum(state, names[0], first)
                     continue
@@ -318,7 +318,7 @@ class Consumer:
                     self._add(names[0], summand, decay, first)
                     continue
                 packed = next(pending).packed
-                late += self._rescale(names, decay, first)
+                late += self._rescale(names, decay, first) if state.record.totals[number] == number else []
                 kind = self.writer.type_name(value.matrix.tensor.dtype)
                 late.append(f"{packed} = gl.convert_layout(rounded({summand}, {kind}), WEIGHT0)")
         return late

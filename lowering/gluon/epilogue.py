@@ -27,7 +27,10 @@ class StateNames:
         self.peak = fresh(f"{record.name}_peak") if exact else ""  # a lazy scale lags behind it
         self.fixed = fixed_scale(writer.kernel, record) if rescaled else None
         self.parts: list[tuple[str, ...]] = []
-        for value in values:
+        for number, value in zip(record.totals, values, strict=True):
+            if number < len(self.parts):  # it is added to the total of a value before it
+                self.parts.append(self.parts[number])
+                continue
             count = len(chunks(value.matrix.inner.size)) if value.matrix else 1
             self.parts.append(tuple(fresh(f"{record.name}") for _ in range(count)))
 
@@ -113,7 +116,8 @@ class StoreWriter:
         scaling = writer.scaling_of(state.record.gauge, state.record.reductions)
         text = f"gl.exp2({decay_text(scaling, state.scale, shift)})"
         decay = writer.assign("decay", TileValue(text, rows), writer.outer).text
-        for value, names in zip(state.values, state.parts, strict=True):
+        own = [pair for n, pair in enumerate(zip(state.values, state.parts)) if state.record.totals[n] == n]
+        for value, names in own:
             lines += [f"{n} = {f'multiplied({n}, {decay})' if value.matrix else f'{n} * {decay}'}" for n in names]
         return TileValue(state.peak, rows), vectors
 
@@ -130,9 +134,11 @@ class StoreWriter:
         writer, (scale, vectors) = self.writer, finished
         score = state.record.gauge
         scaling = writer.scaling_of(score, state.record.reductions) if score is not None else None
-        for reduction, vector, names in zip(state.record.reductions, vectors, state.parts, strict=True):
+        given = zip(state.record.reductions, vectors, state.parts, state.record.totals, strict=True)
+        for n, (reduction, vector, names, total) in enumerate(given):
             value = vector or TileValue(names[number], writer.sort((self.rows, self.binding.wide)))
             memo = writer.scope_of(value.dims).memo
+            value = value if total == n else TileValue("0.0")
             if scale is None:
                 memo[reduction] = value
             else:

@@ -19,6 +19,7 @@ from ...egraph.terms.traversal import reduces, subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..plan.dtypes import HALVES
+from ..plan.queries import roots
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .config import HopperConfig
 from .score_offsets import Gauge, split
@@ -175,6 +176,11 @@ def _loads_of(loop: Loop) -> list[Term]:
     return list(dict.fromkeys(n for body in bodies for n in subterms(body) if n.op == "load"))
 
 
+def draws_numbers(kernel: Kernel) -> bool:
+    """Whether the kernel computes random numbers."""
+    return any(node.op == "uniform" for root in roots(kernel) for node in subterms(root))
+
+
 def _objections(kernel: Kernel) -> Iterator[str]:
     """Reasons why the kernel has no such form, as far as its loops, tensors and stores say."""
     if len(kernel.loops) != 1:
@@ -186,6 +192,8 @@ def _objections(kernel: Kernel) -> Iterator[str]:
     if kernel.inputs and not any(t.dtype in HALVES for t in kernel.inputs):
         kinds = ", ".join(dict.fromkeys(t.dtype for t in kernel.inputs))
         yield f"its tensors are {kinds}; the form multiplies half precision"
+    if draws_numbers(kernel):
+        yield "it draws random numbers, which take registers that the form's warps lack"
     (loop,) = kernel.loops
     if kernel.written_by(loop):
         yield "its loop writes what other kernels read"
@@ -380,7 +388,9 @@ def staged(extent: int, send: int) -> int:
 
 def accumulated(binding: Binding) -> int:
     """Columns of all accumulators together: 64 rows of 128 threads keep half as many registers a thread."""
-    return sum(extent for operand in binding.matrices for _, extent in chunks(operand.inner.size))
+    states = [pair for step in binding.steps for pair in step.states]
+    own = [v.matrix for record, values in states for n, v in enumerate(values) if record.totals[n] == n]
+    return sum(extent for operand in own if operand for _, extent in chunks(operand.inner.size))
 
 
 def crowded(binding: Binding, diagonals: tuple[Diagonal, ...] = (), masked: bool = True) -> bool:

@@ -15,7 +15,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import reduces, rename_dims, subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
-from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, Product, ProductMatcher
+from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, Product, ProductMatcher, draws_numbers
 from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable, Store
 
@@ -121,11 +121,9 @@ class _Body:
 
 
 def _bind(kernel: Kernel) -> JoinedBinding:
+    if objection := next(_objections(kernel), None):
+        raise NotPlannable(objection)
     (loop,) = kernel.loops
-    if not any(t.dtype in HALVES for t in kernel.inputs):
-        raise NotPlannable("no tensor is in half precision")
-    if any(_reads_around(loop)):
-        raise NotPlannable("which tiles its loop runs depends on a dim around it")
     matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None)
     adding = [store for store in kernel.stores if store.adds]
     bodies = [_body(a.values[0], sorted(a.reductions[0].dims), loop.dim, kernel) for a in loop.accumulators]
@@ -147,6 +145,17 @@ def _bind(kernel: Kernel) -> JoinedBinding:
         vectors=_vectors(weights, loop.dim, {*kernel.grid, *kernel.around}),
         overlays=matcher.overlays(_loads(weights)),
     )
+
+
+def _objections(kernel: Kernel) -> Iterator[str]:
+    """Reasons why the kernel has no such form, as far as its tensors, terms and loop say."""
+    (loop,) = kernel.loops
+    if not any(t.dtype in HALVES for t in kernel.inputs):
+        yield "no tensor is in half precision"
+    if draws_numbers(kernel):
+        yield "it draws random numbers, which take registers that its warps lack"
+    if any(_reads_around(loop)):
+        yield "which tiles its loop runs depends on a dim around it"
 
 
 def _reads_around(loop: Loop) -> Iterator[bool]:

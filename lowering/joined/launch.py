@@ -51,17 +51,26 @@ from .memory import extent_of, part_of, shared_bytes
 
 SHARED_BYTES = H200.shared_bytes - H200.barrier_bytes  # of a program's tiles
 COPY_BYTES = 16  # a copy by a tensor map begins at a multiple of these
+NO_FIXED_ORDER = "a joined kernel adds in an order that is not fixed, and a deterministic result is asked for"
 FINISH_CONFIG = TritonConfig(H200.product_rows, H200.product_rows, 4, 1)  # its row tile is the block of the sums
 
 
 class JoinedLauncher(GluonLauncher):
-    """A launcher that prefers the plan with two kernels joined. `joined_config` replaces the default settings."""
+    """A launcher that prefers the plan with two kernels joined. `joined_config` replaces the default settings.
+
+    deterministic: kernels stay apart, as a joined one adds in an order that is not fixed.
+    """
 
     def __init__(
-        self, plan: Plan, store: ScheduleStore | None = None, joined_config: JoinedConfig | None = None, **options: Any
+        self,
+        plan: Plan,
+        store: ScheduleStore | None = None,
+        joined_config: JoinedConfig | None = None,
+        deterministic: bool = False,
+        **options: Any,
     ):
         super().__init__(plan, store=store, **options)
-        self.joined = joined_launcher(plan, store, joined_config)
+        self.joined = NO_FIXED_ORDER if deterministic else joined_launcher(plan, store, joined_config)
 
     @property
     def active(self) -> GluonLauncher:
@@ -75,7 +84,8 @@ class JoinedLauncher(GluonLauncher):
             return ()
         found, config = self.joined.joined, self.joined.joined_config
         sums = ", ".join(tensor.name for tensor in found.sums)
-        return (f"{found.main.name} and {found.finish.name} are one kernel, which adds to {sums}: {config}",)
+        kernels = f"{found.main.name} and {found.finish.name}"
+        return (f"{kernels} are one kernel, which adds to {sums} in no fixed order: {config}",)
 
     def results(self, tensors: dict, sizes: dict | None = None, outputs: Mapping | None = None) -> tuple:
         if isinstance(self.joined, JoinedPlanLauncher):
@@ -324,6 +334,6 @@ def refusal(plan: Plan, device: torch.device) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def launcher(plan: Plan, store: ScheduleStore | None = None) -> JoinedLauncher:
+def launcher(plan: Plan, store: ScheduleStore | None = None, deterministic: bool = False) -> JoinedLauncher:
     """The launcher of a plan, one for this process."""
-    return JoinedLauncher(plan, store=store)
+    return JoinedLauncher(plan, store=store, deterministic=deterministic)

@@ -238,7 +238,8 @@ class MapCache:
 
     A tensor is unchanged if it is the same object, or the same view of one, and its version counter is the same. Writes
     that torch does not count (to `x.data`, through NumPy, or by a pointer) are not seen. A tensor made under
-    inference_mode has no counter and is read each time. A compiler that reuses the memory of one value for another does
+    inference_mode has no counter and is read each time. So is a parameter: FSDP frees its memory and fills it again
+    behind the counter's back. A compiler that reuses the memory of one value for another does
     not count that either: if a call names its tensors' sources, only the same source is unchanged. At most MAX_MAPS
     maps are kept, and none of a tensor that is gone. A map that is wanted a second time may be worth more work: `again`
     makes it from what was built, once.
@@ -256,11 +257,11 @@ class MapCache:
         again: Callable[[Tiling, Found], Found] | None = None,
     ) -> Found:
         read = [values[name] for name in tiling.reads]
-        states = tuple(map(_state, read))
+        states, owners = tuple(map(_state, read)), [*map(_owner, read)]
         device = read[0].device
-        if None in states or capturing(device):  # a replayed graph must read the mask again
+        unseen = None in states or any(isinstance(owner, torch.nn.Parameter) for owner in owners)
+        if unseen or capturing(device):  # a replayed graph must read the mask again
             return build(tiling, values)
-        owners = [*map(_owner, read)]
         named = dict(zip(values, getattr(CALL, "sources", "").split(",")))
         sources = map(named.get, tiling.reads)
         key = (tiling, stream_of(device), *sources, *map(id, owners), *(state[1:] for state in states))

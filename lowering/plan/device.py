@@ -215,5 +215,6 @@ COSTS: dict[str, tuple[float, float]] = {
     "pow": (1, 2),
     "floordiv": (8, 1),
     "mod": (10, 1),
+    "uniform": (60, 0),  # ten rounds of two wide products and four bitwise operations
 }
 NARROW = {**COSTS, "tanh": (0, 1)}  # of warp-specialised kernels whose tensors are bfloat16: one coarse instruction

@@ -62,6 +62,10 @@ class Accumulator:
     reductions[n] is the reduce term whose finished value is this accumulator's n-th component: for "rescaled" it is
     reduce(rescaled, dim, scaled(gauge, values[n])), otherwise reduce(monoid, dim, values[0]). The guard of the loop is
     already taken out of gauge and values: an element for which it is false is absent (the identity).
+
+    added_to: for each value the number of the value whose total it is added to, of itself or of one before it; empty if
+    each has a total of its own. Such totals are read only as their sum, so the finished value of one that was added to
+    another's is 0.
     """
 
     name: str
@@ -69,6 +73,12 @@ class Accumulator:
     gauge: Term | None
     values: tuple[Term, ...]
     reductions: tuple[Term, ...]
+    added_to: tuple[int, ...] = ()
+
+    @property
+    def totals(self) -> tuple[int, ...]:
+        """For each value, the number of the value whose total it is added to."""
+        return self.added_to or tuple(range(len(self.values)))
 
 
 @dataclass(frozen=True)
@@ -228,6 +238,11 @@ class Plan:
     def output(self) -> Tensor:
         """The first result."""
         return self.outputs[0]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether no kernel adds to memory in an order that is not fixed."""
+        return not any(store.adds for kernel in self.kernels for store in kernel.stores)
 
     @property
     def passes(self) -> int:

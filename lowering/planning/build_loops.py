@@ -6,10 +6,11 @@ Example: the maximum over j and the sum of exp(x - maximum) over j are two loops
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ...egraph.terms.ops import MONOIDS, const, where
+from ...egraph.terms.ops import MONOIDS, const, mantissa, scale, where
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import every_reduction, subterms, tensors
 from ..analysis.dim_roles import (
@@ -24,6 +25,7 @@ from ..analysis.exact_products import with_exact
 from ..analysis.nested_sums import body_of, dims_around, reductions, sums_over_batch
 from ..masks.finite_masks import finite_mask, keeps_some, with_finite_mask_as_guard
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
+from ..plan.queries import roots
 from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Range, Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape
@@ -351,6 +353,57 @@ def _map_note(found: BlockMap) -> str:
     over = ", ".join(d.name for d in (*found.dims, *found.rows, found.loop))
     note = f"a block map over {over} classes tiles of {found.loop} where it pays; kept while {read} stays unchanged"
     return note + ("; rows that keep nothing read every tile" if found.finite_mask else "")
+
+
+# Totals that are added up
+
+
+def share_totals(planning: Planning) -> Planning:
+    """A pass: values of a softmax state whose totals are read only as their sum are added to one total.
+
+    Example: mantissa(⊕_j ⟨s, x · v⟩) + mantissa(⊕_j ⟨s, w⟩) takes one accumulator as wide as v, and two products.
+    """
+    return replace(planning, kernels=tuple(map(_with_shared_totals, planning.kernels)))
+
+
+def _with_shared_totals(kernel: Kernel) -> Kernel:
+    """The kernel with totals shared that are larger than a number for each row."""
+    every = roots(kernel)
+    uses = Counter(every)  # what a kernel evaluates as it stands is used by more than a sum
+    uses.update(operand for node in {n for root in every for n in subterms(root)} for operand in node.args)
+    sums = [n for n in dict.fromkeys(n for root in every for n in subterms(root)) if n.op == "add"]
+    loops = tuple(
+        replace(loop, accumulators=tuple(_with_shared(state, sums, uses) for state in loop.accumulators))
+        for loop in kernel.loops
+    )
+    return replace(kernel, loops=loops)
+
+
+def _with_shared(state: Accumulator, sums: Iterable[Term], uses: Mapping[Term, int]) -> Accumulator:
+    if state.gauge is None:
+        return state
+    wide = {r: n for n, r in enumerate(state.reductions) if not state.values[n].dims <= state.gauge.dims}
+    # the scale is that of the state, whichever value it is asked of
+    read_once = [r for r in wide if uses[r] == 1 + (scale(r) in uses) and uses[mantissa(r)] == 1]
+    alone = {mantissa(r): wide[r] for r in read_once}
+    totals = [*state.totals]
+    for node in sums:
+        addends = _addends(node, alone, uses)
+        if addends is not None:
+            first = min(totals[alone[a]] for a in addends)
+            totals = [first if total in {alone[a] for a in addends} else total for total in totals]
+    return state if totals == [*state.totals] else replace(state, added_to=tuple(totals))
+
+
+def _addends(node: Term, alone: Collection[Term], uses: Mapping[Term, int]) -> list[Term] | None:
+    """The totals of which a sum consists; None if it has another addend, or a part of it is read elsewhere."""
+    found: list[Term] = []
+    for operand in node.args:
+        parts = [operand] if operand in alone else _addends(operand, alone, uses) if operand.op == "add" else None
+        if parts is None or uses[operand] != 1 or operand.dims != node.dims:
+            return None
+        found += parts
+    return found
 
 
 # Products that must not round

@@ -119,8 +119,12 @@ def merge_summed_dims(planning: Planning) -> Planning:
 
 
 def order_nested_sums(planning: Planning) -> Planning:
-    """A pass: sums directly inside of one another, of products for each of their dims, are one loop over all dims."""
-    return planning.with_terms(lambda term: _with_reductions(_with_guard_inside(term), _with_loop_outermost))
+    """A pass: sums directly inside of one another, of products for each of their dims, are one loop over all dims.
+
+    A sum that moves outwards may then stand around a reduction that binds its dim again, which gets another name.
+    """
+    change = lambda term: _with_reductions(_with_guard_inside(term), _with_loop_outermost)
+    return planning.with_terms(lambda term: unshadowed(change(term)))
 
 
 def _with_guard_inside(term: Term) -> Term:

@@ -21,6 +21,7 @@ from .build_loops import (
     finite_masks_as_guards,
     group_stores,
     mark_exact_products,
+    share_totals,
 )
 from .inline_producers import inline_producers, write_pairs_in_loops
 from .kernel_cuts import (
@@ -96,6 +97,7 @@ PASSES = (
     PlanPass("attach_block_maps", "kernels", attach_block_maps, "a loop with a guard over data has a block map"),
     PlanPass("write_pairs_in_loops", "kernels", write_pairs_in_loops, "no kernel does a loop's products for its pairs"),
     PlanPass("inline_producers", "kernels", inline_producers, "no loop could compute what it reads"),
+    PlanPass("share_totals", "kernels", share_totals, "totals that are only added up are one"),
     PlanPass("mark_exact_products", "kernels", mark_exact_products, "products that must not round are marked"),
 )
 

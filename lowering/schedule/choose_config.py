@@ -26,6 +26,7 @@ from .schedule_store import ScheduleStore, SolvedSchedule, solved
 
 CONSUMERS, LOOP_TILES, STAGES = (1, 2, 3), (128, 64), (2, 3, 4)  # that are ranked by their predicted time
 NARROW_TILE = 64  # columns
+NARROWEST_TILE = 32  # columns, where threads have too few registers for wider ones
 MAX_SCORES_OF_TWO_FORMS = 128  # of a thread: the instruction cache holds a loop with two forms of a special function
 INSTRUCTIONS_OF_A_STEP = 100  # for products, barriers and addresses
 MIN_GAIN = 1.08  # emulation of special functions must make a step shorter by this factor
@@ -154,12 +155,8 @@ def best(
     Where it proves all to have none near their bounds, or has had its work, the first of them, which runs, only not as
     well: None only where nothing can run.
     """
-    known = dict(sizes)
-    waiting: list[tuple[float, int, HopperConfig, SolvedSchedule | None]] = [
-        (time, n, config, None)
-        for n, config in enumerate(candidates())
-        if _has_room(binding, overlays, config) and (time := predicted_seconds(binding, config, known)) < inf
-    ]
+    waiting = _ranked(binding, dict(sizes), overlays, LOOP_TILES)
+    waiting = waiting or _ranked(binding, dict(sizes), overlays, (NARROWEST_TILE,))
     tried, refused, room = len(waiting), None, schedule_store.ROOM
     heapq.heapify(waiting)
     while waiting:
@@ -175,9 +172,20 @@ def best(
             break
         if found.config is not None and found.config.stages <= config.stages:
             config = replace(config, turns=found.config.turns)
-            time = predicted_seconds(binding, config, known, found.interval * found.slot)
+            time = predicted_seconds(binding, config, dict(sizes), found.interval * found.slot)
             heapq.heappush(waiting, (time, n, config, found))
     return refused and chosen(refused[0], replace(refused[1], config=None), tried)
+
+
+def _ranked(
+    binding: Binding, sizes: Sizes, overlays: tuple[Operand, ...], tiles: tuple[int, ...]
+) -> list[tuple[float, int, HopperConfig, SolvedSchedule | None]]:
+    """The candidates with these tiles that can run, each with its predicted time and a number of its own."""
+    return [
+        (time, n, config, None)
+        for n, config in enumerate(candidates(tiles))
+        if _has_room(binding, overlays, config) and (time := predicted_seconds(binding, config, sizes)) < inf
+    ]
 
 
 def _has_room(binding: Binding, overlays: tuple[Operand, ...], config: HopperConfig) -> bool:
@@ -185,9 +193,9 @@ def _has_room(binding: Binding, overlays: tuple[Operand, ...], config: HopperCon
     return bool(config.send or config.stages == min(STAGES)) and fits(binding, overlays, config)
 
 
-def candidates() -> Iterator[HopperConfig]:
+def candidates(tiles: tuple[int, ...] = LOOP_TILES) -> Iterator[HopperConfig]:
     """Every tile with every ring; the solver decides about turns."""
-    for tile in LOOP_TILES:
+    for tile in tiles:
         for consumers in CONSUMERS:
             for stages in STAGES:
                 for row_buffers in (2, 1):

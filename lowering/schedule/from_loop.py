@@ -224,7 +224,13 @@ class _Builder:
         for part, value in enumerate(record.values):
             gauge_dims = weighted if record.gauge is not None else None
             factors = summand(value, self.loop.dim, record.monoid, gauge_dims, guarded)
-            self.sum(factors, f"{number}.{part}", number, weight, weighted, checked if weight is None else [])
+            name, among = f"{number}.{part}", checked if weight is None else []
+            found = self.sum(factors, name, number, weight, weighted, among)
+            total = f"{number}.{record.totals[part]}"
+            if found is not None and total != name:
+                self.add_to_total(found[0], total)
+            elif found is not None:
+                self.carry(*found, name, number if weight is not None else None, weighted - {self.loop.dim})
 
     def fold(self, record: Accumulator, number: str) -> None:
         found = self.region(*record.values)
@@ -268,8 +274,10 @@ class _Builder:
         first = products[0] if products else sources[0] if sources else last
         self.values.append(Value(f"scores {number}", first, ((last, 0),), self.registers(dims, FLOAT_BYTES)))
 
-    def sum(self, factors, name: str, number: str, weight: str | None, weighted, checked: list[Term]) -> None:
-        """One sum of weight · left · right over the loop's dim, by a tensor product where right is a matrix."""
+    def sum(
+        self, factors, name: str, number: str, weight: str | None, weighted, checked: list[Term]
+    ) -> tuple[str, frozenset[Dim]] | None:
+        """One sum of weight · left · right over the loop: its tensor product and dims, where right is a matrix."""
         left = factors.left.dims if factors.left is not None else frozenset()
         dims = (weighted | left | {self.loop.dim}) & {d for d in (weighted | left)} or frozenset({self.loop.dim})
         found = self.region(*([factors.left] if factors.left is not None else []), *checked)
@@ -278,7 +286,7 @@ class _Builder:
         folded = factors.right is None
         narrow = self.narrow(number, weight, found, multiplied + count * len(checked), count, folded, name)
         if folded:
-            return
+            return None
         total = (dims | factors.right.dims) - {self.loop.dim}
         product = self.tensor(f"accumulate {name}", dims | factors.right.dims, _half(factors.right))
         self.operand(factors.right, product)
@@ -286,7 +294,7 @@ class _Builder:
         if f"narrowed {narrow}" not in {v.name for v in self.values}:
             registers = self.registers(dims, HALF_BYTES)
             self.values.append(Value(f"narrowed {narrow}", narrow, ((product, 0),), registers))
-        self.carry(product, total, name, number if weight is not None else None, weighted - {self.loop.dim})
+        return product, total
 
     def narrow(self, number, weight, found: _Region, multiplied, count, folded: bool, name: str) -> str:
         """The operation that makes a product's left side of the weights; sums of weights alone are part of it."""
@@ -315,6 +323,11 @@ class _Builder:
     def extend(self, value: str, reader: str) -> None:
         """The value is held until one more reader has ended."""
         self.values = [replace(v, readers=(*v.readers, (reader, 0))) if v.name == value else v for v in self.values]
+
+    def add_to_total(self, product: str, name: str) -> None:
+        """The product is added to the total of another one, behind that."""
+        self.edge(f"accumulate {name}", product, 0)
+        self.edge(product, f"rescale {name}", 0, 1)
 
     def carry(self, product: str, total: frozenset[Dim], name: str, number: str | None, rows: frozenset[Dim]) -> None:
         """The running total in registers; under a gauge it is rescaled before each addition."""

@@ -69,13 +69,16 @@ class AccumulatorState:
         absent = torch.isneginf(gauge) if self.exact else None
         weight = (gauge.sub_(safe) if mine else gauge - safe).exp_()
         keep = None if self.scale is None else self.scale.sub_(safe).exp_()
-        for n, sides in enumerate(self.summands):
+        for n, (sides, number) in enumerate(zip(self.summands, self.record.totals, strict=True)):
             share = weight if sides.left is None else weight * values[sides.left]
             if sides.right is None:
                 new = fold("sum", share if absent is None else share.masked_fill(absent, 0), self.dim, frame)
             else:
                 new = self._contract(share, absent, values[sides.right], sides, frame)
-            self.totals[n] = new if keep is None else scaled_sum(self.totals[n], keep, new)
+            if number != n:
+                self.totals[number] = self.totals[number] + new
+            else:
+                self.totals[n] = new if keep is None else scaled_sum(self.totals[n], keep, new)
         self.scale = top
 
     def _contract(self, share, absent, right, sides: Summand, frame) -> torch.Tensor:
@@ -112,7 +115,9 @@ class AccumulatorState:
                 torch.zeros(shape, dtype=dtype, device=device),
             )
             return [(r, nothing) for r in self.record.reductions]
-        return [(r, (self.scale, total)) for r, total in zip(self.record.reductions, self.totals)]
+        nothing = torch.zeros(shape, dtype=dtype, device=device)  # of a value that was added to another's total
+        totals = (nothing if total is None else total for total in self.totals)
+        return [(r, (self.scale, total)) for r, total in zip(self.record.reductions, totals, strict=True)]
 
 
 def _absent(monoid: str, dtype: torch.dtype):

@@ -5,7 +5,7 @@ Loads are views wherever the index terms are affine. A sum of a product is a bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -16,6 +16,8 @@ from ...egraph.terms.affine import affine
 from ...egraph.terms.ops import MONOIDS
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
+from . import random_numbers
+from .random_numbers import Places
 
 HALVES = (torch.float16, torch.bfloat16)
 MIN_ROWS_OF_A_PRODUCT = 16  # with fewer, and one column, multiplying and adding is faster than a matrix product
@@ -86,6 +88,7 @@ APPLY: dict[str, Callable] = {
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "mod": torch.remainder,
     "where": _chosen,
+    "uniform": random_numbers.uniform,
     "scaled": lambda scale, weight: (scale, weight),
     "scale": lambda state: state[0],
     "mantissa": _mantissa,
@@ -309,6 +312,32 @@ def _gather(node, index, gathered, steps, offset, source, frame) -> torch.Tensor
     for k, d in enumerate(dims):  # each of these axes moves from the end to its place, where the offsets have size 1
         found = found.transpose(frame.axes[d], len(frame.axes) + k)
     return found.reshape(found.shape[: len(frame.axes)])
+
+
+def uniform(node: Term, args: list[torch.Tensor], frame: Frame) -> torch.Tensor:
+    """Random numbers for the tile; as whole blocks, if its rows and columns are two dims that nothing else reads."""
+    rows, columns = (_places(index, frame) for index in node.args[3:])
+    if rows is None or columns is None or rows.axis == columns.axis or _has_axis(node.args[2], (rows, columns), frame):
+        return random_numbers.uniform(*args)
+    seed, offset, matrix = args[:3]
+    matrix = matrix.reshape((1,) * len(frame.axes)) if matrix.dim() == 0 else matrix
+    return random_numbers.uniform_tile(seed, offset, matrix, rows, columns)
+
+
+def _places(index: Term, frame: Frame) -> Places | None:
+    """The coordinates of one dim, moved by a constant, as a range; None for any other index, and for few of them."""
+    dims, sizes, constant = affine_index(index) or ({}, {}, 0)
+    if len(dims) != 1 or sizes or set(dims.values()) != {1}:
+        return None
+    (dim,) = dims
+    start, stop = (place + constant for place in frame.ranges[dim])
+    found = Places(frame.axes[dim], start, stop)
+    return found if start >= 0 and found.is_long else None
+
+
+def _has_axis(index: Term, places: Iterable[Places], frame: Frame) -> bool:
+    """Whether an index moves along the axis of one of the places."""
+    return not {frame.axes[dim] for dim in index.dims}.isdisjoint(one.axis for one in places)
 
 
 def affine_value(index: Term, frame: Frame) -> torch.Tensor:

@@ -95,6 +95,8 @@ class TileStep:
             case "load":
                 values = dict(zip(self.args, args))
                 return tile_ops.load(node, [values.get(a) for a in self.general], frame)
+            case "uniform":
+                return tile_ops.uniform(node, args, frame)
             case "contract":
                 return tile_ops.contract(args[0], args[1], node.attrs[1], frame)
             case "unskew":

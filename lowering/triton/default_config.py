@@ -109,6 +109,7 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
         config = default_config(width, element_bytes, architecture, _score_products(kernel))
         found = _of_scores(kernel, nodes, config, width, bool(serial))
     narrower = width > 64 and found.loop_tile > 64 and _compares_wide_data(kernel)
+    narrower |= found.loop_tile > 32 and any(n.op == "uniform" for n in nodes)  # which takes many registers
     return replace(found, loop_tile=found.loop_tile // 2) if narrower else found
 
 

@@ -255,6 +255,9 @@ class TritonKernelWriter:
         single = "float64" if state.reductions[0].dtype.endswith("float64") else "float32"
         components = [self._initial(f"{state.name}_scale", shared - {loop.dim}, "max", single)] if rescaled else []
         for position, value in enumerate(state.values):
+            if state.totals[position] != position:
+                components.append(TileValue("0.0"))
+                continue
             name = f"{state.name}_{position}" if len(state.values) > 1 else state.name
             dtype = single if rescaled or value.dtype in ("float", "float16", "bfloat16") else value.dtype
             monoid = "sum" if rescaled else state.monoid
@@ -278,8 +281,10 @@ class TritonKernelWriter:
         scale, shift, weight = tiles.weights(scaling, dim, present, before, near)
         factor = TileValue(f"tl.exp2({decay_text(scaling, before.text, shift.text)})", before.dims)
         decay = tiles.assign("decay", factor, tiles.inner)
-        for mantissa, value, reduction in zip(mantissas, state.values, state.reductions, strict=True):
+        for n, (value, reduction) in enumerate(zip(state.values, state.reductions, strict=True)):
+            mantissa = mantissas[state.totals[n]]
             into = TileValue(f"{mantissa.text} * {tiles.align(decay, mantissa.dims)}", mantissa.dims)
+            into = into if state.totals[n] == n else mantissa
             result = contract(tiles, reduction, value, weight, into)
             tiles.inner.lines.append(f"{mantissa.text} = {result.text}")
         tiles.inner.lines.append(f"{before.text} = {scale.text}")

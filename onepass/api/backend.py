@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 
 from ..compiler.options import Options
 from ..errors import InputError, OptionError
@@ -20,6 +22,7 @@ from ..graph.op_kinds import changes_in_place
 from ..regions.placement import InputPairs
 from ..report.graph_breaks import break_after
 from ..report.records import Report, record
+from .eager_graph import without_compiler
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +66,15 @@ class Backend:
         written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
         separate: InputPairs = set()
         record(rewrite_module(gm, self.options, separate_inputs=separate))
-        run = gm.forward if self.options.inner == "eager" else _inductor(gm, example_inputs, self.options, self.mode)
+        if self.options.inner == "eager":
+            run = without_compiler(gm)
+        else:
+            carries = without_compiler(fx.GraphModule(gm, deepcopy(gm.graph)))
+            run = _unless_dual(_inductor(gm, example_inputs, self.options, self.mode), carries)
         places = [(inputs.index(one.name), inputs.index(other.name)) for one, other in separate]
-        return _unless_shared(run, fx.GraphModule(gm, written).forward, places) if places else run
+        if not places:
+            return run
+        return _unless_shared(run, without_compiler(fx.GraphModule(gm, written)), places)
 
 
 def _known(mode: str | None) -> str | None:
@@ -77,6 +86,21 @@ def _known(mode: str | None) -> str | None:
     except RuntimeError as error:
         raise OptionError(str(error)) from error
     return mode
+
+
+def _unless_dual(run, carries):
+    """A function that runs `carries`, as eager, if an argument has a tangent: Inductor's code would drop it."""
+
+    def call(*args):
+        if forward_ad._current_level >= 0 and any(map(_is_dual, args)):
+            return carries(*args)
+        return run(*args)
+
+    return call
+
+
+def _is_dual(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def _unless_shared(run, original, places: list[tuple[int, int]]):
@@ -122,7 +146,9 @@ def _inductor(gm, example_inputs, options: Options, mode):
     if mode:
         patches = {**torch._inductor.list_mode_options(mode), **patches}
     patches = with_other_dims(gm, patches)
-    return compile_fx(gm, example_inputs, config_patches=patches or None)
+    dual = forward_ad._current_level >= 0  # of the first call: the code is for calls without tangents
+    with forward_ad._set_fwd_grad_enabled(False) if dual else nullcontext():
+        return compile_fx(gm, example_inputs, config_patches=patches or None)
 
 
 class Recorder:

@@ -28,9 +28,18 @@ class GraphPass(CustomGraphPass):
     """
 
     def __init__(
-        self, rules=(), *, strict=False, executor="auto", then: Callable | None = None, fuse_loads="auto", aot=AOT[0]
+        self,
+        rules=(),
+        *,
+        strict=False,
+        executor="auto",
+        then: Callable | None = None,
+        fuse_loads="auto",
+        aot=AOT[0],
+        deterministic=False,
     ):
         given = {"rules": rules, "strict": strict, "executor": executor, "fuse_loads": fuse_loads}
+        given["deterministic"] = deterministic
         self.options = Options.read(given)
         if then is not None and not callable(then):
             raise OptionError(f"then is a pass, not {then!r}")
@@ -76,6 +85,6 @@ class GraphPass(CustomGraphPass):
 
 
 def _again(options: Options, then, aot: str) -> GraphPass:
-    made = GraphPass(options.rules, strict=options.strict, executor=options.executor, fuse_loads=options.fuse_loads)
-    made.then, made.aot = then, aot
+    made = GraphPass()
+    made.options, made.then, made.aot = options, then, aot
     return made

@@ -41,7 +41,8 @@ from .rule_admission import unproved
 from .traffic import STORES_TOO_MUCH, eager_bytes, plan_bytes, stores_too_much
 
 UNPROVED = "law {} is not used: the ledger does not call it proved as it stands (`python -m onepass prove` decides it)"
-BACKWARD = "recomputes through the original region (no derived backward yet)"
+BACKWARD = "not planned: no gradient is needed"
+SEEDED = "torch's generator gives dropout a seed, and not each number: other elements are dropped than in eager"
 MAX_REGIONS_KEPT = 512  # in this process, the latest
 _LOCK = lock()
 _BY_KEY: OrderedDict[str, Fused] = registered(OrderedDict(), "regions", _LOCK)
@@ -270,8 +271,10 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         between=found.plan.notes,
         plan_passes=found.plan.plan_passes,
         shape_reasons=found.plan.shape_reasons,
+        deterministic=found.plan.deterministic,
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),
+            *((SEEDED,) if program.draws else ()),
             *(_unused(rule.name, found) for rule in options.rules if rule.name not in found.fired),
         ),
     )

@@ -95,9 +95,7 @@ def _form(bound: dict, lower: bool, dtype: str, order: tuple[Dim, ...]) -> Atten
     if not all(_covers(operand, outer, last) for operand, last in zip(operands, wanted, strict=True)):
         return None
     scale = float(factor.attrs[0])
-    return AttentionForm(
-        operands[0], operands[1], operands[2], scale, lower, outer, row, length, inner, column, order
-    )
+    return AttentionForm(operands[0], operands[1], operands[2], scale, lower, outer, row, length, inner, column, order)
 
 
 def _dims_of_one(order: tuple[Dim, ...], one: Term, others: tuple[Term, Term]) -> list[Dim]:

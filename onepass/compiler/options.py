@@ -26,6 +26,8 @@ CHOICES = {
     "fuse_loads": ("auto", "always", "never"),
 }
 
+CARRIED = ("strict", "executor", "libraries", "deterministic")  # in a compiled graph, beside rules
+
 
 @dataclass(frozen=True)
 class Options:
@@ -34,6 +36,7 @@ class Options:
     `inner` compiles what is not replaced; `inner_options` are for Inductor. `libraries` lets torch's own kernels, and
     the original calls, run a region where they are measured to be faster and the executor is "auto". `fuse_loads`: do
     kernels compute what stands in front of their inputs: where that is estimated to pay, always, or never.
+    `deterministic`: each call gives the same bits, as where torch.use_deterministic_algorithms(True) holds at the call.
     """
 
     rules: tuple[Rule | PatternRule, ...] = ()
@@ -42,12 +45,13 @@ class Options:
     executor: str = "auto"
     libraries: bool = True
     fuse_loads: str = "auto"
+    deterministic: bool = False
     inner_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self):
         object.__setattr__(self, "rules", _rules(self.rules))
         _refuse_equal_names(self.rules)
-        for name in ("strict", "libraries"):
+        for name in ("strict", "libraries", "deterministic"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} is True or False, not {getattr(self, name)!r}")
         for name, allowed in CHOICES.items():
@@ -81,18 +85,18 @@ class Options:
     def carried(self) -> dict:
         """The part that a compiled graph carries, as JSON data; pattern rules have become ordinary ones."""
         rules = [rule_to_json(r) for r in self.ordinary_rules]
-        return {"rules": rules, "strict": self.strict, "executor": self.executor, "libraries": self.libraries}
+        return {"rules": rules, **{name: getattr(self, name) for name in CARRIED}}
 
     @classmethod
     def from_carried(cls, data: Mapping) -> Options:
         rules = tuple(rule_from_json(r) for r in data["rules"])
-        return cls(rules=rules, strict=data["strict"], executor=data["executor"], libraries=data["libraries"])
+        return cls(rules=rules, **{name: data[name] for name in CARRIED})
 
     def digest(self) -> str:
         """A name for everything that can change what is compiled. Raises OptionError for a rule that has none."""
         rules = [_statement(rule) for rule in self.rules]
         inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
-        return digest([rules, self.strict, self.executor, self.libraries, self.fuse_loads, self.inner, inner])
+        return digest([rules, *(getattr(self, name) for name in CARRIED), self.fuse_loads, self.inner, inner])
 
 
 def _inductors() -> set[str]:

@@ -34,7 +34,8 @@ ReadCounts = dict[str, "tuple[tuple[float, str], ...] | Exception"]
 class FusionContext:
     """What fusion knows about a graph besides the region.
 
-    mode: the option fuse_loads, "auto", "always" or "never". make: compiles a region, or raises. owned: nodes that
+    mode: the option fuse_loads, "auto", "always" or "never"; "training" where that is "auto" and gradients are needed.
+    make: compiles a region, or raises. owned: nodes that
     other regions own. computed: these, and the copies that other regions make, which read results as they are.
     read_counts: shared by all regions of a graph.
     """

@@ -13,6 +13,7 @@ from torch import fx
 
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
+from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, shape
 from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from ..regions.copies import with_copies
@@ -61,7 +62,9 @@ def _chain(region: Region, s: Survey, taken: Nodes) -> Iterator[fx.Node]:
 
 def _is_fusible(node: fx.Node, user: fx.Node, s: Survey) -> bool:
     """Whether the user computes on with the same elements, or maps the node's last axis to another one."""
-    if shape(user) is None or changes_in_place(user) or s.scope[user] or not value_of_node(user).is_floating_point():
+    if shape(user) is None or changes_in_place(user) or draws(user) or s.scope[user]:
+        return False
+    if not value_of_node(user).is_floating_point():
         return False
     if s.kind[user] in ("pointwise", "cast"):
         return shape(user) == shape(node)

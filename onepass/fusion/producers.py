@@ -18,6 +18,7 @@ from ..egraph.terms.traversal import subterms
 from ..errors import OnepassError
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
+from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, shape
 from ..lowering.plan.records import Kernel, NotPlannable
 from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
@@ -105,7 +106,7 @@ def _cone(source: fx.Node, s: Survey, taken: Nodes) -> tuple[fx.Node, ...]:
 def _is_computable(node: fx.Node, source: fx.Node, s: Survey) -> bool:
     """Whether a kernel can compute the node element by element or row by row."""
     kind = s.kind[node]
-    if node.op not in ("call_function", "call_method") or changes_in_place(node) or s.scope[node]:
+    if node.op not in ("call_function", "call_method") or changes_in_place(node) or draws(node) or s.scope[node]:
         return False
     if kind == "reduction" or has_trait(node, Trait.NORM):
         return _is_short(node, source)

@@ -19,7 +19,9 @@ from ..egraph.terms.sizes import Size
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
-_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_inductor|_higher_order_ops|_tensor\.|functional\.)")
+_INSIDE_TORCH = re.compile(
+    r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_functorch|_inductor|_higher_order_ops|_tensor\.|functional\.)"
+)
 
 
 def where_of(node: fx.Node) -> str:
@@ -41,9 +43,15 @@ def _forward_of(node: fx.Node) -> str:
 
 
 def value_of_node(node: fx.Node) -> Any:
-    """The fake value of a node: ATen graphs keep it under "val", Dynamo's under "example_value"."""
+    """The fake value of a node: ATen graphs keep it under "val", Dynamo's under "example_value".
+
+    Under a function transform, Dynamo's is the transform's wrapper of a fake value.
+    """
     found = node.meta.get("val")
-    return node.meta.get("example_value") if found is None else found
+    found = node.meta.get("example_value") if found is None else found
+    while type(found) is torch.Tensor and torch._C._functorch.is_functorch_wrapped_tensor(found):
+        found = torch._C._functorch.get_unwrapped(found)
+    return found
 
 
 def size_of(value: int | torch.SymInt) -> Size:

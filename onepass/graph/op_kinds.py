@@ -62,6 +62,7 @@ class Trait(Flag):
     RANDOM = auto()  # random, though no operator of ATen has its name
     LIBRARY_CALL = auto()  # a function with attention inside that Dynamo keeps whole, made of smaller operations
     CLOSED_LIBRARY_CALL = auto()  # the same, of one operation
+    RUNS_A_GRAPH = auto()  # a checkpoint: runs the graph that it is given, as if its nodes stood there
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ ATEN: tuple[AtenOperation, ...] = (
     # torch.tensor(3.0) is traced as full.
     _row("creation", "full tensor"),
     *_rows("creation", "ones zeros arange iota eye scalar_tensor"),
+    _row("creation", "uniform_numbers"),  # onepass's own, of a seed
     *_rows("creation", "ones_like zeros_like full_like new_ones new_zeros new_full"),
     # A layer multiplies its input by weights: no chain of contractions goes through one.
     _row("layer", "linear", Trait.ANY_RANK | Trait.TAKES_BIAS),
@@ -174,6 +176,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("other", "lift_fresh lift_fresh_copy resolve_conj resolve_neg matrix_H"),
     _row("other", "multi_head_attention_forward", Trait.LIBRARY_CALL),
     *_rows("other", "_transformer_encoder_layer_fwd _native_multi_head_attention", Trait.CLOSED_LIBRARY_CALL),
+    _row("other", "tag_activation_checkpoint", Trait.RUNS_A_GRAPH),
 )
 OPERATIONS: dict[str, AtenOperation] = {name: row for row in ATEN for name in row.names}
 UNKNOWN = AtenOperation((), "other")

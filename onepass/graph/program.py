@@ -18,11 +18,12 @@ import torch
 from ..egraph.forks import cached_property
 from ..egraph.terms.sizes import Size, symbols, value_of
 from ..errors import ProgramError
+from . import random_operators
 from .op_kinds import Trait, operation_named
 
 NAMESPACES = ("aten", "prims")
 GETITEM = "getitem"
-VERSION = 4  # also of what an operation makes of the text: compilers keep their graphs by it
+VERSION = 5  # also of what an operation makes of the text: compilers keep their graphs by it
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ class Program:
     def output_meta(self) -> Meta:
         """What is known of the first result."""
         return self.output_metas[0]
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether the region draws random numbers, by a seed that it reads."""
+        return any(node.target.startswith("onepass.") for node in self.nodes)
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
@@ -177,11 +183,17 @@ class Program:
         return run
 
 
+def is_allowed(target: str) -> bool:
+    """Whether a program may call what the text names: an operation of ATen, or one of onepass that draws by a seed."""
+    namespace, _, rest = target.partition(".")
+    return namespace in NAMESPACES or (namespace == "onepass" and rest.partition(".")[0] in random_operators.OPERATORS)
+
+
 def operation(target: str) -> torch._ops.OpOverload:
-    """The ATen operation of that name. Raises ProgramError outside of the namespaces that a program may use."""
+    """The operation of that name. Raises ProgramError for one that a program may not use."""
     namespace, _, rest = target.partition(".")
     name, _, overload = rest.partition(".")
-    if namespace not in NAMESPACES or not overload or target.count(".") != 2:
+    if not is_allowed(target) or not overload or target.count(".") != 2:
         raise ProgramError(f"{target!r} is not an ATen operation")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload)

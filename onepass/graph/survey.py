@@ -6,7 +6,7 @@ second one through a reduction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,6 +27,7 @@ NOTHING: Nodes = frozenset()
 Interruptions = tuple[fx.Node | None, fx.Node | None]
 UNINTERRUPTED: Interruptions = (None, None)
 CALLS = ("call_function", "call_method")
+SOURCE = "onepass_source"  # of an input of a called graph: what `source_name` calls its argument
 # Parts of names by which operations without a row reduce: gumbel_softmax, a user's softmax, argmax, cumprod.
 NAME_PARTS_OF_REDUCTIONS = ("softm", "argm", "cum")
 
@@ -36,7 +37,8 @@ class Survey:
     """What is known of each node of a graph.
 
     order, place: the nodes, and their positions. kind: that of the operation, or what the graph makes of it. scope: a
-    context such as autocast, or nothing. recorded: whether gradients are recorded at the node.
+    context such as autocast, or nothing. duals: a number for the level of dual numbers that the graph has opened at the
+    node, 0 for none. recorded: whether gradients are recorded at the node.
     plain, reduced: the products that the value comes from, without a reduction on the way, and with one.
     broken: the first unknown operation on such ways. axes: what the axes of such a value are made of.
     mixed: the sizes that a mixture sums over or adds.
@@ -54,6 +56,7 @@ class Survey:
     numbers: dict[fx.Node, bool]
     in_place: list[fx.Node]
     scope: dict[fx.Node, str]
+    duals: dict[fx.Node, int]
     broken: dict[fx.Node, Interruptions]
     axes: dict[fx.Node, Axes | None]
     mixed: dict[fx.Node, tuple[int | torch.SymInt, ...]]
@@ -74,12 +77,13 @@ def survey(graph: fx.Graph) -> Survey:
 
 def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     """One walk. scores: what is made of pairs point by point and counts as a product."""
-    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, recording(graph.nodes))
-    open_scopes: list[str] = []
+    s = Survey(list(graph.nodes), {}, {}, {}, {}, {}, {}, [], {}, {}, {}, {}, {}, recording(graph.nodes))
+    open_scopes: list[tuple[str, int]] = []
     written = set().union(*(storages(target) for n in graph.nodes for target in writes(n)))
     for position, node in enumerate(s.order):
-        _enter_or_leave(name_of(node), open_scopes)
-        s.place[node], s.scope[node] = position, open_scopes[-1] if open_scopes else ""
+        _enter_or_leave(name_of(node), open_scopes, position)
+        s.place[node] = position
+        s.scope[node], s.duals[node] = _scope(open_scopes)
         s.kind[node], mixture = _kind_and_mixture(node, scores, s)
         _follow_products(node, s)
         _follow_axes(node, mixture, s)
@@ -91,12 +95,32 @@ def _walk(graph: fx.Graph, scores: Nodes) -> Survey:
     return s
 
 
-def _enter_or_leave(name: str, scopes: list[str]) -> None:
-    """Keeps the list of open scopes in which an operation means something else than its metadata says."""
-    if name == "_enter_autocast" or name.endswith("_increment_nesting"):
-        scopes.append("autocast" if "autocast" in name else "a function transform")
-    elif scopes and (name == "_exit_autocast" or name.endswith("_decrement_nesting")):
+SCOPES = {  # what opens a scope: its name, and what closes it
+    "_enter_autocast": ("autocast", "_exit_autocast"),
+    "_jvp_increment_nesting": ("jvp", "_jvp_decrement_nesting"),
+    "_enter_dual_level": ("dual numbers", "_exit_dual_level"),
+}
+CLOSING = tuple(closes for _, closes in SCOPES.values())
+FORWARD_MODE = ("jvp", "dual numbers")
+
+
+def _enter_or_leave(name: str, scopes: list[tuple[str, int]], position: int) -> None:
+    """Keeps the list of open scopes, each with the place where it begins."""
+    if name in SCOPES or name.endswith("_increment_nesting"):
+        scopes.append((SCOPES.get(name, ("a function transform", ""))[0], position))
+    elif scopes and (name in CLOSING or name.endswith("_decrement_nesting")):
         scopes.pop()
+
+
+def _scope(scopes: Sequence[tuple[str, int]]) -> tuple[str, int]:
+    """The scope in which an operation means something else than its metadata says, and the level of dual numbers.
+
+    One level of forward mode is no such scope: the operation of a region knows its tangents. A transform of it is one.
+    """
+    names = [name for name, _ in scopes]
+    if names and len({*names}) == len(names) and {*names} <= {*FORWARD_MODE}:
+        return "", scopes[0][1] + 1
+    return ("a function transform" if names and names[-1] in FORWARD_MODE else "".join(names[-1:])), 0
 
 
 # Kinds ----------------------------------------------------------------------------------------------------------------
@@ -250,6 +274,19 @@ def storages(node: fx.Node) -> set[int]:
     values = value if isinstance(value, tuple | list) else (value,)
     strided = [t for t in values if isinstance(t, torch.Tensor) and t.layout == torch.strided]
     return {t.untyped_storage()._cdata for t in strided if not torch._C._functorch.is_functorch_wrapped_tensor(t)}
+
+
+def source_name(node: fx.Node, inside: str) -> str:
+    """The name of the graph's input or attribute that the node is a view of, or its own.
+
+    It is one of a kind in what is compiled together. inside: what the names of the graph's own values begin with.
+    """
+    base = node
+    while base.all_input_nodes and storages(base) == storages(base.all_input_nodes[0]):
+        base = base.all_input_nodes[0]
+    if base.op in ("placeholder", "get_attr"):
+        return base.meta.get(SOURCE, f"{inside}{base.name}")
+    return f"{inside}{node.name}"
 
 
 def root(node: fx.Node, s: Survey) -> fx.Node:
@@ -420,16 +457,22 @@ def is_lookup(node: fx.Node, s: Survey) -> bool:
     The table is smaller than the result, or holds integers and is read in the order of coordinates: then no more of it
     is read than the result has.
     """
+    table, positions = table_and_positions(node)
+    if table is None or not all(s.free[n] for n in positions.values()):
+        return False
+    in_order = not value_of_node(table).is_floating_point() and all(s.numbers[n] for n in positions.values())
+    return in_order or is_smaller(table, node)
+
+
+def table_and_positions(node: fx.Node) -> tuple[fx.Node | None, dict[int, fx.Node]]:
+    """What a gather reads, and by axis the integer tensors that say where; (None, {}) of any other node."""
     table, index = _table_and_index(node)
-    if not _is_tensor(node) or not _is_tensor(table):
-        return False
-    positions = list(filter(_is_tensor, index))
-    if len(positions) + index.count(slice(None)) != len(index) or not positions:
-        return False
-    in_order = not value_of_node(table).is_floating_point() and all(s.numbers[n] for n in positions)
-    if not (in_order or _is_smaller(table, node)):
-        return False
-    return all(s.free[n] and value_of_node(n).dtype in (torch.int32, torch.int64) for n in positions)
+    positions = {axis: n for axis, n in enumerate(index) if _is_tensor(n)}
+    plain = len(positions) + index.count(slice(None)) == len(index)
+    integers = all(value_of_node(n).dtype in (torch.int32, torch.int64) for n in positions.values())
+    if _is_tensor(node) and _is_tensor(table) and positions and plain and integers:
+        return table, positions
+    return None, {}
 
 
 def _is_tensor(argument) -> bool:
@@ -437,7 +480,12 @@ def _is_tensor(argument) -> bool:
 
 
 def _table_and_index(node: fx.Node) -> tuple:
-    """What is read and the index into it, of table[index] and of an embedding that leaves its table as it is."""
+    """What is read and the index into it: table[index], index_select, an embedding that leaves its table as it is."""
+    if name_of(node) == "index_select":
+        given = dict(zip(("input", "dim", "index"), node.args)) | node.kwargs
+        table = given.get("input")
+        before = given["dim"] % len(shape(table)) if _is_tensor(table) and shape(table) else 0
+        return table, (*(slice(None) for _ in range(before)), given.get("index"))
     if name_of(node) == "getitem":
         table, index = node.args[:2]
         return table, index if isinstance(index, tuple) else (index,)
@@ -453,7 +501,7 @@ def _is_lookup_of_numbers(node: fx.Node, s: Survey) -> bool:
     return len(read) > 1 and all(s.numbers[n] for n in read)
 
 
-def _is_smaller(table: fx.Node, node: fx.Node) -> bool:
+def is_smaller(table: fx.Node, node: fx.Node) -> bool:
     """Whether a table has fewer elements than what is read from it; of unknown sizes, fewer axes."""
     known = [prod(sizes) if all(isinstance(n, int) for n in sizes) else None for sizes in map(shape, (table, node))]
     if None in known:

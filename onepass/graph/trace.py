@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..errors import Refusal
 from .nodes import TORCH_FOLDER, size_of, value_of_node, where_of
 from .op_kinds import is_aten, is_call_of
-from .program import GETITEM, NAMESPACES, Atom, Input, Meta, Program, ProgramNode
+from .program import GETITEM, Atom, Input, Meta, Program, ProgramNode, is_allowed
 
 _SAFE_IN_PLACE = {"aten.detach_.default": "aten.detach.default"}  # on a fresh constant; changes no values
 
@@ -168,7 +168,7 @@ def _clean(name: str, used: set[str]) -> str:
     stem = re.sub(r"^[lL]_(self_)?(?=\w)", "", name)
     stem = re.sub(r"^(?:.*modules_(\w+?_))?(?:parameters|buffers)_(?=\w)", r"\1", stem)
     stem = re.sub(r"\W", "_", stem).strip("_") or "x"
-    stem = f"{stem}_" if keyword.iskeyword(stem) or stem[0].isdigit() else stem
+    stem = f"x{stem}" if stem[0].isdigit() else f"{stem}_" if keyword.iskeyword(stem) else stem
     return next(n for n in (stem, *(f"{stem}_{k}" for k in range(1, len(used) + 2))) if n not in used)
 
 
@@ -211,7 +211,7 @@ def _target(node: fx.Node, where: str) -> str:
     if node.target is operator.getitem:
         return GETITEM
     schema = getattr(node.target, "_schema", None)
-    if schema is None or node.target.namespace not in NAMESPACES:
+    if schema is None or not is_allowed(str(node.target)):
         raise Refusal(f"{getattr(node.target, '__name__', node.target)} is not an ATen operation", where, "operation")
     target = str(node.target)
     if schema.is_mutable and target not in _SAFE_IN_PLACE:

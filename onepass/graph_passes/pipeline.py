@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
 from torch import fx
 
 from ..compiler.options import Options
-from ..graph.grad_modes import attach_unrecorded, detach_unrecorded
+from ..graph.grad_modes import attach_unrecorded, detach_unrecorded, recording
+from ..graph.op_kinds import Trait, has_trait
+from ..graph.random_calls import draw_seeds, remove_seeds
+from ..graph.survey import SOURCE, bodies, source_name
 from ..regions.placement import InputPairs
 from ..report.records import Report
 from .float_inputs import replace_float_inputs
@@ -49,6 +52,26 @@ class FxPass:
     guarantee: str
 
 
+def rewrite_called_graphs(graph: fx.Graph, rewriting: Rewriting) -> None:
+    """Runs the passes over each graph that one call of this graph runs in its place, in the grad mode of the call.
+
+    Inputs of such a graph may share memory, so a region that needs the promise that they do not stays as written.
+    """
+    calls = [n for n in graph.nodes if has_trait(n, Trait.RUNS_A_GRAPH) and len(n.args[0].users) == 1]
+    recorded = recording(graph.nodes) if calls else {}
+    for call in calls:
+        inside = f"{rewriting.inside}{call.args[0].name}."
+        inner = replace(rewriting, separate_inputs=None, inside=inside, refused_calls=[], regions=[], survey=None)
+        for body in bodies(call):
+            for node, argument in zip(body.find_nodes(op="placeholder"), call.args[1:], strict=False):
+                if isinstance(argument, fx.Node):
+                    node.meta[SOURCE] = source_name(argument, rewriting.inside)
+            with torch.set_grad_enabled(recorded[call]):
+                _run_passes(body, inner)
+            if not rewriting.dry:
+                body.owning_module.recompile()
+
+
 def _of_graph(run: Callable[[fx.Graph], None]) -> Callable[[fx.Graph, Rewriting], None]:
     """A pass that needs nothing but the graph."""
     return lambda graph, rewriting: run(graph)
@@ -72,8 +95,16 @@ PASSES = (
     FxPass("move_scalars", Stage.PREPARE, _of_graph(move_scalars), "the operands of a region are on one device"),
     FxPass("size_calls", Stage.PREPARE, _of_graph(replace_size_calls), "sizes are read from inputs, not from scores"),
     FxPass("specialize_sizes", Stage.PREPARE, _of_graph(guard_block_lengths), "blocks of a length fill it, by a guard"),
+    FxPass(
+        "draw_seeds",
+        Stage.PREPARE,
+        _of_graph(draw_seeds),
+        "a dropout is a function of a seed that is drawn in front of it",
+    ),
     FxPass("find_regions", Stage.PREPARE, find, "the regions of the graph are known"),
     FxPass("replace", Stage.REPLACE, replace_regions, "each region that has a plan is one call of onepass's operation"),
+    FxPass("called_graphs", Stage.REPLACE, rewrite_called_graphs, "regions inside of a checkpoint are replaced, too"),
+    FxPass("remove_seeds", Stage.FINISH, _of_graph(remove_seeds), "a dropout outside of regions draws its own numbers"),
     FxPass("attach_unrecorded", Stage.FINISH, _of_graph(attach_unrecorded), "detaches outside of regions are gone"),
     FxPass(
         "softmax_dims",
@@ -106,17 +137,22 @@ def rewrite(
     graph's inputs; the caller promises that they share no memory. Without it, regions that need the promise stay.
     """
     rewriting = Rewriting(options, dry, sources, separate_inputs)
+    _run_passes(graph, rewriting)
+    return rewriting.report()
+
+
+def _run_passes(graph: fx.Graph, rewriting: Rewriting) -> None:
+    """Runs the passes of all stages but Inductor's over one graph, and over the graphs that it runs."""
     try:
         run_stage(Stage.PREPARE, graph, rewriting)
     except Exception as error:
         rewriting.note_failure(error, "")
-        return rewriting.report()
+        return
     run_stage(Stage.REPLACE, graph, rewriting)
-    if not dry:
+    if not rewriting.dry:
         run_stage(Stage.FINISH, graph, rewriting)
         if rewriting.reports:
             graph.lint()
-    return rewriting.report()
 
 
 def run_stage(stage: Stage, graph: fx.Graph, rewriting: Rewriting) -> None:

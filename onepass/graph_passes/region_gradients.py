@@ -1,4 +1,4 @@
-"""What becomes of a region whose gradients are needed: a derived backward, or Inductor, or autograd on its own calls.
+"""What becomes of a region whose derivatives are needed: a derived backward, or Inductor, or autograd on its own calls.
 
 Invariant: where no backward is derived, the region is left to Inductor, which compiles forward and backward; unless
 what it would keep for the backward takes a large part of the memory. Example: talking heads are left, with the reason.
@@ -18,9 +18,11 @@ from ..compiler.traffic import made_bytes
 from ..egraph.terms.sizes import UnknownSize
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
+from ..graph.op_kinds import name_of
 from ..regions.region import Region
 from ..training.plans import training
-from ..training.report import backward_line
+from ..training.report import backward_line, forward_mode_line
+from ..training.tangent_plans import tangent_plan
 
 SHARE_OF_MEMORY = 8  # one region's values, kept for the backward by the compiler around, may take 1/8 of the memory
 RECOMPUTES = "computed again by the original calls under autograd: "
@@ -36,6 +38,11 @@ def gradients_needed(region: Region, records: Mapping[fx.Node, bool]) -> list[bo
     return [wanted and value.requires_grad for value in values if isinstance(value, torch.Tensor)]
 
 
+def is_derived(found: Fused, needed: list[bool]) -> bool:
+    """Whether the backward of a region is derived for these gradients."""
+    return not isinstance(training(found.text, needed), str)
+
+
 def in_training(region: Region, found: Fused, needed: list[bool], options: Options, hints: Mapping[str, int]) -> str:
     """What the report says of the backward of a region that gets one. Raises Refusal for one that Inductor compiles."""
     made = training(found.text, needed)
@@ -45,6 +52,30 @@ def in_training(region: Region, found: Fused, needed: list[bool], options: Optio
         reason = f"its gradients are needed and not derived ({made}): Inductor compiles its forward and its backward"
         raise Refusal(reason, where_of(region.anchor), "training")
     return RECOMPUTES + made
+
+
+def tangents_given(region: Region) -> list[bool]:
+    """Whether each tensor that the region reads may have a tangent: the graph makes it of dual numbers."""
+    tensors = [node for node in region.inputs if isinstance(value_of_node(node), torch.Tensor)]
+    return [_is_made_of_duals(node) for node in tensors]
+
+
+def _is_made_of_duals(node: fx.Node) -> bool:
+    stack, seen = [node], {node}
+    while stack:
+        found = stack.pop()
+        if name_of(found) == "_make_dual":
+            return True
+        fresh = seen.symmetric_difference(seen.union(found.all_input_nodes))
+        seen |= fresh
+        stack.extend(fresh)
+    return False
+
+
+def in_forward_mode(region: Region, found: Fused) -> str:
+    """What the report says of a region whose graph gives it tangents; empty if it gives none."""
+    given = tangents_given(region)
+    return forward_mode_line(tangent_plan(found.text, given)) if any(given) else ""
 
 
 def _takes_much_memory(found: Fused, hints: Mapping[str, int]) -> bool:

@@ -31,13 +31,13 @@ from ..lowering.plan.records import NotPlannable
 from ..regions.copies import without_views
 from ..regions.find import find_regions
 from ..regions.open_calls import inline_library_calls
-from ..regions.placement import InputPairs, insertion_point, must_not_alias, overtaken_random_node
+from ..regions.placement import InputPairs, insertion_point, must_not_alias, overtaken_random_node, written_results
 from ..regions.refusals import refusal_to_move
 from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
 from .insert_call import CallInserter
 from .output_strides import output_strides
-from .region_gradients import gradients_needed, in_training
+from .region_gradients import gradients_needed, in_forward_mode, in_training, is_derived
 from .specialize_sizes import specialize_widths
 
 REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
@@ -50,13 +50,16 @@ keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is com
 class Rewriting:
     """One run of the passes over one graph: what the caller asks for, and what the passes find.
 
-    The first four fields are the arguments of `pipeline.rewrite`. `refused_calls` are library calls that stay whole.
+    The first four fields are the arguments of `pipeline.rewrite`. `inside` is what the names of the graph's own values
+    begin with, so that no other graph of the same compilation has them. `refused_calls` are library calls that stay
+    whole.
     """
 
     options: Options
     dry: bool = False
     sources: bool = False
     separate_inputs: InputPairs | None = None
+    inside: str = ""
     refused_calls: list[Region] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     survey: Survey | None = None
@@ -128,7 +131,7 @@ class Replacement:
         self._by_signature: dict[str, Fused | Exception] = {}
         self._read_counts = ReadCounts()
         self._records = recording(graph.nodes)
-        self._inserter = CallInserter(graph, rewriting.options, self.survey.switched)
+        self._inserter = CallInserter(graph, rewriting.options, self.survey, rewriting.inside)
 
     def attempt(self, number: int, act: Callable[[int], None]) -> None:
         """Acts on one region. After a failure it has no plan any more, and the report says why."""
@@ -151,26 +154,33 @@ class Replacement:
         self._owned.update(self.regions[number].owned)
         self._insertion_points[number] = insertion_point(self.regions[number], s).before
         self._require_same_effects(number)
-        self.answers[number] = self._with_backward(self.regions[number], answer)
+        self.answers[number] = self._with_derivatives(self.regions[number], answer)
 
     def _fused(self, region: Region, context: Callable[[str], FusionContext]) -> tuple[Region, Fused]:
-        """The region with what is fused around it. Where gradients are needed, what is around is left to Inductor."""
+        """The region with what is fused around it, where gradients are needed only what they are better with."""
         mode = self.rewriting.options.fuse_loads
-        if mode == "auto" and not any(gradients_needed(region, self._records)):
+        if mode != "auto":
+            return _fused(region, context(mode))
+        if not any(gradients_needed(region, self._records)):
             wide, answer = _fused(region, context(mode))
             if not any(gradients_needed(wide, self._records)):
                 return wide, answer
-        if mode == "auto" and refusal_to_move(narrow := without_views(region, self.survey), self.survey) is None:
+        if refusal_to_move(narrow := without_views(region, self.survey), self.survey) is None:
             region = narrow
-        return _fused(region, context("never" if mode == "auto" else mode))
+        wide, answer = _fused(region, context("training"))
+        if is_derived(answer, gradients_needed(wide, self._records)):
+            return wide, answer
+        return _fused(region, context("never"))
 
-    def _with_backward(self, region: Region, answer: Fused) -> Fused:
-        """The plan with what its report says of the backward. Raises Refusal where Inductor is to compile both."""
-        needed = gradients_needed(region, self._records)
-        if not any(needed):
-            return answer
-        said = in_training(region, answer, needed, self.rewriting.options, size_hints(region))
-        return replace(answer, report=replace(answer.report, backward=said))
+    def _with_derivatives(self, region: Region, answer: Fused) -> Fused:
+        """The plan with what its report says of derivatives. Raises Refusal where Inductor is to compile the region."""
+        report, needed = answer.report, gradients_needed(region, self._records)
+        if any(needed):
+            said = in_training(region, answer, needed, self.rewriting.options, size_hints(region))
+            report = replace(report, backward=said)
+        if any(self.survey.duals[node] for node in region.nodes):
+            report = replace(report, forward_mode=in_forward_mode(region, answer))
+        return replace(answer, report=report)
 
     def _compiled(self, region: Region) -> Fused:
         """The plan of a region, made once for equal regions; so is an error."""
@@ -208,7 +218,9 @@ class Replacement:
 
     def insert(self, number: int) -> None:
         """Inserts the region's call. Raises Refusal."""
-        self._inserter.insert(self.regions[number], self.answers[number], self._insertion_points[number])
+        region = self.regions[number]
+        written = written_results(region, self.survey)
+        self._inserter.insert(region, self.answers[number], self._insertion_points[number], written)
 
     def note(self, number: int) -> None:
         """Adds the region to the report."""

@@ -13,7 +13,8 @@ from torch import fx
 
 from ..errors import Refusal
 from ..graph.nodes import where_of
-from ..graph.op_kinds import changes_in_place, is_random, name_of
+from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
+from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, bodies, shape, survey
 from .copies import with_cheap_inputs
 from .grow import grow, without_cycles
@@ -56,8 +57,11 @@ def _unmatched(sinks: list[fx.Node], s: Survey) -> Iterator[Region]:
 
 
 def _in_called_graphs(s: Survey) -> Iterator[Region]:
-    """Refused regions for what is inside the graphs that a higher-order operation calls: nothing there is replaced."""
-    for call in s.order:
+    """Refused regions for what is inside the graphs that a higher-order operation calls, where nothing is replaced.
+
+    A graph that a checkpoint runs has regions of its own.
+    """
+    for call in (n for n in s.order if not has_trait(n, Trait.RUNS_A_GRAPH)):
         for region in (region for body in bodies(call) for region in find_regions(body)):
             where = where_of(region.anchor) or where_of(call)
             reason = f"the region is inside of what {name_of(call)} calls"
@@ -188,7 +192,7 @@ def _union(first: Region, second: Region, taken: Nodes, s: Survey) -> Region | N
     if len(growth.outputs) >= len(ends) or growth.wide or growth.cycle:
         return None
     new = growth.owned - first.owned - second.owned
-    if any(map(is_random, new)) or _reads_result(first, second, new) or _reads_result(second, first, new):
+    if any(map(draws, new)) or _reads_result(first, second, new) or _reads_result(second, first, new):
         return None
     whole = with_cheap_inputs(growth.owned, growth.outputs, second.anchor, s)
     return None if refusal_to_move(whole, s) is not None else whole

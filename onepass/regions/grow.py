@@ -13,6 +13,7 @@ from torch import fx
 
 from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, changes_in_place, has_trait
+from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, shape
 
 MAX_NODES_BEHIND_A_DRAFT = 160  # How far, in graph order, growing looks at nodes behind the draft.
@@ -118,7 +119,7 @@ class _Scan:
 
     def _fits(self, node: fx.Node) -> bool:
         kind = self.s.kind[node]
-        if changes_in_place(node) or shape(node) is None or self.s.scope[node]:
+        if changes_in_place(node) or shape(node) is None or self.s.scope[node] or draws(node):
             return False
         if kind == "reduction":
             return bool(self.wide.intersection(node.all_input_nodes)) and self._same_axis(node)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import operator
 
+import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
@@ -86,8 +88,19 @@ def _insert_body(graph: fx.Graph, node: fx.Node, body: fx.Graph, inputs: list[fx
                 for name in ("stack_trace", "nn_module_stack"):
                     if name in node.meta:
                         copied[inner].meta[name] = node.meta[name]
+    if any(getattr(value, "requires_grad", False) for value in tree_leaves(value_of_node(node))):
+        _mark_recorded([n for n in copied.values() if n not in inputs])
     (results,) = next(n for n in body.nodes if n.op == "output").args
     for user in list(node.users):
         user.replace_all_uses_with(copied[results[user.args[1]]])
         graph.erase_node(user)
     graph.erase_node(node)
+
+
+def _mark_recorded(nodes: list[fx.Node]) -> None:
+    """Says of the nodes' values which have gradients. They were traced below autograd, which knows of none."""
+    wants = lambda node: getattr(value_of_node(node), "requires_grad", False)
+    for node in nodes:
+        value = value_of_node(node)
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and any(map(wants, node.all_input_nodes)):
+            value.requires_grad_()

@@ -14,7 +14,8 @@ from torch import fx
 
 from ..graph.grad_modes import records
 from ..graph.mutations import writes
-from ..graph.op_kinds import changes_in_place, is_random, shares_memory
+from ..graph.op_kinds import changes_in_place, shares_memory
+from ..graph.random_calls import draws
 from ..graph.survey import Survey, root, shape, storages
 from .region import Region
 
@@ -53,6 +54,14 @@ def write_into_saved_input(region: Region, s: Survey, before: fx.Node) -> fx.Nod
     saved = set().union(*(_memory(n, s) for n in region.inputs))
     later = (n for n in s.in_place if s.place[n] >= s.place[before])
     return next((n for n in later if not saved.isdisjoint(_written_memory(n, s))), None)
+
+
+def written_results(region: Region, s: Survey) -> list[fx.Node]:
+    """The region's results that an operation of the graph writes into, where a backward pass may read them again."""
+    if not s.in_place or not records(region.outputs, s.recorded):
+        return []
+    written = set().union(*(_written_memory(n, s) for n in s.in_place if n not in region.nodes))
+    return [old for old in region.outputs if not written.isdisjoint(_memory(old, s))]
 
 
 def first_user(region: Region, place: dict[fx.Node, int]) -> fx.Node:
@@ -121,9 +130,9 @@ def must_not_alias(region: Region, s: Survey, before: fx.Node) -> InputPairs:
 def overtaken_random_node(region: Region, s: Survey, before: fx.Node) -> fx.Node | None:
     """A random operation that another one, which moves up to the call, would overtake; None if there is none."""
     moving = _moving(region, s, before)
-    last = max((s.place[n] for n in moving if is_random(n)), default=-1)
+    last = max((s.place[n] for n in moving if draws(n)), default=-1)
     between = s.order[s.place[before] : max(last, 0)]
-    return next((n for n in between if n not in moving and is_random(n)), None)
+    return next((n for n in between if n not in moving and n not in region.nodes and draws(n)), None)
 
 
 def _memory(node: fx.Node, s: Survey) -> set:

@@ -96,7 +96,17 @@ def refusal_to_move(region: Region, s: Survey) -> Refusal | None:
     if written is not None:
         reason = f"{name_of(written)} changes a tensor of the region in place"
         return Refusal(reason, where_of(written) or where, "in-place")
-    return _placement_refusal(insertion_point(region, s), region, s)
+    point = insertion_point(region, s)
+    return _level_refusal(point, region, s) or _placement_refusal(point, region, s)
+
+
+def _level_refusal(point: InsertionPoint, region: Region, s: Survey) -> Refusal | None:
+    """Why a level of dual numbers that the graph opens does not hold the region's call."""
+    levels = {s.duals[n] for n in region.nodes} - {0}
+    if not levels or levels == {s.duals[point.before]}:
+        return None
+    reason = "the region is partly outside of the forward mode (jvp) that the rest of it is under"
+    return Refusal(reason, where_of(region.anchor), "transform")
 
 
 def _placement_refusal(point: InsertionPoint, region: Region, s: Survey) -> Refusal | None:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
 from ..process_state import registered
@@ -82,8 +83,10 @@ class RegionReport:
     around: what stands in front of the inputs and behind the result, and whether the kernels compute it.
     between: what kernels store for each other, and which masks are classed by a map, with the reason.
     executor is what was asked for; ran: who ran last in this process, empty if nobody did; device: of its inputs;
-    libraries: whether torch's own may run it where it is faster. backward_ran: as ran, of the backward.
+    libraries: whether torch's own may run it where it is faster. backward_ran, forward_mode_ran: as ran, of these.
+    forward_mode: what became of tangents, since some were first given; empty if none were.
     plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
+    deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
     """
 
     key: str
@@ -109,6 +112,9 @@ class RegionReport:
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
     backward_ran: str = ""
+    forward_mode: str = ""
+    forward_mode_ran: str = ""
+    deterministic: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))
@@ -193,6 +199,7 @@ class Report:
 # Records of this process ----------------------------------------------------------------------------------------------
 
 MAX_REPORTS_KEPT = 256  # in this process, the latest
+SEEN_AT_RUN_TIME = ("ran", "backward_ran", "forward_mode", "forward_mode_ran")  # fields of a region's report
 _REPORTS: OrderedDict[int, Report] = registered(OrderedDict(), "reports")
 _ATTACHED: OrderedDict[str, RegionReport] = registered(OrderedDict(), "reports")
 
@@ -216,11 +223,10 @@ def _forget(report: Report) -> None:
 
 def attach(region: RegionReport) -> None:
     """Keeps a region's report under its key, with an older one's notes; the operator calls it when it first runs."""
-    old = _ATTACHED.get(region.key)
-    notes = tuple(dict.fromkeys((*(old.notes if old else ()), *region.notes)))
-    ran = region.ran or (old.ran if old else "")
-    backward_ran = region.backward_ran or (old.backward_ran if old else "")
-    _ATTACHED[region.key] = replace(region, notes=notes, ran=ran, backward_ran=backward_ran)
+    old = _ATTACHED.get(region.key, region)
+    notes = tuple(dict.fromkeys((*old.notes, *region.notes)))
+    seen = {name: getattr(region, name) or getattr(old, name) for name in SEEN_AT_RUN_TIME}
+    _ATTACHED[region.key] = replace(region, notes=notes, **seen)
     while len(_ATTACHED) > MAX_REPORTS_KEPT:
         _ATTACHED.popitem(last=False)
 
@@ -234,16 +240,28 @@ def note(key: str, sentence: str) -> None:
 
 def ran(key: str, who: str) -> None:
     """Says who ran a region; the operator calls it when that changes."""
-    region = _ATTACHED.get(key)
-    if region is not None:
-        _ATTACHED[key] = replace(region, ran=who)
+    _saw(key, ran=who)
 
 
 def ran_backward(key: str, who: str) -> None:
     """Says who ran a region's backward; the operator calls it when that changes."""
+    _saw(key, backward_ran=who)
+
+
+def ran_forward_mode(key: str, who: str) -> None:
+    """Says who ran a region's results with their tangents; the operator calls it when that changes."""
+    _saw(key, forward_mode_ran=who)
+
+
+def found_forward_mode(key: str, what: str) -> None:
+    """Says what became of a region's forward mode; the operator calls it when a new kind of call comes."""
+    _saw(key, forward_mode=what)
+
+
+def _saw(key: str, **fields: Any) -> None:
     region = _ATTACHED.get(key)
-    if region is not None:
-        _ATTACHED[key] = replace(region, backward_ran=who)
+    if region is not None and any(getattr(region, name) != value for name, value in fields.items()):
+        _ATTACHED[key] = replace(region, **fields)
 
 
 def reports() -> tuple[Report, ...]:
@@ -258,7 +276,7 @@ def _with_notes(region: RegionReport) -> RegionReport:
     known = _ATTACHED.get(region.key)
     if known is None:
         return region
-    return replace(region, notes=known.notes, ran=known.ran, backward_ran=known.backward_ran)
+    return replace(region, notes=known.notes, **{name: getattr(known, name) for name in SEEN_AT_RUN_TIME})
 
 
 def _sum(counts):

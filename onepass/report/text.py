@@ -56,9 +56,14 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield from _line_each("around", region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {_runner(region)}"
+    yield from _line_each("repeats", ["deterministic: sums are in a fixed order"] if region.deterministic else [])
     yield from _labelled("backward", region.backward)
     if region.backward_ran:
         yield f"runs by     {region.backward_ran} (backward)"
+    if region.forward_mode:
+        yield from _labelled("tangents", region.forward_mode)
+    if region.forward_mode_ran:
+        yield f"runs by     {region.forward_mode_ran} (forward mode)"
     yield f"cache       {region.cache}"
     yield from _line_each("assumes", region.assumptions)
     yield from _line_each("trusted", (f"{t}: not proved, used on its author's word" for t in region.trusted))

@@ -17,7 +17,7 @@ from ..compiler.compiled_region import Carried, Fused
 from ..errors import OnepassError
 from ..lowering import executors as plan_executors
 from ..lowering.executors import KERNELS, TILED, PlanExecutor, SettingsRefused
-from ..lowering.plan.records import Plan
+from ..lowering.plan.records import NotPlannable, Plan
 from ..report import records
 from .region_call import RegionCall, Tensors
 
@@ -55,11 +55,15 @@ def of_plan(executor: PlanExecutor) -> Prepare:
         outputs = (output.name for output in found.plan.outputs)
         strides = {name: strides for name, (_, _, strides) in zip(outputs, call.results) if strides is not None}
         inputs = dict(zip(found.names, tensors))
-        ready = executor.prepare(found.plan, inputs, call.sizes, strides, disk_cache.OF_THIS_VERSION)
+        ready = executor.prepare(
+            found.plan, inputs, call.sizes, strides, disk_cache.OF_THIS_VERSION, call.deterministic
+        )
+        if call.deterministic and not ready.deterministic:
+            raise NotPlannable("its kernels add in an order that is not fixed, and a deterministic result is asked for")
         for sentence in ready.notes:
             records.note(found.key, sentence)
         run: Any = ready.run if ready.has_strides else lambda given: laid_out(ready.run(given), given, call)
-        run.who = ready.executor
+        run.who = ready.executor if ready.deterministic else f"{ready.executor}, adding in no fixed order"
         return run
 
     return prepare

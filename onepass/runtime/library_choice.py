@@ -1,7 +1,8 @@
 """Rivals of a plan: torch's own kernels for regions of their form, and the original calls where values are small.
 
 A rival is compared with the plan's results and timed against the plan once for each class of sizes (powers of two).
-The faster one is kept, in the process and on disk. Nothing is measured while a graph is captured.
+The faster one is kept, in the process and on disk. Nothing is measured while a graph is captured. A plan that must be
+deterministic has no rivals: which one is faster is chance.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MIN_RUNS, MAX_RUNS = 3, 10  # of one measurement
 def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, executors.Prepare]:
     """By name, what prepares each rival for a call, as executors.EXECUTORS does."""
     options, device = found.options, tensors[0].device.type
-    if not options.libraries or options.executor != "auto":
+    if not options.libraries or options.executor != "auto" or call.deterministic:
         return {}
     known: dict[str, executors.Prepare] = {}
     if found.form is not None:

@@ -1,8 +1,9 @@
 """The operations that stand in a compiled graph for fused regions: their schemas and fakes.
 
 `onepass::region` gets the tensors, the region's self-contained text, sizes that no tensor states, and what the tensors
-are of the graph where their memory is written anew without a word (`sources`, else empty). What gradients need is
-training_operator.py's. Registered at import; who runs a region is runner.py's to say.
+are of the graph where their memory is written anew without a word (`sources`, else empty). `onepass::region.dual` is
+the same where the graph itself opens a level of dual numbers. What gradients need is training_operator.py's, what
+tangents need is tangent_operator.py's. Registered at import; who runs a region is runner.py's to say.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from ..egraph.forks import lock
 from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from . import executors
-from .region_call import all_sizes, call_of, fake_results
+from .region_call import call_of, fake_results
 from .runner import Runner, one_line
+from .tangent_operator import with_tangents
 from .training_operator import Recorded
 
 SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, str sources='') -> Tensor[]"
@@ -94,7 +96,6 @@ def recorded() -> Iterator[dict[str, tuple]]:
 # second trip through the dispatcher where it would lead straight to `_run`.
 
 _LIBRARY = library.Library("onepass", "FRAGMENT")
-_NAMES = ("region", "region.import_onepass_operator")  # the second in packages of AOTInductor's: an error names it
 _BELOW, _BELOW_AUTOGRAD = torch._C._after_ADInplaceOrView_keyset, torch._C._after_autograd_keyset
 _STRAIGHT: dict[int, bool] = registered({}, "runners")
 
@@ -110,12 +111,12 @@ def _run(tensors, program, sizes, sources=""):
 
 
 def _run_or_record(keys, tensors, program, sizes, sources=""):
-    """The autograd layer: straight to `_run` if nothing is recorded and no mode or subclass waits below. The original
-    calls carry the tangents of forward-mode derivatives."""
+    """The autograd layer: straight to `_run` if nothing is recorded and no mode or subclass waits below."""
     sizes = sizes or ()
-    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-        known = compiled_region.carried(program)
-        return list(known.program.results(*tensors, sizes=all_sizes(known, tensors, sizes)))
+    if forward_ad._current_level >= 0:
+        found = with_tangents(keys, tensors, program, sizes, sources)
+        if found is not None:
+            return found
     raw = keys.raw_repr()
     straight = _STRAIGHT.get(raw)
     if straight is None:
@@ -128,13 +129,24 @@ def _run_or_record(keys, tensors, program, sizes, sources=""):
     return list(Recorded.apply(keys & _BELOW_AUTOGRAD, program, sizes, sources, *tensors))
 
 
+def _run_dual_or_record(keys, tensors, program, sizes, sources=""):
+    """The autograd layer within a level of dual numbers that the graph opens: torch's Python knows nothing of it."""
+    found = with_tangents(keys, tensors, program, sizes or (), sources)
+    return _run_or_record(keys, tensors, program, sizes, sources) if found is None else found
+
+
 def _fakes(tensors, program, sizes, sources=""):
     known = compiled_region.carried(program)
     return fake_results(known.program.output_metas, call_of(known, tensors, sizes), tensors)
 
 
-for _name in _NAMES:
+_AUTOGRAD_LAYERS = {
+    "region": _run_or_record,
+    "region.import_onepass_operator": _run_or_record,  # in packages of AOTInductor's: an error names it
+    "region.dual": _run_dual_or_record,
+}
+for _name, _layer in _AUTOGRAD_LAYERS.items():
     _LIBRARY.define(f"{_name}{SCHEMA}", tags=(torch.Tag.pt2_compliant_tag,))
     _LIBRARY.impl(_name, _run, "CompositeExplicitAutograd")
-    _LIBRARY.impl(_name, _run_or_record, "Autograd", with_keyset=True)
+    _LIBRARY.impl(_name, _layer, "Autograd", with_keyset=True)
     library.register_fake(f"onepass::{_name}", _fakes, lib=_LIBRARY)

@@ -28,10 +28,11 @@ ResultKind = tuple[torch.dtype, tuple[int, ...], tuple[int, ...] | None]  # dtyp
 
 @dataclass(frozen=True)
 class RegionCall:
-    """What calls of one kind share."""
+    """What calls of one kind share. deterministic: each gives the same bits, so no sum is in an order of chance."""
 
     sizes: dict[str, int]
     results: tuple[ResultKind, ...]
+    deterministic: bool = False
 
 
 def call_of(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) -> RegionCall:
@@ -43,7 +44,12 @@ def call_of(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) ->
         (getattr(torch, meta.dtype), _values(meta.shape, sizes), None if steps is None else _values(steps, sizes))
         for meta, steps in zip(metas, strides, strict=True)
     )
-    return RegionCall(sizes, tuple(results))
+    return RegionCall(sizes, tuple(results), is_deterministic(known))
+
+
+def is_deterministic(known: Fused | Carried) -> bool:
+    """Whether the user asks for the same bits in each call: by an option, or now, of torch."""
+    return known.options.deterministic or torch.are_deterministic_algorithms_enabled()
 
 
 def fake_results(metas: Sequence[Meta], call: RegionCall, tensors: Tensors) -> list[torch.Tensor]:

@@ -1,7 +1,8 @@
 """How one region runs in this process: who runs it, checked once, and then ready for every call of the same kind.
 
-A kind of call is its tensors' shapes, strides, dtypes and alignment, and the sizes that no tensor states. The first
-call of a kind prepares everything that depends on no pointer; the next ones look it up.
+A kind of call is its tensors' shapes, strides, dtypes and alignment, the sizes that no tensor states, and whether torch
+is to be deterministic. The first call of a kind prepares everything that depends on no pointer; the next ones look it
+up.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Runner:
         records.attach(found.report)
 
     def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
-        key = [tensors[0].device, *numbers]
+        key = [tensors[0].device, torch.are_deterministic_algorithms_enabled(), *numbers]
         for x in tensors:
             key += (x.shape, x.stride(), x.dtype, x.data_ptr() & 15)
         kind = tuple(key)
@@ -114,7 +115,7 @@ class Runner:
     def _chosen(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
         """The results by the rival that was found faster for such sizes; None if there is none, or it fails."""
         name, part = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
-        if not name or name in self.broken:
+        if not name or name in self.broken or call.deterministic:
             return None
         try:
             run: Any = library_choice.rivals(self.found, tensors, call)[name](self.found, tensors, call)
@@ -235,7 +236,7 @@ class Runner:
         self, name: str, run: executors.Run, tensors: Tensors, call: RegionCall
     ) -> tuple[list[torch.Tensor], bool]:
         """The results, and whether they are known to be right: a kernel's first ones are compared with the tiled's."""
-        kind = f"{name} {_specialisation(tensors, call.sizes)}"
+        kind = f"{name} {'deterministic ' if call.deterministic else ''}{_specialisation(tensors, call.sizes)}"
         if name in ("tiled", executors.ORIGINAL) or kind in self.validated or not tensors[0].is_cuda:
             return run(tensors), True
         return self.validate(kind, run, tensors, call)

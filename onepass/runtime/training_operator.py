@@ -7,24 +7,26 @@ Example: `Recorded.apply(keys, program, sizes, sources, q, k, v)` gives results 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import library
+from torch.autograd import forward_ad
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
+from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from ..training.plans import Training, training
-from ..training.programs import gradients_by_autograd
+from ..training.programs import gradients_by_autograd, recorded_gradients
 from .region_call import all_sizes, call_of, fake_results
 from .training_runners import BackwardRunner, ForwardRunner
 
-SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, bool[] needed) -> Tensor[]"
+SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, bool[] needed, str sources='') -> Tensor[]"
 SCHEMA_BACKWARD = (
     "(Tensor?[] grads, Tensor[] tensors, Tensor[] kept, str program, SymInt[] sizes, bool[] needed, "
-    "bool[] recorded) -> Tensor[]"
+    "bool[] recorded, str sources='') -> Tensor[]"
 )
 Flags = tuple[bool, ...]
 _LOCK = lock()
@@ -44,12 +46,13 @@ class Recorded(torch.autograd.Function):
         if isinstance(found, str):
             results = torch.ops.onepass.region.default.redispatch(keys, list(tensors), program, sizes, sources)
         else:
-            results = torch.ops.onepass.region_train.default.redispatch(keys, list(tensors), program, sizes, needed)
+            arguments = list(tensors), program, sizes, needed, sources
+            results = torch.ops.onepass.region_train.default.redispatch(keys, *arguments)
         return tuple(x.data if x._is_view() else x for x in results)  # of a view no write in place could be recorded
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[torch.Tensor, ...]) -> None:
-        _, ctx.program, ctx.sizes, _, *tensors = inputs
+        _, ctx.program, ctx.sizes, ctx.sources, *tensors = inputs
         ctx.recorded = [t.requires_grad for t in tensors]
         kept = _kept(training(ctx.program, ctx.recorded), output)
         ctx.watched = [_Watched(x) for x in kept if _is_plain(x)]
@@ -72,9 +75,9 @@ class Recorded(torch.autograd.Function):
         own, kept = saved[: len(needed)], saved[len(needed) :]
         if any(watched.changed for watched in ctx.watched):  # as with the original calls, which do not read results
             with torch.no_grad():
-                outputs = torch.ops.onepass.region_train(own, ctx.program, ctx.sizes, ctx.recorded)
+                outputs = torch.ops.onepass.region_train(own, ctx.program, ctx.sizes, ctx.recorded, ctx.sources)
             kept = [outputs[k] for k in kept_outputs(_trained(ctx.program, ctx.recorded))]
-        arguments = list(grads), own, kept, ctx.program, ctx.sizes, needed, ctx.recorded
+        arguments = list(grads), own, kept, ctx.program, ctx.sizes, needed, ctx.recorded, ctx.sources
         found = iter(torch.ops.onepass.region_backward(*arguments))
         return None, None, None, None, *[next(found) if n else None for n in needed]
 
@@ -117,10 +120,11 @@ def _trained(program: str, needed: Sequence[bool]) -> Training:
     return found
 
 
-def _run(tensors, program, sizes, needed):
+def _run(tensors, program, sizes, needed, sources=""):
     if torch._C._is_any_autocast_enabled():  # a region's types are all said; what autocast changes is there as casts
         with torch._C._DisableAutocast():
-            return _run(tensors, program, sizes, needed)
+            return _run(tensors, program, sizes, needed, sources)
+    CALL.sources = sources
     key = program, tuple(needed)
     runner = _FORWARDS.get(key)
     if runner is None:
@@ -129,7 +133,7 @@ def _run(tensors, program, sizes, needed):
     return runner(tensors, sizes or ())
 
 
-def _fakes(tensors, program, sizes, needed):
+def _fakes(tensors, program, sizes, needed, sources=""):
     forward = _trained(program, needed).forward
     return fake_results(forward.program.output_metas, call_of(forward, tensors, sizes), tensors)
 
@@ -143,82 +147,93 @@ library.register_fake("onepass::region_train", _fakes, lib=_LIBRARY)
 # The backward ---------------------------------------------------------------------------------------------------------
 
 
-def _run_backward(
-    grads: list[torch.Tensor | None],
-    tensors: list[torch.Tensor],
-    kept: list[torch.Tensor],
-    program: str,
-    sizes: list[int],
-    needed: list[bool],
-    recorded: list[bool],
-) -> list[torch.Tensor]:
-    """The gradients of the needed inputs: by their plan, where the forward ran by its own; else by autograd.
+class BackwardCall(NamedTuple):
+    """The arguments of the backward operation.
 
     kept: the results and saved values that `kept_outputs` names. recorded: the inputs whose gradients were recorded.
+    sources: as the forward has them.
     """
-    found = training(program, recorded)
+
+    grads: list[torch.Tensor | None]
+    tensors: list[torch.Tensor]
+    kept: list[torch.Tensor]
+    program: str
+    sizes: list[int]
+    needed: list[bool]
+    recorded: list[bool]
+    sources: str = ""
+
+    def originals(self) -> Callable[[Sequence[torch.Tensor]], tuple]:
+        """A function that computes the region's results again by the original calls."""
+        known = compiled_region.carried(self.program)
+        values = all_sizes(known, self.tensors, self.sizes)
+        return lambda given: known.program.results(*given, sizes=values)
+
+
+def _run_backward(*arguments: Any) -> list[torch.Tensor]:
+    """The gradients of the needed inputs: by their plan, where the forward ran by its own; else by autograd."""
+    call = BackwardCall(*arguments)
+    found = training(call.program, call.recorded)
     if isinstance(found, str) or found.fell_back:
-        known = compiled_region.carried(program)
-        values = all_sizes(known, tensors, sizes)
-        run = lambda given: known.program.results(*given, sizes=values)
-        return gradients_by_autograd(run, tensors, grads, needed)
+        return gradients_by_autograd(call.originals(), call.tensors, call.grads, call.needed)
+    CALL.sources = call.sources
     with torch._C._DisableAutocast():
-        return _planned(found, grads, tensors, kept, program, sizes, tuple(needed))
+        return _planned(found, call)
 
 
-def _planned(found: Training, grads, tensors, kept, program: str, sizes, needed: Flags) -> list[torch.Tensor]:
+def _planned(found: Training, call: BackwardCall) -> list[torch.Tensor]:
     """By the plan for these gradients and cotangents, else by the one for all, with zeros for missing cotangents."""
+    grads, needed = call.grads, tuple(call.needed)
     given = tuple(g is not None for g in grads)
     if not any(needed):
         return []
     made = found.backward(needed, given)
     if made is None:
-        metas = call_of(found.forward, tensors, sizes).results
+        metas = call_of(found.forward, call.tensors, call.sizes).results
         given = found.every.given
-        zeros = lambda kind: tensors[0].new_zeros(kind[1], dtype=kind[0])
+        zeros = lambda kind: call.tensors[0].new_zeros(kind[1], dtype=kind[0])
         pairs = zip(grads, metas[: len(grads)], given, strict=True)
         grads = [zeros(kind) if g is None and asked else g for g, kind, asked in pairs]
         made, wanted = found.every, found.needed
     else:
         wanted = needed
-    key = program, found.needed, wanted, given
+    key = call.program, found.needed, wanted, given
     runner = _BACKWARDS.get(key)
     if runner is None:
         with _LOCK:
             runner = _BACKWARDS.setdefault(key, BackwardRunner(found, made))
-    return runner.gradients(grads, tensors, dict(zip(kept_outputs(found), kept, strict=True)), sizes, needed)
+    kept = dict(zip(kept_outputs(found), call.kept, strict=True))
+    return runner.gradients(grads, call.tensors, kept, call.sizes, needed)
 
 
-def _record_no_second(keys, *arguments):
-    """The autograd layer: straight to what runs, unless a second derivative would be recorded."""
-    grads, tensors, kept = arguments[:3]
-    read = [t for t in (*grads, *tensors, *kept) if t is not None]
+def _run_or_record_backward(keys, *arguments):
+    """The autograd layer: straight to what runs, unless a second derivative is recorded or a tangent is carried."""
+    read = [t for given in arguments[:3] for t in given if t is not None]
+    if (torch.is_grad_enabled() and any([t.requires_grad for t in read])) or any(map(_has_tangent, read)):
+        return _recorded_backward(*arguments)
     below = keys & torch._C._after_autograd_keyset
-    if torch.is_grad_enabled() and any([t.requires_grad for t in read]):
-        return list(_Once.apply(below, arguments, *read))
     return torch.ops.onepass.region_backward.default.redispatch(below, *arguments)
 
 
-class _Once(torch.autograd.Function):
-    """A backward whose own derivative is an error, in words."""
-
-    @staticmethod
-    def forward(ctx: Any, keys: torch._C.DispatchKeySet, arguments: tuple, *read: torch.Tensor) -> tuple:
-        return tuple(torch.ops.onepass.region_backward.default.redispatch(keys, *arguments))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> None:
-        raise NotImplementedError(
-            "onepass has no derivative of its backward pass: for gradients of gradients (create_graph=True), "
-            "run the function as it was before torch.compile, or compile it with another backend"
-        )
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    """Whether the tensor carries a tangent of forward-mode derivatives."""
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def _fake_gradients(grads, tensors, kept, program, sizes, needed, recorded):
-    return [torch.empty_like(t) for t, n in zip(tensors, needed, strict=True) if n]
+def _recorded_backward(*arguments):
+    """The gradients by the original calls, whose own derivatives are torch's."""
+    call = BackwardCall(*arguments)
+    return recorded_gradients(call.originals(), call.tensors, call.grads, call.needed)
+
+
+def _fake_gradients(*arguments):
+    call = BackwardCall(*arguments)
+    return [torch.empty_like(t) for t, n in zip(call.tensors, call.needed, strict=True) if n]
 
 
 _LIBRARY.define(f"region_backward{SCHEMA_BACKWARD}", tags=(torch.Tag.pt2_compliant_tag,))
 _LIBRARY.impl("region_backward", _run_backward, "CompositeExplicitAutograd")
-_LIBRARY.impl("region_backward", _record_no_second, "Autograd", with_keyset=True)
+_LIBRARY.impl("region_backward", _run_or_record_backward, "Autograd", with_keyset=True)
+for _batched in ("Batched", "FuncTorchBatched"):  # a batch of cotangents
+    _LIBRARY.impl("region_backward", _recorded_backward, _batched)
 library.register_fake("onepass::region_backward", _fake_gradients, lib=_LIBRARY)

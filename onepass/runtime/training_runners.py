@@ -14,7 +14,7 @@ from ..lowering.executors import TILED
 from ..report import records
 from ..training.plans import Backward, Training
 from . import executors
-from .region_call import RegionCall, Tensors, all_sizes, unfit
+from .region_call import RegionCall, Tensors, all_sizes, is_deterministic, unfit
 from .runner import Runner
 
 
@@ -88,4 +88,4 @@ class BackwardRunner(Runner):
         inputs = tensors[: len(self.found.program.inputs)]
         like = [torch.empty_like(inputs[k], device="meta") for k in self.backward.gradients]
         results = tuple((x.dtype, tuple(x.shape), x.stride()) for x in like)
-        return RegionCall(all_sizes(self.found, inputs, numbers), results)
+        return RegionCall(all_sizes(self.found, inputs, numbers), results, is_deterministic(self.found))

@@ -1,1 +1,1 @@
-"""Training: a region's forward with the values it saves, and the plan of its gradients, derived from the same terms."""
+"""Derivatives of a region: a forward with saved values, plans of gradients and of tangents, from the same terms."""

@@ -22,7 +22,7 @@ from ..egraph.terms.term import Tensor
 from ..errors import OnepassError, Refusal
 from ..graph.program import Program
 from ..lowering.plan.records import Store
-from ..rules import ALL, GATHERED, SHIFT_FREE
+from ..rules import ALL, GATHERED, SHIFT_FREE, WEIGHTS_FIRST
 from ..translate.translate import Captured
 
 
@@ -58,7 +58,7 @@ def backward_stores(
     """
     taken = {tensor.name for tensor in (*captured.inputs, *(result.output for result in captured.results))}
     wanted = [tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n]
-    _refuse_detached(program, wanted)
+    refuse_detached(program, wanted)
     cotangents = tuple(_cotangent(r, taken) if g else None for r, g in zip(captured.results, given, strict=True))
     found = _gradients(captured, cotangents, wanted, without)
     numbers = {result.output.name: k for k, result in enumerate(captured.results)}
@@ -72,7 +72,7 @@ def backward_stores(
 
 
 def _cotangent(result: Store, taken: set[str]) -> Tensor:
-    return replace(result.output, name=_free(f"grad_{result.output.name}", taken))
+    return replace(result.output, name=free_name(f"grad_{result.output.name}", taken))
 
 
 def _gradients(
@@ -83,7 +83,7 @@ def _gradients(
     normaliser = Normaliser(normal)
     pairs = zip(captured.results, cotangents, strict=True)
     results = [Result(normaliser.normal(r.term), r.output, r.order, g) for r, g in pairs]
-    laws = Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(GATHERED))
+    laws = Laws(normal, *map(ledger.proved, (SHIFT_FREE, GATHERED, WEIGHTS_FIRST)))
     try:
         found = gradients(results, wanted, laws, without)
         shown = check_gradients(found.certificate, results, wanted, {rule.name: rule for rule in ledger.proved(ALL)})
@@ -99,10 +99,10 @@ def _gradients(
 def _store(gradient: Gradient, taken: set[str]) -> Store:
     tensor, term = gradient.tensor, gradient.term
     term = term if term.dtype == tensor.dtype else cast(term, tensor.dtype)
-    return Store(term, replace(tensor, name=_free(f"grad_{tensor.name}", taken)), gradient.axes)
+    return Store(term, replace(tensor, name=free_name(f"grad_{tensor.name}", taken)), gradient.axes)
 
 
-def _free(name: str, taken: set[str]) -> str:
+def free_name(name: str, taken: set[str]) -> str:
     """The name, with underscores appended until it is not taken; now it is."""
     while name in taken:
         name += "_"
@@ -110,7 +110,7 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-def _refuse_detached(program: Program, wanted: Collection[str]) -> None:
+def refuse_detached(program: Program, wanted: Collection[str]) -> None:
     """Raises NotDerived for a program that hides from autograd what depends on a wanted input."""
     reached = {*wanted}
     for node in program.nodes:

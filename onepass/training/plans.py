@@ -30,7 +30,7 @@ from .programs import BackwardProgram, ForwardProgram
 from .torch_derivatives import readings
 
 MAX_TRAININGS_KEPT = 512  # in this process, the latest
-SAVED_NAMES = ("log", "mean", "row")  # what saved values are named, with a number behind
+SAVED_NAMES = ("log", "mean", "row", "shift", "value_output")  # what saved values are named, with numbers behind
 Flags = tuple[bool, ...]
 _LOCK = lock()
 _KNOWN: OrderedDict[tuple[str, Flags], Training | str] = registered(OrderedDict(), "regions", _LOCK)
@@ -122,47 +122,64 @@ def _derived(text: str, needed: Flags) -> Training | str:
 
 def _made(found: Fused, needed: Flags, given: Flags) -> Training:
     """The plans of a region, with the backward for all cotangents. Raises NotDerived, NotPlannable, Refusal."""
-    names = None if any(_is_saved_name(name) for name in found.names) else found.names
-    program = compiled_region.canonical(found.program, names)
-    found = replace(found, program=program, names=tuple(entry.name for entry in program.inputs))
+    found = with_free_names(found)
     refused: list[NotDerived] = []
-    for reading, without in readings(program):
+    for reading, without in readings(found.program):
         captured = translate(reading)
         try:
-            stores = backward_stores(program, captured, needed, given, without)
+            stores = backward_stores(found.program, captured, needed, given, without)
         except NotDerived as error:
             refused.append(error)
             continue
-        forward = _forward(found, captured, stores, needed)
+        results = captured.results if reading == found.program else translate(found.program).results
+        forward = _forward(found, results, stores, needed)
         made = Training(forward, found, captured, needed, without, stores)
         made.backwards[needed, given] = _backward(made, stores, needed, given)
         return made
     raise refused[-1]
 
 
+def with_free_names(found: Fused) -> Fused:
+    """The region by names of inputs that no saved value has, without source lines."""
+    names = None if any(_is_saved_name(name) for name in found.names) else found.names
+    program = compiled_region.canonical(found.program, names)
+    return replace(found, program=program, names=tuple(entry.name for entry in program.inputs))
+
+
 def _is_saved_name(name: str) -> bool:
-    return any(name.rstrip("0123456789") == saved for saved in SAVED_NAMES)
+    return any(name.rstrip("0123456789_") == saved for saved in SAVED_NAMES)
 
 
-def _forward(found: Fused, captured: Captured, stores: BackwardStores, needed: Flags) -> Fused:
-    """The region with its saved values as results behind its own; from the disk where it was searched before."""
+def _forward(found: Fused, given: Sequence[Store], stores: BackwardStores, needed: Flags) -> Fused:
+    """The region with its saved values as results behind its own; from the disk where it was searched before.
+
+    given: its own results as they are written: what torch's derivatives make a choice of 0 would count as masked.
+    """
     key = digest([found.key, "training", list(needed)])[:40]
     saved = tuple(Meta(s.output.dtype, s.output.shape, found.program.output_meta.device) for s in stores.saved)
     program = ForwardProgram.of(found.program, saved)
-    results = (*captured.results, *stores.saved)
-    optimized = _restored(key, found, results)
+    plan = planned_together(key, found, found.names, (*given, *stores.saved))
+    _require_kernels(plan, found)
+    strides = (*(found.strides or (None,) * len(given)), *(None for _ in saved))
+    return replace(found, key=key, program=program, strides=strides, plan=plan, form=None)
+
+
+def planned_together(key: str, found: Fused, names: Sequence[str], results: Sequence[Store]) -> Plan:
+    """One plan of a region's own results and of what is derived from it; from the disk where it was searched before.
+
+    names: of the inputs. Raises NotPlannable.
+    """
+    optimized = _restored(key, names, found, results)
     if optimized is None:
         optimized = optimize_all(results, rules=found.options.rules)
-        disk_cache.write(key, {"names": list(found.names), **optimized.to_data()})
-    _require_kernels(optimized.plan, found)
-    strides = (*(found.strides or (None,) * len(captured.results)), *(None for _ in saved))
-    return replace(found, key=key, program=program, strides=strides, plan=optimized.plan, form=None)
+        disk_cache.write(key, {"names": list(names), **optimized.to_data()})
+    return optimized.plan
 
 
-def _restored(key: str, found: Fused, results: Sequence[Store]) -> Optimized | None:
-    """The forward from the disk, its derivations checked again; None if there is none that fits."""
+def _restored(key: str, names: Sequence[str], found: Fused, results: Sequence[Store]) -> Optimized | None:
+    """The plan from the disk, its derivations checked again; None if there is none that fits."""
     body = disk_cache.read(key)
-    if body is None or body.get("names") != list(found.names):
+    if body is None or body.get("names") != list(names):
         return None
     try:
         return Optimized.from_data(body, results, found.options.ordinary_rules)

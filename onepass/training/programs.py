@@ -15,6 +15,11 @@ from ..egraph.terms.sizes import value_of
 from ..graph.program import Meta, Program
 
 Tensors = Sequence[torch.Tensor]
+# Keys of the dispatcher that are off inside of an operation, below autograd or under a mode of torch's dispatcher.
+SWITCHED_OFF = (
+    *("AutogradFunctionality", "AutogradOther", "AutogradCPU", "AutogradCUDA", "ZeroTensor"),
+    *("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode", "FuncTorchGradWrapper"),
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def gradients_by_autograd(
     run: Callable, tensors: Tensors, cotangents: Sequence[torch.Tensor | None], needed: Sequence[bool]
 ) -> list[torch.Tensor]:
     """The gradients of the needed tensors, with their strides: zeros where no cotangent reaches them."""
-    with torch.inference_mode(False), torch._C._DisableAutocast(), _autograd_again():
+    with torch.inference_mode(False), torch._C._DisableAutocast(), autograd_again():
         own = [t.clone() if t.is_inference() else t.detach() for t in tensors]
         leaves = [t.requires_grad_(n) for t, n in zip(own, needed, strict=True)]
         wanted = [t for t in leaves if t.requires_grad]
@@ -96,12 +101,43 @@ def gradients_by_autograd(
     return [torch.zeros_like(t) if g is None else torch.empty_like(t).copy_(g) for g, t in pairs]
 
 
-class _autograd_again:
-    """Records gradients inside of an operation, where the dispatcher has switched autograd off."""
+def recorded_gradients(
+    run: Callable, tensors: Tensors, cotangents: Sequence[torch.Tensor | None], needed: Sequence[bool]
+) -> list[torch.Tensor]:
+    """The gradients of the needed tensors, computed by calls that autograd sees: they have derivatives themselves.
+
+    A cotangent may be a batch of them, and anything may carry a tangent. Each input is read through a view of its own,
+    because one input may be computed from another.
+    """
+    again = torch.is_grad_enabled()
+    with torch.enable_grad(), torch._C._DisableAutocast():
+        own = [t.clone() if t.is_inference() else t.view_as(t) for t in tensors]
+        wanted = [t if t.requires_grad else t.requires_grad_() for t, n in zip(own, needed, strict=True) if n]
+        pairs = zip(run(own), cotangents, strict=True)
+        reached = [(r, g) for r, g in pairs if r.requires_grad and g is not None]
+        if not (reached and wanted):
+            return [torch.zeros_like(t) for t in wanted]
+        results, given = zip(*reached, strict=True)
+        found = torch.autograd.grad(results, wanted, given, create_graph=again, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else _laid_out_as(t, g) for g, t in zip(found, wanted, strict=True)]
+
+
+def _laid_out_as(tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient with the strides that are said of it, which are those of a new tensor like the input."""
+    strides = torch.empty_like(tensor, device="meta").stride()
+    if gradient.stride() == strides:
+        return gradient
+    order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
+    places = sorted(range(tensor.dim()), key=order.__getitem__)
+    return gradient.permute(order).contiguous().permute(places)
+
+
+class autograd_again:
+    """Records gradients inside of an operation, where the dispatcher has switched autograd and transforms off."""
 
     def __enter__(self):
         excluded = torch._C._dispatch_tls_local_exclude_set()
-        for name in ("AutogradFunctionality", "AutogradOther", "AutogradCPU", "AutogradCUDA"):
+        for name in SWITCHED_OFF:
             kind = getattr(torch._C.DispatchKey, name, None)
             excluded = excluded if kind is None else excluded.remove(kind)
         included = torch._C._dispatch_tls_local_include_set()

@@ -1,28 +1,53 @@
-"""What a report says about a derived backward: its kernels with their loops, and the values that are saved for it.
+"""What a report says of derivatives: their kernels with their loops, and the values that are saved for a backward.
 
 Everything comes from the plans. Example: a kernel's line is `kernel1: grad_q; rows i, loops over j`.
 """
 
 from __future__ import annotations
 
+from ..compiler.compiled_region import Fused
 from ..egraph.terms.term import Tensor
 from ..lowering.plan.records import Kernel, Store
 from .plans import Training
+from .tangent_plans import TangentPlan
 
 
 def backward_line(found: Training) -> str:
     """A line on the whole, and one for each kernel.
 
-    Example of the first: `derived, 2 kernels; saves log float32[b, i]`.
+    Example of the first: `derived, 2 kernels; saves log float32[b, i]; deterministic unless joined`. Where a Hopper GPU
+    runs two kernels as one, sums are in an order of chance, unless a deterministic result is asked for.
     """
     made = found.every
     saved = [_saved(store) for store in found.stores.saved] or ["nothing"]
     read = [found.captured.results[k].output.name for k in found.stores.read]
     again = f"; reads the result{'s' if len(read) > 1 else ''} {', '.join(read)}" if read else ""
     many = len(made.region.plan.kernels)
-    lines = [f"derived, {many} kernel{'s' if many > 1 else ''}; saves {', '.join(saved)}{again}"]
+    kernels, repeats = f"{many} kernel{'s' if many > 1 else ''}", _repeats(made.region)
+    lines = [f"derived, {kernels}; saves {', '.join(saved)}{again}; {repeats}"]
     results = {tensor.name for tensor in made.region.plan.outputs}
     return "\n".join(lines + [_kernel(kernel, results) for kernel in made.region.plan.kernels])
+
+
+def forward_mode_line(plan: TangentPlan | str) -> str:
+    """A line on forward mode, and one for each kernel; or why the original calls carry the tangents.
+
+    Example of the first: `forward mode: derived, 1 kernel`.
+    """
+    if isinstance(plan, str):
+        return f"forward mode: the original calls ({plan})"
+    kernels = plan.region.plan.kernels
+    results = {tensor.name for tensor in plan.region.plan.outputs}
+    lines = [f"forward mode: derived, {len(kernels)} kernel{'s' if len(kernels) > 1 else ''}"]
+    return "\n".join(lines + [_kernel(kernel, results) for kernel in kernels])
+
+
+def _repeats(region: Fused) -> str:
+    """Whether each run gives the same bits, as far as the plan says."""
+    if not region.plan.deterministic:
+        return "not deterministic"
+    one = region.options.deterministic or len([k for k in region.plan.kernels if k.loops]) < 2
+    return "deterministic" if one else "deterministic unless joined"
 
 
 def _saved(store: Store) -> str:

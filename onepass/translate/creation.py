@@ -1,13 +1,19 @@
-"""Tensors made of nothing but their shape, and triangles of a tensor.
+"""Tensors made of nothing but their shape and perhaps a seed, and triangles of a tensor.
 
 Each is a function of the index. Example: tril keeps the element at (i, j) where j ≤ i + diagonal.
 """
 
 from __future__ import annotations
 
-from ..egraph.terms.sizes import term_of
+from collections.abc import Sequence
+
+from ..egraph.terms.ops import cast, const, le, uniform
+from ..egraph.terms.sizes import Size, term_of
+from ..egraph.terms.term import Term
+from ..graph.random_operators import least_kept
 from .registry import (
     Handlers,
+    Index,
     Number,
     OperatorCall,
     TensorValue,
@@ -60,6 +66,25 @@ def arange(call: OperatorCall) -> TensorValue:
 def eye(call: OperatorCall) -> TensorValue:
     one, zero = (stored_literal(x, call.meta.dtype) for x in (1, 0))
     return call.value(lambda index: choose(apply("eq", index[0], index[1]), one, zero))
+
+
+def number_at(seed: TensorValue, index: Index, shape: Sequence[Size]) -> Term:
+    """The random number of an element: of its matrix, counted over all axes but the last two, row and column."""
+    *around, row, column = (const(0), const(0), *index)[min(len(index), 2) :]
+    matrix: Term = const(0)
+    for place, size in zip(around, shape[:-2], strict=True):
+        matrix = apply("add", apply("mul", matrix, term_of(size)), place)
+    return uniform(seed.at((const(0),)), seed.at((const(1),)), matrix, row, column)
+
+
+def kept_at(seed: TensorValue, p: float, index: Index, shape: Sequence[Size], dtype: str) -> Term:
+    """1 for an element that is kept, and 0 where a share p is dropped."""
+    return cast(le(const(least_kept(p)), number_at(seed, index, shape)), dtype)
+
+
+@handles("onepass.uniform_numbers.default")
+def uniform_numbers(call: OperatorCall) -> TensorValue:
+    return call.value(lambda index: number_at(call["seed"], index, call.meta.shape))
 
 
 @handles("aten.tril.default", "aten.triu.default", symbolic="diagonal")

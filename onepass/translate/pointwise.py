@@ -15,6 +15,8 @@ from ..egraph.terms.index_simplify import negate
 from ..egraph.terms.ops import const, make
 from ..egraph.terms.sizes import term_of
 from ..egraph.terms.term import Term
+from ..graph.random_operators import scale_of_kept
+from .creation import kept_at
 from .registry import (
     FLOATING,
     Handlers,
@@ -414,6 +416,20 @@ def dropout(call: OperatorCall) -> TensorValue:
         raise call.refuse("dropout in training is random", "random")
     source = call["input"]
     return call.value(source.at)
+
+
+@handles("onepass.dropout.default")
+def seeded_dropout(call: OperatorCall) -> TensorValue:
+    """A product with 0 or 1, as torch's: what is dropped of a NaN is NaN."""
+    source, p = call["input"], call["p"]
+    dtype = compute_dtype(call.meta.dtype)
+
+    def pull(index):
+        kept = kept_at(call["seed"], p, index, call.meta.shape, dtype)
+        product = apply("mul", convert(source.at(index), dtype), kept)
+        return convert(apply("mul", product, const(scale_of_kept(p))), term_dtype(call.meta.dtype))
+
+    return call.value(pull)
 
 
 def _clamped(x: Term, low, high) -> Term:

@@ -16,7 +16,9 @@ from ..egraph.terms.ops import const, eq, exp, iota, log, make, max_over, reduce
 from ..egraph.terms.sizes import Size, term_of
 from ..egraph.terms.term import Dim, Term
 from ..graph.program import Meta
+from ..graph.random_operators import scale_of_kept
 from . import registry
+from .creation import kept_at
 from .pointwise import float_scalar, scalar
 from .registry import (
     FLOATING,
@@ -366,10 +368,11 @@ def _single_letters(inputs: Sequence[list[str]]) -> list[str]:
     return sorted(c for c in letters if letters.count(c) == 1)
 
 
-@handles("aten.scaled_dot_product_attention.default", symbolic="scale")
+@handles("aten.scaled_dot_product_attention.default", "onepass.scaled_dot_product_attention.default", symbolic="scale")
 def scaled_dot_product_attention(call: OperatorCall) -> TensorValue:
     """softmax(q kᵀ · scale + mask) v; a row that the mask empties gives zero, as eager's kernels do."""
-    if call["dropout_p"]:
+    p, seed = call["dropout_p"], call.get("seed")
+    if p and seed is None:
         raise call.refuse("dropout is random", "random")
     query, key, value, mask = call["query"], call["key"], call["value"], call["attn_mask"]
     dtype = require_floats(call, query, key, value)
@@ -399,6 +402,9 @@ def scaled_dot_product_attention(call: OperatorCall) -> TensorValue:
         scores = score(batch, i, j)
         largest = max_over(column, scores)
         weights = exp(scores - largest) / sum_over(column, exp(scores - largest))
+        if p:
+            shape = (*call.meta.shape[: len(batch)], query.shape[-2], key.shape[-2])
+            weights = weights * kept_at(seed, p, (*batch, i, j), shape, dtype) * const(scale_of_kept(p))
         result = sum_over(column, weights * element(value, (*shared(value, batch), j, e), dtype))
         if mask is not None and not any(_surely_kept(call, mask, batch, i, c) for c in (const(0), i)):
             result = make("where", (eq(largest, const(-math.inf)), const(0.0), result))

@@ -7,7 +7,7 @@ fuzz.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -57,9 +57,9 @@ def random_layer(random: Random, extents: Extents = SMALL) -> Fuzzed:
     return layer(lambda *options: random.choice(options), random.randint, extents)
 
 
-def layer(pick: Callable, integer: Callable, extents: Extents = SMALL) -> Fuzzed:
-    """Choices as in fuzz_programs.program."""
-    name = pick(*forms())
+def layer(pick: Callable, integer: Callable, extents: Extents = SMALL, names: Sequence[str] | None = None) -> Fuzzed:
+    """Choices as in fuzz_programs.program; of the sections with these names, or of all."""
+    name = pick(*(names or forms()))
     size = {"b": integer(1, 3), "h": integer(1, 3), "n": integer(1, 3), "l": integer(2, 9)}
     size |= {x: integer(1, extents.longest) for x in "ij"} | {x: 2 * (pick(*extents.widths) // 2) for x in "de"}
     if pick(*range(6)) == 0:

@@ -23,6 +23,9 @@ COORDINATES = ("i, j = (torch.arange(n, device=s.device) for n in s.shape[-2:])"
 STABLE = {
     "torch.exp(s - torch.logsumexp(s, -1, keepdim=True))": "s.softmax(-1)",
     "torch.exp(s - s.logsumexp(-1, keepdim=True))": "s.softmax(-1)",
+    # Of such a row eager's own gradient of the logarithm is 1 at each element.
+    "torch.logsumexp(s, -1)": "s.logsumexp(-1)",
+    "s.logsumexp(-1)": "((s - s.amax(-1, True).clamp(min=-1.7e308)).exp().sum(-1).log() + s.amax(-1))",
     # Twice float64's least number overflows where twice the narrower one of the program may not.
     "torch.finfo(s.dtype).min": "torch.finfo(s.dtype).min / 8",
 }
@@ -39,6 +42,7 @@ class Extents:
 
 
 SMALL = Extents(40, (8, 16, 5), DTYPES)
+LONG = Extents(420, (8, 16, 5), DTYPES)  # kernels loop over dims of more than 256 elements
 LARGE = Extents(700, (64, 128, 96), ("bfloat16", "bfloat16", "float16"))  # what a GPU's matrix units are fed with
 
 
@@ -48,6 +52,9 @@ class Fuzzed:
 
     layouts: how inputs lie in memory that are not contiguous; dynamic: compiled for symbolic sizes; later: the shapes
     of a second call, if there is one; axes that it leaves alone are then static.
+
+    Of gradients: `wanted` are the inputs whose gradients are compared, `written` those that the program writes into;
+    inner: who gets the rest of the graph; tiles: rows and columns of the tiled executor's first tiles.
     """
 
     lines: tuple[str, ...]
@@ -58,6 +65,10 @@ class Fuzzed:
     layouts: dict[str, str] = field(default_factory=dict, hash=False)
     dynamic: bool = False
     later: dict[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    wanted: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    inner: str = "eager"
+    tiles: tuple[int, int] = (256, 512)
 
     @property
     def source(self) -> str:
@@ -90,6 +101,7 @@ class Fuzzed:
         shapes = ", ".join(f"{n}: {kind}{list(shape)}" for n, (kind, shape) in self.inputs.items())
         how = f"{self.layouts or ''}{', dynamic' if self.dynamic else ''}"
         how += f", then {[list(shape) for shape in self.later.values()]}" if self.later else ""
+        how += f", gradients of {', '.join(self.wanted)}; inner {self.inner}, tiles {self.tiles}" if self.wanted else ""
         return f"{self.source}\n# {shapes}; {self.dtype}, {self.regime}, seed {self.seed} {how}"
 
 
@@ -118,7 +130,9 @@ _REGIME = {
     "infinite value at the end": lambda t: t["v"][..., -1:, :].fill_(math.inf),
     "a key is NaN": lambda t: t["k"][..., -1:, :].fill_(math.nan),
     "a value is NaN": lambda t: t["v"][..., -1:, :].fill_(math.nan),
-    "near the end of half": lambda t: t["k"].mul_(6e3 if t["k"].dtype == torch.float16 else 300),
+    "near the end of half": lambda t: t["k"].mul_(
+        (6e3 if t["k"].dtype == torch.float16 else 300) ** (0.5 if t["k"] is t["q"] else 1)  # scores are its squares
+    ),
     "tiny": lambda t: t["v"].mul_(1e-6),
 }
 
@@ -157,9 +171,17 @@ def shorter(program: Fuzzed) -> Iterator[Fuzzed]:
         yield replace(program, later={})
     for name in program.layouts:
         yield replace(program, layouts={n: how for n, how in program.layouts.items() if n != name})
+    if program.inner != "eager":
+        yield replace(program, inner="eager")
+    if program.tiles != (256, 512):
+        yield replace(program, tiles=(256, 512))
+    if len(program.wanted) > 1:
+        for name in program.wanted:
+            yield replace(program, wanted=tuple(n for n in program.wanted if n != name))
     used = {name for name in program.inputs if any(name in line for line in program.lines)}
     if len(used) < len(program.inputs):
-        yield replace(program, inputs={n: i for n, i in program.inputs.items() if n in used})
+        kept = tuple(name for name in program.wanted if name in used)
+        yield replace(program, inputs={n: i for n, i in program.inputs.items() if n in used}, wanted=kept)
 
 
 def program(pick: Callable, integer: Callable, extents: Extents = SMALL) -> Fuzzed:

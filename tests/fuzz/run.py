@@ -15,7 +15,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from random import Random
@@ -26,10 +26,12 @@ import onepass.report.records as report
 from onepass import process_state
 from onepass.api.backend import onepass_backend
 from onepass.lowering.launch.triton_compat import TARGETS
+from tests.fuzz import gradients
 from tests.fuzz.compile_ahead import failures
 from tests.fuzz.forms import random_form
+from tests.fuzz.gradients import answers
 from tests.fuzz.layers import random_layer
-from tests.fuzz.programs import LARGE, SMALL, Extents, Fuzzed, random_program, shorter
+from tests.fuzz.programs import LARGE, LONG, SMALL, Extents, Fuzzed, random_program, shorter
 
 HALVES = (torch.float16, torch.bfloat16)
 MOVES = 8  # of inputs, to see how far an exact result moves
@@ -46,10 +48,12 @@ LOUD = ("crash", "wrong", "failed executor", "recompiled")
 @dataclass(frozen=True)
 class Outcome:
     """`kind`: fused, compiled, refused, nothing to do, eager fails too, torch.compile fails too; wrong, crash,
-    failed executor (yet right), recompiled (more often than without onepass)."""
+    failed executor (yet right), recompiled (more often than without onepass). `rounds`: right only by what rounding
+    may do to the gradients."""
 
     kind: str
     reason: str = ""
+    rounds: bool = False
 
 
 def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outcome:
@@ -58,12 +62,22 @@ def judge(program: Fuzzed, executor: str = "auto", device: str = "cpu") -> Outco
     process_state.forget("reports")
     if device in TARGETS:
         return compiled_ahead(program, device)
-    options = {"inner": "eager", "executor": executor, "libraries": False}
-    mine = _Counted(program.function(), onepass_backend, program.dynamic, {"options": options})
-    outcome = _call(program, mine.run, device, False)
-    if program.later and outcome.kind not in (*LOUD, "eager fails too"):
-        outcome = _call(program, mine.run, device, True)
+    try:
+        program = gradients.with_written(program) if program.wanted else program
+    except Exception as error:
+        return Outcome("eager fails too", f"{type(error).__name__}: {_first_line(error)[:80]}")
+    with gradients.around(program) as inner:
+        options = {"inner": inner, "executor": executor, "libraries": False}
+        mine = _Counted(program.function(), onepass_backend, program.dynamic, {"options": options})
+        outcome = _call(program, mine.run, device, False)
+        if program.later and outcome.kind not in (*LOUD, "eager fails too"):
+            outcome = _call(program, mine.run, device, True)
     again = mine.graphs > 1 and outcome.kind not in (*LOUD, "eager fails too")
+    if outcome.kind == "wrong" and program.inner != "eager":
+        return _wrong_alone(program, device, outcome)
+    if outcome.rounds and program.dtype != "float64":
+        exact = judge(replace(program, dtype="float64", later={}), executor, device)
+        return Outcome("wrong", f"in float64: {exact.reason}") if exact.kind == "wrong" else outcome
     return _alone(program, mine, device, outcome) if again or outcome.kind == "crash" else outcome
 
 
@@ -71,31 +85,41 @@ def _call(program: Fuzzed, run, device: str, later: bool) -> Outcome:
     """Compares one call, at the program's sizes or its later ones."""
     inputs = lambda: program.tensors(device, later)
     try:
-        eager = _answers(program.function(), inputs())
+        eager = answers(program.function(), program, inputs())
         doubles = [t.double() if t.is_floating_point() else t for t in inputs()]
-        exact = _answers(program.function(stable=True), doubles)
+        exact = answers(program.function(stable=True), program, doubles)
     except Exception as error:
         return Outcome("eager fails too", f"{type(error).__name__}: {_first_line(error)[:80]}")
     try:
-        got = _answers(run, inputs())
+        got = answers(run, program, inputs())
         if device == "cuda":
             torch.cuda.synchronize()  # or a fault would be met by the next program
     except Exception as error:
         return Outcome("crash", f"{type(error).__name__}: {_first_line(error)[:200]}")
-    if len(got) != len(eager):
+    if len(got.results) != len(eager.results):
         return Outcome("wrong", "what is written into the inputs")
-    if len(exact) != len(eager):
+    if len(exact.results) != len(eager.results):
         return Outcome("eager fails too", "float64 writes into other inputs")
     said = program.source
     masked = any(word in said for word in MASKS)
-    hidden = program.regime in UNUSUAL and masked  # absent: a law's assumption
+    scores = "v" not in program.inputs  # what is not finite is in the scores, too, and may hide itself
+    hidden = program.regime in UNUSUAL and (masked or scores)  # absent: a law's assumption
     rounded = "float32" if any(word in said for word in SINGLE) else program.dtype
     times = TIMES.get(program.regime, 1) if rounded in ("float32", "float64") else 1
-    judged = partial(compared, got, eager, exact, hidden, getattr(torch, rounded), times)
+    judged = partial(compared, got.results, eager.results, exact.results, hidden, getattr(torch, rounded), times)
     outcome = judged()
     if outcome.kind == "wrong" and getattr(torch, program.dtype) in HALVES:
-        outcome = judged(spread(program, inputs(), exact))
-    return outcome
+        outcome = judged(spread(program, inputs(), exact.results))
+    if not program.wanted or outcome.kind in LOUD:
+        return outcome
+    asked = []
+    moved = lambda: asked.append(program) or gradients.movements(program, inputs())
+    floor = gradients.FLOORS[getattr(torch, rounded)]
+    wrong = gradients.difference(got, eager, exact, floor, masked, moved)
+    if "clamp" in said and program.regime.endswith("NaN") and wrong.endswith(gradients.NOT_FINITE):
+        wrong = ""  # torch has the derivative 0 of a NaN that is clamped, and others have NaN
+    became = gradients.what_became(report.reports(), outcome.kind)
+    return Outcome("wrong", wrong) if wrong else Outcome(became, outcome.reason, bool(asked))
 
 
 def spread(program: Fuzzed, tensors: list, exact: tuple) -> list[torch.Tensor]:
@@ -105,7 +129,7 @@ def spread(program: Fuzzed, tensors: list, exact: tuple) -> list[torch.Tensor]:
     last = torch.finfo(getattr(torch, program.dtype)).eps
     noise = lambda t: 1 + last * (2 * torch.rand(t.shape, generator=random, device=t.device, dtype=torch.float64) - 1)
     near = lambda t: t.double() * noise(t) if t.is_floating_point() else t.clone()
-    moved = [_answers(program.function(stable=True), [*map(near, tensors)]) for _ in range(MOVES)]
+    moved = [answers(program.function(stable=True), program, [*map(near, tensors)]).results for _ in range(MOVES)]
     apart = lambda found, truth: torch.stack([(m - truth).abs().nan_to_num(0, 0) for m in found]).amax(0)
     return [apart(found, truth) for *found, truth in zip(*moved, exact)]
 
@@ -123,27 +147,26 @@ class _Counted:
         self.run = torch.compile(function, backend=counting, dynamic=dynamic or None, **how)
 
 
-def _answers(function, tensors: list) -> tuple:
-    """The results, and the inputs as they are left where eager or its rival writes into them."""
-    before = [t.clone() for t in tensors]
-    found = function(*tensors)
-    same = lambda x, y: x.dtype == y.dtype and torch.equal(x.nan_to_num(), y.nan_to_num())
-    changed = {n: t for n, (t, old) in enumerate(zip(tensors, before, strict=True)) if not same(t, old)}
-    results = tuple(found) if isinstance(found, tuple | list) else (found,)
-    return tuple(r for r in results if r is not None) + tuple(changed.values())
-
-
 def _alone(program: Fuzzed, mine: _Counted, device: str, outcome: Outcome) -> Outcome:
     """What torch.compile does without onepass: where that fails too it is no crash, and it may compile less often."""
     torch._dynamo.reset()
-    plain = _Counted(program.function(), lambda graph, _: graph, program.dynamic, {})
+    plain = _Counted(program.function(), gradients.PLAIN[program.inner], program.dynamic, {})
     try:
         for later in (False, True) if program.later else (False,):
-            plain.run(*program.tensors(device, later))
+            answers(plain.run, program, program.tensors(device, later))
     except Exception as error:
         return Outcome("torch.compile fails too", _first_line(error)[:80])
     more = mine.graphs > plain.graphs and outcome.kind != "crash"
     return Outcome("recompiled", f"{mine.graphs} times, {plain.graphs} alone") if more else outcome
+
+
+def _wrong_alone(program: Fuzzed, device: str, outcome: Outcome) -> Outcome:
+    """What AOTAutograd makes of the program without onepass: where that is wrong too it is no mistake of onepass."""
+    torch._dynamo.reset()
+    plain = _Counted(program.function(), gradients.PLAIN[program.inner], program.dynamic, {})
+    calls = (False, True) if program.later else (False,)
+    wrong = any(_call(program, plain.run, device, later).kind == "wrong" for later in calls)
+    return Outcome("torch.compile is wrong too", outcome.reason) if wrong else outcome
 
 
 def _first_line(error: Exception) -> str:
@@ -216,8 +239,23 @@ def _strides(tensor) -> list[int]:
     return [stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True) if length > 1]
 
 
+def drawn(random: Random, extents: Extents, with_gradients: bool) -> Fuzzed:
+    """A program; one with gradients is sometimes long, and more often of a form that is learned."""
+    if not with_gradients:
+        return random.choice(DRAWN)(random, extents)
+    extents = LONG if extents is SMALL and random.random() < 0.3 else extents
+    return gradients.asked(random, random.choice((*DRAWN, gradients.random_learned))(random, extents))
+
+
 def run(
-    count: int, start: int, executor: str, device: str, extents: Extents = SMALL, seconds: float = math.inf, now=None
+    count: int,
+    start: int,
+    executor: str,
+    device: str,
+    extents: Extents = SMALL,
+    with_gradients: bool = False,
+    seconds: float = math.inf,
+    now=None,
 ) -> tuple[Counter, dict]:
     """Counts outcomes of `count` programs, or of as many as there is time for, with an example of each loud one.
 
@@ -228,7 +266,7 @@ def run(
     examples: dict[tuple[str, str], Fuzzed] = {}
     random = Random(start)
     for _ in range(count):
-        program = random.choice(DRAWN)(random, extents)
+        program = drawn(random, extents, with_gradients)
         if time.monotonic() > end:
             break
         if now is not None:
@@ -288,11 +326,12 @@ def main(arguments=None) -> int:
     parser.add_argument("--executor", default="auto")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, or a target that kernels are compiled for: sm_90")
     parser.add_argument("--large", action="store_true", help="long sequences in half precision")
+    parser.add_argument("--gradients", action="store_true", help="gradients of random inputs, too")
     parser.add_argument("--seconds", type=float, default=1e6, help="stop then, and name what does not end")
     given_ = parser.parse_args(arguments)
     extents = LARGE if given_.large else SMALL
     share = -(-given_.count // given_.jobs)
-    settings = (given_.executor, given_.device, extents, given_.seconds)
+    settings = (given_.executor, given_.device, extents, given_.gradients, given_.seconds)
     results = _results([(share, given_.seed + n, *settings) for n in range(given_.jobs)], given_.seconds)
     outcomes = sum((counts for counts, _ in results), Counter())
     kinds: Counter = Counter()
@@ -300,7 +339,7 @@ def main(arguments=None) -> int:
         kinds[kind] += number
     print(f"{sum(kinds.values())} programs, seeds {given_.seed}..{given_.seed + given_.jobs - 1}:", dict(kinds))
     for (kind, reason), number in outcomes.most_common():
-        if kind in ("fused", "refused", "eager fails too", "torch.compile fails too", *LOUD):
+        if kind not in ("compiled", "nothing to do"):
             print(f"  {number:6d}  {kind}: {reason}")
     for _, examples in results:
         order = [*LOUD, "eager fails too"].index  # the last where a device is lost: nobody knows by whom

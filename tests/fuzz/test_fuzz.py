@@ -1,5 +1,9 @@
-"""A short run of the fuzzer, and that it can fail: a wrong executor, a crash and a failing executor are all seen."""
+"""A short run of the fuzzer, and that it can fail: a wrong executor, a crash and a failing executor are all seen.
 
+So are wrong gradients.
+"""
+
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,6 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 
 from onepass.runtime import executors
+from onepass.training.programs import BackwardProgram
+from tests.fuzz import gradients
+from tests.fuzz.gradients import Answers, difference, movements
 from tests.fuzz.layers import forms, layer, sections
 from tests.fuzz.programs import SMALL, Fuzzed, programs
 from tests.fuzz.run import LOUD, compared, judge, run, shrunk
@@ -146,3 +153,88 @@ def test_halves_excuse_a_float32_result_only_where_eager_rounds(own, wrong):
     truth = torch.ones(3, dtype=torch.float64)
     mine, theirs = ((torch.ones(3) + error,) for error in (9e-4, own))
     assert (compared(mine, theirs, (truth,), False, torch.bfloat16).kind == "wrong") == wrong
+
+
+# Gradients ------------------------------------------------------------------------------------------------------------
+
+TRAINED = replace(PLAIN, wanted=("q", "k", "v", "bias"), regime="normal")
+MIXED = ("s = q @ k.mT", "p = s.softmax(-1)", "p = torch.einsum('hij,gh->gij', p, mix)", "o = p @ v", "return o")
+TALKING = replace(TRAINED, lines=MIXED, inputs={**PLAIN.inputs, "mix": ("float", (2, 2))}, wanted=("q", "mix"))
+
+
+def test_gradients_of_random_programs_are_right_or_left_alone():
+    outcomes, examples = run(20, 2, "auto", "cpu", with_gradients=True)
+    assert sum(outcomes.values()) == 20
+    assert not [kind for kind, _ in outcomes if kind in LOUD], "\n\n".join(map(str, examples.values()))
+    assert outcomes["derived", "tiled"] > 5
+
+
+@pytest.mark.parametrize("inner", ["eager", "aot"])
+def test_what_became_of_gradients_is_counted(inner):
+    assert judge(replace(TRAINED, inner=inner)).kind == "derived"
+    assert judge(replace(TALKING, inner=inner)).kind == {"eager": "recomputed", "aot": "left to Inductor"}[inner]
+
+
+@pytest.mark.parametrize("inner", ["eager", "aot"])
+@pytest.mark.parametrize("wrong", [lambda g: g * 1.001, lambda g: g + 1e-3, torch.neg, torch.zeros_like])
+def test_wrong_gradients_are_found(monkeypatch, inner, wrong):
+    right = executors.EXECUTORS["tiled"]
+
+    def off(found, tensors, call):
+        run = right(found, tensors, call)
+        is_backward = isinstance(found.program, BackwardProgram)
+        return (lambda given: [*map(wrong, run(given))]) if is_backward else run
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", off)
+    assert judge(replace(TRAINED, inner=inner)).kind == "wrong"
+
+
+def test_gradients_that_rounding_makes_are_no_mistakes():
+    """One weight of each row is 1: the gradients of scores are differences of equal numbers.
+
+    The movement is a bound, and a wide one; what it excuses is judged again in float64.
+    """
+    lines = ("s = q @ k.mT", "e = torch.exp(s - s.amax(-1, keepdim=True))", "p = e / e.sum(-1, keepdim=True)")
+    sharp = replace(TRAINED, lines=(*lines, "return p @ v"), regime="near the end of half", wanted=("q",))
+    (moved,) = movements(sharp, sharp.tensors())
+    assert judge(sharp).kind == "derived" and 1e-5 < moved < 1e2
+    (plain,) = movements(replace(sharp, regime="normal"), replace(sharp, regime="normal").tensors())
+    assert plain < 1e-3
+
+
+def test_what_rounding_excuses_is_judged_in_float64(monkeypatch):
+    monkeypatch.setattr(gradients, "movements", lambda *given: [1e9] * 4)
+    right, found = executors.EXECUTORS["tiled"], []
+
+    def off(region, tensors, call):
+        run = right(region, tensors, call)
+        found.append(tensors[0].dtype)
+        is_backward = isinstance(region.program, BackwardProgram)
+        return (lambda given: [g * off_by(g) for g in run(given)]) if is_backward else run
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", off)
+    off_by = lambda g: 1.01 if g.dtype == torch.float32 else 1.0
+    assert judge(TRAINED).kind == "derived" and torch.float64 in found
+    monkeypatch.setattr(gradients, "movements", lambda program, tensors: [1e9 * (program.dtype == "float32")] * 4)
+    off_by = lambda g: 1.01
+    assert judge(TRAINED).kind == "wrong"
+
+
+NAN = torch.nan
+
+
+@pytest.mark.parametrize(
+    "got, hidden, wrong",
+    [
+        ((1.0, NAN), False, ""),
+        ((1.1, NAN), False, "error"),
+        ((NAN, NAN), False, "not finite where eager is finite"),
+        ((1.0, 0.0), False, "finite where eager is not"),
+        ((1.0, 0.0), True, ""),
+    ],
+)
+def test_gradients_that_are_not_numbers(got, hidden, wrong):
+    """The second number is NaN in eager, as those of a row without keys are."""
+    answer = lambda *numbers: Answers((), (torch.tensor(numbers, dtype=torch.float64),))
+    found = difference(answer(*got), answer(1.0, NAN), answer(1.0, NAN), 1e-6, hidden, lambda: [0.0])
+    assert wrong in found and bool(wrong) == bool(found)

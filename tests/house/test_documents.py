@@ -12,7 +12,7 @@ from tests.house.tree import PARTS, ROOT, files
 
 DOCUMENTS = [path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md"))]
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/?")
-DOTTED = re.compile(r"\b(?:onepass|tests)(?:\.\w+)+")
+DOTTED = re.compile(r"(?<!\.)\b(?:onepass|tests)(?:\.\w+)+")  # not torch.ops.onepass
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 ENDINGS = (".py", ".md", ".toml", ".json", ".csv", ".v", ".txt")
 

@@ -78,15 +78,21 @@ def plan_of(kind: str, width: int, dtype: str):
         score = torch.einsum("hg,bgij->bhij", before, q @ k.mT / math.sqrt(width))
         return torch.einsum("hg,bgij->bhij", after, torch.softmax(score, -1)) @ v
 
+    def dropped(q, k, v, seed):
+        found = torch.softmax(CHANGES["causal"](q @ k.mT / math.sqrt(width)), -1)
+        return torch.ops.onepass.dropout(found, 0.1, seed) @ v
+
     def weights(q, k, v):
         found = torch.softmax(q @ k.mT / math.sqrt(width), -1)
         return found @ v, found
 
     heads = (16, 4, 4) if kind == "groups" else (16, 16, 16)
     inputs = [torch.empty(4, h, 4096, width, dtype=getattr(torch, dtype)) for h in heads]
-    program = {"documents": documents, "weights": weights, "states": mixture, "mixed": mixture}.get(kind, attention)
+    programs = {"documents": documents, "weights": weights, "states": mixture, "mixed": mixture, "dropout": dropped}
+    program = programs.get(kind, attention)
     inputs += [torch.zeros(4, 4096, dtype=torch.int64)] if kind == "documents" else []
     inputs += [torch.empty(16, 16, dtype=inputs[0].dtype)] * 2 if program is mixture else []
+    inputs += [torch.zeros(2, dtype=torch.int64)] if kind == "dropout" else []
     captured = translate(program_of(program, *inputs))
     return optimize_all(captured.results).plan
 

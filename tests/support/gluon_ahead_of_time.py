@@ -116,11 +116,15 @@ def plain(kind: str):
     def gate(q, k, v, one):
         return torch.sigmoid(one) * attention(q, k, v)
 
+    def dropped(q, k, v, seed):
+        score = _keep(q @ k.mT / math.sqrt(q.shape[-1]), lambda i, j: j <= i)
+        return torch.ops.onepass.dropout(torch.softmax(score, -1), 0.1, seed) @ v
+
     def sigmoid(q, k, v):
         return torch.sigmoid(q @ k.mT / math.sqrt(q.shape[-1]) - math.log(k.shape[-2])) @ v
 
     others = {"gate": gate, "sigmoid": sigmoid, "difference": difference, "logarithm": both, "peak": both}
-    others |= {"evoformer": evoformer}
+    others |= {"evoformer": evoformer, "dropout": dropped}
     return others.get(kind, attention)
 
 
@@ -136,6 +140,8 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
     found.append(make(batch, values[0], columns, values[1]))
     if kind == "bias":
         found.append(make(heads, rows, columns))
+    if kind == "dropout":
+        found.append(torch.zeros(2, dtype=torch.int64))
     if kind == "gate":
         found.append(make(batch, heads, rows, width))
     if kind in ("relative", "backwards"):

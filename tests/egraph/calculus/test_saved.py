@@ -4,10 +4,19 @@ import numpy as np
 import pytest
 
 from onepass.egraph.calculus.partials import NotDifferentiable
-from onepass.egraph.calculus.saved import Bounded, exponential_parts, log_of_sum, logarithms, means
+from onepass.egraph.calculus.saved import (
+    Bounded,
+    Mean,
+    exponential_parts,
+    log_of_sum,
+    logarithms,
+    means,
+    saved_value,
+    weight_of,
+)
 from onepass.egraph.derivation.normalize import Normaliser
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import const, exp, iota, load, max_over, sum_over, where
+from onepass.egraph.terms.ops import const, exp, iota, load, lt, max_over, sum_over, where
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.rules import GATHERED, NORMAL, SHIFT_FREE
 
@@ -15,6 +24,7 @@ I, J, E = Dim("i", 300), Dim("j", 400), Dim("e", 8)
 s = load(Tensor("s", "float64", (300, 400)), iota(I), iota(J))
 v = load(Tensor("v", "float64", (400, 8)), iota(J), iota(E))
 FREE = Normaliser((*NORMAL, *SHIFT_FREE))
+scores = s * load(Tensor("t", "float64", ()))  # a product: no element of a tensor, which could be a mask's
 LARGE = np.array([[1000.0, 1001.0, 999.0]])
 
 
@@ -29,24 +39,33 @@ def _softmax(scores, values):
 
 
 def test_a_sum_of_exponentials_has_its_logarithm():
-    ((saved, form),) = logarithms([_softmax(s, v)], FREE, (I, E))
+    (found,) = logarithms([_softmax(scores, v)], FREE, (I, E))
+    (saved,) = found.parts
     assert saved.tensor.name == "log" and saved.order == (I,) and saved.tensor.dtype == "float64"
-    assert form == sum_over(J, exp(s))
+    assert found.total == sum_over(J, exp(scores))
+
+
+@pytest.mark.parametrize("far", [s, scores + s, where(lt(s, 0.0), scores, const(-1e9)), scores - 3e4])
+def test_scores_that_may_be_far_have_their_shift_saved_apart(far):
+    (found,) = logarithms([_softmax(far, v)], FREE, (I, E))
+    shift, log = found.parts
+    assert (shift.tensor.name, log.tensor.name) == ("shift", "log") and shift.order == log.order == (I,)
+    assert found.read() == load(shift.tensor, iota(I)) + load(log.tensor, iota(I))
 
 
 def test_a_sum_without_a_shift_has_one_that_does_not_overflow():
     j = Dim("j", 3)
     row = load(Tensor("s", "float64", (1, 3)), const(0), iota(j))
-    ((saved, form),) = logarithms([_Result(sum_over(j, exp(row)))], FREE, ())
-    assert form == sum_over(j, exp(row)) and saved.term == log_of_sum(j, row)
-    assert evaluate(saved.term, {"s": LARGE}, ()) == pytest.approx(1001 + np.log(np.exp(LARGE - 1001).sum()))
+    (found,) = logarithms([_Result(sum_over(j, exp(row)))], FREE, ())
+    assert found.total == sum_over(j, exp(row)) and found.term == log_of_sum(j, row)
+    assert evaluate(found.term, {"s": LARGE}, ()) == pytest.approx(1001 + np.log(np.exp(LARGE - 1001).sum()))
 
 
 def test_a_weighted_sum_is_its_mean_times_the_whole():
     result = _softmax(s, v)
     sums = list(logarithms([result], FREE, (I, E)))
     (mean,) = means([FREE.normal(result.term)], sums, (I, E))
-    assert mean.log is sums[0][0] and mean.divisor == sum_over(J, exp(s))
+    assert mean.log is sums[0] and mean.log.total == sum_over(J, exp(s))
     draws = np.random.default_rng(0)
     given = {"s": draws.standard_normal((300, 400)) + 2000, "v": draws.standard_normal((400, 8))}
     weights = np.exp(given["s"] - given["s"].max(1, keepdims=True))
@@ -65,8 +84,32 @@ def test_an_exponential_without_its_logarithm_is_refused():
     result = _softmax(s, v)
     sums = list(logarithms([result], FREE, (I, E)))
     bounded = Bounded(sums, [result], Normaliser((*NORMAL, *GATHERED)))
-    log = load(sums[0][0].tensor, iota(I))
-    bounded.check([exp(s - log) * v])
-    for wrong in (exp(s), exp(log), exp(s - log - log), exp(v - log)):
+    shift, log = (load(part.tensor, iota(I)) for part in sums[0].parts)
+    bounded.check([exp(s - shift - log) * v])
+    for wrong in (exp(s), exp(log), exp(s - log), exp(s - shift - log - log), exp(v - shift - log)):
         with pytest.raises(NotDifferentiable, match="could overflow"):
             bounded.check([wrong * v])
+
+
+def test_a_sum_over_fewer_elements_has_weights_of_0():
+    p, r = (load(Tensor(name, "bool", (400,)), iota(J)) for name in "pr")
+    whole = where(p, s, const(-np.inf))
+    assert weight_of(sum_over(J, where(p & r, exp(s) * v, const(0.0))), whole) is where(r, v, const(0.0))
+    assert weight_of(sum_over(J, where(r, exp(s) * v, const(0.0))), whole) is None
+
+
+def test_a_weight_is_what_stands_beside_the_exponential():
+    t = load(Tensor("t", "float64", (300,)), iota(I))
+    assert weight_of(sum_over(J, exp(s) * v), s) is v and weight_of(sum_over(J, exp(s)), s) is const(1.0)
+    assert weight_of(sum_over(J, (v * exp(t + s)) / t), s) is (v * exp(t)) / t
+    assert weight_of(sum_over(J, exp(t) * v), s) is None
+
+
+def test_a_mean_without_elements_is_0_where_the_divisor_has_more():
+    j = Dim("j", 3)
+    score = where(load(Tensor("p", "bool", (3,)), iota(j)), load(Tensor("s", "float64", (3,)), iota(j)), const(-np.inf))
+    total = sum_over(j, exp(score)) + exp(load(Tensor("sink", "float64", ())))
+    log = saved_value("log", load(Tensor("sink", "float64", ())), ())
+    mean = Mean(sum_over(j, exp(score) * 2.0), log, total, score, const(2.0))
+    given = {"p": np.array([False] * 3), "s": np.ones(3), "sink": np.array(0.5)}
+    assert evaluate(mean.value, given, ()) == 0.0

@@ -16,14 +16,14 @@ from onepass.egraph.search.engine import EngineError, SearchLimits, rule_text, s
 from onepass.egraph.search.extract import extract, passes
 from onepass.egraph.search.search import search
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import cast, const, exp, iota, le, load, max_over, sum_over, where
+from onepass.egraph.terms.ops import cast, const, exp, iota, le, load, max_over, sum_over, uniform, where
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.rules import ALL, NORMAL, PHASES
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def program(length=4096, width=64, softmax=True, causal=False):
+def program(length=4096, width=64, softmax=True, causal=False, factor=None):
     i, j, d, e = Dim("i", length), Dim("j", length), Dim("d", width), Dim("e", width)
     q, k, v = (Tensor(name, "float32", (length, width)) for name in "qkv")
     at = lambda tensor, row, column: load(tensor, iota(row), iota(column))
@@ -34,6 +34,7 @@ def program(length=4096, width=64, softmax=True, causal=False):
         score = score / const(8.0)
         weight = exp(score - max_over(j, score))
         score = weight / sum_over(j, weight)
+    score = score if factor is None else score * factor
     return normalise(sum_over(j, score * at(v, j, e)), NORMAL)
 
 
@@ -55,6 +56,17 @@ def test_passes_fall_by_the_laws_that_are_on(switched_off, left, causal):
 @pytest.mark.parametrize("length", [3, 200, 4096])
 def test_one_pass_at_any_length(length):
     assert search(program(length), PHASES).passes_after == 1
+
+
+@pytest.mark.parametrize("factor", ["loaded", "random"])
+def test_weights_times_a_factor_of_rows_and_columns_take_one_pass(factor):
+    """The factor is multiplied by the exponential: with the values it would be no product of matrices."""
+    i, j = Dim("i", 4096), Dim("j", 4096)
+    at = iota(i), iota(j)
+    kept = cast(le(const(0.5), uniform(const(1), const(2), const(0), *at)), "float32")
+    loaded = load(Tensor("f", "float32", (4096, 4096)), *at)
+    found = search(program(factor=loaded if factor == "loaded" else kept), PHASES)
+    assert (found.passes_before, found.passes_after) == (3, 1)
 
 
 def test_no_law_knows_what_it_is_used_for():

@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from onepass.api.backend import onepass_backend
 from onepass.compiler.options import Options
@@ -40,12 +41,13 @@ def _sources(function, inner):
 
     def backend(graph, example_inputs):
         rewrite(graph.graph, Options.read({"inner": inner}))
-        graphs.append(graph.graph)
+        graphs.extend(module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule))
         return graph.forward
 
     torch._dynamo.reset()
     torch.compile(function, backend=backend)(*_inputs())
-    return [n.args[3].split(",") for n in graphs[0].nodes if n.target is torch.ops.onepass.region.default]
+    nodes = [n for graph in graphs for n in graph.nodes]
+    return [n.args[3].split(",") for n in nodes if n.target is torch.ops.onepass.region.default]
 
 
 def test_a_call_says_what_its_tensors_are_where_memory_is_used_again():
@@ -78,3 +80,31 @@ def test_each_layer_has_a_map_of_its_own_mask(inner, monkeypatch):
     with torch.no_grad():
         result = torch.compile(_two_layers, backend=onepass_backend, options=options)(*inputs)
     assert len(built) == 2 and torch.allclose(result, _two_layers(*inputs), atol=1e-4)
+
+
+def _checkpointed(q, x, one, other):
+    return checkpoint(_layer, checkpoint(_layer, q, x, one, use_reentrant=False), x, other, use_reentrant=False)
+
+
+def _whole_checkpointed(q, x, one, other):
+    return checkpoint(_two_layers, q, x, one, other, use_reentrant=False)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+def test_each_layer_has_a_map_of_its_own_mask_in_training():
+    """What a checkpoint does not save is memory that may be used again, in the forward and where it runs again."""
+    torch._dynamo.reset()
+    options = {"inner": "inductor", "executor": "triton", "strict": True}
+    q, *others = _inputs()
+    q.requires_grad_()
+    found = torch.compile(_whole_checkpointed, backend=onepass_backend, options=options)(q, *others)
+    exact = _two_layers(*(x.double() for x in (q, *others)))
+    torch.testing.assert_close(found, exact, check_dtype=False, atol=1e-4, rtol=1e-4)
+    mine, wanted = (torch.autograd.grad(r.square().mean(), q)[0] for r in (found, exact))
+    torch.testing.assert_close(mine, wanted, check_dtype=False, atol=1e-5, rtol=1e-4)
+
+
+def test_values_of_two_checkpoints_have_names_of_their_own():
+    first, second = _sources(_checkpointed, "inductor")
+    assert len(set(first) - set(second)) == len(set(second) - set(first)) == 2, "x alone is one tensor for both"
+    assert _sources(_checkpointed, "eager") == [[""], [""]]

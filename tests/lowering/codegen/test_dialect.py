@@ -28,16 +28,16 @@ def test_every_operation_is_in_exactly_one_table():
 
 def test_no_text_of_gluon_names_a_function_of_triton():
     templates = [*TEMPLATES.values(), *(text for fold in FOLDS.values() for text in (fold.combine, fold.tile))]
-    texts = [GLUON.fill(template, *"abc", axis=0) for template in templates] + [helpers(" ".join(HELPERS), GLUON)]
+    texts = [GLUON.fill(template, *"abcde", axis=0) for template in templates] + [helpers(" ".join(HELPERS), GLUON)]
     assert any("gl." in text for text in texts)
     assert [text for text in texts if re.search(NAME_OF_TRITON, text) or "triton" in text] == []
 
 
 @pytest.mark.parametrize("name", sorted({*TEMPLATES, *SPECIAL_FORMS}))
 def test_texts_of_both_languages_differ_in_the_name_of_the_module_alone(name):
-    operand = TRUTH if name in ("not", "and", "or") else X
+    operand = {**dict.fromkeys(("not", "and", "or"), TRUTH), "uniform": iota(I)}.get(name, X)
     operands = (TRUTH, X, X) if name == "where" else (operand,) * OPS[name].arity
-    node, texts = make(name, operands), list("abc"[: len(operands)])
+    node, texts = make(name, operands), list("abcde"[: len(operands)])
     one, other = (operation(node, texts, dialect) for dialect in (TRITON, GLUON))
     assert re.sub(NAME_OF_TRITON, "gl.", one) == other
 

@@ -58,5 +58,9 @@ def test_float32_tensors_are_refused():
     assert found is None or isinstance(bind_joined(found.main), str)
 
 
+def test_random_numbers_are_refused():
+    assert "draws random numbers" in bind_joined(main_of("dropout"))
+
+
 def test_wide_operands_are_refused():
     assert "wider than 256" in bind_joined(main_of("full", 512))

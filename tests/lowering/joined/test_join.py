@@ -13,7 +13,7 @@ from onepass.lowering.tiled.executor import tiled_results
 from tests.support.gluon_ahead_of_time import backward_plan, backward_plan_of
 
 KINDS = "full causal window strided shifted softcap bias vector documents narrow sigmoid gated".split()
-KINDS += "logarithm evoformer prefix longformer dilated slanted relative gate boolean capped".split()
+KINDS += "logarithm evoformer prefix longformer dilated slanted relative gate boolean capped dropout".split()
 LENGTH = 320  # above what a tile holds whole
 
 
@@ -70,6 +70,7 @@ def test_the_joined_kernel_has_five_products_where_the_two_have_seven(plans):
     binding = bind_joined(found.main)
     assert len(binding.products) + len(binding.loop_sums) + len(binding.row_sums) == 5
     assert [s.adds for s in found.main.stores] == [False, False, True]
+    assert plan.deterministic and not found.plan.deterministic
 
 
 def test_what_depends_on_the_loop_alone_is_stored_before(plans):

@@ -22,7 +22,7 @@ ORDER = {
     "cuts": """tabulate_lookups store_cross_batch_scores store_nested_loops store_blocking_products store_other_rows
         store_row_invariants tabulate_relative_values reuse_parts""",
     "kernels": """group_stores build_loops finite_masks_as_guards attach_block_maps write_pairs_in_loops
-        inline_producers mark_exact_products""",
+        inline_producers share_totals mark_exact_products""",
 }
 
 

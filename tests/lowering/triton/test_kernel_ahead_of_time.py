@@ -24,6 +24,7 @@ CASES += [("sm_90", kind, width, "float32") for width in (64, 128) for kind in (
 CASES += [("sm_90", "causal", 64, "float16")]
 CASES += [("sm_90", kind, 64, "bfloat16") for kind in ("states", "mixed")]
 CASES += [("sm_90", "weights", width, kind) for width in (64, 128) for kind in ("bfloat16", "float32")]
+CASES += [(t, "dropout", width, "bfloat16") for t in TARGETS for width in (64, 128)]
 SPILLED = {"mixed": 384}  # bytes, where accumulators take half of the registers; none elsewhere
 
 

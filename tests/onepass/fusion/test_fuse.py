@@ -25,13 +25,14 @@ def region(refusal: Refusal | None = None):
 
 
 def test_the_order():
-    names = ["fuse_epilogue", "leave_joins_outside", "defer_products", "fuse_producers"]
-    assert [step.__name__ for step in STEPS] == names
+    names = ["fuse_epilogue", "leave_joins_outside", "defer_products", "fuse_producers", "fuse_gathers"]
+    assert [step.__name__ for step in STEPS["auto"]] == names
+    assert STEPS["always"] == STEPS["auto"] and [step.__name__ for step in STEPS["training"]] == names[-1:]
 
 
 @pytest.mark.parametrize("mode, refusal", [("never", None), ("auto", Refusal("it stays", "", "in-place"))])
 def test_no_step_runs(mode, refusal, monkeypatch):
-    monkeypatch.setattr(module, "STEPS", (lambda *a: pytest.fail("a step ran"),))
+    monkeypatch.setitem(STEPS, "auto", (lambda *a: pytest.fail("a step ran"),))
     made, own = [], region(refusal)
     assert fuse(own, context_of(mode, made), ["a note"]) == (own, "a plan")
     assert made == [own]
@@ -44,7 +45,7 @@ def test_each_step_gets_the_region_of_the_one_before(monkeypatch):
         lambda one, context: seen.append(one) or (second, ["wider"]),
         lambda one, context: seen.append(one) or (one, ["as it was"]),
     ]
-    monkeypatch.setattr(module, "STEPS", tuple(steps))
+    monkeypatch.setitem(STEPS, "auto", tuple(steps))
     monkeypatch.setattr(module, "replace", lambda record, **fields: notes.append(fields) or record)
     made = []
     context = FusionContext(None, "auto", lambda one: made.append(one) or Answer(), frozenset(), frozenset())

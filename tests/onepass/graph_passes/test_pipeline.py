@@ -17,7 +17,7 @@ ORDER = {
         "inline_library_calls functionalize detach_unrecorded float_inputs move_scalars size_calls specialize_sizes "
         "find_regions"
     ),
-    Stage.REPLACE: "replace",
+    Stage.REPLACE: "replace called_graphs",
     Stage.FINISH: "attach_unrecorded",
     Stage.INDUCTOR: "softmax_dims",
 }
@@ -26,6 +26,7 @@ ELSEWHERE = {  # passes whose code is not in the module of their name
     "detach_unrecorded": "onepass/graph/grad_modes.py",
     "find_regions": "onepass/regions/find.py",
     "attach_unrecorded": "onepass/graph/grad_modes.py",
+    "called_graphs": "onepass/graph_passes/pipeline.py",
 }
 PARTS = {"index_assignment": "functionalize"} | dict.fromkeys(
     ("insert_call", "output_strides", "region_gradients"), "replace"

@@ -121,10 +121,15 @@ def test_blocks_with_rotated_positions_are_not_refused():
 
 
 def test_a_region_inside_of_a_higher_order_operation_is_said():
-    def checkpointed(q, k, v):
-        return checkpoint(spellings.attend, q, k, v, use_reentrant=False)
+    def chosen(q, k, v):
+        return torch.cond(q.sum() > 0, spellings.attend, lambda q, k, v: v.clone(), (q, k, v))
 
-    region, _ = one(regions_of(checkpointed, *tensors()))
-    assert region.refusal.kind == "higher-order" and "checkpoint" in region.refusal.reason
+    region, _ = one(regions_of(chosen, *tensors()))
+    assert region.refusal.kind == "higher-order" and "cond" in region.refusal.reason
     assert "spellings.py:" in region.refusal.where
+
+
+def test_the_region_of_a_checkpoint_is_one_of_its_own_graph():
+    checkpointed = lambda q, k, v: checkpoint(spellings.attend, q, k, v, use_reentrant=False)
+    assert regions_of(checkpointed, *tensors()) == []
     assert regions_of(lambda x: checkpoint(normal_networks()["norm"], x, use_reentrant=False), torch.randn(2, 32)) == []

@@ -140,7 +140,7 @@ def test_the_original_calls_are_no_rival_where_their_values_are_large(monkeypatc
     found = made(plain, *(torch.randn(2, 2, 24, 16) for _ in range(3)))
     assert max(traffic.made_bytes(found.program, {})) == 2 * 2 * 24 * 24 * 4
     inputs = [torch.randn(2, 2, 24, 16)]
-    call = type("Call", (), {"sizes": {}})
+    call = type("Call", (), {"sizes": {}, "deterministic": False})
     assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash", "the original calls"}
     monkeypatch.setitem(library_choice.MAX_BYTES_OF_A_VALUE, "cpu", 2 * 2 * 24 * 24 * 4 - 1)
     assert set(library_choice.rivals(found, inputs, call)) == {"sdpa flash"}

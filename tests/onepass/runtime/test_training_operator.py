@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from itertools import accumulate
 
 import pytest
 import torch
@@ -124,12 +125,6 @@ def test_gradients_accumulate_and_a_graph_is_retained():
         torch.testing.assert_close(ours.grad, eager.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_second_derivatives_are_refused():
-    (result,) = torch.autograd.grad(compiled(causal)(*(tensors := inputs())).sum(), tensors[:1], create_graph=True)
-    with pytest.raises(NotImplementedError, match="gradients of gradients"):
-        result.sum().backward()
-
-
 def test_strided_and_broadcast_inputs_and_cotangents():
     run = compiled(causal)
     base = torch.randn(2, 40, 3, 16)
@@ -153,15 +148,17 @@ def test_half_precision_gradients_are_summed_in_float32():
         assert (ours.double() - eager).norm() <= 5e-3 * eager.norm()
 
 
-def test_peak_memory_has_no_rows_by_columns():
-    """At length 4096 the scores of one head are 64 MiB in float32; inputs, results and gradients are 3.5 MiB."""
+def test_forward_and_backward_hold_no_more_than_three_times_inputs_and_gradients():
+    """At length 8192 the scores of one head are 256 MiB in float32; inputs and gradients are 12 MiB."""
     run = compiled(causal, executor="tiled")
-    tensors = [torch.randn(1, 1, 4096, 64, requires_grad=True) for _ in range(3)]
-    run(*tensors).sum().backward()
+    tensors = [torch.randn(1, 1, 8192, 64, requires_grad=True) for _ in range(3)]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run(*tensors).sum().backward()
-    largest = max(event.self_cpu_memory_usage for event in profile.events())
-    assert largest < 32 << 20
+    events = sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    given = sum(t.nbytes for t in tensors)
+    peak = given + max(accumulate(sizes))
+    assert 2 * given < peak <= 3 * (given + sum(t.grad.nbytes for t in tensors))
 
 
 def test_a_backward_of_a_text_that_has_no_plans_asks_autograd():

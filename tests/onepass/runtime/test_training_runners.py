@@ -1,9 +1,14 @@
 """A forward that cannot run by its plan leaves its backward to autograd; so do sizes that no plan takes."""
 
+import os
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import onepass
+from onepass.lowering.masks import block_map
+from onepass.lowering.triton import launch
 from onepass.runtime import executors, training_operator
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -54,3 +59,42 @@ def test_empty_lengths_have_eagers_gradients(lengths):
     compiled = torch.compile(attention, backend="onepass", options={"inner": "eager"}, dynamic=True)
     torch.testing.assert_close(gradients(compiled, 40, 300), gradients(attention, 40, 300))
     torch.testing.assert_close(gradients(compiled, *lengths), gradients(attention, *lengths), equal_nan=True)
+
+
+HOST_READS = ("_local_scalar_dense", "equal", "nonzero", "unique", "masked_select", "is_nonzero")
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+def test_a_prepared_call_reads_nothing_on_the_host(monkeypatch):
+    """What a CUDA graph captures: also where it reads a mask of data, whose block map is made in each captured call."""
+    ran: list[str] = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            ran.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    for kind in (training_operator.ForwardRunner, training_operator.BackwardRunner):
+
+        def noted(self, *given, kind=kind, run=kind.__call__):
+            ran.append(kind.__name__)
+            with Noting():
+                return run(self, *given)
+
+        monkeypatch.setattr(kind, "__call__", noted)
+    builds: list[tuple] = []
+    monkeypatch.setattr(launch, "pays", lambda *given: True)
+    monkeypatch.setattr(launch, "build_map", lambda *given, make=launch.build_map: builds.append(given) or make(*given))
+    monkeypatch.setattr(block_map, "capturing", lambda device: True)
+
+    def documents(q, k, v, ids):
+        return torch.softmax((q @ k.mT).masked_fill(ids[:, None] != ids, -torch.inf), -1) @ v
+
+    leaves, ids = [torch.randn(1, 300, 8, requires_grad=True) for _ in range(3)], torch.arange(300) // 70
+    options = {"inner": "eager", "strict": True, "executor": "triton"}
+    compiled = torch.compile(documents, backend="onepass", options=options)
+    compiled(*leaves, ids).sum().backward()
+    ran.clear(), builds.clear()
+    compiled(*leaves, ids).sum().backward()
+    assert {"ForwardRunner", "BackwardRunner"} < {*ran} and len(builds) == 3
+    assert not [name for name in ran if name.split(".")[1:2] and name.split(".")[1].startswith(HOST_READS)]

@@ -4,7 +4,7 @@ import torch
 
 from onepass.graph.program import Meta
 from onepass.graph.trace import program_of
-from onepass.training.programs import BackwardProgram, ForwardProgram, gradients_by_autograd
+from onepass.training.programs import BackwardProgram, ForwardProgram, gradients_by_autograd, recorded_gradients
 
 CPU = torch.device("cpu")
 
@@ -48,3 +48,29 @@ def test_an_input_that_no_cotangent_reaches_gets_zeros():
     )
     assert not found[0].any() and not found[2].any()
     torch.testing.assert_close(found[1], tensors[1])
+
+
+def test_recorded_gradients_have_gradients_and_the_strides_of_the_inputs():
+    q, k, v = (t.double().requires_grad_() for t in inputs())
+    k = k.mT.contiguous().mT
+    cotangent = torch.randn(2, 5, 8).double()
+    run = program_of(attention, q.detach(), k.detach(), v.detach()).results
+    found = recorded_gradients(lambda given: run(*given), (q, k, v), (cotangent,), (True, True, False))
+    right = torch.autograd.grad(attention(q, k, v), (q, k), cotangent, create_graph=True)
+    torch.testing.assert_close(found, [*right])
+    assert [g.stride() for g in found] == [q.stride(), k.stride()]
+    mine, own = (torch.autograd.grad(a.sin().sum() + b.cos().sum(), (q, v)) for a, b in (found, right))
+    torch.testing.assert_close(mine, own)
+
+
+def test_recorded_gradients_of_plain_tensors():
+    tensors = inputs()
+    run = program_of(attention, *tensors).results
+    cotangent = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        found = recorded_gradients(lambda given: run(*given), tensors, (cotangent,), [True] * 3)
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    torch.testing.assert_close(found, [*torch.autograd.grad(attention(*leaves), leaves, cotangent)])
+    assert not any(g.requires_grad for g in found)
+    missing = recorded_gradients(lambda given: run(*given), tensors, (None,), [True, False, True])
+    assert [g.count_nonzero() for g in missing] == [0, 0]

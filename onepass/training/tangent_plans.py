@@ -1,0 +1,101 @@
+"""The plans of a region in forward mode, by its text and the inputs that have tangents: results and tangents at once.
+
+A plan is made at its first use, for each set of given tangents. Invariant: what is not derived, or has no kernel where
+kernels run, is a sentence that says why; then the original calls carry the tangents. Example: `tangent_plan(text,
+(True, False, False))` computes softmax(q · k) · v and its tangent, where q alone has one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..compiler import compiled_region, disk_cache
+from ..compiler.compiled_region import Fused
+from ..compiler.optimize import optimize_all
+from ..egraph.forks import lock
+from ..egraph.rewrite.serialization import digest
+from ..egraph.search.engine import EngineError
+from ..errors import Refusal
+from ..lowering.plan.records import NotPlannable, Plan, Store
+from ..lowering.planning.planner import plan_stores
+from ..process_state import registered
+from ..translate.translate import Captured, translate
+from .derive_backward import NotDerived
+from .derive_tangents import TangentStores, tangent_stores
+from .plans import MAX_TRAININGS_KEPT, Flags, planned_together, with_free_names
+from .tangent_programs import TangentProgram
+from .torch_derivatives import readings
+
+_LOCK = lock()
+_KNOWN: OrderedDict[tuple[str, Flags], TangentPlan | str] = registered(OrderedDict(), "regions", _LOCK)
+
+
+@dataclass(frozen=True)
+class TangentPlan:
+    """Forward mode of a region: its plan as a region of its own, whose inputs are those of TangentProgram.
+
+    given: whether each input has a tangent. of: the numbers of the results with one; these come behind the results.
+    """
+
+    region: Fused
+    given: Flags
+    of: tuple[int, ...]
+
+
+def tangent_plan(text: str, given: Sequence[bool]) -> TangentPlan | str:
+    """The plan of the region with this text, where these inputs have tangents; or why there is none."""
+    key = text, tuple(given)
+    with _LOCK:
+        if key not in _KNOWN:
+            _KNOWN[key] = _derived(*key)
+            while len(_KNOWN) > MAX_TRAININGS_KEPT:
+                _KNOWN.popitem(last=False)
+        return _KNOWN[key]
+
+
+def _derived(text: str, given: Flags) -> TangentPlan | str:
+    try:
+        found = with_free_names(compiled_region.read(text))
+        refused: list[NotDerived] = []
+        for reading, without in readings(found.program):
+            captured = translate(reading)
+            try:
+                return _planned(found, captured, tangent_stores(found.program, captured, given, without))
+            except NotDerived as error:
+                refused.append(error)
+        raise refused[-1]
+    except (NotDerived, NotPlannable, Refusal, EngineError) as error:
+        return str(error)
+
+
+def _planned(found: Fused, captured: Captured, stores: TangentStores) -> TangentPlan:
+    """The plan of the results with their tangents. Raises NotPlannable."""
+    given = tuple(tensor is not None for tensor in stores.given)
+    key = digest([found.key, "tangents", list(given)])[:40]
+    named = tuple(tensor.name for tensor in stores.given if tensor is not None)
+    plan = _plan(key, found, (*found.names, *named), captured, tuple(stores.tangents.values()))
+    program = TangentProgram.of_region(found.program, named, given, tuple(stores.tangents))
+    compiled_region.require_kernels(plan, program, found.options, {})
+    strides = found.strides or (None,) * len(captured.results)
+    strides = (*strides, *(strides[k] for k in stores.tangents))
+    region = replace(
+        found, key=key, program=program, names=(*found.names, *named), plan=plan, strides=strides, form=None
+    )
+    return TangentPlan(region, given, tuple(stores.tangents))
+
+
+def _plan(key: str, found: Fused, names: Sequence[str], captured: Captured, tangents: Sequence[Store]) -> Plan:
+    """The results and the tangents in one plan. Raises NotPlannable.
+
+    Where the search has no certificate of another form, the tangents stay as they were derived, which is certified.
+    """
+    if not (disk_cache.read(key) or {}).get("as derived"):
+        try:
+            return planned_together(key, found, names, (*captured.results, *tangents))
+        except NotPlannable:
+            disk_cache.write(key, {"as derived": True})
+    ours = optimize_all(captured.results, rules=found.options.rules)
+    forms = [replace(result, term=term) for result, term in zip(captured.results, ours.terms, strict=True)]
+    return plan_stores([*forms, *tangents], ours.fired)
