@@ -52,9 +52,11 @@ def transposed(node: Term, g: Term) -> tuple[Term, tuple[Dim, ...]]:
 
 
 def _before_rounding(g: Term) -> Term:
-    """The cotangent without the casts that it ends with, as of a tensor in half precision."""
+    """The cotangent without the casts that it ends with, as of a tensor in half precision, also inside of a mask."""
     while g.op == "cast" and g.args[0].dtype in FLOATS:
         g = g.args[0]
+    if g.op == "where" and g.args[2] is ZERO:
+        return where(g.args[0], _before_rounding(g.args[1]), ZERO)
     return g
 
 

@@ -15,7 +15,7 @@ from ...egraph.search.cost import MAX_INNER_SIZE, contracts
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, reduces, subterms
 from ..plan.records import Kernel
-from .nested_sums import body_of, dims_around, reductions
+from .nested_sums import body_of, dims_around, reductions, sums_over_batch
 from .relative_index import relative_factors, relative_scores
 
 MAX_CUBE_SIZE = 2048  # elements of two reduced dims that a tile of rows computes for each row
@@ -48,9 +48,14 @@ def loop_dims(terms: Iterable[Term], held_limit: int) -> frozenset[Dim]:
 
 @lru_cache(512)
 def _loop_dims(found: tuple[Term, ...], held_limit: int) -> frozenset[Dim]:
-    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held_limit) or dims_around(r)} | _of_cubes(found)
+    long = {r.attrs[1] for r in found if is_long(r.attrs[1], held_limit) or _has_dims_around(r)} | _of_cubes(found)
     long |= _of_chains(found, long)
+    long |= {r.attrs[1] for r in found if sums_over_batch(r)} if not long else set()
     return frozenset(r.attrs[1] for r in found if r.attrs[0] == "rescaled") | (long - _contracted_inside(found, long))
+
+
+def _has_dims_around(r: Term) -> bool:
+    return bool(dims_around(r)) and not sums_over_batch(r)
 
 
 def _of_cubes(found: Sequence[Term]) -> set[Dim]:

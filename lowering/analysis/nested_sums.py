@@ -7,7 +7,7 @@ Example: Σ_i Σ_m (Σ_d q[m, i, d] · k[j, d]) · q[m, i, e] sums over i, tile 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -57,7 +57,7 @@ def nest_of(r: Term) -> Nest:
             dims.append(body.attrs[1])
             body = body.args[0]
         elif body.op == "where" and body.args[2] is ZERO and _leads_to_sum(body.args[1]):
-            guards.append(body.args[0])
+            guards += _conditions(body.args[0])
             body = body.args[1]
         elif body.op == "mul" and (split := _factor_and_sum(*body.args)):
             outside.append(split[0])
@@ -65,15 +65,22 @@ def nest_of(r: Term) -> Nest:
         else:
             break
     while body.op == "where" and body.args[2] is ZERO:
-        guards.append(body.args[0])
+        guards += _conditions(body.args[0])
         body = body.args[1]
     for part in reversed(outside):
         body = body * part
     return Nest(tuple(dims), tuple(guards), body)
 
 
+def _conditions(guard: Term) -> list[Term]:
+    """The conditions that all have to hold for the guard."""
+    return [c for a in guard.args for c in _conditions(a)] if guard.op == "and" else [guard]
+
+
 def _leads_to_sum(node: Term) -> bool:
-    return is_sum(_without_guards(node))
+    """Whether nothing but guards, and factors beside a sum of products, is around a sum."""
+    node = _without_guards(node)
+    return is_sum(node) or (node.op == "mul" and _factor_and_sum(*node.args) is not None)
 
 
 def _without_guards(node: Term) -> Term:
@@ -83,10 +90,11 @@ def _without_guards(node: Term) -> Term:
 
 
 def _factor_and_sum(*factors: Term) -> tuple[Term, Term] | None:
-    """A factor and the sum of products that it multiplies, where it adds no dim to the sum."""
+    """A factor and what leads to the sum of products that it multiplies, where it adds no dim to the sum."""
     for one, other in (factors, factors[::-1]):
         inner = _without_guards(other)
-        if is_sum(inner) and reduces(inner.args[0]) and one.dims <= other.dims and not _leads_to_sum(one):
+        whole = is_sum(inner) and not reduces(inner.args[0])
+        if one.dims <= other.dims and _leads_to_sum(other) and not whole and not _leads_to_sum(one):
             return one, other
     return None
 
@@ -99,13 +107,42 @@ def dims_around(r: Term) -> tuple[Dim, ...]:
     """The dims of the sums directly inside of a sum, for each index of which a loop over the sum's own dim runs."""
     if not is_sum(r):
         return ()
+    found, body = _inner_sums(r)
+    if sums_over_batch(r):
+        return tuple(found)
+    own, nest = r.attrs[1], {r.attrs[1], *found}
+    count = next((n for n, dim in enumerate(found) if not _runs_around(body, own, dim, nest)), len(found))
+    return tuple(found[:count])
+
+
+def _inner_sums(r: Term) -> tuple[list[Dim], Term]:
+    """The dims of the sums directly inside of a sum, and what the innermost one adds up."""
     found, body = [], r.args[0]
     while is_sum(body):
         found.append(body.attrs[1])
         body = body.args[0]
-    own, nest = r.attrs[1], {r.attrs[1], *found}
-    count = next((n for n, dim in enumerate(found) if not _runs_around(body, own, dim, nest)), len(found))
-    return tuple(found[:count])
+    return found, body
+
+
+def is_batch(dims: Collection[Dim], body: Term) -> bool:
+    """Whether all products of rows and columns inside of the body are done for each index of these dims."""
+    products = products_of_pairs(body)
+    return bool(products) and all(set(dims) <= r.dims - sides_of(r) for r in products)
+
+
+def products_of_pairs(body: Term) -> set[Term]:
+    """The products of matrices inside of a body: sums of a product with rows and columns."""
+    return {r for r in reduces(body) if r.attrs[0] == "sum" and contracts(r.args[0]) and len(sides_of(r)) > 1}
+
+
+@lru_cache(4096)
+def sums_over_batch(r: Term) -> bool:
+    """Whether this is a sum over the batch of several products inside of it, of which rows and columns are left.
+
+    A tile of one product may hold the batch.
+    """
+    found, body = _inner_sums(r) if is_sum(r) else ([], r)
+    return is_sum(r) and is_batch({r.attrs[1], *found}, body) and len(products_of_pairs(body)) > 1
 
 
 def body_of(r: Term) -> Term:
@@ -132,6 +169,8 @@ def with_loops_outermost(r: Term) -> Term:
     """The sum in the order in which `dims_around` finds one loop over several dims; the same sum if it is none."""
     nest = nest_of(r)
     dims = {*nest.dims}
+    if len(dims) == len(nest.dims) and is_batch(dims, nest.body) and len(products_of_pairs(nest.body)) > 1:
+        return nest.sum(sorted(dims, key=lambda d: (not isinstance(d.size, str), d)))
     own = max((d for d in nest.dims if _around(nest, d)), key=lambda d: _rank(nest, d), default=None)
     if own is None or len(dims) != len(nest.dims):
         return r

@@ -5,7 +5,7 @@ The order of `arguments` is the order of the call. Example: `Argument("q_stride_
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...egraph.terms.term import Dim, Tensor, Term
@@ -32,7 +32,7 @@ class Source:
     """The text of one kernel and how to call it.
 
     tiles: its constexpr parameters, each with the field of TritonConfig that gives its value. may_run_again: its loops
-    may run a second time, in another form (relative_products.py).
+    may run a second time, in another form (relative_products.py). held: the extents of dims that a tile holds whole.
     """
 
     text: str
@@ -40,6 +40,7 @@ class Source:
     arguments: tuple[Argument, ...]
     tiles: tuple[tuple[str, str], ...] = ()
     may_run_again: bool = False
+    held: Mapping[Dim, int] = field(default_factory=dict)
 
 
 @dataclass

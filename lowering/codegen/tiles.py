@@ -84,10 +84,10 @@ class Tiles(ABC):
         self.serial_dims = stepped(kernel, nodes) if self.dialect.folds_serially and not self.lead else set()
         self.resident = resident_extents(kernel, nodes, self.serial_dims, self.dialect)
         self.rows = kernel.tiled
-        columns = dict.fromkeys(loop.dim for loop in kernel.loops)
+        columns = dict.fromkeys(loop.dim for loop in kernel.loops if loop.tile)
         self.tile_dims = (*self.lead, *self.rows, *columns, *(d for d in self.resident if d not in self.lead))
         self.blocks = {kernel.rows: kernel.row_tile} if kernel.rows else {}
-        self.blocks |= {d: f"{d.name}_tile" for d in kernel.columns} | {loop.dim: loop.tile for loop in kernel.loops}
+        self.blocks |= {d: f"{d.name}_tile" for d in kernel.columns} | {x.dim: x.tile for x in kernel.loops if x.tile}
 
     @abstractmethod
     def value(self, node: Term, scope: Scope | None = None) -> TileValue:

@@ -38,13 +38,42 @@ class Joined:
 
 
 def join(plan: Plan) -> Joined | None:
-    """The plan with the first pair of kernels joined that can be; None if there is none."""
+    """The plan with the first pair of kernels joined that can be; None if there is none.
+
+    What a loop stores for each row and column has a kernel of its own then.
+    """
+    plan = replace(plan, kernels=tuple(part for kernel in plan.kernels for part in _with_pairs_apart(kernel)))
     pairs = permutations(plan.kernels, 2)
     found = [pair for pair in pairs if _mirror(*pair) is not None and _independent(plan, *pair)]
     if not found:
         return None
     kept, turned = max(found, key=lambda pair: len(pair[0].loops[0].accumulators))
     return _joined(plan, kept, turned)
+
+
+def _with_pairs_apart(kernel: Kernel) -> Iterator[Kernel]:
+    """The kernel without what its only loop stores, and for each of these stores a kernel of rows and columns."""
+    if len(kernel.loops) != 1 or kernel.columns:
+        yield kernel
+        return
+    (loop,) = kernel.loops
+    written, stores = kernel.written_by(loop), kernel.written_by(None)
+    if written and stores:
+        bounds = (limit.bound for limit in loop.limits)
+        terms = [*(s.term for s in stores), *bounds, *([] if loop.guard is None else [loop.guard])]
+        inputs = tuple(dict.fromkeys(t for term in terms for t in tensors(term)))
+        kernel = replace(kernel, stores=tuple(stores), inputs=inputs)
+    yield kernel
+    for number, store in enumerate(written if stores else ()):
+        yield _of_pairs(kernel, store, f"{kernel.name}_pairs{number or ''}")
+
+
+def _of_pairs(kernel: Kernel, store: Store, name: str) -> Kernel:
+    """A kernel of rows and columns for what the kernel's loop stores."""
+    rows, columns = (d for d in store.order if d in (kernel.rows, kernel.loops[0].dim))
+    held = tuple(d for d in all_dims(store.term) if d not in (*kernel.grid, rows, columns))
+    tile, inputs = f"{rows.name}_tile", tuple(tensors(store.term))
+    return Kernel(name, kernel.grid, rows, tile, held, (), (store,), inputs, kernel.exact, columns=(columns,))
 
 
 # Which kernels can be joined
@@ -159,7 +188,9 @@ def _joined(plan: Plan, kept: Kernel, turned: Kernel) -> Joined:
     turn = _mirror(kept, turned)
     assert turn is not None, "the pair was chosen because it mirrors"
     names = {t.name for k in plan.kernels for t in (*k.inputs, *(s.output for s in k.stores))}
-    stored = {_comparable(s.term): load(s.output, *map(iota, s.order)) for k in plan.kernels for s in k.stores}
+    early = [k for k in plan.kernels if k not in (kept, turned)]
+    last = max(plan.kernels.index(kept), plan.kernels.index(turned))
+    stored = _stored(early[: last - 1], kept, turned)
     rewritten = lambda term: _in_base_two(_read(_comparable(term), stored), kept)
     mine = [rewritten(a.values[0]) for a in kept.loops[0].accumulators]
     theirs = [rewritten(turn.term(a.values[0])) for a in turned.loops[0].accumulators]
@@ -168,10 +199,16 @@ def _joined(plan: Plan, kept: Kernel, turned: Kernel) -> Joined:
     sums, added = _added(turned, turn, theirs, names)
     main = _main(kept, mine, added)
     finish = _finish(turned, sums)
-    early = [k for k in plan.kernels if k not in (kept, turned)]
-    last = max(plan.kernels.index(kept), plan.kernels.index(turned))
     kernels = (*_with_vectors(early[: last - 1], kept, vectors), main, finish, *plan.kernels[last + 1 :])
     return Joined(replace(plan, kernels=kernels), main, tuple(s.output for s in added), finish)
+
+
+def _stored(kernels: Iterable[Kernel], kept: Kernel, turned: Kernel) -> dict[Term, Term]:
+    """What these kernels store for rows or columns, each with the load that reads it."""
+    stores = [s for k in kernels for s in k.stores if not s.places]
+    tiles = [{k.rows, k.loops[0].dim} for k in (kept, turned)]
+    apart = [s for s in stores if not any(tile <= {*s.order} for tile in tiles)]
+    return {_comparable(s.term): load(s.output, *map(iota, s.order)) for s in apart}
 
 
 def _read(term: Term, stored: dict[Term, Term]) -> Term:

@@ -75,9 +75,7 @@ def _may_be_long(dim: Dim) -> bool:
 @lru_cache(maxsize=512)
 def split_kernel(kernel: Kernel) -> SplitKernel | None:
     """The two kernels; None where a loop needs what another one has finished, or there is none."""
-    every = {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
-    needed = {t for loop in kernel.loops for body in _bodies(loop) for t in subterms(body)}
-    if not every or every & needed or any(map(kernel.written_by, kernel.loops)):
+    if not _can_be_split(kernel):
         return None
     names = {str(d) for d in _dims(kernel)}
     chunk = Dim(next(n for k in range(len(names) + 1) if (n := f"part{k or ''}") not in names), f"{kernel.name}_parts")
@@ -85,6 +83,14 @@ def split_kernel(kernel: Kernel) -> SplitKernel | None:
     loops = tuple(replace(loop, map=None, part=chunk) for loop in kernel.loops)
     first = replace(kernel, name=f"{kernel.name}_parts", grid=(*kernel.grid, chunk), loops=loops, stores=stores)
     return SplitKernel(first, _merge(kernel, chunk, known), chunk)
+
+
+def _can_be_split(kernel: Kernel) -> bool:
+    """Whether its loops go through tiles, store nothing themselves, and need nothing that one of them finishes."""
+    every = {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
+    needed = {t for loop in kernel.loops for body in _bodies(loop) for t in subterms(body)}
+    apart = all(loop.tile and not kernel.written_by(loop) for loop in kernel.loops)
+    return bool(every) and apart and every.isdisjoint(needed)
 
 
 def _bodies(loop: Loop) -> list[Term]:

@@ -5,12 +5,13 @@ They look at records only. Example: `roots(kernel)` gives the terms of stores, g
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from ...egraph.terms.affine import affine
-from ...egraph.terms.term import Term
+from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
-from .records import Kernel, Loop
+from .records import Kernel, Loop, NotPlannable, Store
 
 
 def roots(kernel: Kernel) -> list[Term]:
@@ -33,8 +34,7 @@ def nodes(kernel: Kernel, terms: Iterable[Term] | None = None) -> set[Term]:
 def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
     """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
     single = {*kernel.grid, *kernel.around}  # dims of which a tile has one coordinate
-    orders = [(store.output.name, axis, d) for store in kernel.stores for axis, d in enumerate(store.order)]
-    found = {(name, axis): 1 for name, axis, d in orders if d not in single}
+    found = {(name, axis): 1 for name, axis, d in _stored_axes(kernel) if d not in single}
     for node in {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}:
         for axis, index in enumerate(node.args):
             steps = [abs(c) for a, c in affine(index)[0].items() if a.op == "iota" and a.attrs[0] not in single]
@@ -42,6 +42,34 @@ def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
                 key = (node.attrs[0].name, axis)
                 found[key] = max(found.get(key, 0), *steps)
     return found
+
+
+def _stored_axes(kernel: Kernel) -> list[tuple[str, int, Dim]]:
+    """(tensor, axis, dim) of what stores write at dims."""
+    stores = (store for store in kernel.stores if not store.places)
+    return [(store.output.name, axis, d) for store in stores for axis, d in enumerate(store.order)]
+
+
+@dataclass(frozen=True)
+class StoredDiagonal:
+    """Where a store adds elements: at the dims `points`, and last at column - row + constant + multiples of sizes."""
+
+    points: tuple[Dim, ...]
+    rows: Dim
+    columns: Dim
+    constant: int
+    sizes: Mapping[Term, int]
+
+
+def diagonal(store: Store) -> StoredDiagonal:
+    """The places of a store that adds its elements. Raises NotPlannable for places that are no diagonals."""
+    *points, last = store.places
+    coefficients, constant = affine(last)
+    signs = {c: atom.attrs[0] for atom, c in coefficients.items() if atom.op == "iota"}
+    sizes = {atom: c for atom, c in coefficients.items() if atom.op == "size"}
+    if {*signs} != {1, -1} or len(sizes) + 2 != len(coefficients) or any(index.op != "iota" for index in points):
+        raise NotPlannable(f"elements are added at {', '.join(map(str, store.places))}, which are no diagonals")
+    return StoredDiagonal(tuple(index.attrs[0] for index in points), signs[-1], signs[1], constant, sizes)
 
 
 def map_name(kernel: Kernel, loop: Loop) -> str:

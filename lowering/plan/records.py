@@ -86,7 +86,8 @@ class Loop:
     """One pass over tiles of `dim`. Elements where `guard` is false are absent from every accumulator.
 
     outer: dims around it: for each index of them the loop runs through its tiles, into the same accumulators. Limits,
-    the guard and the map may depend on them.
+    the guard and the map may depend on them. A loop without a `tile` goes through its own dim by single indices, too:
+    its accumulators hold rows and columns.
 
     Every element that the guard keeps is in one of `ranges`; they may overlap, and each tile runs once. A tile outside
     all of them is empty and never runs, one inside an exact range is full and needs no guard. None at all: nothing is
@@ -104,6 +105,11 @@ class Loop:
     part: Dim | None = None
     finite_mask: bool = False
     outer: tuple[Dim, ...] = ()
+
+    @property
+    def single(self) -> tuple[Dim, ...]:
+        """The dims that it goes through by single indices."""
+        return self.outer if self.tile else (*self.outer, self.dim)
 
     @property
     def over(self) -> str:
@@ -132,6 +138,10 @@ class Loop:
 class Store:
     """One result: `term` is written to `output`, whose axes run over the dims of `order`.
 
+    places: if given, the index along each axis instead, over these dims; elements with the same places are added, in an
+    order that is the same in each run. Executors do that along diagonals: one index is column - row, or row - column,
+    up to a constant, and the others are dims of the grid.
+
     combine: "set" writes. "add" adds the sum of the term over the kernel's rows, which `order` then lacks: each program
     adds the sum over its own rows to memory that is zero before the kernel runs. The guard of the loop that writes it
     says which elements there are. In which order programs add is not fixed.
@@ -140,6 +150,7 @@ class Store:
     term: Term
     output: Tensor
     order: tuple[Dim, ...]
+    places: tuple[Term, ...] = ()
     combine: str = "set"
 
     @property
@@ -151,7 +162,7 @@ class Store:
 @dataclass(frozen=True)
 class Kernel:
     """One launch. Every store's order has the grid and the rows; held dims that it lacks, its term lacks too. One whose
-    order has a loop's dim is written by that loop, tile by tile; it has no guard then.
+    order has a loop's dim is written by that loop, tile by tile; where the loop's guard keeps nothing its term is 0.
 
     columns: without loops, a dim that programs take tiles of beside those of rows, for products of both. exact: the
     sums of products whose computed factors must not be rounded to half precision (lowering/analysis/exact_products.py).
@@ -175,13 +186,20 @@ class Kernel:
 
     @property
     def around(self) -> tuple[Dim, ...]:
-        """The dims around loops."""
-        return tuple(dict.fromkeys(dim for loop in self.loops for dim in loop.outer))
+        """The dims that loops go through by single indices."""
+        return tuple(dict.fromkeys(dim for loop in self.loops for dim in loop.single))
 
     def written_by(self, loop: Loop | None) -> list[Store]:
         """The stores of a loop; those behind all loops."""
         dims = {one.dim for one in self.loops} if loop is None else {loop.dim}
         return [store for store in self.stores if bool(dims & {*store.order}) == (loop is not None)]
+
+    @property
+    def zeroed(self) -> tuple[str, ...]:
+        """The outputs that hold zeros before the launch: loops that may leave out tiles write them, or they are added
+        to."""
+        skipped = {s.output.name for loop in self.loops if loop.guard is not None for s in self.written_by(loop)}
+        return tuple(s.output.name for s in self.stores if s.places or s.adds or s.output.name in skipped)
 
     @property
     def result(self) -> Term:

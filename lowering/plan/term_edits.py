@@ -70,6 +70,26 @@ def _rename_bound(term: Term, dim: Dim, fresh: Dim) -> Term:
     return replace_from_above(term, mapping)
 
 
+def renaming(one: Term, other: Term) -> dict[Dim, Dim] | None:
+    """Other names for the dims of a term that make it the other one; None if no names do."""
+    names: dict[Dim, Dim] = {}
+    waiting, seen = [(one, other)], {(one, other)}
+    while waiting:
+        a, b = waiting.pop()
+        if a.op != b.op or len(a.args) != len(b.args) or len(a.attrs) != len(b.attrs):
+            return None
+        for x, y in zip(a.attrs, b.attrs, strict=True):
+            if isinstance(x, Dim) and isinstance(y, Dim) and x.size == y.size:
+                if names.setdefault(x, y) != y:
+                    return None
+            elif x != y or type(x) is not type(y):
+                return None
+        fresh = [pair for pair in zip(a.args, b.args, strict=True) if pair not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return names if len({*names.values()}) == len(names) else None
+
+
 def replace_from_above(term: Term, mapping: dict[Term, Term]) -> Term:
     """Like substitute, but what lies under a replaced term is not looked at."""
     done: dict[Term, Term] = {}

@@ -22,11 +22,11 @@ from ..analysis.dim_roles import (
     repeated_dims,
 )
 from ..analysis.exact_products import with_exact
-from ..analysis.nested_sums import body_of, dims_around, reductions
+from ..analysis.nested_sums import body_of, dims_around, reductions, sums_over_batch
 from ..masks.finite_masks import finite_mask, keeps_some, with_finite_mask_as_guard
 from ..masks.loop_ranges import block_map, conjunction, conjuncts, ranges
 from ..plan.queries import roots
-from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Store
+from ..plan.records import Accumulator, BlockMap, Kernel, Loop, NotPlannable, Range, Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape
 from .normalize_terms import is_rescaled
@@ -39,22 +39,21 @@ Peeled = tuple[tuple[Term, ...], Term | None, Term]  # conjuncts of the guard, s
 
 
 def group_stores(planning: Planning) -> Planning:
-    """A pass: kernels without loops, in launch order; stores that wait for equally many others may share a kernel.
+    """A pass: kernels without loops, in launch order; stores that do not wait for one another may share a kernel.
 
-    A store that nothing waits for may wait longer, for a kernel that it fits.
+    Those that wait for equally many others come first. A store may wait longer, for a kernel that it fits.
     """
     level = _levels(planning.stores)
-    last = _last_levels(level)
     groups: list[tuple[Store, ...]] = []
     for store in sorted(level, key=level.__getitem__):
         at = level[store]
-        fit = [n for n, g in enumerate(groups) if all(at <= last[s] for s in g) and _fits(planning, g, store)]
+        fit = [n for n, g in enumerate(groups) if _may_join(groups, n, store) and _fits(planning, g, store)]
         number = max(fit, key=lambda n: (max(level[s] for s in groups[n]) == at, -n), default=None)
         if number is None:
             groups.append((store,))
         else:
             groups[number] = (*groups[number], store)
-    groups.sort(key=lambda group: max(level[store] for store in group))
+    groups = _in_launch_order(sorted(groups, key=lambda group: max(level[store] for store in group)))
     shapes = [kernel_shape(group, planning.held_limit) for group in groups]
     return replace(
         planning,
@@ -72,13 +71,21 @@ def _levels(stores: Iterable[Store]) -> dict[Store, int]:
     return level
 
 
-def _last_levels(level: Mapping[Store, int]) -> dict[Store, int]:
-    """For each store, the last level at which it is in time for those that read it."""
-    last: dict[Store, int] = {}
-    for store in level:
-        users = (other for other in level if store.output in tensors(other.term))
-        last[store] = min((level[user] for user in users), default=len(level)) - 1
-    return last
+def _may_join(groups: Sequence[tuple[Store, ...]], number: int, store: Store) -> bool:
+    """Whether no group would wait for itself if the store joined this one."""
+    joined = [(*group, store) if n == number else group for n, group in enumerate(groups)]
+    return len(_in_launch_order(joined)) == len(joined)
+
+
+def _in_launch_order(groups: Iterable[tuple[Store, ...]]) -> list[tuple[Store, ...]]:
+    """The groups, each after those that it reads of; without those that wait for themselves."""
+    waiting, found = list(groups), []
+    made = {store.output for group in waiting for store in group}
+    while ready := next((g for g in waiting if made.isdisjoint(t for s in g for t in tensors(s.term))), None):
+        found.append(ready)
+        waiting.remove(ready)
+        made -= {store.output for store in ready}
+    return found
 
 
 def _without_loops(stores: tuple[Store, ...], shape: KernelShape) -> Kernel:
@@ -145,9 +152,16 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     loops = _loops(terms, rows, held, held_limit)
     contracted = sorted({r.attrs[1] for r in reductions(terms)} - {loop.dim for loop in loops})
     kernel = replace(kernel, held=(*contracted, *held), loops=loops)
-    if both := sorted({*kernel.around} & {*kernel.grid, *kernel.tiled, *kernel.held, *(loop.dim for loop in loops)}):
+    _check_outer_dims(kernel)
+    whole = loops and held and all(loop.tile for loop in loops)
+    return kernel if rows is None or whole else _with_columns(kernel, held_limit)
+
+
+def _check_outer_dims(kernel: Kernel) -> None:
+    outer = {d for loop in kernel.loops for d in loop.outer}
+    elsewhere = {*kernel.grid, *kernel.tiled, *kernel.held, *(loop.dim for loop in kernel.loops)}
+    if both := sorted(outer & elsewhere):
         raise NotPlannable(f"a loop runs around {', '.join(map(str, both))}, which the kernel has elsewhere, too")
-    return kernel if rows is None or (loops and held) else _with_columns(kernel, held_limit)
 
 
 def _with_columns(kernel: Kernel, held_limit: int) -> Kernel:
@@ -156,9 +170,10 @@ def _with_columns(kernel: Kernel, held_limit: int) -> Kernel:
     Without loops, the rows are whichever of the two comes first in the order of the first store.
     """
     terms, rows = [store.term for store in kernel.stores], kernel.rows
-    nodes = loop_reductions(terms, held_limit) if kernel.loops else [n for term in terms for n in computed(term)]
+    tiles = any(loop.tile for loop in kernel.loops)
+    nodes = loop_reductions(terms, held_limit) if tiles else [n for term in terms for n in computed(term)]
     tiled = (rows, *columns_of(nodes, rows, kernel.grid, MIN_ROWS_OF_A_PRODUCT))
-    if len(tiled) > 1 and not kernel.loops:
+    if len(tiled) > 1 and not tiles:
         tiled = tuple(d for d in kernel.order if d in tiled)
     rows, *columns = tiled
     grid = tuple(d for d in kernel.grid if d not in tiled)
@@ -176,7 +191,15 @@ def _loops(terms: Sequence[Term], rows: Dim | None, held: Collection[Dim], held_
         groups.setdefault((level[r], r.attrs[1], dims_around(r)), []).append(r)
     contracted = {r.attrs[1] for r in reductions(terms)} - loop_dims(terms, held_limit)
     within = contracted | set(held)
+    if found and all(map(sums_over_batch, found)):
+        return tuple(_loop_of_pairs(group, number) for number, group in enumerate(groups.values()))
     return tuple(_loop(group, rows, within, number) for number, group in enumerate(groups.values()))
+
+
+def _loop_of_pairs(group: Sequence[Term], number: int) -> Loop:
+    """A loop over a batch, index by index, whose accumulators hold rows and columns."""
+    made = _loop(group, None, set(), number)
+    return replace(made, tile="", ranges=(Range((), (), made.guard is None),))
 
 
 def _loop(group: Sequence[Term], rows: Dim | None, held: set[Dim], number: int) -> Loop:
@@ -319,7 +342,7 @@ def attach_block_maps(planning: Planning) -> Planning:
             guarded = _as_guard(loop, kernel, shape) or loop
             points = (*shape.grid, *loop.outer)
             found = block_map(guarded.guard, loop.dim, shape.rows, points, made, guarded.finite_mask)
-            if found is not None and not all(r.exact for r in guarded.ranges):
+            if found is not None and loop.tile and not all(r.exact for r in guarded.ranges):
                 planning = planning.with_note(_map_note(found))
                 planning = _with_loop(planning, number, loop, replace(guarded, map=found))
     return planning

@@ -7,15 +7,16 @@ in softmax(softmax(x · y) · z), the inner softmax is stored, since its loop wo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
 import torch
 
+from ...egraph.search.cost import volume
 from ...egraph.terms.ops import iota, load, mantissa
 from ...egraph.terms.term import Dim, Tensor, Term
-from ...egraph.terms.traversal import every_reduction, reduces, substitute, subterms, tensors
+from ...egraph.terms.traversal import every_reduction, reduces, rename_dims, substitute, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     batch_of,
@@ -28,10 +29,13 @@ from ..analysis.dim_roles import (
 )
 from ..analysis.nested_sums import reductions
 from ..analysis.softmax_scaling import any_scale
-from ..plan.records import NotPlannable
+from ..plan.records import NotPlannable, Store
+from ..plan.term_edits import renaming
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from .kernel_shape import kernel_shape, with_new_shape
 from .planning_state import Planning
+
+MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles of rows would do again
 
 
 def store_cross_batch_scores(planning: Planning) -> Planning:
@@ -82,6 +86,66 @@ def store_row_invariants(planning: Planning) -> Planning:
     rows = planning.shape.rows
     part = row_invariant(planning.focused.term, rows, planning.held_limit) if rows is not None else None
     return planning if part is None else _cut(planning, part, f"is the same for all {rows}")
+
+
+def reuse_parts(planning: Planning) -> Planning:
+    """A pass: sums and tables that are stored for one store are read by all others, under whatever names of dims.
+
+    Example: Σ_e g[i, e] · o[i, e], stored for a loop over i, is read where rows are i as well.
+    """
+    for number, (part, read) in enumerate(planning.parts):
+        stored = any(store.output == read.attrs[0] for store in planning.stores)
+        if stored and tensors(part) and (part.op == "reduce" or not _at_dims(read)):
+            for other, again in planning.parts[number + 1 :]:
+                planning = _without_copy(planning, part, read, other, again)
+            for store in planning.stores:
+                found = _occurrences(part, read, store.term) if store.output != read.attrs[0] else {}
+                planning = planning.with_replaced({store.output.name}, found)
+    stores = sorted(planning.stores, key=lambda store: _depth(store, planning.stores))
+    return planning if tuple(stores) == planning.stores else replace(planning, stores=tuple(stores))
+
+
+def _occurrences(part: Term, read: Term, term: Term) -> dict[Term, Term]:
+    """The subterms that are the part with other names of dims, each with the load that reads it there."""
+    found: dict[Term, Term] = {}
+    for node in subterms(term):
+        if node.op == part.op and len(node.dims) == len(part.dims) and node is not part:
+            names = renaming(part, node)
+            if names is not None:
+                found[node] = rename_dims(read, names)
+    return found
+
+
+def _without_copy(planning: Planning, part: Term, read: Term, other: Term, again: Term) -> Planning:
+    """The state without the store of the other part, if that is the part with other names of dims: the part is read."""
+    copy = again.attrs[0]
+    names = renaming(part, other) if _at_dims(read) and _at_dims(again) else None
+    if names is None or all(store.output != copy for store in planning.stores):
+        return planning
+    places = [again.args.index(iota(names[index.attrs[0]])) for index in read.args]
+    stores = tuple(store for store in planning.stores if store.output != copy)
+    notes = tuple(note for note in planning.notes if not note.startswith(f"{copy.name}["))
+    return _read_instead(replace(planning, stores=stores, notes=notes), copy, read.attrs[0], places)
+
+
+def _read_instead(planning: Planning, copy: Tensor, tensor: Tensor, places: Sequence[int]) -> Planning:
+    """The state in which the tensor is read where the copy was. places: by axis of the tensor, the copy's axis."""
+    for store in planning.stores:
+        loads = (n for n in subterms(store.term) if n.op == "load" and n.attrs[0] == copy)
+        found = {n: load(tensor, *(n.args[k] for k in places)) for n in loads}
+        planning = planning.with_replaced({store.output.name}, found)
+    return planning
+
+
+def _at_dims(read: Term) -> bool:
+    """Whether a part is read at its own dims; a table is read at an index."""
+    return all(index.op == "iota" for index in read.args)
+
+
+def _depth(store: Store, stores: tuple[Store, ...]) -> int:
+    """How many stores have to come before it, one after another."""
+    needed = {*tensors(store.term)}
+    return 1 + max((_depth(other, stores) for other in stores if other.output in needed), default=-1)
 
 
 # How a part is cut
@@ -288,9 +352,9 @@ def _subterms_with_loops(term: Term, rows: Dim, held_limit: int) -> set[Term]:
     loops = set(loop_reductions([term], held_limit))
     found = reductions([term])
     holding = {r for r in found if tensors(r) and (r in loops or is_long(r.attrs[1], held_limit))}
-    if is_long(rows, held_limit):
-        streamed = {r.attrs[1] for r in loops}
-        holding |= {r for r in found if rows not in r.dims and _reads_alone(r, term, streamed)}
+    streamed = {r.attrs[1] for r in loops}
+    apart = [r for r in found if rows not in r.dims and _reads_alone(r, term, streamed)]
+    holding |= {r for r in apart if is_long(rows, held_limit) or volume(r.dims) >= MIN_STORED_SUMS}
     for t in subterms(term):  # arguments come first
         if any(a in holding for a in t.args):
             holding.add(t)

@@ -28,6 +28,7 @@ from ..analysis.dim_roles import (
     state_dims,
     static_size,
 )
+from ..analysis.nested_sums import body_of, products_of_pairs, reductions, sides_of
 from ..plan.records import Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS_OF_A_ROW, MIN_ROWS_OF_A_PRODUCT
 from .planning_state import KernelShape, Planning
@@ -101,6 +102,12 @@ class DimFacts:
         return self.outside or [d for d in self.order if all(d in r.dims for r in self.loops)]
 
     @cached_property
+    def multiplied(self) -> set[Dim]:
+        """Sides of products inside of other sums: as rows they leave these products to matrix units."""
+        outer = reductions(self.terms)
+        return {d for r in outer for product in products_of_pairs(body_of(r)) for d in sides_of(product)}
+
+    @cached_property
     def held(self) -> list[Dim]:
         """Dims that a tile holds whole: short dims of values, and dims for which products would be done again."""
         held = _fitting(self._short_values(), self.orders, self.held_limit)
@@ -116,7 +123,7 @@ class DimFacts:
         values = [d for d in self.order if d in self.private and d not in self.outside]
         short = [d for d in values if not is_long(d, most) and d.size != 1]
         if self.loops:
-            return short
+            return sorted(short, key=lambda d: d not in self.multiplied)  # the last ones are held first
         others = paired_dims(self.terms) | beside_long(self.terms, most)
         return [d for d in short if d not in others][-1:]
 

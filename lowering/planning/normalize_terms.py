@@ -6,17 +6,29 @@ becomes an addition and needs no loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
 
 from ...egraph.terms.index_simplify import floordiv, mod, simplify_index
-from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescaled_sum, scale, scaled, where
+from ...egraph.terms.ops import const, eq, iota, make, mantissa, reduce, rescaled_sum, scale, scaled, sum_over, where
+from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, every_reduction, rebuild, reduces, substitute, subterms
 from ..analysis.dim_roles import nodes_between, product_sides
-from ..analysis.nested_sums import dims_around, is_sum, with_loops_outermost
+from ..analysis.nested_sums import (
+    ZERO,
+    Nest,
+    dims_around,
+    is_sum,
+    nest_of,
+    products_of_pairs,
+    sums_over_batch,
+    with_loops_outermost,
+)
+from ..analysis.shared_sums import Cut, cut_of, distance_cut_of
 from ..plan.dtypes import HALVES
+from ..plan.records import Store
 from ..plan.term_edits import at_place, unshadowed, with_fresh_bound_dims
 from .planning_state import Planning, unused_name
 
@@ -40,6 +52,67 @@ def reassociate_divisors(planning: Planning) -> Planning:
     return planning.with_terms(with_divisors_reassociated)
 
 
+def sums_of_one_as_axes(planning: Planning) -> Planning:
+    """A pass: a dim of size 1 that a result sums over, around products, is one more axis of the result.
+
+    That is the same memory. With the axis it fits kernels and loops of stores that have the dim. Example: a sum over a
+    batch of one.
+    """
+    return replace(planning, stores=tuple(map(_with_axes_of_one, planning.stores)))
+
+
+def _with_axes_of_one(store: Store) -> Store:
+    casts, guards, total = _around(store.term)
+    if not is_sum(total):
+        return store
+    nest = nest_of(total)
+    ones, axes = [d for d in nest.dims if d.size == 1], [*nest.dims, *store.order]
+    if not ones or not products_of_pairs(nest.body) or len({*axes}) < len(axes):
+        return store
+    rest = replace(nest, guards=(*guards, *nest.guards)).sum(d for d in nest.dims if d not in ones)
+    output = replace(store.output, shape=(*(1 for _ in ones), *store.output.shape))
+    return replace(store, term=_with_casts(rest, casts), output=output, order=(*ones, *store.order))
+
+
+def halve_sums(planning: Planning) -> Planning:
+    """A pass: a sum that lacks the rows of its products is cut in two, and the first half is stored.
+
+    A loop of another store makes that half beside its own sums. Example: a number for each head, the sum of something
+    over all rows and columns, is the sum of numbers for each column. What is summed by a function of column - row is
+    summed by distance first.
+    """
+    for store in planning.stores:
+        while by_distance := distance_cut_of(planning.stores[planning.index(store.output.name)], planning.part_name):
+            half, place = by_distance.half, len(planning.halves)
+            planning = planning.with_part(half, place, f"[{show(half.places[-1])}]", "sums along diagonals")
+            planning = replace(planning, halves=(*planning.halves, half.output.name))
+            planning = planning.with_replaced({store.output.name}, {by_distance.root: by_distance.made(half.output)})
+    while found := next(_cuts(planning), None):
+        name, cut = found
+        planning, read = _with_half(planning, cut.part, cut.dims, "has the loop of another sum")
+        rest = cut.rest
+        if cut.apart:
+            planning, read = _with_half(planning, sum_over(rest[0], read), cut.dims, "is a sum of too many sums")
+            rest = rest[1:]
+        planning = planning.with_replaced({name}, {cut.root: Nest(rest, (), read).sum(rest)})
+    return planning
+
+
+def _with_half(planning: Planning, part: Term, order: tuple[Dim, ...], why: str) -> tuple[Planning, Term]:
+    """The part as a store before all results, behind the other halves, and the load that reads it."""
+    after, read = planning.with_stored(part, len(planning.halves), why, order)
+    if after is planning:
+        return planning, read
+    return replace(after, halves=(*after.halves, read.attrs[0].name)), read
+
+
+def _cuts(planning: Planning) -> Iterator[tuple[str, Cut]]:
+    """The name of each store that is to be cut, and how."""
+    for store in planning.stores:
+        if cut := cut_of(store, planning.stores):
+            yield store.output.name, cut
+
+
 def merge_summed_dims(planning: Planning) -> Planning:
     """A pass: a sum of a sum becomes one sum over both dims."""
     return planning.with_terms(with_summed_dims_merged)
@@ -50,7 +123,36 @@ def order_nested_sums(planning: Planning) -> Planning:
 
     A sum that moves outwards may then stand around a reduction that binds its dim again, which gets another name.
     """
-    return planning.with_terms(lambda term: unshadowed(_with_reductions(term, _with_loop_outermost)))
+    change = lambda term: _with_reductions(_with_guard_inside(term), _with_loop_outermost)
+    return planning.with_terms(lambda term: unshadowed(change(term)))
+
+
+def _with_guard_inside(term: Term) -> Term:
+    """where(p, Σ x, 0) as Σ where(p, x, 0) for a sum over a batch: the loop has no round where p keeps no pair."""
+    casts, guards, total = _around(term)
+    if not guards or not is_sum(total) or not sums_over_batch(with_loops_outermost(total)):
+        return term
+    nest = nest_of(total)
+    return _with_casts(replace(nest, guards=(*guards, *nest.guards)).sum(nest.dims), casts)
+
+
+def _around(term: Term) -> tuple[list[tuple], list[Term], Term]:
+    """The casts and the guards that a term ends with, in any order, and what they are of."""
+    casts, guards = [], []
+    while term.op == "cast" or (term.op == "where" and term.args[2] is ZERO):
+        if term.op == "cast":
+            casts.append(term.attrs)
+            term = term.args[0]
+        else:
+            guards.append(term.args[0])
+            term = term.args[1]
+    return casts, guards, term
+
+
+def _with_casts(term: Term, casts: list[tuple]) -> Term:
+    for attrs in reversed(casts):
+        term = make("cast", (term,), attrs)
+    return term
 
 
 def _with_loop_outermost(r: Term) -> Term:
@@ -148,13 +250,18 @@ def with_summed_dims_merged(root: Term) -> Term:
 
 
 def _is_mergeable(r: Term) -> bool:
-    """Whether this is a sum of a sum of products, in which each factor has both dims or none of them."""
+    """Whether this is a sum of a sum of products, in which each factor has both dims or none of them.
+
+    No factor may be a product of rows and columns: both sums are loops then.
+    """
     if r.args[0].op != "reduce" or {r.attrs[0], r.args[0].attrs[0]} != {"sum"}:
         return False
     outer, inner, body = r.attrs[1], r.args[0].attrs[1], r.args[0].args[0]
     if not (isinstance(outer.size, int) and isinstance(inner.size, int)) or outer.size * inner.size > MAX_MERGED_SIZE:
         return False
     nodes = [n for n in subterms(body) if n.op != "iota"]
+    if products_of_pairs(body):
+        return False
     return body.op == "mul" and outer != inner and all((outer in n.dims) == (inner in n.dims) for n in nodes)
 
 
@@ -183,7 +290,8 @@ def with_short_sums_unrolled(root: Term) -> Term:
     third dim: each addend takes one register for each pair (i, j), and no thread waits for another one. A dim around a
     loop stays: the loop does each product for one index of it.
     """
-    around = {d for r in reduces(root) for d in dims_around(r)}
+    found = reduces(root)
+    around = {d for r in found for d in dims_around(r)} | {r.attrs[1] for r in found if sums_over_batch(r)}
     return _with_reductions(root, lambda r: _unrolled(r) if _is_short(r) and r.attrs[1] not in around else r)
 
 

@@ -23,8 +23,9 @@ from .build_loops import (
     mark_exact_products,
     share_totals,
 )
-from .inline_producers import inline_producers
+from .inline_producers import inline_producers, write_pairs_in_loops
 from .kernel_cuts import (
+    reuse_parts,
     store_blocking_products,
     store_cross_batch_scores,
     store_nested_loops,
@@ -33,6 +34,7 @@ from .kernel_cuts import (
 )
 from .kernel_shape import choose_kernel_shape, with_new_shape
 from .normalize_terms import (
+    halve_sums,
     merge_summed_dims,
     order_nested_sums,
     reassociate_divisors,
@@ -40,6 +42,7 @@ from .normalize_terms import (
     rename_shadowed_dims,
     share_softmax_scales,
     split_flattened_dims,
+    sums_of_one_as_axes,
     unroll_short_sums,
 )
 from .planning_state import Planning
@@ -70,6 +73,8 @@ PASSES = (
     PlanPass("split_flattened_dims", "terms", split_flattened_dims, "no product has a batch of two flattened dims"),
     PlanPass("rename_shadowed_dims", "terms", rename_shadowed_dims, "no dim is bound inside of where it is bound"),
     PlanPass("reassociate_divisors", "terms", reassociate_divisors, "no divisor adds a dim to a factor of a sum"),
+    PlanPass("sums_of_one_as_axes", "terms", sums_of_one_as_axes, "no result sums products over a dim of size 1"),
+    PlanPass("halve_sums", "terms", halve_sums, "no sum that lacks the rows of its products does them again"),
     PlanPass("merge_summed_dims", "terms", merge_summed_dims, "a product of matrices has one inner dim"),
     PlanPass("order_nested_sums", "terms", order_nested_sums, "sums that make one loop are in one order"),
     PlanPass("unroll_short_sums", "terms", unroll_short_sums, "no sum of operations on pairs is over a short dim"),
@@ -85,10 +90,12 @@ PASSES = (
     PlanPass("store_other_rows", "cuts", store_other_rows, "what needs other rows is stored", STORE),
     PlanPass("store_row_invariants", "cuts", store_row_invariants, "each loop depends on the rows", STORE),
     PlanPass("tabulate_relative_values", "cuts", tabulate_relative_values, "values of i - j are stored", STORE),
+    PlanPass("reuse_parts", "cuts", reuse_parts, "what is stored is not computed again"),
     PlanPass("group_stores", "kernels", group_stores, "each store has a kernel"),
     PlanPass("build_loops", "kernels", build_loops, "each long reduction is in a loop"),
     PlanPass("finite_masks_as_guards", "kernels", finite_masks_as_guards, "known limits of a finite mask are guards"),
     PlanPass("attach_block_maps", "kernels", attach_block_maps, "a loop with a guard over data has a block map"),
+    PlanPass("write_pairs_in_loops", "kernels", write_pairs_in_loops, "no kernel does a loop's products for its pairs"),
     PlanPass("inline_producers", "kernels", inline_producers, "no loop could compute what it reads"),
     PlanPass("share_totals", "kernels", share_totals, "totals that are only added up are one"),
     PlanPass("mark_exact_products", "kernels", mark_exact_products, "products that must not round are marked"),
@@ -122,7 +129,7 @@ def _run(one: PlanPass, planning: Planning) -> Planning:
 
 
 def _run_on_results(passes: Sequence[PlanPass], planning: Planning) -> Planning:
-    for name in planning.results:
+    for name in (*planning.halves, *planning.results):
         planning = _run_on_store(passes, planning, name)
     return replace(planning, focus="")
 
@@ -170,6 +177,8 @@ def _described_kernel(kernel: Kernel) -> Iterator[str]:
 
 
 def _described_store(store: Store) -> str:
+    if store.places:
+        return f"{store.output.name}[{_listed(store.places)}] += {show_let(store.term)}, for all {_listed(store.order)}"
     return f"{store.output.name}[{_listed(store.order)}] = {show_let(store.term)}"
 
 

@@ -38,8 +38,8 @@ class Planning:
     program's roundings. held_limit: the most elements of one dim that a tile holds whole. names: of all tensors.
     parts: each term that is stored between kernels, with the load that replaces it. notes: sentences for the report.
     focus: the output's name of the store that a pass of the stage `cuts` works on. pending: terms that the pass stores
-    in its next runs on this store. plan_passes: names of passes that
-    changed something. shape_reasons: for each kernel, its rows and the reason.
+    in its next runs on this store. plan_passes: names of passes that changed something. shape_reasons: for each kernel,
+    its rows and the reason. halves: names of the parts that the stage `terms` has stored.
     """
 
     stores: tuple[Store, ...]
@@ -55,6 +55,7 @@ class Planning:
     pending: tuple[Term, ...] = ()
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
+    halves: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int) -> Planning:
@@ -91,31 +92,40 @@ class Planning:
         stores = (change(store) if store.output.name in names else store for store in self.stores)
         return replace(self, stores=tuple(stores))
 
-    def with_stored(self, part: Term, place: int, why: str) -> tuple[Planning, Term]:
+    def with_stored(
+        self, part: Term, place: int, why: str, order: tuple[Dim, ...] | None = None
+    ) -> tuple[Planning, Term]:
         """The part as a store before the store at `place`, and the load that reads it.
 
         A part that is stored already gets no second store. `why` completes the sentence "it is stored between
-        kernels: it ...".
+        kernels: it ...". order: which dims come first among its axes, those of the focused store where it is not given.
         """
         if found := dict(self.parts).get(part):
             return self, found
-        order = self.focused.order
+        order = self.focused.order if order is None else order
         dims = (*(d for d in order if d in part.dims), *sorted(part.dims - set(order)))
-        name = next(n for k in range(len(self.names) + 1) if (n := f"part{k}") not in self.names)
+        name = self.part_name
         dtype = "float32" if part.dtype == "float" else part.dtype
         output = Tensor(name, dtype, tuple(d.size for d in dims))
         (term,) = with_fresh_bound_dims([part], dims)
-        store = Store(term, output, dims)
         read = load(output, *map(iota, dims))
-        note = f"{name}[{', '.join(d.name for d in dims)}] is stored between kernels: it {why}"
-        after = replace(
+        after = self.with_part(Store(term, output, dims), place, f"[{', '.join(d.name for d in dims)}]", why)
+        return replace(after, parts=(*self.parts, (part, read))), read
+
+    @property
+    def part_name(self) -> str:
+        """A name for the next part."""
+        return next(n for k in range(len(self.names) + 1) if (n := f"part{k}") not in self.names)
+
+    def with_part(self, store: Store, place: int, axes: str, why: str) -> Planning:
+        """The state with one more store, before the one at `place`, and a note that says why."""
+        note = f"{store.output.name}{axes} is stored between kernels: it {why}"
+        return replace(
             self,
             stores=(*self.stores[:place], store, *self.stores[place:]),
-            names=self.names | {name},
-            parts=(*self.parts, (part, read)),
+            names=self.names | {store.output.name},
             notes=(*self.notes, note),
         )
-        return after, read
 
 
 def unused_name(name: str, names: Collection[str]) -> str:

@@ -77,7 +77,7 @@ def _quotients_in_loops(terms: Sequence[Term], held_limit: int) -> Iterator[Term
 
 def _in_groups(store: Store, dim: Dim, parts: tuple[Dim, Dim], change: Change) -> Store:
     term = simplify_index(substitute(store.term, change))
-    if dim not in store.order:
+    if dim not in store.order or store.places:
         return replace(store, term=term)
     axis, shape = store.order.index(dim), store.output.shape
     sizes = (*shape[:axis], *(d.size for d in parts), *shape[axis + 1 :])
@@ -113,7 +113,7 @@ def _held_dims(store: Store, planning: Planning) -> set[Dim]:
 
 def mergeable_pair(stores: Sequence[Store], store: Store, held: set[Dim], held_limit: int) -> tuple[Dim, Dim] | None:
     """Two neighbours of the store's axes that a tile holds whole, where each subterm has both or none."""
-    for first, second in pairwise(store.order):
+    for first, second in pairwise(() if store.places else store.order):
         if {first, second} <= held and static_size(first) * static_size(second) <= held_limit:
             if _occur_together((first, second), store, stores):
                 return first, second

@@ -7,6 +7,7 @@ A kernel computes each value of the table once, and a loop reads the values that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from ...egraph.terms.affine import bounds
@@ -48,7 +49,9 @@ def _with_table(planning: Planning, table: Table, names: Sequence[str]) -> Plann
     indices = ", ".join(f"{dim} = {index}" for dim, index in table.places)
     place = min(map(planning.index, names))
     planning, read = planning.with_stored(table.values, place, f"is a function of {indices} alone")
-    return planning.with_replaced(names, {table.part: substitute(read, {iota(d): index for d, index in table.places})})
+    read = substitute(read, {iota(d): index for d, index in table.places})
+    planning = replace(planning, parts=(*planning.parts, (table.part, read)))
+    return planning.with_replaced(names, {table.part: read})
 
 
 # Lookups

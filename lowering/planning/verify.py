@@ -30,7 +30,7 @@ def stores_cover_their_dims(planning: Planning) -> Iterator[str]:
     for store in planning.stores:
         if stray := sorted(store.term.dims - {*store.order}):
             yield f"{_name(store)} depends on {_listed(stray)}, which its output has no axis for"
-        if len({*store.order}) != len(store.order) or len(store.order) != len(store.output.shape):
+        if len({*store.order}) != len(store.order) or len(store.places or store.order) != len(store.output.shape):
             yield f"{_name(store)} has {len(store.output.shape)} axes for the dims {_listed(store.order)}"
 
 
@@ -105,7 +105,7 @@ def _roles(kernel: Kernel) -> dict[str, set[Dim]]:
         "rows or columns": {*kernel.tiled},
         "held": {*kernel.held},
         "loop": {loop.dim for loop in kernel.loops},
-        "dim around a loop": {*kernel.around},
+        "dim around a loop": {d for loop in kernel.loops for d in loop.outer},
     }
 
 

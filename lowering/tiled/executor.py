@@ -16,14 +16,15 @@ from math import inf, prod
 import torch
 
 from ...egraph.terms.sizes import resolve
-from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, subterms
 from ..analysis.product_terms import Summand, summand
 from ..masks.loop_ranges import ends, tile_classes, tile_range
+from ..plan.queries import diagonal
 from ..plan.records import Accumulator, Kernel, Limit, Loop, Plan, Store
 from ..plan.thresholds import HIDDEN_SCORE
 from .accumulators import AccumulatorState, filled
-from .tile_ops import Frame, contract, contract_present, differences, fold
+from .tile_ops import Frame, along_diagonals, contract, contract_present, differences, fold, full
 from .tile_program import TileBlock, over_differences, scale_early
 
 MAX_ELEMENTS_ON_A_CPU = (
@@ -129,9 +130,9 @@ class LoopProgram:
 
     def run(self, environment: dict, frame: Frame, tile: int, outputs: dict) -> dict[Term, torch.Tensor]:
         """The finished values of the loop's reductions; what the loop stores is written to the outputs."""
-        visit = lambda states, adds=False: self._visit(environment, frame, tile, outputs, states, adds)
+        visit = lambda states: self._visit(environment, frame, tile, None, states)
         dropped = -inf
-        states = visit(self._states(exact=False, dropped=dropped), adds=True)
+        states = self._visit(environment, frame, tile, outputs, self._states(exact=False, dropped=dropped))
         if self.loop.finite_mask and any(state.lacks_rows() for state in states):
             dropped = HIDDEN_SCORE
             states = visit(self._states(exact=False, dropped=dropped))
@@ -140,16 +141,16 @@ class LoopProgram:
         return {reduction: value for state in states for reduction, value in state.finished(frame)}
 
     def _visit(
-        self, environment: dict, frame: Frame, tile: int, outputs: dict, states: list[AccumulatorState], adds: bool
+        self, environment: dict, frame: Frame, tile: int, outputs: dict | None, states: list[AccumulatorState]
     ) -> list[AccumulatorState]:
         """The states with all of the loop's tiles added, for each index of the dims around it.
 
-        adds: these are also added to the outputs of stores that add.
+        outputs: where the loop's stores are written; None where an earlier visit has done it.
         """
         for indices in points(*(range(resolve(d.size, frame.sizes)) for d in self.loop.outer)):
             frame.ranges.update({d: (n, n + 1) for d, n in zip(self.loop.outer, indices, strict=True)})
             outer = {**environment, **self.before.run(environment, frame)}
-            self._pass(outer, frame, self._tiles(outer, frame, tile), outputs, states, adds)
+            self._pass(outer, frame, self._tiles(outer, frame, tile), outputs, states)
         return states
 
     def _states(self, exact: bool, dropped: float) -> list[AccumulatorState]:
@@ -175,15 +176,9 @@ class LoopProgram:
         return dict(list(tiles.items())[number * share : (number + 1) * share])
 
     def _pass(
-        self,
-        outer: dict,
-        frame: Frame,
-        tiles: list[LoopTile],
-        outputs: dict,
-        states: list[AccumulatorState],
-        adds: bool = False,
+        self, outer: dict, frame: Frame, tiles: list[LoopTile], outputs: dict | None, states: list[AccumulatorState]
     ) -> None:
-        """Visits the tiles and adds each to the states. adds: also to the outputs of stores that add."""
+        """Visits the tiles and adds each to the states."""
         hidden = any(state.below != -inf for state in states)
         for tile in tiles:
             self._set_ranges(frame, tile)
@@ -191,13 +186,17 @@ class LoopProgram:
             if drops is _NOTHING_KEPT:
                 continue
             values = self.each.run(outer, frame)
-            for store, term in zip(self.stores, self.written, strict=True):
-                _write(store, values[term], frame, outputs)
-            if adds:
-                for store, sides in zip(self.adding, self.added, strict=True):
-                    _write(store, self._sum_over_rows(sides, values, drops, frame), frame, outputs)
+            if outputs is not None:
+                self._write(values, drops, frame, outputs)
             for state in states:
                 state.add(values, drops, self.owned, frame)
+
+    def _write(self, values: dict, drops: torch.Tensor | None, frame: Frame, outputs: dict) -> None:
+        """Writes what the loop's stores have of the tile."""
+        for store, term in zip(self.stores, self.written, strict=True):
+            _write(store, values[term], frame, outputs)
+        for store, sides in zip(self.adding, self.added, strict=True):
+            _write(store, self._sum_over_rows(sides, values, drops, frame), frame, outputs)
 
     def _sum_over_rows(self, sides: Summand, values: dict, drops: torch.Tensor | None, frame: Frame) -> torch.Tensor:
         """The sum over the tile's rows of what the guard keeps."""
@@ -337,7 +336,9 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     """The kernel's outputs by name."""
     program = _program(kernel)
     device = next((t.device for t in tensors.values()), torch.device("cpu"))  # a kernel may have no inputs of its own
-    outputs = {store.output.name: _allocated(store, sizes, device) for store in kernel.stores}
+    outputs = {store.output.name: _allocated(store.output, sizes, device) for store in kernel.stores}
+    for name in kernel.zeroed:
+        outputs[name].zero_()
     frame = Frame(program.axes, tensors, sizes, device)
     length = {d: resolve(d.size, sizes) for d in program.axes}
     tile = tile_lengths(
@@ -352,11 +353,9 @@ def _run_kernel(kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapp
     return outputs
 
 
-def _allocated(store: Store, sizes: Mapping[str, int], device: torch.device) -> torch.Tensor:
-    """Memory for what the store writes, zero where it adds."""
-    tensor = store.output
-    shape, dtype = [resolve(n, sizes) for n in tensor.shape], getattr(torch, tensor.dtype)
-    return (torch.zeros if store.adds else torch.empty)(shape, dtype=dtype, device=device)
+def _allocated(tensor: Tensor, sizes: Mapping[str, int], device: torch.device) -> torch.Tensor:
+    shape = [resolve(n, sizes) for n in tensor.shape]
+    return torch.empty(shape, dtype=getattr(torch, tensor.dtype), device=device)
 
 
 def _tiles(length: int, tile: int) -> Iterator[tuple[int, int]]:
@@ -374,6 +373,9 @@ def _run_tile(program: KernelProgram, frame: Frame, tile: Mapping[Dim, int], out
 
 def _write(store: Store, value: torch.Tensor, frame: Frame, outputs: dict) -> None:
     """Writes a tile's value to its place."""
+    if store.places:
+        _add_along_diagonals(store, value, frame, outputs[store.output.name])
+        return
     axes = [frame.axes[d] for d in store.order]
     value = value.reshape((1,) * len(frame.axes)) if value.dim() == 0 else value
     rest = [k for k in range(len(frame.axes)) if k not in axes]
@@ -383,3 +385,18 @@ def _write(store: Store, value: torch.Tensor, frame: Frame, outputs: dict) -> No
         target.add_(value)
     else:
         target.copy_(value)
+
+
+def _add_along_diagonals(store: Store, value: torch.Tensor, frame: Frame, output: torch.Tensor) -> None:
+    """Adds up a tile's value along its diagonals, at the places that the store says."""
+    found = diagonal(store)
+    dims = (*found.points, found.rows, found.columns)
+    for dim in dims:
+        value = full(value, dim, frame)
+    axes = [frame.axes[d] for d in dims]
+    rest = [k for k in range(value.dim()) if k not in axes]
+    sums = along_diagonals(value.permute(axes + rest).flatten(len(dims) - 1))
+    place = found.constant + sum(c * resolve(atom.attrs[0], frame.sizes) for atom, c in found.sizes.items())
+    first = place + frame.ranges[found.columns][0] - (frame.ranges[found.rows][1] - 1)
+    points = tuple(slice(*frame.ranges[d]) for d in found.points)
+    output[(*points, slice(first, first + sums.shape[-1]))] += sums

@@ -240,6 +240,15 @@ def unskew(x: torch.Tensor, rows: Dim, loop: Dim, across: Dim, kept: Dim, frame:
     return made.movedim((-2, -1), (mine, other))
 
 
+def along_diagonals(x: torch.Tensor) -> torch.Tensor:
+    """The sums over the last two axes, rows and columns, for each column - row + rows - 1."""
+    *around, height, width = x.shape
+    line = height + width - 1
+    buffer = x.new_zeros((*around, height * line))
+    buffer.as_strided(x.shape, (*buffer.stride()[:-1], line - 1, 1), height - 1).copy_(x)
+    return buffer.view(*around, height, line).sum(-2)
+
+
 def differences(rows: tuple[int, int], columns: tuple[int, int], length: int) -> tuple[int, int]:
     """The range of column - row + length - 1, for ranges of both."""
     return columns[0] - rows[1] + length, columns[1] - rows[0] + length - 1

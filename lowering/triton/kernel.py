@@ -24,6 +24,7 @@ from ..plan.dtypes import is_integer
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, roots
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
+from .diagonal_sums import slots_name, write_slot
 from .loops import RangeWriter, Segment, by_columns
 
 ADDED = ("sum", "rescaled")
@@ -62,7 +63,9 @@ class TritonKernelWriter:
         for loop in kernel.loops:
             if loop.map not in (None, *self.tiles.maps) and map_name(kernel, loop) in self.facts.mapped:
                 self.tiles.maps[loop.map] = signature.declare_map(f"{loop.dim}_map", map_name(kernel, loop))
-        tensors = list(dict.fromkeys([*kernel.inputs, *(store.output for store in kernel.stores)]))
+        self._declare_slots()
+        written = (store.output for store in kernel.stores if not store.places)
+        tensors = list(dict.fromkeys([*kernel.inputs, *written]))
         for tensor in tensors:
             signature.declare_tensor(tensor)
         for tensor in tensors:
@@ -72,6 +75,10 @@ class TritonKernelWriter:
         limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
         signature.declare_symbols(dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)))
 
+    def _declare_slots(self) -> None:
+        added = (store for store in self.kernel.stores if store.places)
+        self.slots = {s: self.signature.declare_map(f"{s.output.name}_slots", slots_name(s)) for s in added}
+
     # Assembly
 
     def source(self, plan: Plan) -> Source:
@@ -79,7 +86,8 @@ class TritonKernelWriter:
         tiles = tuple(dict.fromkeys(roles))
         text = self._text(tiles)
         text, doubtful = self._header(plan) + self.imports + helpers(text, TRITON) + text, self.tiles.skewing.used
-        return Source(text, self.function, tuple(self.signature.arguments), tiles, doubtful)
+        held = dict(self.tiles.resident)
+        return Source(text, self.function, tuple(self.signature.arguments), tiles, doubtful, held)
 
     def _text(self, tiles: tuple[tuple[str, str], ...]) -> str:
         """The function. If it skews weights, the function that does not stands before it."""
@@ -146,6 +154,9 @@ class TritonKernelWriter:
 
     def _store(self, store: Store, lines: list[str]) -> None:
         tiles, order = self.tiles, store.order
+        if store.places:
+            lines += write_slot(tiles, store, self.slots[store])
+            return
         dims = tiles.sort(order)
         value = tiles.spread(tiles.value(store.term), dims)
         pointer = tiles.address(store.output, tuple(iota(d) for d in order), dims)
@@ -157,7 +168,10 @@ class TritonKernelWriter:
 
     def _loop(self, loop: Loop) -> None:
         names = [self._start(state, loop) for state in loop.accumulators]
-        self.tiles.open_around({dim: self.tiles.names.fresh(str(dim)) for dim in loop.outer})
+        self.tiles.open_around({dim: self.tiles.names.fresh(str(dim)) for dim in loop.single})
+        if not loop.tile:
+            self._by_indices(loop, names)
+            return
         segments = RangeWriter(self.tiles, loop).segments()
         if self.tiles.skewing.exact:
             segments = by_columns(segments, self.tiles.tile_of(loop.dim))
@@ -165,22 +179,42 @@ class TritonKernelWriter:
         for segment in segments:
             body += self._segment(segment, loop, names)
         if loop.outer:
-            self.lines += self._around(loop, [*self.tiles.close_around(), *body])
+            self.lines += self._around(loop, [*self.tiles.close_around(), *body], self._points(loop))
         added = zip(loop.accumulators, names, strict=True)
         sums = [c for state, found in added if state.monoid in ADDED for c in found[state.gauge is not None :]]
         self.sums += [c for c in sums if c.dims and not is_integer(c.dtype)]
         for state, components in zip(loop.accumulators, names, strict=True):
             self._finish(state, components)
 
-    def _around(self, loop: Loop, body: list[str]) -> list[str]:
-        """The body for each index of the dims around a loop, which one variable counts."""
+    def _by_indices(self, loop: Loop, names: list[list[TileValue]]) -> None:
+        """A loop without tiles: each round adds what one index has for the rows and columns."""
+        tiles, count = self.tiles, self._points(loop)
+        with tiles.writing(loop.guard.dims if loop.guard is not None else ()):
+            guard = tiles.value(loop.guard) if loop.guard is not None else None
+        if guard is not None and loop.guard.dims.isdisjoint(loop.single):  # no round where no pair is kept
+            count = f"tl.where(tl.max(tl.where({guard.text}, 1, 0)) > 0, {count}, 0)"
+        with tiles.writing(loop.single):
+            for state, (total,) in zip(loop.accumulators, names, strict=True):
+                value = tiles.value(state.values[0])
+                value = value if guard is None else tiles.where(guard, value, "0.0")
+                tiles.middle.lines.append(f"{total.text} = {total.text} + {tiles.align(value, total.dims)}")
+        self.lines += self._around(loop, tiles.close_around(), count)
+        for state, components in zip(loop.accumulators, names, strict=True):
+            self._finish(state, components)
+
+    def _points(self, loop: Loop) -> str:
+        """The number of all indices of the dims that the loop goes through by single ones."""
+        return " * ".join(self.tiles.sizes[dim] for dim in loop.single)
+
+    def _around(self, loop: Loop, body: list[str], count: str) -> list[str]:
+        """The body for each index of the dims that the loop goes through by single ones; one variable counts them."""
         tiles = self.tiles
-        first, *others = (tiles.starts[dim] for dim in loop.outer)
+        first, *others = (tiles.starts[dim] for dim in loop.single)
         if not others:
-            return [f"for {first} in tl.range(0, {tiles.sizes[loop.outer[0]]}):", *(f"    {line}" for line in body)]
+            return [f"for {first} in tl.range(0, {count}):", *(f"    {line}" for line in body)]
         rest, lines = tiles.names.fresh("point"), []
-        counter, count = rest, " * ".join(tiles.sizes[dim] for dim in loop.outer)
-        for dim in reversed(loop.outer[1:]):
+        counter = rest
+        for dim in reversed(loop.single[1:]):
             lines.append(f"{tiles.starts[dim]} = {rest} % {tiles.sizes[dim]}")
             rest = f"({rest} // {tiles.sizes[dim]})"
         lines.append(f"{first} = {rest}")

@@ -45,6 +45,7 @@ from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
 from .default_config import MAX_SPILLED_REGISTERS, default_for, of_few_rows, widest
+from .diagonal_sums import SlotSum, slots_name
 from .kernel import emit
 
 log = logging.getLogger(__name__)
@@ -87,12 +88,14 @@ class Launch:
     integers: tuple[int, ...]
     options: dict
     maps: tuple[tuple[tuple[str, ...], Tiling], ...] = ()
+    sums: tuple[SlotSum, ...] = ()  # of stores that add elements
     spilled: int = MAX_SPILLED_REGISTERS  # registers of a thread that it may keep in memory
     again: Relaunch | None = None
 
     def compiled(self, values: dict[str, torch.Tensor]) -> Any:
         """What the compiler makes of it, without a launch; block maps need not be there yet."""
-        tensors = [values.get(n, torch.int32) for n in self.tensors]
+        slots = {slots_name(each.store): each.dtype for each in self.sums}
+        tensors = [values.get(n, slots.get(n, torch.int32)) for n in self.tensors]
         return self.function.warmup(*tensors, *self.integers, grid=(self.programs,), **self.options)
 
     @cached_property
@@ -102,6 +105,14 @@ class Launch:
         return (*self.integers, *(self.options[name] for name in names))
 
     def run(self, values: dict[str, torch.Tensor]) -> None:
+        """Launches the kernel, and what adds up its slots."""
+        for each in self.sums:
+            values[slots_name(each.store)] = each.made(values[each.store.output.name].device)
+        self._run(values)
+        for each in self.sums:
+            each.add(values.pop(slots_name(each.store)), values[each.store.output.name])
+
+    def _run(self, values: dict[str, torch.Tensor]) -> None:
         if self.again is not None:
             self.again([], [*[values[name].data_ptr() for name in self.tensors], *self.rest])
         elif self.programs:
@@ -149,6 +160,8 @@ class Launcher:
         for target in self._targets(kernels):
             kept = given.get(target.name)
             values[target.name] = self._new(target, sizes, device) if kept is None else kept
+        for name in (name for kernel in kernels for name in kernel.zeroed):
+            values[name].zero_()
         key = (*((v.stride(), v.dtype) for v in values.values()), *sizes.items(), device, self.key(values))
         launches = self._prepared.get(key)
         if launches is None:
@@ -171,10 +184,10 @@ class Launcher:
             like = self._new(target, sizes, torch.device("meta"))
             made.append((target.name, tuple(like.shape), wanted.get(target.name, like.stride()), like.dtype))
             values[target.name] = torch.empty_strided(*made[-1][1:3], dtype=like.dtype, device=device)
-        zeroed = [s.output.name for kernel in kernels for s in kernel.stores if s.adds]
         seen = _as_stored(kernels, values, sizes)
         launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
         outputs = [target.name for target in self.plan.outputs]
+        zeroed = [name for kernel in kernels for name in kernel.zeroed]
 
         def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             values = dict(zip(names, given))
@@ -307,7 +320,8 @@ class Launcher:
         maps = tuple({(map_name(kernel, loop),): tiling for loop, tiling in tilings.items()}.items())
         spilled = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)
         function, integers = load(source.text, source.function), _integers(source, values, sizes)
-        return Launch(function, _programs(kernel, config, sizes), names, integers, options, maps, spilled)
+        sums = tuple(SlotSum.of(kernel, store, config, source.held, sizes) for store in kernel.stores if store.places)
+        return Launch(function, _programs(kernel, config, sizes), names, integers, options, maps, sums, spilled)
 
 
 def _facts(kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Facts:

@@ -81,6 +81,18 @@ def test_what_depends_on_the_loop_alone_is_stored_before(plans):
     assert len(stored & read) == 2  # the logarithms in base two, and Σ_e o · do
 
 
+@pytest.mark.parametrize("kind", ["relative", "bias"])
+def test_what_a_loop_stores_for_pairs_has_a_kernel_of_its_own(kind, plans):
+    plan = plans(kind)
+    (written,) = (s for k in plan.kernels for loop in k.loops if loop.tile for s in k.written_by(loop))
+    found = join(plan)
+    (alone,) = (k for k in found.plan.kernels if written.output in {s.output for s in k.stores})
+    assert alone.columns and not alone.loops and bool(written.places) == (kind == "relative")
+    assert not isinstance(bind_joined(found.main), str)
+    earlier = found.plan.kernels[: found.plan.kernels.index(alone)]
+    assert not any(written.output in k.inputs for k in earlier)
+
+
 def test_kernels_that_keep_other_pairs_are_not_joined(plans):
     plan = plans("causal")
     kernels = [k for k in plan.kernels if k.loops]
