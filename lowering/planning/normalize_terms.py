@@ -20,6 +20,7 @@ from ..analysis.nested_sums import (
     ZERO,
     Nest,
     dims_around,
+    is_batch,
     is_sum,
     nest_of,
     products_of_pairs,
@@ -53,7 +54,7 @@ def reassociate_divisors(planning: Planning) -> Planning:
 
 
 def sums_of_one_as_axes(planning: Planning) -> Planning:
-    """A pass: a dim of size 1 that a result sums over, around products, is one more axis of the result.
+    """A pass: a batch of one that a result sums over, around products, is one more axis of the result.
 
     That is the same memory. With the axis it fits kernels and loops of stores that have the dim. Example: a sum over a
     batch of one.
@@ -66,8 +67,9 @@ def _with_axes_of_one(store: Store) -> Store:
     if not is_sum(total):
         return store
     nest = nest_of(total)
-    ones, axes = [d for d in nest.dims if d.size == 1], [*nest.dims, *store.order]
-    if not ones or not products_of_pairs(nest.body) or len({*axes}) < len(axes):
+    ones = [d for d in nest.dims if d.size == 1 and is_batch([d], nest.body)]
+    axes = [*nest.dims, *store.order]
+    if not ones or len({*axes}) < len(axes):
         return store
     rest = replace(nest, guards=(*guards, *nest.guards)).sum(d for d in nest.dims if d not in ones)
     output = replace(store.output, shape=(*(1 for _ in ones), *store.output.shape))
