@@ -138,10 +138,10 @@ def _mirror(kept: Kernel, turned: Kernel) -> _Turn | None:
 
 def _places(kept: Kernel, turned: Kernel) -> dict[Dim, tuple[Dim, Dim]] | None:
     """The dims of one grid that are two dims of the other kernel; None if the grids do not match."""
-    points, own = {*kept.grid, *kept.around}, {*turned.grid}
+    points, own = {d for d in (*kept.grid, *kept.around) if d.size != 1 or d in turned.grid}, {*turned.grid}
     found: dict[Dim, tuple[Dim, Dim]] = {}
     for dim in sorted(own - points):
-        pairs = product(sorted({*kept.grid} - own), sorted({*kept.around} - own))
+        pairs = product(sorted(points & {*kept.grid} - own), sorted(points & {*kept.around} - own))
         sizes = lambda pair: [d.size for d in pair]
         known = (p for p in pairs if all(isinstance(n, int) for n in sizes(p)) and prod(sizes(p)) == dim.size)
         if (pair := next(known, None)) is None:
@@ -296,7 +296,8 @@ def _with_vectors(kernels: Sequence[Kernel], kept: Kernel, vectors: dict[Term, T
     )
     if not stores:
         return list(kernels)
-    rows, grid = kept.loops[0].dim, (*kept.grid, *kept.around)
+    axes = {dim for store in stores for dim in store.order}
+    rows, grid = kept.loops[0].dim, tuple(d for d in (*kept.grid, *kept.around) if d.size != 1 or d in axes)
     fitting = [k for k in kernels if _stores_rows(k, rows, grid)] if _made(kernels).isdisjoint(_inputs(stores)) else []
     if not fitting:
         return [*kernels, _storing(f"{kept.name}_before", grid, rows, stores)]

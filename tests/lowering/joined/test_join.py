@@ -62,6 +62,25 @@ def test_the_joined_plan_computes_what_the_plan_does(kind, plans):
         assert difference <= 2e-3 * theirs.double().norm()  # both are rounded to bfloat16
 
 
+def groups_side_by_side(q, k, v):
+    return torch.softmax(q @ k.repeat_interleave(4, 1).mT, -1) @ v.repeat_interleave(4, 1)
+
+
+def groups_expanded(q, k, v):
+    k, v = (x.expand(-1, -1, 4, -1, -1).reshape(q.shape) for x in (k, v))
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+@pytest.mark.parametrize("function, axes", [(groups_side_by_side, ()), (groups_expanded, (1,))])
+def test_groups_of_heads_are_joined_however_keys_are_repeated(function, axes):
+    shapes = (1, 8, LENGTH, 16), *[(1, 2, *axes, LENGTH, 16)] * 2
+    plan = backward_plan(function, [torch.randn(shape).bfloat16() for shape in shapes])
+    found, values = join(plan), values_for(plan)
+    assert len(found.plan.kernels) == len(plan.kernels), "what is stored before is in the kernel that stores delta"
+    for ours, theirs in zip(tiled_results(found.plan, values), tiled_results(plan, values), strict=True):
+        assert (ours.double() - theirs.double()).norm() <= 2e-3 * theirs.double().norm()
+
+
 def test_the_joined_kernel_has_five_products_where_the_two_have_seven(plans):
     plan = plans("full")
     found = join(plan)
