@@ -40,7 +40,7 @@ def _half_at_ties(g: Term, mine: Term, other: Term, loses: Term) -> Term:
 
     All where one of them is NaN.
     """
-    return where(make("not", (loses,)), where(eq(mine, other), g * 0.5, g), ZERO)
+    return where(make("not", (loses,)), g * where(eq(mine, other), const(0.5), const(1.0)), ZERO)
 
 
 def _of_power(node: Term, g: Term, x: Term, y: Term) -> tuple[Term, Term]:

@@ -309,7 +309,8 @@ def _conjuncts(condition: Term) -> tuple[Term, ...]:
 
 
 def _without_exponential(x: Term, s: Term) -> Term | None:
-    """w of x = w · exp(s): a factor, a part of an exponent, or in a dividend; None if exp(s) is not there."""
+    """w of x = w · exp(s): a factor, a part of an exponent, in a dividend or a choice; None if exp(s) is not
+    there."""
     if x.op == "exp":
         exponent = x.args[0]
         if exponent is s:
@@ -319,6 +320,9 @@ def _without_exponential(x: Term, s: Term) -> Term | None:
     if x.op == "div":
         weight = _without_exponential(x.args[0], s)
         return None if weight is None else weight / x.args[1]
+    if x.op == "where" and x.args[2] is const(0.0):
+        weight = _without_exponential(x.args[1], s)
+        return None if weight is None else where(x.args[0], weight, const(0.0))
     if x.op == "mul":
         for number, other in ((0, x.args[1]), (1, x.args[0])):
             weight = _without_exponential(x.args[number], s)

@@ -1,4 +1,4 @@
-"""Stores that add elements along the diagonals of their tiles: each tile's sums in a slot of its own, then their sum.
+"""Stores that add elements along the diagonals of their tiles: each tile's sums go to a slot of its own.
 
 A tile of rows and columns has one sum for each column - row, `rows + columns - 1` of them. No two programs write one
 slot, so that nothing is added in memory, and two runs give the same bits. Slots take one number for about 32 pairs of
@@ -7,22 +7,11 @@ a row and a column, or fewer. Example: the gradient of a table of relative posit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-import torch
-import triton
-import triton.language as tl
-
-from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim
 from ..codegen.ops import TileValue
 from ..codegen.tile_writer import TileWriter
-from ..plan.kernel_config import TritonConfig
-from ..plan.queries import StoredDiagonal, diagonal
-from ..plan.records import Kernel, Store
-
-BLOCK = 256  # places of one program that adds slots
+from ..plan.queries import diagonal
+from ..plan.records import Store
 
 
 def slots_name(store: Store) -> str:
@@ -76,88 +65,3 @@ def _slot(tiles: TileWriter, store: Store, rows: Dim, columns: Dim) -> str:
             block = tiles.blocks[dim]
             number = f"({number} * tl.cdiv({tiles.sizes[dim]}, {block}) + {tiles.starts[dim]} // {block})"
     return f"tl.cast({number}, tl.int64)"
-
-
-@triton.jit(do_not_specialize=["row_tiles", "column_tiles", "places", "offset", "sign"])
-def add_slots(
-    slots, sums, row_tiles, column_tiles, places, offset, sign, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEPS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """sums[point, place] from the slots of one point, tile of rows by tile of rows.
-
-    A diagonal crosses up to STEPS tiles of columns in one tile of rows. offset: the place of the diagonal that begins
-    at row 0 and column 0; sign: of column - row in a place.
-    """
-    blocks = tl.cdiv(places, BLOCK)
-    point = (tl.program_id(0) // blocks).to(tl.int64)
-    place = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    distance = (place - offset) * sign
-    total = tl.zeros([BLOCK], sums.dtype.element_ty)
-    for tile in range(row_tiles):
-        below = distance + tile * ROWS + ROWS - 1
-        for step in tl.static_range(STEPS):
-            column = tl.maximum(below, 0) // COLUMNS - step
-            number = below - column * COLUMNS
-            exists = (below >= 0) & (column >= 0) & (column < column_tiles) & (number < ROWS + COLUMNS - 1)
-            slot = (point * row_tiles + tile) * column_tiles + column
-            total += tl.load(slots + slot * (ROWS + COLUMNS) + number, mask=exists, other=0)
-    tl.store(sums + point * places + place, total, mask=place < places)
-
-
-@dataclass(frozen=True)
-class SlotSum:
-    """The slots of one store at a launch, and how they are added up.
-
-    shape: points, tiles of rows, tiles of columns. tile: rows and columns of one.
-    """
-
-    store: Store
-    shape: tuple[int, int, int]
-    tile: tuple[int, int]
-    offset: int
-    sign: int
-
-    @classmethod
-    def of(
-        cls, kernel: Kernel, store: Store, config: TritonConfig, extents: Mapping[Dim, int], sizes: Mapping[str, int]
-    ) -> SlotSum:
-        """For these tiles. extents: of dims that a tile holds whole."""
-        found = diagonal(store)
-        order = [*kernel.tiled, *(loop.dim for loop in kernel.loops), *extents]
-        rows, columns = sorted((found.rows, found.columns), key=order.index)
-        tile = [_extent(kernel, d, config, extents) for d in (rows, columns)]
-        length = [resolve(d.size, sizes) for d in (rows, columns)]
-        points = 1
-        for dim in found.points:
-            points *= resolve(dim.size, sizes)
-        shape = points, -(-length[0] // tile[0]), -(-length[1] // tile[1])
-        return cls(store, shape, (tile[0], tile[1]), _offset(found, sizes), 1 if rows == found.rows else -1)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of slots and sums."""
-        return getattr(torch, self.store.output.dtype)
-
-    def made(self, device: torch.device) -> torch.Tensor:
-        """New slots: what no program writes is 0."""
-        return torch.zeros((*self.shape, sum(self.tile)), dtype=self.dtype, device=device)
-
-    def add(self, slots: torch.Tensor, sums: torch.Tensor) -> None:
-        """Adds up the slots into the store's tensor."""
-        points, row_tiles, column_tiles = self.shape
-        rows, columns = self.tile
-        places, steps = sums.shape[-1], (rows + columns - 2) // columns + 1
-        sizes = (row_tiles, column_tiles, places, self.offset, self.sign)
-        programs = points * -(-places // BLOCK)
-        add_slots[(programs,)](slots, sums, *sizes, ROWS=rows, COLUMNS=columns, STEPS=steps, BLOCK=BLOCK)
-
-
-def _extent(kernel: Kernel, dim: Dim, config: TritonConfig, extents: Mapping[Dim, int]) -> int:
-    if dim in extents:
-        return extents[dim]
-    return config.row_tile if dim == kernel.rows else config.loop_tile
-
-
-def _offset(found: StoredDiagonal, sizes: Mapping[str, int]) -> int:
-    sums = sum(c * resolve(atom.attrs[0], sizes) for atom, c in found.sizes.items())
-    return found.constant + sums

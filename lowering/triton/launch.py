@@ -45,8 +45,9 @@ from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
 from .default_config import MAX_SPILLED_REGISTERS, default_for, of_few_rows, widest
-from .diagonal_sums import SlotSum, slots_name
+from .diagonal_sums import slots_name
 from .kernel import emit
+from .slot_sums import SlotSum
 
 log = logging.getLogger(__name__)
 INT32 = 2**31

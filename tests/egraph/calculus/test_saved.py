@@ -104,6 +104,9 @@ def test_a_weight_is_what_stands_beside_the_exponential():
     assert weight_of(sum_over(J, exp(s) * v), s) is v and weight_of(sum_over(J, exp(s)), s) is const(1.0)
     assert weight_of(sum_over(J, (v * exp(t + s)) / t), s) is (v * exp(t)) / t
     assert weight_of(sum_over(J, exp(t) * v), s) is None
+    kept = lt(const(0.0), v)
+    chosen = where(kept, v * exp(s), const(0.0)) / t
+    assert weight_of(sum_over(J, chosen), s) is where(kept, v, const(0.0)) / t
 
 
 def test_a_mean_without_elements_is_0_where_the_divisor_has_more():

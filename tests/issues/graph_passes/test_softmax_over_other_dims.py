@@ -113,7 +113,7 @@ def test_what_a_checkpoint_holds_is_right_too():
     function = lambda *inputs: checkpoint(divided(-2), *inputs, use_reentrant=False)
     with torch.no_grad():
         assert_right(WAYS["backend"](function), divided(-2), heads())
-    assert not records.reports()[-1].regions
+    assert len(records.reports()[-1].regions) == 1
 
 
 def test_with_symbolic_sizes_and_lengths_that_differ():

@@ -230,11 +230,11 @@ def test_the_scale_of_a_state():
 
 
 def test_a_part_that_needs_no_rows_is_a_kernel_of_its_own():
-    j, d = Dim("j", 300), Dim("d", 16)
+    i, j, d = Dim("i", 400), Dim("j", 300), Dim("d", 16)
     k, v = Tensor("k", "float32", (300, 16)), Tensor("v", "float32", (300, 20))
     state = sum_over(j, load(k, iota(j), iota(d)) * load(v, iota(j), iota(E)))
-    term = sum_over(d, load(Tensor("q", "float32", (40, 16)), iota(I), iota(d)) * state)
-    captured = term, Tensor("out", "float32", (40, 20)), (I, E)
+    term = sum_over(d, load(Tensor("q", "float32", (400, 16)), iota(i), iota(d)) * state)
+    captured = term, Tensor("out", "float32", (400, 20)), (i, E)
     assert len(build_plan(*captured).kernels) == 2
     compare(captured, tolerance=1e-3)
 

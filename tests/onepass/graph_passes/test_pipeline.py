@@ -15,16 +15,18 @@ from tests.support.spellings import attend
 ORDER = {
     Stage.PREPARE: (
         "inline_library_calls functionalize detach_unrecorded float_inputs move_scalars size_calls specialize_sizes "
-        "find_regions"
+        "draw_seeds find_regions"
     ),
     Stage.REPLACE: "replace called_graphs",
-    Stage.FINISH: "attach_unrecorded",
+    Stage.FINISH: "remove_seeds attach_unrecorded",
     Stage.INDUCTOR: "softmax_dims",
 }
 ELSEWHERE = {  # passes whose code is not in the module of their name
     "inline_library_calls": "onepass/regions/open_calls.py",
     "detach_unrecorded": "onepass/graph/grad_modes.py",
+    "draw_seeds": "onepass/graph/random_calls.py",
     "find_regions": "onepass/regions/find.py",
+    "remove_seeds": "onepass/graph/random_calls.py",
     "attach_unrecorded": "onepass/graph/grad_modes.py",
     "called_graphs": "onepass/graph_passes/pipeline.py",
 }
