@@ -309,26 +309,28 @@ def _conjuncts(condition: Term) -> tuple[Term, ...]:
 
 
 def _without_exponential(x: Term, s: Term) -> Term | None:
-    """w of x = w · exp(s): a factor, a part of an exponent, in a dividend or a choice; None if exp(s) is not
-    there."""
+    """w of x = w · exp(s), which is a factor, a part of an exponent, in a dividend or a choice; None if it is not."""
     if x.op == "exp":
-        exponent = x.args[0]
-        if exponent is s:
-            return const(1.0)
-        rest = [a for a in exponent.args if a is not s] if exponent.op == "add" else []
-        return exp(rest[0]) if len(rest) == 1 else None
-    if x.op == "div":
-        weight = _without_exponential(x.args[0], s)
-        return None if weight is None else weight / x.args[1]
-    if x.op == "where" and x.args[2] is const(0.0):
-        weight = _without_exponential(x.args[1], s)
-        return None if weight is None else where(x.args[0], weight, const(0.0))
+        return _without_addend(x.args[0], s)
     if x.op == "mul":
         for number, other in ((0, x.args[1]), (1, x.args[0])):
             weight = _without_exponential(x.args[number], s)
             if weight is not None:
                 return other if weight is const(1.0) else other * weight if number else weight * other
-    return None
+        return None
+    place = {"div": 0, "where": 1}.get(x.op)
+    if place is None or (x.op == "where" and x.args[2] is not const(0.0)):
+        return None
+    weight = _without_exponential(x.args[place], s)
+    return None if weight is None else make(x.op, (*x.args[:place], weight, *x.args[place + 1 :]))
+
+
+def _without_addend(exponent: Term, s: Term) -> Term | None:
+    """w of exp(exponent) = w · exp(s); None where s is no addend."""
+    if exponent is s:
+        return const(1.0)
+    rest = [a for a in exponent.args if a is not s] if exponent.op == "add" else []
+    return exp(rest[0]) if len(rest) == 1 else None
 
 
 def exponential_parts(node: Term) -> tuple[Term, Term | None] | None:

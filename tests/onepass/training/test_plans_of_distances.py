@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from onepass.lowering.plan.kernel_config import TritonConfig
-from onepass.lowering.triton.diagonal_sums import SlotSum
 from onepass.lowering.triton.kernel import emit
+from onepass.lowering.triton.slot_sums import SlotSum
 from tests.support.backwards import backward_of, hold_gradients, kernel_of, leaves, part_bytes, parts
 
 pytestmark = pytest.mark.usefixtures("fresh")
