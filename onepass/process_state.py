@@ -6,6 +6,7 @@ cache keeps its entries. Example: `_RUNNERS = registered({}, "runners")`; `forge
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ KINDS = (
     "verdicts",  # on rules
 )
 Container = TypeVar("Container", bound=dict | list | set)
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ def registered(values: Container, kind: str, lock: AbstractContextManager | None
     _require_known(kind)
     _STORES.append(ProcessStore(values, kind, lock or nullcontext()))
     return values
+
+
+def keep_latest(values: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> Value:
+    """Adds the value, which it returns; of more than `most` values the oldest ones are dropped."""
+    values[key] = value
+    while len(values) > most:
+        values.popitem(last=False)
+    return value
 
 
 def stores() -> Iterator[ProcessStore]:

@@ -1,7 +1,8 @@
 """Settings of a joined kernel on Hopper: one record, and a table of defaults.
 
 Settings never change what is computed, up to rounding. The defaults were measured for the gradients of full and causal
-attention. Example: `default_config(128)` has 64 columns a tile, since two accumulators of 128 columns fill a thread.
+attention. Example: with two accumulators of 128 columns, a tile of the loop has 64 columns, because a thread has no
+registers for more.
 """
 
 from __future__ import annotations

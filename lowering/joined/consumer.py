@@ -1,9 +1,10 @@
 """What a consumer warpgroup of a joined kernel does: one step for each tile of the loop, then the results.
 
-A step issues the late products, computes the early weights under them and issues their sums, computes the other weights
-under those, issues the other sums, and the first products of the next tile. Sums over the rows need the weights of both
-warpgroups, so they are issued one step later, and leave under the next products. Invariant: nobody else touches
-accumulators in flight. Example: dP; P; dV; dS; dK, dQ of the tile before, S of the next tile.
+A step issues the late products. While these run, it computes the early weights and issues their sums; while those run,
+it computes the other weights. Then it issues the other sums and the first products of the next tile. A sum over the
+rows needs the weights of both warpgroups, so it is issued one step later and is added to memory during the products
+after it. Invariant: nobody else touches accumulators in flight. Example: issue dP, compute P, issue dV, compute dS,
+issue dK, then dQ of the tile before and S of the next tile.
 """
 
 from __future__ import annotations

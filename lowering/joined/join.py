@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import permutations, product
 from math import prod
+from operator import add
 
 from ...egraph.terms.affine import length
 from ...egraph.terms.index_simplify import simplify_index
@@ -247,17 +249,10 @@ def _in_base_two(term: Term, kernel: Kernel) -> Term:
             return made
         parts = [t * const(c * LOG2_E) for c, t in addends(made.args[0])]
         alone = [p for p in parts if kernel.rows not in p.dims]
-        ordered = [*(p for p in parts if p not in alone), *([_sum(alone)] if alone else [])]
-        return make("exp2", (_sum(ordered),))
+        ordered = [*(p for p in parts if p not in alone), *([reduce(add, alone)] if alone else [])]
+        return make("exp2", (reduce(add, ordered),))
 
     return rebuild(term, change)
-
-
-def _sum(terms: Sequence[Term]) -> Term:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
 
 
 def _vectors(values: Sequence[Term], kernel: Kernel, names: set[str]) -> dict[Term, Term]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 import triton
@@ -71,9 +72,7 @@ class SlotSum:
         rows, columns = sorted((found.rows, found.columns), key=order.index)
         tile = [_extent(kernel, d, config, extents) for d in (rows, columns)]
         length = [resolve(d.size, sizes) for d in (rows, columns)]
-        points = 1
-        for dim in found.points:
-            points *= resolve(dim.size, sizes)
+        points = prod(resolve(dim.size, sizes) for dim in found.points)
         shape = points, -(-length[0] // tile[0]), -(-length[1] // tile[1])
         return cls(store, shape, (tile[0], tile[1]), _offset(found, sizes), 1 if rows == found.rows else -1)
 

@@ -22,6 +22,7 @@ from ..graph.op_kinds import changes_in_place
 from ..regions.placement import InputPairs
 from ..report.graph_breaks import break_after
 from ..report.records import Report, record
+from ..runtime.region_call import has_tangent
 from .eager_graph import without_compiler
 
 log = logging.getLogger(__name__)
@@ -92,15 +93,11 @@ def _unless_dual(run, carries):
     """A function that runs `carries`, as eager, if an argument has a tangent: Inductor's code would drop it."""
 
     def call(*args):
-        if forward_ad._current_level >= 0 and any(map(_is_dual, args)):
+        if forward_ad._current_level >= 0 and any(map(has_tangent, args)):
             return carries(*args)
         return run(*args)
 
     return call
-
-
-def _is_dual(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def _unless_shared(run, original, places: list[tuple[int, int]]):

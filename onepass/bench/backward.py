@@ -7,7 +7,7 @@ the gradients of q, k and v; "all" adds those of a learned bias.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +17,7 @@ from .problems import BenchProblem
 from .timing import Call, Expected, allowance, tensors
 
 WORK = 2.5  # times the forward's: five products of rows and columns, not two
-CHOICES = ("attention", "all")
-ORDER = 16 * torch.finfo(torch.float32).eps
+ORDER = 16 * torch.finfo(torch.float32).eps  # of the largest gradient: what sums in another order may differ by
 ATTENTION = 3  # arguments that come first: queries, keys and values
 
 
@@ -36,11 +35,15 @@ class BackwardProblem:
         def built() -> Call:
             with torch.enable_grad(), torch._functorch.config.patch(donated_buffer=False):  # the graph is kept
                 results = tensors(build()())
-            pairs = [(r, c) for r, c in zip(results, self.cotangents, strict=True) if c is not None]
-            outputs, given = ([pair[side] for pair in pairs] for side in range(2))
+            outputs, given = self._with_cotangents(results, ())
             return lambda: torch.autograd.grad(outputs, self.leaves, given, retain_graph=True)
 
         return built
+
+    def _with_cotangents(self, results: Sequence[Tensor], place: tuple) -> tuple[list[Tensor], list[Tensor]]:
+        """The results that have cotangents, and these. place: of the results among those of the whole problem."""
+        pairs = [(r, c) for r, c in zip(results, self.cotangents, strict=True) if c is not None]
+        return [r for r, _ in pairs], [c[place].to(r.dtype) for r, c in pairs]
 
     def expected(self) -> Expected:
         """All gradients in float64. Allowed is what eager's error allows, and 16 roundings for any order."""
@@ -68,9 +71,8 @@ class BackwardProblem:
             own.append(made)
         with torch.enable_grad():
             results = tensors(self.problem.plain(*own))
-        pairs = [(r, c[place].to(r.dtype)) for r, c in zip(results, self.cotangents, strict=True) if c is not None]
+        outputs, given = self._with_cotangents(results, place)
         order = [seen[n] for n in range(len(self.leaves))]
-        outputs, given = ([pair[side] for pair in pairs] for side in range(2))
         found = torch.autograd.grad(outputs, [made for _, made in order], given)
         return [(view, gradient) for (view, _), gradient in zip(order, found, strict=True)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+GRADIENTS = ("attention", "all")
 SUITES = ("peers", "variants", "beyond", "flashlight", "decode")
 
 
@@ -21,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     names = "a regular expression on the contestants' names: '^(?!eager)' leaves out the slow one"
     parser.add_argument("--only", default="", help=names)
     gradients = "time the backward alone, of queries, keys and values, or of all floating-point arguments"
-    parser.add_argument("--backward", choices=("attention", "all"), help=gradients)
+    parser.add_argument("--backward", choices=GRADIENTS, help=gradients)
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the contestants take turns (5)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further problem after that time")
     parser.add_argument("--scale", choices=("gpu", "cpu", "tiny"), help="how large (gpu with a GPU, else cpu)")

@@ -27,7 +27,7 @@ from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
 from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import NotPlannable, Plan
 from ..lowering.source_folder import write_source
-from ..process_state import registered
+from ..process_state import keep_latest, registered
 from ..report.records import KernelReport, RegionReport, Step
 from ..rules import ALL
 from ..translate.index_bounds import BoundsCondition
@@ -104,7 +104,7 @@ def read(text: str) -> Fused:
         found = _BY_TEXT.get(text)
         if found is None:
             known = carried(text)
-            found = _keep(_BY_TEXT, text, make(known.program, known.options, known.strides))
+            found = keep_latest(_BY_TEXT, text, make(known.program, known.options, known.strides), MAX_REGIONS_KEPT)
         return found
 
 
@@ -124,15 +124,8 @@ def make(program: Program, options: Options, strides: Sequence = (), hints: Mapp
             found = replace(found, program=program, report=again)
         else:
             found = _restore(key, program, options, strides) or _search(key, program, options, strides, hints or {})
-            _keep(_BY_KEY, key, found)
+            keep_latest(_BY_KEY, key, found, MAX_REGIONS_KEPT)
     return replace(found, report=replace(found.report, notes=notes + found.report.notes)) if notes else found
-
-
-def _keep(table: OrderedDict, name: str, value: Fused) -> Fused:
-    table[name] = value
-    while len(table) > MAX_REGIONS_KEPT:
-        table.popitem(last=False)
-    return value
 
 
 def canonical(program: Program, inputs: Sequence[str] | None = None) -> Program:

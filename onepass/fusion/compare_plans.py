@@ -35,9 +35,8 @@ class FusionContext:
     """What fusion knows about a graph besides the region.
 
     mode: the option fuse_loads, "auto", "always" or "never"; "training" where that is "auto" and gradients are needed.
-    make: compiles a region, or raises. owned: nodes that
-    other regions own. computed: these, and the copies that other regions make, which read results as they are.
-    read_counts: shared by all regions of a graph.
+    make: compiles a region, or raises. owned: nodes that other regions own. computed: these, and the copies that other
+    regions make, which read results as they are. read_counts: shared by all regions of a graph.
     """
 
     survey: Survey

@@ -22,7 +22,7 @@ from .compare_plans import FusionContext, reason_against
 from .epilogues import fused_note
 from .estimates import ROWS_OF_A_TILE
 
-MAX_ENTRIES = ROWS_OF_A_TILE  # that are read by: for each tile of them, the gradient computes the scores again
+MAX_ENTRIES = ROWS_OF_A_TILE  # of a table: for each entry, the gradient may compute the scores again
 BETWEEN = ("pointwise", "cast", "view")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
-from ..process_state import registered
+from ..process_state import keep_latest, registered
 from .text import page, region_lines, report_lines
 
 
@@ -226,9 +226,7 @@ def attach(region: RegionReport) -> None:
     old = _ATTACHED.get(region.key, region)
     notes = tuple(dict.fromkeys((*old.notes, *region.notes)))
     seen = {name: getattr(region, name) or getattr(old, name) for name in SEEN_AT_RUN_TIME}
-    _ATTACHED[region.key] = replace(region, notes=notes, **seen)
-    while len(_ATTACHED) > MAX_REPORTS_KEPT:
-        _ATTACHED.popitem(last=False)
+    keep_latest(_ATTACHED, region.key, replace(region, notes=notes, **seen), MAX_REPORTS_KEPT)
 
 
 def note(key: str, sentence: str) -> None:

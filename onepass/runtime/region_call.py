@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import cast
 
 import torch
+from torch.autograd import forward_ad
 
 from ..compiler.compiled_region import Carried, Fused
 from ..egraph.terms.sizes import value_of
@@ -50,6 +51,12 @@ def call_of(known: Fused | Carried, tensors: Tensors, numbers: Sequence[int]) ->
 def is_deterministic(known: Fused | Carried) -> bool:
     """Whether the user asks for the same bits in each call: by an option, or now, of torch."""
     return known.options.deterministic or torch.are_deterministic_algorithms_enabled()
+
+
+def has_tangent(value: object) -> bool:
+    """Whether this is a tensor that carries a tangent, at an open level of dual numbers."""
+    is_open = forward_ad._current_level >= 0
+    return is_open and isinstance(value, torch.Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def fake_results(metas: Sequence[Meta], call: RegionCall, tensors: Tensors) -> list[torch.Tensor]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import library
-from torch.autograd import forward_ad
 
 from ..compiler import compiled_region
 from ..egraph.forks import lock
@@ -20,7 +19,7 @@ from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from ..training.plans import Training, training
 from ..training.programs import gradients_by_autograd, recorded_gradients
-from .region_call import all_sizes, call_of, fake_results
+from .region_call import all_sizes, call_of, fake_results, has_tangent
 from .training_runners import BackwardRunner, ForwardRunner
 
 SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, bool[] needed, str sources='') -> Tensor[]"
@@ -209,15 +208,10 @@ def _planned(found: Training, call: BackwardCall) -> list[torch.Tensor]:
 def _run_or_record_backward(keys, *arguments):
     """The autograd layer: straight to what runs, unless a second derivative is recorded or a tangent is carried."""
     read = [t for given in arguments[:3] for t in given if t is not None]
-    if (torch.is_grad_enabled() and any([t.requires_grad for t in read])) or any(map(_has_tangent, read)):
+    if (torch.is_grad_enabled() and any([t.requires_grad for t in read])) or any(map(has_tangent, read)):
         return _recorded_backward(*arguments)
     below = keys & torch._C._after_autograd_keyset
     return torch.ops.onepass.region_backward.default.redispatch(below, *arguments)
-
-
-def _has_tangent(tensor: torch.Tensor) -> bool:
-    """Whether the tensor carries a tangent of forward-mode derivatives."""
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _recorded_backward(*arguments):

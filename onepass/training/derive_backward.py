@@ -6,7 +6,8 @@ missing raises NotDerived. Example: of softmax(q · k) · v the forward saves th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ..compiler.assumptions import simplifying
@@ -18,7 +19,7 @@ from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import CertificateError
 from ..egraph.derivation.normalize import Normaliser
 from ..egraph.terms.ops import cast
-from ..egraph.terms.term import Tensor
+from ..egraph.terms.term import Dim, Tensor, Term
 from ..errors import OnepassError, Refusal
 from ..graph.program import Program
 from ..lowering.plan.records import Store
@@ -66,7 +67,7 @@ def backward_stores(
     return BackwardStores(
         tuple(Store(s.term, s.tensor, s.order) for s in found.saved if s.tensor.name not in numbers),
         tuple(numbers[s.tensor.name] for s in found.saved if s.tensor.name in numbers),
-        {inputs[g.tensor.name]: _store(g, taken) for g in found.gradients},
+        {inputs[g.tensor.name]: _gradient_store(g, taken) for g in found.gradients},
         cotangents,
     )
 
@@ -84,22 +85,33 @@ def _gradients(
     pairs = zip(captured.results, cotangents, strict=True)
     results = [Result(normaliser.normal(r.term), r.output, r.order, g) for r, g in pairs]
     laws = Laws(normal, *map(ledger.proved, (SHIFT_FREE, GATHERED, WEIGHTS_FIRST)))
-    try:
+    with saying_why_not("gradients"):
         found = gradients(results, wanted, laws, without)
         shown = check_gradients(found.certificate, results, wanted, {rule.name: rule for rule in ledger.proved(ALL)})
-    except (NotDifferentiable, Refusal) as error:
-        raise NotDerived(str(error)) from error
-    except CertificateError as error:
-        raise NotDerived(f"no certificate of its gradients: {error}") from error
     if tuple(shown) != found.gradients:
         raise NotDerived("the certificate shows other gradients")
     return found
 
 
-def _store(gradient: Gradient, taken: set[str]) -> Store:
-    tensor, term = gradient.tensor, gradient.term
+def _gradient_store(gradient: Gradient, taken: set[str]) -> Store:
+    return derivative_store("grad", gradient.tensor, gradient.term, gradient.axes, taken)
+
+
+@contextmanager
+def saying_why_not(what: str) -> Iterator[None]:
+    """Raises NotDerived for what cannot be differentiated, or has no certificate. what: is derived."""
+    try:
+        yield
+    except (NotDifferentiable, Refusal) as error:
+        raise NotDerived(str(error)) from error
+    except CertificateError as error:
+        raise NotDerived(f"no certificate of its {what}: {error}") from error
+
+
+def derivative_store(kind: str, tensor: Tensor, term: Term, order: tuple[Dim, ...], taken: set[str]) -> Store:
+    """The store of a tensor's derivative, in the tensor's dtype. kind: what its name begins with."""
     term = term if term.dtype == tensor.dtype else cast(term, tensor.dtype)
-    return Store(term, replace(tensor, name=free_name(f"grad_{tensor.name}", taken)), gradient.axes)
+    return Store(term, replace(tensor, name=free_name(f"{kind}_{tensor.name}", taken)), order)
 
 
 def free_name(name: str, taken: set[str]) -> str:

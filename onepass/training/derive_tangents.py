@@ -11,21 +11,17 @@ from dataclasses import dataclass, replace
 
 from ..compiler.assumptions import simplifying
 from ..egraph.calculus.equations import Laws
-from ..egraph.calculus.partials import NotDifferentiable
 from ..egraph.calculus.reverse_mode import Result
 from ..egraph.calculus.tangent_certificate import check_tangents
 from ..egraph.calculus.tangents import tangents
 from ..egraph.derivation import ledger
-from ..egraph.derivation.certificate import CertificateError
 from ..egraph.derivation.normalize import Normaliser
-from ..egraph.terms.ops import cast
 from ..egraph.terms.term import Tensor, Term
-from ..errors import Refusal
 from ..graph.program import Program
 from ..lowering.plan.records import Store
 from ..rules import ALL, SEPARATED, SHIFT_FREE
 from ..translate.translate import Captured
-from .derive_backward import NotDerived, free_name, refuse_detached
+from .derive_backward import NotDerived, derivative_store, free_name, refuse_detached, saying_why_not
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def tangent_stores(
     named = {t.name: replace(t, name=free_name(f"tangent_{t.name}", taken)) for t, g in pairs if g}
     terms = _tangents(captured, named, without)
     stores = {
-        number: _store(term, result, taken)
+        number: derivative_store("tangent", result.output, term, result.order, taken)
         for number, (term, result) in enumerate(zip(terms, captured.results, strict=True))
         if term is not None
     }
@@ -66,18 +62,11 @@ def _tangents(captured: Captured, given: Mapping[str, Tensor], without: Collecti
     normaliser = Normaliser(normal)
     results = [Result(normaliser.normal(r.term), r.output, r.order, None) for r in captured.results]
     laws = Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(SEPARATED))
-    try:
+    with saying_why_not("tangents"):
         found = tangents(results, given, laws, without)
         shown = check_tangents(found.certificate, results, given, {rule.name: rule for rule in ledger.proved(ALL)})
-    except (NotDifferentiable, Refusal) as error:
-        raise NotDerived(str(error)) from error
-    except CertificateError as error:
-        raise NotDerived(f"no certificate of its tangents: {error}") from error
     if shown != found.terms:
         raise NotDerived("the certificate shows other tangents")
     return found.terms
 
 
-def _store(term: Term, result: Store, taken: set[str]) -> Store:
-    tensor = replace(result.output, name=free_name(f"tangent_{result.output.name}", taken))
-    return Store(term if term.dtype == tensor.dtype else cast(term, tensor.dtype), tensor, result.order)

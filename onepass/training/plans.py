@@ -8,8 +8,9 @@ kernel where kernels run, is a sentence that says why; nothing is replaced by ha
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ..compiler import compiled_region, disk_cache
 from ..compiler.compiled_region import Fused
@@ -20,10 +21,10 @@ from ..egraph.rewrite.serialization import digest
 from ..egraph.search.engine import EngineError
 from ..egraph.terms.term import TermError
 from ..errors import Refusal
-from ..graph.program import Meta
+from ..graph.program import Meta, Program
 from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..lowering.planning.planner import plan_stores
-from ..process_state import registered
+from ..process_state import keep_latest, registered
 from ..translate.translate import Captured, translate
 from .derive_backward import BackwardStores, NotDerived, backward_stores
 from .programs import BackwardProgram, ForwardProgram
@@ -32,6 +33,7 @@ from .torch_derivatives import readings
 MAX_TRAININGS_KEPT = 512  # in this process, the latest
 SAVED_NAMES = ("log", "mean", "row", "shift", "value_output")  # what saved values are named, with numbers behind
 Flags = tuple[bool, ...]
+Stores = TypeVar("Stores")  # of derivatives
 _LOCK = lock()
 _KNOWN: OrderedDict[tuple[str, Flags], Training | str] = registered(OrderedDict(), "regions", _LOCK)
 
@@ -103,11 +105,9 @@ def training(text: str, needed: Sequence[bool]) -> Training | str:
     """The plans of the region with this text, where these inputs need gradients; or why there are none."""
     key = text, tuple(needed)
     with _LOCK:
-        if key not in _KNOWN:
-            _KNOWN[key] = _derived(*key)
-            while len(_KNOWN) > MAX_TRAININGS_KEPT:
-                _KNOWN.popitem(last=False)
-        return _KNOWN[key]
+        if key in _KNOWN:
+            return _KNOWN[key]
+        return keep_latest(_KNOWN, key, _derived(*key), MAX_TRAININGS_KEPT)
 
 
 def _derived(text: str, needed: Flags) -> Training | str:
@@ -123,19 +123,29 @@ def _derived(text: str, needed: Flags) -> Training | str:
 def _made(found: Fused, needed: Flags, given: Flags) -> Training:
     """The plans of a region, with the backward for all cotangents. Raises NotDerived, NotPlannable, Refusal."""
     found = with_free_names(found)
+    stores_of = lambda captured, without: backward_stores(found.program, captured, needed, given, without)
+    reading, captured, without, stores = of_first_reading(found.program, stores_of)
+    results = captured.results if reading == found.program else translate(found.program).results
+    forward = _forward(found, results, stores, needed)
+    made = Training(forward, found, captured, needed, without, stores)
+    made.backwards[needed, given] = _backward(made, stores, needed, given)
+    return made
+
+
+def of_first_reading(
+    program: Program, stores_of: Callable[[Captured, frozenset[str]], Stores]
+) -> tuple[Program, Captured, frozenset[str], Stores]:
+    """The first reading of a program whose derivatives are found: itself, its terms, and the stores of derivatives.
+
+    The third is which operations it may not differentiate. Raises NotDerived, of the last reading.
+    """
     refused: list[NotDerived] = []
-    for reading, without in readings(found.program):
+    for reading, without in readings(program):
         captured = translate(reading)
         try:
-            stores = backward_stores(found.program, captured, needed, given, without)
+            return reading, captured, without, stores_of(captured, without)
         except NotDerived as error:
             refused.append(error)
-            continue
-        results = captured.results if reading == found.program else translate(found.program).results
-        forward = _forward(found, results, stores, needed)
-        made = Training(forward, found, captured, needed, without, stores)
-        made.backwards[needed, given] = _backward(made, stores, needed, given)
-        return made
     raise refused[-1]
 
 

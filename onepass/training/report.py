@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..compiler.compiled_region import Fused
 from ..egraph.terms.term import Tensor
-from ..lowering.plan.records import Kernel, Store
+from ..lowering.plan.records import Kernel, Plan, Store
 from .plans import Training
 from .tangent_plans import TangentPlan
 
@@ -22,11 +22,9 @@ def backward_line(found: Training) -> str:
     saved = [_saved(store) for store in found.stores.saved] or ["nothing"]
     read = [found.captured.results[k].output.name for k in found.stores.read]
     again = f"; reads the result{'s' if len(read) > 1 else ''} {', '.join(read)}" if read else ""
-    many = len(made.region.plan.kernels)
-    kernels, repeats = f"{many} kernel{'s' if many > 1 else ''}", _repeats(made.region)
-    lines = [f"derived, {kernels}; saves {', '.join(saved)}{again}; {repeats}"]
-    results = {tensor.name for tensor in made.region.plan.outputs}
-    return "\n".join(lines + [_kernel(kernel, results) for kernel in made.region.plan.kernels])
+    plan = made.region.plan
+    first = f"derived, {_counted(plan)}; saves {', '.join(saved)}{again}; {_repeats(made.region)}"
+    return "\n".join([first, *_kernels(plan)])
 
 
 def forward_mode_line(plan: TangentPlan | str) -> str:
@@ -36,10 +34,19 @@ def forward_mode_line(plan: TangentPlan | str) -> str:
     """
     if isinstance(plan, str):
         return f"forward mode: the original calls ({plan})"
-    kernels = plan.region.plan.kernels
-    results = {tensor.name for tensor in plan.region.plan.outputs}
-    lines = [f"forward mode: derived, {len(kernels)} kernel{'s' if len(kernels) > 1 else ''}"]
-    return "\n".join(lines + [_kernel(kernel, results) for kernel in kernels])
+    found = plan.region.plan
+    return "\n".join([f"forward mode: derived, {_counted(found)}", *_kernels(found)])
+
+
+def _counted(plan: Plan) -> str:
+    many = len(plan.kernels)
+    return f"{many} kernel{'s' if many > 1 else ''}"
+
+
+def _kernels(plan: Plan) -> list[str]:
+    """A line for each kernel."""
+    results = {tensor.name for tensor in plan.outputs}
+    return [_kernel(kernel, results) for kernel in plan.kernels]
 
 
 def _repeats(region: Fused) -> str:

@@ -20,13 +20,12 @@ from ..egraph.search.engine import EngineError
 from ..errors import Refusal
 from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..lowering.planning.planner import plan_stores
-from ..process_state import registered
-from ..translate.translate import Captured, translate
+from ..process_state import keep_latest, registered
+from ..translate.translate import Captured
 from .derive_backward import NotDerived
 from .derive_tangents import TangentStores, tangent_stores
-from .plans import MAX_TRAININGS_KEPT, Flags, planned_together, with_free_names
+from .plans import MAX_TRAININGS_KEPT, Flags, of_first_reading, planned_together, with_free_names
 from .tangent_programs import TangentProgram
-from .torch_derivatives import readings
 
 _LOCK = lock()
 _KNOWN: OrderedDict[tuple[str, Flags], TangentPlan | str] = registered(OrderedDict(), "regions", _LOCK)
@@ -48,24 +47,17 @@ def tangent_plan(text: str, given: Sequence[bool]) -> TangentPlan | str:
     """The plan of the region with this text, where these inputs have tangents; or why there is none."""
     key = text, tuple(given)
     with _LOCK:
-        if key not in _KNOWN:
-            _KNOWN[key] = _derived(*key)
-            while len(_KNOWN) > MAX_TRAININGS_KEPT:
-                _KNOWN.popitem(last=False)
-        return _KNOWN[key]
+        if key in _KNOWN:
+            return _KNOWN[key]
+        return keep_latest(_KNOWN, key, _derived(*key), MAX_TRAININGS_KEPT)
 
 
 def _derived(text: str, given: Flags) -> TangentPlan | str:
     try:
         found = with_free_names(compiled_region.read(text))
-        refused: list[NotDerived] = []
-        for reading, without in readings(found.program):
-            captured = translate(reading)
-            try:
-                return _planned(found, captured, tangent_stores(found.program, captured, given, without))
-            except NotDerived as error:
-                refused.append(error)
-        raise refused[-1]
+        stores_of = lambda captured, without: tangent_stores(found.program, captured, given, without)
+        _, captured, _, stores = of_first_reading(found.program, stores_of)
+        return _planned(found, captured, stores)
     except (NotDerived, NotPlannable, Refusal, EngineError) as error:
         return str(error)
 

@@ -60,6 +60,11 @@ def part_bytes(plan: Plan) -> int:
     return sum(getattr(torch, kinds[name]).itemsize * prod(shape) for name, shape in parts(plan).items())
 
 
+def drawn(shapes):
+    """Random inputs of these shapes; what is a tensor already stays."""
+    return [torch.randn(x) if isinstance(x, tuple) else x for x in shapes]
+
+
 def hold_gradients(function, inputs, executor, allowed=2e-5) -> str:
     """Asserts that the gradients of all floating inputs are those of float64, up to rounding as eager's is.
 
@@ -69,10 +74,10 @@ def hold_gradients(function, inputs, executor, allowed=2e-5) -> str:
     compiled = torch.compile(
         function, backend="onepass", options={"inner": "eager", "strict": True, "executor": executor}
     )
-    drawn: list[torch.Tensor] = []
-    found = _gradients(compiled, inputs, drawn)
-    exact = _gradients(function, [x.double() if x.is_floating_point() else x for x in inputs], drawn)
-    eager = _gradients(function, inputs, drawn)
+    cotangents: list[torch.Tensor] = []
+    found = _gradients(compiled, inputs, cotangents)
+    exact = _gradients(function, [x.double() if x.is_floating_point() else x for x in inputs], cotangents)
+    eager = _gradients(function, inputs, cotangents)
     (region,) = onepass.reports()[-1].regions
     assert region.backward.startswith("derived") and region.backward_ran == executor, (region.backward, region)
     for ours, right, theirs in zip(found, exact, eager, strict=True):
@@ -85,12 +90,13 @@ def hold_gradients(function, inputs, executor, allowed=2e-5) -> str:
     return region.backward
 
 
-def _gradients(function, inputs, drawn):
+def _gradients(function, inputs, kept):
+    """The gradients, for cotangents that the first call draws into `kept`."""
     given = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
     found = function(*given)
     results = found if isinstance(found, tuple) else (found,)
-    if not drawn:
-        drawn.extend(torch.randn_like(r) for r in results)
+    if not kept:
+        kept.extend(torch.randn_like(r) for r in results)
     wanted = [x for x in given if x.requires_grad]
-    cotangents = [g.to(r.dtype) for g, r in zip(drawn, results, strict=True)]
+    cotangents = [g.to(r.dtype) for g, r in zip(kept, results, strict=True)]
     return torch.autograd.grad(results, wanted, cotangents, allow_unused=True)  # a function may detach some

@@ -13,29 +13,10 @@ from onepass.compiler import compiled_region
 from onepass.compiler.options import Options
 from onepass.graph.trace import program_of
 from onepass.runtime import executors, operator, tangent_operator  # noqa: F401  registers the operations
+from tests.onepass.runtime.test_training_operator import biased, causal, largest, with_sums
 
 pytestmark = pytest.mark.usefixtures("fresh")
 INNER = pytest.mark.parametrize("inner", ["eager", "inductor"])
-
-
-def causal(q, k, v):
-    n = q.shape[-2]
-    hidden = torch.ones(n, n, dtype=torch.bool).triu(1)
-    return torch.softmax((q @ k.mT / 4).masked_fill(hidden, -math.inf), -1) @ v
-
-
-def biased(q, k, v, bias, temperature):
-    return torch.softmax(q @ k.mT * temperature + bias, -1) @ v
-
-
-def with_sums(q, k, v):
-    s = q @ k.mT
-    return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
-
-
-def largest(q, k, v):
-    s = q @ k.mT
-    return torch.softmax(s, -1) @ v, s.amax(-1)
 
 
 def clamped(q, k, v):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from onepass.lowering.triton.kernel import emit
-from tests.support.backwards import backward_of, hold_gradients, kernel_of, leaves, part_bytes, parts
+from tests.support.backwards import backward_of, drawn, hold_gradients, kernel_of, leaves, part_bytes, parts
 
 pytestmark = pytest.mark.usefixtures("fresh")
 LENGTH = 4096
@@ -131,5 +131,4 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_float64(name, executor):
     function, *shapes = CASES[name]
-    inputs = [torch.randn(shape) if isinstance(shape, tuple) else shape for shape in shapes]
-    hold_gradients(function, inputs, executor)
+    hold_gradients(function, drawn(shapes), executor)

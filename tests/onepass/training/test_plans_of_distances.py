@@ -8,7 +8,7 @@ import torch
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.slot_sums import SlotSum
-from tests.support.backwards import backward_of, hold_gradients, kernel_of, leaves, part_bytes, parts
+from tests.support.backwards import backward_of, drawn, hold_gradients, kernel_of, leaves, part_bytes, parts
 
 pytestmark = pytest.mark.usefixtures("fresh")
 LENGTH = 4096
@@ -111,8 +111,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_float64(name, executor):
     function, *shapes = CASES[name]
-    inputs = [torch.randn(shape) if isinstance(shape, tuple) else shape for shape in shapes]
-    hold_gradients(function, inputs, executor)
+    hold_gradients(function, drawn(shapes), executor)
 
 
 def test_two_runs_give_the_same_bits():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import onepass
 from onepass.lowering.executors import GLUON
 from onepass.lowering.hopper.kernel_form import bind
-from tests.support.backwards import backward_of, hold_gradients, leaves, parts
+from tests.support.backwards import backward_of, drawn, hold_gradients, leaves, parts
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -148,5 +148,4 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_float64(name, executor):
     function, *shapes = CASES[name]
-    inputs = [torch.randn(shape) if isinstance(shape, tuple) else shape for shape in shapes]
-    assert "for each" in hold_gradients(function, inputs, executor)
+    assert "for each" in hold_gradients(function, drawn(shapes), executor)
