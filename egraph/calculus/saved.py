@@ -20,7 +20,7 @@ from ..terms.addends import addends, may_mask
 from ..terms.ops import cast, const, eq, exp, iota, load, log, make, mantissa, rescaled_sum, scale, where
 from ..terms.printing import show_let
 from ..terms.term import FLOATS, Dim, Tensor, Term
-from ..terms.traversal import all_dims, factors, reduces, rename_dims, subterms
+from ..terms.traversal import all_dims, factors, operands, reduces, rename_dims, subterms
 from .partials import NotDifferentiable
 
 
@@ -256,11 +256,7 @@ class Mean:
     @property
     def weights(self) -> list[Term]:
         """The weight, or its addends where it has more dims than the score: each makes a product of matrices there."""
-        return [self.weight] if self.weight.dims <= self.score.dims else _addends(self.weight)
-
-
-def _addends(x: Term) -> list[Term]:
-    return [addend for operand in x.args for addend in _addends(operand)] if x.op == "add" else [x]
+        return [self.weight] if self.weight.dims <= self.score.dims else operands(self.weight, "add")
 
 
 def means(forms: Iterable[Term], sums: Sequence[Logarithm], order: Sequence[Dim]) -> list[Mean]:
@@ -294,18 +290,11 @@ def weight_of(node: Term, score: Term) -> Term | None:
     return where(reduce(and_, left_out), weight, const(0.0)) if left_out else weight
 
 
-def _unmasked(x: Term, absent: Term) -> tuple[tuple[Term, ...], Term]:
+def _unmasked(x: Term, absent: Term) -> tuple[list[Term], Term]:
     """The conditions under which an element is there, and what it is then."""
     if x.op == "where" and x.args[2] is absent:
-        return _conjuncts(x.args[0]), x.args[1]
-    return (), x
-
-
-def _conjuncts(condition: Term) -> tuple[Term, ...]:
-    """The operands of a nested conjunction: p, q and r of (p ∧ q) ∧ r."""
-    if condition.op != "and":
-        return (condition,)
-    return tuple(p for a in condition.args for p in _conjuncts(a))
+        return operands(x.args[0], "and"), x.args[1]
+    return [], x
 
 
 def _without_exponential(x: Term, s: Term) -> Term | None:

@@ -14,7 +14,7 @@ from .affine import affine, bounds
 from .index_simplify import negate, simplify_index
 from .ops import const, iota, make, maximum, minimum
 from .term import Dim, Term
-from .traversal import rebuild, substitute, subterms
+from .traversal import operands, rebuild, substitute, subterms
 
 Differences = dict[tuple[Dim, Dim], tuple[int, int]]  # (i, j): the least and the largest i - j
 
@@ -99,8 +99,6 @@ def _opposite(ends: tuple[int, int] | None) -> tuple[int, int] | None:
 
 def _conjuncts(condition: Term) -> Iterator[Term]:
     """The integer comparisons x ≤ y whose conjunction the condition implies."""
-    if condition.op == "and":
-        for part in condition.args:
-            yield from _conjuncts(part)
-    elif condition.op == "le" and all(a.dtype == "int64" for a in condition.args):
-        yield condition
+    for part in operands(condition, "and"):
+        if part.op == "le" and all(a.dtype == "int64" for a in part.args):
+            yield part

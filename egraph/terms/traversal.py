@@ -62,9 +62,12 @@ def reduces(root: Term) -> tuple[Term, ...]:
 
 def factors(product: Term) -> list[Term]:
     """The factors of a nested product: a, b and c for (a · b) · c."""
-    if product.op != "mul":
-        return [product]
-    return [f for a in product.args for f in factors(a)]
+    return operands(product, "mul")
+
+
+def operands(root: Term, op: str) -> list[Term]:
+    """The operands of a nested operation of this kind: p, q and r for (p ∧ q) ∧ r."""
+    return [x for a in root.args for x in operands(a, op)] if root.op == op else [root]
 
 
 def all_dims(root: Term) -> list[Dim]:

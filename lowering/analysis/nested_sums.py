@@ -14,7 +14,7 @@ from functools import lru_cache
 from ...egraph.search.cost import contracts
 from ...egraph.terms.ops import const, sum_over, where
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import every_reduction, factors, reduces, subterms
+from ...egraph.terms.traversal import every_reduction, factors, operands, reduces, subterms
 
 ZERO = const(0.0)
 
@@ -57,7 +57,7 @@ def nest_of(r: Term) -> Nest:
             dims.append(body.attrs[1])
             body = body.args[0]
         elif body.op == "where" and body.args[2] is ZERO and _leads_to_sum(body.args[1]):
-            guards += _conditions(body.args[0])
+            guards += operands(body.args[0], "and")
             body = body.args[1]
         elif body.op == "mul" and (split := _factor_and_sum(*body.args)):
             outside.append(split[0])
@@ -65,16 +65,11 @@ def nest_of(r: Term) -> Nest:
         else:
             break
     while body.op == "where" and body.args[2] is ZERO:
-        guards += _conditions(body.args[0])
+        guards += operands(body.args[0], "and")
         body = body.args[1]
     for part in reversed(outside):
         body = body * part
     return Nest(tuple(dims), tuple(guards), body)
-
-
-def _conditions(guard: Term) -> list[Term]:
-    """The conditions that all have to hold for the guard."""
-    return [c for a in guard.args for c in _conditions(a)] if guard.op == "and" else [guard]
 
 
 def _leads_to_sum(node: Term) -> bool:

@@ -18,6 +18,7 @@ from torch.utils._sympy.functions import FloorDiv, Mod
 from ..egraph.terms.sizes import Size
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
+VALUE_META = ("val", "example_value")  # where the fake value of a node is kept
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 _INSIDE_TORCH = re.compile(
     r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_functorch|_inductor|_higher_order_ops|_tensor\.|functional\.)"

@@ -15,13 +15,12 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
-from .nodes import value_of_node
+from .grad_modes import KEPT_META
+from .nodes import VALUE_META, value_of_node
 from .op_kinds import changes_in_place, is_aten, is_random, name_of
 from .random_operators import SEED_NUMBERS
 
 MARK = "onepass_unseeded"  # of a call with a seed: what it was
-KEPT_META = ("stack_trace", "nn_module_stack", "source_fn_stack")
-VALUE_META = ("val", "example_value")
 END_OF_SEEDS = 2**63 - 1
 REQUIRED = object()
 

@@ -17,14 +17,13 @@ from ..compiler.compiled_region import Fused
 from ..compiler.options import Options
 from ..errors import Refusal
 from ..graph.grad_modes import recording, records
-from ..graph.nodes import value_of_node, where_of
+from ..graph.nodes import VALUE_META, value_of_node, where_of
 from ..graph.survey import Survey, source_name
 from ..regions.placement import first_user, needed_after
 from ..regions.region import Region
 from ..runtime import operator as _operator  # noqa: F401  (registers the operation)
 from .output_strides import strided_value
 
-VALUE_META = ("val", "example_value")
 ORIGIN_META = ("stack_trace", "from_node", "nn_module_stack", "source_fn_stack")
 RESULT_META = (*VALUE_META, "tensor_meta", *ORIGIN_META)
 
