@@ -119,7 +119,7 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
         producer = self._function("producer", [], self._producer())
         wrappers = []
-        for w in range(self.config.consumers):
+        for w in range(self.config.warpgroups):
             body = [f"consumer({', '.join([str(w), *consumer[1]])})"]
             wrappers.append(self._function(f"consumer{w}", [], body))
         kernel = self._kernel(producer, wrappers)
@@ -149,7 +149,7 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         parts = [(f"consumer{w}", used) for w, (_, used) in enumerate(wrappers)] + [("producer", producer[1])]
         lines.append("gl.warp_specialize([")
         lines += [wrapped(f"({name}, ({', '.join(used)},)),", 112, 4, 5) for name, used in parts]
-        workers = s.consumers - 1
+        workers = s.warpgroups - 1
         lines.append(f"], {[4] * workers + [1]}, {[own] * workers + [other]})")
         body = "\n".join("    " + line.replace("\n", "\n    ") for line in lines)
         signature = wrapped(", ".join(self._outside()))

@@ -37,7 +37,11 @@ class WarpSettings(Protocol):
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that compute, each with 64 rows."""
+        """Warpgroups that have 64 rows of their own."""
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups that compute."""
 
     @property
     def loop_tile(self) -> int:

@@ -2,7 +2,7 @@
 
 Settings never change what is computed, up to rounding. The defaults were measured for the gradients of full and causal
 attention. Example: with two accumulators of 128 columns, a tile of the loop has 64 columns, because a thread has no
-registers for more.
+registers for more; with two of 256 columns, each warpgroup has one of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..hopper.config import record_of_settings, setting
 from ..plan.device import H200
 from ..plan.kernel_config import DefaultRow, at_most, equal_to, first_match
 
-CONSUMERS = 2  # warpgroups of a program; each has half of its rows
+WARPGROUPS = 2  # of a program, that compute
 STAGES = 2  # tiles in flight: the barriers between the warpgroups count them by their parity
 
 
@@ -23,19 +23,26 @@ class JoinedConfig:
 
     loop_tile: columns of a loop tile. turns: warpgroups issue their last products of a tile in turn. runs: results go
     through shared memory, so that a thread stores elements that lie in one run. persistent: a program goes through many
-    items; else it has one, and the device gives programs to multiprocessors as these are free.
+    items; else it has one, and the device gives programs to multiprocessors as these are free. by_products: both
+    warpgroups have all rows, and each has some of the products; else each has half of the rows, and all products.
     """
 
     loop_tile: int = setting(default=64, others=(128,), kw_only=False)
     turns: bool = setting(default=True, others=(False,))
     runs: bool = setting(default=True, others=(False,))
     persistent: bool = setting(default=False, others=(True,))
+    by_products: bool = setting(default=False, others=(True,))
 
-    consumers = CONSUMERS
+    warpgroups = WARPGROUPS
     stages = STAGES
     residents = 1
     ordered = True
     emulated_eighths = 0
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that have 64 rows of their own."""
+        return 1 if self.by_products else self.warpgroups
 
     @property
     def row_tile(self) -> int:
@@ -48,9 +55,8 @@ class JoinedConfig:
         return 168, 240, 24
 
     def __str__(self) -> str:
-        return " ".join(
-            [f"{self.row_tile}x{self.loop_tile}", *(n for n in ("turns", "runs", "persistent") if getattr(self, n))]
-        )
+        switches = ("turns", "runs", "persistent", "by_products")
+        return " ".join([f"{self.row_tile}x{self.loop_tile}", *(n for n in switches if getattr(self, n))])
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ JOINED_DEFAULTS = (
     JoinedDefault(columns=128, tiles=4, config=JoinedConfig(64, persistent=True)),
     JoinedDefault(columns=256, tiles=2, work=16, uneven=False, config=JoinedConfig(64, persistent=True)),
     JoinedDefault(columns=256, tiles=2, work=16, config=JoinedConfig(64)),
+    JoinedDefault(columns=512, tiles=2, work=16, config=JoinedConfig(64, turns=False, runs=False, by_products=True)),
 )
 
 

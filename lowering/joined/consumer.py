@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ...egraph.terms.ops import iota
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import reduces
 from ..codegen.ops import TileValue
 from ..codegen.tiles import Scope
 from ..gluon.expressions import GluonWriter, matrix_in, product_key, wait_for
@@ -24,7 +23,7 @@ from ..hopper.kernel_form import Operand, Product
 from ..plan.device import H200
 from ..plan.records import Store
 from .config import JoinedConfig
-from .form import JoinedBinding, LoopSum, RowSum
+from .form import JoinedBinding, LoopSum, RowSum, late_factors
 from .memory import Memory, Vector, extent_of, part_of
 
 ROWS_OF_A_WARPGROUP = H200.product_rows
@@ -127,7 +126,7 @@ class JoinedConsumer:
             whole = matrix_in(
                 f"{tile.buffer}.index(slot)", operand, config.row_tile, config.loop_tile, transposed=False
             )
-            text = f"{whole}.slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 0).load(SCORE)"
+            text = f"{self._own_rows(whole)}.load(SCORE)"
             value = TileValue(text, (self.rows, self.loop.dim), operand.tensor.dtype)
             writer.inner.memo[operand.load] = writer.assign(f"{operand.tensor.name}_tile", value)
 
@@ -156,8 +155,13 @@ class JoinedConsumer:
         return [self._product(p, name, slot, zeros if fresh else name, False) for p, name in names]
 
     def _mine(self, operand: Operand) -> str:
-        """This warpgroup's half of what is held of the rows."""
-        return f"{self._held(operand)}.slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 0)"
+        """This warpgroup's rows of what is held of them."""
+        return self._own_rows(self._held(operand))
+
+    def _own_rows(self, tile: str) -> str:
+        """This warpgroup's rows of a tile in shared memory."""
+        alone = self.config.consumers == 1
+        return tile if alone else f"{tile}.slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 0)"
 
     def _held(self, operand: Operand) -> str:
         tile = self.memory.tile(operand)
@@ -174,7 +178,8 @@ class JoinedConsumer:
     def _weight(self, number: int) -> TileValue:
         """The name of a weight's tile in float32, 0 where an element is absent."""
         tile = (self.rows, self.loop.dim)
-        build = lambda: self._late_weight(number) if self._late_factors(number) else self._early_weight(number)
+        late = late_factors(self.binding, number)
+        build = lambda: self._late_weight(number) if late else self._early_weight(number)
         return self.writer.once(("weight", number), tile, build)
 
     def _early_weight(self, number: int) -> TileValue:
@@ -183,21 +188,16 @@ class JoinedConsumer:
     def _late_weight(self, number: int) -> TileValue:
         """A late product's factors times the rest, which is there already; absent where the rest is 0."""
         rest = self._early_part(number)
-        value = self._multiplied(rest, self._late_factors(number))
+        value = self._multiplied(rest, late_factors(self.binding, number))
         present = None if rest is None else TileValue(f"{rest.text} != 0.0", value.dims, "bool")
         return self._masked(value, present)
-
-    def _late_factors(self, number: int) -> list[Term]:
-        """The factors of a weight in which there is a late product."""
-        late = {product.node for product in self.binding.late}
-        return [f for f in self.binding.weights[number].factors if not late.isdisjoint(reduces(f))]
 
     def _early_part(self, number: int) -> TileValue | None:
         """The product of a weight's other factors, in one tile of registers; None if there are none.
 
         Where these are factors of an early weight and more, that weight is taken with what is absent in it.
         """
-        late, tile = self._late_factors(number), (self.rows, self.loop.dim)
+        late, tile = late_factors(self.binding, number), (self.rows, self.loop.dim)
 
         def build() -> TileValue | None:
             factors, known = Counter(self.binding.weights[number].factors) - Counter(late), None
@@ -291,9 +291,7 @@ class JoinedConsumer:
             matrix = next(s.matrix for s in self.binding.row_sums if s.weight == number)
             rounded = self._rounded(number, matrix)
             lines += ["sync(READ + 2 * W + slot, t > 1)"] if n == 0 else []
-            lines.append(
-                f"{buffer}.index(slot).slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 0).store({rounded})"
-            )
+            lines.append(f"{self._own_rows(f'{buffer}.index(slot)')}.store({rounded})")
         if self.memory.weights or self.memory.vectors or self.memory.overlays:
             lines.append("fence_async_shared()")  # what was written is read, and what was read is written, by copies
         lines += ["arrive(WRITTEN + 2 * (1 - W) + slot, True)"] if self.memory.weights else []

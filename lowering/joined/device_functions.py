@@ -10,6 +10,9 @@ from triton.experimental.gluon import language as gl
 # Numbers of named barriers, two and two by the warpgroup that waits; what has two buffers has a pair for each of them.
 TOGETHER, TURN, WRITTEN, READ = gl.constexpr(5), gl.constexpr(6), gl.constexpr(8), gl.constexpr(12)
 
+# Where each warpgroup has some of the products, the second waits for what is given, the first until it is taken.
+GIVEN, TAKEN = gl.constexpr(6), gl.constexpr(7)
+
 SYNC = gl.constexpr("{ .reg .pred p; setp.ne.s32 p, $2, 0; @p bar.sync $1, 256; mov.b32 $0, $1; }")
 ARRIVE = gl.constexpr("{ .reg .pred p; setp.ne.s32 p, $2, 0; @p bar.arrive $1, 256; mov.b32 $0, $1; }")
 
@@ -36,6 +39,24 @@ def arrive(number, on):
 def together():
     """Both warpgroups wait for each other."""
     sync(TOGETHER, True)
+
+
+@gluon.jit
+def give(tiles, x, N: gl.constexpr):
+    """Writes float32 numbers as two tiles of 16 bits each: shared memory has fast stores and loads of such tiles."""
+    bits = x.to(gl.int32, bitcast=True)
+    low = gl.inline_asm_elementwise("prmt.b32 $0, $1, $2, 0x5410;", "=r,r,r", [bits], gl.int16, True, 2)
+    high = gl.inline_asm_elementwise("prmt.b32 $0, $1, $2, 0x7632;", "=r,r,r", [bits], gl.int16, True, 2)
+    tiles.index(2 * N).store(low)
+    tiles.index(2 * N + 1).store(high)
+
+
+@gluon.jit
+def taken(tiles, N: gl.constexpr, LAYOUT: gl.constexpr):
+    """Reads what `give` wrote."""
+    low, high = tiles.index(2 * N).load(LAYOUT), tiles.index(2 * N + 1).load(LAYOUT)
+    JOIN: gl.constexpr = "prmt.b32 $0, $2, $3, 0x5410; prmt.b32 $1, $2, $3, 0x7632;"
+    return gl.inline_asm_elementwise(JOIN, "=r,=r,r,r", [low, high], gl.float32, True, 2)
 
 
 @gluon.constexpr_function

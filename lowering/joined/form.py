@@ -7,6 +7,7 @@ weights are those of the values and their cotangents; the sums are the gradients
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -91,6 +92,41 @@ class JoinedBinding:
         """What the loop reads tile by tile, in the order of first use, each tile of memory once."""
         matrices = [s.matrix for s in self.loop_sums if s.matrix is not None]
         return distinct([p.columns for p in self.products] + matrices)
+
+
+def late_factors(binding: JoinedBinding, number: int) -> list[Term]:
+    """The factors of a weight in which there is a late product."""
+    late = {product.node for product in binding.late}
+    return [f for f in binding.weights[number].factors if not late.isdisjoint(reduces(f))]
+
+
+def early_parts(binding: JoinedBinding) -> dict[int, tuple[Term, ...]]:
+    """By number of a weight with late products, the factors without these; only where there are any."""
+    found = {}
+    for number, weight in enumerate(binding.weights):
+        late = Counter(late_factors(binding, number))
+        rest = tuple((Counter(weight.factors) - late).elements())
+        if late and rest:
+            found[number] = rest
+    return found
+
+
+def no_split_by_products(binding: JoinedBinding) -> str | None:
+    """Why one warpgroup cannot have the products ahead and the other the late ones; None if they can."""
+    ahead, early = {p.node for p in binding.ahead}, {w for w, weight in enumerate(binding.weights) if weight.early}
+    late = [f for number in range(len(binding.weights)) for f in late_factors(binding, number)]
+    if not binding.late:
+        return "it has no late products"
+    if any(not ahead.isdisjoint(reduces(f)) for f in late):
+        return "a factor takes in products of both warpgroups"
+    if any(s.weight in early for s in binding.row_sums):
+        return "what is summed over the rows needs no late product"
+    mixed = [
+        {s.weight in early for s in binding.loop_sums if s.accumulator.reductions[0] in found}
+        for store in binding.kernel.stores
+        if (found := {*reduces(store.term)}) and not store.adds
+    ]
+    return "a result takes in sums of both warpgroups" if any(len(kinds) > 1 for kinds in mixed) else None
 
 
 def tile_key(operand: Operand) -> Term:

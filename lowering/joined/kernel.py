@@ -21,10 +21,11 @@ from ..plan.device import H200
 from ..plan.records import Plan
 from .config import STAGES, JoinedConfig
 from .consumer import JoinedConsumer
-from .form import JoinedBinding, tile_key
+from .form import JoinedBinding, early_parts, tile_key
 from .memory import CopiedTile, Memory, Vector, extent_of, part_of
+from .product_consumers import GivingConsumer, TakingConsumer
 
-JOINED_FUNCTIONS = ("READ", "TURN", "WRITTEN", "add_in_order", "arrive", "sync", "together")
+JOINED_FUNCTIONS = tuple("GIVEN READ TAKEN TURN WRITTEN add_in_order arrive give sync taken together".split())
 ELEMENTS_OF_A_RUN = 8  # in half precision, that a thread stores at once
 BARRIERS = ("held_ahead", "held_late", "held_empty", "ahead_full", "full", "empty")
 NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *"slot other more previous point done".split())
@@ -68,7 +69,8 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         vectors = tuple(self._vector(load) for load in chosen)
         overlays = tuple(self._tile(o, self.config.row_tile, tile) for o in self.shape.overlays)
         weights = {n: fresh("weight_tiles") for n in dict.fromkeys(s.weight for s in binding.row_sums)}
-        return Memory(held, ring, (len(ahead[0]), len(ahead[1])), overlays, vectors, weights)
+        parts = fresh("part_tiles") if self.config.by_products and early_parts(binding) else ""
+        return Memory(held, ring, (len(ahead[0]), len(ahead[1])), overlays, vectors, weights, parts)
 
     def _tile(self, operand: Operand, across: int, inner: int = 0) -> CopiedTile:
         """A tile of an operand and its tensor map. inner: places along the inner dim; 0: all of them."""
@@ -101,12 +103,16 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         for number, name in memory.weights.items():
             layout = f"gl.NVMMASharedLayout.get_default_for([{row_tile}, {tile}], {kinds[number]})"
             lines.append(allocate(name, kinds[number], f"[{STAGES}, {row_tile}, {tile}]", layout))
+        if memory.parts:
+            layout = f"gl.NVMMASharedLayout.get_default_for([{row_tile}, {tile}], gl.int16)"
+            slots = 2 * len(early_parts(self.binding))
+            lines.append(allocate(memory.parts, "gl.int16", f"[{slots}, {row_tile}, {tile}]", layout))
         return lines
 
     def _barrier_lines(self) -> list[str]:
         lines = []
         barriers = {"held_ahead": (1, 1), "held_late": (1, 1), "ahead_full": (STAGES, 1), "full": (STAGES, 1)}
-        barriers |= {"held_empty": (1, self.config.consumers), "empty": (STAGES, self.config.consumers)}
+        barriers |= {"held_empty": (1, self.config.warpgroups), "empty": (STAGES, self.config.warpgroups)}
         for name, (slots, count) in barriers.items():
             lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
             lines.append(f"for slot in gl.static_range({slots}):")
@@ -168,7 +174,8 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         kernel, loop, even = self.kernel, self.loop, self.shape.facts.even
         _, _, full_begin, full_end = self.walks.ends(writer, "own", row, H200.product_rows)
         listed = self.shape.listed is not None
-        found = ["(entry >> W & 1 != 0)"] if listed else [f"(tile < {full_begin})"] if loop.lowers else []
+        own = "entry >> W" if self.config.consumers > 1 else "entry"
+        found = [f"({own} & 1 != 0)"] if listed else [f"(tile < {full_begin})"] if loop.lowers else []
         limited = loop.uppers and not listed
         found += [f"(tile >= {full_end})"] if limited or str(loop.dim) not in even else []
         beyond = f"({row} + {H200.product_rows} > {writer.sizes[kernel.rows]})"
@@ -218,14 +225,21 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
     # Consumer
 
     def _consumer(self) -> list[str]:
+        if not self.config.by_products:
+            turns = ["if W == 1:", "    arrive(TURN, True)"] if self.config.turns else []
+            return [*turns, *self._consumer_lines(JoinedConsumer)]
+        parts = [self._consumer_lines(kind) for kind in (GivingConsumer, TakingConsumer)]
+        first, second = ([f"    {line}" for line in lines] for lines in parts)
+        return ["if W == 0:", *first, "else:", *second]
+
+    def _consumer_lines(self, kind: type[JoinedConsumer]) -> list[str]:
         writer = self.writer()
         first = self.walks.item(writer, "item")
-        row = writer.assign("row", TileValue(f"{first} + W * {H200.product_rows}"), writer.outer).text
+        own = f" + W * {H200.product_rows}" if self.config.consumers > 1 else ""
+        row = writer.assign("row", TileValue(f"{first}{own}"), writer.outer).text
         writer.starts[self.kernel.rows] = row
         walk = replace(self._walk(writer, first), partial=self._partial(writer, row))
-        consumer = JoinedConsumer(writer, self.binding, self.config, self.shape, self.buffers)
-        turns = ["if W == 1:", "    arrive(TURN, True)"] if self.config.turns else []
-        return [*turns, *self._items(consumer.lines(walk))]
+        return self._items(kind(writer, self.binding, self.config, self.shape, self.buffers).lines(walk))
 
 
 def extents(binding: JoinedBinding) -> set[int]:

@@ -44,7 +44,7 @@ from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import load
 from .config import JoinedClass, JoinedConfig, default_config
 from .finish import emit_finish
-from .form import JoinedBinding, bind_joined
+from .form import JoinedBinding, bind_joined, no_split_by_products
 from .join import Joined, join
 from .kernel import emit_joined
 from .memory import extent_of, part_of, shared_bytes
@@ -138,10 +138,12 @@ def config_of(binding: JoinedBinding) -> JoinedConfig | str:
     found = default_config(kind)
     if found is None:
         return f"its tiles need too many registers: {kind}"
+    if found.by_products and (reason := no_split_by_products(binding)):
+        return f"its tiles need too many registers: {kind}; {reason}"
     smaller = replace(found, loop_tile=H200.product_rows)
-    fits = lambda config: shared_bytes(binding, binding.overlays, config) <= SHARED_BYTES
     tried = (found, smaller, replace(smaller, runs=False))
-    return next(filter(fits, tried), "its tiles do not fit in shared memory")
+    fits = lambda overlays: (c for c in tried if shared_bytes(binding, overlays, c) <= SHARED_BYTES)
+    return next(fits(binding.overlays), None) or next(fits(()), "its tiles do not fit in shared memory")
 
 
 class JoinedPlanLauncher(GluonLauncher):
@@ -229,7 +231,8 @@ def prepare_joined(
     vectors = (values[load.attrs[0].name] for load in binding.vectors)
     copied = frozenset(load.attrs[0].name for load, t in zip(binding.vectors, vectors, strict=True) if _in_runs(t))
     facts = Facts(even, wide_tensors(kernel, values, sizes))
-    overlays = described(binding.overlays, values)
+    fits = shared_bytes(binding, binding.overlays, config) <= SHARED_BYTES
+    overlays = described(binding.overlays, values) if fits else ()
     shape = LaunchShape(facts, masked="some", overlays=overlays, vectors=copied)
     total = items(binding, config, sizes)
     call = JoinedCall(shape, total, min(places, total) if config.persistent else total)

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from ...egraph.terms.term import Dim, Term
 from ..codegen.tile_extents import power_of_two
-from ..hopper.kernel_form import Operand, bytes_of
+from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, bytes_of
 from ..plan.device import H200
 from .config import JoinedConfig
-from .form import JoinedBinding, tile_key
+from .form import JoinedBinding, early_parts, tile_key
+
+COLUMNS_OF_A_PIECE = 64  # of a sum over the rows beside accumulators of 256 columns: more would take too many registers
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Memory:
 
     held: tiles of the rows. ring: tiles of the loop, two of each. first: how many of either come first, since the
     products ahead read them. overlays: tiles over rows and loop, two of each. weights: tiles of weights that are summed
-    over the rows, two of each, by their number.
+    over the rows, two of each, by their number. parts: tiles that one warpgroup gives to the other, if there are any.
     """
 
     held: tuple[CopiedTile, ...]
@@ -51,6 +53,7 @@ class Memory:
     overlays: tuple[CopiedTile, ...]
     vectors: tuple[Vector, ...]
     weights: dict[int, str]
+    parts: str = ""
 
     def tile(self, operand: Operand) -> CopiedTile:
         """The tile of an operand, whatever its inner dim is called."""
@@ -60,7 +63,8 @@ class Memory:
     def names(self) -> list[str]:
         """The names of all buffers."""
         tiles = [tile.buffer for tile in (*self.held, *self.ring, *self.overlays)]
-        return [*tiles, *(vector.buffer for vector in self.vectors), *self.weights.values()]
+        parts = [self.parts] if self.parts else []
+        return [*tiles, *(vector.buffer for vector in self.vectors), *self.weights.values(), *parts]
 
 
 def extent_of(inner: Dim) -> int:
@@ -69,12 +73,14 @@ def extent_of(inner: Dim) -> int:
 
 
 def part_of(inner: Dim, config: JoinedConfig) -> int:
-    """Columns of a sum over the rows that one warpgroup computes.
+    """Columns of a sum over the rows that are computed at a time.
 
-    Of tiles of 128 columns of the loop it has 64, and the whole inner dim. Of tiles of 64 it has all, and half of the
-    inner dim.
+    Of tiles of 128 columns of the loop a warpgroup has 64, and the whole inner dim. Of tiles of 64 it has all, and half
+    of the inner dim; beside wide accumulators it goes through that 64 columns at a time.
     """
-    return extent_of(inner) if config.loop_tile == 2 * H200.product_rows else extent_of(inner) // 2
+    if config.loop_tile == 2 * H200.product_rows:
+        return extent_of(inner)
+    return min(extent_of(inner) // 2, COLUMNS_OF_A_PIECE if config.by_products else MAX_OPERAND_WIDTH)
 
 
 def shared_bytes(binding: JoinedBinding, overlays: Collection[Operand], config: JoinedConfig) -> int:
@@ -85,4 +91,6 @@ def shared_bytes(binding: JoinedBinding, overlays: Collection[Operand], config: 
     sums = max((extent_of(s.matrix.inner) for s in binding.loop_sums if s.matrix is not None), default=0)
     sent = sums * config.row_tile if config.runs else 0
     over = sum(bytes_of(o.tensor) for o in overlays) * config.row_tile * config.loop_tile * config.stages
-    return 2 * (held + ring + weights + sent) + over + 4 * len(binding.vectors) * config.loop_tile * config.stages
+    parts = 2 * len(early_parts(binding)) * config.row_tile * config.loop_tile if config.by_products else 0
+    vectors = len(binding.vectors) * config.loop_tile * config.stages
+    return 2 * (held + ring + weights + sent + parts) + over + 4 * vectors
