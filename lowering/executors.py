@@ -147,7 +147,7 @@ class TritonExecutor(PlanExecutor):
         launcher = self._launcher(reordered.plan, store, deterministic)
         run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
         notes = (*copied, *self._notes(launcher))
-        return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct, self._plan_of(launcher).deterministic)
+        return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct, self._in_order(launcher))
 
     def describe(self, kernel: Kernel) -> str:
         return describe_split(kernel)
@@ -163,9 +163,9 @@ class TritonExecutor(PlanExecutor):
     def _notes(self, launcher) -> tuple[str, ...]:
         return tuple(f"{name}: {how}" for name, how in launcher.shared.items())
 
-    def _plan_of(self, launcher) -> Plan:
-        """The plan that the launcher runs."""
-        return launcher.plan
+    def _in_order(self, launcher) -> bool:
+        """Whether all that the launcher runs adds in a fixed order."""
+        return launcher.plan.deterministic
 
     def _runs_as(self, launcher, plan: Plan) -> str:
         return self.name
@@ -217,8 +217,8 @@ class GluonExecutor(TritonExecutor):
 
         return launcher(plan, store, deterministic)
 
-    def _plan_of(self, launcher) -> Plan:
-        return launcher.active.plan
+    def _in_order(self, launcher) -> bool:
+        return launcher.deterministic
 
     def _notes(self, launcher) -> tuple[str, ...]:
         active = launcher.active

@@ -94,6 +94,10 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
     def _consumer(self) -> list[str]:
         """What the warpgroup with the number W does."""
 
+    def _other_warps(self) -> dict[str, list[str]]:
+        """What further warps do, by the names of functions: one warp has the number W for each consumer warpgroup."""
+        return {}
+
     # Signature
 
     def _declare(self) -> None:
@@ -118,12 +122,13 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         """The kernel's text, with its header and layouts."""
         consumer = self._function("consumer", ["W: gl.constexpr"], self._consumer())
         producer = self._function("producer", [], self._producer())
-        wrappers = []
-        for w in range(self.config.warpgroups):
-            body = [f"consumer({', '.join([str(w), *consumer[1]])})"]
-            wrappers.append(self._function(f"consumer{w}", [], body))
-        kernel = self._kernel(producer, wrappers)
-        functions = "".join(text for text, _ in (producer, consumer, *wrappers)) + kernel
+        parts = self._numbered("consumer", consumer) | {"producer": producer}
+        called = [producer, consumer]
+        for name, body in self._other_warps().items():
+            called.append(self._function(name, ["W: gl.constexpr"], body))
+            parts |= self._numbered(name, called[-1])
+        texts = dict.fromkeys(text for text, _ in (*called, *parts.values()))
+        functions = "".join(texts) + self._kernel(parts)
         text = self._header(plan) + self.imports + self._layouts() + helpers(functions, GLUON) + functions
         return GluonSource(text, self.function, tuple(self.signature.arguments), maps=tuple(self.maps.values()))
 
@@ -142,15 +147,19 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         signature = wrapped(", ".join([*first, *used]))
         return f"@gluon.jit\ndef {name}(\n{signature},\n):\n{text}\n\n\n", used
 
-    def _kernel(self, producer: tuple[str, list[str]], wrappers: list[tuple[str, list[str]]]) -> str:
+    def _numbered(self, name: str, function: tuple[str, list[str]]) -> dict[str, tuple[str, list[str]]]:
+        """For each consumer warpgroup, a function that calls one with its number."""
+        call = lambda w: [f"{name}({', '.join([str(w), *function[1]])})"]
+        return {f"{name}{w}": self._function(f"{name}{w}", [], call(w)) for w in range(self.config.warpgroups)}
+
+    def _kernel(self, parts: dict[str, tuple[str, list[str]]]) -> str:
         """The function that is launched: it allocates buffers and barriers and starts producer and consumers."""
         s, lines = self.config, [*self._buffer_lines(), *self._barrier_lines(), "fence_async_shared()"]
         _, own, other = s.registers
-        parts = [(f"consumer{w}", used) for w, (_, used) in enumerate(wrappers)] + [("producer", producer[1])]
         lines.append("gl.warp_specialize([")
-        lines += [wrapped(f"({name}, ({', '.join(used)},)),", 112, 4, 5) for name, used in parts]
-        workers = s.warpgroups - 1
-        lines.append(f"], {[4] * workers + [1]}, {[own] * workers + [other]})")
+        lines += [wrapped(f"({name}, ({', '.join(used)},)),", 112, 4, 5) for name, (_, used) in parts.items()]
+        workers, single = s.warpgroups - 1, len(parts) - s.warpgroups
+        lines.append(f"], {[4] * workers + [1] * single}, {[own] * workers + [other] * single})")
         body = "\n".join("    " + line.replace("\n", "\n    ") for line in lines)
         signature = wrapped(", ".join(self._outside()))
         plain = [a.name for a in self.signature.arguments if a.size is not None] + ["total"]

@@ -161,7 +161,12 @@ def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, t
                 busy, program = free[0]
                 heapq.heapreplace(free, (busy + cost[rows], program))
                 mine[program].append(point * len(cost) + rows)
-    columns = [[len(items), *items] for items in mine]
+    return table_of(mine)
+
+
+def table_of(items: list[list[int]]) -> np.ndarray:
+    """The items of each program as a table: a column for each, with their number and then the items."""
+    columns = [[len(mine), *mine] for mine in items]
     return np.array(list(zip_longest(*columns, fillvalue=-1)), dtype=np.int32)
 
 

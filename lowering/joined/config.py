@@ -25,6 +25,7 @@ class JoinedConfig:
     through shared memory, so that a thread stores elements that lie in one run. persistent: a program goes through many
     items; else it has one, and the device gives programs to multiprocessors as these are free. by_products: both
     warpgroups have all rows, and each has some of the products; else each has half of the rows, and all products.
+    in_order: programs add to a tile of a sum over the rows in one order, so that each run gives the same bits.
     """
 
     loop_tile: int = setting(default=64, others=(128,), kw_only=False)
@@ -32,6 +33,7 @@ class JoinedConfig:
     runs: bool = setting(default=True, others=(False,))
     persistent: bool = setting(default=False, others=(True,))
     by_products: bool = setting(default=False, others=(True,))
+    in_order: bool = setting(default=False, others=(True,))
 
     warpgroups = WARPGROUPS
     stages = STAGES
@@ -55,7 +57,7 @@ class JoinedConfig:
         return 168, 240, 24
 
     def __str__(self) -> str:
-        switches = ("turns", "runs", "persistent", "by_products")
+        switches = ("turns", "runs", "persistent", "by_products", "in_order")
         return " ".join([f"{self.row_tile}x{self.loop_tile}", *(n for n in switches if getattr(self, n))])
 
 

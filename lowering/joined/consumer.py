@@ -10,7 +10,7 @@ issue dK, then dQ of the tile before and S of the next tile.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ...egraph.terms.ops import iota
 from ...egraph.terms.term import Dim, Term
@@ -23,8 +23,9 @@ from ..hopper.kernel_form import Operand, Product
 from ..plan.device import H200
 from ..plan.records import Store
 from .config import JoinedConfig
-from .form import JoinedBinding, LoopSum, RowSum, late_factors
+from .form import JoinedBinding, LoopSum, early_and_late, late_factors
 from .memory import Memory, Vector, extent_of, part_of
+from .sum_blocks import SumBlocks
 
 ROWS_OF_A_WARPGROUP = H200.product_rows
 
@@ -48,6 +49,7 @@ class JoinedConsumer:
         self.sums = {s: fresh("total") for s in binding.loop_sums}
         self.operands: dict[tuple[int, int], str] = {}
         self.added = {s: fresh("added") for s in binding.row_sums}
+        self.blocks = SumBlocks(writer, binding, config)
 
     # The whole of it
 
@@ -92,7 +94,7 @@ class JoinedConsumer:
             self._late(product)
         self._read_vectors(v for v in self.memory.vectors if v.load not in begins)
         self._read_overlays()
-        early, late = self._early_and_late()
+        early, late = early_and_late(binding)
         issued = self._sum_over_loop(early, "slot")
         numbers = [s.weight for s in late] + [s.weight for s in binding.row_sums]
         for number in dict.fromkeys(numbers):
@@ -105,11 +107,6 @@ class JoinedConsumer:
         self._packed(late)
         self._issue_last(late, issued)
         return [*walk.at("t"), f"{start} = tile * {self.config.loop_tile}", *writer.close_around(), *writer.close()]
-
-    def _early_and_late(self) -> tuple[list[LoopSum], list[LoopSum]]:
-        """The sums over the loop whose weight is known under the late products, and the others."""
-        weights, sums = self.binding.weights, self.binding.loop_sums
-        return [s for s in sums if weights[s.weight].early], [s for s in sums if not weights[s.weight].early]
 
     def _read_vectors(self, vectors: Iterable[Vector]) -> None:
         writer = self.writer
@@ -316,8 +313,8 @@ class JoinedConsumer:
         lines.append("mbarrier.arrive(empty.index(slot))")
         if added:
             lines.append("arrive(READ + 2 * (1 - W) + other, (t > 0) & more)")
-            lines += ["if t > 0:", *(f"    {line}" for line in self._add())]
-            lines.append(f"previous = {self._block()}")
+            adding = self._adding(self._add(), "done + t - 1")
+            lines += ["if t > 0:", *(f"    {line}" for line in adding), f"previous = {self.blocks.of_tile()}"]
         # No product may be in flight at the back edge if other instructions read its result: ptxas serialises all.
         lines.append(wait_for(0, [self.products[p] for p in binding.ahead]))
 
@@ -336,43 +333,24 @@ class JoinedConsumer:
 
     def _add(self) -> list[str]:
         """Adds a warpgroup's part of the sums over the rows of the tile before to memory."""
-        return [f"add_in_order({self._place_of(s)}, {self.added[s]})" for s in self.binding.row_sums]
+        at = lambda s: self.blocks.part_of_warpgroup(s, "previous")
+        return [f"add_in_order({at(s)}, {self.added[s]})" for s in self.binding.row_sums]
 
-    def _block(self) -> str:
-        """The number of a tile's first block of 64 columns, among those of all indices of the dims around the loop."""
-        first = self.binding.row_sums[0].store
-        point, half = self._point(first, {*self.loop.outer}), self.config.loop_tile == ROWS_OF_A_WARPGROUP
-        tile = "tile" if half else "2 * tile"
-        return tile if point == "0" else f"{point} * ({self._blocks()}) + {tile}"
-
-    def _blocks(self) -> str:
-        """How many blocks the loop's dim has: two for each 128."""
-        return f"2 * gl.cdiv({self.writer.sizes[self.loop.dim]}, {2 * ROWS_OF_A_WARPGROUP})"
-
-    def _point(self, store: Store, dims: Collection[Dim]) -> str:
-        """The number of the grid point among those that a store has, as far as these dims say it."""
-        place = "0"
-        for dim in store.order:
-            if dim in self.binding.kernel.grid or dim in self.loop.outer:
-                index = self.writer.starts[dim] if dim in dims else "0"
-                place = index if place == "0" else f"({place} * {self.writer.sizes[dim]} + {index})"
-        return place
-
-    def _place_of(self, s: RowSum) -> str:
-        """Where a warpgroup's part of the tile before lies: of narrow tiles it has half of the inner dim, a piece."""
-        writer, half = self.writer, self.config.loop_tile == ROWS_OF_A_WARPGROUP
-        point, extent = self._point(s.store, {*self.binding.kernel.grid}), extent_of(s.matrix.inner)
-        size = ROWS_OF_A_WARPGROUP * extent
-        part = f"W * {size // 2}" if half else f"W * {size}"
-        pointer, _ = writer.pointers[s.store.output]
-        return f"{pointer} + (gl.cast({point}, gl.int64) * ({self._blocks()}) + previous) * {size} + {part}"
+    def _adding(self, lines: list[str], number: str) -> list[str]:
+        """Lines that add to a block. Where that is done in order, a warp of its own says when it is this program's
+        turn, and tells the next program. number: of the tile among all of this program.
+        """
+        if not self.config.in_order:
+            return lines
+        return [f"mbarrier.wait(turn_come.index(W), ({number}) & 1)", *lines, "mbarrier.arrive(added_to.index(W))"]
 
     def _last(self) -> list[str]:
         """The sums over the rows of the last tile."""
         if not self.binding.row_sums:
             return []
         lines = ["slot = (done + count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)", *self._sums_over_rows("slot")]
-        return [*lines, wait_for(0, [self.added[s] for s in self.binding.row_sums]), *self._add()]
+        lines.append(wait_for(0, [self.added[s] for s in self.binding.row_sums]))
+        return [*lines, *self._adding(self._add(), "done + count - 1")]
 
     # Results
 

@@ -59,6 +59,33 @@ def taken(tiles, N: gl.constexpr, LAYOUT: gl.constexpr):
     return gl.inline_asm_elementwise(JOIN, "=r,=r,r,r", [low, high], gl.float32, True, 2)
 
 
+WAIT = gl.constexpr(
+    "{ .reg .pred p; .reg .u32 v; AGAIN: ld.relaxed.gpu.global.u32 v, [$1]; setp.lt.u32 p, v, $2; @p bra AGAIN; "
+    "mov.b32 $0, v; }"
+)
+SIGNAL = gl.constexpr(
+    "{ .reg .pred p; .reg .u32 v; bar.warp.sync -1; mov.u32 v, %laneid; setp.eq.u32 p, v, 0; "
+    "@p red.release.gpu.global.add.u32 [$1], 1; mov.b32 $0, 0; }"
+)
+
+
+@gluon.jit
+def wait_for_programs(counter, programs):
+    """One warp waits until so many programs have added to a block."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    address = gl.full([32], 0, gl.int64, LAYOUT) + counter.to(gl.int64, bitcast=True)
+    wanted = gl.full([32], 0, gl.int32, LAYOUT) + programs
+    gl.inline_asm_elementwise(WAIT, "=r,l,r", [address, wanted], gl.int32, False, 1)
+
+
+@gluon.jit
+def signal_program(counter):
+    """One warp says that this program has added to a block: all that it has seen to be added is there before that."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    address = gl.full([32], 0, gl.int64, LAYOUT) + counter.to(gl.int64, bitcast=True)
+    gl.inline_asm_elementwise(SIGNAL, "=r,l", [address], gl.int32, False, 1)
+
+
 @gluon.constexpr_function
 def _adds(columns):
     """PTX: a thread's accumulators of a tile, four and four to 16 consecutive bytes, eight columns 2048 bytes apart.

@@ -31,8 +31,9 @@ def in_rows(x, EXTENT: tl.constexpr, PIECES: tl.constexpr):
     return tl.reshape(tl.permute(parts, [2, 5, 3, 0, 1, 4, 6]), [64, EXTENT])
 
 
-def emit_finish(kernel: Kernel, plan: Plan, facts: Facts, sums: Mapping[Tensor, tuple[int, int]]) -> Source:
-    """The kernel's Triton source. sums: by tensor, the columns of a block and in how many pieces these lie."""
+def emit_finish(kernel: Kernel, plan: Plan, facts: Facts, sums: Mapping[Tensor, tuple[int, int, int]]) -> Source:
+    """The kernel's Triton source. sums: by tensor, the columns of a block, in how many pieces these lie, and how far
+    apart blocks are."""
     return FinishWriter(kernel, facts, sums).source(plan)
 
 
@@ -41,7 +42,7 @@ class FinishWriter(TritonKernelWriter):
 
     imports = IMPORTS.rstrip() + "\n\nfrom onepass.lowering.joined.finish import in_rows\n\n\n"
 
-    def __init__(self, kernel: Kernel, facts: Facts, sums: Mapping[Tensor, tuple[int, int]]):
+    def __init__(self, kernel: Kernel, facts: Facts, sums: Mapping[Tensor, tuple[int, int, int]]):
         super().__init__(kernel, facts, Skewing())
         self.blocks_of_sums = sums
 
@@ -54,7 +55,7 @@ class FinishWriter(TritonKernelWriter):
     def _read(self, node: Term) -> None:
         """Reads this program's block of the sums."""
         tiles, rows = self.tiles, self.kernel.rows
-        extent, pieces = self.blocks_of_sums[node.attrs[0]]
+        extent, pieces, step = self.blocks_of_sums[node.attrs[0]]
         point = "0"
         for index, size in zip(node.args, node.attrs[0].shape, strict=True):
             if index.dims <= {*self.kernel.grid}:
@@ -64,6 +65,6 @@ class FinishWriter(TritonKernelWriter):
         block = f"(tl.cast({point}, tl.int64) * ({blocks}) + {tiles.starts[rows]} // {H200.product_rows})"
         size = H200.product_rows * extent
         pointer, _ = tiles.pointers[node.attrs[0]]
-        text = f"in_rows(tl.load({pointer} + {block} * {size} + tl.arange(0, {size})), {extent}, {pieces})"
+        text = f"in_rows(tl.load({pointer} + {block} * {step} + tl.arange(0, {size})), {extent}, {pieces})"
         dims = tiles.sort(node.dims)
         tiles.outer.memo[node] = tiles.assign(f"{node.attrs[0].name}_tile", TileValue(text, dims, "float32"))

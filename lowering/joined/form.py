@@ -113,20 +113,28 @@ def early_parts(binding: JoinedBinding) -> dict[int, tuple[Term, ...]]:
 
 def no_split_by_products(binding: JoinedBinding) -> str | None:
     """Why one warpgroup cannot have the products ahead and the other the late ones; None if they can."""
-    ahead, early = {p.node for p in binding.ahead}, {w for w, weight in enumerate(binding.weights) if weight.early}
-    late = [f for number in range(len(binding.weights)) for f in late_factors(binding, number)]
+    ahead, numbers = {p.node for p in binding.ahead}, range(len(binding.weights))
     if not binding.late:
         return "it has no late products"
-    if any(not ahead.isdisjoint(reduces(f)) for f in late):
+    if any(not ahead.isdisjoint(reduces(f)) for n in numbers for f in late_factors(binding, n)):
         return "a factor takes in products of both warpgroups"
-    if any(s.weight in early for s in binding.row_sums):
+    if any(binding.weights[s.weight].early for s in binding.row_sums):
         return "what is summed over the rows needs no late product"
-    mixed = [
-        {s.weight in early for s in binding.loop_sums if s.accumulator.reductions[0] in found}
-        for store in binding.kernel.stores
-        if (found := {*reduces(store.term)}) and not store.adds
-    ]
-    return "a result takes in sums of both warpgroups" if any(len(kinds) > 1 for kinds in mixed) else None
+    return "a result takes in sums of both warpgroups" if any(_takes_in_both(binding)) else None
+
+
+def _takes_in_both(binding: JoinedBinding) -> Iterator[bool]:
+    """For each result, whether it takes in sums with and without late products."""
+    early, late = ({s.accumulator.reductions[0] for s in sums} for sums in early_and_late(binding))
+    for store in binding.kernel.stores:
+        found = {*reduces(store.term)}
+        yield not store.adds and not early.isdisjoint(found) and not late.isdisjoint(found)
+
+
+def early_and_late(binding: JoinedBinding) -> tuple[list[LoopSum], list[LoopSum]]:
+    """The sums over the loop whose weight is known under the late products, and the others."""
+    weights, sums = binding.weights, binding.loop_sums
+    return [s for s in sums if weights[s.weight].early], [s for s in sums if not weights[s.weight].early]
 
 
 def tile_key(operand: Operand) -> Term:

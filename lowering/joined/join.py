@@ -95,7 +95,8 @@ class _Turn:
     def term(self, term: Term) -> Term:
         """A term of the kernel in dims of the other one."""
         for dim, (group, member) in self.places.items():
-            term = _with_short_indices(at_place(term, dim, iota(group) * length(member) + iota(member)))
+            place = iota(member) if group.size == 1 else iota(group) * length(member) + iota(member)
+            term = _with_short_indices(at_place(term, dim, place))
         return rename_dims(term, self.dims)
 
     def order(self, order: Iterable[Dim]) -> tuple[Dim, ...]:
@@ -140,17 +141,20 @@ def _mirror(kept: Kernel, turned: Kernel) -> _Turn | None:
 
 def _places(kept: Kernel, turned: Kernel) -> dict[Dim, tuple[Dim, Dim]] | None:
     """The dims of one grid that are two dims of the other kernel; None if the grids do not match."""
-    points, own = {d for d in (*kept.grid, *kept.around) if d.size != 1 or d in turned.grid}, {*turned.grid}
-    found: dict[Dim, tuple[Dim, Dim]] = {}
-    for dim in sorted(own - points):
-        pairs = product(sorted(points & {*kept.grid} - own), sorted(points & {*kept.around} - own))
-        sizes = lambda pair: [d.size for d in pair]
-        known = (p for p in pairs if all(isinstance(n, int) for n in sizes(p)) and prod(sizes(p)) == dim.size)
-        if (pair := next(known, None)) is None:
-            return None
-        found[dim] = pair
-    matched = {d for pair in found.values() for d in pair}
-    return found if matched == points - own and len(matched) == 2 * len(found) else None
+    own, long = {*turned.grid}, lambda dims: {d for d in dims if d.size != 1}
+    points = long((*kept.grid, *kept.around)) | (own & {*kept.grid, *kept.around})
+    pairs = list(product(sorted({*kept.grid} - own), sorted({*kept.around} - own)))
+    found = {dim: next((p for p in pairs if _is_two(dim, *p)), None) for dim in sorted(own - points)}
+    known = {dim: pair for dim, pair in found.items() if pair is not None}
+    matched = {d for pair in known.values() for d in pair}
+    fits = len(known) == len(found) and len(matched) == 2 * len(found) and long(matched) == long(points - own)
+    return known if fits else None
+
+
+def _is_two(dim: Dim, group: Dim, member: Dim) -> bool:
+    """Whether a dim is as long as groups of members are together."""
+    sizes = (dim.size, group.size, member.size)
+    return all(isinstance(size, int) for size in sizes) and prod(sizes[1:]) == dim.size
 
 
 def _sums_in_one_loop(kernel: Kernel) -> bool:

@@ -19,16 +19,21 @@ from ..gluon.work_items import Walk
 from ..hopper.kernel_form import Operand, bytes_of
 from ..plan.device import H200
 from ..plan.records import Plan
-from .config import STAGES, JoinedConfig
+from .config import STAGES, WARPGROUPS, JoinedConfig
 from .consumer import JoinedConsumer
 from .form import JoinedBinding, early_parts, tile_key
 from .memory import CopiedTile, Memory, Vector, extent_of, part_of
 from .product_consumers import GivingConsumer, TakingConsumer
+from .sum_blocks import keeper_lines
 
-JOINED_FUNCTIONS = tuple("GIVEN READ TAKEN TURN WRITTEN add_in_order arrive give sync taken together".split())
+BARRIER_NAMES = ("GIVEN", "READ", "TAKEN", "TURN", "WRITTEN")
+FUNCTIONS = "add_in_order arrive give signal_program sync taken together wait_for_programs".split()
+JOINED_FUNCTIONS = (*BARRIER_NAMES, *FUNCTIONS)
 ELEMENTS_OF_A_RUN = 8  # in half precision, that a thread stores at once
 BARRIERS = ("held_ahead", "held_late", "held_empty", "ahead_full", "full", "empty")
-NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *"slot other more previous point done".split())
+BARRIERS_OF_ORDER = ("turn_come", "added_to")  # of each warpgroup, with the warp that keeps the order of its sums
+NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *BARRIERS_OF_ORDER, *"slot other more previous counter point done".split())
+NAMES += ("keeper", *(f"keeper{w}" for w in range(WARPGROUPS)))
 
 
 def emit_joined(binding: JoinedBinding, plan: Plan, config: JoinedConfig, shape: LaunchShape) -> GluonSource:
@@ -88,7 +93,7 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         return Vector(load, self.names.fresh(f"{name}_tiles"), known.name, 4 * tile)
 
     def _shared_names(self) -> list[str]:
-        return [*self.buffers.names, *BARRIERS]
+        return [*self.buffers.names, *BARRIERS, *(BARRIERS_OF_ORDER if self.config.in_order else ())]
 
     def _buffer_lines(self) -> list[str]:
         memory, row_tile, tile = self.buffers, self.config.row_tile, self.config.loop_tile
@@ -113,6 +118,7 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         lines = []
         barriers = {"held_ahead": (1, 1), "held_late": (1, 1), "ahead_full": (STAGES, 1), "full": (STAGES, 1)}
         barriers |= {"held_empty": (1, self.config.warpgroups), "empty": (STAGES, self.config.warpgroups)}
+        barriers |= dict.fromkeys(BARRIERS_OF_ORDER, (self.config.warpgroups, 1)) if self.config.in_order else {}
         for name, (slots, count) in barriers.items():
             lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
             lines.append(f"for slot in gl.static_range({slots}):")
@@ -221,6 +227,15 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
                 else (writer.starts[dim])
             )
         return place
+
+    def _other_warps(self) -> dict[str, list[str]]:
+        """Warps that keep the order in which programs add."""
+        if not self.config.in_order:
+            return {}
+        writer = self.writer()
+        first = self.walks.item(writer, "item")
+        walk = self._walk(writer, first)
+        return {"keeper": self._items(keeper_lines(writer, self.binding, self.config, walk, first))}
 
     # Consumer
 

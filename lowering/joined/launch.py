@@ -6,9 +6,11 @@ on a Hopper GPU the gradients of attention in bfloat16 are one kernel, with a sh
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -47,18 +49,18 @@ from .finish import emit_finish
 from .form import JoinedBinding, bind_joined, no_split_by_products
 from .join import Joined, join
 from .kernel import emit_joined
-from .memory import extent_of, part_of, shared_bytes
+from .memory import block_size, extent_of, part_of, shared_bytes
 
 SHARED_BYTES = H200.shared_bytes - H200.barrier_bytes  # of a program's tiles
 COPY_BYTES = 16  # a copy by a tensor map begins at a multiple of these
-NO_FIXED_ORDER = "a joined kernel adds in an order that is not fixed, and a deterministic result is asked for"
+NO_ORDER = "a deterministic result is asked for, and which programs add to a sum depends on "
 FINISH_CONFIG = TritonConfig(H200.product_rows, H200.product_rows, 4, 1)  # its row tile is the block of the sums
 
 
 class JoinedLauncher(GluonLauncher):
     """A launcher that prefers the plan with two kernels joined. `joined_config` replaces the default settings.
 
-    deterministic: kernels stay apart, as a joined one adds in an order that is not fixed.
+    deterministic: programs of a joined kernel add in order, or kernels stay apart where it is not known who adds.
     """
 
     def __init__(
@@ -70,12 +72,18 @@ class JoinedLauncher(GluonLauncher):
         **options: Any,
     ):
         super().__init__(plan, store=store, **options)
-        self.joined = NO_FIXED_ORDER if deterministic else joined_launcher(plan, store, joined_config)
+        self.joined = joined_launcher(plan, store, joined_config, deterministic)
 
     @property
     def active(self) -> GluonLauncher:
         """What runs: the joined plan, or the plan as it is."""
         return self.joined if isinstance(self.joined, JoinedPlanLauncher) else self
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether what runs adds in an order that is fixed."""
+        in_order = isinstance(self.joined, JoinedPlanLauncher) and self.joined.joined_config.in_order
+        return in_order or self.active.plan.deterministic
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -85,7 +93,8 @@ class JoinedLauncher(GluonLauncher):
         found, config = self.joined.joined, self.joined.joined_config
         sums = ", ".join(tensor.name for tensor in found.sums)
         kernels = f"{found.main.name} and {found.finish.name}"
-        return (f"{kernels} are one kernel, which adds to {sums} in no fixed order: {config}",)
+        order = "one order" if config.in_order else "no fixed order"
+        return (f"{kernels} are one kernel, which adds to {sums} in {order}: {config}",)
 
     def results(self, tensors: dict, sizes: dict | None = None, outputs: Mapping | None = None) -> tuple:
         if isinstance(self.joined, JoinedPlanLauncher):
@@ -107,9 +116,9 @@ class JoinedLauncher(GluonLauncher):
 
 
 def joined_launcher(
-    plan: Plan, store: ScheduleStore | None = None, config: JoinedConfig | None = None
+    plan: Plan, store: ScheduleStore | None = None, config: JoinedConfig | None = None, deterministic: bool = False
 ) -> JoinedPlanLauncher | str:
-    """The launcher of the plan with two kernels joined, or why there is none."""
+    """The launcher of the plan with two kernels joined, or why there is none. deterministic: programs add in order."""
     if missing := gluon_missing():
         return missing
     found = join(plan)
@@ -119,7 +128,10 @@ def joined_launcher(
     if isinstance(binding, str):
         return binding
     settings = config or config_of(binding)
-    return settings if isinstance(settings, str) else JoinedPlanLauncher(found, binding, settings, store)
+    if isinstance(settings, str):
+        return settings
+    settings = replace(settings, persistent=True, in_order=True) if deterministic else settings
+    return JoinedPlanLauncher(found, binding, settings, store)
 
 
 def class_of(binding: JoinedBinding) -> JoinedClass:
@@ -158,12 +170,12 @@ class JoinedPlanLauncher(GluonLauncher):
         self.sums = {s.store.output: s for s in binding.row_sums}
 
     def _new(self, target: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
-        """Sums lie in blocks of 64 rows, two for each 128, of whole tiles of the inner dim."""
+        """Sums lie in blocks of 64 rows, two for each 128, of whole tiles of the inner dim. Counters follow a block."""
         if target not in self.sums:
             return super()._new(target, sizes, device)
         *grid, length, _ = (resolve(s, sizes) for s in target.shape)
-        rows = 2 * H200.product_rows
-        shape = (*grid, -(-length // rows) * rows, extent_of(self.sums[target].matrix.inner))
+        blocks = 2 * -(-length // (2 * H200.product_rows))
+        shape = (*grid, blocks, block_size(self.sums[target].matrix.inner, self.joined_config))
         return torch.empty(shape, dtype=torch.float32, device=device)
 
     def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[None, int]:
@@ -172,10 +184,11 @@ class JoinedPlanLauncher(GluonLauncher):
     def source(self, kernel: Kernel, facts: Facts) -> Source:
         if kernel.name != self.joined.finish.name:
             return super().source(kernel, facts)
-        parts = {
-            t: (e := extent_of(s.matrix.inner), e // part_of(s.matrix.inner, self.joined_config))
-            for t, s in self.sums.items()
-        }
+        parts, config = {}, self.joined_config
+        for target, s in self.sums.items():
+            inner = s.matrix.inner
+            pieces = extent_of(inner) // part_of(inner, config)
+            parts[target] = (extent_of(inner), pieces, block_size(inner, config))
         return emit_finish(kernel, self.plan, facts, parts)
 
     def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> TritonConfig:
@@ -236,6 +249,8 @@ def prepare_joined(
     shape = LaunchShape(facts, masked="some", overlays=overlays, vectors=copied)
     total = items(binding, config, sizes)
     call = JoinedCall(shape, total, min(places, total) if config.persistent else total)
+    if config.in_order:
+        return _in_order(call, binding, config, sizes, places, len(even) == len(tiles))
     if loop.map is not None and pays(kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
         return _by_block_map(call, binding, config, sizes, places)
     if len(loop.ranges) != 1:
@@ -264,6 +279,60 @@ def _by_list(call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, siz
     listed = shared_visits(torch.from_numpy(classes), config.consumers)
     call = replace(call, shape=replace(call.shape, listed=(binding.kernel.rows,)), listed=listed)
     return _dealt(call, listed[:, 0].numpy(), "some", binding, config, sizes, places)
+
+
+def _in_order(
+    call: JoinedCall, binding: JoinedBinding, config: JoinedConfig, sizes: dict, places: int, whole: bool
+) -> JoinedCall:
+    """The call with programs that add in order: of a tile of the loop, the last tile of rows first.
+
+    A program waits for items before its own in the list of all items, and has its own in the same order, so one of
+    those that are not done never waits.
+    """
+    loop = binding.loop
+    if loop.map is not None and pays(binding.kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
+        raise RefusedLaunch(f"{NO_ORDER}tensors")
+    ranges = work_order.ranges(binding, sizes, config.row_tile, config.loop_tile) if len(loop.ranges) == 1 else None
+    length = -(-resolve(loop.dim.size, sizes) // config.loop_tile)
+    last = None if ranges is None else last_visitors(ranges, length)
+    if ranges is None or last is None:
+        raise RefusedLaunch(f"{NO_ORDER}more than one range that moves with the rows")
+    around = prod(resolve(d.size, sizes) for d in loop.outer)
+    streamed = around * work_order.streamed(binding, resolve(loop.dim.size, sizes))
+    lengths = (ranges.end - ranges.begin) * around
+    points = call.total // len(lengths)
+    _, many = work_order.at_a_time(points, len(lengths), call.programs, streamed)
+    table = dealt_in_order(lengths + work_order.OVERHEAD / config.loop_tile, points, many, call.programs)
+    shape = replace(call.shape, masked=_masked(binding, whole), table=True)
+    return replace(call, shape=shape, table=torch.from_numpy(table), listed=torch.from_numpy(last))
+
+
+def last_visitors(ranges: work_order.Ranges, length: int) -> np.ndarray | None:
+    """For each tile of the loop, the last tile of rows that runs it.
+
+    None unless both ends of the ranges grow with the rows: else those that run a tile may not be consecutive.
+    """
+    if (np.diff(ranges.begin) < 0).any() or (np.diff(ranges.end) < 0).any():
+        return None
+    return (np.searchsorted(ranges.begin, np.arange(length), side="right") - 1).astype(np.int32)
+
+
+def dealt_in_order(cost: np.ndarray, points: int, many: int, programs: int) -> np.ndarray:
+    """Items in one order, each given to the program that is free first: of so many grid points at a time, the last
+    tiles of rows first. The more these are, the less programs of one point wait for each other.
+
+    cost: the time of each tile of rows. The table has a column for each program: the number of its items, and then
+    these, as point · (tiles of rows) + tile of rows.
+    """
+    free: list[tuple[float, int]] = [(0.0, p) for p in range(programs)]
+    mine: list[list[int]] = [[] for _ in range(programs)]
+    groups = (range(first, min(first + many, points)) for first in range(0, points, many))
+    for group, rows in product(groups, range(len(cost) - 1, -1, -1)):
+        for point in group:
+            busy, program = free[0]
+            heapq.heapreplace(free, (busy + cost[rows], program))
+            mine[program].append(point * len(cost) + rows)
+    return work_order.table_of(mine)
 
 
 def _dealt(

@@ -15,6 +15,7 @@ from ..plan.device import H200
 from .config import JoinedConfig
 from .form import JoinedBinding, early_parts, tile_key
 
+WORDS_OF_COUNTERS = 32  # of a block of a sum over the rows: each warpgroup's counter has 64 bytes of its own
 COLUMNS_OF_A_PIECE = 64  # of a sum over the rows beside accumulators of 256 columns: more would take too many registers
 
 
@@ -81,6 +82,11 @@ def part_of(inner: Dim, config: JoinedConfig) -> int:
     if config.loop_tile == 2 * H200.product_rows:
         return extent_of(inner)
     return min(extent_of(inner) // 2, COLUMNS_OF_A_PIECE if config.by_products else MAX_OPERAND_WIDTH)
+
+
+def block_size(inner: Dim, config: JoinedConfig) -> int:
+    """Elements of a block of 64 columns of the loop in the memory of a sum over the rows, with its counters."""
+    return H200.product_rows * extent_of(inner) + (WORDS_OF_COUNTERS if config.in_order else 0)
 
 
 def shared_bytes(binding: JoinedBinding, overlays: Collection[Operand], config: JoinedConfig) -> int:

@@ -20,7 +20,7 @@ from ..gluon.expressions import wait_for
 from ..gluon.work_items import Walk
 from ..plan.records import Store
 from .consumer import ROWS_OF_A_WARPGROUP, JoinedConsumer
-from .form import RowSum, early_parts
+from .form import RowSum, early_and_late, early_parts
 from .memory import extent_of, part_of
 
 
@@ -46,7 +46,7 @@ class ProductConsumer(JoinedConsumer):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.own = (self.binding.ahead, self.binding.late)[self.number]
-        self.mine = self._early_and_late()[self.number]
+        self.mine = early_and_late(self.binding)[self.number]
         self.sums = {s: name for s, name in self.sums.items() if s in self.mine}
         self.parts = early_parts(self.binding)
         self.pieces = [Piece(s, n, self._fresh_piece()) for s in self.binding.row_sums for n in range(self._count(s))]
@@ -93,18 +93,15 @@ class ProductConsumer(JoinedConsumer):
         if issued:
             lines.append(wait_for(len(self.pieces[:1]), [*issued, *self._packed(self.mine)]))
         lines.append("mbarrier.arrive(empty.index(slot))")
+        adding = self._adding([self._added(piece) for piece in self.pieces], "done + t - 1")
         for piece, following in pairwise(self.pieces):
-            lines += [
-                self._piece(following, "other"),
-                wait_for(1, [piece.name]),
-                "if t > 0:",
-                f"    {self._added(piece)}",
-            ]
+            lines += [self._piece(following, "other"), wait_for(1, [piece.name])]
+            lines += ["if t > 0:", *(f"    {line}" for line in _up_to(adding, self._added(piece)))]
         lines.append(f"mbarrier.wait({self.ready}.index(other), (done + t + 1) >> 1 & 1, pred=more)")
         lines += self._issue("other")
         for piece in self.pieces[-1:]:
             lines += [wait_for(len(self.own), [piece.name]), *self._weights_were_read("other")]
-            lines += ["if t > 0:", f"    {self._added(piece)}", f"previous = {self._block()}"]
+            lines += ["if t > 0:", *(f"    {line}" for line in adding), f"previous = {self.blocks.of_tile()}"]
         # No product may be in flight at the back edge if other instructions read its result: ptxas serialises all.
         lines.append(wait_for(0, [self.products[p] for p in self.own]))
         return [*walk.at("t"), f"{start} = tile * {self.config.loop_tile}", *writer.close_around(), *writer.close()]
@@ -119,9 +116,10 @@ class ProductConsumer(JoinedConsumer):
         if not self.pieces:
             return []
         lines = ["slot = (done + count - 1) & 1", *self._wait_for_weights("slot", "True")]
+        adding = []
         for piece in self.pieces:
-            lines += [self._piece(piece, "slot"), wait_for(0, [piece.name]), self._added(piece)]
-        return lines
+            adding += [self._piece(piece, "slot"), wait_for(0, [piece.name]), self._added(piece)]
+        return [*lines, *self._adding(adding, "done + count - 1")]
 
     def _piece(self, piece: Piece, slot: str) -> str:
         """Issues a piece of a sum over the rows of the tile in a slot."""
@@ -135,7 +133,8 @@ class ProductConsumer(JoinedConsumer):
     def _added(self, piece: Piece) -> str:
         """Adds a piece of the tile before to memory."""
         size = ROWS_OF_A_WARPGROUP * part_of(piece.sum.matrix.inner, self.config)
-        return f"add_in_order({self._place_of(piece.sum)} + {piece.number * size}, {piece.name})"
+        at = self.blocks.part_of_warpgroup(piece.sum, "previous")
+        return f"add_in_order({at} + {piece.number * size}, {piece.name})"
 
     def _wait_for_weights(self, slot: str, on: str) -> list[str]:
         """Waits for the weights that the other warpgroup wrote."""
@@ -152,11 +151,18 @@ class ProductConsumer(JoinedConsumer):
 
     def _own_results(self) -> Iterator[Store]:
         """The results of this warpgroup's sums; the first one has those of no sums, too."""
-        late = {s.accumulator.reductions[0] for s in self._early_and_late()[1]}
+        late = {s.accumulator.reductions[0] for s in early_and_late(self.binding)[1]}
         for store in self.binding.kernel.stores:
             needs_late = not late.isdisjoint(reduces(store.term))
             if not store.adds and needs_late == (self.number == 1):
                 yield store
+
+
+def _up_to(lines: list[str], line: str) -> list[str]:
+    """Takes the lines up to one out of a list."""
+    found = lines[: lines.index(line) + 1]
+    del lines[: len(found)]
+    return found
 
 
 class GivingConsumer(ProductConsumer):

@@ -71,9 +71,11 @@ def groups_expanded(q, k, v):
     return torch.softmax(q @ k.mT, -1) @ v
 
 
+@pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("function, axes", [(groups_side_by_side, ()), (groups_expanded, (1,))])
-def test_groups_of_heads_are_joined_however_keys_are_repeated(function, axes):
-    shapes = (1, 8, LENGTH, 16), *[(1, 2, *axes, LENGTH, 16)] * 2
+def test_groups_of_heads_are_joined_however_keys_are_repeated(function, axes, heads):
+    """heads: of keys. One head of keys for all is multi-query attention: the dim of the groups has one place."""
+    shapes = (1, 4 * heads, LENGTH, 16), *[(1, heads, *axes, LENGTH, 16)] * 2
     plan = backward_plan(function, [torch.randn(shape).bfloat16() for shape in shapes])
     found, values = join(plan), values_for(plan)
     assert len(found.plan.kernels) == len(plan.kernels), "what is stored before is in the kernel that stores delta"

@@ -1,8 +1,8 @@
-"""Which plan runs: the joined one, or the plan as it is where a deterministic result is asked for."""
+"""Which plan runs: the joined one, in which order it adds, and where the plan runs as it is."""
 
 import pytest
 
-from onepass.lowering.joined.launch import NO_FIXED_ORDER, launcher
+from onepass.lowering.joined.launch import launcher
 from onepass.lowering.launch.triton_compat import gluon_missing
 from tests.support.gluon_ahead_of_time import backward_plan_of
 
@@ -21,10 +21,12 @@ def test_a_joined_plan_adds_in_no_fixed_order_and_says_so(plan):
     assert "in no fixed order" in said
 
 
-def test_kernels_stay_apart_where_a_deterministic_result_is_asked_for(plan):
+def test_a_joined_plan_adds_in_one_order_where_a_deterministic_result_is_asked_for(plan):
     found = launcher(plan, deterministic=True)
-    assert found.joined == NO_FIXED_ORDER and not found.said
-    assert found.active.plan is plan and plan.deterministic
+    assert found.active is not found and found.deterministic
+    (said,) = found.said
+    assert "in one order" in said and "in_order" in said
+    assert not launcher(plan).deterministic and plan.deterministic
 
 
 def test_kernels_that_draw_numbers_stay_apart():
