@@ -31,16 +31,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from threading import BrokenBarrierError
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
+from side_by_side import Memory
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -63,6 +63,7 @@ ATTENTION = 3  # gradients that come first: of queries, keys and values
 BYTES = {"compile": 12, "onepass": 6, "flex": 5}
 EXACT_BYTES = 100  # for an element of one part's scores, in float64
 NOTE = 60  # characters of a note in the closing table
+SHARE = 0.6  # of the device's memory, for what compiles; the rest is for inputs, and for what each process takes
 BUCKETS, EXACT, FARTHEST = 32, 8, 128  # of T5: both directions, distances with a bucket each, the last bucket's
 
 Row = dict[str, object]
@@ -295,39 +296,12 @@ def contestants(job: Job, given: BenchProblem) -> tuple[BackwardProblem, dict[st
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Bytes of the device that processes reserve while they compile, so that all together fit."""
-
-    total: float
-    left: object  # a shared number
-    changed: object  # a shared condition
-
-    @classmethod
-    def of(cls, context: BaseContext, total: float) -> Memory:
-        return cls(total, context.Value("d", total, lock=False), context.Condition())
-
-    @contextmanager
-    def reserved(self, needed: float) -> Iterator[None]:
-        needed = min(needed, self.total)
-        with self.changed:
-            self.changed.wait_for(lambda: self.left.value >= needed)
-            self.left.value -= needed
-        try:
-            yield
-        finally:
-            torch.cuda.empty_cache()
-            with self.changed:
-                self.left.value += needed
-                self.changed.notify_all()
-
-
-@dataclass(frozen=True)
 class Together:
     """What the processes share: all wait for `ready` before one times in its `turn`; so many compile at a time."""
 
-    ready: object
-    turn: object
-    compiling: object
+    ready: Any
+    turn: Any
+    compiling: Any
     memory: Memory
     patience: float
     sizes: Sizes
@@ -409,9 +383,8 @@ def _timed(progress: Progress) -> None:
 
 def measured(job: Job) -> list[Row]:
     """Compiles, waits for the others, then times alone. Whatever happens, all wait for all."""
-    note, progress, stack = "", Progress(), ExitStack()
-    with stack:
-        stack.enter_context(TOGETHER.compiling)
+    note, progress = "", Progress()
+    with TOGETHER.compiling:
         try:
             given = job.made(SIZES, TOGETHER.device)
             progress = _prepared(job, given)
@@ -503,7 +476,7 @@ def table(rows: list[Row]) -> str:
 def side_by_side(todo: list[Job], sizes: Sizes, options: argparse.Namespace) -> Iterator[Row]:
     """Rows of all problems, each as soon as it is timed."""
     context = multiprocessing.get_context("spawn")
-    free = math.inf if options.device == "cpu" else 0.6 * torch.cuda.mem_get_info()[0]
+    free = math.inf if options.device == "cpu" else SHARE * torch.cuda.mem_get_info()[0]
     compiling = context.Semaphore(options.processes or os.cpu_count() or 1)
     together = Together(context.Barrier(len(todo)), context.Lock(), compiling, Memory.of(context, free),
                         options.patience, sizes, options.device, options.rounds)  # fmt: skip
