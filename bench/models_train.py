@@ -70,8 +70,8 @@ class Reference:
 
 
 def gradients(model: torch.nn.Module, call: Callable, inputs: dict, target: Tensor, share: float = 1.0) -> dict:
-    """Of the mean square off the target, times `share`; None for a parameter that the first output does not need."""
-    named = dict(model.named_parameters())
+    """Of the mean square off the target, times `share`; None for a parameter that the output does not depend on."""
+    named = {name: x for name, x in model.named_parameters() if x.requires_grad}
     loss = (call(**inputs)[0].float() - target).square().mean() * share
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return dict(zip(named, found, strict=True))
