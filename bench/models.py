@@ -1,11 +1,9 @@
-"""Layers of public models at their real widths, unchanged: milliseconds of one forward, attention as each asks for it.
+"""Layers of public models at their real widths, unchanged: milliseconds of one forward, or with `--train` of a step.
 
-`python bench/models.py --out FILE [--models REGEX] [--layers 2]`, on a GPU with `transformers`. Of one model and one
-set of weights: eager attention compiled by torch (`compile`) and by onepass (`onepass`), and the library's own ways
-around it, compiled by torch (`sdpa`, `flex`; not every model has them). Checked against float32 by the root of the
-mean square before it is timed; models are compiled side by side and timed one by one, their contestants in turns. Run
-by hand; the results are in bench/results. With `--train`: a training step (models_train.py). `--device cpu` tries the
-script at small sizes.
+`python bench/models.py --out FILE [--models REGEX] [--layers 2] [--train]`. Of one model and one set of weights: eager
+attention compiled by torch (`compile`) and by onepass, and the library's own ways (`sdpa`, `flex`), compiled by torch.
+Checked against float32 before it is timed; models are compiled side by side and timed one by one, their contestants in
+turns. Run by hand; the results are in bench/results. `--device cpu` tries the script at small sizes.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
 """Figures of training on one GPU: gradients of learned inputs, the deterministic backward, the time of a first step.
 
-`python bench/training.py --out FILE [--parts learned,deterministic,compile] [--cases REGEX] [--lengths 2048,4096]`.
-
-* learned: the backward alone with the gradient of a learned input, and the same backward without it. Beside it,
-  torch.compile of the same function, and FlexAttention with the same input where it can.
-* deterministic: the backward of causal attention with onepass's option, and "without" it; three runs are compared.
-* compile: seconds of the first forward and the first backward, in new processes with empty caches.
-
-Gradients are checked against float64 of the same rounded inputs. Problems are compiled side by side, each in a process
-of its own, and timed one by one with a cold L2 cache, their contestants in turns. onepass runs its own kernels only. A
-row is written when it is known, a table closes the output. Run by hand; the results are in bench/results.
-`--device cpu` tries the script at small sizes.
+`python bench/training.py --out FILE [--parts learned,deterministic,compile] [--cases REGEX] [--lengths 2048,4096]`. The
+backward alone, with a learned input's gradient and without; with the option, and without. Checked against float64 of
+the same rounded inputs. Problems are compiled side by side and timed one by one with a cold L2 cache; onepass runs its
+own kernels. Run by hand; the results are in bench/results. `--device cpu` tries the script at small sizes.
 """
 
 from __future__ import annotations
