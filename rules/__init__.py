@@ -11,6 +11,8 @@ NORMAL = (*layout.NORMAL, *scalar.NORMAL, *mask.NORMAL, *reductions.NORMAL, *sof
 ADDED = mask.ADDED
 PHASES = {"algebra": (*matmul.ALGEBRA, *reductions.ALGEBRA, *scalar.ALGEBRA), "streaming": streaming.STREAMING}
 OPTIONAL = softmax.OPTIONAL
+# A score that is shifted twice, by a maximum and by a maximum of what is left, is shifted by one.
+SHIFTED_ONCE = (reductions.difference_out_of_max, scalar.shift_out_of_maximum, scalar.shifts_cancel)
 # Three more directed sets, each used together with NORMAL. SHIFT_FREE takes the shifts out of all exponents of a term.
 # GATHERED brings the exponentials and the divisors of each product together. SEPARATED does so, too, and gives each
 # addend a sum and a quotient of its own.

@@ -18,12 +18,13 @@ from ..egraph.calculus.reverse_mode import Gradient, Result
 from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import CertificateError
 from ..egraph.derivation.normalize import Normaliser
+from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.ops import cast
 from ..egraph.terms.term import Dim, Tensor, Term
 from ..errors import OnepassError, Refusal
 from ..graph.program import Program
 from ..lowering.plan.records import Store
-from ..rules import ALL, GATHERED, SHIFT_FREE, WEIGHTS_FIRST
+from ..rules import ALL, GATHERED, SHIFT_FREE, SHIFTED_ONCE, WEIGHTS_FIRST
 from ..translate.translate import Captured
 
 
@@ -81,7 +82,7 @@ def _gradients(
 ) -> Gradients:
     """The gradients by the laws that are proved, their certificate checked. Raises NotDerived."""
     normal = simplifying([result.term for result in captured.results])
-    normaliser = Normaliser(normal)
+    normaliser = shifting_once(normal)
     pairs = zip(captured.results, cotangents, strict=True)
     results = [Result(normaliser.normal(r.term), r.output, r.order, g) for r, g in pairs]
     laws = Laws(normal, *map(ledger.proved, (SHIFT_FREE, GATHERED, WEIGHTS_FIRST)))
@@ -91,6 +92,11 @@ def _gradients(
     if tuple(shown) != found.gradients:
         raise NotDerived("the certificate shows other gradients")
     return found
+
+
+def shifting_once(normal: Sequence[Rule]) -> Normaliser:
+    """Normalises, and makes one shift of the two that a program has which subtracts a maximum before its softmax."""
+    return Normaliser((*normal, *ledger.proved(SHIFTED_ONCE)))
 
 
 def _gradient_store(gradient: Gradient, taken: set[str]) -> Store:

@@ -15,13 +15,12 @@ from ..egraph.calculus.reverse_mode import Result
 from ..egraph.calculus.tangent_certificate import check_tangents
 from ..egraph.calculus.tangents import tangents
 from ..egraph.derivation import ledger
-from ..egraph.derivation.normalize import Normaliser
 from ..egraph.terms.term import Tensor, Term
 from ..graph.program import Program
 from ..lowering.plan.records import Store
 from ..rules import ALL, SEPARATED, SHIFT_FREE
 from ..translate.translate import Captured
-from .derive_backward import NotDerived, derivative_store, free_name, refuse_detached, saying_why_not
+from .derive_backward import NotDerived, derivative_store, free_name, refuse_detached, saying_why_not, shifting_once
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def tangent_stores(
 def _tangents(captured: Captured, given: Mapping[str, Tensor], without: Collection[str]) -> tuple[Term | None, ...]:
     """The tangents by the laws that are proved, their certificate checked. Raises NotDerived."""
     normal = simplifying([result.term for result in captured.results])
-    normaliser = Normaliser(normal)
+    normaliser = shifting_once(normal)
     results = [Result(normaliser.normal(r.term), r.output, r.order, None) for r in captured.results]
     laws = Laws(normal, ledger.proved(SHIFT_FREE), ledger.proved(SEPARATED))
     with saying_why_not("tangents"):
