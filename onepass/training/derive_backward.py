@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..compiler.assumptions import simplifying
 from ..egraph.calculus.gradient import Gradients, Laws, gradients
-from ..egraph.calculus.gradient_certificate import check_gradients
+from ..egraph.calculus.derivative_certificate import check_gradients
 from ..egraph.calculus.partials import NotDifferentiable
 from ..egraph.calculus.reverse_mode import Gradient, Result
 from ..egraph.derivation import ledger

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ..compiler.assumptions import simplifying
 from ..egraph.calculus.equations import Laws
 from ..egraph.calculus.reverse_mode import Result
-from ..egraph.calculus.tangent_certificate import check_tangents
+from ..egraph.calculus.derivative_certificate import check_tangents
 from ..egraph.calculus.tangents import tangents
 from ..egraph.derivation import ledger
 from ..egraph.derivation.normalize import Normaliser
