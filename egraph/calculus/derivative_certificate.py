@@ -18,7 +18,7 @@ from ..terms.printing import show
 from ..terms.term import Tensor, Term
 from ..terms.traversal import substitute, subterms
 from .forward_mode import tangents_of
-from .reverse_mode import Gradient, Result, differentiated
+from .reverse_mode import Derivative, Result, differentiated
 from .saved import Saved, read
 
 
@@ -43,7 +43,7 @@ class DerivativeCertificate:
 
 def check_gradients(
     certificate: DerivativeCertificate, results: Sequence[Result], wanted: Sequence[str], rules: Mapping[str, Rule]
-) -> list[Gradient]:
+) -> list[Derivative]:
     """The gradients that the certificate shows, in the order of `wanted`.
 
     rules: the laws that may be used, by name. Raises CertificateError for a chain that is none, for a premise with a
@@ -60,7 +60,10 @@ def check_gradients(
 
 
 def check_tangents(
-    certificate: DerivativeCertificate, results: Sequence[Result], given: Mapping[str, Tensor], rules: Mapping[str, Rule]
+    certificate: DerivativeCertificate,
+    results: Sequence[Result],
+    given: Mapping[str, Tensor],
+    rules: Mapping[str, Rule],
 ) -> tuple[Term | None, ...]:
     """The tangents that the certificate shows, one for each result; None where it has none.
 

@@ -20,7 +20,7 @@ from ..terms.term import Dim, Term
 from ..terms.traversal import tensors
 from .derivative_certificate import DerivativeCertificate
 from .equations import Equations, Laws, as_stored, require_none
-from .reverse_mode import Gradient, Result, differentiated
+from .reverse_mode import Derivative, Result, differentiated
 from .saved import (
     Bounded,
     Logarithm,
@@ -44,7 +44,7 @@ class Gradients:
     equations: between what is saved and forms without shifts, the premises of the certificate.
     """
 
-    gradients: tuple[Gradient, ...]
+    gradients: tuple[Derivative, ...]
     saved: tuple[Saved, ...]
     certificate: DerivativeCertificate
 
@@ -95,7 +95,7 @@ def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Ter
 
 def _with_chains(
     forms: Mapping[Result, Term], wanted: Sequence[str], equations: Equations
-) -> tuple[list[Gradient], list[Term], Callable[[], tuple[Derivation, ...]]]:
+) -> tuple[list[Derivative], list[Term], Callable[[], tuple[Derivation, ...]]]:
     """The gradients, the cotangents of all loads, and what makes the chain of every joint."""
     laws = equations.normaliser()
     last = Normaliser(equations.laws.weights_first if any(map(multiplies_mask, forms.values())) else ())

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from onepass.egraph.calculus.gradient import Laws, gradients
 from onepass.egraph.calculus.derivative_certificate import check_gradients
+from onepass.egraph.calculus.gradient import Laws, gradients
 from onepass.egraph.calculus.reverse_mode import Result
 from onepass.egraph.derivation.certificate import CertificateError, Derivation
 from onepass.egraph.derivation.normalize import Normaliser

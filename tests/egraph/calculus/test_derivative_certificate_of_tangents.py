@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from onepass.egraph.calculus.derivative_certificate import check_tangents, in_full
 from onepass.egraph.calculus.equations import Laws
 from onepass.egraph.calculus.reverse_mode import Result
-from onepass.egraph.calculus.derivative_certificate import check_tangents, in_full
 from onepass.egraph.calculus.tangents import tangents
 from onepass.egraph.derivation.certificate import CertificateError, Derivation
 from onepass.egraph.derivation.normalize import Normaliser
