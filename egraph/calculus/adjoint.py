@@ -42,7 +42,7 @@ def cotangents_of_loads(
 
 
 def rows_used(forms: Iterable[Term], changed: Collection[str]) -> Counter[str]:
-    """How many nodes of the forms are differentiated, by operation: those that depend on a changed tensor."""
+    """How many nodes of the forms have a derivative by something that depends on a changed tensor, by operation."""
     nodes, _ = _nodes_and_users(forms)
     active = _active(nodes, changed)
     passing = (n for n in nodes if n in active and n.op != "load" and _passes(n, active))
@@ -50,7 +50,9 @@ def rows_used(forms: Iterable[Term], changed: Collection[str]) -> Counter[str]:
 
 
 def _passes(node: Term, active: Collection[Term]) -> bool:
-    """Whether a node has a derivative by an active operand."""
+    """Whether a node has a derivative by an active operand. No derivative reaches a maximum that is left in a form."""
+    if node.op == "reduce":
+        return node.attrs[0] == "sum"
     pairs = zip(node.args, _parts(node, ZERO), strict=True)
     return any(part is not None and operand in active for operand, part in pairs)
 

@@ -8,7 +8,7 @@ softmax(q · k) · v with the logarithms that the forward saves, `Certified.from
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,20 +106,19 @@ class Certified:
 
     def _check_names(self) -> None:
         """Raises CertificateError for a name with two meanings, or a named value that is not of the inputs alone."""
+        named = self.certificate.named
         inputs = {tensor.name for chain in self.captured for tensor in tensors(chain.start)}
-        given = [tensor.name for _, tensor in self.asked if tensor is not None]
-        cotangents = [r.cotangent.name for r in self.results if r.cotangent is not None]
-        named = [value.tensor.name for value in self.certificate.named]
-        many = Counter([*inputs, *given, *cotangents, *named])
+        given = _names(tensor for _, tensor in self.asked)
+        cotangents = _names(result.cotangent for result in self.results)
+        many = Counter([*inputs, *given, *cotangents, *_names(value.tensor for value in named)])
         if taken := [name for name, times in many.items() if times > 1]:
             raise CertificateError(0, f"{taken[0]} is the name of two tensors")
         results = {result.tensor.name: result.term for result in self.results}
-        for value in self.certificate.named:
+        for value in named:
             if results.get(value.tensor.name, value.term) is not value.term:
                 raise CertificateError(0, f"{value.tensor.name} is a result, and named as something else")
-            for tensor in tensors(value.term):
-                if tensor.name not in inputs and tensor.name not in given:
-                    raise CertificateError(0, f"{value.tensor.name} is computed from {tensor.name}, which is no input")
+            if others := {*_names(tensors(value.term))} - inputs - {*given}:
+                raise CertificateError(0, f"{value.tensor.name} is computed from {min(others)}, which is no input")
 
     def to_json(self) -> dict:
         """Everything as plain data."""
@@ -205,6 +204,10 @@ _CHECKS: dict[str, Callable[[Certified, Mapping[str, Rule]], tuple[Derivative, .
     GRADIENTS: _gradients,
     TANGENTS: _tangents,
 }
+
+
+def _names(found: Iterable[Tensor | None]) -> list[str]:
+    return [tensor.name for tensor in found if tensor is not None]
 
 
 def _axes(tensor: Tensor, dims: Sequence[Dim]) -> dict:
