@@ -41,6 +41,22 @@ def cotangents_of_loads(
     return found
 
 
+def rows_used(forms: Iterable[Term], changed: Collection[str]) -> Counter[str]:
+    """How many nodes of the forms have a derivative by something that depends on a changed tensor, by operation."""
+    nodes, _ = _nodes_and_users(forms)
+    active = _active(nodes, changed)
+    passing = (n for n in nodes if n in active and n.op != "load" and _passes(n, active))
+    return Counter(node.op for node in passing)
+
+
+def _passes(node: Term, active: Collection[Term]) -> bool:
+    """Whether a node has a derivative by an active operand. No derivative reaches a maximum that is left in a form."""
+    if node.op == "reduce":
+        return node.attrs[0] == "sum"
+    pairs = zip(node.args, _parts(node, ZERO), strict=True)
+    return any(part is not None and operand in active for operand, part in pairs)
+
+
 def _nodes_and_users(results: Iterable[Term]) -> tuple[list[Term], Counter[Term]]:
     """Every distinct node, operands first and none inside of an index, and how many nodes use each."""
     nodes = list(dict.fromkeys(n for root in results for n in subterms(root, lambda t: t.op == "load")))

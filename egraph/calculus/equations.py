@@ -23,12 +23,14 @@ from .saved import Saved, read
 class Laws:
     """normal: what brings the captured terms to normal form. shift_free: takes shifts out of all exponents of it.
     gather: brings a derivative's quotients and exponentials together. weights_first: in what is computed, multiplies by
-    exponentials before factors that may be as large as a mask's number: 0 · ∞ is NaN."""
+    exponentials before factors that may be as large as a mask's number: 0 · ∞ is NaN. turned: laws that are read from
+    right to left where it is shown what a named value is."""
 
     normal: Sequence[Rule]
     shift_free: Sequence[Rule]
     gather: Sequence[Rule]
     weights_first: Sequence[Rule] = ()
+    turned: Sequence[Rule] = ()
 
 
 class Equations:

@@ -18,9 +18,9 @@ from ..rewrite.rule import Rule
 from ..terms.ops import exp
 from ..terms.term import Dim, Term
 from ..terms.traversal import tensors
+from .derivative_certificate import DerivativeCertificate
 from .equations import Equations, Laws, as_stored, require_none
-from .gradient_certificate import GradientCertificate
-from .reverse_mode import Gradient, Result, differentiated
+from .reverse_mode import Derivative, Result, differentiated
 from .saved import (
     Bounded,
     Logarithm,
@@ -44,9 +44,9 @@ class Gradients:
     equations: between what is saved and forms without shifts, the premises of the certificate.
     """
 
-    gradients: tuple[Gradient, ...]
+    gradients: tuple[Derivative, ...]
     saved: tuple[Saved, ...]
-    certificate: GradientCertificate
+    certificate: DerivativeCertificate
 
     @property
     def equations(self) -> tuple[Rule, ...]:
@@ -79,7 +79,8 @@ def gradients(results: Sequence[Result], wanted: Sequence[str], laws: Laws, with
     names = {tensor.name for gradient in found for tensor in tensors(gradient.term)}
     kept = tuple(s for s in laws_now.saved if s.tensor.name in names)
     shown = tuple(replay(result.term, free) for result in results)
-    return Gradients(tuple(found), kept, GradientCertificate(shown, chains(), tuple(laws_now.rules)))
+    certificate = DerivativeCertificate(shown, chains(), tuple(laws_now.rules), tuple(laws_now.saved))
+    return Gradients(tuple(found), kept, certificate)
 
 
 def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Term], order: Sequence[Dim]) -> Equations:
@@ -94,7 +95,7 @@ def _equations(laws: Laws, sums: Sequence[Logarithm], forms: Mapping[Result, Ter
 
 def _with_chains(
     forms: Mapping[Result, Term], wanted: Sequence[str], equations: Equations
-) -> tuple[list[Gradient], list[Term], Callable[[], tuple[Derivation, ...]]]:
+) -> tuple[list[Derivative], list[Term], Callable[[], tuple[Derivation, ...]]]:
     """The gradients, the cotangents of all loads, and what makes the chain of every joint."""
     laws = equations.normaliser()
     last = Normaliser(equations.laws.weights_first if any(map(multiplies_mask, forms.values())) else ())

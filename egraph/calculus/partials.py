@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from math import log, pi, sqrt
 
-from ..terms.ops import OPS, cast, const, eq, exp, le, lt, make, power, where
+from ..terms.ops import OPS, cast, const, eq, exp, le, lt, make, power, var, where
 from ..terms.ops import log as logarithm
+from ..terms.printing import show
 from ..terms.term import FLOATS, Term
 
 ZERO = const(0.0)
@@ -108,6 +110,25 @@ def partials(node: Term, g: Term) -> tuple[Term | None, ...]:
         raise NotDifferentiable(f"{node.op} has no derivative here: {row.why}")
     found = row.of(node, g, *node.args)
     return tuple(part if x.dtype in FLOATS else None for part, x in zip(found, node.args, strict=True))
+
+
+WRITTEN = {  # what a row with variables cannot say
+    "reduce": "Σ_j x: g for each element",
+    "cast": "cast(x): g, cast back",
+}
+
+
+def written(op: str) -> str:
+    """The row of an operation as mathematics, with g for the cotangent. Example: "mul(x, y): g · y, g · x"."""
+    row = PARTIALS[op]
+    if op in WRITTEN:
+        return WRITTEN[op]
+    if row.of is None or row.of is _constant:
+        return f"{op}: no derivative" + (f", {row.why}" if row.why else "")
+    names = tuple(signature(row.of).parameters)[2:]
+    operands = [var(name, "bool" if name == "p" else "float") for name in names]
+    parts = row.of(make(op, tuple(operands)), var("g", "float"), *operands)
+    return f"{op}({', '.join(names)}): {', '.join('-' if part is None else show(part) for part in parts)}"
 
 
 assert PARTIALS.keys() == OPS.keys()

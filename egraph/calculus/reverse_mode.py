@@ -29,8 +29,8 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """The gradient of one tensor, as a term over the dims of the tensor's axes."""
+class Derivative:
+    """The gradient of an input, or the tangent of a result, as a term over the dims of the tensor's axes."""
 
     tensor: Tensor
     term: Term
@@ -39,7 +39,7 @@ class Gradient:
 
 def differentiated(
     forms: Mapping[Result, Term], wanted: Sequence[str], simplified: Callable[[Term], Term]
-) -> tuple[list[Gradient], list[Term]]:
+) -> tuple[list[Derivative], list[Term]]:
     """The gradients of the wanted tensors, in their order, and the cotangents of all loads.
 
     forms: what each result is. simplified: is asked at every joint and for every gradient. Raises NotDifferentiable.
@@ -60,7 +60,7 @@ def differentiated(
             term, axes = before + _over(own, term, axes), own
         sums[tensor] = term, axes
     order = list(wanted)
-    found = [Gradient(tensor, simplified(term), axes) for tensor, (term, axes) in sums.items()]
+    found = [Derivative(tensor, simplified(term), axes) for tensor, (term, axes) in sums.items()]
     return sorted(found, key=lambda gradient: order.index(gradient.tensor.name)), joints
 
 

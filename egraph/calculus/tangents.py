@@ -14,6 +14,7 @@ from ..derivation.derive import replay
 from ..derivation.normalize import Normaliser
 from ..terms.ops import cast, exp
 from ..terms.term import Dim, Tensor, Term
+from .derivative_certificate import DerivativeCertificate, in_full
 from .equations import Equations, Laws, require_none
 from .forward_mode import tangents_of
 from .reverse_mode import Result
@@ -30,7 +31,6 @@ from .saved import (
     rows_computed_again,
     saved_value,
 )
-from .tangent_certificate import TangentCertificate, in_full
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Tangents:
     """The tangent of each result, None where it has none, and the certificate."""
 
     terms: tuple[Term | None, ...]
-    certificate: TangentCertificate
+    certificate: DerivativeCertificate
 
 
 def tangents(
@@ -67,7 +67,7 @@ def tangents(
     Bounded(sums, results, known.normaliser()).check([*found.values(), *weights])
     chains = tuple(replay(term, laws_now) for term in raw.values())
     shown = tuple(replay(result.term, free) for result in results)
-    certificate = TangentCertificate(shown, chains, tuple(known.rules), tuple(known.saved))
+    certificate = DerivativeCertificate(shown, chains, tuple(known.rules), tuple(known.saved))
     terms = tuple(in_full(found[form], known.saved) if form in found else None for form in forms.values())
     return Tangents(terms, certificate)
 

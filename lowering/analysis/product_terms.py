@@ -13,8 +13,9 @@ from ...egraph.terms.ops import make
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors
 from ..plan.records import Kernel
-from .dim_roles import two_sides
+from .dim_roles import is_product, two_sides
 from .exact_products import native
+from .nested_sums import reductions
 from .relative_index import relative_values
 
 
@@ -54,6 +55,12 @@ def operands(kernel: Kernel, nodes: Iterable[Term]) -> list[Term]:
     bodies += [n.args[1] for n in nodes if n.op == "scaled"]
     parts = [native(part) for body in bodies for part in signed_factors(body)]
     return [part for part in parts if part is not None and part.op == "load"]
+
+
+def matrix_products(kernel: Kernel) -> list[Term]:
+    """The products of matrices that a kernel computes for each tile, as sums, inside of its loops and behind them."""
+    sums = (r for loop in kernel.loops for state in loop.accumulators for r in state.reductions)
+    return [r for r in reductions([*sums, *(store.term for store in kernel.stores)]) if is_product(r)]
 
 
 def zero_at_padding(part: Term | object, dim: Dim) -> bool:

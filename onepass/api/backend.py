@@ -115,11 +115,15 @@ def _unless_shared(run, original, places: list[tuple[int, int]]):
 
 
 def rewrite_module(
-    gm: fx.GraphModule, options: Options, dry: bool = False, separate_inputs: InputPairs | None = None
+    gm: fx.GraphModule,
+    options: Options,
+    dry: bool = False,
+    separate_inputs: InputPairs | None = None,
+    derivatives: frozenset[str] = frozenset(),
 ) -> Report:
     """Replaces regions of a Dynamo graph in place and recompiles it; `dry` only reports. Raises only if strict.
 
-    apart: gets the pairs of inputs that must not share memory.
+    separate_inputs: gets the pairs of inputs that must not share memory. derivatives: what a dry run reports in full.
     """
     from ..graph_passes.pipeline import rewrite
     from .wrappers import left_as_written
@@ -127,7 +131,7 @@ def rewrite_module(
     report = left_as_written(options.inner_options) if options.inner == "inductor" else None
     if report is None:
         separate = set() if dry else separate_inputs
-        report = rewrite(gm.graph, options, dry=dry, sources=dry, separate_inputs=separate)
+        report = rewrite(gm.graph, options, dry, sources=dry, separate_inputs=separate, derivatives=derivatives)
     if report.regions and not dry:
         gm.recompile()
     ends = break_after(gm)
@@ -151,10 +155,10 @@ def _inductor(gm, example_inputs, options: Options, mode):
 class Recorder:
     """A backend that collects the reports of a function's graphs, while the function runs as written."""
 
-    def __init__(self, options: Options):
-        self.options = options
+    def __init__(self, options: Options, derivatives: frozenset[str] = frozenset()):
+        self.options, self.derivatives = options, derivatives
         self.reports: list[Report] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs, **_):
-        self.reports.append(rewrite_module(gm, self.options, dry=True))
+        self.reports.append(rewrite_module(gm, self.options, dry=True, derivatives=self.derivatives))
         return gm.forward

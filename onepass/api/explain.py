@@ -19,11 +19,14 @@ def explain(
     *inputs: object,
     rules: object = (),
     options: Mapping[str, object] | None = None,
+    gradients: bool = False,
+    tangents: bool = False,
     **keywords: object,
 ) -> Report:
     """Reports what onepass would do with the graphs of function(*inputs, **keywords). The function runs once.
 
-    rules: the user's rules, as in `options={"rules": rules}`. options: those of the backend.
+    rules: the user's rules, as in `options={"rules": rules}`. options: those of the backend. gradients, tangents: each
+    region's report has a record of these in full. If no input needs a gradient, all floating ones are taken to.
     Raises OptionError for unknown options, InputError for inputs that the function does not accept, and the errors of
     the function.
     """
@@ -34,14 +37,33 @@ def explain(
     from ..report.graph_breaks import breaks_of, counted
     from .backend import Recorder
 
-    recorder = Recorder(Options.read(_both(rules, options)))
+    asked = frozenset(name for name, wanted in (("gradients", gradients), ("tangents", tangents)) if wanted)
+    recorder = Recorder(Options.read(_both(rules, options)), asked)
     function = getattr(function, "_orig_mod", getattr(function, "_torchdynamo_orig_callable", function))
     refuse_call(function, inputs, keywords)
+    if gradients:
+        inputs, keywords = _wanting_gradients(inputs, keywords)
+    recorded = torch.set_grad_enabled(gradients or torch.is_grad_enabled())
     limits = {n: 1 << 20 for n in ("recompile_limit", "accumulated_recompile_limit") if hasattr(config, n)}
-    with config.patch(limits), counted() as reasons:
+    with config.patch(limits), counted() as reasons, recorded:
         torch.compile(function, backend=recorder)(*inputs, **keywords)
     report = merged(recorder.reports)
     return replace(report, breaks=breaks_of(function, report.graphs, report.breaks, reasons))
+
+
+def _wanting_gradients(inputs: tuple, keywords: dict[str, object]) -> tuple[tuple, dict[str, object]]:
+    """The same inputs; if none of their tensors requires a gradient, copies of them of which all floating ones do."""
+    import torch
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    tensors = [leaf for leaf in tree_leaves((inputs, keywords)) if isinstance(leaf, torch.Tensor)]
+    if any(tensor.requires_grad for tensor in tensors):
+        return inputs, keywords
+
+    def leaf_of(x: object) -> object:
+        return x.detach().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    return tree_map(leaf_of, (inputs, keywords))
 
 
 def _both(rules, options):

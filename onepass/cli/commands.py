@@ -12,6 +12,7 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 MISUSED = 2
 FUNC = "a function or a module (an instance) of the file; its inputs come from example_inputs() beside it"
@@ -47,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--json", action="store_true", help="print JSON")
             text = "an option of the backend, as fuse_loads=always or executor=triton; may be given again"
             command.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=text)
+            text = "also the gradients in full: their forms, laws, saved values and kernels"
+            command.add_argument("--gradients", action="store_true", help=text)
+            command.add_argument("--tangents", action="store_true", help="also the tangents in full")
             command.add_argument("--html", metavar="PATH", help="also write a page")
             command.add_argument("--certificate", metavar="PATH", help="also write what `verify` checks")
         if name == "verify":
@@ -88,7 +92,9 @@ def _explain(chosen) -> int:
         return MISUSED
     _print_guessed("explain", called)
     try:
-        report = explain(called.function, *called.inputs, options=options, **called.keywords)
+        asked: dict[str, Any] = {"options": options, "gradients": chosen.gradients, "tangents": chosen.tangents}
+        keywords: dict[str, Any] = {**called.keywords}
+        report = explain(called.function, *called.inputs, **asked, **keywords)
     except Exception as error:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
         print(f"onepass explain: {chosen.target} fails: {error_line(error, path)}", file=sys.stderr)

@@ -20,12 +20,14 @@ from ..egraph.forks import cached_property, lock
 from ..egraph.rewrite.rule import Rule
 from ..egraph.rewrite.serialization import digest
 from ..egraph.terms.printing import show, show_let
-from ..egraph.terms.term import TermError
+from ..egraph.terms.term import Term, TermError
 from ..errors import ProgramError
 from ..graph.program import Atom, Program
+from ..lowering.analysis.dim_roles import product_sides
+from ..lowering.analysis.product_terms import matrix_products
 from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
 from ..lowering.masks.loop_ranges import without_clamps
-from ..lowering.plan.records import NotPlannable, Plan
+from ..lowering.plan.records import Kernel, NotPlannable, Plan
 from ..lowering.source_folder import write_source
 from ..process_state import keep_latest, registered
 from ..report.records import KernelReport, RegionReport, Step
@@ -253,7 +255,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         derivation=steps(found.derivations, options.ordinary_rules),
         passes=(found.passes_before, found.passes_after),
         bytes=_bytes_of(body["bytes"]),
-        kernels=tuple(_kernel(k) for k in found.plan.kernels),
+        kernels=tuple(map(kernel_report, found.plan.kernels)),
         statistics=dict(found.statistics),
         executor=options.executor,
         libraries=options.libraries,
@@ -304,11 +306,26 @@ def _places(program: Program) -> tuple[str, ...]:
     return tuple(n.where for n in program.nodes if n.where)[-1:]
 
 
-def _kernel(kernel) -> KernelReport:
-    loops = tuple(str(loop.dim) for loop in kernel.loops)
-    grid, masks = tuple(map(str, kernel.grid)), tuple(filter(None, map(_mask, kernel.loops)))
-    rows, form = " and ".join(map(str, kernel.tiled)), GLUON.describe(kernel)
-    return KernelReport(kernel.name, grid, rows, loops, form=form, masks=masks, parts=TRITON.describe(kernel))
+def kernel_report(kernel: Kernel) -> KernelReport:
+    """What a report says of a kernel."""
+    return KernelReport(
+        kernel.name,
+        grid=tuple(map(str, kernel.grid)),
+        rows=" and ".join(map(str, kernel.tiled)),
+        loops=tuple(str(loop.dim) for loop in kernel.loops),
+        form=GLUON.describe(kernel),
+        masks=tuple(filter(None, map(_mask, kernel.loops))),
+        parts=TRITON.describe(kernel),
+        stores=tuple(store.output.name for store in kernel.stores),
+        products=tuple(map(_product, matrix_products(kernel))),
+    )
+
+
+def _product(node: Term) -> str:
+    """The sides of a product of matrices: i by j over d, of Σ_d q[i, d] · k[j, d]."""
+    left, right = product_sides(node)
+    side = lambda dims: " and ".join(map(str, sorted(dims)))
+    return f"{side(left - right)} by {side(right - left)} over {node.attrs[1]}"
 
 
 def _mask(loop) -> str:

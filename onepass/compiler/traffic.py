@@ -81,6 +81,14 @@ def stores_too_much(plan: Plan, program: Program, sizes: Mapping[str, int]) -> b
         return False
 
 
+def tensor_bytes(tensor: Tensor, sizes: Mapping[str, int]) -> int | None:
+    """None if a size is not known."""
+    try:
+        return _size(tensor, sizes)
+    except UnknownSize:
+        return None
+
+
 def plan_bytes(plan: Plan, sizes: Mapping[str, int]) -> int | None:
     """None if a size is not known."""
     try:

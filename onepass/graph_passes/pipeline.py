@@ -130,13 +130,15 @@ def rewrite(
     dry: bool = False,
     sources: bool = False,
     separate_inputs: InputPairs | None = None,
+    derivatives: frozenset[str] = frozenset(),
 ) -> Report:
     """Replaces what can be replaced, and reports what was done. Raises only if strict.
 
     dry: replaces nothing. sources: writes the kernels' source to files for reading. separate_inputs: gets pairs of the
     graph's inputs; the caller promises that they share no memory. Without it, regions that need the promise stay.
+    derivatives: "gradients", "tangents", to be reported in full where sources are written.
     """
-    rewriting = Rewriting(options, dry, sources, separate_inputs)
+    rewriting = Rewriting(options, dry, sources, separate_inputs, derivatives)
     _run_passes(graph, rewriting)
     return rewriting.report()
 

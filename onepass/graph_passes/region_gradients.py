@@ -7,7 +7,8 @@ what it would keep for the backward takes a large part of the memory. Example: t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import torch
 from torch import fx
@@ -20,8 +21,9 @@ from ..errors import Refusal
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..regions.region import Region
+from ..report.records import RegionReport
 from ..training.plans import training
-from ..training.report import backward_line, forward_mode_line
+from ..training.report import backward_line, forward_mode_line, gradients_report, tangents_report
 from ..training.tangent_plans import tangent_plan
 
 SHARE_OF_MEMORY = 8  # one region's values, kept for the backward by the compiler around, may take 1/8 of the memory
@@ -33,9 +35,8 @@ def gradients_needed(region: Region, records: Mapping[fx.Node, bool]) -> list[bo
 
     records: whether gradients are recorded at each node.
     """
-    values = (value_of_node(node) for node in region.inputs)  # sizes among them
     wanted = any(records[node] for node in region.outputs)
-    return [wanted and value.requires_grad for value in values if isinstance(value, torch.Tensor)]
+    return [wanted and value.requires_grad for value in _tensors(region)]
 
 
 def is_derived(found: Fused, needed: list[bool]) -> bool:
@@ -70,6 +71,27 @@ def _is_made_of_duals(node: fx.Node) -> bool:
         seen |= fresh
         stack.extend(fresh)
     return False
+
+
+def derivative_reports(
+    region: Region, found: Fused, needed: list[bool], asked: Collection[str], hints: Mapping[str, int]
+) -> RegionReport:
+    """The region's report with its gradients and tangents in full, as they are asked for: by the names of fields.
+
+    needed: the tensors whose gradients are wanted; of tangents, every floating tensor has one.
+    """
+    report = found.report
+    if "gradients" in asked and any(needed):
+        report = replace(report, gradients=gradients_report(training(found.text, needed), hints))
+    given = [value.is_floating_point() for value in _tensors(region)]
+    if "tangents" in asked and any(given):
+        report = replace(report, tangents=tangents_report(found.text, tangent_plan(found.text, given)))
+    return report
+
+
+def _tensors(region: Region) -> list[torch.Tensor]:
+    values = (value_of_node(node) for node in region.inputs)  # sizes among them
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def in_forward_mode(region: Region, found: Fused) -> str:

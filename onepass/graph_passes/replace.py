@@ -37,7 +37,7 @@ from ..regions.region import Region, signature
 from ..report.records import Refused, RegionReport, Report
 from .insert_call import CallInserter
 from .output_strides import output_strides
-from .region_gradients import gradients_needed, in_forward_mode, in_training, is_derived
+from .region_gradients import derivative_reports, gradients_needed, in_forward_mode, in_training, is_derived
 from .specialize_sizes import specialize_widths
 
 REFUSALS = (Refusal, NotPlannable, ProgramError, UnknownSize)
@@ -50,7 +50,7 @@ keep_usable(convert_frame.compile_lock)  # Dynamo holds it while anything is com
 class Rewriting:
     """One run of the passes over one graph: what the caller asks for, and what the passes find.
 
-    The first four fields are the arguments of `pipeline.rewrite`. `inside` is what the names of the graph's own values
+    The first five fields are the arguments of `pipeline.rewrite`. `inside` is what the names of the graph's own values
     begin with, so that no other graph of the same compilation has them. `refused_calls` are library calls that stay
     whole.
     """
@@ -59,6 +59,7 @@ class Rewriting:
     dry: bool = False
     sources: bool = False
     separate_inputs: InputPairs | None = None
+    derivatives: frozenset[str] = frozenset()
     inside: str = ""
     refused_calls: list[Region] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
@@ -227,7 +228,17 @@ class Replacement:
         region, answer = self.regions[number], self.answers[number]
         if answer.key not in self.rewriting.reports and self.rewriting.sources:
             answer = compiled_region.with_sources(answer)
+            answer = replace(answer, report=self._with_derivative_reports(region, answer))
         self.rewriting.note_region(answer.report, where_of(region.output) or where_of(region.anchor))
+
+    def _with_derivative_reports(self, region: Region, answer: Fused) -> RegionReport:
+        """The report with derivatives in full, where they are asked for. A failure is noted, and leaves them out."""
+        needed, asked = gradients_needed(region, self._records), self.rewriting.derivatives
+        try:
+            return derivative_reports(region, answer, needed, asked, size_hints(region))
+        except Exception as error:
+            self.rewriting.note_failure(error, where_of(region.anchor))
+            return answer.report
 
 
 def _fused(region: Region, context: FusionContext) -> tuple[Region, Fused]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
 from ..process_state import keep_latest, registered
-from .text import page, region_lines, report_lines
+from .text import derivative_lines, page, region_lines, report_lines
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class KernelReport:
     """One launch: parallel dims, loops in order, where its source lies (empty: nowhere), its form on Hopper.
 
     masks: for each loop with a mask, the coordinates that are visited: ranges, a block map, or all, tested.
-    parts: how its loops are shared out over more programs, where sizes leave it few.
+    parts: how its loops are shared out over more programs, where sizes leave it few. stores: what it writes. products:
+    the products of matrices for each tile, as "i by j over d".
     """
 
     name: str
@@ -73,6 +74,49 @@ class KernelReport:
     form: str = ""
     masks: tuple[str, ...] = ()
     parts: str = ""
+    stores: tuple[str, ...] = ()
+    products: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SavedReport:
+    """A value that a forward keeps for its backward: its dims, what computes it, its bytes (None: a size is unknown).
+
+    is_result: a result of the region, which is kept anyway.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[str, ...]
+    form: str
+    bytes: int | None
+    is_result: bool = False
+
+
+@dataclass(frozen=True)
+class DerivativeReport:
+    """The gradients, or the tangents, of a region: what was derived, from which rules, and the kernels that compute it.
+
+    why_not: why they are not derived but computed by the original calls; nothing else is said then. forms: the name of
+    what each derivative is of, and the derivative. rules: of all chains. rows: of the table of derivatives, each with
+    how often it is used. equations: what is known of saved values, and whether that is shown. deterministic: whether
+    each run gives the same bits. certificates: as data, for `python -m onepass verify`.
+    """
+
+    kind: str
+    why_not: str = ""
+    forms: tuple[tuple[str, str], ...] = ()
+    rules: tuple[Step, ...] = ()
+    rows: tuple[tuple[str, int], ...] = ()
+    saved: tuple[SavedReport, ...] = ()
+    equations: tuple[str, ...] = ()
+    kernels: tuple[KernelReport, ...] = ()
+    deterministic: str = ""
+    assumptions: tuple[str, ...] = ()
+    certificates: tuple[dict, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(derivative_lines(self))
 
 
 @dataclass(frozen=True)
@@ -87,6 +131,7 @@ class RegionReport:
     forward_mode: what became of tangents, since some were first given; empty if none were.
     plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
     deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
+    gradients, tangents: of what was derived, where `explain` is asked for it.
     """
 
     key: str
@@ -115,9 +160,17 @@ class RegionReport:
     forward_mode: str = ""
     forward_mode_ran: str = ""
     deterministic: bool = False
+    gradients: DerivativeReport | None = None
+    tangents: DerivativeReport | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))
+
+    @property
+    def every_certificate(self) -> tuple[dict, ...]:
+        """The certificates of the results, and of the derivatives behind them."""
+        derived = (found for found in (self.gradients, self.tangents) if found is not None)
+        return (*self.certificates, *(c for found in derived for c in found.certificates))
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 Report = Any
 RegionReport = Any
 KernelReport = Any
+DerivativeReport = Any
 
 
 def report_lines(report: Report) -> Iterator[str]:
@@ -47,7 +48,7 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield f"at          {', '.join(region.places) or '(source line unknown)'}{times}"
     yield from _labelled("captured", region.captured)
     yield from _labelled("extracted", region.extracted)
-    yield from _rule_lines(region)
+    yield from _rule_lines(region.derivation)
     yield f"passes      {region.passes[0]} -> {region.passes[1]}{_in_loops(region)}"
     yield f"bytes       {_bytes(region.bytes[0])} -> {_bytes(region.bytes[1])} (estimated)"
     for kernel in region.kernels:
@@ -64,15 +65,46 @@ def region_lines(region: RegionReport) -> Iterator[str]:
         yield from _labelled("tangents", region.forward_mode)
     if region.forward_mode_ran:
         yield f"runs by     {region.forward_mode_ran} (forward mode)"
+    for found in (region.gradients, region.tangents):
+        if found is not None:
+            yield from derivative_lines(found, region.device)
     yield f"cache       {region.cache}"
     yield from _line_each("assumes", region.assumptions)
     yield from _line_each("trusted", (f"{t}: not proved, used on its author's word" for t in region.trusted))
     yield from _line_each("note", region.notes)
 
 
-def _rule_lines(region: RegionReport) -> Iterator[str]:
-    for number, (step, times) in enumerate(_runs(region.derivation), 1):
-        again = f" ({times} times)" if times > 1 else ""
+def derivative_lines(found: DerivativeReport, device: str = "cpu") -> Iterator[str]:
+    """What is said of gradients or tangents, a label in front of each line."""
+    if found.why_not:
+        yield f"{found.kind:11} not derived, the original calls compute them: {found.why_not}"
+        return
+    yield f"{found.kind:11} of {', '.join(name for name, _ in found.forms) or 'nothing: no derivative reaches them'}"
+    for name, form in found.forms:
+        yield from _labelled(f"d {name}", form)
+    yield from _rule_lines(found.rules)
+    yield from _line_each("row", (f"{row}{_often(times)}" for row, times in found.rows))
+    for saved in found.saved:
+        what = "reads" if saved.is_result else "saves"
+        size = f"{saved.name} {saved.dtype}[{', '.join(saved.dims)}], {_bytes(saved.bytes)}"
+        yield from _labelled(what, f"{size}\n{saved.form}")
+    yield from _line_each("equation", found.equations)
+    for kernel in found.kernels:
+        yield from _kernel_lines(kernel, device)
+        yield from _line_each("stores", [", ".join(kernel.stores)])
+        products = f"{len(kernel.products)} for each tile: {'; '.join(kernel.products)}"
+        yield from _line_each("products", [products if kernel.products else "none"])
+    yield from _line_each("repeats", filter(None, [found.deterministic]))
+    yield from _line_each("assumes", found.assumptions)
+
+
+def _often(times: int) -> str:
+    return f" ({times} times)" if times > 1 else ""
+
+
+def _rule_lines(steps: Iterable[Any]) -> Iterator[str]:
+    for number, (step, times) in enumerate(_runs(steps), 1):
+        again = _often(times)
         yield f"{'rules' if number == 1 else '':11} {number:2}. {step.rule}{again}: {step.law}"
 
 

@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ..compiler.assumptions import simplifying
+from ..egraph.calculus.certified import GRADIENTS, Asked, Certified, certified
+from ..egraph.calculus.derivative_certificate import DerivativeCertificate, check_gradients
 from ..egraph.calculus.gradient import Gradients, Laws, gradients
-from ..egraph.calculus.gradient_certificate import check_gradients
 from ..egraph.calculus.partials import NotDifferentiable
-from ..egraph.calculus.reverse_mode import Gradient, Result
+from ..egraph.calculus.reverse_mode import Derivative, Result
 from ..egraph.derivation import ledger
-from ..egraph.derivation.certificate import CertificateError
+from ..egraph.derivation.certificate import CertificateError, Derivation
+from ..egraph.derivation.derive import replay
 from ..egraph.derivation.normalize import Normaliser
 from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.ops import cast
@@ -24,7 +26,7 @@ from ..egraph.terms.term import Dim, Tensor, Term
 from ..errors import OnepassError, Refusal
 from ..graph.program import Program
 from ..lowering.plan.records import Store
-from ..rules import ALL, GATHERED, SHIFT_FREE, SHIFTED_ONCE, WEIGHTS_FIRST
+from ..rules import ALL, GATHERED, SHIFT_FREE, SHIFTED_ONCE, SPREAD, TURNED, WEIGHTS_FIRST
 from ..translate.translate import Captured
 
 
@@ -47,6 +49,40 @@ class BackwardStores:
     cotangents: tuple[Tensor | None, ...]
 
 
+@dataclass(frozen=True)
+class AskedDerivatives:
+    """What derivatives are of: the results in normal form, with the tensors of their cotangents if these are given.
+
+    captured: the chains from the results as they were captured. asked: as `Certified` has it. laws: of the normal form.
+    taken: names that have a meaning.
+    """
+
+    results: tuple[Result, ...]
+    captured: tuple[Derivation, ...]
+    asked: Asked
+    laws: tuple[Rule, ...]
+    taken: set[str]
+
+    @classmethod
+    def of(
+        cls, captured: Captured, cotangents: Sequence[Tensor | None], asked: Asked, taken: set[str]
+    ) -> AskedDerivatives:
+        """Those of a region. cotangents: of each result."""
+        laws = simplifying([result.term for result in captured.results])
+        # A program that subtracts a maximum before its softmax shifts twice; one shift is made of the two.
+        normaliser = Normaliser((*laws, *ledger.proved(SHIFTED_ONCE)))
+        goals = [normaliser.normal(result.term) for result in captured.results]
+        chains = tuple(replay(result.term, normaliser) for result in captured.results)
+        parts = zip(captured.results, goals, cotangents, strict=True)
+        return cls(tuple(Result(goal, r.output, r.order, g) for r, goal, g in parts), chains, asked, laws, taken)
+
+    def certified(self, mode: str, certificate: DerivativeCertificate, shown: Sequence[Derivative]) -> Certified:
+        """What was derived, so that it can be written down. SPREAD and TURNED show what sums of named values are."""
+        apart, together = (ledger.proved((*group, *SPREAD)) for group in (SHIFT_FREE, GATHERED))
+        laws = Laws(self.laws, apart, together, turned=ledger.proved(TURNED))
+        return certified(mode, self.captured, self.results, self.asked, certificate, shown, laws)
+
+
 def backward_stores(
     program: Program,
     captured: Captured,
@@ -58,34 +94,48 @@ def backward_stores(
 
     without: operations that are not to be differentiated. Raises NotDerived.
     """
-    taken = {tensor.name for tensor in (*captured.inputs, *(result.output for result in captured.results))}
-    wanted = [tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n]
-    refuse_detached(program, wanted)
-    cotangents = tuple(_cotangent(r, taken) if g else None for r, g in zip(captured.results, given, strict=True))
-    found = _gradients(captured, cotangents, wanted, without)
+    asked = _asked(program, captured, needed, given)
+    found = _gradients(asked, without)
     numbers = {result.output.name: k for k, result in enumerate(captured.results)}
     inputs = {tensor.name: k for k, tensor in enumerate(captured.inputs)}
     return BackwardStores(
         tuple(Store(s.term, s.tensor, s.order) for s in found.saved if s.tensor.name not in numbers),
         tuple(numbers[s.tensor.name] for s in found.saved if s.tensor.name in numbers),
-        {inputs[g.tensor.name]: _gradient_store(g, taken) for g in found.gradients},
-        cotangents,
+        {inputs[g.tensor.name]: _gradient_store(g, asked.taken) for g in found.gradients},
+        tuple(result.cotangent for result in asked.results),
     )
+
+
+def certified_gradients(
+    program: Program,
+    captured: Captured,
+    needed: Sequence[bool],
+    given: Sequence[bool],
+    without: Collection[str] = (),
+) -> Certified:
+    """The gradients of `backward_stores`, with a certificate that can be written down. Raises NotDerived."""
+    asked = _asked(program, captured, needed, given)
+    found = _gradients(asked, without)
+    return asked.certified(GRADIENTS, found.certificate, found.gradients)
+
+
+def _asked(program: Program, captured: Captured, needed: Sequence[bool], given: Sequence[bool]) -> AskedDerivatives:
+    """Raises NotDerived for a program that hides something from autograd."""
+    taken = {tensor.name for tensor in (*captured.inputs, *(result.output for result in captured.results))}
+    wanted = tuple(tensor.name for tensor, n in zip(captured.inputs, needed, strict=True) if n)
+    refuse_detached(program, wanted)
+    cotangents = [_cotangent(r, taken) if g else None for r, g in zip(captured.results, given, strict=True)]
+    return AskedDerivatives.of(captured, cotangents, tuple((name, None) for name in wanted), taken)
 
 
 def _cotangent(result: Store, taken: set[str]) -> Tensor:
     return replace(result.output, name=free_name(f"grad_{result.output.name}", taken))
 
 
-def _gradients(
-    captured: Captured, cotangents: Sequence[Tensor | None], wanted: Sequence[str], without: Collection[str]
-) -> Gradients:
+def _gradients(asked: AskedDerivatives, without: Collection[str]) -> Gradients:
     """The gradients by the laws that are proved, their certificate checked. Raises NotDerived."""
-    normal = simplifying([result.term for result in captured.results])
-    normaliser = shifting_once(normal)
-    pairs = zip(captured.results, cotangents, strict=True)
-    results = [Result(normaliser.normal(r.term), r.output, r.order, g) for r, g in pairs]
-    laws = Laws(normal, *map(ledger.proved, (SHIFT_FREE, GATHERED, WEIGHTS_FIRST)))
+    laws = Laws(asked.laws, *map(ledger.proved, (SHIFT_FREE, GATHERED, WEIGHTS_FIRST)))
+    results, wanted = asked.results, [name for name, _ in asked.asked]
     with saying_why_not("gradients"):
         found = gradients(results, wanted, laws, without)
         shown = check_gradients(found.certificate, results, wanted, {rule.name: rule for rule in ledger.proved(ALL)})
@@ -94,12 +144,7 @@ def _gradients(
     return found
 
 
-def shifting_once(normal: Sequence[Rule]) -> Normaliser:
-    """Normalises, and makes one shift of the two that a program has which subtracts a maximum before its softmax."""
-    return Normaliser((*normal, *ledger.proved(SHIFTED_ONCE)))
-
-
-def _gradient_store(gradient: Gradient, taken: set[str]) -> Store:
+def _gradient_store(gradient: Derivative, taken: set[str]) -> Store:
     return derivative_store("grad", gradient.tensor, gradient.term, gradient.axes, taken)
 
 

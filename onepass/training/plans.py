@@ -16,6 +16,8 @@ from ..compiler import compiled_region, disk_cache
 from ..compiler.compiled_region import Fused
 from ..compiler.optimize import optimize_all
 from ..compiler.optimized import Optimized
+from ..egraph.calculus.certified import Certified
+from ..egraph.derivation.certificate import Derivation
 from ..egraph.forks import lock
 from ..egraph.rewrite.serialization import digest
 from ..egraph.search.engine import EngineError
@@ -26,7 +28,7 @@ from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..lowering.planning.planner import plan_stores
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured, translate
-from .derive_backward import BackwardStores, NotDerived, backward_stores
+from .derive_backward import BackwardStores, NotDerived, backward_stores, certified_gradients
 from .programs import BackwardProgram, ForwardProgram
 from .torch_derivatives import readings
 
@@ -56,13 +58,14 @@ class Backward:
 class Training:
     """A region in training.
 
-    without: operations that are not differentiated. fell_back: the forward did not run by its plan, so no backward may
-    read saved values.
+    written: the results as the forward computes them, where `captured` has torch's derivatives. without: operations
+    that are not differentiated. fell_back: the forward did not run by its plan, so no backward may read saved values.
     """
 
     forward: Fused
     found: Fused
     captured: Captured
+    written: Sequence[Store]
     needed: Flags
     without: frozenset[str]
     stores: BackwardStores
@@ -78,6 +81,18 @@ class Training:
     def every(self) -> Backward:
         """The backward for all gradients and all cotangents: it reads all that is saved."""
         return next(made for made in self.backwards.values() if made is not None)
+
+    def certified(self) -> Certified:
+        """All gradients that are needed, with a certificate that can be written down."""
+        (needed, given), _ = next(item for item in self.backwards.items() if item[1] is not None)
+        return certified_gradients(self.found.program, self.captured, needed, given, self.without)
+
+    def stored(self) -> dict[str, Derivation]:
+        """The chain from what each saved value is to what the forward's plan computes. Raises NotPlannable."""
+        results = (*self.written, *self.stores.saved)
+        optimized = optimized_together(self.forward.key, self.found, self.found.names, results)
+        names = [store.output.name for store in self.stores.saved]
+        return dict(zip(names, optimized.derivations[self.results :], strict=True))
 
     def backward(self, needed: Flags, given: Flags) -> Backward | None:
         """The backward for these gradients and cotangents; None if it needs other values than those that are saved."""
@@ -127,7 +142,7 @@ def _made(found: Fused, needed: Flags, given: Flags) -> Training:
     reading, captured, without, stores = of_first_reading(found.program, stores_of)
     results = captured.results if reading == found.program else translate(found.program).results
     forward = _forward(found, results, stores, needed)
-    made = Training(forward, found, captured, needed, without, stores)
+    made = Training(forward, found, captured, results, needed, without, stores)
     made.backwards[needed, given] = _backward(made, stores, needed, given)
     return made
 
@@ -168,13 +183,13 @@ def _forward(found: Fused, given: Sequence[Store], stores: BackwardStores, neede
     key = digest([found.key, "training", list(needed)])[:40]
     saved = tuple(Meta(s.output.dtype, s.output.shape, found.program.output_meta.device) for s in stores.saved)
     program = ForwardProgram.of(found.program, saved)
-    plan = planned_together(key, found, found.names, (*given, *stores.saved))
+    plan = optimized_together(key, found, found.names, (*given, *stores.saved)).plan
     _require_kernels(plan, found)
     strides = (*(found.strides or (None,) * len(given)), *(None for _ in saved))
     return replace(found, key=key, program=program, strides=strides, plan=plan, form=None)
 
 
-def planned_together(key: str, found: Fused, names: Sequence[str], results: Sequence[Store]) -> Plan:
+def optimized_together(key: str, found: Fused, names: Sequence[str], results: Sequence[Store]) -> Optimized:
     """One plan of a region's own results and of what is derived from it; from the disk where it was searched before.
 
     names: of the inputs. Raises NotPlannable.
@@ -183,7 +198,7 @@ def planned_together(key: str, found: Fused, names: Sequence[str], results: Sequ
     if optimized is None:
         optimized = optimize_all(results, rules=found.options.rules)
         disk_cache.write(key, {"names": list(names), **optimized.to_data()})
-    return optimized.plan
+    return optimized
 
 
 def _restored(key: str, names: Sequence[str], found: Fused, results: Sequence[Store]) -> Optimized | None:

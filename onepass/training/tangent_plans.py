@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from ..compiler import compiled_region, disk_cache
 from ..compiler.compiled_region import Fused
 from ..compiler.optimize import optimize_all
+from ..egraph.calculus.certified import Certified
+from ..egraph.derivation.certificate import Derivation
 from ..egraph.forks import lock
 from ..egraph.rewrite.serialization import digest
 from ..egraph.search.engine import EngineError
@@ -23,8 +25,8 @@ from ..lowering.planning.planner import plan_stores
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured
 from .derive_backward import NotDerived
-from .derive_tangents import TangentStores, tangent_stores
-from .plans import MAX_TRAININGS_KEPT, Flags, of_first_reading, planned_together, with_free_names
+from .derive_tangents import TangentStores, certified_tangents, tangent_stores
+from .plans import MAX_TRAININGS_KEPT, Flags, of_first_reading, optimized_together, with_free_names
 from .tangent_programs import TangentProgram
 
 _LOCK = lock()
@@ -62,6 +64,24 @@ def _derived(text: str, given: Flags) -> TangentPlan | str:
         return str(error)
 
 
+def certified(text: str, made: TangentPlan) -> tuple[Certified, dict[str, Derivation]]:
+    """The tangents of a plan with their certificate, and the chain from each to what the plan computes.
+
+    A tangent that is computed as it was derived has no chain. Raises NotDerived, NotPlannable.
+    """
+    found = with_free_names(compiled_region.read(text))
+    certified_of = lambda captured, without: certified_tangents(found.program, captured, made.given, without)
+    stores_of = lambda captured, without: tangent_stores(found.program, captured, made.given, without)
+    shown = of_first_reading(found.program, certified_of)[-1]
+    _, captured, _, stores = of_first_reading(found.program, stores_of)
+    if (disk_cache.read(made.region.key) or {}).get("as derived"):
+        return shown, {}
+    results = (*captured.results, *stores.tangents.values())
+    optimized = optimized_together(made.region.key, found, made.region.names, results)
+    names = [store.output.name for store in stores.tangents.values()]
+    return shown, dict(zip(names, optimized.derivations[len(captured.results) :], strict=True))
+
+
 def _planned(found: Fused, captured: Captured, stores: TangentStores) -> TangentPlan:
     """The plan of the results with their tangents. Raises NotPlannable."""
     given = tuple(tensor is not None for tensor in stores.given)
@@ -85,7 +105,7 @@ def _plan(key: str, found: Fused, names: Sequence[str], captured: Captured, tang
     """
     if not (disk_cache.read(key) or {}).get("as derived"):
         try:
-            return planned_together(key, found, names, (*captured.results, *tangents))
+            return optimized_together(key, found, names, (*captured.results, *tangents)).plan
         except NotPlannable:
             disk_cache.write(key, {"as derived": True})
     ours = optimize_all(captured.results, rules=found.options.rules)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onepass.egraph.calculus.adjoint import cotangents_of_loads
+from onepass.egraph.calculus.adjoint import cotangents_of_loads, rows_used
 from onepass.egraph.calculus.partials import NotDifferentiable
 from onepass.egraph.terms.ops import exp, iota, load, max_over, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
@@ -48,3 +48,10 @@ def test_a_maximum_is_refused_where_a_cotangent_reaches_it():
     with pytest.raises(NotDifferentiable, match="a reduction by max over j is left"):
         _of({max_over(J, SCORES): row}, "q")
     assert _of({max_over(J, SCORES) + sum_over(D, q): row}, "other") == {}
+
+
+def test_rows_are_counted_where_something_changes():
+    power = exp(SCORES)
+    assert rows_used([power * g + power], {"q"}) == {"add": 1, "mul": 2, "exp": 1, "reduce": 1}
+    assert rows_used([power * g], {"g"}) == {"mul": 1}
+    assert not rows_used([power], {"other"})

@@ -13,7 +13,7 @@ import pytest
 import sympy
 import torch
 
-from onepass.egraph.calculus.partials import PARTIALS, NotDifferentiable, partials
+from onepass.egraph.calculus.partials import PARTIALS, NotDifferentiable, partials, written
 from onepass.egraph.rewrite.rule import Rule
 from onepass.egraph.sampling.mutants import mutants
 from onepass.egraph.terms.evaluate import evaluate
@@ -184,3 +184,11 @@ def test_states_are_refused(name):
     node = state if name == "scaled" else make(name, (state,))
     with pytest.raises(NotDifferentiable, match=f"{name} has no derivative here: states"):
         partials(node, x)
+
+
+def test_every_row_is_written_as_mathematics():
+    texts = {op: written(op) for op in PARTIALS}
+    assert texts["mul"] == "mul(x, y): g · y, g · x"
+    assert texts["where"] == "where(p, x, y): -, where(p, g, 0), where(p, 0, g)"
+    assert all(f"{op}: no derivative" in texts[op] for op in CONSTANT)
+    assert len({*texts.values()}) == len(texts) and all("g" in texts[op].partition(":")[2] for op in SMOOTH)

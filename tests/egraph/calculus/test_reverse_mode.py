@@ -1,6 +1,6 @@
 """Gradients of tensors that are read once or several times, each with a dim for each of its axes."""
 
-from onepass.egraph.calculus.reverse_mode import Gradient, Result, differentiated
+from onepass.egraph.calculus.reverse_mode import Derivative, Result, differentiated
 from onepass.egraph.terms.ops import iota, load, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
 
@@ -21,8 +21,8 @@ def test_each_tensor_gets_the_sum_over_what_it_is_not_read_by():
     found, _ = gradients_of(sum_over(D, reads(X, I) * reads(Y, J)), "y", "x")
     g = load(G, iota(I), iota(J))
     assert found == [
-        Gradient(Y, sum_over(I, g * reads(X, I)), (J, D)),
-        Gradient(X, sum_over(J, g * reads(Y, J)), (I, D)),
+        Derivative(Y, sum_over(I, g * reads(X, I)), (J, D)),
+        Derivative(X, sum_over(J, g * reads(Y, J)), (I, D)),
     ]
 
 

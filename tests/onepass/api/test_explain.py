@@ -309,3 +309,69 @@ def test_kernels_asked_for_without_a_gpu(executor, monkeypatch):
     torch._dynamo.reset()
     with pytest.raises(ExecutorError, match=sentence):
         torch.compile(unmasked, backend=onepass_backend, options={**options, "strict": True})(*arguments)
+
+
+def test_gradients_and_tangents_are_explained_in_full(tmp_path):
+    found = onepass.explain(causal, *inputs(), gradients=True, tangents=True)
+    (region,) = found.regions
+    assert [len(derived.forms) for derived in (region.gradients, region.tangents)] == [3, 1]
+    assert sum(len(kernel.products) for kernel in region.gradients.kernels) == 7
+    assert all(Path(kernel.source).exists() for kernel in region.gradients.kernels if kernel.loops)
+    text = str(found)
+    for line in ("gradients   of q, ", "row         exp(x): g · exp(x)", "saves       log float32[b, h, i], 2.3 KiB"):
+        assert f"  {line}" in text
+    assert "  products    4 for each tile: " in text and "  tangents    of output" in text
+    (written,) = json.loads(found.json())["regions"]
+    assert written["gradients"]["rows"] and written["tangents"]["certificates"]
+
+
+def test_without_the_question_nothing_is_said_of_derivatives():
+    (region,) = onepass.explain(causal, *inputs()).regions
+    assert region.gradients is None and region.tangents is None and "\n  gradients " not in str(region)
+
+
+def test_only_inputs_that_want_gradients_have_them():
+    q, k, v = inputs()
+    with torch.no_grad():
+        (region,) = onepass.explain(causal, q, k, v.requires_grad_(), gradients=True).regions
+    assert [name for name, _ in region.gradients.forms] == ["v"]
+    assert not q.requires_grad and not k.requires_grad
+
+
+def nested(tensors, *, v):
+    return unmasked(*tensors, v)
+
+
+def test_inputs_inside_of_lists_and_keywords_get_gradients():
+    q, k, v = inputs()
+    (region,) = onepass.explain(nested, [q, k], v=v, gradients=True).regions
+    assert len(region.gradients.forms) == 3 and not v.requires_grad
+
+
+def talking(q, k, v, mixing):
+    return torch.einsum("bhij,hg->bgij", torch.softmax(q @ k.mT, -1), mixing) @ v
+
+
+def test_why_gradients_are_not_derived_is_said():
+    arguments = [*inputs(40), torch.randn(2, 2)]
+    (refused,) = onepass.explain(talking, *arguments, gradients=True).refusals
+    assert refused.kind == "training" and "an exponential could overflow" in refused.reason
+    (region,) = onepass.explain(talking, *arguments, gradients=True, options={"inner": "eager"}).regions
+    assert "an exponential could overflow" in region.gradients.why_not
+    assert "gradients   not derived, the original calls compute them: an exponential could overflow" in str(region)
+
+
+def test_command_explain_gradients(script, capsys):
+    assert command.main(["explain", f"{script}:attention", "--gradients"]) == 0
+    assert "  gradients   of " in capsys.readouterr().out
+
+
+def test_a_failure_in_a_report_of_derivatives_is_noted(monkeypatch):
+    from onepass.graph_passes import region_gradients
+
+    def broken(made, hints):
+        raise RuntimeError("no report")
+
+    monkeypatch.setattr(region_gradients, "gradients_report", broken)
+    found = onepass.explain(causal, *inputs(), gradients=True)
+    assert found.regions[0].gradients is None and found.failures[0].startswith("RuntimeError: no report")

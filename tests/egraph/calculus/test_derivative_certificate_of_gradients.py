@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from onepass.egraph.calculus.derivative_certificate import check_gradients
 from onepass.egraph.calculus.gradient import Laws, gradients
-from onepass.egraph.calculus.gradient_certificate import check_gradients
 from onepass.egraph.calculus.reverse_mode import Result
 from onepass.egraph.derivation.certificate import CertificateError, Derivation
 from onepass.egraph.derivation.normalize import Normaliser
@@ -50,13 +50,13 @@ def test_premises_are_about_saved_values(derived):
 
 def forged(certificate):
     """Certificates with one thing changed."""
-    joints, forms = certificate.joints, certificate.forms
+    joints, forms = certificate.chains, certificate.forms
     changed = next(k for k, joint in enumerate(joints) if joint.steps)
     other = replace(joints[changed], goal=joints[changed].goal + joints[changed].goal)
-    yield "a goal", replace(certificate, joints=(*joints[:changed], other, *joints[changed + 1 :]))
+    yield "a goal", replace(certificate, chains=(*joints[:changed], other, *joints[changed + 1 :]))
     unproved = Derivation(joints[changed].start, other.goal, joints[changed].steps)
-    yield "a goal without a step", replace(certificate, joints=(*joints[:changed], unproved, *joints[changed + 1 :]))
-    yield "a chain left out", replace(certificate, joints=joints[:-1])
+    yield "a goal without a step", replace(certificate, chains=(*joints[:changed], unproved, *joints[changed + 1 :]))
+    yield "a chain left out", replace(certificate, chains=joints[:-1])
     yield "another result", replace(certificate, forms=(Derivation(forms[0].goal, forms[0].goal),))
     yield "no premises", replace(certificate, premises=())
     first = certificate.premises[0]

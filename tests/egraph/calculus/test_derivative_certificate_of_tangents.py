@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from onepass.egraph.calculus.derivative_certificate import check_tangents, in_full
 from onepass.egraph.calculus.equations import Laws
 from onepass.egraph.calculus.reverse_mode import Result
-from onepass.egraph.calculus.tangent_certificate import check_tangents, in_full
 from onepass.egraph.calculus.tangents import tangents
 from onepass.egraph.derivation.certificate import CertificateError, Derivation
 from onepass.egraph.derivation.normalize import Normaliser
@@ -51,11 +51,11 @@ def test_no_named_value_is_left(derived):
 
 def forged(certificate):
     """Certificates with one thing changed."""
-    (chain,), forms, first = certificate.tangents, certificate.forms, certificate.premises[0]
+    (chain,), forms, first = certificate.chains, certificate.forms, certificate.premises[0]
     other = replace(chain, goal=chain.goal + chain.goal)
-    yield "a goal", replace(certificate, tangents=(other,))
-    yield "a goal without a step", replace(certificate, tangents=(Derivation(chain.start, other.goal, chain.steps),))
-    yield "a chain left out", replace(certificate, tangents=())
+    yield "a goal", replace(certificate, chains=(other,))
+    yield "a goal without a step", replace(certificate, chains=(Derivation(chain.start, other.goal, chain.steps),))
+    yield "a chain left out", replace(certificate, chains=())
     yield "another result", replace(certificate, forms=(Derivation(forms[0].goal, forms[0].goal),))
     yield "no premises", replace(certificate, premises=())
     yield "a law as a premise", replace(certificate, premises=(replace(first, name=NORMAL[0].name),))
