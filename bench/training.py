@@ -474,11 +474,13 @@ def side_by_side(todo: list[Job], sizes: Sizes, options: argparse.Namespace) -> 
     together = Together(context.Barrier(len(todo)), context.Lock(), compiling, Memory.of(context, free),
                         options.patience, sizes, options.device, options.rounds)  # fmt: skip
     with ProcessPoolExecutor(len(todo), context, _start, (together,)) as pool:
-        for done in as_completed([pool.submit(measured, job) for job in todo]):
+        jobs_of = {pool.submit(measured, job): job for job in todo}
+        for done in as_completed(jobs_of):
+            job = jobs_of[done]
             try:
                 yield from done.result()
-            except Exception as error:  # a process died, and the pool with it
-                yield {"part": "learned", "case": "a process", "note": said(error)}
+            except Exception as error:  # an error of the device is one of all later calls, too
+                yield {"part": job.part, "case": job.case, "shape": job.size(sizes), "note": said(error)}
 
 
 def main() -> None:

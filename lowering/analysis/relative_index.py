@@ -70,14 +70,18 @@ def _largest(body: Term, rows: Dim, loop: Dim, known: frozenset[Dim]) -> Iterato
 
 @lru_cache(4096)
 def is_relative(node: Term, rows: Dim, loop: Dim) -> bool:
-    """Whether the node depends on both coordinates only by sums in which they cancel, as j − i or 2 · (i − j)."""
+    """Whether the node depends on both coordinates only by sums in which they cancel, as j − i or 2 · (i − j).
+
+    i ≤ j + 7 is such a sum, too: it compares i − j with a number.
+    """
     waiting, seen = [node], {node}
     for inner in waiting:
         if inner.op in ("reduce", "iota"):
             return False
         parts: Iterable[Term] = inner.args
-        if inner.dtype == "int64":
-            coefficients, _ = affine(inner)
+        sum_ = _sum_of_integers(inner)
+        if sum_ is not None:
+            coefficients, _ = affine(sum_)
             if coefficients.pop(iota(rows), 0) != -coefficients.pop(iota(loop), 0):
                 return False
             parts = inner.args if inner in coefficients else coefficients
@@ -85,6 +89,13 @@ def is_relative(node: Term, rows: Dim, loop: Dim) -> bool:
         seen.update(fresh)
         waiting += fresh
     return True
+
+
+def _sum_of_integers(node: Term) -> Term | None:
+    """The integer sum that a node is, or whose sign it tells; None for another node."""
+    if node.op in ("lt", "le", "eq") and all(a.dtype == "int64" for a in node.args):
+        return node.args[0] - node.args[1]
+    return node if node.dtype == "int64" else None
 
 
 def _work(part: Term, rows: Dim, loop: Dim) -> int:

@@ -200,13 +200,25 @@ def _joined(plan: Plan, kept: Kernel, turned: Kernel) -> Joined:
     rewritten = lambda term: _in_base_two(_read(_comparable(term), stored), kept)
     mine = [rewritten(a.values[0]) for a in kept.loops[0].accumulators]
     theirs = [rewritten(turn.term(a.values[0])) for a in turned.loops[0].accumulators]
+    same = _same_readings(mine, theirs, early[: last - 1])
+    theirs = [replace_from_above(value, same) for value in theirs]
     vectors = _vectors([*mine, *theirs], kept, names)
     mine, theirs = ([replace_from_above(v, vectors) for v in values] for values in (mine, theirs))
     sums, added = _added(turned, turn, theirs, names)
     main = _main(kept, mine, added)
     finish = _finish(turned, sums)
     kernels = (*_with_vectors(early[: last - 1], kept, vectors), main, finish, *plan.kernels[last + 1 :])
-    return Joined(replace(plan, kernels=kernels), main, tuple(s.output for s in added), finish)
+    return Joined(replace(plan, kernels=_needed(kernels, plan)), main, tuple(s.output for s in added), finish)
+
+
+def _needed(kernels: Sequence[Kernel], plan: Plan) -> tuple[Kernel, ...]:
+    """The kernels that store a result, or what a later one reads."""
+    read, found = {t.name for t in plan.outputs}, []
+    for kernel in reversed(kernels):
+        if not read.isdisjoint(s.output.name for s in kernel.stores):
+            found.append(kernel)
+            read.update(t.name for t in kernel.inputs)
+    return tuple(reversed(found))
 
 
 def _stored(kernels: Iterable[Kernel], kept: Kernel, turned: Kernel) -> dict[Term, Term]:
@@ -220,6 +232,31 @@ def _stored(kernels: Iterable[Kernel], kept: Kernel, turned: Kernel) -> dict[Ter
 def _read(term: Term, stored: dict[Term, Term]) -> Term:
     """The term with what an earlier kernel stores read from there."""
     return replace_from_above(term, {t: read for t, read in stored.items() if t.op not in ("load", "const")})
+
+
+def _same_readings(mine: Iterable[Term], theirs: Iterable[Term], kernels: Iterable[Kernel]) -> dict[Term, Term]:
+    """The loads of `theirs` whose value a load of `mine` reads, too, from another tensor; each with that load.
+
+    Example: one kernel stored a table over j - i, the other over i - j.
+    """
+    stores = {s.output: s for k in kernels if not k.loops for s in k.stores if not s.places}
+
+    def meanings(terms: Iterable[Term]) -> dict[Term, Term]:
+        loads = dict.fromkeys(n for term in terms for n in subterms(term) if n.op == "load" and n.attrs[0] in stores)
+        return {node: _meaning(node, stores[node.attrs[0]]) for node in loads}
+
+    known = {meaning: node for node, meaning in meanings(mine).items()}
+    found = {node: known.get(meaning, node) for node, meaning in meanings(theirs).items()}
+    return {node: other for node, other in found.items() if other is not node}
+
+
+def _meaning(read: Term, store: Store) -> Term:
+    """What a load reads of what a kernel stored: the stored term at the load's indices."""
+    inside = {dim: Dim(f"{dim.name} of {store.output.name}", dim.size) for dim in store.order}
+    term = rename_dims(store.term, inside)
+    for dim, index in zip(store.order, read.args, strict=True):
+        term = at_place(term, inside[dim], index)
+    return _with_short_indices(term)
 
 
 def _comparable(term: Term) -> Term:

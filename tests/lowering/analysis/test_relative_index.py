@@ -15,6 +15,7 @@ from onepass.egraph.terms.ops import (
     const,
     exp,
     iota,
+    le,
     load,
     logical_and,
     lt,
@@ -143,6 +144,7 @@ FUNCTIONS = {
     "clamped": load(TABLE, minimum(maximum(DISTANCE, -4), 4) + const(4)),
     "power": (1 - number(load(SLOPE, iota(H)))) ** number(maximum(-DISTANCE, 0)),
     "chosen": where(lt(DISTANCE, const(3)), exp(number(DISTANCE)), const(0.0)),
+    "compared": load(TABLE, where(le(iota(I), iota(J) + const(3)), minimum(maximum(DISTANCE, 0), 4), const(8))),
 }
 OTHERS = {
     "sum": number(iota(I) + iota(J)),
@@ -150,6 +152,8 @@ OTHERS = {
     "both": exp(number(iota(J))) * exp(number(-iota(I))),
     "rows too": load(TABLE, maximum(DISTANCE, iota(I))),
     "blocks": number(iota(J) // const(4) - iota(I) // const(4)),
+    "compared sums": where(le(iota(I) + iota(J), const(3)), number(DISTANCE), const(0.0)),
+    "compared rows": where(le(iota(I), const(3)), number(DISTANCE), const(0.0)),
 }
 
 
@@ -162,7 +166,7 @@ def test_coordinates_must_cancel_in_sums(name):
 def test_only_what_costs_more_than_reading_it_is_stored(name, any_size):
     score = load(Tensor("x", "float32", (40, 300)), iota(I), iota(J))
     found = relative_table([score + FUNCTIONS[name]], I, J, (H,))
-    assert (found is not None) == (name in ("clamped", "power"))
+    assert (found is not None) == (name in ("clamped", "power", "compared"))
     assert found is None or found.part is FUNCTIONS[name]
 
 

@@ -5,11 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from onepass.compiler import compiled_region
+from onepass.compiler.options import Options
 from onepass.egraph.terms.ops import iota, le
-from onepass.egraph.terms.traversal import reduces, tensors
+from onepass.egraph.terms.traversal import reduces, subterms, tensors
+from onepass.graph.trace import program_of
+from onepass.lowering.analysis import relative_index
 from onepass.lowering.joined.form import bind_joined
 from onepass.lowering.joined.join import join
 from onepass.lowering.tiled.executor import tiled_results
+from onepass.training.plans import training
 from tests.support.gluon_ahead_of_time import backward_plan, backward_plan_of
 
 KINDS = "full causal window strided shifted softcap bias vector documents narrow sigmoid gated".split()
@@ -69,6 +74,43 @@ def groups_side_by_side(q, k, v):
 def groups_expanded(q, k, v):
     k, v = (x.expand(-1, -1, 4, -1, -1).reshape(q.shape) for x in (k, v))
     return torch.softmax(q @ k.mT, -1) @ v
+
+
+def clamped(q, k, v, table):
+    rows, columns = (torch.arange(n, device=q.device) for n in (q.shape[-2], k.shape[-2]))
+    score = q @ k.mT + table[(columns - rows[:, None]).clamp(-9, 9) + 9].permute(2, 0, 1)
+    return torch.softmax(score, -1) @ v
+
+
+def buckets(q, k, v, table):
+    """T5's: near distances, and far ones by their logarithm, of both sides."""
+    rows, columns = (torch.arange(n, device=q.device) for n in (q.shape[-2], k.shape[-2]))
+    far = columns - rows[:, None]
+    near, coarse = far.abs(), 3 + (torch.log(far.abs().clamp(min=1).float() / 3) * 1.5).long()
+    index = (far > 0).long() * 9 + torch.where(near < 3, near, coarse.clamp(max=8))
+    return torch.softmax(q @ k.mT + table[index].permute(2, 0, 1), -1) @ v
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("function", [clamped, buckets])
+def test_what_both_kernels_tabulate_is_read_once(function, learned, monkeypatch):
+    """Each kernel has a table over columns minus rows of its own: j - i in one, i - j in the other."""
+    monkeypatch.setattr(relative_index, "MIN_SCORES", 1)
+    monkeypatch.setattr(relative_index, "MIN_SAVED_WORK", 1)
+    inputs = [torch.randn(1, 2, LENGTH, 16).bfloat16() for _ in range(3)] + [torch.randn(19, 2).bfloat16()]
+    made = compiled_region.make(program_of(function, *inputs), Options(), (), {})
+    found = training(made.text, [True, True, True, learned])
+    plan = found.every.region.plan
+    tables = {s.output for k in plan.kernels if not k.loops for s in k.stores if len(s.order) == 2}
+    assert len(tables) == 2
+    joined = join(plan)
+    assert len(tables & {*joined.main.inputs}) == 1
+    kept = {s.output for k in joined.plan.kernels for s in k.stores}
+    assert len(tables & kept) == 1 + learned  # what nobody reads any more is not stored
+    assert len({n for s in joined.main.stores for n in subterms(s.term) if n.op == "exp2"}) == 1
+    values = values_for(plan)
+    for ours, theirs in zip(tiled_results(joined.plan, values), tiled_results(plan, values), strict=True):
+        assert (ours.double() - theirs.double()).norm() <= 4e-3 * theirs.double().norm()
 
 
 @pytest.mark.parametrize("heads", [1, 2])

@@ -1,0 +1,125 @@
+"""Gradients on a CUDA device, where there is one: of what is learned, joined or not, in order or not, against float64.
+
+`python -m pytest tests/gpu/test_training.py -n 4 --dist loadgroup`: an error of the device spoils its process for all
+later tests, so each kind of attention has a process of its own.
+"""
+
+import math
+
+import pytest
+import torch
+
+import onepass
+from onepass.api.backend import onepass_backend
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+BATCH, HEADS = 2, 8
+
+
+def far_of(score):
+    rows, columns = (torch.arange(n, device=score.device) for n in score.shape[-2:])
+    return columns - rows[:, None]
+
+
+def kept(score, mask):
+    return score.masked_fill(~mask, -math.inf)
+
+
+def bucket(far):
+    """T5's: near distances, and far ones by their logarithm, of both sides."""
+    near = far.abs()
+    coarse = 8 + (torch.log(near.clamp(min=1).float() / 8) / math.log(16) * 8).long()
+    return (far > 0).long() * 16 + torch.where(near < 8, near, coarse.clamp(max=15))
+
+
+# The change of a score, and the shapes of what is learned; i and j are lengths
+KINDS = {
+    "full": (lambda s: s, ()),
+    "causal": (lambda s: kept(s, far_of(s) <= 0), ()),
+    "window": (lambda s: kept(s, (far_of(s) <= 0) & (far_of(s) > -200)), ()),
+    "two ranges": (lambda s: kept(s, (far_of(s).abs() <= 64) | (torch.arange(s.shape[-1], device=s.device) < 32)), ()),
+    "softcap": (lambda s: 20 * torch.tanh(s / 20), ()),
+    "dense bias": (lambda s, bias: s + bias, ("bhij",)),
+    "shared bias": (lambda s, bias: s + bias, ("hij",)),
+    "bias of keys": (lambda s, bias: s + bias[:, None, None], ("bj",)),
+    "t5 table": (lambda s, t: s + t[bucket(far_of(s))].permute(2, 0, 1), ("32 h",)),
+    "clamped table": (lambda s, t: s + t[far_of(s).clamp(-64, 64) + 64].permute(2, 0, 1), ("129 h",)),
+    "slopes": (lambda s, x: s - x.abs()[:, None, None] * far_of(s).abs(), ("h",)),
+    "temperature": (lambda s, x: s * (1 + x[:, None, None] / 8), ("h",)),
+}
+
+
+def attention(kind, groups=1):
+    def plain(q, k, v, *learned):
+        k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
+        return torch.softmax(KINDS[kind][0](q @ k.mT / math.sqrt(q.shape[-1]), *learned), -1) @ v
+
+    return plain
+
+
+def inputs_of(kind, rows, columns, width, groups=1):
+    sizes = {"b": BATCH, "h": HEADS, "i": rows, "j": columns}
+    shapes = [(BATCH, HEADS, rows, width), *[(BATCH, HEADS // groups, columns, width)] * 2]
+    for axes in KINDS[kind][1]:
+        number, letters = axes.split() if " " in axes else ("", axes)
+        shapes.append((*([int(number)] if number else []), *(sizes[x] for x in letters)))
+    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
+
+
+def gradients(function, inputs, cotangent):
+    return torch.autograd.grad(function(*inputs), inputs, cotangent)
+
+
+def off(found, exact):
+    return ((found.double() - exact).norm() / exact.norm()).item()
+
+
+def check(function, inputs, deterministic=False):
+    """Each gradient is as near to float64 as eager's own, twice; in order, with the same bits."""
+    torch._dynamo.reset()
+    options = {"strict": True, "deterministic": deterministic}
+    compiled = torch.compile(function, backend=onepass_backend, dynamic=False, options=options)
+    cotangent = torch.randn_like(function(*inputs))
+    result = compiled(*inputs)
+    ours, again = (torch.autograd.grad(result, inputs, cotangent, retain_graph=True) for _ in range(2))
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    exact, eager = gradients(function, wide, cotangent.double()), gradients(function, inputs, cotangent)
+    torch.cuda.synchronize()
+    for number, (one, two, own, right) in enumerate(zip(ours, again, eager, exact, strict=True)):
+        allowed = 3 * off(own, right) + 4e-3
+        assert off(one, right) <= allowed and off(two, right) <= allowed, number
+        assert not deterministic or torch.equal(one, two), number
+    (region,) = onepass.reports()[-1].regions
+    assert region.backward.startswith("derived")
+    return " ".join(region.notes)
+
+
+CASES = [pytest.param(kind, marks=pytest.mark.xdist_group(kind), id=kind) for kind in KINDS]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("rows, columns", [(512, 512), (333, 517), (1024, 640)])
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("kind", CASES)
+def test_gradients_of_all_that_is_learned(kind, width, rows, columns, deterministic):
+    torch.manual_seed(0)
+    check(attention(kind), inputs_of(kind, rows, columns, width), deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("groups", [4, HEADS])
+@pytest.mark.parametrize("kind", CASES[:2])
+def test_groups_of_heads(kind, groups, deterministic):
+    torch.manual_seed(1)
+    said = check(attention(kind, groups), inputs_of(kind, 640, 640, 64, groups), deterministic)
+    if torch.cuda.get_device_capability() == (9, 0):
+        assert ("in one order" if deterministic else "in no fixed order") in said
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_many_tiles(kind):
+    """More items than multiprocessors, so that programs go through several."""
+    torch.manual_seed(2)
+    for width in (64, 128):
+        for deterministic in (False, True):
+            check(attention(kind), inputs_of(kind, 2048, 2048, width), deterministic)
