@@ -208,7 +208,8 @@ class JoinedPlanLauncher(GluonLauncher):
         if call.tiling is not None:
             given = [table if call.tiling.dealt else given[0], lists]
         arguments = (*arguments_of(source, values, sizes), *given, call.total)
-        options = {"num_warps": 4, **OPTIONS}
+        # Programs that wait for each other have to be on the device together, whatever else runs there.
+        options = {"num_warps": 4, **OPTIONS} | ({"launch_cooperative_grid": True} if config.in_order else {})
         return GluonLaunch(load(source.text, source.function), call.programs, windows, arguments, maps, options)
 
 
