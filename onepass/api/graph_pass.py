@@ -37,10 +37,10 @@ class GraphPass(CustomGraphPass):
         fuse_loads="auto",
         aot=AOT[0],
         deterministic=False,
+        **unknown,
     ):
         given = {"rules": rules, "strict": strict, "executor": executor, "fuse_loads": fuse_loads}
-        given["deterministic"] = deterministic
-        self.options = Options.read(given)
+        self.options = Options.read({**given, "deterministic": deterministic, **unknown})
         if then is not None and not callable(then):
             raise OptionError(f"then is a pass, not {then!r}")
         if aot not in AOT:

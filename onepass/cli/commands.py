@@ -179,7 +179,10 @@ def _verify(chosen) -> int:
     except CertificateError as error:
         print(f"onepass verify: {chosen.certificate} proves nothing: {error}", file=sys.stderr)
         return 1
-    print("\n\n".join(map(str, checked)) or "no region, nothing to check")
+    if not checked:
+        print(f"onepass verify: {chosen.certificate} holds no region, so it proves nothing", file=sys.stderr)
+        return 1
+    print("\n\n".join(map(str, checked)))
     return 0
 
 

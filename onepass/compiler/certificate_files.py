@@ -8,8 +8,8 @@ torch, no e-graph, nothing of the search. Example: `print(*verify("certificate.j
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -56,11 +56,15 @@ class Checked:
 
 @dataclass(frozen=True)
 class CheckedDerivatives:
-    """Derivatives of one region of a file, whose certificate holds."""
+    """Derivatives of one region of a file, whose certificate holds.
+
+    alone: names of results that no other entry of the file is about.
+    """
 
     places: tuple[str, ...]
     found: Certified
     rules: Mapping[str, Rule]
+    alone: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -77,6 +81,7 @@ class CheckedDerivatives:
         yield from (f"{found.mode[:-1]} of {d.tensor.name} = {_in_one_line(d.term)}" for d in found.shown)
         yield from (f"premise  {line}" for line in equations(found))
         yield from (f"assumes  {sentence}" for sentence in assumed(found, self.rules))
+        yield from (f"of a result that no other entry here is about: {name}" for name in self.alone)
         many = sum(len(chain.steps) for chain in found.chains)
         yield f"checked  {many} steps in {len(found.chains)} chains, {found.rows.total()} rows"
 
@@ -148,10 +153,20 @@ def verify(path: str | PathLike) -> tuple[Checked | CheckedDerivatives, ...]:
         regions = [(tuple(map(str, region["at"])), region) for region in data["regions"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _no_certificate(path, error) from error
-    return tuple(
+    checked = [
         (_checked_derivatives if "derivatives" in region else _checked)(path, places, region)
         for places, region in regions
+    ]
+    shown = {one.derivation.start for one in checked if isinstance(one, Checked)}
+    return tuple(
+        replace(one, alone=_alone(one, shown)) if isinstance(one, CheckedDerivatives) else one for one in checked
     )
+
+
+def _alone(one: CheckedDerivatives, shown: Collection[Term]) -> tuple[str, ...]:
+    """The results that derivatives are of, and that are not among the terms that the file has a form of."""
+    pairs = zip(one.found.results, one.found.captured, strict=True)
+    return tuple(result.tensor.name for result, chain in pairs if chain.start not in shown)
 
 
 def _no_certificate(path: str | PathLike, error: Exception) -> OnepassError:

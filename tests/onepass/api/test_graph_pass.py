@@ -170,6 +170,8 @@ def test_a_pass_can_be_copied(again):
 
 
 def test_a_bad_pass_is_refused():
+    with pytest.raises(onepass.errors.OptionError, match=r"fuse_load\b.*fuse_loads"):
+        GraphPass(fuse_load="always")
     with pytest.raises(onepass.errors.OnepassError, match="no rule"):
         GraphPass(rules=["softmax"])
     with pytest.raises(onepass.errors.OnepassError, match="then"):

@@ -219,6 +219,33 @@ def test_the_command_writes_and_verifies_derivatives(file, capsys):
     assert "proves nothing: chain 1, step 1: multiply_by_one: " in capsys.readouterr().err
 
 
+NO_ENTRY = "of a result that no other entry here is about: output"
+
+
+@pytest.mark.usefixtures("fresh")
+def test_derivatives_are_held_to_the_results_of_their_file(file, capsys):
+    """A file cannot show that nothing was taken out of it; that derivatives are alone in it is said."""
+    assert not any(getattr(one, "alone", ()) for one in verify(file))
+    data = json.loads(file.read_text())
+    whole = data["regions"]
+    for regions in (
+        [r for r in whole if "derivatives" in r],
+        [r if "derivatives" in r else {**r, "derivation": trivial(r["derivation"])} for r in whole],
+    ):
+        file.write_text(json.dumps({**data, "regions": regions}))
+        capsys.readouterr()
+        assert command.main(["verify", str(file)]) == 0
+        assert capsys.readouterr().out.count(NO_ENTRY) == 2  # of gradients and of tangents
+    file.write_text(json.dumps({**data, "regions": []}))
+    assert command.main(["verify", str(file)]) == 1
+    assert "holds no region, so it proves nothing" in capsys.readouterr().err
+
+
+def trivial(derivation):
+    """The chain without its steps: what it leads to is what it starts from."""
+    return {**derivation, "start": derivation["goal"], "steps": []}
+
+
 def test_an_equation_that_nothing_shows_is_said(tmp_path):
     data = of_variant("causal", "gradients").to_json()
     data["proofs"][0] = None
