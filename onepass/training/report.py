@@ -28,8 +28,9 @@ from .tangent_plans import TangentPlan, certified
 def backward_line(found: Training) -> str:
     """A line on the whole, and one for each kernel.
 
-    Example of the first: `derived, 2 kernels; saves log float32[b, i]; deterministic unless joined`. Where a Hopper GPU
-    runs two kernels as one, sums are in an order of chance, unless a deterministic result is asked for.
+    Example of the first: `derived, 2 kernels; saves log float32[b, i]; deterministic, unless a GPU joins two kernels`.
+    Where a Hopper GPU runs two kernels as one, sums are in an order of chance, unless a deterministic result is asked
+    for.
     """
     made = found.every
     saved = [_saved(store) for store in found.stores.saved] or ["nothing"]
@@ -67,7 +68,7 @@ def _repeats(region: Fused) -> str:
     if not region.plan.deterministic:
         return "not deterministic"
     one = region.options.deterministic or len([k for k in region.plan.kernels if k.loops]) < 2
-    return "deterministic" if one else "deterministic unless joined"
+    return "deterministic" if one else "deterministic, unless a GPU joins two kernels"
 
 
 def _saved(store: Store) -> str:

@@ -28,7 +28,9 @@ def softmax(q, k, v):
 
 def test_kernels_and_saved_values_are_named():
     first, *kernels = said(softmax).splitlines()
-    assert first == "derived, 3 kernels; saves log float32[h, i]; reads the result output; deterministic unless joined"
+    *parts, repeats = first.split("; ")
+    assert parts == ["derived, 3 kernels", "saves log float32[h, i]", "reads the result output"]
+    assert repeats == "deterministic, unless a GPU joins two kernels"
     names = {line.partition(";")[0].partition(": ")[2] for line in kernels}
     assert names == {"grad_q", "part0 (a part)", "grad_v, grad_k"}
     assert any(line.endswith("rows j, loops over i_0") for line in kernels)
@@ -55,7 +57,7 @@ def test_gradients_in_full():
     assert sorted(len(kernel.products) for kernel in found.kernels) == [0, 3, 4]
     stored = {name: kernel.loops for kernel in found.kernels for name in kernel.stores}
     assert stored["grad_k"] == stored["grad_v"] == ("i_0",) and stored["grad_q"] == ("j_0",)
-    assert found.deterministic == "deterministic unless joined" and found.assumptions
+    assert found.deterministic == "deterministic, unless a GPU joins two kernels" and found.assumptions
     derivatives, log = found.certificates
     assert derivatives["derivatives"]["mode"] == "gradients" and log["of"] == "log" and log["derivation"]["steps"]
 
