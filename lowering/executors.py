@@ -147,7 +147,7 @@ class TritonExecutor(PlanExecutor):
         launcher = self._launcher(reordered.plan, store, deterministic)
         run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
         notes = (*copied, *self._notes(launcher))
-        return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct, self._in_order(launcher))
+        return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct, launcher.deterministic)
 
     def describe(self, kernel: Kernel) -> str:
         return describe_split(kernel)
@@ -162,10 +162,6 @@ class TritonExecutor(PlanExecutor):
 
     def _notes(self, launcher) -> tuple[str, ...]:
         return tuple(f"{name}: {how}" for name, how in launcher.shared.items())
-
-    def _in_order(self, launcher) -> bool:
-        """Whether all that the launcher runs adds in a fixed order."""
-        return launcher.plan.deterministic
 
     def _runs_as(self, launcher, plan: Plan) -> str:
         return self.name
@@ -216,9 +212,6 @@ class GluonExecutor(TritonExecutor):
         from .joined.launch import launcher
 
         return launcher(plan, store, deterministic)
-
-    def _in_order(self, launcher) -> bool:
-        return launcher.deterministic
 
     def _notes(self, launcher) -> tuple[str, ...]:
         active = launcher.active

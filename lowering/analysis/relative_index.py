@@ -92,7 +92,7 @@ def is_relative(node: Term, rows: Dim, loop: Dim) -> bool:
 
 
 def _sum_of_integers(node: Term) -> Term | None:
-    """The integer sum that a node is, or whose sign it tells; None for another node."""
+    """An integer node itself; of a comparison of integers, the difference of its sides; None for another node."""
     if node.op in ("lt", "le", "eq") and all(a.dtype == "int64" for a in node.args):
         return node.args[0] - node.args[1]
     return node if node.dtype == "int64" else None

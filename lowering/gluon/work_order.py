@@ -8,6 +8,7 @@ Example: with a causal mask the last row tile runs the longest loop, so a progra
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from math import prod
@@ -153,20 +154,28 @@ def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, t
     """
     cost = lengths + OVERHEAD / tile
     order = np.argsort(-cost, kind="stable")
+    groups = _groups(points, *at_a_time(points, len(cost), programs, bytes_a_point))
+    items = (
+        point * len(cost) + rows
+        for start, stop in groups
+        for rows in order.tolist()
+        for point in range(start, stop)
+    )
+    return list_scheduled(items, cost, programs)
+
+
+def list_scheduled(items: Iterable[int], cost: np.ndarray, programs: int) -> np.ndarray:
+    """A table of items, each given to the program that is free first, in this order.
+
+    An item's number is point · (tiles of rows) + tile of rows; cost: the time of each tile of rows.
+    """
     free: list[tuple[float, int]] = [(0.0, p) for p in range(programs)]
     mine: list[list[int]] = [[] for _ in range(programs)]
-    for start, stop in _groups(points, *at_a_time(points, len(cost), programs, bytes_a_point)):
-        for rows in order.tolist():
-            for point in range(start, stop):
-                busy, program = free[0]
-                heapq.heapreplace(free, (busy + cost[rows], program))
-                mine[program].append(point * len(cost) + rows)
-    return table_of(mine)
-
-
-def table_of(items: list[list[int]]) -> np.ndarray:
-    """The items of each program as a table: a column for each, with their number and then the items."""
-    columns = [[len(mine), *mine] for mine in items]
+    for item in items:
+        busy, program = free[0]
+        heapq.heapreplace(free, (busy + cost[item % len(cost)], program))
+        mine[program].append(item)
+    columns = [[len(items), *items] for items in mine]
     return np.array(list(zip_longest(*columns, fillvalue=-1)), dtype=np.int32)
 
 

@@ -6,11 +6,9 @@ on a Hopper GPU the gradients of attention in bfloat16 are one kernel, with a sh
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -81,7 +79,6 @@ class JoinedLauncher(GluonLauncher):
 
     @property
     def deterministic(self) -> bool:
-        """Whether what runs adds in an order that is fixed."""
         in_order = isinstance(self.joined, JoinedPlanLauncher) and self.joined.joined_config.in_order
         return in_order or self.active.plan.deterministic
 
@@ -325,15 +322,10 @@ def dealt_in_order(cost: np.ndarray, points: int, many: int, programs: int) -> n
     cost: the time of each tile of rows. The table has a column for each program: the number of its items, and then
     these, as point · (tiles of rows) + tile of rows.
     """
-    free: list[tuple[float, int]] = [(0.0, p) for p in range(programs)]
-    mine: list[list[int]] = [[] for _ in range(programs)]
     groups = (range(first, min(first + many, points)) for first in range(0, points, many))
-    for group, rows in product(groups, range(len(cost) - 1, -1, -1)):
-        for point in group:
-            busy, program = free[0]
-            heapq.heapreplace(free, (busy + cost[rows], program))
-            mine[program].append(point * len(cost) + rows)
-    return work_order.table_of(mine)
+    last_first = range(len(cost) - 1, -1, -1)
+    items = (point * len(cost) + rows for group in groups for rows in last_first for point in group)
+    return work_order.list_scheduled(items, cost, programs)
 
 
 def _dealt(

@@ -49,10 +49,9 @@ class ProductConsumer(JoinedConsumer):
         self.mine = early_and_late(self.binding)[self.number]
         self.sums = {s: name for s, name in self.sums.items() if s in self.mine}
         self.parts = early_parts(self.binding)
-        self.pieces = [Piece(s, n, self._fresh_piece()) for s in self.binding.row_sums for n in range(self._count(s))]
-
-    def _fresh_piece(self) -> str:
-        return self.writer.names.fresh("added")
+        self.pieces = [
+            Piece(s, n, self.writer.names.fresh("added")) for s in self.binding.row_sums for n in range(self._count(s))
+        ]
 
     def _count(self, s: RowSum) -> int:
         """How many pieces of a sum over the rows this warpgroup has: half of them."""
@@ -181,10 +180,10 @@ class GivingConsumer(ProductConsumer):
         lines += ["arrive(GIVEN, True)"] if values else []
 
     def _wait_for_weights(self, slot: str, on: str) -> list[str]:
-        return [f"sync(WRITTEN + {slot}, {on})"] if self.binding.row_sums else []
+        return [f"sync(WRITTEN + 2 * W + {slot}, {on})"] if self.binding.row_sums else []
 
     def _weights_were_read(self, slot: str) -> list[str]:
-        return [f"arrive(READ + {slot}, (t > 0) & more)"]
+        return [f"arrive(READ + 2 * (1 - W) + {slot}, (t > 0) & more)"]
 
 
 class TakingConsumer(ProductConsumer):
@@ -205,14 +204,3 @@ class TakingConsumer(ProductConsumer):
             self._weight(number)
         self._hand_over()
         self._packed(self.mine)
-
-    def _hand_over(self) -> None:
-        """Writes the weights that are summed over the rows, for both to read."""
-        lines = self.writer.inner.lines
-        for n, (number, buffer) in enumerate(self.memory.weights.items()):
-            matrix = next(s.matrix for s in self.binding.row_sums if s.weight == number)
-            rounded = self._rounded(number, matrix)
-            lines += ["sync(READ + slot, t > 1)"] if n == 0 else []
-            lines.append(f"{buffer}.index(slot).store({rounded})")
-        lines.append("fence_async_shared()")  # what was written is read, and what was read is written, by copies
-        lines += ["arrive(WRITTEN + slot, True)"] if self.memory.weights else []

@@ -144,6 +144,11 @@ class Launcher:
         self._whole: dict[str, Kernel] = {}  # what a kernel of parts is a part of
         self.shared: dict[str, str] = {}  # by kernel, how its loops last were shared out over programs
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether what runs adds in a fixed order."""
+        return self.plan.deterministic
+
     def __call__(self, tensors: dict[str, torch.Tensor], sizes=None, output=None) -> torch.Tensor:
         """The plan's first output."""
         return self.results(tensors, sizes, {} if output is None else {self.plan.output.name: output})[0]
