@@ -61,7 +61,7 @@ def of_plan(executor: PlanExecutor) -> Prepare:
         if call.deterministic and not ready.deterministic:
             raise NotPlannable("its kernels add in an order that is not fixed, and a deterministic result is asked for")
         for sentence in ready.notes:
-            records.note(found.key, sentence)
+            records.note(found.report.key, sentence)
         run: Any = ready.run if ready.has_strides else lambda given: laid_out(ready.run(given), given, call)
         run.who = ready.executor if ready.deterministic else f"{ready.executor}, adding in no fixed order"
         return run

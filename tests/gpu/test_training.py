@@ -36,7 +36,8 @@ def bucket(far):
 KINDS = {
     "full": (lambda s: s, ()),
     "causal": (lambda s: kept(s, far_of(s) <= 0), ()),
-    "window": (lambda s: kept(s, (far_of(s) <= 0) & (far_of(s) > -200)), ()),
+    "window": (lambda s: kept(s, (far_of(s) <= 0) & (far_of(s) > -400)), ()),
+    "rows of nothing": (lambda s: kept(s, (far_of(s) <= 0) & (far_of(s) > -200)), ()),
     "two ranges": (lambda s: kept(s, (far_of(s).abs() <= 64) | (torch.arange(s.shape[-1], device=s.device) < 32)), ()),
     "softcap": (lambda s: 20 * torch.tanh(s / 20), ()),
     "dense bias": (lambda s, bias: s + bias, ("bhij",)),
@@ -71,7 +72,11 @@ def gradients(function, inputs, cotangent):
 
 
 def off(found, exact):
-    return ((found.double() - exact).norm() / exact.norm()).item()
+    """The relative distance; a place that is no number in both, as of a row that keeps nothing, counts for nothing."""
+    found, none = found.double(), exact.isnan()
+    assert torch.equal(found.isnan(), none)
+    far = (found - exact).masked_fill(none, 0.0).norm()
+    return (far / exact.nan_to_num().norm().clamp(min=1e-30)).item()
 
 
 def check(function, inputs, deterministic=False):
@@ -88,7 +93,7 @@ def check(function, inputs, deterministic=False):
     for number, (one, two, own, right) in enumerate(zip(ours, again, eager, exact, strict=True)):
         allowed = 3 * off(own, right) + 4e-3
         assert off(one, right) <= allowed and off(two, right) <= allowed, number
-        assert not deterministic or torch.equal(one, two), number
+        assert not deterministic or torch.equal(one.view(torch.int16), two.view(torch.int16)), number
     (region,) = onepass.reports()[-1].regions
     assert region.backward.startswith("derived")
     return " ".join(region.notes)

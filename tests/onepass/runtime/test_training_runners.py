@@ -1,12 +1,14 @@
 """A forward that cannot run by its plan leaves its backward to autograd; so do sizes that no plan takes."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import onepass
+from onepass.lowering.executors import TILED
 from onepass.lowering.masks import block_map
 from onepass.lowering.triton import launch
 from onepass.runtime import executors, training_operator
@@ -52,6 +54,22 @@ def test_a_backward_without_a_plan_asks_autograd(monkeypatch):
     torch.testing.assert_close(found, gradients(attention, 40, 300))
     (region,) = onepass.reports()[-1].regions
     assert region.backward_ran == executors.ORIGINAL
+
+
+class Telling(type(TILED)):
+    """An executor that says something of each plan."""
+
+    def prepare(self, plan, *rest):
+        outputs = ", ".join(output.name for output in plan.outputs)
+        return replace(super().prepare(plan, *rest), notes=(f"computes {outputs}",))
+
+
+def test_what_an_executor_says_of_a_backward_is_in_the_regions_report(monkeypatch):
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", executors.of_plan(Telling()))
+    compiled = torch.compile(attention, backend="onepass", options={"inner": "eager", "executor": "tiled"})
+    gradients(compiled, 40, 300)
+    (region,) = onepass.reports()[-1].regions
+    assert sum(note.startswith("computes ") for note in region.notes) == 2, "of the forward and of the backward"
 
 
 @pytest.mark.parametrize("lengths", [(0, 300), (40, 0), (0, 0)])
