@@ -299,8 +299,8 @@ def _in_order(
     streamed = around * work_order.streamed(binding, resolve(loop.dim.size, sizes))
     lengths = (ranges.end - ranges.begin) * around
     points = call.total // len(lengths)
-    _, many = work_order.at_a_time(points, len(lengths), call.programs, streamed)
-    table = dealt_in_order(lengths + work_order.OVERHEAD / config.loop_tile, points, many, call.programs)
+    few, _ = work_order.at_a_time(points, len(lengths), call.programs, streamed)
+    table = dealt_in_order(lengths + work_order.OVERHEAD / config.loop_tile, points, few, call.programs)
     shape = replace(call.shape, masked=_masked(binding, whole), table=True)
     return replace(call, shape=shape, table=torch.from_numpy(table), listed=torch.from_numpy(last))
 
@@ -315,14 +315,15 @@ def last_visitors(ranges: work_order.Ranges, length: int) -> np.ndarray | None:
     return (np.searchsorted(ranges.begin, np.arange(length), side="right") - 1).astype(np.int32)
 
 
-def dealt_in_order(cost: np.ndarray, points: int, many: int, programs: int) -> np.ndarray:
-    """Items in one order, each given to the program that is free first: of so many grid points at a time, the last
-    tiles of rows first. The more these are, the less programs of one point wait for each other.
+def dealt_in_order(cost: np.ndarray, points: int, few: int, programs: int) -> np.ndarray:
+    """Items in one order, each given to the program that is free first: of a few grid points at a time, the last tiles
+    of rows first. With more of them programs wait less for each other, but their sums leave the cache: 24 points at a
+    time instead of 3 took 1.3 to 1.7 times as long on an H100.
 
     cost: the time of each tile of rows. The table has a column for each program: the number of its items, and then
     these, as point · (tiles of rows) + tile of rows.
     """
-    groups = (range(first, min(first + many, points)) for first in range(0, points, many))
+    groups = (range(first, min(first + few, points)) for first in range(0, points, few))
     last_first = range(len(cost) - 1, -1, -1)
     items = (point * len(cost) + rows for group in groups for rows in last_first for point in group)
     return work_order.list_scheduled(items, cost, programs)
