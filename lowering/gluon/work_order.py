@@ -8,7 +8,7 @@ Example: with a causal mask the last row tile runs the longest loop, so a progra
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from math import prod
@@ -155,13 +155,15 @@ def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, t
     cost = lengths + OVERHEAD / tile
     order = np.argsort(-cost, kind="stable")
     groups = _groups(points, *at_a_time(points, len(cost), programs, bytes_a_point))
-    items = (
-        point * len(cost) + rows
-        for start, stop in groups
-        for rows in order.tolist()
-        for point in range(start, stop)
-    )
-    return list_scheduled(items, cost, programs)
+    return list_scheduled(in_turn(groups, order.tolist()), cost, programs)
+
+
+def in_turn(groups: Iterable[tuple[int, int]], order: Sequence[int]) -> Iterator[int]:
+    """The items of one group of grid points after the other; within a group, the tiles of rows in this order.
+
+    groups: (first point, the one behind the last). An item's number is point · (tiles of rows) + tile of rows.
+    """
+    return (point * len(order) + rows for start, stop in groups for rows in order for point in range(start, stop))
 
 
 def list_scheduled(items: Iterable[int], cost: np.ndarray, programs: int) -> np.ndarray:
@@ -182,8 +184,18 @@ def list_scheduled(items: Iterable[int], cost: np.ndarray, programs: int) -> np.
 def at_a_time(points: int, tiles: int, programs: int, bytes_a_point: int) -> tuple[int, int]:
     """How many grid points are given out at a time, and how many together at the end, each with `tiles` tiles of rows.
     """
-    few = -(-programs // tiles)
+    few = few_at_a_time(tiles, programs)
     return few, min(points, max(few, CACHE // max(bytes_a_point, 1)))
+
+
+def few_at_a_time(tiles: int, programs: int) -> int:
+    """The fewest grid points, each with `tiles` tiles of rows, that have an item for every program."""
+    return -(-programs // tiles)
+
+
+def groups_of(points: int, few: int) -> list[tuple[int, int]]:
+    """Ranges of grid points, as (start, stop): `few` points each; the last one may have fewer."""
+    return [(start, min(start + few, points)) for start in range(0, points, few)]
 
 
 def streamed(binding: WarpBinding, length: int) -> int:

@@ -296,10 +296,8 @@ def _in_order(
     if ranges is None or last is None:
         raise RefusedLaunch(f"{NO_ORDER}more than one range that moves with the rows")
     around = prod(resolve(d.size, sizes) for d in loop.outer)
-    streamed = around * work_order.streamed(binding, resolve(loop.dim.size, sizes))
     lengths = (ranges.end - ranges.begin) * around
-    points = call.total // len(lengths)
-    few, _ = work_order.at_a_time(points, len(lengths), call.programs, streamed)
+    points, few = call.total // len(lengths), work_order.few_at_a_time(len(lengths), call.programs)
     table = dealt_in_order(lengths + work_order.OVERHEAD / config.loop_tile, points, few, call.programs)
     shape = replace(call.shape, masked=_masked(binding, whole), table=True)
     return replace(call, shape=shape, table=torch.from_numpy(table), listed=torch.from_numpy(last))
@@ -317,15 +315,15 @@ def last_visitors(ranges: work_order.Ranges, length: int) -> np.ndarray | None:
 
 def dealt_in_order(cost: np.ndarray, points: int, few: int, programs: int) -> np.ndarray:
     """Items in one order, each given to the program that is free first: of a few grid points at a time, the last tiles
-    of rows first. With more of them programs wait less for each other, but their sums leave the cache: 24 points at a
-    time instead of 3 took 1.3 to 1.7 times as long on an H100.
+    of rows first.
+
+    With more points at a time, programs would wait less for each other. But on an H100 it is slower: 24 points instead
+    of 3 took 1.3 to 1.7 times as long, probably since their sums together do not fit in the L2 cache.
 
     cost: the time of each tile of rows. The table has a column for each program: the number of its items, and then
     these, as point · (tiles of rows) + tile of rows.
     """
-    groups = (range(first, min(first + few, points)) for first in range(0, points, few))
-    last_first = range(len(cost) - 1, -1, -1)
-    items = (point * len(cost) + rows for group in groups for rows in last_first for point in group)
+    items = work_order.in_turn(work_order.groups_of(points, few), range(len(cost) - 1, -1, -1))
     return work_order.list_scheduled(items, cost, programs)
 
 
@@ -342,14 +340,13 @@ def _dealt(
     shape = replace(call.shape, masked=masked)
     if lengths is None or len(set(lengths.tolist())) == 1:
         return replace(call, shape=shape)
-    around = prod(resolve(d.size, sizes) for d in binding.loop.outer)
-    streamed = around * work_order.streamed(binding, resolve(binding.loop.dim.size, sizes))
     points = call.total // len(lengths)
     if config.persistent:
+        around = prod(resolve(d.size, sizes) for d in binding.loop.outer)
+        streamed = around * work_order.streamed(binding, resolve(binding.loop.dim.size, sizes))
         table = work_order.dealt(lengths * around, points, streamed, call.programs, config.loop_tile)
     else:
-        few, _ = work_order.at_a_time(points, len(lengths), places, streamed)
-        table = longest_first(lengths, points, few)
+        table = longest_first(lengths, points, work_order.few_at_a_time(len(lengths), places))
     return replace(call, shape=replace(shape, table=True), table=torch.from_numpy(table))
 
 
@@ -359,7 +356,7 @@ def longest_first(lengths: np.ndarray, points: int, few: int) -> np.ndarray:
     lengths: of the loop, by tile of rows. An item's number is point · (tiles of rows) + tile of rows.
     """
     longest = np.argsort(-lengths, kind="stable")
-    groups = (np.arange(first, min(first + few, points)) for first in range(0, points, few))
+    groups = (np.arange(*group) for group in work_order.groups_of(points, few))
     found = [(longest[:, None] + group[None] * len(lengths)).ravel() for group in groups]
     return np.concatenate(found).astype(np.int32)
 
