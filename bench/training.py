@@ -52,9 +52,9 @@ WITHOUT = " without"  # the contestant of that name computes the gradients of qu
 OWN = {"libraries": False}
 CACHES = ("ONEPASS_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # folders on disk, by their variables
 ATTENTION = 3  # gradients that come first: of queries, keys and values
-# Bytes for an element of the scores that a contestant needs at most, results and learned inputs included.
-BYTES = {"compile": 12, "onepass": 6, "flex": 5}
+BYTES = {"compile": 12, "onepass": 2, "flex": 1}  # for an element of the scores that a contestant needs at most
 EXACT_BYTES = 100  # for an element of one part's scores, in float64
+LEARNED_BYTES = 32  # for an element of a learned input: gradients, and what they are compared with in float64
 NOTE = 60  # characters of a note in the closing table
 SHARE = 0.6  # of the device's memory, for what compiles; the rest is for inputs, and for what each process takes
 BUCKETS, EXACT, FARTHEST = 32, 8, 128  # of T5: both directions, distances with a bucket each, the last bucket's
@@ -81,7 +81,7 @@ class Sizes:
     first: Shape
 
 
-FULL = Sizes(4, 16, 64, (2048, 4096), 128, 64, (16, 8, 512, 32), (Shape(2, 16, 8192, 128), Shape(4, 16, 4096, 64)),
+FULL = Sizes(2, 16, 64, (2048, 4096), 128, 64, (16, 8, 512, 32), (Shape(2, 16, 8192, 128), Shape(4, 16, 4096, 64)),
              Shape(4, 16, 4096, 64))  # fmt: skip
 TINY = Sizes(2, 2, 16, (96,), 8, 8, (3, 2, 64, 16), (Shape(1, 2, 128, 16),), Shape(1, 2, 128, 16))
 
@@ -330,19 +330,25 @@ def _told(name: str) -> str:
     return "; ".join(dict.fromkeys([*lines, *([] if lines else ["nothing fused"]), *reasons]))[:400]
 
 
+def _moved(right: Expected, device: str) -> Expected:
+    """Between the comparisons of one problem the memory of the device is for others."""
+    return replace(right, values=tuple(tuple(x.to(device) for x in values) for values in right.values))
+
+
 def _prepared(job: Job, given: BenchProblem) -> Progress:
     """Compiles and checks every contestant. No graph is kept: the memory is for those who are compiled beside it."""
     progress, place = Progress(), TOGETHER
     gradients, all_of_them = contestants(job, given)
-    with place.memory.reserved(EXACT_BYTES * given.elements / given.parts):
-        right = gradients.expected()
+    extra = LEARNED_BYTES * sum(x.numel() for x in gradients.leaves[ATTENTION:]) + 2**28
+    with place.memory.reserved(EXACT_BYTES * given.elements / given.parts + extra):
+        right = _moved(gradients.expected(), "cpu")
     for name, contestant in all_of_them.items():
         started = time.perf_counter()
         forget("reports")
         try:
-            with place.memory.reserved(BYTES[contestant.who] * given.elements + 2**28), quiet():
+            with place.memory.reserved(BYTES[contestant.who] * given.elements + extra), quiet():
                 call = contestant.begin()
-                progress.found[name] = checked(call, contestant.right(right))
+                progress.found[name] = checked(call, _moved(contestant.right(right), place.device))
                 progress.told[name] = _told(name) if contestant.who == "onepass" else ""
                 if job.part == "deterministic":
                     progress.told[name] += f"; {_repeated(call)}"

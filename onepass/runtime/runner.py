@@ -26,6 +26,7 @@ from .measurements import Measured
 from .region_call import RegionCall, Tensors, call_of, unfit
 
 MAX_UNDECIDED_COMPARISONS = 8  # after which a kernel counts as wrong
+MAX_SHORT_OF_MEMORY = 8  # calls in a row, after which an executor that lacks memory counts as failed
 MAX_KINDS_OF_CALLS = 1024  # that are kept ready; generating more tokens than that prepares calls again
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Runner:
         self.validated, self.choices, self.tuned = kept.validated, kept.choices, kept.tuned
         self.seen: set[str] = set()
         self.undecided: Counter[str] = Counter()
+        self.short_of_memory: Counter[str] = Counter()
         records.attach(found.report)
 
     def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
@@ -69,7 +71,7 @@ class Runner:
 
     def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
-        call = self._call(tensors, numbers)
+        call, short = self._call(tensors, numbers), Counter(self.short_of_memory)
         try:
             results = self._chosen(kind, tensors, call) if not unfit(self.found, call) else None
             results = self._planned(kind, tensors, call) if results is None else results
@@ -78,7 +80,11 @@ class Runner:
                 raise
             tell(self.found.report.key, f"choosing an executor failed, so the original calls run: {one_line(error)}")
             results = None
-        return self._by_original_calls(kind, tensors, call) if results is None else results
+        try:
+            return self._by_original_calls(kind, tensors, call) if results is None else results
+        finally:
+            if self.short_of_memory - short:  # who ran instead is not kept: the next call may have more memory
+                self.ready.pop(kind, None)
 
     def _call(self, tensors: Tensors, numbers: Sequence[int]) -> RegionCall:
         return call_of(self.found, tensors, numbers)
@@ -106,6 +112,7 @@ class Runner:
             except Exception as error:
                 self._fails(name, error)
                 continue
+            self.short_of_memory.pop(name, None)
             if checked and self._decided(name, run, results, tensors, call):
                 self._keep(kind, name, run)
             self.say(getattr(run, "who", name))
@@ -184,9 +191,16 @@ class Runner:
         records.note(self.found.report.key, f"executor {name} has no kernel for it: {reason}")
 
     def _fails(self, name: str, error: Exception) -> None:
-        """An executor that failed is used no more in this process; if strict, its error goes to the caller."""
+        """An executor that failed is used no more in this process; if strict, its error goes to the caller.
+
+        Who lacked memory is asked again at the next call: others fill a GPU, and a smaller batch may follow.
+        """
         if self.found.options.strict:
             raise error
+        if isinstance(error, torch.OutOfMemoryError) and self.short_of_memory[name] < MAX_SHORT_OF_MEMORY:
+            self.short_of_memory[name] += 1
+            records.note(self.found.report.key, f"executor {name} lacked memory at some calls; others ran them")
+            return
         self.broken.add(name)
         self.ready = {kind: known for kind, known in self.ready.items() if known[0] != name}
         tell(self.found.report.key, f"executor {name} failed and is not used again: {one_line(error)}")

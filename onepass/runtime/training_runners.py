@@ -43,9 +43,10 @@ class ForwardRunner(Runner):
         return True
 
     def _by_original_calls(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
-        if not unfit(self.found, call):
+        results = super()._by_original_calls(kind, tensors, call)
+        if not unfit(self.found, call):  # if they lack memory, too, the caller has an error, and no backward follows
             self.training.fell_back = True
-        return super()._by_original_calls(kind, tensors, call)
+        return results
 
 
 class BackwardRunner(Runner):

@@ -1,4 +1,7 @@
-"""A deterministic result is asked for by an option or of torch, at each call; no plan that adds by chance runs then."""
+"""A deterministic result is asked for by an option or of torch, at each call; no plan that adds by chance runs then.
+
+An executor that lacks memory at one call runs the next ones.
+"""
 
 from dataclasses import replace
 
@@ -7,7 +10,7 @@ import torch
 
 import onepass
 from onepass.lowering.executors import TILED
-from onepass.runtime import executors, library_choice, operator
+from onepass.runtime import executors, library_choice, operator, runner
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -119,3 +122,62 @@ def test_the_report_says_it_of_both_plans(asked, said):
     (reported,) = onepass.reports()[-1].regions
     assert reported.deterministic and "repeats     deterministic" in str(reported)
     assert reported.backward.splitlines()[0].endswith(said)
+
+
+@pytest.fixture
+def short_of_memory(monkeypatch):
+    """The tiled executor lacks memory so many times; then it runs. The list holds one number."""
+    left, prepare = [0], executors.EXECUTORS["tiled"]
+
+    def prepared(found, tensors, call):
+        run = prepare(found, tensors, call)
+
+        def tried(given):
+            if left[0]:
+                left[0] -= 1
+                raise torch.OutOfMemoryError("out of memory")
+            return run(given)
+
+        return tried
+
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", prepared)
+    return left
+
+
+def ran(run, right):
+    """Who ran a call, whose result is checked."""
+    torch.testing.assert_close(run(), right)
+    (report,) = onepass.reports()[-1].regions
+    return report.ran
+
+
+def test_who_lacks_memory_at_one_call_runs_the_next_ones(short_of_memory):
+    run, inputs = region(executor="tiled")
+    right = attention(*inputs)
+    assert ran(run, right) == "tiled"
+    for short in (1, 2, 2, runner.MAX_SHORT_OF_MEMORY):  # the first call that lacks it is tried twice
+        short_of_memory[0] = short
+        while short_of_memory[0]:
+            who = ran(run, right)
+        assert who == ("tiled" if short == 1 else executors.ORIGINAL)
+        assert ran(run, right) == "tiled"
+    (report,) = onepass.reports()[-1].regions
+    assert any("lacked memory" in note for note in report.notes)
+
+
+def test_who_always_lacks_memory_is_asked_no_more(short_of_memory):
+    run, inputs = region(executor="tiled")
+    short_of_memory[0] = 100
+    for _ in range(20):
+        assert ran(run, attention(*inputs)) == executors.ORIGINAL
+    assert short_of_memory[0] == 100 - runner.MAX_SHORT_OF_MEMORY - 1
+    short_of_memory[0] = 0
+    assert ran(run, attention(*inputs)) == executors.ORIGINAL
+
+
+def test_a_lack_of_memory_goes_to_a_strict_caller(short_of_memory):
+    run, inputs = region(executor="tiled", strict=True)
+    short_of_memory[0] = 1
+    with pytest.raises(torch.OutOfMemoryError):
+        run()
+    assert ran(run, attention(*inputs)) == "tiled"

@@ -116,3 +116,22 @@ def test_a_prepared_call_reads_nothing_on_the_host(monkeypatch):
     compiled(*leaves, ids).sum().backward()
     assert {"ForwardRunner", "BackwardRunner"} < {*ran} and len(builds) == 3
     assert not [name for name in ran if name.split(".")[1:2] and name.split(".")[1].startswith(HOST_READS)]
+
+
+def short_of_memory(found, tensors, call):
+    raise torch.OutOfMemoryError("out of memory")
+
+
+def test_a_step_without_memory_raises_and_the_next_one_is_derived(monkeypatch):
+    compiled = torch.compile(attention, backend="onepass", options={"inner": "eager", "executor": "tiled"})
+    right = gradients(attention, 40, 300)
+    torch.testing.assert_close(gradients(compiled, 40, 300), right)
+    training_operator._FORWARDS.clear(), training_operator._BACKWARDS.clear()
+    with monkeypatch.context() as patch:
+        patch.setitem(executors.EXECUTORS, "tiled", short_of_memory)
+        patch.setattr(executors, "original", lambda *given: lambda tensors: short_of_memory(*given))
+        with pytest.raises(torch.OutOfMemoryError):
+            gradients(compiled, 40, 300)
+    torch.testing.assert_close(gradients(compiled, 40, 300), right)
+    (region,) = onepass.reports()[-1].regions
+    assert region.backward_ran == "tiled"
