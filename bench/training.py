@@ -300,6 +300,7 @@ class Together:
     sizes: Sizes
     device: str
     rounds: int
+    only: str
 
 
 def _start(together: Together) -> None:
@@ -343,6 +344,8 @@ def _prepared(job: Job, given: BenchProblem) -> Progress:
     with place.memory.reserved(EXACT_BYTES * given.elements / given.parts + extra):
         right = _moved(gradients.expected(), "cpu")
     for name, contestant in all_of_them.items():
+        if not re.search(place.only, name):
+            continue
         started = time.perf_counter()
         forget("reports")
         try:
@@ -478,7 +481,7 @@ def side_by_side(todo: list[Job], sizes: Sizes, options: argparse.Namespace) -> 
     free = math.inf if options.device == "cpu" else SHARE * torch.cuda.mem_get_info()[0]
     compiling = context.Semaphore(options.processes or os.cpu_count() or 1)
     together = Together(context.Barrier(len(todo)), context.Lock(), compiling, Memory.of(context, free),
-                        options.patience, sizes, options.device, options.rounds)  # fmt: skip
+                        options.patience, sizes, options.device, options.rounds, options.only)  # fmt: skip
     with ProcessPoolExecutor(len(todo), context, _start, (together,)) as pool:
         jobs_of = {pool.submit(measured, job): job for job in todo}
         for done in as_completed(jobs_of):
@@ -494,6 +497,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS))
     parser.add_argument("--cases", default="", help="a regular expression on the names of cases")
+    parser.add_argument("--only", default="", help="a regular expression on contestants; compile takes minutes for a "
+                        "call with a table's gradient")  # fmt: skip
     parser.add_argument("--lengths", type=lambda text: tuple(map(int, text.split(","))))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=2, help="new processes for each contestant of the compile part")

@@ -25,7 +25,7 @@ from ..plan.records import Store
 from .config import JoinedConfig
 from .form import JoinedBinding, LoopSum, early_and_late, late_factors
 from .memory import Memory, Vector, extent_of, part_of
-from .sum_blocks import SumBlocks
+from .sum_blocks import COLUMNS_OF_A_BLOCK, SumBlocks
 
 ROWS_OF_A_WARPGROUP = H200.product_rows
 
@@ -284,11 +284,11 @@ class JoinedConsumer:
     def _hand_over(self) -> None:
         """Writes this warpgroup's half of the weights that are summed over the rows, for both to read."""
         lines = self.writer.inner.lines
-        for n, (number, buffer) in enumerate(self.memory.weights.items()):
+        for n, number in enumerate(self.memory.weights):
             matrix = next(s.matrix for s in self.binding.row_sums if s.weight == number)
             rounded = self._rounded(number, matrix)
             lines += ["sync(READ + 2 * W + slot, t > 1)"] if n == 0 else []
-            lines.append(f"{self._own_rows(f'{buffer}.index(slot)')}.store({rounded})")
+            lines.append(f"{self._own_rows(self._weights(number, 'slot'))}.store({rounded})")
         if self.memory.weights or self.memory.vectors or self.memory.overlays:
             lines.append("fence_async_shared()")  # what was written is read, and what was read is written, by copies
         lines += ["arrive(WRITTEN + 2 * (1 - W) + slot, True)"] if self.memory.weights else []
@@ -301,6 +301,7 @@ class JoinedConsumer:
         lines += ["more = t + 1 < count", *(["sync(TURN + W, True)"] if turns else [])]
         issued = self._sum_over_loop(late, "slot")
         lines += ["sync(WRITTEN + 2 * W + other, t > 0)"] if binding.row_sums else []
+        lines += self._pairs_out("other", "t > 0")
         lines += self._sums_over_rows("other")
         added = [self.added[s] for s in binding.row_sums]
         if early:
@@ -312,18 +313,39 @@ class JoinedConsumer:
             lines.append(wait_for(len(binding.ahead), [*issued, *added, *self._packed(late)]))
         lines.append("mbarrier.arrive(empty.index(slot))")
         if added:
+            lines += self._pairs_left()
             lines.append("arrive(READ + 2 * (1 - W) + other, (t > 0) & more)")
             adding = self._adding(self._add(), "done + t - 1")
             lines += ["if t > 0:", *(f"    {line}" for line in adding), f"previous = {self.blocks.of_tile()}"]
         # No product may be in flight at the back edge if other instructions read its result: ptxas serialises all.
         lines.append(wait_for(0, [self.products[p] for p in binding.ahead]))
 
+    def _weights(self, number: int, slot: str) -> str:
+        """The tile of a weight that is summed over the rows, in shared memory, as rows by columns of the loop."""
+        buffer, pairs = f"{self.memory.weights[number]}.index({slot})", self.memory.pairs.get(number)
+        if pairs is None:
+            return buffer
+        return matrix_in(buffer, pairs.operand, self.config.row_tile, self.config.loop_tile, transposed=False)
+
+    def _pairs_out(self, slot: str, on: str) -> list[str]:
+        """The first warpgroup sends the weights of the tile before that are stored for each row and column."""
+        starts = {**self.writer.starts, self.loop.dim: f"previous * {COLUMNS_OF_A_BLOCK}"}
+        lines = []
+        for pair in self.binding.pairs:
+            tile, where = self.memory.pairs[pair.weight], ", ".join(starts[d] for d in pair.store.order)
+            lines.append(f"    copy_out({tile.map}, [{where}], {tile.buffer}.index({slot}))")
+        return [f"if (W == 0) & ({on}):", *lines] if lines else []
+
+    def _pairs_left(self) -> list[str]:
+        """Waits until shared memory was read for what was sent."""
+        return ["tma.store_wait(0)"] if self.binding.pairs else []
+
     def _sums_over_rows(self, slot: str) -> list[str]:
         """A warpgroup's part: 64 columns of a tile of 128, or half of the wide dim of all 64 columns."""
         lines, half = [], self.config.loop_tile == ROWS_OF_A_WARPGROUP
         for s in self.binding.row_sums:
             extent = part_of(s.matrix.inner, self.config)
-            weights = f"{self.memory.weights[s.weight]}.index({slot})"
+            weights = self._weights(s.weight, slot)
             weights += "" if half else f".slice(W * {ROWS_OF_A_WARPGROUP}, {ROWS_OF_A_WARPGROUP}, 1)"
             matrix = self._held(s.matrix) + (f".slice(W * {extent}, {extent}, 1)" if half else "")
             zeros = f"gl.zeros([{ROWS_OF_A_WARPGROUP}, {extent}], gl.float32, ADDED{extent})"
@@ -348,17 +370,17 @@ class JoinedConsumer:
         """The sums over the rows of the last tile."""
         if not self.binding.row_sums:
             return []
-        lines = ["slot = (done + count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)", *self._sums_over_rows("slot")]
-        lines.append(wait_for(0, [self.added[s] for s in self.binding.row_sums]))
+        lines = ["slot = (done + count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)", *self._pairs_out("slot", "True")]
+        lines += self._sums_over_rows("slot")
+        lines += [wait_for(0, [self.added[s] for s in self.binding.row_sums]), *self._pairs_left()]
         return [*lines, *self._adding(self._add(), "done + count - 1")]
 
     # Results
 
     def _results(self) -> list[str]:
         lines: list[str] = []
-        for store in self.binding.kernel.stores:
-            if not store.adds:
-                lines += self._stored(store)
+        for store in self.binding.kernel.written_by(None):
+            lines += self._stored(store)
         return lines
 
     def _stored(self, store: Store) -> list[str]:

@@ -8,15 +8,16 @@ weights are those of the values and their cotangents; the sums are the gradients
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...egraph.terms.ops import iota
+from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import reduces, rename_dims, subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import const_value, signed_factors
 from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, Product, ProductMatcher, draws_numbers
+from ..masks.loop_ranges import conjuncts
 from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable, Store
 
@@ -57,12 +58,22 @@ class RowSum:
 
 
 @dataclass(frozen=True)
+class PairStore:
+    """A weight that is stored for each row and column, as it is rounded for a sum over the rows."""
+
+    store: Store
+    weight: int
+    operand: Operand
+
+
+@dataclass(frozen=True)
 class JoinedBinding:
     """A joined kernel as the skeleton's parts.
 
     ahead: the products that are issued for the next tile while sums of this one run. late: the others. starts: by
     product, what its accumulator begins at. vectors: loads along the loop alone, which are copied with the tiles.
-    overlays: tensors over rows and loop, of which a tile may be copied as those of the loop are.
+    overlays: tensors over rows and loop, of which a tile may be copied as those of the loop are. pairs: what is stored
+    for each row and column.
     """
 
     kernel: Kernel
@@ -75,6 +86,7 @@ class JoinedBinding:
     row_sums: tuple[RowSum, ...]
     vectors: tuple[Term, ...]
     overlays: tuple[Operand, ...] = ()
+    pairs: tuple[PairStore, ...] = ()
     wide: Dim | None = None  # the writer sets it for each result in turn
 
     @property
@@ -172,11 +184,15 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     adding = [store for store in kernel.stores if store.adds]
     bodies = [_body(a.values[0], sorted(a.reductions[0].dims), loop.dim, kernel) for a in loop.accumulators]
     bodies += [_body(store.term, store.order, kernel.rows, kernel) for store in adding]
+    written = [store for store in kernel.written_by(loop) if not store.adds]
+    bodies += [_body(_unrounded(store.term, loop), (), kernel.rows, kernel) for store in written]
     products = _products([f for body in bodies for f in body.factors], matcher)
     weights, numbers = _weights([body.factors for body in bodies])
     ahead, late = _ahead_and_late(weights, products)
     parts = list(zip(numbers, (_matrix(body, matcher) for body in bodies), strict=True))
     count = len(loop.accumulators)
+    row_sums = tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:], strict=False))
+    pairs = zip(written, numbers[count + len(adding) :], strict=True)
     return JoinedBinding(
         kernel=kernel,
         loop=loop,
@@ -185,9 +201,10 @@ def _bind(kernel: Kernel) -> JoinedBinding:
         starts=_starts(late, weights, kernel.rows, loop.dim),
         weights=tuple(Weight(w, not _needed(w, late)) for w in weights),
         loop_sums=tuple(LoopSum(a, *part) for a, part in zip(loop.accumulators, parts[:count], strict=True)),
-        row_sums=tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:], strict=True)),
+        row_sums=row_sums,
         vectors=_vectors(weights, loop.dim, {*kernel.grid, *kernel.around}),
         overlays=matcher.overlays(_loads(weights)),
+        pairs=tuple(_pair_store(store, number, row_sums, matcher, loop.outer) for store, number in pairs),
     )
 
 
@@ -282,6 +299,24 @@ def _row_sum(store: Store, weight: int, matrix: Operand | None) -> RowSum:
     if matrix is None:
         raise NotPlannable("what is added to memory is no product of a weight and a matrix")
     return RowSum(store, weight, matrix)
+
+
+def _unrounded(term: Term, loop: Loop) -> Term:
+    """What a stored term rounds to half precision, where the loop's guard keeps it."""
+    if loop.guard is not None and term.op == "where" and const_value(term.args[2], None) == 0:
+        term = term.args[1] if {*conjuncts(term.args[0])} == {*conjuncts(loop.guard)} else term
+    return term.args[0] if term.op == "cast" and term.dtype in HALVES else term
+
+
+def _pair_store(
+    store: Store, weight: int, row_sums: Iterable[RowSum], matcher: ProductMatcher, outer: Collection[Dim]
+) -> PairStore:
+    if not any(s.weight == weight and s.matrix.tensor.dtype == store.output.dtype for s in row_sums):
+        raise NotPlannable("what is stored for each row and column is not what is summed over the rows")
+    if outer:
+        raise NotPlannable("what is stored for each row and column depends on a dim around the loop")
+    stored = load(store.output, *map(iota, store.order))
+    return PairStore(store, weight, matcher.operand(stored, matcher.rows, matcher.loop))
 
 
 def _starts(

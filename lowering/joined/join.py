@@ -39,18 +39,24 @@ class Joined:
     finish: Kernel
 
 
-def join(plan: Plan) -> Joined | None:
+def join(plan: Plan, with_pairs: bool = False) -> Joined | None:
     """The plan with the first pair of kernels joined that can be; None if there is none.
 
-    What a loop stores for each row and column has a kernel of its own then.
+    What a loop stores for each row and column has a kernel of its own then. with_pairs: the joined kernel stores it; None
+    if there is nothing that it can store so.
     """
-    plan = replace(plan, kernels=tuple(part for kernel in plan.kernels for part in _with_pairs_apart(kernel)))
+    parts = [tuple(_with_pairs_apart(kernel)) for kernel in plan.kernels]
+    plan = replace(plan, kernels=tuple(kernel for found in parts for kernel in found))
     pairs = permutations(plan.kernels, 2)
     found = [pair for pair in pairs if _mirror(*pair) is not None and _independent(plan, *pair)]
     if not found:
         return None
     kept, turned = max(found, key=lambda pair: len(pair[0].loops[0].accumulators))
-    return _joined(plan, kept, turned)
+    written = {own: tuple(k for k in others if not k.stores[0].places) for own, *others in parts}
+    if not with_pairs:
+        return _joined(plan, kept, turned)
+    pairs_of = (written[kept], written[turned])
+    return _joined(plan, kept, turned, pairs_of) if any(pairs_of) else None
 
 
 def _with_pairs_apart(kernel: Kernel) -> Iterator[Kernel]:
@@ -190,9 +196,18 @@ def _independent(plan: Plan, kept: Kernel, turned: Kernel) -> bool:
 # The joined plan
 
 
-def _joined(plan: Plan, kept: Kernel, turned: Kernel) -> Joined:
+def _joined(
+    plan: Plan, kept: Kernel, turned: Kernel, pairs_of: tuple[tuple[Kernel, ...], ...] = ((), ())
+) -> Joined | None:
+    """pairs_of: kernels of rows and columns whose results the joined kernel stores, by whose loop stored them."""
     turn = _mirror(kept, turned)
     assert turn is not None, "the pair was chosen because it mirrors"
+    pairs = [store for kernel in pairs_of[0] for store in kernel.stores]
+    turned_pairs = [store for kernel in pairs_of[1] for store in kernel.stores]
+    pairs += [replace(s, term=turn.term(s.term), order=turn.order(s.order)) for s in turned_pairs]
+    if any(len(s.order) != len(s.output.shape) for s in pairs):
+        return None  # an axis is two dims here
+    plan = replace(plan, kernels=tuple(k for k in plan.kernels if k not in (*pairs_of[0], *pairs_of[1])))
     names = {t.name for k in plan.kernels for t in (*k.inputs, *(s.output for s in k.stores))}
     early = [k for k in plan.kernels if k not in (kept, turned)]
     last = max(plan.kernels.index(kept), plan.kernels.index(turned))
@@ -204,8 +219,9 @@ def _joined(plan: Plan, kept: Kernel, turned: Kernel) -> Joined:
     theirs = [replace_from_above(value, same) for value in theirs]
     vectors = _vectors([*mine, *theirs], kept, names)
     mine, theirs = ([replace_from_above(v, vectors) for v in values] for values in (mine, theirs))
+    pairs = [replace(s, term=replace_from_above(replace_from_above(rewritten(s.term), same), vectors)) for s in pairs]
     sums, added = _added(turned, turn, theirs, names)
-    main = _main(kept, mine, added)
+    main = _main(kept, mine, pairs, added)
     finish = _finish(turned, sums)
     kernels = (*_with_vectors(early[: last - 1], kept, vectors), main, finish, *plan.kernels[last + 1 :])
     return Joined(replace(plan, kernels=_needed(kernels, plan)), main, tuple(s.output for s in added), finish)
@@ -381,12 +397,12 @@ def _added(
     return read, added
 
 
-def _main(kept: Kernel, values: Sequence[Term], added: Sequence[Store]) -> Kernel:
+def _main(kept: Kernel, values: Sequence[Term], written: Sequence[Store], added: Sequence[Store]) -> Kernel:
     (loop,) = kept.loops
     pairs = list(zip(loop.accumulators, values, strict=True))
     sums = {a.reductions[0]: _summed(loop, value) for a, value in pairs}
     accumulators = tuple(replace(a, values=(value,), reductions=(sums[a.reductions[0]],)) for a, value in pairs)
-    results = tuple(replace(s, term=replace_from_above(s.term, sums)) for s in kept.stores)
+    results = (*(replace(s, term=replace_from_above(s.term, sums)) for s in kept.stores), *written)
     bounds = [limit.bound for limit in loop.limits]
     terms = [*(s.term for s in (*results, *added)), *([loop.guard] if loop.guard is not None else [])]
     placed = {*kept.grid, kept.rows, *kept.around, loop.dim}

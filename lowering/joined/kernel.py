@@ -73,9 +73,11 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         chosen = [load for load in binding.vectors if load.attrs[0].name in self.shape.vectors]
         vectors = tuple(self._vector(load) for load in chosen)
         overlays = tuple(self._tile(o, self.config.row_tile, tile) for o in self.shape.overlays)
-        weights = {n: fresh("weight_tiles") for n in dict.fromkeys(s.weight for s in binding.row_sums)}
+        pairs = {p.weight: self._tile(p.operand, self.config.row_tile, tile) for p in binding.pairs}
+        buffer = lambda number: pairs[number].buffer if number in pairs else fresh("weight_tiles")
+        weights = {n: buffer(n) for n in dict.fromkeys(s.weight for s in binding.row_sums)}
         parts = fresh("part_tiles") if self.config.by_products and early_parts(binding) else ""
-        return Memory(held, ring, (len(ahead[0]), len(ahead[1])), overlays, vectors, weights, parts)
+        return Memory(held, ring, (len(ahead[0]), len(ahead[1])), overlays, vectors, weights, pairs, parts)
 
     def _tile(self, operand: Operand, across: int, inner: int = 0) -> CopiedTile:
         """A tile of an operand and its tensor map. inner: places along the inner dim; 0: all of them."""
@@ -98,7 +100,7 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
     def _buffer_lines(self) -> list[str]:
         memory, row_tile, tile = self.buffers, self.config.row_tile, self.config.loop_tile
         mapped = [(t.buffer, t.map, 1) for t in memory.held]
-        mapped += [(t.buffer, t.map, STAGES) for t in (*memory.ring, *memory.overlays)]
+        mapped += [(t.buffer, t.map, STAGES) for t in (*memory.ring, *memory.overlays, *memory.pairs.values())]
         mapped += [(v.buffer, v.map, STAGES) for v in memory.vectors]
         allocate = "{} = gl.allocate_shared_memory({}, {}, {})".format
         lines = [
@@ -106,6 +108,8 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         ]
         kinds = {s.weight: f"gl.{s.matrix.tensor.dtype}" for s in self.binding.row_sums}
         for number, name in memory.weights.items():
+            if number in memory.pairs:
+                continue
             layout = f"gl.NVMMASharedLayout.get_default_for([{row_tile}, {tile}], {kinds[number]})"
             lines.append(allocate(name, kinds[number], f"[{STAGES}, {row_tile}, {tile}]", layout))
         if memory.parts:

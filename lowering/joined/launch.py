@@ -33,6 +33,7 @@ from ..gluon.launch import (
     window_of,
 )
 from ..gluon.launch import refusal as refusal_of_kernels
+from ..launch.split_loops import SplitKernel
 from ..launch.triton_compat import OPTIONS, Window, architecture, gluon_missing
 from ..masks.block_map import Tiling, pays, shared_visits
 from ..plan.device import COSTS, H200
@@ -70,7 +71,17 @@ class JoinedLauncher(GluonLauncher):
         **options: Any,
     ):
         super().__init__(plan, store=store, **options)
-        self.joined = joined_launcher(plan, store, joined_config, deterministic)
+        self.forms = (joined_launcher(plan, store, joined_config, deterministic, pairs) for pairs in (True, False))
+        self.joined = self._next_form()
+
+    def _next_form(self, refusal: RefusedLaunch | None = None) -> JoinedPlanLauncher | str:
+        """The next form of the joined plan, the best one first, or why there is none. refusal: of the one before."""
+        reason = str(refusal)
+        for form in self.forms:
+            if not isinstance(form, str):
+                return form
+            reason = form
+        return reason
 
     @property
     def active(self) -> GluonLauncher:
@@ -94,31 +105,38 @@ class JoinedLauncher(GluonLauncher):
         return (f"{kernels} are one kernel, which adds to {sums} in {order}: {config}",)
 
     def results(self, tensors: dict, sizes: dict | None = None, outputs: Mapping | None = None) -> tuple:
-        if isinstance(self.joined, JoinedPlanLauncher):
+        while isinstance(self.joined, JoinedPlanLauncher):
             try:
                 return self.joined.results(tensors, sizes, outputs)
             except RefusedLaunch as reason:
-                self.joined = str(reason)
+                self.joined = self._next_form(reason)
         return super().results(tensors, sizes, outputs)
 
     def bind(
         self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None
     ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-        if isinstance(self.joined, JoinedPlanLauncher):
+        while isinstance(self.joined, JoinedPlanLauncher):
             try:
                 return self.joined.bind(names, tensors, sizes, strides)
             except RefusedLaunch as reason:
-                self.joined = str(reason)
+                self.joined = self._next_form(reason)
         return super().bind(names, tensors, sizes, strides)
 
 
 def joined_launcher(
-    plan: Plan, store: ScheduleStore | None = None, config: JoinedConfig | None = None, deterministic: bool = False
+    plan: Plan,
+    store: ScheduleStore | None = None,
+    config: JoinedConfig | None = None,
+    deterministic: bool = False,
+    with_pairs: bool = False,
 ) -> JoinedPlanLauncher | str:
-    """The launcher of the plan with two kernels joined, or why there is none. deterministic: programs add in order."""
+    """The launcher of the plan with two kernels joined, or why there is none.
+
+    deterministic: programs add in order. with_pairs: the joined kernel stores what the two stored for rows and columns.
+    """
     if missing := gluon_missing():
         return missing
-    found = join(plan)
+    found = join(plan, with_pairs)
     if found is None:
         return "no two kernels compute the same tiles, one by rows and one by columns"
     binding = bind_joined(found.main)
@@ -147,6 +165,8 @@ def config_of(binding: JoinedBinding) -> JoinedConfig | str:
     found = default_config(kind)
     if found is None:
         return f"its tiles need too many registers: {kind}"
+    if found.by_products and binding.pairs:
+        return "its warpgroups share their rows, and what is stored for each row and column is written by one of them"
     if found.by_products and (reason := no_split_by_products(binding)):
         return f"its tiles need too many registers: {kind}; {reason}"
     smaller = replace(found, loop_tile=H200.product_rows)
@@ -175,8 +195,9 @@ class JoinedPlanLauncher(GluonLauncher):
         shape = (*grid, blocks, block_size(self.sums[target].matrix.inner, self.joined_config))
         return torch.empty(shape, dtype=torch.float32, device=device)
 
-    def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[None, int]:
-        return None, 1
+    def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[SplitKernel | None, int]:
+        whole = kernel.name in (self.joined.main.name, self.joined.finish.name)
+        return (None, 1) if whole else super()._parts(kernel, sizes, device)
 
     def source(self, kernel: Kernel, facts: Facts) -> Source:
         if kernel.name != self.joined.finish.name:
@@ -242,6 +263,8 @@ def prepare_joined(
     vectors = (values[load.attrs[0].name] for load in binding.vectors)
     copied = frozenset(load.attrs[0].name for load, t in zip(binding.vectors, vectors, strict=True) if _in_runs(t))
     facts = Facts(even, wide_tensors(kernel, values, sizes))
+    if len(described((p.operand for p in binding.pairs), values)) < len(binding.pairs):
+        raise RefusedLaunch("what is stored for each row and column has no tensor map")
     fits = shared_bytes(binding, binding.overlays, config) <= SHARED_BYTES
     overlays = described(binding.overlays, values) if fits else ()
     shape = LaunchShape(facts, masked="some", overlays=overlays, vectors=copied)

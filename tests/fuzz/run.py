@@ -41,6 +41,7 @@ UNUSUAL = ("infinite value at the end", "a key is NaN", "a value is NaN", "near 
 TIMES = {"large": 40, "near the end of half": 200}  # of the floor
 DRAWN = (random_program, random_form, random_layer, random_layer)
 MASKS = ("keep", "where(m", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu")
+MASKS += ("-math.inf",)
 SINGLE = ("float32", ".float()", "0.9 **")  # what rounds to float32 in programs of any dtype
 LOUD = ("crash", "wrong", "failed executor", "recompiled")
 

@@ -41,6 +41,7 @@ KINDS = {
     "two ranges": (lambda s: kept(s, (far_of(s).abs() <= 64) | (torch.arange(s.shape[-1], device=s.device) < 32)), ()),
     "softcap": (lambda s: 20 * torch.tanh(s / 20), ()),
     "dense bias": (lambda s, bias: s + bias, ("bhij",)),
+    "dense bias, window": (lambda s, bias: kept(s + bias, (far_of(s) <= 0) & (far_of(s) > -400)), ("bhij",)),
     "shared bias": (lambda s, bias: s + bias, ("hij",)),
     "bias of keys": (lambda s, bias: s + bias[:, None, None], ("bj",)),
     "t5 table": (lambda s, t: s + t[bucket(far_of(s))].permute(2, 0, 1), ("32 h",)),

@@ -70,6 +70,7 @@ CHANGES = {
     "capped": lambda score: _keep(20 * torch.tanh(score / 2), lambda i, j: (j <= i) & (i - j < 200)),
     "gated": lambda score: score * torch.sigmoid(score),
     "groups": lambda score: score,
+    "hidden": lambda score: _keep(score, lambda i, j: (j <= i) & (i - j < 200)),
 }
 
 
@@ -79,7 +80,7 @@ def plain(kind: str):
     def attention(q, k, v, *more):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         score = q @ k.mT / math.sqrt(q.shape[-1])
-        if kind in ("bias", "vector"):
+        if kind in ("bias", "dense", "hidden", "vector"):
             score = score + more[0]
         if kind in ("relative", "backwards"):
             rows, columns = _places(score)
@@ -140,6 +141,8 @@ def inputs_of(kind: str, width: int, dtype: str = "bfloat16", rows=LENGTH, colum
     found.append(make(batch, values[0], columns, values[1]))
     if kind == "bias":
         found.append(make(heads, rows, columns))
+    if kind in ("dense", "hidden"):
+        found.append(make(batch, heads, rows, columns))
     if kind == "dropout":
         found.append(torch.zeros(2, dtype=torch.int64))
     if kind == "gate":
@@ -184,11 +187,15 @@ def backward_plan(function, inputs):
 
 def joined_source_of(plan, config=None):
     """(binding, settings, source) of the joined kernel of a plan. Raises ValueError where there is none."""
-    found = join(plan)
-    binding = "no two kernels compute the same tiles" if found is None else bind_joined(found.main)
-    config = binding if isinstance(binding, str) else config or config_of(binding)
-    if isinstance(config, str):
-        raise ValueError(config)
+    for with_pairs in (True, False):
+        found, settings = join(plan, with_pairs), config
+        binding = "no two kernels compute the same tiles" if found is None else bind_joined(found.main)
+        settings = binding if isinstance(binding, str) else config or config_of(binding)
+        if not isinstance(settings, str):
+            break
+    else:
+        raise ValueError(settings)
+    config = settings
     tensors = tensors_of(binding.kernel)
     values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
     call = prepare_joined(binding, config, values, {}, H200.multiprocessors)

@@ -67,6 +67,25 @@ def test_the_joined_plan_computes_what_the_plan_does(kind, plans):
         assert difference <= 2e-3 * theirs.double().norm()  # both are rounded to bfloat16
 
 
+@pytest.mark.parametrize("kind", ["bias", "dense", "hidden"])
+def test_what_a_loop_stores_for_pairs_the_joined_kernel_stores(kind, plans):
+    """hidden: a window, outside of which the gradient of the bias is 0."""
+    plan = plans(kind)
+    found, values = join(plan, with_pairs=True), values_for(plan)
+    (result,) = (t.name for t in plan.outputs if t.shape[-2:] == (LENGTH, LENGTH))
+    assert result in {s.output.name for s in found.main.written_by(found.main.loops[0])}
+    assert len(found.plan.kernels) == len(join(plan).plan.kernels) - 1
+    binding = bind_joined(found.main)
+    (pair,) = binding.pairs
+    assert pair.weight in {s.weight for s in binding.row_sums} and pair.store.output.name == result
+    for ours, theirs in zip(tiled_results(found.plan, values), tiled_results(plan, values), strict=True):
+        assert (ours.double() - theirs.double()).norm() <= 2e-3 * theirs.double().norm()
+
+
+def test_without_pairs_there_is_nothing_to_store(plans):
+    assert join(plans("full"), with_pairs=True) is None
+
+
 def groups_side_by_side(q, k, v):
     return torch.softmax(q @ k.repeat_interleave(4, 1).mT, -1) @ v.repeat_interleave(4, 1)
 

@@ -1,10 +1,15 @@
 """Which plan runs: the joined one, in which order it adds, and where the plan runs as it is."""
 
-import pytest
+from math import prod
 
+import pytest
+import torch
+
+from onepass.lowering.gluon.launch import RefusedLaunch
 from onepass.lowering.joined.launch import launcher
 from onepass.lowering.launch.triton_compat import gluon_missing
-from tests.support.gluon_ahead_of_time import backward_plan_of
+from onepass.lowering.triton import launch as triton_launch
+from tests.support.gluon_ahead_of_time import backward_plan, backward_plan_of
 
 pytestmark = pytest.mark.skipif(gluon_missing() is not None, reason="needs Gluon")
 
@@ -27,6 +32,45 @@ def test_a_joined_plan_adds_in_one_order_where_a_deterministic_result_is_asked_f
     (said,) = found.said
     assert "in one order" in said and "in_order" in said
     assert not launcher(plan).deterministic and plan.deterministic
+
+
+def dense_plan(length=256, heads=2, width=64):
+    def attention(q, k, v, bias):
+        return torch.softmax(q @ k.mT + bias, -1) @ v
+
+    tensors = [torch.randn(1, heads, length, width).bfloat16() for _ in range(3)]
+    return backward_plan(attention, [*tensors, torch.randn(1, heads, length, length).bfloat16()])
+
+
+def test_what_is_stored_for_rows_and_columns_is_stored_by_the_joined_kernel_where_it_may_be():
+    found = launcher(dense_plan(512))
+    assert found.joined.binding.pairs
+    refused = RefusedLaunch("what is stored for each row and column has no tensor map")
+    found.joined = found._next_form(refused)
+    assert not found.joined.binding.pairs and any("_pairs" in k.name for k in found.joined.plan.kernels)
+    assert found._next_form(refused) == str(refused)
+
+
+def test_warpgroups_that_share_rows_store_no_pairs():
+    found = launcher(dense_plan(512, width=256))
+    assert found.joined.joined_config.by_products and not found.joined.binding.pairs
+
+
+def test_small_sums_behind_a_joined_kernel_are_shared_out_over_programs(monkeypatch):
+    def attention(q, k, v, slopes):
+        far = torch.arange(k.shape[-2]) - torch.arange(q.shape[-2])[:, None]
+        return torch.softmax(q @ k.mT + slopes[:, None, None] * far, -1) @ v
+
+    tensors = [torch.randn(1, 2, 4096, 64).bfloat16() for _ in range(3)]
+    found = launcher(backward_plan(attention, [*tensors, torch.randn(2).bfloat16()])).joined
+    monkeypatch.setattr(triton_launch, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(triton_launch, "architecture", lambda device: "sm_90")
+    kernels, sizes = found._stages({}, torch.device("cpu"))
+    names = [kernel.name for kernel in kernels]
+    assert found.joined.main.name in names and found.joined.finish.name in names
+    (small,) = (k for k in found.plan.kernels if any(prod(s.output.shape) == 2 for s in k.stores))
+    assert {f"{small.name}_parts", f"{small.name}_merged"} <= {*names} and small.name not in names
+    assert sum(name.endswith("_parts") for name in names) == 1
 
 
 def test_kernels_that_draw_numbers_stay_apart():
