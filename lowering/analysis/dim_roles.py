@@ -15,7 +15,7 @@ from ...egraph.search.cost import MAX_INNER_SIZE, contracts
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, reduces, subterms
 from ..plan.records import Kernel
-from .nested_sums import body_of, dims_around, reductions, sums_over_batch
+from .nested_sums import body_of, dims_around, is_sum, nest_of, products_of_pairs, reductions, sums_over_batch
 from .relative_index import relative_factors, relative_scores
 
 MAX_CUBE_SIZE = 2048  # elements of two reduced dims that a tile of rows computes for each row
@@ -270,6 +270,18 @@ def repeated_dims(terms: Sequence[Term], held_limit: int) -> set[Dim]:
         for r in inner:
             if any(batch & {other.attrs[1]} and r in subterms(other.args[0]) for other in inner if other is not r):
                 found |= (loop.dims | body_of(loop).dims) - r.dims
+    return found
+
+
+def compared_dims(loops: Iterable[Term]) -> set[Dim]:
+    """Dims of loops over products that guards alone have: on the grid, each place would do the products again.
+
+    Example: m in Σ_i where(x[i, j] = m, Σ_d q[i, d] · k[j, d], 0).
+    """
+    found: set[Dim] = set()
+    for nest in map(nest_of, filter(is_sum, loops)):
+        if products_of_pairs(nest.body):
+            found |= {d for guard in nest.guards for d in guard.dims} - nest.body.dims - {*nest.dims}
     return found
 
 

@@ -16,12 +16,12 @@ from ...egraph.terms.affine import affine, combine, length, to_term
 from ...egraph.terms.ops import eq, iota, load, sum_over, where
 from ...egraph.terms.term import Dim, Tensor, Term
 from ..plan.records import Store
+from ..plan.thresholds import MAX_ENTRIES_OF_A_TABLE
 from .dim_roles import size_key
 from .nested_sums import ZERO, Nest, is_sum, nest_of, products_of_pairs, sides_of
 from .relative_index import is_relative, over_relative_index
 
 MAX_HELD_PARTS = 128  # numbers that a tile holds for each row and column
-MAX_ENTRIES = 64  # of a table, for each of which a tile makes a sum: each pair is compared with all of them
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _first_dims(
     """
     free = nest.sum(nest.dims[:0]).dims
     entries = free.difference(*(product.dims for product in products))
-    if not all(isinstance(d.size, int) for d in entries) or volume(entries) > MAX_ENTRIES:
+    if not all(isinstance(d.size, int) for d in entries) or volume(entries) > MAX_ENTRIES_OF_A_TABLE:
         return None
     found: dict[frozenset[Dim], list[tuple[float, tuple[Dim, ...]]]] = {}
     for dims, shared, order in _loops_with(products, (other for other in others if other is not store)):

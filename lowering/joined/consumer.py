@@ -21,9 +21,10 @@ from ..gluon.kernel_parts import LaunchShape
 from ..gluon.work_items import Walk
 from ..hopper.kernel_form import Operand, Product
 from ..plan.device import H200
+from ..plan.queries import diagonal
 from ..plan.records import Store
 from .config import JoinedConfig
-from .form import JoinedBinding, LoopSum, early_and_late, late_factors
+from .form import DiagonalSum, JoinedBinding, LoopSum, early_and_late, late_factors
 from .memory import Memory, Vector, extent_of, part_of
 from .sum_blocks import COLUMNS_OF_A_BLOCK, SumBlocks
 
@@ -309,6 +310,7 @@ class JoinedConsumer:
             lines.append(wait_for(len(issued) + len(added), [*early, *packed]))
         lines.append("mbarrier.wait(ahead_full.index(other), (done + t + 1) >> 1 & 1, pred=more)")
         lines += [*self._ahead("other"), *(["arrive(TURN + 1 - W, True)"] if turns else [])]
+        lines += map(self._along_diagonals, binding.diagonal_sums)
         if issued or added:
             lines.append(wait_for(len(binding.ahead), [*issued, *added, *self._packed(late)]))
         lines.append("mbarrier.arrive(empty.index(slot))")
@@ -340,6 +342,17 @@ class JoinedConsumer:
         """Waits until shared memory was read for what was sent."""
         return ["tma.store_wait(0)"] if self.binding.pairs else []
 
+    def _along_diagonals(self, s: DiagonalSum) -> str:
+        """Adds this tile's sums along diagonals to memory, while products run."""
+        writer, found = self.writer, diagonal(s.store)
+        pointer, strides = writer.pointers[s.store.output]
+        point = [f"gl.cast({writer.starts[d]}, gl.int64) * {n}" for d, n in zip(found.points, strides, strict=False)]
+        offset = [str(found.constant), *(f"{c} * {writer.value(atom).text}" for atom, c in found.sizes.items())]
+        sign = 1 if found.columns == self.loop.dim else -1
+        between = f"({writer.starts[self.loop.dim]} - {writer.starts[self.rows]})"
+        place = " + ".join([pointer, *point, *offset, f"{sign} * {between}"])
+        return f"add_diagonals({place}, {self._weight(s.weight).text}, {sign})"
+
     def _sums_over_rows(self, slot: str) -> list[str]:
         """A warpgroup's part: 64 columns of a tile of 128, or half of the wide dim of all 64 columns."""
         lines, half = [], self.config.loop_tile == ROWS_OF_A_WARPGROUP
@@ -370,8 +383,8 @@ class JoinedConsumer:
         """The sums over the rows of the last tile."""
         if not self.binding.row_sums:
             return []
-        lines = ["slot = (done + count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)", *self._pairs_out("slot", "True")]
-        lines += self._sums_over_rows("slot")
+        lines = ["slot = (done + count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)"]
+        lines += [*self._pairs_out("slot", "True"), *self._sums_over_rows("slot")]
         lines += [wait_for(0, [self.added[s] for s in self.binding.row_sums]), *self._pairs_left()]
         return [*lines, *self._adding(self._add(), "done + count - 1")]
 

@@ -8,7 +8,7 @@ weights are those of the values and their cotangents; the sums are the gradients
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...egraph.terms.ops import iota, load
@@ -19,6 +19,7 @@ from ..analysis.product_terms import const_value, signed_factors
 from ..hopper.kernel_form import MAX_OPERAND_WIDTH, Operand, Product, ProductMatcher, draws_numbers
 from ..masks.loop_ranges import conjuncts
 from ..plan.dtypes import HALVES
+from ..plan.queries import diagonal
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable, Store
 
 
@@ -67,13 +68,21 @@ class PairStore:
 
 
 @dataclass(frozen=True)
+class DiagonalSum:
+    """A weight that is summed along diagonals, in memory."""
+
+    store: Store
+    weight: int
+
+
+@dataclass(frozen=True)
 class JoinedBinding:
     """A joined kernel as the skeleton's parts.
 
     ahead: the products that are issued for the next tile while sums of this one run. late: the others. starts: by
     product, what its accumulator begins at. vectors: loads along the loop alone, which are copied with the tiles.
     overlays: tensors over rows and loop, of which a tile may be copied as those of the loop are. pairs: what is stored
-    for each row and column.
+    for each row and column. diagonal_sums: what is summed along diagonals.
     """
 
     kernel: Kernel
@@ -87,6 +96,7 @@ class JoinedBinding:
     vectors: tuple[Term, ...]
     overlays: tuple[Operand, ...] = ()
     pairs: tuple[PairStore, ...] = ()
+    diagonal_sums: tuple[DiagonalSum, ...] = ()
     wide: Dim | None = None  # the writer sets it for each result in turn
 
     @property
@@ -182,17 +192,16 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     (loop,) = kernel.loops
     matcher = ProductMatcher(kernel.rows, loop.dim, {*kernel.held}, None)
     adding = [store for store in kernel.stores if store.adds]
-    bodies = [_body(a.values[0], sorted(a.reductions[0].dims), loop.dim, kernel) for a in loop.accumulators]
-    bodies += [_body(store.term, store.order, kernel.rows, kernel) for store in adding]
     written = [store for store in kernel.written_by(loop) if not store.adds]
-    bodies += [_body(_unrounded(store.term, loop), (), kernel.rows, kernel) for store in written]
+    bodies = _bodies(kernel, adding, written)
     products = _products([f for body in bodies for f in body.factors], matcher)
     weights, numbers = _weights([body.factors for body in bodies])
     ahead, late = _ahead_and_late(weights, products)
     parts = list(zip(numbers, (_matrix(body, matcher) for body in bodies), strict=True))
     count = len(loop.accumulators)
     row_sums = tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:], strict=False))
-    pairs = zip(written, numbers[count + len(adding) :], strict=True)
+    others = zip(written, numbers[count + len(adding) :], strict=True)
+    pairs, along = _stored_weights(others, row_sums, matcher, loop.outer)
     return JoinedBinding(
         kernel=kernel,
         loop=loop,
@@ -204,8 +213,17 @@ def _bind(kernel: Kernel) -> JoinedBinding:
         row_sums=row_sums,
         vectors=_vectors(weights, loop.dim, {*kernel.grid, *kernel.around}),
         overlays=matcher.overlays(_loads(weights)),
-        pairs=tuple(_pair_store(store, number, row_sums, matcher, loop.outer) for store, number in pairs),
+        pairs=pairs,
+        diagonal_sums=along,
     )
+
+
+def _bodies(kernel: Kernel, adding: Iterable[Store], written: Iterable[Store]) -> list[_Body]:
+    """The parts of what is summed over the loop, of what is summed over the rows, and of what is stored for both."""
+    (loop,) = kernel.loops
+    found = [_body(a.values[0], sorted(a.reductions[0].dims), loop.dim, kernel) for a in loop.accumulators]
+    found += [_body(store.term, store.order, kernel.rows, kernel) for store in adding]
+    return found + [_body(_unrounded(store.term, loop), (), kernel.rows, kernel) for store in written]
 
 
 def _objections(kernel: Kernel) -> Iterator[str]:
@@ -308,15 +326,27 @@ def _unrounded(term: Term, loop: Loop) -> Term:
     return term.args[0] if term.op == "cast" and term.dtype in HALVES else term
 
 
-def _pair_store(
-    store: Store, weight: int, row_sums: Iterable[RowSum], matcher: ProductMatcher, outer: Collection[Dim]
-) -> PairStore:
-    if not any(s.weight == weight and s.matrix.tensor.dtype == store.output.dtype for s in row_sums):
-        raise NotPlannable("what is stored for each row and column is not what is summed over the rows")
-    if outer:
-        raise NotPlannable("what is stored for each row and column depends on a dim around the loop")
-    stored = load(store.output, *map(iota, store.order))
-    return PairStore(store, weight, matcher.operand(stored, matcher.rows, matcher.loop))
+def _stored_weights(
+    others: Iterable[tuple[Store, int]], row_sums: Sequence[RowSum], matcher: ProductMatcher, outer: Sequence[Dim]
+) -> tuple[tuple[PairStore, ...], tuple[DiagonalSum, ...]]:
+    """What is stored for each row and column, and what is summed along diagonals: weights that are summed over rows.
+
+    others: the stores, with the numbers of their weights. outer: dims around the loop.
+    """
+    pairs, along = [], []
+    for store, number in others:
+        kinds = {s.matrix.tensor.dtype for s in row_sums if s.weight == number}
+        if outer or not kinds:
+            raise NotPlannable("what is stored for each row and column is not what is summed over the rows")
+        if store.places:
+            diagonal(store)
+            along.append(DiagonalSum(store, number))
+            continue
+        if store.output.dtype not in kinds:
+            raise NotPlannable("what is stored for each row and column is rounded to another type than for sums")
+        stored = load(store.output, *map(iota, store.order))
+        pairs.append(PairStore(store, number, matcher.operand(stored, matcher.rows, matcher.loop)))
+    return tuple(pairs), tuple(along)
 
 
 def _starts(

@@ -9,7 +9,7 @@ are computed once; the gradient of k sums them over i, that of q over j.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import permutations, product
@@ -39,24 +39,31 @@ class Joined:
     finish: Kernel
 
 
-def join(plan: Plan, with_pairs: bool = False) -> Joined | None:
+def join(plan: Plan, with_pairs: bool = False, with_diagonals: bool = False) -> Joined | None:
     """The plan with the first pair of kernels joined that can be; None if there is none.
 
-    What a loop stores for each row and column has a kernel of its own then. with_pairs: the joined kernel stores it; None
-    if there is nothing that it can store so.
+    What a loop stores for each row and column has a kernel of its own then. with_pairs: the joined kernel stores it;
+    with_diagonals: also what is summed along diagonals. None if there is nothing that it can store so.
     """
     parts = [tuple(_with_pairs_apart(kernel)) for kernel in plan.kernels]
     plan = replace(plan, kernels=tuple(kernel for found in parts for kernel in found))
     pairs = permutations(plan.kernels, 2)
-    found = [pair for pair in pairs if _mirror(*pair) is not None and _independent(plan, *pair)]
-    if not found:
+    matching = [pair for pair in pairs if _mirror(*pair) is not None and _independent(plan, *pair)]
+    if not matching:
         return None
-    kept, turned = max(found, key=lambda pair: len(pair[0].loops[0].accumulators))
-    written = {own: tuple(k for k in others if not k.stores[0].places) for own, *others in parts}
+    kept, turned = max(matching, key=lambda pair: len(pair[0].loops[0].accumulators))
     if not with_pairs:
         return _joined(plan, kept, turned)
-    pairs_of = (written[kept], written[turned])
-    return _joined(plan, kept, turned, pairs_of) if any(pairs_of) else None
+    others = {own: tuple(kernels) for own, *kernels in parts}
+    written = _chosen(others[kept], with_diagonals), _chosen(others[turned], with_diagonals)
+    stores = [kernel.stores[0] for kernels in written for kernel in kernels]
+    missing = not any(store.places for store in stores) if with_diagonals else not stores
+    return None if missing else _joined(plan, kept, turned, written)
+
+
+def _chosen(kernels: Iterable[Kernel], with_diagonals: bool) -> tuple[Kernel, ...]:
+    """Those of these kernels of rows and columns that the joined kernel is to replace."""
+    return tuple(kernel for kernel in kernels if with_diagonals or not kernel.stores[0].places)
 
 
 def _with_pairs_apart(kernel: Kernel) -> Iterator[Kernel]:
@@ -104,6 +111,12 @@ class _Turn:
             place = iota(member) if group.size == 1 else iota(group) * length(member) + iota(member)
             term = _with_short_indices(at_place(term, dim, place))
         return rename_dims(term, self.dims)
+
+    def store(self, store: Store) -> Store:
+        """A store of the kernel in dims of the other one, in which an axis is one dim."""
+        return replace(
+            store, term=self.term(store.term), order=self.order(store.order), places=tuple(map(self.term, store.places))
+        )
 
     def order(self, order: Iterable[Dim]) -> tuple[Dim, ...]:
         """Axes in dims of the other kernel; an axis may be two."""
@@ -197,34 +210,54 @@ def _independent(plan: Plan, kept: Kernel, turned: Kernel) -> bool:
 
 
 def _joined(
-    plan: Plan, kept: Kernel, turned: Kernel, pairs_of: tuple[tuple[Kernel, ...], ...] = ((), ())
+    plan: Plan, kept: Kernel, turned: Kernel, written: tuple[tuple[Kernel, ...], tuple[Kernel, ...]] = ((), ())
 ) -> Joined | None:
-    """pairs_of: kernels of rows and columns whose results the joined kernel stores, by whose loop stored them."""
+    """written: kernels of rows and columns that the joined kernel replaces, by whose loop stored their results."""
     turn = _mirror(kept, turned)
     assert turn is not None, "the pair was chosen because it mirrors"
-    pairs = [store for kernel in pairs_of[0] for store in kernel.stores]
-    turned_pairs = [store for kernel in pairs_of[1] for store in kernel.stores]
-    pairs += [replace(s, term=turn.term(s.term), order=turn.order(s.order)) for s in turned_pairs]
-    if any(len(s.order) != len(s.output.shape) for s in pairs):
-        return None  # an axis is two dims here
-    plan = replace(plan, kernels=tuple(k for k in plan.kernels if k not in (*pairs_of[0], *pairs_of[1])))
+    if written[1] and turn.places:
+        return None  # an axis is two dims in the joined kernel
+    stores = [*_stores(written[0]), *map(turn.store, _stores(written[1]))]
+    plan = replace(plan, kernels=_without(plan.kernels, (*written[0], *written[1])))
     names = {t.name for k in plan.kernels for t in (*k.inputs, *(s.output for s in k.stores))}
-    early = [k for k in plan.kernels if k not in (kept, turned)]
     last = max(plan.kernels.index(kept), plan.kernels.index(turned))
-    stored = _stored(early[: last - 1], kept, turned)
-    rewritten = lambda term: _in_base_two(_read(_comparable(term), stored), kept)
-    mine = [rewritten(a.values[0]) for a in kept.loops[0].accumulators]
-    theirs = [rewritten(turn.term(a.values[0])) for a in turned.loops[0].accumulators]
-    same = _same_readings(mine, theirs, early[: last - 1])
-    theirs = [replace_from_above(value, same) for value in theirs]
-    vectors = _vectors([*mine, *theirs], kept, names)
-    mine, theirs = ([replace_from_above(v, vectors) for v in values] for values in (mine, theirs))
-    pairs = [replace(s, term=replace_from_above(replace_from_above(rewritten(s.term), same), vectors)) for s in pairs]
-    sums, added = _added(turned, turn, theirs, names)
-    main = _main(kept, mine, pairs, added)
+    before = _without(plan.kernels[:last], (kept, turned))
+    values = [a.values[0] for a in kept.loops[0].accumulators]
+    turned_values = [turn.term(a.values[0]) for a in turned.loops[0].accumulators]
+    terms, vectors = _rewritten((values, turned_values, [s.term for s in stores]), before, (kept, turned), names)
+    sums, added = _added(turned, turn, terms[1], names)
+    main = _main(kept, terms[0], [replace(s, term=t) for s, t in zip(stores, terms[2], strict=True)], added)
     finish = _finish(turned, sums)
-    kernels = (*_with_vectors(early[: last - 1], kept, vectors), main, finish, *plan.kernels[last + 1 :])
+    kernels = (*_with_vectors(before, kept, vectors), main, finish, *plan.kernels[last + 1 :])
     return Joined(replace(plan, kernels=_needed(kernels, plan)), main, tuple(s.output for s in added), finish)
+
+
+def _stores(kernels: Iterable[Kernel]) -> list[Store]:
+    return [store for kernel in kernels for store in kernel.stores]
+
+
+def _without(kernels: Iterable[Kernel], others: Collection[Kernel]) -> tuple[Kernel, ...]:
+    return tuple(kernel for kernel in kernels if kernel not in others)
+
+
+def _rewritten(
+    terms: tuple[list[Term], list[Term], list[Term]],
+    before: Sequence[Kernel],
+    pair: tuple[Kernel, Kernel],
+    names: set[str],
+) -> tuple[list[list[Term]], dict[Term, Term]]:
+    """The terms of the joined kernel, and what is to be stored before it, with the loads that read it.
+
+    terms: the sums of the kept kernel, those of the turned one, and what is stored for rows and columns. What earlier
+    kernels store is read, and equal values are one term.
+    """
+    kept, _ = pair
+    stored = _stored(before, *pair)
+    mine, theirs, others = ([_in_base_two(_read(_comparable(t), stored), kept) for t in found] for found in terms)
+    same = _same_readings(mine, [*theirs, *others], before)
+    theirs, others = ([replace_from_above(t, same) for t in found] for found in (theirs, others))
+    vectors = _vectors([*mine, *theirs], kept, names)
+    return [[replace_from_above(t, vectors) for t in found] for found in (mine, theirs, others)], vectors
 
 
 def _needed(kernels: Sequence[Kernel], plan: Plan) -> tuple[Kernel, ...]:

@@ -44,10 +44,10 @@ def emit_joined(binding: JoinedBinding, plan: Plan, config: JoinedConfig, shape:
 class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
     """Writes one joined kernel."""
 
-    imports = HEADER.rstrip() + "\nfrom onepass.lowering.joined.device_functions import {}\n\n\n".format(
+    imports = HEADER.rstrip() + "\nfrom onepass.lowering.joined.device_functions import {}\n".format(
         ", ".join(JOINED_FUNCTIONS)
-    )
-    reserved = (*RESERVED, *NAMES)
+    ) + "from onepass.lowering.joined.diagonal_adds import add_diagonals\n\n\n"
+    reserved = (*RESERVED, *NAMES, "add_diagonals")
 
     def __init__(self, binding: JoinedBinding, config: JoinedConfig, shape: LaunchShape):
         super().__init__(binding, config, shape)
@@ -59,8 +59,7 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         operands = [o for p in binding.products for o in (p.rows, p.columns)]
         operands += [s.matrix for s in binding.loop_sums if s.matrix is not None]
         operands += [*(s.matrix for s in binding.row_sums), *self.shape.overlays]
-        vectors = {load for load in binding.vectors if load.attrs[0].name in self.shape.vectors}
-        return {o.load for o in operands} | vectors
+        return {o.load for o in operands} | {*self._copied_vectors()}
 
     # Shared memory
 
@@ -70,14 +69,17 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
         by_use = lambda operands, keys: sorted(operands, key=lambda o: tile_key(o) not in keys)
         held = tuple(self._tile(o, self.config.row_tile) for o in by_use(binding.row_operands, ahead[0]))
         ring = tuple(self._tile(o, tile) for o in by_use(binding.streams, ahead[1]))
-        chosen = [load for load in binding.vectors if load.attrs[0].name in self.shape.vectors]
-        vectors = tuple(self._vector(load) for load in chosen)
+        vectors = tuple(map(self._vector, self._copied_vectors()))
         overlays = tuple(self._tile(o, self.config.row_tile, tile) for o in self.shape.overlays)
         pairs = {p.weight: self._tile(p.operand, self.config.row_tile, tile) for p in binding.pairs}
-        buffer = lambda number: pairs[number].buffer if number in pairs else fresh("weight_tiles")
-        weights = {n: buffer(n) for n in dict.fromkeys(s.weight for s in binding.row_sums)}
+        weights = {n: fresh("weight_tiles") for n in dict.fromkeys(s.weight for s in binding.row_sums)}
+        weights |= {number: copied.buffer for number, copied in pairs.items()}
         parts = fresh("part_tiles") if self.config.by_products and early_parts(binding) else ""
         return Memory(held, ring, (len(ahead[0]), len(ahead[1])), overlays, vectors, weights, pairs, parts)
+
+    def _copied_vectors(self) -> list[Term]:
+        """The loads along the loop alone that are copied."""
+        return [load for load in self.binding.vectors if load.attrs[0].name in self.shape.vectors]
 
     def _tile(self, operand: Operand, across: int, inner: int = 0) -> CopiedTile:
         """A tile of an operand and its tensor map. inner: places along the inner dim; 0: all of them."""

@@ -71,7 +71,8 @@ class JoinedLauncher(GluonLauncher):
         **options: Any,
     ):
         super().__init__(plan, store=store, **options)
-        self.forms = (joined_launcher(plan, store, joined_config, deterministic, pairs) for pairs in (True, False))
+        stored = ((True, False), (False, False)) if deterministic else ((True, True), (True, False), (False, False))
+        self.forms = (joined_launcher(plan, store, joined_config, deterministic, *written) for written in stored)
         self.joined = self._next_form()
 
     def _next_form(self, refusal: RefusedLaunch | None = None) -> JoinedPlanLauncher | str:
@@ -129,14 +130,16 @@ def joined_launcher(
     config: JoinedConfig | None = None,
     deterministic: bool = False,
     with_pairs: bool = False,
+    with_diagonals: bool = False,
 ) -> JoinedPlanLauncher | str:
     """The launcher of the plan with two kernels joined, or why there is none.
 
-    deterministic: programs add in order. with_pairs: the joined kernel stores what the two stored for rows and columns.
+    deterministic: programs add in order. with_pairs: the joined kernel stores what the two stored for rows and columns;
+    with_diagonals: also what they added up along diagonals, in no fixed order.
     """
     if missing := gluon_missing():
         return missing
-    found = join(plan, with_pairs)
+    found = join(plan, with_pairs, with_diagonals)
     if found is None:
         return "no two kernels compute the same tiles, one by rows and one by columns"
     binding = bind_joined(found.main)
@@ -165,7 +168,7 @@ def config_of(binding: JoinedBinding) -> JoinedConfig | str:
     found = default_config(kind)
     if found is None:
         return f"its tiles need too many registers: {kind}"
-    if found.by_products and binding.pairs:
+    if found.by_products and (binding.pairs or binding.diagonal_sums):
         return "its warpgroups share their rows, and what is stored for each row and column is written by one of them"
     if found.by_products and (reason := no_split_by_products(binding)):
         return f"its tiles need too many registers: {kind}; {reason}"

@@ -45,7 +45,8 @@ class Memory:
 
     held: tiles of the rows. ring: tiles of the loop, two of each. first: how many of either come first, since the
     products ahead read them. overlays: tiles over rows and loop, two of each. weights: tiles of weights that are summed
-    over the rows, two of each, by their number. pairs: those of them that leave for memory, by their number. parts: tiles that one warpgroup gives to the other, if there are any.
+    over the rows, two of each, by their number. pairs: those of them that leave for memory, by their number. parts:
+    tiles that one warpgroup gives to the other, if there are any.
     """
 
     held: tuple[CopiedTile, ...]

@@ -10,6 +10,9 @@ MAX_RESIDENT_ELEMENTS = 256
 # The most elements that one row of a tile holds of several dims, where programs would otherwise compute the same
 # products again. Example: dims of 8 and of 256 elements stay in one tile together.
 MAX_RESIDENT_ELEMENTS_OF_A_ROW = 2048
+# The most entries of a learned table that positions in a tensor read, if the kernel has its gradient: a tile compares
+# each pair with all of them. Example: the distances in a graph; a longer table's gradient is left to torch.
+MAX_ENTRIES_OF_A_TABLE = 128
 # The fewest rows of a tile of a matrix product. Example: for a kernel with 4 rows a further dim is looked for as rows.
 MIN_ROWS_OF_A_PRODUCT = 16
 # The score that stands for a finite mask in a kernel. It is a power of two, so a product with a factor does not round

@@ -16,6 +16,7 @@ from ...egraph.terms.traversal import every_reduction, subterms, tensors
 from ..analysis.dim_roles import (
     batch_dims,
     columns_of,
+    compared_dims,
     computed,
     loop_dims,
     loop_reductions,
@@ -103,12 +104,18 @@ def _fits(planning: Planning, group: Sequence[Store], store: Store) -> bool:
     whole = (*group, store)
     if not _share_work(planning, group, store) or _only_read_in_common(planning, group, store):
         return False
+    if _compared(planning, group) != _compared(planning, (store,)):
+        return False  # tiles of three dims are small, and what else is in them would be slow
     shape, held_limit = kernel_shape(whole, planning.held_limit), planning.held_limit
     alone = [kernel_shape(tuple(stores), held_limit).rows for stores in (group, (store,))]
     if any(rows != shape.rows for rows in alone) and not _scores_of(group) & _scores_of((store,)):
         return False
     needed = {*(d for d in shape.grid if d.size != 1), *([shape.rows] if shape.rows else [])}
     return all(needed <= {*s.order} for s in whole)
+
+
+def _compared(planning: Planning, stores: Sequence[Store]) -> set[Dim]:
+    return compared_dims(loop_reductions([s.term for s in stores], planning.held_limit))
 
 
 def _share_work(planning: Planning, group: Sequence[Store], store: Store) -> bool:

@@ -18,6 +18,7 @@ from ..analysis.dim_roles import (
     batch_dims,
     beside_long,
     beside_rows,
+    compared_dims,
     cube_work,
     is_long,
     loop_reductions,
@@ -111,7 +112,7 @@ class DimFacts:
     def held(self) -> list[Dim]:
         """Dims that a tile holds whole: short dims of values, and dims for which products would be done again."""
         held = _fitting(self._short_values(), self.orders, self.held_limit)
-        repeated = repeated_dims(self.terms, self.held_limit)
+        repeated = repeated_dims(self.terms, self.held_limit) | compared_dims(self.loops)
         again = [d for d in self.order if d in repeated and not is_long(d, self.held_limit) and d.size != 1]
         if prod(map(static_size, {*again, *held})) > MAX_RESIDENT_ELEMENTS_OF_A_ROW:
             return held

@@ -16,13 +16,12 @@ from torch import fx
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import changes_in_place, name_of
 from ..graph.survey import Survey, hinted, is_smaller, shape, table_and_positions
+from ..lowering.plan.thresholds import MAX_ENTRIES_OF_A_TABLE
 from ..regions.copies import with_copies
 from ..regions.region import Region
 from .compare_plans import FusionContext, reason_against
 from .epilogues import fused_note
-from .estimates import ROWS_OF_A_TILE
 
-MAX_ENTRIES = ROWS_OF_A_TILE  # of a table: for each entry, the gradient may compute the scores again
 BETWEEN = ("pointwise", "cast", "view")
 
 
@@ -72,7 +71,8 @@ def _of_many_entries(nodes: list[fx.Node]) -> str:
     """Why the gradient of a table costs too much; "" if it does not."""
     tables = [(table, positions) for table, positions in map(table_and_positions, nodes) if table is not None]
     most = max(prod(hinted(value_of_node(table))[axis] for axis in positions) for table, positions in tables)
-    return f"the gradient of a table of {most} entries would compute the scores again" if most > MAX_ENTRIES else ""
+    reason = f"the gradient of a table of {most} entries would compare each pair with all of them"
+    return reason if most > MAX_ENTRIES_OF_A_TABLE else ""
 
 
 def _used_outside(nodes: list[fx.Node], wide: Region, context: FusionContext) -> str:

@@ -25,6 +25,7 @@ OPENED += [ATEN._softmax_backward_data.default, ATEN._log_softmax_backward_data.
 EXACT = {"amax", "amin", "max", "min", "maximum", "minimum", "where", "cat", "stack", "clone", "sort", "relu", "clamp"}
 EXACT |= {"masked_fill", "index", "index_select", "gather", "_to_copy", "topk", "roll", "flip", "embedding", "tril"}
 EXACT |= {"constant_pad_nd", "threshold_backward", "copy", "triu", "_unsafe_view", "_reshape_alias", "neg", "abs"}
+VIEWS = {"view", "_unsafe_view"}  # not of a size, whose strides may be others
 COMPARED = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "sign", "argmax", "floor", "round"}
 SUMS = {"mm", "bmm", "addmm", "baddbmm", "mv", "dot", "sum", "mean", "cumsum"}
 ADDED = {"add", "sub", "rsub", "lerp"}
@@ -68,6 +69,8 @@ class Rounding(TorchDispatchMode):
 
     def _size_of(self, func, name: str, hands_on: bool, found, args, kwargs) -> torch.Tensor:
         """The size of a result."""
+        if name in VIEWS:
+            return self._size(args[0]).reshape(found.shape)
         if hands_on:
             return func(*tree_map_only(torch.Tensor, self._size, args), **kwargs)
         if name in SUMS:

@@ -187,8 +187,8 @@ def backward_plan(function, inputs):
 
 def joined_source_of(plan, config=None):
     """(binding, settings, source) of the joined kernel of a plan. Raises ValueError where there is none."""
-    for with_pairs in (True, False):
-        found, settings = join(plan, with_pairs), config
+    for written in ((True, True), (True, False), ()):
+        found, settings = join(plan, *written), config
         binding = "no two kernels compute the same tiles" if found is None else bind_joined(found.main)
         settings = binding if isinstance(binding, str) else config or config_of(binding)
         if not isinstance(settings, str):

@@ -82,6 +82,17 @@ def test_what_a_loop_stores_for_pairs_the_joined_kernel_stores(kind, plans):
         assert (ours.double() - theirs.double()).norm() <= 2e-3 * theirs.double().norm()
 
 
+@pytest.mark.parametrize("kind, sign", [("relative", 1), ("backwards", -1)])
+def test_what_is_summed_along_diagonals_the_joined_kernel_adds_to_memory(kind, sign, plans):
+    plan = plans(kind)
+    found, values = join(plan, with_pairs=True, with_diagonals=True), values_for(plan)
+    (added,) = bind_joined(found.main).diagonal_sums
+    assert added.store.output.name in found.main.zeroed and not bind_joined(found.main).pairs
+    assert len(found.plan.kernels) == len(join(plan).plan.kernels) - 1 and join(plan, with_pairs=True) is None
+    for ours, theirs in zip(tiled_results(found.plan, values), tiled_results(plan, values), strict=True):
+        assert (ours.double() - theirs.double()).norm() <= 2e-3 * theirs.double().norm()
+
+
 def test_without_pairs_there_is_nothing_to_store(plans):
     assert join(plans("full"), with_pairs=True) is None
 

@@ -51,6 +51,12 @@ def test_what_is_stored_for_rows_and_columns_is_stored_by_the_joined_kernel_wher
     assert found._next_form(refused) == str(refused)
 
 
+def test_what_is_summed_along_diagonals_is_added_by_the_joined_kernel_unless_in_order():
+    plan = backward_plan_of("relative", 64, batch=1, heads=2, rows=512, columns=512)
+    assert launcher(plan).joined.binding.diagonal_sums
+    assert not launcher(plan, deterministic=True).joined.binding.diagonal_sums
+
+
 def test_warpgroups_that_share_rows_store_no_pairs():
     found = launcher(dense_plan(512, width=256))
     assert found.joined.joined_config.by_products and not found.joined.binding.pairs
@@ -65,7 +71,7 @@ def test_small_sums_behind_a_joined_kernel_are_shared_out_over_programs(monkeypa
     found = launcher(backward_plan(attention, [*tensors, torch.randn(2).bfloat16()])).joined
     monkeypatch.setattr(triton_launch, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(triton_launch, "architecture", lambda device: "sm_90")
-    kernels, sizes = found._stages({}, torch.device("cpu"))
+    kernels, _ = found._stages({}, torch.device("cpu"))
     names = [kernel.name for kernel in kernels]
     assert found.joined.main.name in names and found.joined.finish.name in names
     (small,) = (k for k in found.plan.kernels if any(prod(s.output.shape) == 2 for s in k.stores))

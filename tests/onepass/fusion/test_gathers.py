@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import onepass
 from onepass.api.backend import onepass_backend
-from onepass.fusion.gathers import MAX_ENTRIES
+from onepass.lowering.plan.thresholds import MAX_ENTRIES_OF_A_TABLE
 from onepass.runtime import training_operator
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -165,7 +165,7 @@ def also_returned(q, k, v, table, index):
 
 
 OUTSIDE = {
-    "many entries": (by_index, inputs(ROWS, MAX_ENTRIES + 1), "would compute the scores again"),
+    "many entries": (by_index, inputs(ROWS, MAX_ENTRIES_OF_A_TABLE + 1), "would compare each pair"),
     "another user": (also_returned, inputs(), "is also used by mean"),
 }
 
