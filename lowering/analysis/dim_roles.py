@@ -14,7 +14,7 @@ from math import prod
 from ...egraph.search.cost import MAX_INNER_SIZE, contracts
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, reduces, subterms
-from ..plan.records import Kernel
+from ..plan.records import Kernel, Loop
 from .nested_sums import body_of, dims_around, is_sum, nest_of, products_of_pairs, reductions, sums_over_batch
 from .relative_index import relative_factors, relative_scores
 
@@ -283,6 +283,16 @@ def compared_dims(loops: Iterable[Term]) -> set[Dim]:
         if products_of_pairs(nest.body):
             found |= {d for guard in nest.guards for d in guard.dims} - nest.body.dims - {*nest.dims}
     return found
+
+
+def compared(kernel: Kernel, loop: Loop) -> list[Dim]:
+    """The held dims of a loop's guard that its sums are compared with place by place, so that a tile has two dims."""
+    plain = all(a.monoid == "sum" and a.gauge is None and "float" in a.values[0].dtype for a in loop.accumulators)
+    if loop.guard is None or not plain or kernel.written_by(loop):
+        return []
+    own = {d for a in loop.accumulators for value in a.values for d in value.dims}
+    found = [d for d in kernel.held if d in loop.guard.dims and d not in own and isinstance(d.size, int)]
+    return found if len(found) == 1 else []
 
 
 def state_dims(terms: Iterable[Term]) -> set[Dim]:

@@ -29,6 +29,7 @@ from .memory import Memory, Vector, extent_of, part_of
 from .sum_blocks import COLUMNS_OF_A_BLOCK, SumBlocks
 
 ROWS_OF_A_WARPGROUP = H200.product_rows
+MAX_COLUMNS_BESIDE_DIAGONALS = 128  # of accumulators over the loop
 
 
 class JoinedConsumer:
@@ -106,6 +107,7 @@ class JoinedConsumer:
             self._weight(s.weight)
         self._hand_over()
         self._packed(late)
+        lines += self._along_diagonals() if self._is_crowded() else []
         self._issue_last(late, issued)
         return [*walk.at("t"), f"{start} = tile * {self.config.loop_tile}", *writer.close_around(), *writer.close()]
 
@@ -310,7 +312,7 @@ class JoinedConsumer:
             lines.append(wait_for(len(issued) + len(added), [*early, *packed]))
         lines.append("mbarrier.wait(ahead_full.index(other), (done + t + 1) >> 1 & 1, pred=more)")
         lines += [*self._ahead("other"), *(["arrive(TURN + 1 - W, True)"] if turns else [])]
-        lines += map(self._along_diagonals, binding.diagonal_sums)
+        lines += [] if self._is_crowded() else self._along_diagonals()
         if issued or added:
             lines.append(wait_for(len(binding.ahead), [*issued, *added, *self._packed(late)]))
         lines.append("mbarrier.arrive(empty.index(slot))")
@@ -342,8 +344,16 @@ class JoinedConsumer:
         """Waits until shared memory was read for what was sent."""
         return ["tma.store_wait(0)"] if self.binding.pairs else []
 
-    def _along_diagonals(self, s: DiagonalSum) -> str:
+    def _is_crowded(self) -> bool:
+        """Whether accumulators leave no registers for sums along diagonals beside the products of the next tile."""
+        matrices = [s.matrix for s in self.binding.loop_sums if s.matrix is not None]
+        return sum(extent_of(matrix.inner) for matrix in matrices) > MAX_COLUMNS_BESIDE_DIAGONALS
+
+    def _along_diagonals(self) -> list[str]:
         """Adds this tile's sums along diagonals to memory, while products run."""
+        return [self._along(s) for s in self.binding.diagonal_sums]
+
+    def _along(self, s: DiagonalSum) -> str:
         writer, found = self.writer, diagonal(s.store)
         pointer, strides = writer.pointers[s.store.output]
         point = [f"gl.cast({writer.starts[d]}, gl.int64) * {n}" for d, n in zip(found.points, strides, strict=False)]

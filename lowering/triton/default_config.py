@@ -14,7 +14,7 @@ import torch
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import reduces, subterms
-from ..analysis.dim_roles import is_contraction, several_pairs, stepped
+from ..analysis.dim_roles import compared, is_contraction, several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import dims_with_relative_factors, leading_dims, needs_three_dims, power_of_two
 from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
@@ -99,7 +99,8 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
     serial = stepped(kernel, nodes)
     if lead := leading_dims(kernel, nodes):
         return cube_config(max(map(power_of_two, lead)), _carried_elements(kernel), width)
-    if needs_three_dims(kernel, roots(kernel), {*kernel.grid, *kernel.around, *serial}):
+    one_by_one = {*serial, *(d for loop in kernel.loops for d in compared(kernel, loop))}
+    if needs_three_dims(kernel, roots(kernel), {*kernel.grid, *kernel.around, *one_by_one}):
         return THREE_DIMS
     if element_bytes == 4 and multiplies_in_parts(kernel):
         return PRODUCT_IN_HALVES if width <= 64 else replace(PRODUCT_IN_HALVES, row_tile=128, warps=8)

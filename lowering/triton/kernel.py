@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...egraph.terms.ops import iota
+from ...egraph.terms.ops import iota, make
 from ...egraph.terms.printing import show
-from ...egraph.terms.term import Dim
-from ...egraph.terms.traversal import subterms
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import substitute, subterms
+from ..analysis.dim_roles import compared
 from ..codegen.dialect import TRITON
 from ..codegen.ops import FOLDS, Names, TileValue, helpers, identity, remarks, wrapped
 from ..codegen.products import contract
 from ..codegen.relative_products import is_not_finite
 from ..codegen.signature import Signature, Source
 from ..codegen.tile_writer import TileWriter, decay_text
-from ..codegen.tiles import Skewing
+from ..codegen.tiles import Scope, Skewing
 from ..masks.loop_ranges import conjuncts
 from ..plan.dtypes import is_integer
 from ..plan.launch_facts import Facts
@@ -28,6 +29,7 @@ from .diagonal_sums import slots_name, write_slot
 from .loops import RangeWriter, Segment, by_columns
 
 ADDED = ("sum", "rescaled")
+MANY_PLACES = 2**30  # more than a compared dim has
 IMPORTS = "import triton\nimport triton.language as tl\n\n\n"
 
 
@@ -227,7 +229,7 @@ class TritonKernelWriter:
         counter = self.tiles.names.fresh("n") if segment.start else start
         self.tiles.inner.lines += [f"{start} = {segment.start.format(n=counter)}"] if segment.start else []
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
-        guard = self.tiles.value(loop.guard) if segment.guarded else None
+        guard = self._guard(loop) if segment.guarded else None
         self.tiles.readable = self._kept(loop) if segment.guarded and not loop.finite_mask else None
         guards = loop.guard.dims if loop.guard is not None else frozenset()
         for state, components in zip(loop.accumulators, names, strict=True):
@@ -239,6 +241,11 @@ class TritonKernelWriter:
         options = ", disable_licm=True" * self.tiles.skewing.exact  # the loops before need the registers
         head = f"for {counter} in tl.range({segment.low}, {segment.high}, {segment.step}{options}):"
         return [head, *(f"    {line}" for line in body)]
+
+    def _guard(self, loop: Loop) -> TileValue | None:
+        """The guard of a tile, but for what is compared place by place."""
+        apart = {*compared(self.kernel, loop)}
+        return self.tiles.conjunction(*(self.tiles.value(c) for c in conjuncts(loop.guard) if not c.dims & apart))
 
     def _kept(self, loop: Loop) -> TileValue | None:
         """The guard's conditions on the loop's coordinate alone. Elements that no row keeps are not read."""
@@ -271,6 +278,9 @@ class TritonKernelWriter:
 
     def _step(self, state: Accumulator, components: list[TileValue], loop: Loop, guard: TileValue | None) -> None:
         tiles, dim = self.tiles, loop.dim
+        if state.gauge is None and (found := compared(self.kernel, loop)):
+            self._compared_step(state, components[0], loop, guard, found[0])
+            return
         if state.gauge is None:
             self._plain_step(state, components[0], dim, guard)
             return
@@ -297,6 +307,42 @@ class TritonKernelWriter:
             folded = tiles.fold(state.monoid, dim, body, tiles.conjunction(guard, tiles.padding(dim)))
             text = TRITON.fill(FOLDS[state.monoid].combine, total.text, tiles.align(folded, total.dims))
         tiles.inner.lines.append(f"{total.text} = {text}")
+
+    def _compared_step(
+        self, state: Accumulator, total: TileValue, loop: Loop, guard: TileValue | None, places: Dim
+    ) -> None:
+        """Adds to the total, place by place, what of the tile the guard keeps for a place."""
+        tiles, dims = self.tiles, self.tiles.sort((*(d for d in total.dims if d != places), loop.dim))
+        value = tiles.assign("value", tiles.spread(tiles.value(state.values[0]), dims), tiles.inner)
+        place = tiles.names.fresh(str(places))
+        tiles.scalars[place] = place
+        here = {iota(places): make("var", (), (place, "int64"))}
+        asked = [c for c in conjuncts(loop.guard) if places in c.dims]
+        indices = {n: self._index(n, value) for c in asked for n in c.args if places not in n.dims}
+        around, tiles.inner = tiles.inner, Scope(memo=tiles.inner.memo | indices)
+        kept = tiles.conjunction(guard, tiles.padding(loop.dim), *(tiles.value(substitute(c, here)) for c in asked))
+        chosen = tiles.where(kept, value, "0.0")
+        text = TRITON.fill(FOLDS["sum"].tile, chosen.text, axis=dims.index(loop.dim))
+        part = tiles.assign("part", TileValue(text, tuple(d for d in dims if d != loop.dim)), tiles.inner)
+        at = TileValue(f"({tiles.range_of(places).text} == {place})", (places,), "bool")
+        added = f"{total.text} + {tiles.align(part, total.dims)}"
+        lines = [*tiles.inner.lines, f"{total.text} = tl.where({tiles.align(at, total.dims)}, {added}, {total.text})"]
+        tiles.inner = around
+        around.lines.append(f"for {place} in tl.range(0, {places.size}):")
+        around.lines += [f"    {line}" for line in lines]
+
+    def _index(self, term: Term, value: TileValue) -> TileValue:
+        """An index of few places in 32 bits, in the layout of the value: Triton would else bring each comparison there.
+
+        The second side of the choice is the same number, but the compiler cannot know that.
+        """
+        tiles = self.tiles
+        known = tiles.value(term)
+        index = tiles.assign("index", TileValue(f"{known.text}.to(tl.int32)", known.dims, "int32"), tiles.inner)
+        if index.dims != value.dims:
+            return index
+        same = f"tl.where({value.text} == {value.text}, {index.text}, tl.minimum({index.text}, {MANY_PLACES}))"
+        return tiles.assign("index", TileValue(same, index.dims, "int32"), tiles.inner)
 
     def _finish(self, state: Accumulator, components: list[TileValue]) -> None:
         memo = self.tiles.outer.memo

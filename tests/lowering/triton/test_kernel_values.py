@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import const, iota, load, make, max_over, power, reduce
+from onepass.egraph.terms.ops import const, eq, iota, load, make, max_over, power, reduce, sum_over, where
 from onepass.egraph.terms.term import Dim, Tensor
+from onepass.lowering.analysis.dim_roles import compared
+from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.planning.planner import build_plan
 from onepass.lowering.tiled.executor import run_tiled
-from onepass.lowering.triton.launch import run_triton
+from onepass.lowering.triton.launch import launcher, run_triton
 from tests.lowering.triton.test_kernel import DEVICE, SMALL, attention, compare, inputs_of
 
 I, J = Dim("i", 40), Dim("j", 300)
@@ -20,6 +22,31 @@ I, J = Dim("i", 40), Dim("j", 300)
 @pytest.mark.parametrize("causal", [False, True])
 def test_double(causal):
     compare(attention(33, 40, dtype="float64", causal=causal), tolerance=1e-13)
+
+
+@pytest.mark.parametrize("places", [5, 70])
+def test_products_are_added_up_place_by_place_where_a_guard_says_which(places):
+    """Each pair of a row and a column is computed once, in a tile of two dims; a NaN goes to its own place."""
+    m, d = Dim("m", places), Dim("d", 16)
+    rows, columns = load(Tensor("rows", "float32", (40, 16)), iota(I), iota(d)), Tensor("columns", "float32", (300, 16))
+    score = sum_over(d, rows * load(columns, iota(J), iota(d)))
+    which = load(Tensor("which", "int64", (300, 40)), iota(J), iota(I))
+    term = sum_over(J, where(eq(which, iota(m)), score, const(0.0)))
+    plan = build_plan(term, Tensor("out", "float32", (40, places)), (I, m))
+    (kernel,) = plan.kernels
+    assert m in kernel.held and compared(kernel, kernel.loops[0]) == [m]
+    random = torch.Generator().manual_seed(0)
+    given = {t.name: torch.randn(t.shape, generator=random) for t in plan.inputs if t.name != "which"}
+    given["which"] = torch.randint(-1, places + 1, (300, 40), generator=random)  # two of these are no places
+    given["columns"][7, 3] = math.nan
+    scores = given["columns"].double() @ given["rows"].double().mT
+    kept = given["which"][..., None] == torch.arange(places)
+    exact = torch.where(kept, scores[..., None], 0.0).sum(0)
+    found = run_triton(plan, {name: x.to(DEVICE) for name, x in given.items()}, config=SMALL).cpu()
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert 0 < exact.isnan().sum() < exact.numel()
+    text = launcher(plan, SMALL).source(kernel, Facts(frozenset(), frozenset())).text
+    assert "None, None" not in text, "no tile has three dims"
 
 
 @pytest.mark.parametrize("monoid", ["sum", "max", "min"])
