@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import onepass
+from onepass.api.backend import onepass_backend
 from onepass.bench.timing import FLUSH
 
 ROUNDS, RUNS = 7, 10
@@ -117,12 +118,12 @@ def math_backend(is_causal: bool) -> Callable:
 def contestants_of(case: str) -> dict[str, Callable]:
     """Calls that take the inputs, and their tangents behind them."""
     function = CASES[case]
-    forward = torch.compile(function, backend="onepass")
-    own = torch.compile(function, backend="onepass", options={"libraries": False})
+    forward = torch.compile(function, backend=onepass_backend)
+    own = torch.compile(function, backend=onepass_backend, options={"libraries": False})
     found = {
         "onepass forward": lambda *given: forward(*given[: len(given) // 2]),
         "onepass forward, its own kernel": lambda *given: own(*given[: len(given) // 2]),
-        "onepass jvp": torch.compile(jvp_of(function), backend="onepass"),
+        "onepass jvp": torch.compile(jvp_of(function), backend=onepass_backend),
         "eager jvp": jvp_of(function),
         "torch.compile jvp": torch.compile(jvp_of(function)),
     }

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import const, eq, iota, load, make, max_over, power, reduce, sum_over, where
+from onepass.egraph.terms.ops import const, eq, exp, iota, load, make, max_over, power, reduce, sum_over, where
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.dim_roles import compared
 from onepass.lowering.plan.launch_facts import Facts
@@ -31,7 +31,7 @@ def test_products_are_added_up_place_by_place_where_a_guard_says_which(places):
     rows, columns = load(Tensor("rows", "float32", (40, 16)), iota(I), iota(d)), Tensor("columns", "float32", (300, 16))
     score = sum_over(d, rows * load(columns, iota(J), iota(d)))
     which = load(Tensor("which", "int64", (300, 40)), iota(J), iota(I))
-    term = sum_over(J, where(eq(which, iota(m)), score, const(0.0)))
+    term = sum_over(J, where(eq(which, iota(m)), exp(score * const(0.1)), const(0.0)))
     plan = build_plan(term, Tensor("out", "float32", (40, places)), (I, m))
     (kernel,) = plan.kernels
     assert m in kernel.held and compared(kernel, kernel.loops[0]) == [m]
@@ -41,7 +41,7 @@ def test_products_are_added_up_place_by_place_where_a_guard_says_which(places):
     given["columns"][7, 3] = math.nan
     scores = given["columns"].double() @ given["rows"].double().mT
     kept = given["which"][..., None] == torch.arange(places)
-    exact = torch.where(kept, scores[..., None], 0.0).sum(0)
+    exact = torch.where(kept, torch.exp(scores * 0.1)[..., None], 0.0).sum(0)
     found = run_triton(plan, {name: x.to(DEVICE) for name, x in given.items()}, config=SMALL).cpu()
     torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4, equal_nan=True)
     assert 0 < exact.isnan().sum() < exact.numel()
