@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 from ...egraph.search.cost import MAX_INNER_SIZE, contracts
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import factors, reduces, subterms
-from ..plan.records import Kernel, Loop
-from .nested_sums import body_of, dims_around, is_sum, nest_of, products_of_pairs, reductions, sums_over_batch
+from ...egraph.terms.traversal import factors, operands, reduces, subterms
+from ..plan.records import Accumulator, Kernel, Loop
+from .nested_sums import (
+    body_of,
+    dims_around,
+    is_sum,
+    nest_of,
+    products_of_pairs,
+    reductions,
+    sides_of,
+    sums_over_batch,
+)
 from .relative_index import relative_factors, relative_scores
 
 MAX_CUBE_SIZE = 2048  # elements of two reduced dims that a tile of rows computes for each row
@@ -274,25 +284,60 @@ def repeated_dims(terms: Sequence[Term], held_limit: int) -> set[Dim]:
 
 
 def compared_dims(loops: Iterable[Term]) -> set[Dim]:
-    """Dims of loops over products that guards alone have: on the grid, each place would do the products again.
+    """Dims m of guards index = m around products: on the grid, each place of m would do the products again.
 
-    Example: m in Σ_i where(x[i, j] = m, Σ_d q[i, d] · k[j, d], 0).
+    Nothing else has the dim, and each pair of rows and columns has an index of its own. Example: m in
+    Σ_i where(x[i, j] = m, exp(Σ_d q[i, d] · k[j, d]), 0).
     """
     found: set[Dim] = set()
     for nest in map(nest_of, filter(is_sum, loops)):
-        if products_of_pairs(nest.body):
-            found |= {d for guard in nest.guards for d in guard.dims} - nest.body.dims - {*nest.dims}
+        products = products_of_pairs(nest.body)
+        covered = frozenset().union(*(product.dims for product in products))
+        asked = _indices_asked_for(nest.guards)
+        pairs = all(sides_of(product) <= index.dims <= covered for product in products for index in asked.values())
+        if products and nest.body.dims <= covered and len(asked) == 1 and pairs:
+            found |= {*asked} - nest.body.dims - {*nest.dims}
     return found
 
 
-def compared(kernel: Kernel, loop: Loop) -> list[Dim]:
-    """The held dims of a loop's guard that its sums are compared with place by place, so that a tile has two dims."""
-    plain = all(a.monoid == "sum" and a.gauge is None and "float" in a.values[0].dtype for a in loop.accumulators)
-    if loop.guard is None or not plain or kernel.written_by(loop):
-        return []
-    own = {d for a in loop.accumulators for value in a.values for d in value.dims}
-    found = [d for d in kernel.held if d in loop.guard.dims and d not in own and isinstance(d.size, int)]
-    return found if len(found) == 1 else []
+def _indices_asked_for(guards: Iterable[Term]) -> dict[Dim, Term]:
+    """The dims m of guards index = m, with the index; those of other guards are left out."""
+    found: dict[Dim, Term] = {}
+    others: set[Dim] = set()
+    for guard in guards:
+        sides = (guard.args, guard.args[::-1]) if guard.op == "eq" else ()
+        asked = {one.attrs[0]: index for one, index in sides if one.op == "iota" and "int" in index.dtype}
+        asked = {dim: index for dim, index in asked.items() if dim not in index.dims and dim not in found}
+        found |= asked
+        others |= {*guard.dims} - {*asked}
+    return {dim: index for dim, index in found.items() if dim not in others}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A held dim, and the index of each pair of a row and a column that is compared with all of its places."""
+
+    places: Dim
+    index: Term
+
+
+def compared(kernel: Kernel, loop: Loop) -> Compared | None:
+    """What a loop's sums of pairs are compared with, place by place: a tile then has two dims, not three."""
+    if loop.guard is None or not all(map(_is_plain_sum, loop.accumulators)) or kernel.written_by(loop):
+        return None
+    own = frozenset().union(*(a.values[0].dims for a in loop.accumulators))
+    pair = {kernel.rows, loop.dim}
+    asked = _indices_asked_for(operands(loop.guard, "and")) if pair <= own <= pair | {*kernel.grid} else {}
+    found = [
+        Compared(dim, index)
+        for dim, index in asked.items()
+        if dim in kernel.held and isinstance(dim.size, int) and pair <= index.dims <= pair | {*kernel.grid}
+    ]
+    return found[0] if len(found) == 1 and loop.guard.dims & {*kernel.held} == {found[0].places} else None
+
+
+def _is_plain_sum(accumulator: Accumulator) -> bool:
+    return accumulator.monoid == "sum" and accumulator.gauge is None and "float" in accumulator.values[0].dtype
 
 
 def state_dims(terms: Iterable[Term]) -> set[Dim]:

@@ -342,6 +342,8 @@ def _stored_weights(
             diagonal(store)
             along.append(DiagonalSum(store, number))
             continue
+        if any(pair.weight == number for pair in pairs):
+            raise NotPlannable("a tile that is stored for each row and column leaves for one tensor only")
         if store.output.dtype not in kinds:
             raise NotPlannable("what is stored for each row and column is rounded to another type than for sums")
         stored = load(store.output, *map(iota, store.order))

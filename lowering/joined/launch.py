@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -50,9 +51,11 @@ from .join import Joined, join
 from .kernel import emit_joined
 from .memory import block_size, extent_of, part_of, shared_bytes
 
+T = TypeVar("T")
 SHARED_BYTES = H200.shared_bytes - H200.barrier_bytes  # of a program's tiles
 COPY_BYTES = 16  # a copy by a tensor map begins at a multiple of these
 NO_ORDER = "a deterministic result is asked for, and which programs add to a sum depends on "
+NO_PAIRS = "its warpgroups share their rows, and only one of them has what is stored for each row and column"
 FINISH_CONFIG = TritonConfig(H200.product_rows, H200.product_rows, 4, 1)  # its row tile is the block of the sums
 
 
@@ -72,17 +75,37 @@ class JoinedLauncher(GluonLauncher):
     ):
         super().__init__(plan, store=store, **options)
         stored = ((True, False), (False, False)) if deterministic else ((True, True), (True, False), (False, False))
-        self.forms = (joined_launcher(plan, store, joined_config, deterministic, *written) for written in stored)
-        self.joined = self._next_form()
+        self.left = [partial(joined_launcher, plan, store, joined_config, deterministic, *one) for one in stored]
+        self.forms: list[JoinedPlanLauncher] = []
+        self.lock = Lock()
+        self.joined: JoinedPlanLauncher | str = self._form(0)
 
-    def _next_form(self, refusal: RefusedLaunch | None = None) -> JoinedPlanLauncher | str:
-        """The next form of the joined plan, the best one first, or why there is none. refusal: of the one before."""
-        reason = str(refusal)
-        for form in self.forms:
-            if not isinstance(form, str):
-                return form
-            reason = form
-        return reason
+    def _form(self, number: int) -> JoinedPlanLauncher | str:
+        """The forms of the joined plan by number, the best one first, or why there is none; made when it is asked for.
+        """
+        reason = "no other form of the joined plan is left"
+        with self.lock:
+            while len(self.forms) <= number and self.left:
+                found = self.left.pop(0)()
+                if isinstance(found, str):
+                    reason = found
+                else:
+                    self.forms.append(found)
+            return self.forms[number] if number < len(self.forms) else reason
+
+    def _by_forms(self, run: Callable[[JoinedPlanLauncher], T]) -> T | None:
+        """What the best form gives that takes a call; None if none does. Each kind of call has its own best form."""
+        number = 0
+        while not isinstance(form := self._form(number), str):
+            try:
+                result = run(form)
+            except RefusedLaunch as reason:
+                refusal, number = str(reason), number + 1
+                continue
+            self.joined = form
+            return result
+        self.joined = refusal if number else form
+        return None
 
     @property
     def active(self) -> GluonLauncher:
@@ -106,22 +129,14 @@ class JoinedLauncher(GluonLauncher):
         return (f"{kernels} are one kernel, which adds to {sums} in {order}: {config}",)
 
     def results(self, tensors: dict, sizes: dict | None = None, outputs: Mapping | None = None) -> tuple:
-        while isinstance(self.joined, JoinedPlanLauncher):
-            try:
-                return self.joined.results(tensors, sizes, outputs)
-            except RefusedLaunch as reason:
-                self.joined = self._next_form(reason)
-        return super().results(tensors, sizes, outputs)
+        found = self._by_forms(lambda form: form.results(tensors, sizes, outputs))
+        return super().results(tensors, sizes, outputs) if found is None else found
 
     def bind(
         self, names: Sequence[str], tensors: Sequence[torch.Tensor], sizes: dict, strides: dict | None = None
     ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-        while isinstance(self.joined, JoinedPlanLauncher):
-            try:
-                return self.joined.bind(names, tensors, sizes, strides)
-            except RefusedLaunch as reason:
-                self.joined = self._next_form(reason)
-        return super().bind(names, tensors, sizes, strides)
+        found = self._by_forms(lambda form: form.bind(names, tensors, sizes, strides))
+        return super().bind(names, tensors, sizes, strides) if found is None else found
 
 
 def joined_launcher(
@@ -148,6 +163,8 @@ def joined_launcher(
     settings = config or config_of(binding)
     if isinstance(settings, str):
         return settings
+    if settings.by_products and _stores_weights(binding):
+        return NO_PAIRS
     settings = replace(settings, persistent=True, in_order=True) if deterministic else settings
     return JoinedPlanLauncher(found, binding, settings, store)
 
@@ -168,14 +185,18 @@ def config_of(binding: JoinedBinding) -> JoinedConfig | str:
     found = default_config(kind)
     if found is None:
         return f"its tiles need too many registers: {kind}"
-    if found.by_products and (binding.pairs or binding.diagonal_sums):
-        return "its warpgroups share their rows, and what is stored for each row and column is written by one of them"
+    if found.by_products and _stores_weights(binding):
+        return NO_PAIRS
     if found.by_products and (reason := no_split_by_products(binding)):
         return f"its tiles need too many registers: {kind}; {reason}"
     smaller = replace(found, loop_tile=H200.product_rows)
     tried = (found, smaller, replace(smaller, runs=False))
     fits = lambda overlays: (c for c in tried if shared_bytes(binding, overlays, c) <= SHARED_BYTES)
     return next(fits(binding.overlays), None) or next(fits(()), "its tiles do not fit in shared memory")
+
+
+def _stores_weights(binding: JoinedBinding) -> bool:
+    return bool(binding.pairs or binding.diagonal_sums)
 
 
 class JoinedPlanLauncher(GluonLauncher):

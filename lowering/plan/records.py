@@ -139,8 +139,8 @@ class Store:
     """One result: `term` is written to `output`, whose axes run over the dims of `order`.
 
     places: if given, the index along each axis instead, over these dims; elements with the same places are added, in an
-    order that is the same in each run. Executors do that along diagonals: one index is column - row, or row - column,
-    up to a constant, and the others are dims of the grid.
+    order that is the same in each run but for a joined kernel (lowering/joined). Executors do that along diagonals: one
+    index is column - row, or row - column, up to a constant, and the others are dims of the grid.
 
     combine: "set" writes. "add" adds the sum of the term over the kernel's rows, which `order` then lacks: each program
     adds the sum over its own rows to memory that is zero before the kernel runs. The guard of the loop that writes it

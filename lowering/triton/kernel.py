@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...egraph.terms.ops import iota, make
+from ...egraph.terms.ops import iota
 from ...egraph.terms.printing import show
-from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import substitute, subterms
-from ..analysis.dim_roles import compared
+from ...egraph.terms.term import Dim
+from ...egraph.terms.traversal import subterms
+from ..analysis.dim_roles import Compared, compared
 from ..codegen.dialect import TRITON
 from ..codegen.ops import FOLDS, Names, TileValue, helpers, identity, remarks, wrapped
 from ..codegen.products import contract
@@ -244,8 +244,9 @@ class TritonKernelWriter:
 
     def _guard(self, loop: Loop) -> TileValue | None:
         """The guard of a tile, but for what is compared place by place."""
-        apart = {*compared(self.kernel, loop)}
-        return self.tiles.conjunction(*(self.tiles.value(c) for c in conjuncts(loop.guard) if not c.dims & apart))
+        found = compared(self.kernel, loop)
+        parts = [c for c in conjuncts(loop.guard) if found is None or found.places not in c.dims]
+        return self.tiles.conjunction(*map(self.tiles.value, parts))
 
     def _kept(self, loop: Loop) -> TileValue | None:
         """The guard's conditions on the loop's coordinate alone. Elements that no row keeps are not read."""
@@ -279,7 +280,7 @@ class TritonKernelWriter:
     def _step(self, state: Accumulator, components: list[TileValue], loop: Loop, guard: TileValue | None) -> None:
         tiles, dim = self.tiles, loop.dim
         if state.gauge is None and (found := compared(self.kernel, loop)):
-            self._compared_step(state, components[0], loop, guard, found[0])
+            self._compared_step(state, components[0], loop.dim, guard, found)
             return
         if state.gauge is None:
             self._plain_step(state, components[0], dim, guard)
@@ -309,40 +310,35 @@ class TritonKernelWriter:
         tiles.inner.lines.append(f"{total.text} = {text}")
 
     def _compared_step(
-        self, state: Accumulator, total: TileValue, loop: Loop, guard: TileValue | None, places: Dim
+        self, state: Accumulator, total: TileValue, dim: Dim, guard: TileValue | None, found: Compared
     ) -> None:
-        """Adds to the total, place by place, what of the tile the guard keeps for a place."""
-        tiles, dims = self.tiles, self.tiles.sort((*(d for d in total.dims if d != places), loop.dim))
-        value = tiles.assign("value", tiles.spread(tiles.value(state.values[0]), dims), tiles.inner)
-        place = tiles.names.fresh(str(places))
-        tiles.scalars[place] = place
-        here = {iota(places): make("var", (), (place, "int64"))}
-        asked = [c for c in conjuncts(loop.guard) if places in c.dims]
-        indices = {n: self._index(n, value) for c in asked for n in c.args if places not in n.dims}
-        around, tiles.inner = tiles.inner, Scope(memo=tiles.inner.memo | indices)
-        kept = tiles.conjunction(guard, tiles.padding(loop.dim), *(tiles.value(substitute(c, here)) for c in asked))
-        chosen = tiles.where(kept, value, "0.0")
-        text = TRITON.fill(FOLDS["sum"].tile, chosen.text, axis=dims.index(loop.dim))
-        part = tiles.assign("part", TileValue(text, tuple(d for d in dims if d != loop.dim)), tiles.inner)
-        at = TileValue(f"({tiles.range_of(places).text} == {place})", (places,), "bool")
+        """Adds to the total, place by place, the elements of the tile whose index it is."""
+        tiles, lines = self.tiles, self.tiles.inner.lines
+        dims = tiles.sort((*(d for d in total.dims if d != found.places), dim))
+        value, present = tiles.spread(tiles.value(state.values[0]), dims), tiles.conjunction(guard, tiles.padding(dim))
+        value = value if present is None else tiles.where(present, value, "0.0")
+        type_ = tiles.type_name("float64" if value.dtype == "float64" else "float32")
+        value = tiles.assign("value", TileValue(f"({value.text}).to({type_})", dims), tiles.inner)
+        index, place = self._index(found, value), tiles.names.fresh(str(found.places))
+        text = TRITON.fill(FOLDS["sum"].tile, f"tl.where({index} == {place}, {value.text}, 0.0)", axis=dims.index(dim))
+        part = tiles.assign("part", TileValue(text, tuple(d for d in dims if d != dim)), Scope(inside := []))
+        here = TileValue(f"({tiles.range_of(found.places).text} == {place})", (found.places,), "bool")
         added = f"{total.text} + {tiles.align(part, total.dims)}"
-        lines = [*tiles.inner.lines, f"{total.text} = tl.where({tiles.align(at, total.dims)}, {added}, {total.text})"]
-        tiles.inner = around
-        around.lines.append(f"for {place} in tl.range(0, {places.size}):")
-        around.lines += [f"    {line}" for line in lines]
+        inside.append(f"{total.text} = tl.where({tiles.align(here, total.dims)}, {added}, {total.text})")
+        lines += [f"for {place} in tl.range(0, {found.places.size}):", *(f"    {line}" for line in inside)]
 
-    def _index(self, term: Term, value: TileValue) -> TileValue:
-        """An index of few places in 32 bits, in the layout of the value: Triton would else bring each comparison there.
+    def _index(self, found: Compared, value: TileValue) -> str:
+        """The index of each element in 32 bits, in the layout of the value; beyond the places it is any number that is
+        none of them.
 
-        The second side of the choice is the same number, but the compiler cannot know that.
+        The second side of the choice is the same number, but the compiler cannot know that. Without the choice, Triton
+        would bring each comparison to the layout of the value, not the index once.
         """
-        tiles = self.tiles
-        known = tiles.value(term)
-        index = tiles.assign("index", TileValue(f"{known.text}.to(tl.int32)", known.dims, "int32"), tiles.inner)
-        if index.dims != value.dims:
-            return index
-        same = f"tl.where({value.text} == {value.text}, {index.text}, tl.minimum({index.text}, {MANY_PLACES}))"
-        return tiles.assign("index", TileValue(same, index.dims, "int32"), tiles.inner)
+        tiles, places = self.tiles, found.places.size
+        text = f"tl.maximum(tl.minimum({tiles.value(found.index).text}, {places}), -1).to(tl.int32)"
+        index = tiles.assign("index", TileValue(text, value.dims, "int32"), tiles.inner).text
+        same = f"tl.where({value.text} == {value.text}, {index}, tl.minimum({index}, {MANY_PLACES}))"
+        return tiles.assign("index", TileValue(same, value.dims, "int32"), tiles.inner).text
 
     def _finish(self, state: Accumulator, components: list[TileValue]) -> None:
         memo = self.tiles.outer.memo

@@ -26,7 +26,7 @@ from .measurements import Measured
 from .region_call import RegionCall, Tensors, call_of, unfit
 
 MAX_UNDECIDED_COMPARISONS = 8  # after which a kernel counts as wrong
-MAX_SHORT_OF_MEMORY = 8  # calls in a row, after which an executor that lacks memory counts as failed
+MAX_SHORT_OF_MEMORY = 8  # attempts in a row, after which an executor that lacks memory counts as failed
 MAX_KINDS_OF_CALLS = 1024  # that are kept ready; generating more tokens than that prepares calls again
 log = logging.getLogger(__name__)
 
@@ -92,9 +92,10 @@ class Runner:
     def _by_original_calls(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
         """The last resort, from now on for calls of this kind."""
         run = executors.original(self.found, tensors, call)
+        results = run(tensors)
         self._keep(kind, executors.ORIGINAL, run)
         self.say(executors.ORIGINAL)
-        return run(tensors)
+        return results
 
     def _planned(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
         """The results by the first executor that works; None if none does."""

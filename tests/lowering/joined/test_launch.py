@@ -43,12 +43,35 @@ def dense_plan(length=256, heads=2, width=64):
 
 
 def test_what_is_stored_for_rows_and_columns_is_stored_by_the_joined_kernel_where_it_may_be():
+    """Each kind of call has its own best form: what one refuses, the next one may take."""
     found = launcher(dense_plan(512))
     assert found.joined.binding.pairs
-    refused = RefusedLaunch("what is stored for each row and column has no tensor map")
-    found.joined = found._next_form(refused)
-    assert not found.joined.binding.pairs and any("_pairs" in k.name for k in found.joined.plan.kernels)
-    assert found._next_form(refused) == str(refused)
+
+    def run(form, refused):
+        if form in refused:
+            raise RefusedLaunch("no tensor map")
+        return form
+
+    best = found._by_forms(lambda form: run(form, ()))
+    other = found._by_forms(lambda form: run(form, (best,)))
+    assert best.binding.pairs and not other.binding.pairs and found.joined is other
+    assert any("_pairs" in k.name for k in other.plan.kernels)
+    assert found._by_forms(lambda form: run(form, (best, other))) is None and found.joined == "no tensor map"
+    assert found._by_forms(lambda form: run(form, ())) is best is found.joined
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_biases_have_gradients_in_kernels_of_their_own(turned):
+    """One tile in shared memory leaves for one tensor."""
+
+    def attention(q, k, v, one, two):
+        return torch.softmax(q @ k.mT + one + (two.mT if turned else two), -1) @ v
+
+    tensors = [torch.randn(1, 2, 512, 64).bfloat16() for _ in range(3)]
+    biases = [torch.randn(1, 2, 512, 512).bfloat16() for _ in range(2)]
+    found = launcher(backward_plan(attention, [*tensors, *biases])).joined
+    stored = [s.output.name for k in found.plan.kernels for s in k.stores]
+    assert not found.binding.pairs and {"grad_one", "grad_two"} <= {*stored} and len({*stored}) == len(stored)
 
 
 def test_what_is_summed_along_diagonals_is_added_by_the_joined_kernel_unless_in_order():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import const, eq, exp, iota, load, make, max_over, power, reduce, sum_over, where
+from onepass.egraph.terms.ops import const, eq, exp, iota, le, load, make, max_over, power, reduce, sum_over, where
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.dim_roles import compared
 from onepass.lowering.plan.launch_facts import Facts
@@ -34,7 +34,7 @@ def test_products_are_added_up_place_by_place_where_a_guard_says_which(places):
     term = sum_over(J, where(eq(which, iota(m)), exp(score * const(0.1)), const(0.0)))
     plan = build_plan(term, Tensor("out", "float32", (40, places)), (I, m))
     (kernel,) = plan.kernels
-    assert m in kernel.held and compared(kernel, kernel.loops[0]) == [m]
+    assert m in kernel.held and compared(kernel, kernel.loops[0]).places == m
     random = torch.Generator().manual_seed(0)
     given = {t.name: torch.randn(t.shape, generator=random) for t in plan.inputs if t.name != "which"}
     given["which"] = torch.randint(-1, places + 1, (300, 40), generator=random)  # two of these are no places
@@ -47,6 +47,42 @@ def test_products_are_added_up_place_by_place_where_a_guard_says_which(places):
     assert 0 < exact.isnan().sum() < exact.numel()
     text = launcher(plan, SMALL).source(kernel, Facts(frozenset(), frozenset())).text
     assert "None, None" not in text, "no tile has three dims"
+
+
+def guards(places):
+    """Guards with a dim of their own, by name; the first one is compared place by place."""
+    at = lambda name, dtype, *dims: load(Tensor(name, dtype, tuple(d.size for d in dims)), *map(iota, dims))
+    return {
+        "index of pairs": eq(at("read", "int64", J, I), iota(places)),
+        "index of columns": eq(at("read", "int64", J), iota(places)),
+        "index of rows": eq(iota(places), at("read", "int64", I)),
+        "mask of each place": at("read", "bool", places, I, J),
+        "limit of each place": le(at("read", "int64", places), iota(J)),
+    }
+
+
+@pytest.mark.parametrize("name", guards(Dim("m", 5)))
+def test_guards_with_a_dim_of_their_own_keep_what_they_say(name):
+    """An index of 64 bits that is a place only in its last 32 is none."""
+    m, d = Dim("m", 5), Dim("d", 16)
+    rows, columns = (load(Tensor(n, "float32", (x.size, 16)), iota(x), iota(d)) for n, x in (("rows", I), ("columns", J)))
+    score = sum_over(d, rows * columns)
+    guard = guards(m)[name]
+    plan = build_plan(
+        sum_over(J, where(guard, exp(score * const(0.1)), const(0.0))), Tensor("out", "float32", (40, 5)), (I, m)
+    )
+    assert (m in plan.kernels[-1].held) == (name == "index of pairs")
+    random = torch.Generator().manual_seed(0)
+    given = {t.name: torch.randn(t.shape, generator=random) for t in plan.inputs if t.name != "read"}
+    (read,) = (t for t in plan.inputs if t.name == "read")
+    given["read"] = torch.randint(0, 6, read.shape, generator=random)
+    given["read"] = given["read"] > 2 if read.dtype == "bool" else given["read"] + 2**32 * (given["read"] == 3)
+    tensors = {n: x.to(DEVICE) for n, x in given.items()}
+    arrays = {n: x.numpy() for n, x in given.items()}
+    kept = torch.as_tensor(evaluate(where(guard, const(1.0), const(0.0)), arrays, [J, I, m]))
+    exact = (kept.double() * torch.exp(0.1 * given["columns"].double() @ given["rows"].double().mT)[..., None]).sum(0)
+    found = run_triton(plan, tensors, config=SMALL).cpu()
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("monoid", ["sum", "max", "min"])

@@ -122,6 +122,21 @@ def short_of_memory(found, tensors, call):
     raise torch.OutOfMemoryError("out of memory")
 
 
+def test_a_step_without_memory_behind_another_failure_raises_and_the_next_one_is_right(monkeypatch):
+    """The original calls lack memory once; when they run, no backward reads what they have not saved."""
+    compiled = torch.compile(attention, backend="onepass", options={"inner": "eager", "executor": "tiled"})
+    right = gradients(attention, 40, 300)
+    torch.testing.assert_close(gradients(compiled, 40, 300), right)
+    training_operator._FORWARDS.clear(), training_operator._BACKWARDS.clear()
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", broken)
+    with monkeypatch.context() as patch:
+        patch.setattr(executors, "original", lambda *given: lambda tensors: short_of_memory(*given))
+        with pytest.raises(torch.OutOfMemoryError):
+            gradients(compiled, 40, 300)
+    for _ in range(2):
+        torch.testing.assert_close(gradients(compiled, 40, 300), right)
+
+
 def test_a_step_without_memory_raises_and_the_next_one_is_derived(monkeypatch):
     compiled = torch.compile(attention, backend="onepass", options={"inner": "eager", "executor": "tiled"})
     right = gradients(attention, 40, 300)
