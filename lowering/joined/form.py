@@ -333,7 +333,8 @@ def _stored_weights(
 
     others: the stores, with the numbers of their weights. outer: dims around the loop.
     """
-    pairs, along = [], []
+    pairs: list[PairStore] = []
+    along: list[DiagonalSum] = []
     for store, number in others:
         kinds = {s.matrix.tensor.dtype for s in row_sums if s.weight == number}
         if outer or not kinds:

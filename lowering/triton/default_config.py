@@ -99,7 +99,7 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
     serial = stepped(kernel, nodes)
     if lead := leading_dims(kernel, nodes):
         return cube_config(max(map(power_of_two, lead)), _carried_elements(kernel), width)
-    one_by_one = {*serial, *(found.places for loop in kernel.loops if (found := compared(kernel, loop)))}
+    one_by_one = {*serial, *(c.places for loop in kernel.loops if (c := compared(kernel, loop)))}
     if needs_three_dims(kernel, roots(kernel), {*kernel.grid, *kernel.around, *one_by_one}):
         return THREE_DIMS
     if element_bytes == 4 and multiplies_in_parts(kernel):

@@ -65,8 +65,8 @@ def guards(places):
 def test_guards_with_a_dim_of_their_own_keep_what_they_say(name):
     """An index of 64 bits that is a place only in its last 32 is none."""
     m, d = Dim("m", 5), Dim("d", 16)
-    rows, columns = (load(Tensor(n, "float32", (x.size, 16)), iota(x), iota(d)) for n, x in (("rows", I), ("columns", J)))
-    score = sum_over(d, rows * columns)
+    matrix = lambda name, dim: load(Tensor(name, "float32", (dim.size, 16)), iota(dim), iota(d))
+    score = sum_over(d, matrix("rows", I) * matrix("columns", J))
     guard = guards(m)[name]
     plan = build_plan(
         sum_over(J, where(guard, exp(score * const(0.1)), const(0.0))), Tensor("out", "float32", (40, 5)), (I, m)
