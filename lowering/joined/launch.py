@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from ...egraph.forks import lock
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Tensor
 from ...egraph.terms.traversal import subterms
@@ -77,7 +77,7 @@ class JoinedLauncher(GluonLauncher):
         stored = ((True, False), (False, False)) if deterministic else ((True, True), (True, False), (False, False))
         self.left = [partial(joined_launcher, plan, store, joined_config, deterministic, *one) for one in stored]
         self.forms: list[JoinedPlanLauncher] = []
-        self.lock = Lock()
+        self.lock = lock()
         self.joined: JoinedPlanLauncher | str = self._form(0)
 
     def _form(self, number: int) -> JoinedPlanLauncher | str:
