@@ -7,7 +7,22 @@ import pytest
 import torch
 
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import const, eq, exp, iota, le, load, make, max_over, power, reduce, sum_over, where
+from onepass.egraph.terms.ops import (
+    cast,
+    const,
+    eq,
+    exp,
+    iota,
+    le,
+    load,
+    make,
+    max_over,
+    maximum,
+    power,
+    reduce,
+    sum_over,
+    where,
+)
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.analysis.dim_roles import compared
 from onepass.lowering.plan.launch_facts import Facts
@@ -47,6 +62,21 @@ def test_products_are_added_up_place_by_place_where_a_guard_says_which(places):
     assert 0 < exact.isnan().sum() < exact.numel()
     text = launcher(plan, SMALL).source(kernel, Facts(frozenset(), frozenset())).text
     assert "None, None" not in text, "no tile has three dims"
+
+
+def test_half_precision_is_added_up_place_by_place_in_single():
+    """In half precision, the sum of 16 columns would be infinite; that of all is -60000."""
+    m, d = Dim("m", 5), Dim("d", 16)
+    matrix = lambda name, dim: load(Tensor(name, "float16", (dim.size, 16)), iota(dim), iota(d))
+    score = cast(maximum(sum_over(d, matrix("rows", I) * matrix("columns", J)), const(-1e4)), "float16")
+    which = load(Tensor("which", "int64", (300, 40)), iota(J), iota(I))
+    term = sum_over(J, where(eq(which, iota(m)), score, const(0.0)))
+    plan = build_plan(term, Tensor("out", "float16", (40, 5)), (I, m))
+    assert compared(plan.kernels[0], plan.kernels[0].loops[0]).places == m
+    columns = torch.where(torch.arange(300) < 144, 312.5, -312.5)[:, None].expand(300, 16).half().contiguous()
+    given = {"rows": torch.ones(40, 16).half(), "columns": columns, "which": torch.full((300, 40), 2)}
+    found = run_triton(plan, {name: x.to(DEVICE) for name, x in given.items()}, config=SMALL).cpu()
+    assert found.tolist() == [[0, 0, -60000, 0, 0]] * 40
 
 
 def guards(places):
