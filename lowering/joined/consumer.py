@@ -25,7 +25,7 @@ from ..plan.queries import diagonal
 from ..plan.records import Store
 from .config import JoinedConfig
 from .form import DiagonalSum, JoinedBinding, LoopSum, early_and_late, late_factors
-from .memory import Memory, Vector, extent_of, part_of
+from .memory import Memory, Vector, columns_of_sums, extent_of, part_of
 from .sum_blocks import COLUMNS_OF_A_BLOCK, SumBlocks
 
 ROWS_OF_A_WARPGROUP = H200.product_rows
@@ -332,7 +332,10 @@ class JoinedConsumer:
         return matrix_in(buffer, pairs.operand, self.config.row_tile, self.config.loop_tile, transposed=False)
 
     def _pairs_out(self, slot: str, on: str) -> list[str]:
-        """The first warpgroup sends the weights of the tile before that are stored for each row and column."""
+        """Lines by which the first warpgroup sends a whole tile of weights to memory, that of the step before.
+
+        Both warpgroups have written their halves of it by then.
+        """
         starts = {**self.writer.starts, self.loop.dim: f"previous * {COLUMNS_OF_A_BLOCK}"}
         lines = []
         for pair in self.binding.pairs:
@@ -341,16 +344,15 @@ class JoinedConsumer:
         return [f"if (W == 0) & ({on}):", *lines] if lines else []
 
     def _pairs_left(self) -> list[str]:
-        """Waits until shared memory was read for what was sent."""
+        """Waits until the tile that was sent has been read, so that shared memory may be written again."""
         return ["tma.store_wait(0)"] if self.binding.pairs else []
 
     def _is_crowded(self) -> bool:
         """Whether accumulators leave no registers for sums along diagonals beside the products of the next tile."""
-        matrices = [s.matrix for s in self.binding.loop_sums if s.matrix is not None]
-        return sum(extent_of(matrix.inner) for matrix in matrices) > MAX_COLUMNS_BESIDE_DIAGONALS
+        return columns_of_sums(self.binding) > MAX_COLUMNS_BESIDE_DIAGONALS
 
     def _along_diagonals(self) -> list[str]:
-        """Adds this tile's sums along diagonals to memory, while products run."""
+        """Lines that add this tile's sums along diagonals to memory."""
         return [self._along(s) for s in self.binding.diagonal_sums]
 
     def _along(self, s: DiagonalSum) -> str:

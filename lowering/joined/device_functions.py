@@ -100,7 +100,8 @@ def _adds(columns):
 
 
 @gluon.constexpr_function
-def _adds_constraints(columns):
+def adds_constraints(columns: int) -> str:
+    """The operands of PTX that adds a thread's elements: unread results, an address for each of them, and these."""
     count = columns // 2
     return ",".join(["=r"] * count + ["l"] * count + ["f"] * count)
 
@@ -118,4 +119,4 @@ def add_in_order(pointer, x):
     c = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     thread = (r // 16) * 32 + (r % 8) * 4 + (c % 8) // 2  # the same for all accumulators of a thread
     address = pointer.to(gl.int64, bitcast=True) + (thread * 16).to(gl.int64)
-    gl.inline_asm_elementwise(_adds(COLUMNS), _adds_constraints(COLUMNS), [address, x], gl.int32, False, COLUMNS // 2)
+    gl.inline_asm_elementwise(_adds(COLUMNS), adds_constraints(COLUMNS), [address, x], gl.int32, False, COLUMNS // 2)

@@ -2,7 +2,7 @@
 
 A warp has 16 rows of the tile, in the layout of an accumulator: thread 4a + b has the rows a and a + 8, and of each
 eight columns 2b and 2b + 1. Invariant: element (row, column) is added at the place of column - row, once. Threads whose
-rows differ by 1, by 2 and by 4 exchange what the other one sums up; that is 1.4 shuffles for two elements of a thread.
+rows differ by 1, by 2 and by 4 exchange numbers by shuffles, so that each sum ends up in one thread.
 Example: 16 rows of 64 columns have 79 diagonals, which are 79 numbers added to the gradient of a table of distances.
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+
+from .device_functions import adds_constraints
 
 ZERO = "0f00000000"
 BLOCK = 8  # columns, of which a thread has two
@@ -33,10 +35,12 @@ def diagonal_adds_text(columns: int, sign: int) -> str:
 
 @gluon.constexpr_function
 def _head() -> Iterator[str]:
-    """The thread's place in the warp, which threads it reads, and what it does as one of two.
+    """Predicates, and the numbers of the threads that a thread reads.
 
-    column: of eight, in pairs; after the exchange between rows that differ by 2 it is one pair lower for half of the
-    threads, which have `two`.
+    one, two, four: whether its row is the second one of two that differ by so much. pair: its two columns of eight, by
+    number. one_from, two_from, four_from: the thread that it reads in each of the three exchanges. `column` and `at`
+    are scratch, but for `column` in the last exchange: there it is the pair whose sums the thread has, which is one
+    lower than its own where `two` holds.
     """
     yield ".reg .u32 lane, pair, column, at, one_from, two_from, four_from;"
     yield ".reg .pred one, two, four, first, wraps, turned, kept, far, carried, on;"
@@ -105,12 +109,6 @@ def _from(name: str, value: str, thread: str) -> str:
     return f"shfl.sync.idx.b32 {name}, {value}, {thread}, 31, -1;"
 
 
-@gluon.constexpr_function
-def _constraints(columns):
-    count = columns // 2
-    return ",".join(["=r"] * count + ["l"] * count + ["f"] * count)
-
-
 @gluon.jit
 def add_diagonals(pointer, x, SIGN: gl.constexpr):
     """Adds the sums along the diagonals of a [64, N] tile in the layout of an accumulator to memory.
@@ -125,5 +123,5 @@ def add_diagonals(pointer, x, SIGN: gl.constexpr):
     first = 8 * two - 16 + 2 * ((c % 8 // 2 + 3 * two) % 4) - r % 2 - r // 16 * 16  # the same for all of a thread
     address = pointer.to(gl.int64, bitcast=True) + (first * (4 * SIGN)).to(gl.int64)
     gl.inline_asm_elementwise(
-        diagonal_adds_text(COLUMNS, SIGN), _constraints(COLUMNS), [address, x], gl.int32, False, COLUMNS // 2
+        diagonal_adds_text(COLUMNS, SIGN), adds_constraints(COLUMNS), [address, x], gl.int32, False, COLUMNS // 2
     )

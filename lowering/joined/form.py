@@ -136,6 +136,8 @@ def early_parts(binding: JoinedBinding) -> dict[int, tuple[Term, ...]]:
 def no_split_by_products(binding: JoinedBinding) -> str | None:
     """Why one warpgroup cannot have the products ahead and the other the late ones; None if they can."""
     ahead, numbers = {p.node for p in binding.ahead}, range(len(binding.weights))
+    if binding.pairs or binding.diagonal_sums:
+        return "one of them alone has what is stored for each row and column"
     if not binding.late:
         return "it has no late products"
     if any(not ahead.isdisjoint(reduces(f)) for n in numbers for f in late_factors(binding, n)):
@@ -199,8 +201,9 @@ def _bind(kernel: Kernel) -> JoinedBinding:
     ahead, late = _ahead_and_late(weights, products)
     parts = list(zip(numbers, (_matrix(body, matcher) for body in bodies), strict=True))
     count = len(loop.accumulators)
-    row_sums = tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:], strict=False))
-    others = zip(written, numbers[count + len(adding) :], strict=True)
+    end = count + len(adding)
+    row_sums = tuple(_row_sum(store, *part) for store, part in zip(adding, parts[count:end], strict=True))
+    others = zip(written, numbers[end:], strict=True)
     pairs, along = _stored_weights(others, row_sums, matcher, loop.outer)
     return JoinedBinding(
         kernel=kernel,
@@ -337,10 +340,12 @@ def _stored_weights(
     along: list[DiagonalSum] = []
     for store, number in others:
         kinds = {s.matrix.tensor.dtype for s in row_sums if s.weight == number}
-        if outer or not kinds:
+        if outer:
+            raise NotPlannable("what is stored for each row and column depends on a dim around the loop")
+        if not kinds:
             raise NotPlannable("what is stored for each row and column is not what is summed over the rows")
         if store.places:
-            diagonal(store)
+            diagonal(store)  # raises for other places
             along.append(DiagonalSum(store, number))
             continue
         if any(pair.weight == number for pair in pairs):

@@ -33,7 +33,7 @@ ELEMENTS_OF_A_RUN = 8  # in half precision, that a thread stores at once
 BARRIERS = ("held_ahead", "held_late", "held_empty", "ahead_full", "full", "empty")
 BARRIERS_OF_ORDER = ("turn_come", "added_to")  # of each warpgroup, with the warp that keeps the order of its sums
 NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *BARRIERS_OF_ORDER, *"slot other more previous counter point done".split())
-NAMES += ("keeper", *(f"keeper{w}" for w in range(WARPGROUPS)))
+NAMES += ("add_diagonals", "keeper", *(f"keeper{w}" for w in range(WARPGROUPS)))
 
 
 def emit_joined(binding: JoinedBinding, plan: Plan, config: JoinedConfig, shape: LaunchShape) -> GluonSource:
@@ -44,10 +44,13 @@ def emit_joined(binding: JoinedBinding, plan: Plan, config: JoinedConfig, shape:
 class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
     """Writes one joined kernel."""
 
-    imports = HEADER.rstrip() + "\nfrom onepass.lowering.joined.device_functions import {}\n".format(
-        ", ".join(JOINED_FUNCTIONS)
-    ) + "from onepass.lowering.joined.diagonal_adds import add_diagonals\n\n\n"
-    reserved = (*RESERVED, *NAMES, "add_diagonals")
+    imports = f"""{HEADER.rstrip()}
+from onepass.lowering.joined.device_functions import {", ".join(JOINED_FUNCTIONS)}
+from onepass.lowering.joined.diagonal_adds import add_diagonals
+
+
+"""
+    reserved = (*RESERVED, *NAMES)
 
     def __init__(self, binding: JoinedBinding, config: JoinedConfig, shape: LaunchShape):
         super().__init__(binding, config, shape)
@@ -109,9 +112,7 @@ class JoinedKernelWriter(KernelAssembly[JoinedBinding, JoinedConfig]):
             allocate(name, f"{m}.dtype", f"[{slots}] + {m}.block_shape", f"{m}.layout") for name, m, slots in mapped
         ]
         kinds = {s.weight: f"gl.{s.matrix.tensor.dtype}" for s in self.binding.row_sums}
-        for number, name in memory.weights.items():
-            if number in memory.pairs:
-                continue
+        for number, name in ((n, x) for n, x in memory.weights.items() if n not in memory.pairs):
             layout = f"gl.NVMMASharedLayout.get_default_for([{row_tile}, {tile}], {kinds[number]})"
             lines.append(allocate(name, kinds[number], f"[{STAGES}, {row_tile}, {tile}]", layout))
         if memory.parts:

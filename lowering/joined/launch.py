@@ -49,13 +49,12 @@ from .finish import emit_finish
 from .form import JoinedBinding, bind_joined, no_split_by_products
 from .join import Joined, join
 from .kernel import emit_joined
-from .memory import block_size, extent_of, part_of, shared_bytes
+from .memory import block_size, columns_of_sums, extent_of, part_of, shared_bytes
 
 T = TypeVar("T")
 SHARED_BYTES = H200.shared_bytes - H200.barrier_bytes  # of a program's tiles
 COPY_BYTES = 16  # a copy by a tensor map begins at a multiple of these
 NO_ORDER = "a deterministic result is asked for, and which programs add to a sum depends on "
-NO_PAIRS = "its warpgroups share their rows, and only one of them has what is stored for each row and column"
 FINISH_CONFIG = TritonConfig(H200.product_rows, H200.product_rows, 4, 1)  # its row tile is the block of the sums
 
 
@@ -74,6 +73,7 @@ class JoinedLauncher(GluonLauncher):
         **options: Any,
     ):
         super().__init__(plan, store=store, **options)
+        # What the joined kernel stores in each form: for rows and columns, and along diagonals, too.
         stored = ((True, False), (False, False)) if deterministic else ((True, True), (True, False), (False, False))
         self.left = [partial(joined_launcher, plan, store, joined_config, deterministic, *one) for one in stored]
         self.forms: list[JoinedPlanLauncher] = []
@@ -81,7 +81,7 @@ class JoinedLauncher(GluonLauncher):
         self.joined: JoinedPlanLauncher | str = self._form(0)
 
     def _form(self, number: int) -> JoinedPlanLauncher | str:
-        """The forms of the joined plan by number, the best one first, or why there is none; made when it is asked for.
+        """The joined plan's form of a number, made when it is first asked for; 0 is the best one. Or why there is none.
         """
         reason = "no other form of the joined plan is left"
         with self.lock:
@@ -104,7 +104,7 @@ class JoinedLauncher(GluonLauncher):
                 continue
             self.joined = form
             return result
-        self.joined = refusal if number else form
+        self.joined = refusal if number else self.joined  # why there is no form at all was said before
         return None
 
     @property
@@ -163,8 +163,8 @@ def joined_launcher(
     settings = config or config_of(binding)
     if isinstance(settings, str):
         return settings
-    if settings.by_products and _stores_weights(binding):
-        return NO_PAIRS
+    if settings.by_products and (reason := no_split_by_products(binding)):
+        return reason
     settings = replace(settings, persistent=True, in_order=True) if deterministic else settings
     return JoinedPlanLauncher(found, binding, settings, store)
 
@@ -172,11 +172,11 @@ def joined_launcher(
 def class_of(binding: JoinedBinding) -> JoinedClass:
     """What the default settings of a kernel depend on."""
     kernel, loop = binding.kernel, binding.loop
-    columns = sum(extent_of(s.matrix.inner) for s in binding.loop_sums if s.matrix is not None)
     factors = {f for weight in binding.weights for f in weight.factors}
     inside = {n for f in factors for n in subterms(f, lambda n: n.op in ("reduce", "load"))}
     work = sum(sum(COSTS[n.op]) for n in inside if {kernel.rows, loop.dim} <= n.dims)
-    return JoinedClass(columns, len(binding.products), work, bool(loop.limits or loop.outer or loop.map))
+    uneven = bool(loop.limits or loop.outer or loop.map)
+    return JoinedClass(columns_of_sums(binding), len(binding.products), work, uneven)
 
 
 def config_of(binding: JoinedBinding) -> JoinedConfig | str:
@@ -185,18 +185,12 @@ def config_of(binding: JoinedBinding) -> JoinedConfig | str:
     found = default_config(kind)
     if found is None:
         return f"its tiles need too many registers: {kind}"
-    if found.by_products and _stores_weights(binding):
-        return NO_PAIRS
     if found.by_products and (reason := no_split_by_products(binding)):
         return f"its tiles need too many registers: {kind}; {reason}"
     smaller = replace(found, loop_tile=H200.product_rows)
     tried = (found, smaller, replace(smaller, runs=False))
     fits = lambda overlays: (c for c in tried if shared_bytes(binding, overlays, c) <= SHARED_BYTES)
     return next(fits(binding.overlays), None) or next(fits(()), "its tiles do not fit in shared memory")
-
-
-def _stores_weights(binding: JoinedBinding) -> bool:
-    return bool(binding.pairs or binding.diagonal_sums)
 
 
 class JoinedPlanLauncher(GluonLauncher):

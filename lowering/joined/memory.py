@@ -86,6 +86,11 @@ def part_of(inner: Dim, config: JoinedConfig) -> int:
     return min(extent_of(inner) // 2, COLUMNS_OF_A_PIECE if config.by_products else MAX_OPERAND_WIDTH)
 
 
+def columns_of_sums(binding: JoinedBinding) -> int:
+    """Columns of all sums over the loop that stay in registers."""
+    return sum(extent_of(s.matrix.inner) for s in binding.loop_sums if s.matrix is not None)
+
+
 def block_size(inner: Dim, config: JoinedConfig) -> int:
     """Elements of a block of 64 columns of the loop in the memory of a sum over the rows, with its counters."""
     return H200.product_rows * extent_of(inner) + (WORDS_OF_COUNTERS if config.in_order else 0)

@@ -105,7 +105,7 @@ def _fits(planning: Planning, group: Sequence[Store], store: Store) -> bool:
     if not _share_work(planning, group, store) or _only_read_in_common(planning, group, store):
         return False
     if _compared(planning, group) != _compared(planning, (store,)):
-        return False  # tiles of three dims are small, and what else is in them would be slow
+        return False  # a loop compares all of its sums with the places of a dim, or none
     shape, held_limit = kernel_shape(whole, planning.held_limit), planning.held_limit
     alone = [kernel_shape(tuple(stores), held_limit).rows for stores in (group, (store,))]
     if any(rows != shape.rows for rows in alone) and not _scores_of(group) & _scores_of((store,)):
@@ -115,6 +115,7 @@ def _fits(planning: Planning, group: Sequence[Store], store: Store) -> bool:
 
 
 def _compared(planning: Planning, stores: Sequence[Store]) -> set[Dim]:
+    """The dims with whose places loops of these stores compare an index of each pair."""
     return compared_dims(loop_reductions([s.term for s in stores], planning.held_limit))
 
 

@@ -279,8 +279,8 @@ class TritonKernelWriter:
 
     def _step(self, state: Accumulator, components: list[TileValue], loop: Loop, guard: TileValue | None) -> None:
         tiles, dim = self.tiles, loop.dim
-        if state.gauge is None and (found := compared(self.kernel, loop)):
-            self._compared_step(state, components[0], loop.dim, guard, found)
+        if found := compared(self.kernel, loop):
+            self._compared_step(state, components[0], dim, guard, found)
             return
         if state.gauge is None:
             self._plain_step(state, components[0], dim, guard)
@@ -328,11 +328,11 @@ class TritonKernelWriter:
         lines += [f"for {place} in tl.range(0, {found.places.size}):", *(f"    {line}" for line in inside)]
 
     def _index(self, found: Compared, value: TileValue) -> str:
-        """The index of each element in 32 bits, in the layout of the value; beyond the places it is any number that is
-        none of them.
+        """The name of each element's index, in 32 bits; an index that is none of the places stays none of them.
 
-        The second side of the choice is the same number, but the compiler cannot know that. Without the choice, Triton
-        would bring each comparison to the layout of the value, not the index once.
+        Both branches of its last `tl.where` are the same number, but the compiler cannot know that. Since the condition
+        reads the value, the index gets the value's layout, once. Without it, Triton converts the result of the
+        comparison with each place.
         """
         tiles, places = self.tiles, found.places.size
         text = f"tl.maximum(tl.minimum({tiles.value(found.index).text}, {places}), -1).to(tl.int32)"

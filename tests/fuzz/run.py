@@ -40,8 +40,8 @@ UNUSUAL = ("infinite value at the end", "a key is NaN", "a value is NaN", "near 
 # Scores of a thousand round by 6e-5 in float32; one that is computed twice, in tiles of two shapes, differs by that.
 TIMES = {"large": 40, "near the end of half": 200}  # of the floor
 DRAWN = (random_program, random_form, random_layer, random_layer)
-MASKS = ("keep", "where(m", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu")
-MASKS += ("-math.inf",)
+MASKS = ("keep", "where(m", "masked_fill", "sdpa", "is_causal", "hidden", "nan_to_num", "isnan", "tril", "triu",
+         "-math.inf")  # fmt: skip
 SINGLE = ("float32", ".float()", "0.9 **")  # what rounds to float32 in programs of any dtype
 LOUD = ("crash", "wrong", "failed executor", "recompiled")
 

@@ -9,8 +9,8 @@ import pytest
 
 from onepass.lowering.launch.triton_compat import gluon_missing
 
-if gluon_missing() is not None:
-    pytest.skip("needs Gluon", allow_module_level=True)
+if (missing := gluon_missing()) is not None:  # the module under test imports Gluon
+    pytest.skip(missing, allow_module_level=True)
 
 from onepass.lowering.joined.diagonal_adds import diagonal_adds_text
 
