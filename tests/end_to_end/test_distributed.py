@@ -2,7 +2,13 @@
 
 import contextlib
 import copy
+import datetime
+import faulthandler
 import math
+import os
+import signal
+import time
+import warnings
 
 import pytest
 import torch
@@ -15,6 +21,9 @@ import onepass
 from onepass.api.backend import onepass_backend
 
 RANKS = 2
+SECONDS = 270  # for the work of the ranks, which is less than pytest's own limit, and takes ten on an idle machine
+SECONDS_TO_END = 20  # for a process whose work is done
+SECONDS_TO_TELL = 5  # for a process that writes where it is
 
 
 class Block(torch.nn.Module):
@@ -88,10 +97,13 @@ def two_forward_calls(run, x, quiet):
 STEPS = (one_call, accumulated, two_backward_calls, two_forward_calls, one_call)
 
 
-def train(rank, way, inside, options, meeting):
+def train(rank, way, inside, options, folder):
     """One rank: after each step the gradients are those of a copy in float64 that has the whole batch."""
+    faulthandler.register(signal.SIGUSR1, (folder / f"where{rank}").open("w"))
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
+    limit = datetime.timedelta(seconds=SECONDS // 2)
+    meeting = f"file://{folder}/meeting"
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS, timeout=limit)
     try:
         torch.manual_seed(0)
         module = Block()
@@ -111,6 +123,45 @@ def train(rank, way, inside, options, meeting):
         assert regions and all(region.backward_ran == "tiled" for region in regions)
     finally:
         distributed.destroy_process_group()
+    (folder / f"done{rank}").touch()
+
+
+def ended(context, seconds):
+    """Whether the processes ended in time. Raises what one of them raised."""
+    until = time.monotonic() + seconds
+    while not context.join(timeout=max(0.0, until - time.monotonic())):
+        if time.monotonic() >= until:
+            return False
+    return True
+
+
+def stopped(context, folder):
+    """Kills the processes. The result says where each of them was."""
+    for process in context.processes:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(SECONDS_TO_TELL)
+    for process in context.processes:
+        process.kill()
+    return "\n".join(path.read_text() for path in sorted(folder.glob("where*")))
+
+
+def together(function, *arguments, folder, seconds=SECONDS, seconds_to_end=SECONDS_TO_END):
+    """Runs function(rank, *arguments, folder) in processes of their own, which touch done0, done1 ... at the end.
+
+    A process that does not come to an end fails the test, and the message says where it was. One that did its work and
+    hangs while Python shuts down is only a warning.
+    """
+    context = multiprocessing.spawn(function, (*arguments, folder), nprocs=RANKS, join=False)
+    until = time.monotonic() + seconds
+    worked = lambda: all((folder / f"done{rank}").exists() for rank in range(RANKS))
+    while not ended(context, 1):
+        if worked():
+            if not ended(context, seconds_to_end):
+                warnings.warn(f"did its work and does not end:\n{stopped(context, folder)}", stacklevel=2)
+            return
+        if time.monotonic() > until:
+            pytest.fail(f"does not come to an end:\n{stopped(context, folder)}")
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["around a compiled module", "compiled"])
@@ -118,4 +169,24 @@ def train(rank, way, inside, options, meeting):
 def test_two_processes_train_as_one(way, inside, tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
     options = {"inner": "eager", "strict": True, "executor": "tiled"}
-    multiprocessing.spawn(train, (way, inside, options, f"file://{tmp_path}/meeting"), nprocs=RANKS)
+    together(train, way, inside, options, folder=tmp_path)
+
+
+def never_meets(rank, folder):
+    faulthandler.register(signal.SIGUSR1, (folder / f"where{rank}").open("w"))
+    time.sleep(600 if rank else 0)
+
+
+def works_and_never_ends(rank, folder):
+    (folder / f"done{rank}").touch()
+    never_meets(rank, folder)
+
+
+def test_a_rank_that_waits_for_ever_fails_and_says_where(tmp_path):
+    with pytest.raises(pytest.fail.Exception, match="(?s)does not come to an end.*never_meets"):
+        together(never_meets, folder=tmp_path, seconds=30)
+
+
+def test_a_rank_that_did_its_work_and_hangs_is_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="(?s)does not end.*works_and_never_ends"):
+        together(works_and_never_ends, folder=tmp_path, seconds_to_end=3)
