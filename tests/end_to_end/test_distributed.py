@@ -183,10 +183,10 @@ def works_and_never_ends(rank, folder):
 
 
 def test_a_rank_that_waits_for_ever_fails_and_says_where(tmp_path):
-    with pytest.raises(pytest.fail.Exception, match="(?s)does not come to an end.*never_meets"):
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)does not come to an end.*never_meets"):
         together(never_meets, folder=tmp_path, seconds=30)
 
 
 def test_a_rank_that_did_its_work_and_hangs_is_a_warning(tmp_path):
-    with pytest.warns(UserWarning, match="(?s)does not end.*works_and_never_ends"):
+    with pytest.warns(UserWarning, match=r"(?s)does not end.*works_and_never_ends"):
         together(works_and_never_ends, folder=tmp_path, seconds_to_end=3)
