@@ -92,6 +92,10 @@ class PlanExecutor:
         """The settings of the kernel's launch and their origins, as far as they are known without sizes."""
         return ""
 
+    def describe_time(self, kernel: Kernel, plan: Plan) -> str:
+        """The kernel's estimated time and its bound; empty where a size is not known."""
+        return ""
+
     def source(self, kernel: Kernel, plan: Plan) -> str:
         """The kernel's text as it is before sizes are known; empty if it has none."""
         return ""
@@ -201,6 +205,13 @@ class GluonExecutor(TritonExecutor):
             return ", scheduled when its lengths are known"
         except RefusedLaunch as reason:
             return f", not for these sizes: {reason}"
+
+    def describe_time(self, kernel: Kernel, plan: Plan) -> str:
+        if triton_missing():
+            return ""
+        from .cost.plan_cost import described
+
+        return described(plan, kernel)
 
     def slowdown(self, plan: Plan, sizes: Sizes) -> float:
         """By which part the plan was measured to be slower in this form than in plain Triton; 0 if it was not."""

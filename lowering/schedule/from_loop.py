@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 from ..analysis.exact_products import native
 from ..analysis.product_terms import sides, summand
+from ..analysis.read_places import places_read
 from ..analysis.softmax_scaling import exponent_scaling, fixed_scale
 from ..hopper.approximations import EXP2
 from ..hopper.score_offsets import split
@@ -23,6 +23,7 @@ from ..plan.dtypes import HALVES
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .problem import Edge, Operation, Problem, Value
 
+INTEGER_DIVISIONS = {"floordiv": 2, "mod": 3}  # instructions, by a literal
 HALF_BYTES, FLOAT_BYTES = 2, 4  # bytes of an element in shared memory and in a register
 
 
@@ -34,21 +35,30 @@ class Tile:
     columns: int = 128
 
 
+@dataclass(frozen=True)
+class Counting:
+    """How instructions and bytes are counted.
+
+    splits_exponents: sums of coordinates in an exponent are numbers of rows and columns. emulated: the share of weights
+    that are made by multiply-adds. refined: a load counts each element that it reads once, as table[j - i] does by
+    diagonals, and a division by a literal is a multiplication; the stored schedules are of problems that do neither.
+    """
+
+    splits_exponents: bool = False
+    emulated: float = 0.0
+    refined: bool = False
+
+
 def loop_problem(
     kernel: Kernel,
     loop: Loop,
     tile: Tile = Tile(),
     machine: HopperGpu = H200,
     costs: dict[str, tuple] = COSTS,
-    splits_exponents: bool = False,
-    emulated: float = 0.0,
+    counting: Counting = Counting(),
 ) -> Problem:
-    """The problem of one warpgroup's tile.
-
-    splits_exponents: sums of coordinates in an exponent are numbers of rows and columns. emulated: the share of weights
-    that are made by multiply-adds. Raises NotPlannable for a resident dim whose size is unknown.
-    """
-    builder = _Builder(kernel, loop, tile, machine, costs, splits_exponents, emulated)
+    """The problem of one warpgroup's tile. Raises NotPlannable for a resident dim whose size is unknown."""
+    builder = _Builder(kernel, loop, tile, machine, costs, counting)
     for number, accumulator in enumerate(loop.accumulators):
         builder.accumulator(accumulator, str(number))
     return Problem(
@@ -81,11 +91,10 @@ class _Builder:
         tile: Tile,
         machine: HopperGpu,
         costs: dict,
-        splits_exponents: bool,
-        emulated: float,
+        counting: Counting,
     ):
         self.kernel, self.loop, self.machine, self.costs = kernel, loop, machine, costs
-        self.splits_exponents, self.emulated = splits_exponents, emulated
+        self.counting = counting
         single = dict.fromkeys((*kernel.grid, *kernel.around), 1)
         self.extents = {**single, kernel.rows: tile.rows, loop.dim: tile.columns}
         self.operations: dict[str, Operation] = {}
@@ -96,10 +105,16 @@ class _Builder:
         self.loads: dict[Term, str] = {}
 
     def elements(self, dims: frozenset[Dim]) -> int:
-        extents = [self.extents.get(d, d.size) for d in dims]
-        if unknown := [d for d, n in zip(dims, extents) if not isinstance(n, int)]:
-            raise NotPlannable(f"{unknown[0]} is held whole and of unknown size: no schedule")
-        return prod(resolve(n, {}) for n in extents)
+        return prod(map(self.extent, dims))
+
+    def extent(self, dim: Dim) -> int:
+        found = self.extents.get(dim, dim.size)
+        if not isinstance(found, int):
+            raise NotPlannable(f"{dim} is held whole and of unknown size: no schedule")
+        return found
+
+    def elements_read(self, load: Term) -> int:
+        return places_read(load, self.extent) if self.counting.refined else self.elements(load.dims)
 
     def registers(self, dims: frozenset[Dim], size: int) -> int:
         return ceil(self.elements(dims) * size / FLOAT_BYTES / self.machine.warpgroup)
@@ -134,7 +149,7 @@ class _Builder:
             taken = set(self.loads.values())
             base = f"load {node.attrs[0].name}"
             name = next(n for k in range(len(taken) + 1) if (n := base + f" {k}" * (k > 0)) not in taken)
-            size = self.elements(node.dims) * _bytes(node)
+            size = self.elements_read(node) * _bytes(node)
             private = self.kernel.rows in node.dims
             work = {"copy": size / self.machine.copy_bytes}
             kind = {"synchronous": False, "streaming": True, "private": private, "bytes": size}
@@ -168,6 +183,8 @@ class _Builder:
     def cost(self, node: Term) -> tuple[float, float]:
         if native(node) is not None:
             return 0, 0  # half precision is widened where it is used
+        if self.counting.refined and node.op in ("floordiv", "mod") and node.args[1].op == "const":
+            return INTEGER_DIVISIONS[node.op], 0
         fixed = node.op == "div" and self.loop.dim not in node.args[1].dims  # by a reciprocal from before the loop
         return self.costs["mul" if fixed else node.op]
 
@@ -200,7 +217,7 @@ class _Builder:
             self.values.append(Value(f"operand of {product}", name, ((product, 0),), registers))
 
     def held_bytes(self, node: Term) -> int:
-        return self.elements(node.dims) * _bytes(node)
+        return self.elements_read(node) * _bytes(node)
 
     def feed(self, inputs: tuple[str, ...], reader: str) -> None:
         for name in inputs:
@@ -242,7 +259,7 @@ class _Builder:
     def weight(self, record: Accumulator, number: str, checked: list[Term]) -> str:
         """Scores -> their largest so far -> weights: the part of a rescaled state that all its values share."""
         how, dims, count = exponent_scaling(record.gauge), record.gauge.dims, self.elements(record.gauge.dims)
-        parts = split(record.gauge, self.kernel.rows, self.loop.dim) if self.splits_exponents else None
+        parts = split(record.gauge, self.kernel.rows, self.loop.dim) if self.counting.splits_exponents else None
         found = self.region(*([how.raw] if parts is None else [term for _, term in parts.scores]), *checked)
         found.fma += count * (len(checked) + (parts is not None and bool(parts.slopes)))
         sources = found.inputs
@@ -251,7 +268,7 @@ class _Builder:
             self.feed(sources, name)
             sources = (name,)
         largest = self.pointwise(f"largest {number}", count)
-        part = self.emulated if fixed_scale(self.kernel, record) is not None else 0.0
+        part = self.counting.emulated if fixed_scale(self.kernel, record) is not None else 0.0
         fma = 1 + how.apart + part * (EXP2.instructions + EXP2.limit * bool(checked))
         weight = self.pointwise(f"weight {number}", count * fma, count * (1 - part))
         size = count * FLOAT_BYTES

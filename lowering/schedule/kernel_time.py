@@ -24,7 +24,7 @@ from ..plan.device import COSTS, H200, NARROW, HopperGpu
 from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, Loop
 from . import pipeline_time
-from .from_loop import Tile, loop_problem, state_of
+from .from_loop import Counting, Tile, loop_problem, state_of
 from .pipeline_time import Demand, HopperTiming
 from .problem import Problem
 
@@ -77,20 +77,24 @@ def executor_of(config: Config) -> str:
     return "gluon" if isinstance(config, HopperConfig) else "triton"
 
 
-def problem_of(kernel: Kernel, loop: Loop, c: Config, device: HopperGpu = H200) -> Problem:
-    """The problem of one warpgroup's share of a block."""
+def problem_of(
+    kernel: Kernel, loop: Loop, c: Config, device: HopperGpu = H200, refined: bool = False
+) -> Problem:
+    """The problem of one warpgroup's share of a block. refined: as in `loop_problem`."""
     tile = Tile(max(MIN_ROWS_OF_A_TILE, c.row_tile // c.warpgroups), c.loop_tile)
     eighths = c.emulated_eighths if isinstance(c, HopperConfig) else None
-    return _problem(kernel, loop, tile, device, eighths)
+    return _problem(kernel, loop, tile, device, eighths, refined)
 
 
 @lru_cache(maxsize=1024)
-def _problem(kernel: Kernel, loop: Loop, tile: Tile, device: HopperGpu, emulated_eighths: int | None) -> Problem:
+def _problem(
+    kernel: Kernel, loop: Loop, tile: Tile, device: HopperGpu, emulated_eighths: int | None, refined: bool
+) -> Problem:
     """emulated_eighths: as in a HopperConfig; None for a plain kernel."""
     if emulated_eighths is None:
-        return loop_problem(kernel, loop, tile, device)
-    costs = costs_of(kernel, emulated_eighths)
-    return loop_problem(kernel, loop, tile, device, costs, True, emulated_eighths / EIGHTHS)
+        return loop_problem(kernel, loop, tile, device, counting=Counting(refined=refined))
+    counting = Counting(True, emulated_eighths / EIGHTHS, refined)
+    return loop_problem(kernel, loop, tile, device, costs_of(kernel, emulated_eighths), counting)
 
 
 def costs_of(kernel: Kernel, emulated_eighths: int = 0) -> dict[str, tuple[float, float]]:
@@ -110,13 +114,15 @@ def shared_bytes(problem: Problem, c: Config) -> int:
     return problem.resident * c.warpgroups * buffers + rings * c.stages
 
 
-def registers(kernel: Kernel, loop: Loop, c: Config, device: HopperGpu = H200) -> int:
+def registers(
+    kernel: Kernel, loop: Loop, c: Config, device: HopperGpu = H200, refined: bool = False
+) -> int:
     """Registers of a thread: carried totals, the largest tiles that live at once, and what goes with them.
 
     Held to what the assembler says of every kernel of the measured table. Plain kernels make weights where scores were,
     and hold addresses of what they copy.
     """
-    problem = problem_of(kernel, loop, c, device)
+    problem = problem_of(kernel, loop, c, device, refined)
     carried = sum(v.registers for v in problem.values if v.carried)
     if isinstance(c, HopperConfig):
         return carried + _largest_state(problem) + HOPPER_REGISTERS
@@ -141,10 +147,17 @@ def granted(c: Config, device: HopperGpu = H200) -> int:
     return c.registers[1] if isinstance(c, HopperConfig) else device.thread_registers
 
 
-def demand(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes | None = None, device: HopperGpu = H200) -> Demand:
+def demand(
+    kernel: Kernel,
+    loop: Loop,
+    c: Config,
+    sizes: Sizes | None = None,
+    device: HopperGpu = H200,
+    refined: bool = False,
+) -> Demand:
     """Everything about a loop that a prediction needs."""
-    problem, sizes = problem_of(kernel, loop, c, device), sizes or {}
-    work, held = problem.work(), registers(kernel, loop, c, device)
+    problem, sizes = problem_of(kernel, loop, c, device, refined), sizes or {}
+    work, held = problem.work(), registers(kernel, loop, c, device, refined)
     points = prod(resolve(d.size, sizes) for d in kernel.grid)
     taken = steps(kernel, loop, c, sizes)
     share = c.row_tile / c.warpgroups
@@ -231,16 +244,19 @@ def _idle(d: Demand, timing: TritonTiming, device: HopperGpu) -> float:
 def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) -> tuple[int, ...]:
     known = dict(sizes)
     length, count = resolve(loop.dim.size, known), resolve(kernel.rows.size, known) if kernel.rows else 1
-    last, first = np.full(count, length), np.zeros(count, dtype=int)
-    for limits, ends, narrow in ((loop.uppers, last, np.minimum), (loop.lowers, first, np.maximum)):
-        for limit in limits:
-            if limit.bound.dims <= {kernel.rows} and not any(n.op == "load" for n in subterms(limit.bound)):
-                bound = evaluate(limit.bound, {}, (kernel.rows,), known)
-                narrow(ends, np.broadcast_to(bound, ends.shape).astype(int), out=ends)
-    tiles = range(0, count, rows)
-    once = [max(0, -(-int(last[t : t + rows].max()) // columns) - int(first[t : t + rows].min()) // columns)
-            for t in tiles]  # fmt: skip
-    return tuple(n * prod(resolve(d.size, known) for d in loop.outer) for n in once)
+    starts, tiles = range(0, count, rows), np.arange(-(-length // columns))
+    runs = np.zeros((len(starts), len(tiles)), dtype=bool)
+    for one in loop.ranges:
+        last, first = np.full(count, length), np.zeros(count, dtype=int)
+        for limits, ends, narrow in ((one.uppers, last, np.minimum), (one.lowers, first, np.maximum)):
+            for limit in limits:
+                if limit.bound.dims <= {kernel.rows} and not any(n.op == "load" for n in subterms(limit.bound)):
+                    bound = evaluate(limit.bound, {}, (kernel.rows,), known)
+                    narrow(ends, np.broadcast_to(bound, ends.shape).astype(int), out=ends)
+        for n, t in enumerate(starts):
+            end, begin = -(-int(last[t : t + rows].max()) // columns), int(first[t : t + rows].min()) // columns
+            runs[n] |= (begin <= tiles) & (tiles < end)
+    return tuple(int(n) * prod(resolve(d.size, known) for d in loop.outer) for n in runs.sum(1))
 
 
 def steps(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes | None = None) -> list[int]:

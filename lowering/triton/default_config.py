@@ -6,12 +6,13 @@ heads get fewer rows a tile.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 import torch
 
+from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import reduces, subterms
 from ..analysis.dim_roles import compared, is_contraction, several_pairs, stepped
@@ -112,6 +113,20 @@ def default_for(kernel: Kernel, architecture: str, few: bool = False) -> TritonC
     narrower = width > 64 and found.loop_tile > 64 and _compares_wide_data(kernel)
     narrower |= found.loop_tile > 32 and any(n.op == "uniform" for n in nodes)  # which takes many registers
     return replace(found, loop_tile=found.loop_tile // 2) if narrower else found
+
+
+def cut_to_sizes(config: TritonConfig, kernel: Kernel, sizes: Mapping[str, int]) -> TritonConfig:
+    """The configuration with tiles no larger than the data needs. Raises UnknownSize."""
+    rows = min(config.row_tile, tile_for(resolve(kernel.rows.size, sizes))) if kernel.rows else config.row_tile
+    streamed = (*kernel.columns, *(loop.dim for loop in kernel.loops))
+    longest = max((resolve(d.size, sizes) for d in streamed), default=config.loop_tile)
+    warps = config.warps if rows == config.row_tile else max(1, min(config.warps, 4))
+    return TritonConfig(rows, min(config.loop_tile, tile_for(longest)), warps, config.stages, config.chunks)
+
+
+def tile_for(size: int) -> int:
+    """The next power of two, at least 16: the smallest tile that a matrix product takes."""
+    return max(16, 1 << (size - 1).bit_length()) if size > 0 else 16
 
 
 def _carried_elements(kernel: Kernel) -> int:

@@ -44,7 +44,7 @@ from ..plan.records import Kernel, Loop, Plan
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..planning.mask_plans import class_plan, packed_mask_plan
 from ..source_folder import named_folder, write_source
-from .default_config import MAX_SPILLED_REGISTERS, default_for, of_few_rows, widest
+from .default_config import MAX_SPILLED_REGISTERS, cut_to_sizes, default_for, of_few_rows, widest
 from .diagonal_sums import slots_name
 from .kernel import emit
 from .slot_sums import SlotSum
@@ -247,11 +247,10 @@ class Launcher:
         given = self.configs.get(kernel.name) or default_for(
             whole, architecture(device), bool(0 < size <= MIN_ROWS_OF_A_PRODUCT)
         )
-        rows = min(given.row_tile, _ceiling(size)) if kernel.rows else given.row_tile
-        streamed = (*kernel.columns, *(loop.dim for loop in kernel.loops))
-        longest = max((_size(d.size, sizes) for d in streamed), default=given.loop_tile)
-        warps = given.warps if rows == given.row_tile else max(1, min(given.warps, 4))
-        return TritonConfig(rows, min(given.loop_tile, _ceiling(longest)), warps, given.stages, given.chunks)
+        try:
+            return cut_to_sizes(given, kernel, sizes)
+        except UnknownSize as error:
+            raise LaunchError(str(error)) from error
 
     def _stages(self, sizes: dict, device: torch.device) -> tuple[list[Kernel], dict[str, int]]:
         """The kernels that run at these sizes, those of too few programs in parts, and the sizes with their numbers."""
@@ -364,11 +363,6 @@ def _size(size: int | str, sizes: dict[str, int]) -> int:
         return resolve(size, sizes)
     except UnknownSize as error:
         raise LaunchError(str(error)) from error
-
-
-def _ceiling(size: int) -> int:
-    """The next power of two, at least 16: the smallest tile that a matrix product takes."""
-    return max(16, 1 << (size - 1).bit_length()) if size > 0 else 16
 
 
 def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes: dict) -> dict[str, torch.Tensor]:

@@ -282,10 +282,13 @@ def _unused(name: str, found: Optimized) -> str:
 
 
 def with_sources(found: Fused) -> Fused:
-    """The same with every kernel's Triton source in a file for reading, named in the report, and its schedule."""
+    """The same with every kernel's Triton source in a file for reading, named in the report, its schedule and its time.
+    """
     settings = [GLUON.describe_settings(kernel, disk_cache.OF_THIS_VERSION) for kernel in found.plan.kernels]
+    times = [GLUON.describe_time(kernel, found.plan) for kernel in found.plan.kernels]
     kernels = tuple(
-        replace(k, source=_written(found, n), form=k.form + settings[n]) for n, k in enumerate(found.report.kernels)
+        replace(k, source=_written(found, n), form=k.form + settings[n], estimate=times[n])
+        for n, k in enumerate(found.report.kernels)
     )
     return replace(found, report=replace(found.report, kernels=kernels))
 

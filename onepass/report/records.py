@@ -63,7 +63,7 @@ class KernelReport:
 
     masks: for each loop with a mask, the coordinates that are visited: ranges, a block map, or all, tested.
     parts: how its loops are shared out over more programs, where sizes leave it few. stores: what it writes. products:
-    the products of matrices for each tile, as "i by j over d".
+    the products of matrices for each tile, as "i by j over d". estimate: its time on an H200, and what bounds it.
     """
 
     name: str
@@ -76,6 +76,7 @@ class KernelReport:
     parts: str = ""
     stores: tuple[str, ...] = ()
     products: tuple[str, ...] = ()
+    estimate: str = ""
 
 
 @dataclass(frozen=True)

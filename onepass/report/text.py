@@ -115,6 +115,7 @@ def _kernel_lines(kernel: KernelReport, device: str) -> Iterator[str]:
     yield from _line_each("mask", kernel.masks)
     yield from _line_each("in parts", filter(None, [kernel.parts]))
     yield from _form(device, kernel.form)
+    yield from _line_each("estimated", filter(None, [kernel.estimate]))
 
 
 def _line_each(label: str, texts: Iterable[str]) -> Iterator[str]:

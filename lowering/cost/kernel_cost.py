@@ -1,0 +1,175 @@
+"""The time of one launch of a kernel with a schedule: a roofline over memory, caches and the units of multiprocessors.
+
+A schedule is what an executor is given: places of a tile, stages, warps (TritonConfig, HopperConfig). Loops take the
+time that schedule/kernel_time.py predicts; memory is what cost/traffic.py counts. What takes most is the bound, and
+what is close to it adds to it. The time of a kernel whose tiles do not fit is infinite. An estimate ranks choices, and
+never decides what is right. Example: `estimate(kernel, TritonConfig(128, 64, 8, 3)).bound` is "matrix products".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import ceil, inf, prod
+
+from ...egraph.terms.sizes import resolve
+from ..hopper.config import HopperConfig
+from ..hopper.kernel_form import bind
+from ..hopper.kernel_form import shared_bytes as shared_bytes_of
+from ..plan.device import H200, HopperGpu
+from ..plan.kernel_config import TritonConfig
+from ..plan.records import Kernel, Loop
+from ..schedule import kernel_time
+from ..schedule.kernel_time import Config, Sizes
+from ..schedule.pipeline_time import Demand
+from . import work
+from .traffic import ProgramTiles, Traffic, traffic
+
+THREADS_OF_A_SHORT_PROGRAM = 256  # of a kernel without loops
+UNITS = {"tensor": "matrix products", "special": "special functions", "fma": "multiply-adds"}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Constants of a launch, fitted by bench/cost.py to the suites.
+
+    corner: how the times of memory and of multiprocessors add up, as an exponent. launch: seconds from one kernel to
+    the next.
+    """
+
+    corner: float = 2.1
+    launch: float = 7.3e-6
+
+
+TIMING = Timing()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a launch. parts: by bound, what it takes alone at peak rates. traffic: bytes of each tensor.
+
+    why: of a kernel that cannot run, what it lacks; its seconds are infinite.
+    """
+
+    seconds: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    traffic: tuple[Traffic, ...] = ()
+    why: str = ""
+
+    @property
+    def bound(self) -> str:
+        """What takes most: "memory", "cache", one of the units, or "launch"."""
+        return max(self.parts, key=lambda name: self.parts[name]) if self.parts else ""
+
+
+def estimate(
+    kernel: Kernel,
+    config: Config,
+    sizes: Sizes | None = None,
+    device: HopperGpu = H200,
+    kept: float = 1.0,
+    timing: Timing | None = None,
+) -> Estimate:
+    """The time of one launch. kept: the share of a loop's tiles that run, where data decides which (a block map).
+
+    Raises NotPlannable where a dim that is held whole has no known size.
+    """
+    sizes, timing = sizes or {}, timing or TIMING
+    demands = [_demand(kernel, loop, config, sizes, device, kept) for loop in kernel.loops]
+    if why := next((_lack(kernel, config, d) for d in demands if not d.resident), ""):
+        return Estimate(inf, why=why)
+    launch = _launch(kernel, config, sizes, device, demands)
+    moved = tuple(traffic(launch, device))
+    units = _units(launch, demands, config, device)
+    parts = {
+        "memory": sum(t.memory for t in moved) / device.memory_bytes,
+        "cache": sum(t.programs for t in moved) / (device.copy_bytes * device.multiprocessors * device.clock),
+        **{UNITS[unit]: seconds for unit, seconds in units.items()},
+        "launch": timing.launch,
+    }
+    outside = sum(work.clocks(launch, device).values()) / _busy(launch, device) / device.clock
+    loops = sum(_loop_seconds(d, config, device) for d in demands)
+    together = _corner(timing.corner, loops + outside, parts["memory"])
+    return Estimate(timing.launch + max(together, parts["cache"]), parts, moved)  # loops know what the L2 gives a step
+
+
+def _corner(exponent: float, *limits: float) -> float:
+    """The largest limit, and more where others are close to it."""
+    most = max(limits)
+    return most * sum((one / most) ** exponent for one in limits) ** (1 / exponent) if most else 0.0
+
+
+def _launch(kernel: Kernel, c: Config, sizes: Sizes, device: HopperGpu, demands: list[Demand]) -> ProgramTiles:
+    rows = -(-resolve(kernel.rows.size, sizes) // c.row_tile) if kernel.rows else 1
+    columns = prod(-(-resolve(d.size, sizes) // c.loop_tile) for d in kernel.columns)
+    programs = rows * columns * prod(resolve(d.size, sizes) for d in kernel.grid)
+    together = min((d.resident for d in demands), default=max(1, device.threads // THREADS_OF_A_SHORT_PROGRAM))
+    steps = tuple(d.steps for d in demands)
+    return ProgramTiles(kernel, sizes, c.row_tile, c.loop_tile, steps, programs, device.multiprocessors * together)
+
+
+def _busy(launch: ProgramTiles, device: HopperGpu) -> float:
+    """Multiprocessors that work all the time, in waves of programs."""
+    waves = ceil(launch.programs / launch.together)
+    return device.multiprocessors * max(1e-9, launch.programs / (waves * launch.together))
+
+
+def _demand(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes, device: HopperGpu, kept: float) -> Demand:
+    """What a loop asks for, of the tiles that run."""
+    found = kernel_time.demand(kernel, loop, c, sizes, device, refined=True)
+    if isinstance(c, HopperConfig):
+        plain = kernel_time.demand(kernel, loop, replace(c, emulated_eighths=0), sizes, device, refined=True)
+        emulated = (found.fma - plain.fma) / kernel_time.HOPPER_TIMING.fma  # instructions that wait for nothing
+        found = replace(found, fma=plain.fma + max(0.0, emulated), resident=_residents(kernel, c, found))
+    elif not found.resident:
+        found = _rereading(kernel, loop, c, found, device)
+    if loop.part is not None:
+        parts = resolve(loop.part.size, sizes)
+        found = replace(found, steps=ceil(found.steps / parts), longest=ceil(found.longest / parts))
+    if loop.map is not None and kept < 1:
+        steps = max(found.blocks, ceil(found.steps * kept))
+        found = replace(found, steps=steps, longest=min(found.longest, ceil(steps / found.blocks) + 1))
+    return found
+
+
+def _rereading(kernel: Kernel, loop: Loop, c: TritonConfig, found: Demand, device: HopperGpu) -> Demand:
+    """A plain kernel whose tiles of rows do not fit beside those of its loop reads them again at every step."""
+    problem = kernel_time.problem_of(kernel, loop, c, device, refined=True)
+    if kernel_time.shared_bytes(replace(problem, resident=0), replace(c, stages=1)) > device.shared_bytes:
+        return found
+    return replace(found, resident=1, copy=found.copy + found.rows / device.copy_bytes)
+
+
+def _residents(kernel: Kernel, c: HopperConfig, found: Demand) -> int:
+    """Programs of a warp-specialised kernel on a multiprocessor; 0 if it does not fit. Known exactly where it binds."""
+    binding = _binding(kernel)
+    if isinstance(binding, str):
+        return found.resident
+    fits = shared_bytes_of(binding, binding.overlays, c) <= c.shared - H200.barrier_bytes // c.residents
+    return c.residents if fits and c.terminates else 0
+
+
+@lru_cache(maxsize=256)
+def _binding(kernel: Kernel):
+    return bind(kernel)
+
+
+def _lack(kernel: Kernel, c: Config, d: Demand) -> str:
+    return f"{kernel.name} does not fit on a multiprocessor with {c}: its rows alone take {d.rows:.0f} bytes"
+
+
+def _loop_seconds(d: Demand, c: Config, device: HopperGpu) -> float:
+    """The time of a loop on the multiprocessors, without the launch."""
+    launch = kernel_time.HOPPER_TIMING.launch if isinstance(c, HopperConfig) else 0.0
+    return max(0.0, kernel_time.loop_seconds(d, c, device) - launch)
+
+
+def _units(launch: ProgramTiles, demands: list[Demand], c: Config, device: HopperGpu) -> dict[str, float]:
+    """Seconds of each unit alone at its peak rate, all multiprocessors busy."""
+    outside = work.clocks(launch, device)
+    total = {}
+    for unit in UNITS:
+        inside = sum(d.steps * c.warpgroups * getattr(d, unit) * d.share for d in demands)
+        total[unit] = (inside + outside[unit]) / device.multiprocessors / device.clock
+    return total

@@ -1,0 +1,93 @@
+"""The time of a plan: its kernels one after the other, each with the schedule that an executor gives it.
+
+Example: on an H200 causal attention of (4, 32, 4096, 64) is one kernel of about 0.54 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from ...egraph.terms.sizes import UnknownSize, resolve
+from ..gluon.launch import RefusedLaunch, fits, fitting
+from ..hopper.kernel_form import bind
+from ..hopper.split_states import with_split_states
+from ..launch.split_loops import chunk_count, split_kernel
+from ..plan.device import H200, HopperGpu
+from ..plan.records import Kernel, NotPlannable, Plan
+from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
+from ..schedule.kernel_time import Config, Sizes
+from ..triton.default_config import cut_to_sizes, default_for
+from .kernel_cost import Estimate, estimate
+
+ARCHITECTURE = "sm_90"
+
+
+@dataclass(frozen=True)
+class KernelEstimate:
+    """A kernel as it is launched, with its schedule, and what that takes."""
+
+    kernel: Kernel
+    config: Config
+    estimate: Estimate
+
+
+def plan_estimate(
+    plan: Plan, sizes: Sizes | None = None, device: HopperGpu = H200, kept: float = 1.0, hopper: bool = True
+) -> tuple[KernelEstimate, ...]:
+    """What each launch of a plan takes. hopper: kernels that have the warp-specialised form run in it. kept: as in
+    `estimate`. Raises NotPlannable."""
+    sizes = dict(sizes or {})
+    found = []
+    for kernel in (with_split_states(plan, fits) if hopper else plan).kernels:
+        for one, config, known in scheduled(kernel, sizes, device, hopper):
+            found.append(KernelEstimate(one, config, estimate(one, config, known, device, kept)))
+    return tuple(found)
+
+
+def described(plan: Plan, kernel: Kernel, sizes: Sizes | None = None, device: HopperGpu = H200) -> str:
+    """A kernel's time and its bound, for the report; "" where a size is not known.
+
+    Example: "0.55 ms on an H200, bound by special functions (0.27 ms at peak rate)".
+    """
+    try:
+        found = plan_estimate(replace(plan, kernels=(kernel,)), sizes, device)
+    except (NotPlannable, UnknownSize):
+        return ""
+    longest = max((one.estimate for one in found), key=lambda one: one.seconds)
+    if longest.why:
+        return longest.why
+    total, peak = (f"{1e3 * s:.2g} ms" for s in (sum(e.estimate.seconds for e in found), longest.parts[longest.bound]))
+    if longest.bound == "launch":
+        return f"{total} on an {device.name}, most of it the launch"
+    return f"{total} on an {device.name}, bound by {longest.bound} ({peak} at peak rate)"
+
+
+def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> Iterable[tuple[Kernel, Config, dict]]:
+    """The launches of a kernel with their schedules, and the sizes with the number of parts of its loops."""
+    config = _hopper_config(kernel, sizes) if hopper else None
+    if config is not None:
+        return [(kernel, config, sizes)]
+    few = kernel.rows is not None and resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
+    config = cut_to_sizes(default_for(kernel, ARCHITECTURE, few), kernel, sizes)
+    tiles = max((-(-resolve(loop.dim.size, sizes) // config.loop_tile) for loop in kernel.loops), default=0)
+    rows = -(-resolve(kernel.rows.size, sizes) // config.row_tile) if kernel.rows else 1
+    programs = rows * prod(resolve(d.size, sizes) for d in kernel.grid)
+    count = chunk_count(programs, tiles, device.multiprocessors, 1.0 if few or kernel.rows is None else 0.5)
+    parts = split_kernel(kernel) if count > 1 else None
+    if parts is None:
+        return [(kernel, config, sizes)]
+    known = {**sizes, str(parts.chunk.size): count}
+    last = cut_to_sizes(default_for(parts.last, ARCHITECTURE, True), parts.last, known)
+    return [(parts.first, config, known), (parts.last, last, known)]
+
+
+def _hopper_config(kernel: Kernel, sizes: dict) -> Config | None:
+    binding = bind(kernel)
+    if isinstance(binding, str) or not fits(binding) or resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT:
+        return None
+    try:
+        return fitting(binding, sizes, binding.overlays)
+    except (RefusedLaunch, NotPlannable):
+        return None
