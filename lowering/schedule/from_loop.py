@@ -131,8 +131,12 @@ class _Builder:
         work = {"fma": fma / self.machine.lanes, "special": special / self.machine.special}
         return self.add(name, work if any(work.values()) else {"fma": 1})
 
-    def tensor(self, name: str, dims: frozenset[Dim], half: bool) -> str:
-        flops = 2 * self.elements(dims) * (1 if half else 2)
+    def multiplied(self, name: str, left: frozenset[Dim], right: frozenset[Dim], summed: Dim, half: bool) -> str:
+        """A sum of products of two sides. With a batch in the tile, a refined count has no product of matrices in it."""
+        batch = {d for d in (left & right) - {summed} if self.extents.get(d, d.size) != 1}
+        if batch and self.counting.refined:
+            return self.pointwise(name, self.elements(left | right))
+        flops = 2 * self.elements(left | right) * (1 if half else 2)
         return self.add(name, {"tensor": flops / self.machine.tensor_flops}, synchronous=False)
 
     def edge(self, before: str, after: str, size: int, distance: int = 0) -> None:
@@ -195,7 +199,7 @@ class _Builder:
             name = f"product {len(self.products)}"
             self.products[node] = name
             half = all(_half(x) for x in operands)
-            self.tensor(name, node.args[0].dims, half)
+            self.multiplied(name, *(x.dims for x in operands), node.attrs[1], half)
             for side in operands:
                 self.operand(side, name)
         return self.products[node]
@@ -305,7 +309,8 @@ class _Builder:
         if folded:
             return None
         total = (dims | factors.right.dims) - {self.loop.dim}
-        product = self.tensor(f"accumulate {name}", dims | factors.right.dims, _half(factors.right))
+        half = _half(factors.right)
+        product = self.multiplied(f"accumulate {name}", dims, factors.right.dims, self.loop.dim, half)
         self.operand(factors.right, product)
         self.edge(narrow, product, count * HALF_BYTES)
         if f"narrowed {narrow}" not in {v.name for v in self.values}:
