@@ -132,7 +132,7 @@ class _Builder:
         return self.add(name, work if any(work.values()) else {"fma": 1})
 
     def multiplied(self, name: str, left: frozenset[Dim], right: frozenset[Dim], summed: Dim, half: bool) -> str:
-        """A sum of products of two sides. In a refined count it is no product of matrices if a tile has a batch of it."""
+        """A sum of products of two sides. In a refined count it is no product of matrices with a batch in a tile."""
         batch = {d for d in (left & right) - {summed} if self.extents.get(d, d.size) != 1}
         if batch and self.counting.refined:
             return self.pointwise(name, self.elements(left | right))
