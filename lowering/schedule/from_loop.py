@@ -199,7 +199,8 @@ class _Builder:
             name = f"product {len(self.products)}"
             self.products[node] = name
             half = all(_half(x) for x in operands)
-            self.multiplied(name, *(x.dims for x in operands), node.attrs[1], half)
+            left, right = (x.dims for x in operands)
+            self.multiplied(name, left, right, node.attrs[1], half)
             for side in operands:
                 self.operand(side, name)
         return self.products[node]

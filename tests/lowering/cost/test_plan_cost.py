@@ -15,6 +15,7 @@ from onepass.lowering.cost.plan_cost import described, plan_estimate
 from onepass.lowering.gluon.launch import fitting
 from onepass.lowering.hopper.kernel_form import bind
 from onepass.lowering.plan.kernel_config import TritonConfig
+from tests.variants import every
 
 
 def plan_of(function, *inputs):
@@ -70,6 +71,12 @@ def test_a_hopper_kernel_has_the_settings_that_it_runs_with():
     assert one.config == fitting(binding, {}, binding.overlays)
     (plain,) = plan_estimate(plan_of(attention, *heads(4096)), hopper=False)
     assert isinstance(plain.config, TritonConfig) and plain.estimate.seconds > one.estimate.seconds
+
+
+@pytest.mark.parametrize("variant", [v for v in every() if not v.refused and not v.outside], ids=lambda v: v.name)
+def test_every_variant_has_an_estimate(variant):
+    for one in plan_estimate(plan_of(variant.functions[0], *variant.inputs())):
+        assert 0 < one.estimate.seconds < 1e-3 and one.estimate.bound and not one.estimate.why
 
 
 def test_few_programs_share_out_a_long_loop():
