@@ -22,7 +22,7 @@ from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, Loop
 from ..schedule import kernel_time
 from ..schedule.kernel_time import Config, Sizes
-from ..schedule.pipeline_time import Demand
+from ..schedule.pipeline_time import Demand, corner
 from . import work
 from .traffic import ProgramTiles, Traffic, traffic
 
@@ -71,7 +71,7 @@ def estimate(
     kept: float = 1.0,
     timing: Timing | None = None,
 ) -> Estimate:
-    """The time of one launch. kept: the share of a loop's tiles that run, where data decides which (a block map).
+    """The time of one launch in seconds. kept: the share of a loop's tiles that run where a block map decides which.
 
     Raises NotPlannable where a dim that is held whole has no known size.
     """
@@ -90,14 +90,8 @@ def estimate(
     }
     outside = sum(work.clocks(launch, device).values()) / _busy(launch, device) / device.clock
     loops = sum(_loop_seconds(d, config, device) for d in demands)
-    together = _corner(timing.corner, loops + outside, parts["memory"])
+    together = corner(timing.corner, loops + outside, parts["memory"])
     return Estimate(timing.launch + max(together, parts["cache"]), parts, moved)  # loops know what the L2 gives a step
-
-
-def _corner(exponent: float, *limits: float) -> float:
-    """The largest limit, and more where others are close to it."""
-    most = max(limits)
-    return most * sum((one / most) ** exponent for one in limits) ** (1 / exponent) if most else 0.0
 
 
 def _launch(kernel: Kernel, c: Config, sizes: Sizes, device: HopperGpu, demands: list[Demand]) -> ProgramTiles:

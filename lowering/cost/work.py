@@ -12,9 +12,9 @@ from math import prod
 from ...egraph.terms.term import Term
 from ..analysis.dim_roles import is_contraction
 from ..plan.device import COSTS, Gpu
+from ..schedule.from_loop import FLOAT_PRODUCT, is_half
 from .traffic import ProgramTiles
 
-HALVES_OF_A_FLOAT = 3  # products that one of float32 factors takes where these are split
 
 
 def clocks(launch: ProgramTiles, gpu: Gpu) -> dict[str, float]:
@@ -25,7 +25,7 @@ def clocks(launch: ProgramTiles, gpu: Gpu) -> dict[str, float]:
         if node.op == "reduce":
             body = launch.programs * prod(map(launch.extent, node.args[0].dims))
             product = is_contraction(node)
-            flops += 2 * body * product
+            flops += 2 * body * product * (1 if is_half(node.args[0]) else FLOAT_PRODUCT)
             fma += body * (not product)
             continue
         places = launch.programs * prod(map(launch.extent, node.dims))

@@ -24,6 +24,7 @@ from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .problem import Edge, Operation, Problem, Value
 
 INTEGER_DIVISIONS = {"floordiv": 2, "mod": 3}  # instructions, by a literal
+FLOAT_PRODUCT = 2  # time of a product of float32 tensors over that of a half precision one
 HALF_BYTES, FLOAT_BYTES = 2, 4  # bytes of an element in shared memory and in a register
 
 
@@ -136,7 +137,7 @@ class _Builder:
         batch = {d for d in (left & right) - {summed} if self.extents.get(d, d.size) != 1}
         if batch and self.counting.refined:
             return self.pointwise(name, self.elements(left | right))
-        flops = 2 * self.elements(left | right) * (1 if half else 2)
+        flops = 2 * self.elements(left | right) * (1 if half else FLOAT_PRODUCT)
         return self.add(name, {"tensor": flops / self.machine.tensor_flops}, synchronous=False)
 
     def edge(self, before: str, after: str, size: int, distance: int = 0) -> None:
@@ -198,7 +199,7 @@ class _Builder:
             operands = sides(node.args[0], node.attrs[1])
             name = f"product {len(self.products)}"
             self.products[node] = name
-            half = all(_half(x) for x in operands)
+            half = all(is_half(x) for x in operands)
             left, right = (x.dims for x in operands)
             self.multiplied(name, left, right, node.attrs[1], half)
             for side in operands:
@@ -310,7 +311,7 @@ class _Builder:
         if folded:
             return None
         total = (dims | factors.right.dims) - {self.loop.dim}
-        half = _half(factors.right)
+        half = is_half(factors.right)
         product = self.multiplied(f"accumulate {name}", dims, factors.right.dims, self.loop.dim, half)
         self.operand(factors.right, product)
         self.edge(narrow, product, count * HALF_BYTES)
@@ -376,7 +377,7 @@ def _bytes(node: Term) -> int:
     return known.get(node.dtype, HALF_BYTES)
 
 
-def _half(side: Term) -> bool:
-    """A side is narrow where everything it loads is."""
+def is_half(side: Term) -> bool:
+    """Whether everything that a side of a product loads is in half precision."""
     floating = [n.dtype for n in subterms(side) if n.op == "load" and n.dtype.startswith(("float", "bfloat"))]
     return all(d in HALVES for d in floating)

@@ -67,9 +67,11 @@ class HopperTiming:
     launch: float = 1.77e-5
 
 
-def _corner(exponent: float, *bounds: float) -> float:
+def corner(exponent: float, *bounds: float) -> float:
     """About the largest bound, and more where others are close to it."""
     most = max(bounds)
+    if not most:
+        return 0.0
     return most * sum((b / most) ** exponent for b in bounds) ** (1 / exponent)
 
 
@@ -78,14 +80,14 @@ def clocks(timing: HopperTiming, d: Demand, c: HopperConfig) -> tuple[float, flo
     groups = c.consumers * c.residents * d.share
     tensor, spilled = d.tensor * timing.tensor, timing.spill * d.lacking
     pointwise, alone = (
-        _corner(timing.issue, d.special, d.fma * factor) + spilled for factor in (timing.fma, timing.alone)
+        corner(timing.issue, d.special, d.fma * factor) + spilled for factor in (timing.fma, timing.alone)
     )
     chain = tensor / 2 + max(tensor / 2, alone) + timing.step + timing.late * c.late
-    core = _corner(timing.corner, _corner(timing.crowd, chain, groups * pointwise), groups * tensor)
+    core = corner(timing.corner, corner(timing.crowd, chain, groups * pointwise), groups * tensor)
     turn = timing.behind * max(0.0, core - chain) if c.turns else 0.0
     fetched = timing.fetch * d.copy * c.residents
     ring = (timing.latency + fetched + timing.hold * groups * tensor / 2 + turn) / c.stages
-    return _corner(timing.corner, core, ring, d.copy * c.residents), chain
+    return corner(timing.corner, core, ring, d.copy * c.residents), chain
 
 
 def seconds(timing: HopperTiming, d: Demand, c: HopperConfig, device: HopperGpu, interval: int = 0) -> float:
