@@ -16,7 +16,6 @@ from ..schedule.from_loop import FLOAT_PRODUCT, is_half
 from .traffic import ProgramTiles
 
 
-
 def clocks(launch: ProgramTiles, gpu: Gpu) -> dict[str, float]:
     """Clocks of one multiprocessor at peak rates, by unit: "tensor", "special", "fma"."""
     states = {r for loop in launch.kernel.loops for a in loop.accumulators for r in a.reductions}
