@@ -12,15 +12,18 @@ ZERO = const(0.0)
 FINITE = "scores are finite"
 
 
-@rule(exact=FINITE)
+# The exponential of a literal is a number, 0 for the literals that mask: its quotient by another such number is lost.
+
+
+@rule(when=lambda a: not_constant(a), exact=FINITE)
 def exponential_of_shift(a, s: "j"):
-    """exp(a - max_j s) = exp(a) / exp(max_j s)"""
+    """exp(a - max_j s) = exp(a) / exp(max_j s) for a that is no literal"""
     return exp(a - max_over("j", s)), exp(a) / exp(max_over("j", s))
 
 
-@rule(exact=FINITE)
+@rule(when=lambda a: not_constant(a), exact=FINITE)
 def exponential_of_larger_shift(a, b, c):
-    """exp(a - max(b, c)) = exp(a) / exp(max(b, c))"""
+    """exp(a - max(b, c)) = exp(a) / exp(max(b, c)) for a that is no literal"""
     return exp(a - maximum(b, c)), exp(a) / exp(maximum(b, c))
 
 
