@@ -162,7 +162,9 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     kernel = replace(kernel, held=(*contracted, *held), loops=loops)
     _check_outer_dims(kernel)
     whole = loops and held and all(loop.tile for loop in loops)
-    return kernel if rows is None or whole else _with_columns(kernel, held_limit)
+    kernel = kernel if rows is None or whole else _with_columns(kernel, held_limit)
+    _check_loop_bodies(kernel)
+    return kernel
 
 
 def _check_outer_dims(kernel: Kernel) -> None:
@@ -170,6 +172,15 @@ def _check_outer_dims(kernel: Kernel) -> None:
     elsewhere = {*kernel.grid, *kernel.tiled, *kernel.held, *(loop.dim for loop in kernel.loops)}
     if both := sorted(outer & elsewhere):
         raise NotPlannable(f"a loop runs around {', '.join(map(str, both))}, which the kernel has elsewhere, too")
+
+
+def _check_loop_bodies(kernel: Kernel) -> None:
+    """A loop knows no index of another one: a sum inside of a sum over another batch has no kernel yet."""
+    placed = {*kernel.grid, *kernel.tiled, *kernel.held}
+    for loop in kernel.loops:
+        bodies = [r.args[0] for a in loop.accumulators for r in a.reductions]
+        if stray := sorted({d for body in bodies for d in body.dims} - placed - {loop.dim, *loop.outer}):
+            raise NotPlannable(f"a loop over {loop.dim} depends on {', '.join(map(str, stray))}, which no tile has")
 
 
 def _with_columns(kernel: Kernel, held_limit: int) -> Kernel:
