@@ -1,7 +1,7 @@
-"""Where a mask provably keeps nothing, scores are literals, and gradients were 0: exp(-3.4e38) / exp(-3.4e38) was 0 / 0.
+"""Where a mask provably keeps nothing, scores are literals, and the gradients of the values were 0.
 
-The exponential of a shifted score was taken apart at its shift, and that of the literal was folded to 0. Of two softmaxes
-whose difference is taken, the whole gradient was lost. An exponential of a literal is no longer taken apart.
+exp(a - max a) was taken apart to exp(a) / exp(max a), and for a of -3.4e38 the first was folded to 0: the quotient was
+0, where it is 1. An exponential of a literal is no longer taken apart. Found by `tests.fuzz --gradients --seed 6000`.
 """
 
 import pytest

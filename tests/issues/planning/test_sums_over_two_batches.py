@@ -1,8 +1,8 @@
 """A gradient that is summed over two batches, one loop inside of the other, had a plan that no executor could run.
 
-x[i, j, d] in Σ_d q · x has a gradient Σ_i Σ_h over the batches of both products. Where sizes are not known each sum is a
-loop, and the loop over h depended on i, which no tile had: the executor failed at the first call. There is no such plan
-now, and the region's gradients are left to the original calls.
+x[i, j, d] in Σ_d q · x has a gradient Σ_i Σ_h over the batches of both products. Where sizes are not known each sum is
+a loop, and the loop over h depended on i, which no tile had: the executor failed at the first call. There is no such
+plan now, and the region's gradients are left to the original calls. Found by `tests.fuzz --gradients --seed 9000`.
 """
 
 import pytest
