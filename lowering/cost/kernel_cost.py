@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import ceil, inf, prod
+from math import ceil, inf
 
 from ...egraph.terms.sizes import resolve
 from ..hopper.config import HopperConfig
 from ..hopper.kernel_form import bind
 from ..hopper.kernel_form import shared_bytes as shared_bytes_of
+from ..launch.split_loops import program_count
 from ..plan.device import H200, HopperGpu
 from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, Loop
@@ -95,9 +96,7 @@ def estimate(
 
 
 def _launch(kernel: Kernel, c: Config, sizes: Sizes, device: HopperGpu, demands: list[Demand]) -> ProgramTiles:
-    rows = -(-resolve(kernel.rows.size, sizes) // c.row_tile) if kernel.rows else 1
-    columns = prod(-(-resolve(d.size, sizes) // c.loop_tile) for d in kernel.columns)
-    programs = rows * columns * prod(resolve(d.size, sizes) for d in kernel.grid)
+    programs = program_count(kernel, c.row_tile, c.loop_tile, sizes)
     together = min((d.resident for d in demands), default=max(1, device.threads // THREADS_OF_A_SHORT_PROGRAM))
     steps = tuple(d.steps for d in demands)
     return ProgramTiles(kernel, sizes, c.row_tile, c.loop_tile, steps, programs, device.multiprocessors * together)

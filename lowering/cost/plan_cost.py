@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import prod
 
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ..gluon.launch import RefusedLaunch, fits, fitting
 from ..hopper.kernel_form import bind
 from ..hopper.split_states import with_split_states
-from ..launch.split_loops import chunk_count, split_kernel
+from ..launch.split_loops import enough_programs, split_kernel, wanted_chunks
 from ..plan.device import H200, HopperGpu
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..schedule.kernel_time import Config, Sizes
-from ..triton.default_config import cut_to_sizes, default_for
+from ..triton.default_config import cut_to_sizes, default_for, of_few_rows, widest
 from .kernel_cost import Estimate, estimate
 
 ARCHITECTURE = "sm_90"
@@ -37,7 +36,8 @@ def plan_estimate(
     plan: Plan, sizes: Sizes | None = None, device: HopperGpu = H200, kept: float = 1.0, hopper: bool = True
 ) -> tuple[KernelEstimate, ...]:
     """What each launch of a plan takes. hopper: kernels that have the warp-specialised form run in it. kept: as in
-    `estimate`. Raises NotPlannable."""
+    `estimate`. Raises NotPlannable and UnknownSize.
+    """
     sizes = dict(sizes or {})
     found = []
     for kernel in (with_split_states(plan, fits) if hopper else plan).kernels:
@@ -71,16 +71,13 @@ def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> I
         return [(kernel, config, sizes)]
     few = kernel.rows is not None and resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
     config = cut_to_sizes(default_for(kernel, ARCHITECTURE, few), kernel, sizes)
-    tiles = max((-(-resolve(loop.dim.size, sizes) // config.loop_tile) for loop in kernel.loops), default=0)
-    rows = -(-resolve(kernel.rows.size, sizes) // config.row_tile) if kernel.rows else 1
-    programs = rows * prod(resolve(d.size, sizes) for d in kernel.grid)
-    count = chunk_count(programs, tiles, device.multiprocessors, 1.0 if few or kernel.rows is None else 0.5)
+    count = wanted_chunks(kernel, config, sizes, device.multiprocessors, enough_programs(kernel, sizes))
     parts = split_kernel(kernel) if count > 1 else None
     if parts is None:
         return [(kernel, config, sizes)]
     known = {**sizes, str(parts.chunk.size): count}
-    last = cut_to_sizes(default_for(parts.last, ARCHITECTURE, True), parts.last, known)
-    return [(parts.first, config, known), (parts.last, last, known)]
+    merging = replace(of_few_rows(*widest(parts.last)), stages=1)
+    return [(parts.first, config, known), (parts.last, cut_to_sizes(merging, parts.last, known), known)]
 
 
 def _hopper_config(kernel: Kernel, sizes: dict) -> Config | None:

@@ -14,10 +14,13 @@ from functools import lru_cache
 from math import inf, prod
 
 from ...egraph.terms.ops import cast, const, eq, iota, load, mantissa, reduce, rescaled_sum, scale, where
+from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import PAIR, Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, substitute, subterms, tensors
 from ..plan.dtypes import HALVES
+from ..plan.kernel_config import TritonConfig
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
+from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 
 THEOREMS = {  # in proofs/theory: why splitting changes no result, for a monoid and for one with a scale
     "plain": ("Monoid.partition", "Monoid.tile"),
@@ -55,6 +58,27 @@ def chunk_count(programs: int, tiles: int, multiprocessors: int, busy: float = 1
         return 1
     wanted = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors // max(programs, 1)
     return max(1, min(wanted, tiles // MIN_TILES_OF_A_CHUNK))
+
+
+def wanted_chunks(
+    kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], multiprocessors: int, busy: float
+) -> int:
+    """How many chunks a kernel's loops have with this configuration; see `chunk_count`. Raises UnknownSize."""
+    tiles = max((-(-resolve(loop.dim.size, sizes) // config.loop_tile) for loop in kernel.loops), default=0)
+    return chunk_count(program_count(kernel, config.row_tile, config.loop_tile, sizes), tiles, multiprocessors, busy)
+
+
+def program_count(kernel: Kernel, row_tile: int, loop_tile: int, sizes: Mapping[str, int]) -> int:
+    """Programs of a launch. Raises UnknownSize."""
+    rows = -(-resolve(kernel.rows.size, sizes) // row_tile) if kernel.rows else 1
+    columns = prod(-(-resolve(d.size, sizes) // loop_tile) for d in kernel.columns)
+    return rows * columns * prod(resolve(d.size, sizes) for d in kernel.grid)
+
+
+def enough_programs(kernel: Kernel, sizes: Mapping[str, int]) -> float:
+    """The part of a device that a kernel's programs may fill and not be shared out over more."""
+    few = kernel.rows is None or resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
+    return 1.0 if few else 0.5  # with many rows programs compute more than they read
 
 
 def describe_split(kernel: Kernel) -> str:

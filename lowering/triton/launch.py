@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
 from ..codegen.signature import Source
-from ..launch.split_loops import SplitKernel, chunk_count, split_kernel
+from ..launch.split_loops import SplitKernel, enough_programs, program_count, split_kernel, wanted_chunks
 from ..launch.triton_compat import (
     OPTIONS,
     Relaunch,
@@ -270,17 +270,14 @@ class Launcher:
 
     def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[SplitKernel | None, int]:
         """The kernel in parts and their number, where it has fewer programs than the device has room for."""
-        config = self.config(kernel, sizes, device)
-        tiles = max((-(-_size(loop.dim.size, sizes) // config.loop_tile) for loop in kernel.loops), default=0)
-        programs, enough = _programs(kernel, config, sizes), self.enough(kernel, sizes)
-        count = config.chunks or chunk_count(programs, tiles, multiprocessors(device), enough)
+        config, places = self.config(kernel, sizes, device), multiprocessors(device)
+        count = config.chunks or wanted_chunks(kernel, config, sizes, places, self.enough(kernel, sizes))
         found = split_kernel(kernel) if count > 1 else None
         return found, count
 
     def enough(self, kernel: Kernel, sizes: dict) -> float:
         """The part of a device that the kernel's programs may fill and not be shared out over more."""
-        few = kernel.rows is None or _size(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
-        return 1.0 if few else 0.5  # with many rows programs compute more than they read
+        return enough_programs(kernel, sizes)
 
     def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
         for launch in launches:
@@ -326,7 +323,8 @@ class Launcher:
         spilled = MAX_SPILLED_REGISTERS * (1 + source.may_run_again)
         function, integers = load(source.text, source.function), _integers(source, values, sizes)
         sums = tuple(SlotSum.of(kernel, store, config, source.held, sizes) for store in kernel.stores if store.places)
-        return Launch(function, _programs(kernel, config, sizes), names, integers, options, maps, sums, spilled)
+        count = program_count(kernel, config.row_tile, config.loop_tile, sizes)
+        return Launch(function, count, names, integers, options, maps, sums, spilled)
 
 
 def _facts(kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Facts:
@@ -350,12 +348,6 @@ def _integers(source: Source, values: dict, sizes: dict) -> tuple[int, ...]:
         elif argument.axis is not None:
             found.append(values[argument.tensor].stride(argument.axis))
     return tuple(found)
-
-
-def _programs(kernel: Kernel, config: TritonConfig, sizes: dict[str, int]) -> int:
-    rows = -(-_size(kernel.rows.size, sizes) // config.row_tile) if kernel.rows else 1
-    columns = prod(-(-_size(d.size, sizes) // config.loop_tile) for d in kernel.columns)
-    return rows * columns * prod(_size(d.size, sizes) for d in kernel.grid)
 
 
 def _size(size: int | str, sizes: dict[str, int]) -> int:
