@@ -13,6 +13,7 @@ from functools import cache
 import torch
 
 from ..egraph.terms.sizes import UnknownSize
+from ..egraph.terms.term import TermError
 from .hopper.config import HopperConfig
 from .hopper.kernel_form import bind
 from .hopper.mask_words import packed
@@ -201,7 +202,7 @@ class GluonExecutor(TritonExecutor):
 
         try:
             return f"\n{choice_of(binding, {}, binding.overlays, store=store)}".replace("; ", "\n")
-        except UnknownSize:
+        except (UnknownSize, TermError):  # the latter is of a limit that reads such a size
             return ", scheduled when its lengths are known"
         except RefusedLaunch as reason:
             return f", not for these sizes: {reason}"

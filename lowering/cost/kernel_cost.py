@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import ceil, inf
+from math import ceil, inf, prod
 
 from ...egraph.terms.sizes import resolve
 from ..hopper.config import HopperConfig
@@ -78,7 +78,7 @@ def estimate(
     """
     sizes, timing = sizes or {}, timing or TIMING
     demands = [_demand(kernel, loop, config, sizes, device, kept) for loop in kernel.loops]
-    if why := next((_lack(kernel, config, d) for d in demands if not d.resident), ""):
+    if why := next((_lack(kernel, config) for d in demands if not d.resident), ""):
         return Estimate(inf, why=why)
     launch = _launch(kernel, config, sizes, device, demands)
     moved = tuple(traffic(launch, device))
@@ -117,6 +117,8 @@ def _demand(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes, device: HopperG
         found = replace(found, fma=plain.fma + max(0.0, emulated), resident=_residents(kernel, c, found))
     elif not found.resident:
         found = _rereading(kernel, loop, c, found, device)
+    tiles = prod(-(-resolve(d.size, sizes) // c.loop_tile) for d in kernel.columns)
+    found = replace(found, steps=found.steps * tiles, blocks=found.blocks * tiles)
     if loop.part is not None:
         parts = resolve(loop.part.size, sizes)
         found = replace(found, steps=ceil(found.steps / parts), longest=ceil(found.longest / parts))
@@ -148,8 +150,8 @@ def _binding(kernel: Kernel):
     return bind(kernel)
 
 
-def _lack(kernel: Kernel, c: Config, d: Demand) -> str:
-    return f"{kernel.name} does not fit on a multiprocessor with {c}: its rows alone take {d.rows:.0f} bytes"
+def _lack(kernel: Kernel, c: Config) -> str:
+    return f"{kernel.name} with {c} needs more shared memory or registers than a program may have"
 
 
 def _loop_seconds(d: Demand, c: Config, device: HopperGpu) -> float:

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...egraph.terms.sizes import UnknownSize, resolve
-from ..gluon.launch import RefusedLaunch, fits, fitting
+from ...egraph.terms.term import TermError
+from ..gluon.launch import RATE_OF_TRITON, RefusedLaunch, fits, fitting
 from ..hopper.kernel_form import bind
 from ..hopper.split_states import with_split_states
 from ..launch.split_loops import enough_programs, split_kernel, wanted_chunks
 from ..plan.device import H200, HopperGpu
+from ..plan.kernel_config import TritonConfig
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..schedule.kernel_time import Config, Sizes
@@ -47,42 +49,48 @@ def plan_estimate(
 
 
 def described(plan: Plan, kernel: Kernel, sizes: Sizes | None = None, device: HopperGpu = H200) -> str:
-    """A kernel's time and its bound, for the report; "" where a size is not known.
+    """A kernel's time and its bound, for the report; "" where a size is not known, or what a tile holds has none.
 
     Example: "0.55 ms on an H200, bound by special functions (0.27 ms at peak rate)".
     """
     try:
         found = plan_estimate(replace(plan, kernels=(kernel,)), sizes, device)
-    except (NotPlannable, UnknownSize):
+    except (NotPlannable, UnknownSize, TermError):  # the last is of a limit that reads such a size
         return ""
     longest = max((one.estimate for one in found), key=lambda one: one.seconds)
     if longest.why:
         return longest.why
     total, peak = (f"{1e3 * s:.2g} ms" for s in (sum(e.estimate.seconds for e in found), longest.parts[longest.bound]))
+    every = " if the mask leaves out no tile" if any(loop.map is not None for loop in kernel.loops) else ""
     if longest.bound == "launch":
-        return f"{total} on an {device.name}, most of it the launch"
-    return f"{total} on an {device.name}, bound by {longest.bound} ({peak} at peak rate)"
+        return f"{total} on an {device.name}{every}, most of it the launch"
+    return f"{total} on an {device.name}{every}, bound by {longest.bound} ({peak} at peak rate)"
 
 
 def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> Iterable[tuple[Kernel, Config, dict]]:
     """The launches of a kernel with their schedules, and the sizes with the number of parts of its loops."""
-    config = _hopper_config(kernel, sizes) if hopper else None
-    if config is not None:
-        return [(kernel, config, sizes)]
     few = kernel.rows is not None and resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
-    config = cut_to_sizes(default_for(kernel, ARCHITECTURE, few), kernel, sizes)
-    count = wanted_chunks(kernel, config, sizes, device.multiprocessors, enough_programs(kernel, sizes))
+    plain = cut_to_sizes(default_for(kernel, ARCHITECTURE, few), kernel, sizes)
+    hopper_config = _hopper_config(kernel, sizes, device) if hopper else None
+    busy = enough_programs(kernel, sizes) * (1.0 if hopper_config is None else RATE_OF_TRITON)
+    count = wanted_chunks(kernel, plain, sizes, device.multiprocessors, busy)
     parts = split_kernel(kernel) if count > 1 else None
     if parts is None:
-        return [(kernel, config, sizes)]
+        return [(kernel, hopper_config or _fitting(kernel, plain, sizes, device), sizes)]
     known = {**sizes, str(parts.chunk.size): count}
     merging = replace(of_few_rows(*widest(parts.last)), stages=1)
-    return [(parts.first, config, known), (parts.last, cut_to_sizes(merging, parts.last, known), known)]
+    return [(parts.first, plain, known), (parts.last, cut_to_sizes(merging, parts.last, known), known)]
 
 
-def _hopper_config(kernel: Kernel, sizes: dict) -> Config | None:
+def _fitting(kernel: Kernel, config: TritonConfig, sizes: dict, device: HopperGpu) -> TritonConfig:
+    """The configuration, or the next smaller one that fits, as a launch tries them."""
+    tried = (config, *config.smaller())
+    return next((one for one in tried if not estimate(kernel, one, sizes, device).why), config)
+
+
+def _hopper_config(kernel: Kernel, sizes: dict, device: HopperGpu) -> Config | None:
     binding = bind(kernel)
-    if isinstance(binding, str) or not fits(binding) or resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT:
+    if isinstance(binding, str) or not fits(binding) or resolve(kernel.rows.size, sizes) < device.product_rows:
         return None
     try:
         return fitting(binding, sizes, binding.overlays)

@@ -42,7 +42,8 @@ class Counting:
 
     splits_exponents: sums of coordinates in an exponent are numbers of rows and columns. emulated: the share of weights
     that are made by multiply-adds. refined: a load counts each element that it reads once, as table[j - i] does by
-    diagonals, and a division by a literal is a multiplication; the stored schedules are of problems that do neither.
+    diagonals, a division by a literal is a multiplication, and columns beside a loop are tiles. The stored schedules
+    are of problems that do none of it.
     """
 
     splits_exponents: bool = False
@@ -98,6 +99,8 @@ class _Builder:
         self.counting = counting
         single = dict.fromkeys((*kernel.grid, *kernel.around), 1)
         self.extents = {**single, kernel.rows: tile.rows, loop.dim: tile.columns}
+        if counting.refined:
+            self.extents |= dict.fromkeys(kernel.columns, tile.columns) | ({} if loop.tile else {loop.dim: 1})
         self.operations: dict[str, Operation] = {}
         self.edges: list[Edge] = []
         self.values: list[Value] = []

@@ -261,7 +261,8 @@ def _steps(kernel: Kernel, loop: Loop, rows: int, columns: int, sizes: tuple) ->
 
 def steps(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes | None = None) -> list[int]:
     """Tiles of the loop that run for each tile of rows; all of them where a limit is not known before the run."""
-    return list(_steps(kernel, loop, c.row_tile, c.loop_tile, tuple(sorted((sizes or {}).items()))))
+    columns = c.loop_tile if loop.tile else 1
+    return list(_steps(kernel, loop, c.row_tile, columns, tuple(sorted((sizes or {}).items()))))
 
 
 def seconds(

@@ -271,7 +271,10 @@ class Launcher:
     def _parts(self, kernel: Kernel, sizes: dict, device: torch.device) -> tuple[SplitKernel | None, int]:
         """The kernel in parts and their number, where it has fewer programs than the device has room for."""
         config, places = self.config(kernel, sizes, device), multiprocessors(device)
-        count = config.chunks or wanted_chunks(kernel, config, sizes, places, self.enough(kernel, sizes))
+        try:
+            count = config.chunks or wanted_chunks(kernel, config, sizes, places, self.enough(kernel, sizes))
+        except UnknownSize as error:
+            raise LaunchError(str(error)) from error
         found = split_kernel(kernel) if count > 1 else None
         return found, count
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import onepass
 from bench.cost import correlation, measured, rows_of
 from bench.shadow import Shape, compared, seconds
 from onepass.compiler import compiled_region
@@ -15,7 +16,9 @@ from onepass.graph.trace import program_of
 from onepass.lowering.cost.plan_cost import described, plan_estimate
 from onepass.lowering.gluon.launch import fitting
 from onepass.lowering.hopper.kernel_form import bind
+from onepass.lowering.plan.device import H200
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.training.plans import training
 from tests.variants import every
 
 
@@ -32,8 +35,12 @@ def within(q, k, v, ids):
     return torch.softmax(torch.where(ids[:, None] == ids, score, -math.inf), -1) @ v
 
 
-def heads(length: int, keys: int = 0, batch: int = 4) -> list[torch.Tensor]:
-    made = lambda n: torch.empty(batch, 32, n, 64, dtype=torch.bfloat16, device="meta")
+def biased(q, k, v, bias):
+    return torch.softmax(q @ k.mT + bias, -1) @ v
+
+
+def heads(length: int, keys: int = 0, batch: int = 4, count: int = 32) -> list[torch.Tensor]:
+    made = lambda n: torch.empty(batch, count, n, 64, dtype=torch.bfloat16, device="meta")
     return [made(length), made(keys or length), made(keys or length)]
 
 
@@ -89,6 +96,51 @@ def test_few_programs_share_out_a_long_loop():
     assert first.kernel.name.endswith("parts") and last.kernel.name != first.kernel.name
     caches = 2 * 32 * 32768 * 64 * 2
     assert first.estimate.bound == "memory" and first.estimate.parts["memory"] == pytest.approx(caches / 4e12, rel=0.05)
+
+
+@pytest.mark.parametrize("rows, keys, launches", [(256, 32768, 2), (4096, 4096, 1)])
+def test_a_hopper_kernel_of_few_programs_is_shared_out_too(rows, keys, launches):
+    found = plan_estimate(plan_of(attention, *heads(rows, keys, batch=1, count=8)))
+    assert len(found) == launches and isinstance(found[0].config, TritonConfig) == (launches == 2)
+
+
+def test_fewer_rows_than_a_warpgroup_has_run_in_plain_triton():
+    (one,) = plan_estimate(plan_of(attention, *heads(32, 4096)))
+    assert isinstance(one.config, TritonConfig)
+
+
+def test_programs_for_columns_each_do_the_loop():
+    """A head of 1024 has tiles of columns: each computes all scores again."""
+    made = [torch.empty(2, 16, 4096, 1024, dtype=torch.bfloat16, device="meta") for _ in range(3)]
+    (one,) = plan_estimate(plan_of(attention, *made))
+    assert one.kernel.columns and one.kernel.loops
+    tiles = -(-1024 // one.config.loop_tile)
+    scores = 2 * 2 * 16 * 4096 * 4096 * 1024 / (H200.tensor_flops * H200.multiprocessors * H200.clock)
+    assert one.estimate.parts["matrix products"] >= tiles * scores
+
+
+def test_gradients_of_a_bias_that_a_batch_shares_have_an_estimate():
+    """Its kernel goes through the batch by single indices, with tiles of rows and columns."""
+    made = [torch.empty(4, 16, 1024, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    bias = torch.empty(1, 16, 1024, 1024, dtype=torch.bfloat16, requires_grad=True)
+    text = compiled_region.make(program_of(biased, *made, bias), Options(), (), {}).text
+    plan = training(text, [True] * 4).every.region.plan
+    assert any(not loop.tile for kernel in plan.kernels for loop in kernel.loops)
+    for kernel in plan.kernels:
+        assert " ms on an H200" in described(plan, kernel)
+
+
+def test_a_limit_that_reads_an_unknown_size_leaves_the_time_out():
+    def moved(q, k, v, x):
+        i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        return torch.softmax((q @ k.mT).masked_fill(j > i + x.shape[0], -math.inf), -1) @ v
+
+    for dtype in (torch.float32, torch.bfloat16):
+        torch._dynamo.reset()
+        x = torch.randn(5)
+        torch._dynamo.mark_dynamic(x, 0)
+        (region,) = onepass.explain(moved, *(torch.randn(1, 2, 128, 64, dtype=dtype) for _ in range(3)), x).regions
+        assert [kernel.estimate for kernel in region.kernels] == [""]
 
 
 def test_the_share_that_a_map_keeps_shortens_the_loop():
