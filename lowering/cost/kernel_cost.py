@@ -151,7 +151,7 @@ def _binding(kernel: Kernel):
 
 
 def _lack(kernel: Kernel, c: Config) -> str:
-    return f"{kernel.name} with {c} needs more shared memory or registers than a program may have"
+    return f"{kernel.name} does not fit with {c}: it needs more shared memory or registers than a program may have"
 
 
 def _loop_seconds(d: Demand, c: Config, device: HopperGpu) -> float:
