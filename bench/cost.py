@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from bench import fit_prediction
+from bench.fit_prediction import agreement
 from onepass.api.backend import Recorder
 from onepass.bench import beyond_flex, problems, suites
 from onepass.bench.problems import Shape, Variant
@@ -63,12 +64,20 @@ class Measured:
         return [one for plan in self.plans for one in plan_estimate(plan, kept=self.kept, hopper=hopper)]
 
 
-def correlation(true: np.ndarray, found: np.ndarray, gap: float = GAP) -> float:
+def correlation(true: np.ndarray, found: np.ndarray) -> float:
     """Of pairs that differ by more than the gap, those in the right order less those in the wrong one, as a share."""
-    first, second = np.triu_indices(len(true), 1)
-    apart = np.log(true[first] / true[second])
-    agree = np.sign(apart) * np.sign(found[first] - found[second])
-    return float(agree[np.abs(apart) > np.log(gap)].mean())
+    return float(agreement(true, found, np.log(GAP))["tau_beyond_noise"])
+
+
+def report(rows: list[dict], columns: Sequence[str], out: Path | None) -> None:
+    """Prints a line for each row, and writes them to a CSV file if one is given."""
+    for row in rows:
+        print("  ".join(f"{row[name]}" for name in columns))
+    if out:
+        with out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 # Suites ---------------------------------------------------------------------------------------------------------------
@@ -175,8 +184,7 @@ def of_configurations() -> dict[str, tuple[float, float, int]]:
             kernel = fit_prediction.kernel_of(problem)
             times = np.array([time for _, _, time, _ in cells])
             guesses = np.array([kernel_cost.estimate(kernel, config).seconds for config, *_ in cells])
-            apart = np.abs(np.subtract.outer(np.log(times), np.log(times)))[np.triu_indices(len(times), 1)]
-            count = int((apart > np.log(GAP)).sum())
+            count = len(times) * (len(times) - 1) // 2 - agreement(times, guesses, np.log(GAP))["ties"]
             inside, pairs = inside + count * correlation(times, guesses), pairs + count
             true.append(times), estimated.append(guesses)
         every = np.concatenate(true)
@@ -194,18 +202,12 @@ def main() -> None:
         print(found := fit(known))
         kernel_cost.TIMING = found
     rows = [rows_of(problem) for problem in known]
-    for row in rows:
-        print("  ".join(f"{row[name]}" for name in COLUMNS))
+    report(rows, COLUMNS, options.out)
     true, estimated = (np.array([float(row[name]) for row in rows]) for name in ("ms", "estimated_ms"))
     error = np.exp(np.median(np.abs(np.log(estimated / true))))
     print(f"suites: {correlation(true, estimated):.3f} over {len(rows)} problems, median error {error - 1:.0%}")
     for executor, (inside, over_all, count) in of_configurations().items():
         print(f"configurations of {executor}: {inside:.3f} within a problem, {over_all:.3f} over all {count}")
-    if options.out:
-        with options.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
 
 
 if __name__ == "__main__":

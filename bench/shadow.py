@@ -9,7 +9,6 @@ the planner is mended.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.cost import Measured, measured
+from bench.cost import Measured, measured, report
 from onepass.egraph.terms.term import Dim
 from onepass.lowering.cost.plan_cost import plan_estimate
 from onepass.lowering.plan.records import Kernel, NotPlannable, Store
@@ -99,15 +98,9 @@ def main() -> None:
     options = parser.parse_args()
     every = [row for problem in measured() for row in compared(problem)]
     found = [{**row, "gain": f"{row['gain']:.2f}"} for row in every if row["gain"] >= options.gain]
-    for row in found:
-        print("  ".join(f"{row[name]}" for name in COLUMNS))
+    report(found, COLUMNS, options.out)
     tried = sum(row["tried"] for row in every)
     print(f"{len(found)} of {len(every)} kernels differ, {tried} other shapes were costed")
-    if options.out:
-        with options.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(found)
 
 
 if __name__ == "__main__":

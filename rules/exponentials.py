@@ -12,7 +12,7 @@ ZERO = const(0.0)
 FINITE = "scores are finite"
 
 
-# The exponential of a literal is a number, 0 for the literals that mask: its quotient by another such number is lost.
+# In the next two rules a is no literal. A mask's exp(-3.4e38) is folded to 0, and then the whole quotient is.
 
 
 @rule(when=lambda a: not_constant(a), exact=FINITE)

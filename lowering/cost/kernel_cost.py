@@ -70,29 +70,29 @@ def estimate(
     sizes: Sizes | None = None,
     device: HopperGpu = H200,
     kept: float = 1.0,
-    timing: Timing | None = None,
 ) -> Estimate:
     """The time of one launch in seconds. kept: the share of a loop's tiles that run where a block map decides which.
 
     Raises NotPlannable where a dim that is held whole has no known size.
     """
-    sizes, timing = sizes or {}, timing or TIMING
+    sizes = sizes or {}
     demands = [_demand(kernel, loop, config, sizes, device, kept) for loop in kernel.loops]
     if why := next((_lack(kernel, config) for d in demands if not d.resident), ""):
         return Estimate(inf, why=why)
     launch = _launch(kernel, config, sizes, device, demands)
     moved = tuple(traffic(launch, device))
-    units = _units(launch, demands, config, device)
+    outside = work.clocks(launch, device)
     parts = {
         "memory": sum(t.memory for t in moved) / device.memory_bytes,
         "cache": sum(t.programs for t in moved) / (device.copy_bytes * device.multiprocessors * device.clock),
-        **{UNITS[unit]: seconds for unit, seconds in units.items()},
-        "launch": timing.launch,
+        **_units(outside, demands, config, device),
+        "launch": TIMING.launch,
     }
-    outside = sum(work.clocks(launch, device).values()) / _busy(launch, device) / device.clock
-    loops = sum(_loop_seconds(d, config, device) for d in demands)
-    together = corner(timing.corner, loops + outside, parts["memory"])
-    return Estimate(timing.launch + max(together, parts["cache"]), parts, moved)  # loops know what the L2 gives a step
+    computing = sum(outside.values()) / _busy(launch, device) / device.clock
+    computing += sum(_loop_seconds(d, config, device) for d in demands)
+    together = corner(TIMING.corner, computing, parts["memory"])
+    # A loop's predicted time contains its reads from the L2, so the L2 bounds the sum and adds nothing to it.
+    return Estimate(TIMING.launch + max(together, parts["cache"]), parts, moved)
 
 
 def _launch(kernel: Kernel, c: Config, sizes: Sizes, device: HopperGpu, demands: list[Demand]) -> ProgramTiles:
@@ -113,7 +113,8 @@ def _demand(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes, device: HopperG
     found = kernel_time.demand(kernel, loop, c, sizes, device, refined=True)
     if isinstance(c, HopperConfig):
         plain = kernel_time.demand(kernel, loop, replace(c, emulated_eighths=0), sizes, device, refined=True)
-        emulated = (found.fma - plain.fma) / kernel_time.HOPPER_TIMING.fma  # instructions that wait for nothing
+        # The fitted factor on multiply-adds stands for waits. Instructions of an emulation do not wait.
+        emulated = (found.fma - plain.fma) / kernel_time.HOPPER_TIMING.fma
         found = replace(found, fma=plain.fma + max(0.0, emulated), resident=_residents(kernel, c, found))
     elif not found.resident:
         found = _rereading(kernel, loop, c, found, device)
@@ -160,11 +161,10 @@ def _loop_seconds(d: Demand, c: Config, device: HopperGpu) -> float:
     return max(0.0, kernel_time.loop_seconds(d, c, device) - launch)
 
 
-def _units(launch: ProgramTiles, demands: list[Demand], c: Config, device: HopperGpu) -> dict[str, float]:
-    """Seconds of each unit alone at its peak rate, all multiprocessors busy."""
-    outside = work.clocks(launch, device)
+def _units(outside: Mapping[str, float], demands: list[Demand], c: Config, device: HopperGpu) -> dict[str, float]:
+    """Seconds of each unit alone at its peak rate, all multiprocessors busy. outside: clocks of what no loop does."""
     total = {}
-    for unit in UNITS:
+    for unit, name in UNITS.items():
         inside = sum(d.steps * c.warpgroups * getattr(d, unit) * d.share for d in demands)
-        total[unit] = (inside + outside[unit]) / device.multiprocessors / device.clock
+        total[name] = (inside + outside[unit]) / device.multiprocessors / device.clock
     return total

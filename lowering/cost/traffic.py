@@ -126,9 +126,7 @@ def _read(launch: ProgramTiles, load: Term, times: float, loop: Loop | None, gpu
     return Traffic(tensor.name, distinct, _from_memory(launch, load, loop, distinct, moved, gpu), moved)
 
 
-def _from_memory(
-    launch: ProgramTiles, load: Term, loop: Loop | None, distinct: float, moved: float, gpu: Gpu
-) -> float:
+def _from_memory(launch: ProgramTiles, load: Term, loop: Loop | None, distinct: float, moved: float, gpu: Gpu) -> float:
     """Bytes that come from memory: once for all programs that run together, if their grid points' share fits the L2."""
     apart = {*load.dims} | ({loop.part} if loop is not None and loop.part is not None else set())
     points = max(1, prod(launch.length(d) for d in launch.kernel.grid if d in apart))
