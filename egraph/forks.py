@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 
 _LOCKS: weakref.WeakSet = weakref.WeakSet()
 
@@ -33,8 +34,13 @@ def _make_anew() -> None:
             held._at_fork_reinit()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_make_anew)
+def in_child(act: Callable[[], None]) -> None:
+    """Calls `act` in every forked child, before anything else runs there: none of the parent's threads does."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=act)
+
+
+in_child(_make_anew)
 
 
 class cached_property:

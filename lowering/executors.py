@@ -85,6 +85,18 @@ class PlanExecutor:
         """
         raise NotImplementedError
 
+    def compile_ahead(
+        self,
+        plan: Plan,
+        tensors: Inputs,
+        device: torch.device,
+        sizes: Sizes,
+        strides: Strides | None = None,
+        store: ScheduleStore | None = None,
+        deterministic: bool = False,
+    ) -> None:
+        """Compiles what `prepare` would first try on a device, for tensors like these, which are on "meta"."""
+
     def describe(self, kernel: Kernel) -> str:
         """What a report says about how the kernel runs this way; empty for nothing."""
         return ""
@@ -145,14 +157,29 @@ class TritonExecutor(PlanExecutor):
         store: ScheduleStore | None = None,
         deterministic: bool = False,
     ) -> PreparedPlan:
-        outputs = {output.name for output in plan.outputs}
-        distinct = len(outputs) == len(plan.outputs)  # else one stored tensor is two results
-        wanted = strides if distinct and strides else {}
+        wanted = strides if _are_distinct(plan) and strides else {}
         reordered = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
         launcher = self._launcher(reordered.plan, store, deterministic)
         run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
         notes = (*copied, *self._notes(launcher))
-        return PreparedPlan(run, self._runs_as(launcher, plan), notes, distinct, launcher.deterministic)
+        return PreparedPlan(run, self._runs_as(launcher, plan), notes, _are_distinct(plan), launcher.deterministic)
+
+    def compile_ahead(
+        self,
+        plan: Plan,
+        tensors: Inputs,
+        device: torch.device,
+        sizes: Sizes,
+        strides: Strides | None = None,
+        store: ScheduleStore | None = None,
+        deterministic: bool = False,
+    ) -> None:
+        wanted = strides if _are_distinct(plan) and strides else {}
+        reordered = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
+        launcher = self._launcher(reordered.plan, store, deterministic)
+        given, copies = _in_order(reordered, tensors, sizes)
+        if not copies:  # a copy needs memory
+            launcher.compile_ahead(tuple(tensors), given, sizes, reordered.strides(wanted) or None, device)
 
     def describe(self, kernel: Kernel) -> str:
         return describe_split(kernel)
@@ -315,15 +342,26 @@ def triton_missing() -> str | None:
     return None
 
 
+def _are_distinct(plan: Plan) -> bool:
+    """Whether each result is a tensor of its own; else one that is stored is two results."""
+    return len({output.name for output in plan.outputs}) == len(plan.outputs)
+
+
+def _in_order(reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes):
+    """The tensors with their axes in the order of memory, and which of them are to be copied first."""
+    from .launch.relayout import copies_of
+
+    given = [reordered.turned(name, tensor) for name, tensor in tensors.items()]
+    return given, copies_of(reordered.plan, tuple(tensors), given, sizes)
+
+
 def _bound(launcher, reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes, strides: Strides):
     """What runs the launcher of a plan in the order of memory, and notes on inputs that are copied first so that tiles
     read runs of memory."""
-    from .launch.relayout import copies_of, with_copies
+    from .launch.relayout import with_copies
 
-    plan, names = reordered.plan, tuple(tensors)
-    given = [reordered.turned(name, tensor) for name, tensor in tensors.items()]
-    wanted = reordered.strides(strides) or None
-    copies = copies_of(plan, names, given, sizes)
+    names, wanted = tuple(tensors), reordered.strides(strides) or None
+    given, copies = _in_order(reordered, tensors, sizes)
     run = _turning_back(launcher.bind(names, with_copies(given, copies), sizes, wanted), reordered)
     if not copies and not reordered.reads_maps:
         return run, ()  # a launch that is prepared takes the address of a tensor and nothing else

@@ -82,14 +82,21 @@ class GluonLaunch:
         """The arguments with an address for every tensor of its own."""
         return [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in self.arguments]
 
+    def compiled(self, values: dict[str, torch.Tensor]) -> Any:
+        """What the compiler makes of it, without a launch."""
+        return self.function.warmup(*self._given(values), grid=(self.programs,), **self.options)
+
+    def _given(self, values: dict[str, torch.Tensor]) -> list:
+        """The arguments of a first launch."""
+        described = [window.described(values[name]) for name, window in self.windows]
+        return [*described, *(values[a] if a.__class__ is str else a for a in self.arguments)]
+
     def run(self, values: dict[str, torch.Tensor]) -> None:
-        bases = [values[name] for name, _ in self.windows]
         if self.again is not None:
+            bases = [values[name] for name, _ in self.windows]
             self.again(bases, [values[a].data_ptr() if a.__class__ is str else a for a in self.bare])
             return
-        arguments = [values[a] if a.__class__ is str else a for a in self.arguments]
-        described = [window.described(base) for (_, window), base in zip(self.windows, bases, strict=True)]
-        kernel = self.function[(self.programs,)](*described, *arguments, **self.options)
+        kernel = self.function[(self.programs,)](*self._given(values), **self.options)
         self.again = Relaunch(kernel, self.programs, tuple(window for _, window in self.windows))
 
 
@@ -120,17 +127,17 @@ class GluonLauncher(Launcher):
         )
         return RATE_OF_TRITON * super().enough(kernel, sizes) if bound else super().enough(kernel, sizes)
 
-    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Any:
+    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device, checked: bool = True) -> Any:
         binding = self.bindings.get(kernel.name)
         if binding is None:  # one of the kernels that share out the loops of another
-            return super()._prepare(kernel, values, sizes, device)
+            return super()._prepare(kernel, values, sizes, device, checked)
         try:
             if isinstance(binding, str):
                 raise RefusedLaunch(binding)
             return self._prepare_gluon(binding, values, sizes, device)
         except (RefusedLaunch, NotPlannable) as reason:
             self.refusals[kernel.name] = str(reason)
-            return super()._prepare(kernel, values, sizes, device)
+            return super()._prepare(kernel, values, sizes, device, checked)
 
     def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
         require_suited(binding, values, sizes, device)

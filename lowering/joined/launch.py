@@ -138,6 +138,23 @@ class JoinedLauncher(GluonLauncher):
         found = self._by_forms(lambda form: form.bind(names, tensors, sizes, strides))
         return super().bind(names, tensors, sizes, strides) if found is None else found
 
+    def compile_ahead(
+        self,
+        names: Sequence[str],
+        tensors: Sequence[torch.Tensor],
+        sizes: dict,
+        strides: dict | None,
+        device: torch.device,
+    ) -> None:
+        given = names, tensors, sizes, strides, device
+
+        def act(form: JoinedPlanLauncher) -> JoinedPlanLauncher:
+            form.compile_ahead(*given)
+            return form
+
+        if self._by_forms(act) is None:
+            super().compile_ahead(*given)
+
 
 def joined_launcher(
     plan: Plan,
@@ -230,9 +247,9 @@ class JoinedPlanLauncher(GluonLauncher):
     def config(self, kernel: Kernel, sizes: dict, device: torch.device) -> TritonConfig:
         return FINISH_CONFIG if kernel.name == self.joined.finish.name else super().config(kernel, sizes, device)
 
-    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Any:
+    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device, checked: bool = True) -> Any:
         if kernel.name != self.joined.main.name:
-            return super()._prepare(kernel, values, sizes, device)
+            return super()._prepare(kernel, values, sizes, device, checked)
         binding, config = self.binding, self.joined_config
         require_suited(binding, values, sizes, device)
         call = prepare_joined(binding, config, values, sizes, _multiprocessors(device))

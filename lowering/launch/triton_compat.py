@@ -92,6 +92,11 @@ def spilled(kernel: Any) -> int:
     return kernel.n_spills
 
 
+def make_launcher(kernel: Any) -> None:
+    """Compiles the C function that launches a compiled kernel, which its first launch then finds; nothing is loaded."""
+    triton.runtime.driver.active.launcher_cls(kernel.src, kernel.metadata)
+
+
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may use."""
     return triton.compiler.compiler.max_shared_mem(device.index or 0)

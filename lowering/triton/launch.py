@@ -28,6 +28,7 @@ from ..launch.triton_compat import (
     Relaunch,
     architecture,
     interprets,
+    make_launcher,
     mixes_addresses,
     multiprocessors,
     shared_memory,
@@ -52,6 +53,7 @@ from .slot_sums import SlotSum
 log = logging.getLogger(__name__)
 INT32 = 2**31
 MIN_REACH = 256  # elements of a dim from a tile's start that an offset is taken to reach
+Made = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # name, shape, strides, dtype
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
 
 
@@ -185,12 +187,8 @@ class Launcher:
         """
         values, device = self._inputs(dict(zip(names, tensors, strict=True)))
         kernels, sizes = self._stages(sizes, device)
-        wanted, made = strides or {}, []
-        for target in self._targets(kernels):
-            like = self._new(target, sizes, torch.device("meta"))
-            made.append((target.name, tuple(like.shape), wanted.get(target.name, like.stride()), like.dtype))
-            values[target.name] = torch.empty_strided(*made[-1][1:3], dtype=like.dtype, device=device)
-        seen = _as_stored(kernels, values, sizes)
+        made = self._made(kernels, sizes, strides or {})
+        seen = _as_stored(kernels, {**values, **_without_memory(made)}, sizes)
         launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
         outputs = [target.name for target in self.plan.outputs]
         zeroed = [name for kernel in kernels for name in kernel.zeroed]
@@ -205,6 +203,36 @@ class Launcher:
             return [values[name] for name in outputs]
 
         return run
+
+    def compile_ahead(
+        self,
+        names: Sequence[str],
+        tensors: Sequence[torch.Tensor],
+        sizes: dict,
+        strides: dict | None,
+        device: torch.device,
+    ) -> None:
+        """Compiles what `bind` would first try for tensors like these, which have no memory: they are on "meta".
+
+        Nothing is loaded or launched, so another thread may capture a graph meanwhile. A plan that reads a map of tiles
+        is left out: its settings depend on what is in the tensors.
+        """
+        values, _ = self._inputs(dict(zip(names, tensors, strict=True)))
+        if any(loop.map is not None for kernel in self.plan.kernels for loop in kernel.loops):
+            return
+        with torch.cuda.device(device):
+            kernels, sizes = self._stages(sizes, device)
+            seen = _as_stored(kernels, {**values, **_without_memory(self._made(kernels, sizes, strides or {}))}, sizes)
+            for kernel in kernels:
+                make_launcher(self._prepare(kernel, seen, sizes, device, checked=False).compiled(seen))
+
+    def _made(self, kernels: Sequence[Kernel], sizes: dict, strides: dict) -> list[Made]:
+        """What the kernels write: name, shape, strides and dtype."""
+        made = []
+        for target in self._targets(kernels):
+            like = self._new(target, sizes, torch.device("meta"))
+            made.append((target.name, tuple(like.shape), strides.get(target.name, like.stride()), like.dtype))
+        return made
 
     def _new(self, target: Tensor, sizes: dict[str, int], device: torch.device) -> torch.Tensor:
         """Memory for what kernels write."""
@@ -299,15 +327,18 @@ class Launcher:
             if pays(kernel, loop.map, config.row_tile, config.loop_tile, sizes)
         }
 
-    def _prepare(self, kernel: Kernel, values: dict, sizes: dict, device: torch.device) -> Launch:
+    def _prepare(
+        self, kernel: Kernel, values: dict, sizes: dict, device: torch.device, checked: bool = True
+    ) -> Launch:
         """The launch of the configuration; a default one becomes smaller while shared memory or registers are too few.
 
         Registers that a step keeps in memory by the hundred make a kernel slower than the calls that it stands for.
+        Without checks it is the first launch to try, which nothing was compiled for.
         """
         first, given = self.config(kernel, sizes, device), kernel.name in self.configs
         for config in (first, *(() if given else first.smaller())):
             launch = self._launch(kernel, config, values, sizes, device)
-            if device.type != "cuda" or interprets(launch.function) or not launch.programs:
+            if not checked or device.type != "cuda" or interprets(launch.function) or not launch.programs:
                 return launch
             with torch.cuda.device(device):
                 reason = _unsuited(launch.compiled(values), device, inf if given else launch.spilled)
@@ -358,6 +389,11 @@ def _size(size: int | str, sizes: dict[str, int]) -> int:
         return resolve(size, sizes)
     except UnknownSize as error:
         raise LaunchError(str(error)) from error
+
+
+def _without_memory(made: Sequence[Made]) -> dict[str, torch.Tensor]:
+    """Tensors that have all but memory, by name."""
+    return {name: torch.empty_strided(shape, steps, dtype=d, device="meta") for name, shape, steps, d in made}
 
 
 def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes: dict) -> dict[str, torch.Tensor]:

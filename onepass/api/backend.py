@@ -142,7 +142,9 @@ def _inductor(gm, example_inputs, options: Options, mode):
     from torch._inductor.compile_fx import compile_fx
 
     from ..graph_passes.softmax_dims import with_other_dims
+    from ..runtime.compile_ahead import compile_ahead
 
+    compile_ahead(gm)
     patches = dict(options.inner_options)
     if mode:
         patches = {**torch._inductor.list_mode_options(mode), **patches}

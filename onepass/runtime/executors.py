@@ -52,12 +52,8 @@ def of_plan(executor: PlanExecutor) -> Prepare:
     """An executor of regions that runs a region's plan. What was noticed goes into the region's report."""
 
     def prepare(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
-        outputs = (output.name for output in found.plan.outputs)
-        strides = {name: strides for name, (_, _, strides) in zip(outputs, call.results) if strides is not None}
-        inputs = dict(zip(found.names, tensors))
-        ready = executor.prepare(
-            found.plan, inputs, call.sizes, strides, disk_cache.OF_THIS_VERSION, call.deterministic
-        )
+        inputs, given = dict(zip(found.names, tensors)), (_strides(found, call), disk_cache.OF_THIS_VERSION)
+        ready = executor.prepare(found.plan, inputs, call.sizes, *given, call.deterministic)
         if call.deterministic and not ready.deterministic:
             raise NotPlannable("its kernels add in an order that is not fixed, and a deterministic result is asked for")
         for sentence in ready.notes:
@@ -67,6 +63,19 @@ def of_plan(executor: PlanExecutor) -> Prepare:
         return run
 
     return prepare
+
+
+def compile_ahead(name: str, found: Fused, tensors: Tensors, call: RegionCall, device: torch.device) -> None:
+    """Compiles what the executor of a name would first run on a device, for tensors like these, which are on "meta"."""
+    inputs, given = dict(zip(found.names, tensors)), (_strides(found, call), disk_cache.OF_THIS_VERSION)
+    executor = plan_executors.EXECUTORS[name]
+    executor.compile_ahead(found.plan, inputs, device, call.sizes, *given, call.deterministic)
+
+
+def _strides(found: Fused, call: RegionCall) -> dict[str, tuple[int, ...]]:
+    """Of the plan's outputs by name, where the original calls' are known."""
+    outputs = (output.name for output in found.plan.outputs)
+    return {name: strides for name, (_, _, strides) in zip(outputs, call.results) if strides is not None}
 
 
 def tuned(settings: Mapping[str, object]) -> Prepare:

@@ -21,6 +21,7 @@ from ..errors import OnepassError
 from ..lowering.plan.records import NotPlannable
 from ..report import records
 from . import executors, library_choice
+from .background import COMPILES
 from .compare_results import mismatch, undecided
 from .measurements import Measured
 from .region_call import RegionCall, Tensors, call_of, unfit
@@ -71,6 +72,7 @@ class Runner:
 
     def _prepared(self, kind: tuple, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
         """The first call of a kind: prepared, and for a kernel compared with the tiled executor."""
+        COMPILES.finish(self.found.key)
         call, short = self._call(tensors, numbers), Counter(self.short_of_memory)
         try:
             results = self._chosen(kind, tensors, call) if not unfit(self.found, call) else None
@@ -85,6 +87,17 @@ class Runner:
         finally:
             if self.short_of_memory - short:  # who ran instead is not kept: the next call may have more memory
                 self.ready.pop(kind, None)
+
+    def compile_ahead(self, tensors: Tensors, numbers: Sequence[int], device: torch.device) -> None:
+        """Compiles the kernels that a call on this device would first try, for tensors like these, on "meta".
+
+        Only where a plan's kernels run. Nothing is decided: the call itself prepares and checks what it runs.
+        """
+        call = self._call(tensors, numbers)
+        rival, _ = self.choices.get(library_choice.size_class(device, call.sizes), ("", 1.0))
+        first = next(iter(self.order(device, call)))
+        if not rival and first in executors.KERNELS and first not in self.broken:
+            executors.compile_ahead(first, self.found, tensors, call, device)
 
     def _call(self, tensors: Tensors, numbers: Sequence[int]) -> RegionCall:
         return call_of(self.found, tensors, numbers)

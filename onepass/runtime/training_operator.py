@@ -17,7 +17,7 @@ from ..compiler import compiled_region
 from ..egraph.forks import lock
 from ..lowering.masks.block_map import CALL
 from ..process_state import registered
-from ..training.plans import Training, training
+from ..training.plans import Backward, Training, training
 from ..training.programs import gradients_by_autograd, recorded_gradients
 from .region_call import all_sizes, call_of, fake_results, has_tangent
 from .training_runners import BackwardRunner, ForwardRunner
@@ -124,12 +124,17 @@ def _run(tensors, program, sizes, needed, sources=""):
         with torch._C._DisableAutocast():
             return _run(tensors, program, sizes, needed, sources)
     CALL.sources = sources
+    return forward_runner(program, needed)(tensors, sizes or ())
+
+
+def forward_runner(program: str, needed: Sequence[bool]) -> ForwardRunner:
+    """Who runs the forward of a region in training, made at its first use."""
     key = program, tuple(needed)
     runner = _FORWARDS.get(key)
     if runner is None:
         with _LOCK:
             runner = _FORWARDS.setdefault(key, ForwardRunner(_trained(program, needed)))
-    return runner(tensors, sizes or ())
+    return runner
 
 
 def _fakes(tensors, program, sizes, needed, sources=""):
@@ -196,13 +201,19 @@ def _planned(found: Training, call: BackwardCall) -> list[torch.Tensor]:
         made, wanted = found.every, found.needed
     else:
         wanted = needed
-    key = call.program, found.needed, wanted, given
+    kept = dict(zip(kept_outputs(found), call.kept, strict=True))
+    runner = backward_runner(call.program, found, wanted, made)
+    return runner.gradients(grads, call.tensors, kept, call.sizes, needed)
+
+
+def backward_runner(program: str, found: Training, wanted: Flags, made: Backward) -> BackwardRunner:
+    """Who runs one backward of a region, made at its first use. wanted: the inputs whose gradients are asked for."""
+    key = program, found.needed, wanted, made.given
     runner = _BACKWARDS.get(key)
     if runner is None:
         with _LOCK:
             runner = _BACKWARDS.setdefault(key, BackwardRunner(found, made))
-    kept = dict(zip(kept_outputs(found), call.kept, strict=True))
-    return runner.gradients(grads, call.tensors, kept, call.sizes, needed)
+    return runner
 
 
 def _run_or_record_backward(keys, *arguments):

@@ -5,6 +5,7 @@ later tests, so each kind of attention has a process of its own.
 """
 
 import math
+import threading
 
 import pytest
 import torch
@@ -133,3 +134,15 @@ def test_many_tiles(kind):
     for width in (64, 128):
         for deterministic in (False, True):
             check(kind, inputs_of(kind, 2048, 2048, width), deterministic)
+
+
+def test_kernels_are_compiled_before_they_are_called(monkeypatch, tmp_path):
+    """By threads, while the rest is compiled: no call finds that it has to compile a kernel itself."""
+    knobs, by_thread = pytest.importorskip("triton").knobs, []
+    note = lambda **given: by_thread.append((threading.current_thread().name, given["cache_hit"]))
+    monkeypatch.setattr(knobs.compilation, "listener", note)
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    monkeypatch.setitem(KINDS, "own", (lambda s: 7 * torch.tanh(kept(s, far_of(s) <= 0) / 7), ()))
+    check("own", inputs_of("own", 1024, 1024, 64))
+    compiled = [name for name, was_there in by_thread if not was_there]
+    assert len(compiled) >= 4 and all(name.startswith("onepass") for name in compiled), by_thread
