@@ -14,12 +14,15 @@ import torch
 
 from ..egraph.terms.sizes import UnknownSize
 from ..egraph.terms.term import TermError
+from ..egraph.terms.traversal import subterms
+from .analysis.dim_roles import is_contraction
 from .hopper.config import HopperConfig
 from .hopper.kernel_form import bind
 from .hopper.mask_words import packed
 from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
 from .plan.launch_facts import interpreter_wanted
+from .plan.queries import roots
 from .plan.records import Kernel, NotPlannable, Plan
 from .schedule.choose_config import emulating
 from .schedule.kernel_time import executor_of
@@ -146,7 +149,7 @@ class TritonExecutor(PlanExecutor):
             emit(kernel, plan)
         except NotPlannable as reason:
             return str(reason)
-        return None
+        return _not_compiled(kernel)
 
     def prepare(
         self,
@@ -330,6 +333,20 @@ def kernel_missing(plan: Plan) -> str | None:
 def has_hopper_form(plan: Plan) -> bool:
     """Whether every kernel of a plan has Hopper's own form."""
     return all(GLUON.kernel_refusal(kernel, plan) is None for kernel in plan.kernels)
+
+
+def _not_compiled(kernel: Kernel) -> str | None:
+    """What of a kernel this release of Triton is known not to compile; None if nothing is."""
+    if triton_missing():
+        return None
+    from .launch.triton_compat import MULTIPLIES_FLOAT64_BESIDE_NARROW_DATA
+
+    if MULTIPLIES_FLOAT64_BESIDE_NARROW_DATA or "float64" not in {tensor.dtype for tensor in kernel.inputs}:
+        return None
+    narrow = [tensor for tensor in kernel.inputs if getattr(torch, tensor.dtype).itemsize < 4]
+    if not narrow or not any(is_contraction(node) for root in roots(kernel) for node in subterms(root)):
+        return None
+    return f"Triton before 3.9 does not compile products of float64 beside {narrow[0].name} of {narrow[0].dtype}"
 
 
 @cache

@@ -68,6 +68,7 @@ BY_POWER_OF_TWO = {  # in two's complement these give the floor of negative numb
     "floordiv": lambda x, n: f"{x} >> {n.bit_length() - 1}",
     "mod": lambda x, n: f"{x} & {n - 1}",
 }
+DOUBLE_TEMPLATES = {"rsqrt": "1.0 / {lang}.sqrt({0})"}  # Triton's own is a GPU's first guess, of float32's precision
 FLOAT_TEMPLATES = {"floordiv": "{lang}.floor({0} / {1})", "mod": "{0} - {lang}.floor({0} / {1}) * {1}"}
 
 
@@ -186,6 +187,8 @@ def operation(node: Term, texts: list[str], dialect: Dialect, machine: str = "")
 
 def _template(node: Term) -> str:
     plain = TEMPLATES[node.op]
+    if node.dtype == "float64":
+        plain = DOUBLE_TEMPLATES.get(node.op, plain)
     if not is_integer(node.dtype):
         return FLOAT_TEMPLATES.get(node.op, plain)
     return plain if node.op in ("floordiv", "mod") and _never_negative(node) else INTEGER_TEMPLATES.get(node.op, plain)

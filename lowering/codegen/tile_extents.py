@@ -49,7 +49,8 @@ def matching_extents(loads: Sequence[Term], extents: dict[Dim, int], multiplied:
 
     ptxas of CUDA 12.8 loses half of a matrix's address where a matrix of another pattern was at that address before.
     """
-    last = {d for n in loads for d in n.args[-1].dims if n.dtype in HALVES and d in extents} & set(multiplied)
+    last = {d for n in loads for index in n.args[-1:] for d in index.dims if n.dtype in HALVES and d in extents}
+    last &= set(multiplied)
     widest = min(WIDEST_PATTERN, max((extents[d] for d in last), default=0))
     return {d: max(extents[d], widest) for d in last}
 

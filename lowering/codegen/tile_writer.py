@@ -7,7 +7,7 @@ gives the language's names. Example: x[i] + y[j] over rows i and columns j is `x
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...egraph.forks import cached_property
 from ...egraph.terms.affine import affine
@@ -34,6 +34,11 @@ class TileWriter(Tiles):
 
     def value(self, node: Term, scope: Scope | None = None) -> TileValue:
         """The term's value. scope: of the reader; there a short value that is used once may stay an expression."""
+        found = self._value(node, scope)
+        # A sum of halves or of float32 is in float32, which is what values are marked with where nothing else is said.
+        return replace(found, dtype="float64") if node.dtype == "float64" else found
+
+    def _value(self, node: Term, scope: Scope | None) -> TileValue:
         home = self.scope_of(node.dims)
         if node in home.memo:
             return home.memo[node]

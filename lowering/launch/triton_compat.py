@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from ...egraph.terms.term import Tensor
 
 RELEASE = tuple(map(int, triton.__version__.split(".")[:2]))
+MULTIPLIES_FLOAT64_BESIDE_NARROW_DATA = RELEASE >= (3, 9)  # 3.6 does not, 3.9 does; 3.7 and 3.8 were not tried
 TYPE_NAMES = {
     "bool": "i1", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",

@@ -37,13 +37,13 @@ class TritonConfig:
     def smaller(self) -> Iterator[TritonConfig]:
         """Configurations that need less and less of registers and of shared memory.
 
-        First more threads hold a tile, then loads have one stage, then the longer side of the tile is halved.
+        First more threads hold a tile, then loads have fewer stages, then the longer side of the tile is halved.
         """
-        config = self
-        for change in ({"warps": max(self.warps, 8) if self._is_wide else self.warps}, {"stages": 1}):
-            if replace(config, **change) != config:
-                config = replace(config, **change)
-                yield config
+        config = replace(self, warps=max(self.warps, 8) if self._is_wide else self.warps)
+        if config != self:
+            yield config
+        for stages in range(self.stages - 1, 0, -1):
+            yield (config := replace(config, stages=stages))
         while max(config.row_tile, config.loop_tile) > 16:
             longer = "loop_tile" if config.loop_tile >= config.row_tile else "row_tile"
             config = replace(config, **{longer: getattr(config, longer) // 2})

@@ -65,7 +65,7 @@ def lookup_table(body: Term, loop: Dim) -> Table | None:
 
 def _table_of(r: Term, loop: Dim) -> Table | None:
     lookups = _lookups(r, loop)
-    if any(r.attrs[1] in index.dims for index, _ in lookups):
+    if not all(index.dims <= r.dims for index, _ in lookups):  # one moves with what the reduction, or one inside, binds
         return None
     change, positions = _positions_for(lookups, {d.name for d in all_dims(r)})
     values = _at_positions(r, change)

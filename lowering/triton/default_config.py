@@ -154,7 +154,8 @@ def _compares_wide_data(kernel: Kernel) -> bool:
 
 def _score_products(kernel: Kernel) -> int:
     """The most products of rows by columns in one sum of a loop; 1 for states, whose scores are one product."""
-    tiles = [(a, {kernel.rows, loop.dim}) for loop in kernel.loops for a in loop.accumulators if a.monoid == "sum"]
+    around = lambda loop: {kernel.rows, *(kernel.columns or (loop.dim,))}  # with columns, a loop goes over a batch
+    tiles = [(a, around(loop)) for loop in kernel.loops for a in loop.accumulators if a.monoid == "sum"]
     inside = lambda a, tile: {r for value in a.values for r in reduces(value) if is_contraction(r) and tile <= r.dims}
     return max((len(inside(a, tile)) for a, tile in tiles), default=1)
 

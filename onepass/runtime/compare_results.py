@@ -6,9 +6,13 @@ that may change. Example: a kernel that leaves out one of 300 keys exceeds them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import torch
+
+from ..egraph.terms.traversal import subterms
+from ..lowering.plan.records import Plan
 
 # A kernel rounds weights and other computed operands of a product to the half that the other side has, each by at most
 # u = 2^-8 (bfloat16) or 2^-11 (float16), and the result once more: it moves by at most 3u · Σ w |v| / Σ w. These
@@ -17,10 +21,31 @@ import torch
 # element for the largest difference, for the cancellation in one. In float32, u stands for the order of sums and exp2.
 MEAN_FACTOR, LARGEST_FACTOR = 8, 16
 ROUNDING = {torch.float64: 1e-10, torch.float32: 2.0**-15, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-MIN_SIZE = 1e-5  # smaller results count as this: where all cancels, noise is left
+MIN_SIZE = 1e-5  # smaller results count as this
+# Of what moved inputs change, the part that may be a kernel's rounding. In half precision an input's unit is as large
+# as that of all that is rounded between, and there are more inputs: moving them changes more than a kernel's rounding.
+PART_OF_MOVED = {torch.float16: 1 / 16, torch.bfloat16: 1 / 16}
 
 
-def mismatch(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor] = ()) -> str | None:
+@dataclass(frozen=True)
+class RoundingFacts:
+    """What else is known of the rounding of a result.
+
+    computed: the dtypes in which values between are computed. moved: what is expected where every input is moved by
+    what rounding may move it. Example: the gradient of a number added to all scores of a row is 0, and all that is
+    left of it is noise, which moves as much as it is large.
+    """
+
+    computed: Collection[torch.dtype] = ()
+    moved: torch.Tensor | None = None
+
+
+def mismatch(
+    result: torch.Tensor,
+    expected: torch.Tensor,
+    inputs: Sequence[torch.Tensor] = (),
+    rounding: RoundingFacts = RoundingFacts(),
+) -> str | None:
     """Why two results are not the same up to rounding in the narrowest dtype of all; None if they are."""
     if result.shape != expected.shape or result.dtype != expected.dtype:
         return f"{result.dtype} {tuple(result.shape)} instead of {expected.dtype} {tuple(expected.shape)}"
@@ -28,7 +53,26 @@ def mismatch(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torc
         return None if torch.equal(result, expected) else "different values"
     if not _same_special_values(result, expected):
         return "NaN or infinity at different places"
-    return _differs(result, expected, inputs)
+    return _differs(result, expected, inputs, rounding)
+
+
+def computed_dtypes(plan: Plan) -> frozenset[torch.dtype]:
+    """The floating dtypes to which a plan casts values between."""
+    terms = {node for kernel in plan.kernels for store in kernel.stores for node in subterms(store.term)}
+    return frozenset(getattr(torch, node.dtype) for node in terms if node.op == "cast") & frozenset(ROUNDING)
+
+
+def moved(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors with every floating element moved to a number beside it. Draws no number of the user's."""
+    return [_moved(x, number) if x.dtype in ROUNDING else x for number, x in enumerate(tensors)]
+
+
+def _moved(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    signs = torch.Generator(tensor.device).manual_seed(seed)
+    up = torch.rand(tensor.shape, generator=signs, device=tensor.device) < 0.5
+    unit = torch.finfo(tensor.dtype).eps
+    found = torch.where(up, tensor * (1 + unit), tensor * (1 - unit))
+    return torch.where(found.isfinite(), found, tensor)  # a mask's least number stays one
 
 
 def _same_special_values(result: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -37,15 +81,24 @@ def _same_special_values(result: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.equal(kind(result), kind(expected))
 
 
-def _differs(result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor]) -> str | None:
+def _differs(
+    result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor], rounding: RoundingFacts = RoundingFacts()
+) -> str | None:
     """By how much the results differ where both are finite; None if that is rounding."""
-    unit = max(_rounding(t.dtype) for t in (expected, *inputs) if t.dtype in ROUNDING)
+    kinds = {*(t.dtype for t in (expected, *inputs)), *rounding.computed}
+    unit = max(_rounding(dtype) for dtype in kinds if dtype in ROUNDING)
     both = result.isfinite() & expected.isfinite()
     wanted, error = expected[both].double(), (result[both].double() - expected[both].double()).abs()
     if not error.numel():
         return None
-    for factor, size in ((MEAN_FACTOR, lambda x: x.square().mean().sqrt()), (LARGEST_FACTOR, lambda x: x.abs().max())):
-        found, allowed = size(error).item(), factor * unit * max(size(wanted).item(), MIN_SIZE)
+    noise = torch.zeros_like(wanted) if rounding.moved is None else rounding.moved[both].double() - wanted
+    noise = noise[noise.isfinite()] * min(PART_OF_MOVED.get(dtype, 1.0) for dtype in kinds)
+    sizes: tuple[tuple[int, Callable], ...] = (
+        (MEAN_FACTOR, lambda x: x.square().mean().sqrt()), (LARGEST_FACTOR, lambda x: x.abs().max())
+    )  # fmt: skip
+    for factor, size in sizes:
+        still = size(noise).item() if noise.numel() else 0.0
+        found, allowed = size(error).item(), factor * max(unit * max(size(wanted).item(), MIN_SIZE), still)
         if found > allowed:
             return f"{'on average' if factor == MEAN_FACTOR else 'somewhere'} by {found:.3g}, more than {allowed:.3g}"
     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ..lowering.plan.records import NotPlannable
 from ..report import records
 from . import executors, library_choice
 from .background import COMPILES
-from .compare_results import mismatch, undecided
+from .compare_results import RoundingFacts, computed_dtypes, mismatch, moved, undecided
 from .measurements import Measured
 from .region_call import RegionCall, Tensors, call_of, unfit
 
@@ -277,17 +278,29 @@ class Runner:
             return self._unvalidated(tensors, call), False
         expected = self._expected(tensors, call)
         results = run(tensors)
-        pairs = [(r, e) for r, e in zip(results, expected, strict=True) if mismatch(r, e, tensors)]
-        unclear = bool(pairs) and all(undecided(*pair, tensors) for pair in pairs)
+        wrong = self._mismatched(results, expected, tensors, call)
+        unclear = bool(wrong) and all(undecided(r, e, tensors) for r, e, _ in wrong)
         if unclear and self.undecided[kind] < MAX_UNDECIDED_COMPARISONS:
             self.undecided[kind] += 1  # the next call may tell
             return expected, False
-        if pairs:
-            reason = mismatch(*pairs[0], tensors)
-            raise ExecutorError(f"the kernel's result differs from the tiled executor's: {reason}")
+        if wrong:
+            raise ExecutorError(f"the kernel's result differs from the tiled executor's: {wrong[0][-1]}")
         self.validated.add(kind)
         disk_cache.update(self.found.key, validated=sorted(self.validated))
         return results, True
+
+    def _mismatched(
+        self, results: list[torch.Tensor], expected: list[torch.Tensor], tensors: Tensors, call: RegionCall
+    ) -> list[tuple[torch.Tensor, torch.Tensor, str]]:
+        """The pairs that differ by more than rounding, and by how much. What rounding does here is looked at only
+        where some pair seems to."""
+        known = RoundingFacts(computed_dtypes(self.found.plan))
+        pairs = list(zip(results, expected, strict=True))
+        if not any(mismatch(*pair, tensors, known) for pair in pairs):
+            return []
+        others = self._expected(moved(tensors), call)
+        reasons = [mismatch(*pair, tensors, replace(known, moved=other)) for pair, other in zip(pairs, others)]
+        return [(*pair, reason) for pair, reason in zip(pairs, reasons, strict=True) if reason]
 
     def _unvalidated(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
         """The results where no kernel may run yet."""

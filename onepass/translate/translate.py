@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from types import ModuleType
 
 from ..egraph.terms.index_conditional import simplify_under_conditions
 from ..egraph.terms.index_simplify import simplify_index
-from ..egraph.terms.ops import cast, iota, load
+from ..egraph.terms.ops import cast, const, iota, load
 from ..egraph.terms.term import Dim, Tensor, Term
+from ..egraph.terms.traversal import subterms
 from ..errors import Refusal
 from ..graph.program import Input, Program
 from ..lowering.plan.records import Store
@@ -106,7 +108,21 @@ def _result(value: TensorValue | list[TensorValue], number: int, program: Progra
     order = tuple(Dim(f"{name}.{axis}", size) for axis, size in enumerate(meta.shape))
     pulled = simplify_index(convert(value.at(tuple(iota(d) for d in order)), term_dtype(meta.dtype)))
     pulled = concatenation.in_pieces(simplify_under_conditions(pulled))
+    if any(map(_is_largest_of_none, subterms(pulled))):
+        raise Refusal("at these sizes the mask keeps no score at all", _where(program), "mask")
     return Store(pulled, Tensor(name, meta.dtype, meta.shape), order)
+
+
+def _is_largest_of_none(node: Term) -> bool:
+    """Whether it is the largest of scores that are all hidden: what is divided by their sum is not a number."""
+    return node.op == "reduce" and node.attrs[0] == "max" and _chosen(node.args[0]) is const(-inf)
+
+
+def _chosen(node: Term) -> Term:
+    """What a choice by a literal chooses."""
+    while node.op == "where" and node.args[0].op == "const":
+        node = node.args[1] if node.args[0].attrs[0] else node.args[2]
+    return node
 
 
 def _free(name: str, taken: set[str]) -> str:

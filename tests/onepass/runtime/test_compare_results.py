@@ -7,7 +7,7 @@ from onepass.api.backend import Options
 from onepass.compiler import compiled_region
 from onepass.graph.trace import program_of
 from onepass.runtime import compare_results, runner
-from onepass.runtime.compare_results import mismatch, undecided
+from onepass.runtime.compare_results import RoundingFacts, computed_dtypes, mismatch, moved, undecided
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 REGIMES = {
@@ -124,3 +124,52 @@ def test_float32_that_is_multiplied_in_less_is_compared_with_less(monkeypatch):
     assert mismatch(halves, tiled(*inputs), inputs) is not None
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert compare_results.mismatch(halves, tiled(*inputs), inputs) is None
+
+
+def of_constant(q, k, v, constants):
+    """The gradient of numbers that are added to all scores of a row: 0, but for rounding."""
+    with torch.enable_grad():
+        added = constants.clone().requires_grad_()
+        result = torch.softmax(q @ k.mT / 8 + added, -1) @ v
+        return torch.autograd.grad(result.square().sum(), added)[0]
+
+
+def test_where_all_cancels_noise_is_compared_with_noise():
+    inputs = [*given(torch.float32), torch.randn(2, 70, 1)]
+    expected = of_constant(*inputs)
+    other = of_constant(*(x.roll(1, 1) for x in inputs[:1]), *(x.flip(1) for x in inputs[1:3]), inputs[3].roll(1, 1))
+    other = other.roll(-1, 1)  # the same sums in another order
+    assert 0 < expected.abs().max() < 1e-4 and not torch.equal(other, expected)
+    known = RoundingFacts(moved=of_constant(*moved(inputs)))
+    assert mismatch(other, expected, inputs) is not None and mismatch(other, expected, inputs, known) is None
+    assert mismatch(other + 1e-3, expected, inputs, known) is not None
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_rounding_moves_hides_no_gross_error(dtype, fault):
+    inputs = given(dtype)
+    known = RoundingFacts(moved=tiled(*moved(inputs)).to(dtype))
+    assert mismatch(streamed(*inputs, fault=fault).to(dtype), tiled(*inputs).to(dtype), inputs, known) is not None
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+def test_numbers_are_moved_by_their_own_rounding(dtype):
+    least = torch.finfo(dtype).min
+    one = torch.tensor([1.5, -3e-3, 0.0, torch.inf, -torch.inf, torch.nan, least], dtype=dtype)
+    before = torch.get_rng_state()
+    (other, whole) = moved([one, torch.arange(3)])
+    assert torch.equal(before, torch.get_rng_state()) and torch.equal(whole, torch.arange(3))
+    assert torch.equal(other[2:], one[2:]) or torch.equal(other[2:].nan_to_num(), one[2:].nan_to_num())
+    change = ((other[:2].double() - one[:2].double()) / one[:2].double()).abs()
+    assert (change > 0).all() and (change <= 2 * torch.finfo(dtype).eps).all()
+
+
+def rounded_between(q, k, v):
+    return torch.softmax((q @ k.mT).float(), -1).to(v.dtype) @ v
+
+
+def test_a_plan_says_in_what_it_computes():
+    inputs = [x.double() for x in given(torch.float32)]
+    found = compiled_region.make(program_of(rounded_between, *inputs), Options())
+    assert computed_dtypes(found.plan) == {torch.float32, torch.float64}
