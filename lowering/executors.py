@@ -14,15 +14,12 @@ import torch
 
 from ..egraph.terms.sizes import UnknownSize
 from ..egraph.terms.term import TermError
-from ..egraph.terms.traversal import subterms
-from .analysis.dim_roles import is_contraction
 from .hopper.config import HopperConfig
 from .hopper.kernel_form import bind
 from .hopper.mask_words import packed
 from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
 from .plan.launch_facts import interpreter_wanted
-from .plan.queries import roots
 from .plan.records import Kernel, NotPlannable, Plan
 from .schedule.choose_config import emulating
 from .schedule.kernel_time import executor_of
@@ -344,8 +341,8 @@ def _not_compiled(kernel: Kernel) -> str | None:
     if MULTIPLIES_FLOAT64_BESIDE_NARROW_DATA or "float64" not in {tensor.dtype for tensor in kernel.inputs}:
         return None
     narrow = [tensor for tensor in kernel.inputs if getattr(torch, tensor.dtype).itemsize < 4]
-    if not narrow or not any(is_contraction(node) for root in roots(kernel) for node in subterms(root)):
-        return None
+    if not narrow or not (kernel.loops or kernel.held):
+        return None  # without a sum there is no product
     return f"Triton before 3.9 does not compile products of float64 beside {narrow[0].name} of {narrow[0].dtype}"
 
 

@@ -7,7 +7,7 @@ exp(L) = Σ_j exp(s). Where m may be so large that the sum absorbs the logarithm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import inf, isfinite
@@ -42,9 +42,10 @@ class HasTerm(Protocol):
         ...
 
 
-def saved_value(name: str, term: Term, dims: tuple[Dim, ...]) -> Saved:
-    """A value to store: in float64 or as truth values if it is that, else in float32."""
-    dtype = term.dtype if term.dtype in ("float64", "bool") else "float32"
+def saved_value(name: str, term: Term, dims: tuple[Dim, ...], weak: str = "float32") -> Saved:
+    """A value to store: in float64 or as truth values if it is that, else in float32. weak: the dtype of a value that
+    is made of literals alone."""
+    dtype = weak if term.dtype == "float" else term.dtype if term.dtype in ("float64", "bool") else "float32"
     return Saved(Tensor(name, dtype, tuple(d.size for d in dims)), term, dims)
 
 
@@ -56,7 +57,7 @@ def read(tensor: Tensor, order: Sequence[Dim]) -> Term:
 def as_dtype(saved: Saved, dtype: str) -> Term:
     """The saved value, read as a term of the dtype."""
     found = read(saved.tensor, saved.order)
-    return found if found.dtype == dtype else cast(found, dtype)
+    return found if found.dtype == dtype or (found.dtype, dtype) == ("float64", "float") else cast(found, dtype)
 
 
 def arranged(term: Term, order: Sequence[Dim]) -> tuple[Dim, ...]:
@@ -114,13 +115,14 @@ def logarithms(results: Iterable[HasTerm], free: Normaliser, order: Sequence[Dim
             parts = exponential_parts(node)
             if parts is not None and parts[1] is None and node not in inside:
                 found.setdefault(node, _shift_and_log(node.attrs[1], parts[0]))
+    weak = "float64" if any(result.term.dtype == "float64" for result in results) else "float32"
     for number, (form, (shift, rest)) in enumerate(found.items()):
-        yield _logarithm(form, shift, rest, str(number or ""), order)
+        named = lambda name, term, end=str(number or ""): saved_value(name + end, term, arranged(term, order), weak)
+        yield _logarithm(form, shift, rest, named)
 
 
-def _logarithm(form: Term, shift: Term, rest: Term, number: str, order: Sequence[Dim]) -> Logarithm:
+def _logarithm(form: Term, shift: Term, rest: Term, named: Callable[[str, Term], Saved]) -> Logarithm:
     """One value for both, unless the shift may absorb the rest."""
-    named = lambda name, term: saved_value(name + number, term, arranged(term, order))
     apart = any(map(_is_far, subterms(form, lambda n: n.op == "exp")))
     return Logarithm(form, (named("shift", shift), named("log", rest)) if apart else (named("log", shift + rest),))
 

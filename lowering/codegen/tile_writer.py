@@ -19,7 +19,7 @@ from ..analysis.softmax_scaling import LOG2_E, ExponentScaling, exponent_scaling
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
 from ..plan.thresholds import HIDDEN_SCORE
-from .ops import FOLDS, TileValue, atom, identity, operation
+from .ops import FOLDS, TileValue, atom, floating_loads_below, identity, operation
 from .products import contract
 from .serial_folds import serial_fold
 from .tiles import Scope, Tiles
@@ -36,7 +36,11 @@ class TileWriter(Tiles):
         """The term's value. scope: of the reader; there a short value that is used once may stay an expression."""
         found = self._value(node, scope)
         # A sum of halves or of float32 is in float32, which is what values are marked with where nothing else is said.
-        return replace(found, dtype="float64") if node.dtype == "float64" else found
+        return replace(found, dtype="float64") if self.is_double(node.dtype) else found
+
+    def is_double(self, dtype: str) -> bool:
+        """Whether values of a term's dtype, or states of such values, are float64; literals are, beside float64."""
+        return dtype.endswith("float64") or (dtype.endswith("float") and self.weak == "float64")
 
     def _value(self, node: Term, scope: Scope | None) -> TileValue:
         home = self.scope_of(node.dims)
@@ -183,8 +187,13 @@ class TileWriter(Tiles):
         return read_again(self.kernel)
 
     def scaling_of(self, score: Term, states: Iterable[Term]) -> ExponentScaling:
-        """How the weights of states are scaled. All that use a score get the same answer."""
-        return exponent_scaling(score, apart=self.needs_exact_scale(states))
+        """How the weights of states are scaled. All that use a score get the same answer.
+
+        Scores without halves get the exact form. In the other one the compiler may round a product that is used twice
+        in one place and not in the other: at a score of -1e4 the weight of a sum is then not that of its divisor.
+        """
+        exact = self.needs_exact_scale(states) or floating_loads_below([score]).isdisjoint(HALVES)
+        return exponent_scaling(score, apart=exact)
 
     def needs_exact_scale(self, states: Iterable[Term]) -> bool:
         """Whether the scale of these states must be the largest score to the bit."""

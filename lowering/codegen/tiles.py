@@ -61,6 +61,8 @@ class Tiles(ABC):
     ):
         self.kernel, self.facts, self.dialect = kernel, facts, dialect
         self.call, self.type_name = dialect.call, dialect.type_name
+        doubles = any(t.dtype == "float64" for t in (*kernel.inputs, *(s.output for s in kernel.stores)))
+        self.weak = "float64" if doubles else "float32"  # the dtype of what is computed from literals alone
         self.names, self.pointers = signature.names, signature.pointers
         self.sizes, self.scalars = signature.sizes, signature.scalars
         nodes = nodes_of(kernel, roots)

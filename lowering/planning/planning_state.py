@@ -105,7 +105,8 @@ class Planning:
         order = self.focused.order if order is None else order
         dims = (*(d for d in order if d in part.dims), *sorted(part.dims - set(order)))
         name = self.part_name
-        dtype = "float32" if part.dtype == "float" else part.dtype
+        weak = "float64" if any(store.output.dtype == "float64" for store in self.stores) else "float32"
+        dtype = weak if part.dtype == "float" else part.dtype
         output = Tensor(name, dtype, tuple(d.size for d in dims))
         (term,) = with_fresh_bound_dims([part], dims)
         read = load(output, *map(iota, dims))

@@ -260,7 +260,7 @@ class TritonKernelWriter:
         guard = loop.guard.dims if loop.guard is not None else frozenset()
         shared = guard | (state.gauge.dims if state.gauge is not None else frozenset())
         rescaled = state.gauge is not None
-        single = "float64" if state.reductions[0].dtype.endswith("float64") else "float32"
+        single = "float64" if self.tiles.is_double(state.reductions[0].dtype) else "float32"
         components = [self._initial(f"{state.name}_scale", shared - {loop.dim}, "max", single)] if rescaled else []
         for position, value in enumerate(state.values):
             if state.totals[position] != position:
@@ -317,7 +317,7 @@ class TritonKernelWriter:
         dims = tiles.sort((*(d for d in total.dims if d != found.places), dim))
         value, present = tiles.spread(tiles.value(state.values[0]), dims), tiles.conjunction(guard, tiles.padding(dim))
         value = value if present is None else tiles.where(present, value, "0.0")
-        type_ = tiles.type_name("float64" if value.dtype == "float64" else "float32")
+        type_ = tiles.type_name("float64" if tiles.is_double(value.dtype) else "float32")
         value = tiles.assign("value", TileValue(f"({value.text}).to({type_})", dims), tiles.inner)
         index, place = self._index(found, value), tiles.names.fresh(str(found.places))
         text = TRITON.fill(FOLDS["sum"].tile, f"tl.where({index} == {place}, {value.text}, 0.0)", axis=dims.index(dim))

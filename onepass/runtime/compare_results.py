@@ -21,6 +21,7 @@ from ..lowering.plan.records import Plan
 # element for the largest difference, for the cancellation in one. In float32, u stands for the order of sums and exp2.
 MEAN_FACTOR, LARGEST_FACTOR = 8, 16
 ROUNDING = {torch.float64: 1e-10, torch.float32: 2.0**-15, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+STEPS_BELOW_NORMAL = 0.5  # numbers below the smallest normal one are that far apart: in float16 6e-8
 MIN_SIZE = 1e-5  # smaller results count as this
 # Of what moved inputs change, the part that may be a kernel's rounding. In half precision an input's unit is as large
 # as that of all that is rounded between, and there are more inputs: moving them changes more than a kernel's rounding.
@@ -82,7 +83,10 @@ def _same_special_values(result: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def _differs(
-    result: torch.Tensor, expected: torch.Tensor, inputs: Sequence[torch.Tensor], rounding: RoundingFacts = RoundingFacts()
+    result: torch.Tensor,
+    expected: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+    rounding: RoundingFacts = RoundingFacts(),
 ) -> str | None:
     """By how much the results differ where both are finite; None if that is rounding."""
     kinds = {*(t.dtype for t in (expected, *inputs)), *rounding.computed}
@@ -91,6 +95,7 @@ def _differs(
     wanted, error = expected[both].double(), (result[both].double() - expected[both].double()).abs()
     if not error.numel():
         return None
+    smallest = torch.finfo(expected.dtype).smallest_normal * torch.finfo(expected.dtype).eps
     noise = torch.zeros_like(wanted) if rounding.moved is None else rounding.moved[both].double() - wanted
     noise = noise[noise.isfinite()] * min(PART_OF_MOVED.get(dtype, 1.0) for dtype in kinds)
     sizes: tuple[tuple[int, Callable], ...] = (
@@ -98,7 +103,8 @@ def _differs(
     )  # fmt: skip
     for factor, size in sizes:
         still = size(noise).item() if noise.numel() else 0.0
-        found, allowed = size(error).item(), factor * max(unit * max(size(wanted).item(), MIN_SIZE), still)
+        relative = unit * max(size(wanted).item(), MIN_SIZE)
+        found, allowed = size(error).item(), factor * max(relative, still, STEPS_BELOW_NORMAL * smallest)
         if found > allowed:
             return f"{'on average' if factor == MEAN_FACTOR else 'somewhere'} by {found:.3g}, more than {allowed:.3g}"
     return None

@@ -23,13 +23,18 @@ def plain(q, k, v, keep):
     return torch.softmax(q @ k.mT, -1) @ v
 
 
+def by_distance(q, k, v, keep):
+    s = -(q.unsqueeze(-2) - k.unsqueeze(-3)).square().sum(-1)
+    return torch.softmax(s.masked_fill(~keep, -torch.inf), -1) @ v
+
+
 def inputs(dtype):
     torch.manual_seed(0)
     return [*(torch.randn(2, n, 24, dtype=dtype) for n in (40, 50, 50)), torch.rand(2, 40, 50) < 0.7]
 
 
-@pytest.mark.parametrize("function, dtype, refused", [(hidden, torch.float64, True), (hidden, torch.float32, False),
-                                                      (plain, torch.float64, False)])  # fmt: skip
+@pytest.mark.parametrize("function, dtype, refused", [(hidden, torch.float64, True), (by_distance, torch.float64, True),
+                                                      (hidden, torch.float32, False), (plain, torch.float64, False)])  # fmt: skip
 def test_what_is_refused(function, dtype, refused, monkeypatch):
     plan = optimize_all(translate(program_of(function, *inputs(dtype))).results).plan
     for works in (False, True):
