@@ -115,10 +115,15 @@ def logarithms(results: Iterable[HasTerm], free: Normaliser, order: Sequence[Dim
             parts = exponential_parts(node)
             if parts is not None and parts[1] is None and node not in inside:
                 found.setdefault(node, _shift_and_log(node.attrs[1], parts[0]))
-    weak = "float64" if any(result.term.dtype == "float64" for result in results) else "float32"
+    weak = _widest(results)
     for number, (form, (shift, rest)) in enumerate(found.items()):
         named = lambda name, term, end=str(number or ""): saved_value(name + end, term, arranged(term, order), weak)
         yield _logarithm(form, shift, rest, named)
+
+
+def _widest(results: Iterable[HasTerm]) -> str:
+    """The dtype of what is computed from literals alone: float64 beside such results, else float32."""
+    return "float64" if any(result.term.dtype == "float64" for result in results) else "float32"
 
 
 def _logarithm(form: Term, shift: Term, rest: Term, named: Callable[[str, Term], Saved]) -> Logarithm:

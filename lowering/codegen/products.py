@@ -5,6 +5,7 @@ Example: Σ_d q[i, d] · k[j, d] is a plain dot. Σ_d |q[i, d]| · w[d] has one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ...egraph.terms.ops import const, make
@@ -23,7 +24,7 @@ from .matrix_products import (
     first_fitting,
     multiply,
 )
-from .ops import TileValue
+from .ops import TileValue, floating_loads_below
 from .relative_products import by_skewed_products, by_skewed_weights
 from .tiles import Tiles
 
@@ -87,12 +88,20 @@ def multiply_and_sum(writer: Tiles, sum_: Contraction) -> TileValue:
         raise NotPlannable(f"a sum of products over {len(dims)} dims of a tile at once is left to torch")
     factors = [writer.hoisted(v, dims) for v in values] + ([sum_.weight] if sum_.weight else [])
     text = " * ".join(f"{writer.align(v, dims)}{_to_float32(writer, v)}" for v in factors)
+    text += _no_product_of_matrices(sum_, dims)
     product = writer.spread(TileValue(text or "1.0", dims), (sum_.dim,))
     present = _present(writer, sum_)
     if present is not None:
         product = writer.where(present, product, "0.0")
     text = writer.call("sum", product.text, axis=product.dims.index(sum_.dim))
     return added(writer, sum_.into, TileValue(text, tuple(d for d in product.dims if d != sum_.dim)))
+
+
+def _no_product_of_matrices(sum_: Contraction, dims: Sequence[Dim]) -> str:
+    """An addition of 0 that keeps Triton from writing a sum of three dims as a product of matrices in TensorFloat-32,
+    which it does whatever precision was asked for; made of halves, a sum may be one."""
+    is_exact = sum_.exact or "float32" in floating_loads_below(sum_.factors)
+    return " + 0.0" if len(dims) == 3 and is_exact else ""
 
 
 def _to_float32(writer: Tiles, value: TileValue) -> str:

@@ -14,6 +14,7 @@ from onepass.egraph.terms.term import Tensor
 from onepass.graph.trace import program_of
 from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
 from onepass.lowering.plan.queries import map_name
+from onepass.lowering.plan.records import Kernel, Plan
 from onepass.lowering.triton.kernel import Facts, emit
 from onepass.lowering.triton.launch import default_for, load
 from onepass.translate.translate import translate
@@ -99,7 +100,11 @@ def plan_of(kind: str, width: int, dtype: str):
 
 def compiled(target: str, kind: str, width: int, dtype: str):
     plan = plan_of(kind, width, dtype)
-    kernel = plan.kernels[-1 if kind in ("mixed", "weights") else 0]
+    return compiled_kernel(target, plan, plan.kernels[-1 if kind in ("mixed", "weights") else 0])
+
+
+def compiled_kernel(target: str, plan: Plan, kernel: Kernel):
+    """A kernel of a plan with its default configuration, for contiguous tensors and whole tiles of long dims."""
     config = default_for(kernel, target)
     mapped = frozenset(map_name(kernel, loop) for loop in kernel.loops if loop.map)
     source = emit(kernel, plan, Facts(frozenset(["i", "j", "j_0", "c"]), mapped=mapped))

@@ -33,8 +33,11 @@ def inputs(dtype):
     return [*(torch.randn(2, n, 24, dtype=dtype) for n in (40, 50, 50)), torch.rand(2, 40, 50) < 0.7]
 
 
-@pytest.mark.parametrize("function, dtype, refused", [(hidden, torch.float64, True), (by_distance, torch.float64, True),
-                                                      (hidden, torch.float32, False), (plain, torch.float64, False)])  # fmt: skip
+CASES = [(hidden, torch.float64, True), (by_distance, torch.float64, True)]
+CASES += [(hidden, torch.float32, False), (plain, torch.float64, False)]
+
+
+@pytest.mark.parametrize("function, dtype, refused", CASES)
 def test_what_is_refused(function, dtype, refused, monkeypatch):
     plan = optimize_all(translate(program_of(function, *inputs(dtype))).results).plan
     for works in (False, True):
