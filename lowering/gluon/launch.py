@@ -48,7 +48,7 @@ from ..plan.queries import map_name, reach
 from ..plan.records import Kernel, NotPlannable, Plan
 from ..schedule.choose_config import Choice, choose
 from ..schedule.schedule_store import ScheduleStore
-from ..triton.launch import INT32, Launcher, load, typical_run
+from ..triton.launch import INT32, META, Launcher, load, typical_run
 from . import work_order
 from .kernel import emit
 from .kernel_parts import GluonSource, LaunchShape, TensorMap
@@ -134,12 +134,15 @@ class GluonLauncher(Launcher):
         try:
             if isinstance(binding, str):
                 raise RefusedLaunch(binding)
-            return self._prepare_gluon(binding, values, sizes, device)
+            return self._prepare_gluon(binding, values, sizes, device, device if checked else META)
         except (RefusedLaunch, NotPlannable) as reason:
             self.refusals[kernel.name] = str(reason)
             return super()._prepare(kernel, values, sizes, device, checked)
 
-    def _prepare_gluon(self, binding: Binding, values: dict, sizes: dict, device: torch.device) -> GluonLaunch:
+    def _prepare_gluon(
+        self, binding: Binding, values: dict, sizes: dict, device: torch.device, place: torch.device
+    ) -> GluonLaunch:
+        """The launch on a device. place: where its tables go."""
         require_suited(binding, values, sizes, device)
         binding = replace(binding, entries=described(binding.entries, values))
         overlays = described(binding.overlays, values)
@@ -152,7 +155,7 @@ class GluonLauncher(Launcher):
         source = emit(binding, self.plan, config, prepared.shape)
         windows = tuple((m.tensor, window_of(m, values[m.tensor], sizes)) for m in source.maps)
         programs = min(places * config.residents, prepared.total)
-        found, maps = self._work(binding, prepared, config, programs, device)
+        found, maps = self._work(binding, prepared, config, programs, place)
         arguments = (*arguments_of(source, values, sizes), *found, prepared.total)
         function = load(source.text, source.function)
         return GluonLaunch(function, programs, windows, arguments, maps, options_of(config))

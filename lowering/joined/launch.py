@@ -43,7 +43,7 @@ from ..plan.launch_facts import Facts
 from ..plan.queries import map_name
 from ..plan.records import Kernel, Plan
 from ..schedule.schedule_store import ScheduleStore
-from ..triton.launch import load
+from ..triton.launch import META, load
 from .config import JoinedClass, JoinedConfig, default_config
 from .finish import emit_finish
 from .form import JoinedBinding, bind_joined, no_split_by_products
@@ -257,7 +257,8 @@ class JoinedPlanLauncher(GluonLauncher):
         windows = tuple((m.tensor, _window(m, values[m.tensor], sizes)) for m in source.maps)
         lists, table = (f"{map_name(kernel, binding.loop)}{part}" for part in ("", " table"))
         maps = () if call.tiling is None else (((lists, table), call.tiling),)
-        given = [call.table.to(device), call.listed.to(device)]
+        place = device if checked else META
+        given = [call.table.to(place), call.listed.to(place)]
         if call.tiling is not None:
             given = [table if call.tiling.dealt else given[0], lists]
         arguments = (*arguments_of(source, values, sizes), *given, call.total)

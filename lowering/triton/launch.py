@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 INT32 = 2**31
 MIN_REACH = 256  # elements of a dim from a tile's start that an offset is taken to reach
 Made = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # name, shape, strides, dtype
+META = torch.device("meta")  # of tensors without memory
 CLASSED = 16384  # elements of a guard that one program tests to class tiles
 
 
@@ -214,7 +215,7 @@ class Launcher:
     ) -> None:
         """Compiles what `bind` would first try for tensors like these, which have no memory: they are on "meta".
 
-        Nothing is loaded or launched, so another thread may capture a graph meanwhile. A plan that reads a map of tiles
+        Nothing is loaded, copied or launched, so another thread may capture a graph meanwhile. A plan that reads a map of tiles
         is left out: its settings depend on what is in the tensors.
         """
         values, _ = self._inputs(dict(zip(names, tensors, strict=True)))
@@ -230,7 +231,7 @@ class Launcher:
         """What the kernels write: name, shape, strides and dtype."""
         made = []
         for target in self._targets(kernels):
-            like = self._new(target, sizes, torch.device("meta"))
+            like = self._new(target, sizes, META)
             made.append((target.name, tuple(like.shape), strides.get(target.name, like.stride()), like.dtype))
         return made
 
@@ -393,7 +394,7 @@ def _size(size: int | str, sizes: dict[str, int]) -> int:
 
 def _without_memory(made: Sequence[Made]) -> dict[str, torch.Tensor]:
     """Tensors that have all but memory, by name."""
-    return {name: torch.empty_strided(shape, steps, dtype=d, device="meta") for name, shape, steps, d in made}
+    return {name: torch.empty_strided(shape, steps, dtype=d, device=META) for name, shape, steps, d in made}
 
 
 def _as_stored(kernels: Sequence[Kernel], values: dict[str, torch.Tensor], sizes: dict) -> dict[str, torch.Tensor]:

@@ -57,6 +57,7 @@ class GraphPass(CustomGraphPass):
 
     def _rewrite(self, graph: fx.Graph) -> Report:
         from ..graph_passes.pipeline import rewrite
+        from ..runtime.compile_ahead import compile_ahead
 
         if any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes):
             reason = "a joint graph of forward and backward is left as it is: use pre_grad_custom_pass or the backend"
@@ -65,6 +66,8 @@ class GraphPass(CustomGraphPass):
             return report
         report = rewrite(graph, self.options)
         name_for_packages(graph)
+        if self.aot == AOT[0] and graph.owning_module is not None:  # else it may be for a package, which runs elsewhere
+            compile_ahead(graph.owning_module)
         return report
 
     def uuid(self) -> str | None:

@@ -1,11 +1,14 @@
 """Which plan runs: the joined one, in which order it adds, and where the plan runs as it is."""
 
+from contextlib import nullcontext
 from math import prod
 
 import pytest
 import torch
 
+from onepass.lowering.gluon import launch as gluon_launch
 from onepass.lowering.gluon.launch import RefusedLaunch
+from onepass.lowering.joined import launch as joined_launch
 from onepass.lowering.joined.launch import launcher
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.triton import launch as triton_launch
@@ -106,3 +109,23 @@ def test_kernels_that_draw_numbers_stay_apart():
     plan = backward_plan_of("dropout", 64, batch=1, heads=2)
     found = launcher(plan)
     assert "draws random numbers" in found.joined and found.active.plan is plan
+
+
+def test_what_is_compiled_ahead_touches_no_memory_of_a_device(plan, monkeypatch):
+    """Here is no device, so that to copy a table to one would raise. Nothing is compiled either: it is noted."""
+    names = "architecture", "shared_memory", "multiprocessors", "_multiprocessors", "require_suited"
+    known = {"architecture": "sm_90", "shared_memory": 2**18, "multiprocessors": 132, "_multiprocessors": 132}
+    for module in (triton_launch, gluon_launch, joined_launch):
+        for name in names:
+            monkeypatch.setattr(module, name, lambda *given, name=name: known.get(name), raising=False)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    compiled = []
+    for kind in (triton_launch.Launch, gluon_launch.GluonLaunch):
+        monkeypatch.setattr(kind, "compiled", lambda launch, values: compiled.append(launch) or launch)
+    monkeypatch.setattr(triton_launch, "make_launcher", lambda kernel: None)
+    found = launcher(plan)
+    tensors = [torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in plan.inputs]
+    found.compile_ahead([t.name for t in plan.inputs], tensors, {}, None, torch.device("cuda", 0))
+    assert len(compiled) == len(found.active.plan.kernels) == 3
+    given = [a for launch in compiled for a in getattr(launch, "arguments", ()) if isinstance(a, torch.Tensor)]
+    assert given and all(a.device.type == "meta" for a in given)

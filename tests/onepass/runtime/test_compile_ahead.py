@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import onepass
 from onepass.lowering.executors import EXECUTORS, PlanExecutor
 from onepass.runtime import background, compile_ahead, executors, runner
 
@@ -63,8 +64,12 @@ def finished():
         background.COMPILES.finish(key)
 
 
-def test_forward_and_backward_are_compiled_for_the_tensors_that_come(asked):
-    result = compiled(dynamic=False)(*inputs())
+WAYS = {"backend": {"backend": "onepass"}, "pass": {"options": {"pre_grad_custom_pass": onepass.GraphPass()}}}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_forward_and_backward_are_compiled_for_the_tensors_that_come(asked, way):
+    result = torch.compile(causal, dynamic=False, **way)(*inputs())
     finished()
     assert len(asked.ahead) == 2 and len(asked.called) == 1
     result.sum().backward()
