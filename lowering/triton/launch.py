@@ -215,8 +215,8 @@ class Launcher:
     ) -> None:
         """Compiles what `bind` would first try for tensors like these, which have no memory: they are on "meta".
 
-        Nothing is loaded, copied or launched, so another thread may capture a graph meanwhile. A plan that reads a map of tiles
-        is left out: its settings depend on what is in the tensors.
+        Nothing is loaded, copied or launched, so another thread may capture a graph meanwhile. A plan that reads a map
+        of tiles is left out: its settings depend on what is in the tensors.
         """
         values, _ = self._inputs(dict(zip(names, tensors, strict=True)))
         if any(loop.map is not None for kernel in self.plan.kernels for loop in kernel.loops):
