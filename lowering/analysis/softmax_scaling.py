@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
+from math import inf
 
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import subterms
@@ -19,6 +20,7 @@ from .value_bounds import magnitude, proved
 LOG2_E = 1.4426950408889634
 MAX_HALVINGS = 115.0  # of 1, that leave a normal number in float32 and in bfloat16, with some to spare
 MAX_MODERATE_SCORE = 2.0**22  # the shifts of scores up to this size are rounded by at most a quarter
+LARGE_LITERAL = 64.0  # float32 rounds the shift of such a score in base 2 by up to 4e-6
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ def exponent_scaling(gauge: Term, apart: bool = False) -> ExponentScaling:
     if apart or magnitude(gauge) > MAX_MODERATE_SCORE:
         return ExponentScaling(gauge, gauge, 1.0, True)
     return ExponentScaling(gauge, *scale_split(gauge), False)
+
+
+def holds_large_literal(score: Term) -> bool:
+    """Whether a large number is in a score, as masks have it."""
+    return any(n.op == "const" and LARGE_LITERAL < abs(n.attrs[0]) < inf for n in subterms(score))
 
 
 def fixed_scale(kernel: Kernel, record: Accumulator) -> float | None:

@@ -15,7 +15,14 @@ from ...egraph.terms.ops import cast, iota, make
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute
 from ..analysis.contiguous_axes import along
-from ..analysis.softmax_scaling import LOG2_E, ExponentScaling, exponent_scaling, gauge_of, read_again
+from ..analysis.softmax_scaling import (
+    LOG2_E,
+    ExponentScaling,
+    exponent_scaling,
+    gauge_of,
+    holds_large_literal,
+    read_again,
+)
 from ..plan.dtypes import HALVES, is_integer, literal
 from ..plan.records import NotPlannable
 from ..plan.thresholds import HIDDEN_SCORE
@@ -189,11 +196,12 @@ class TileWriter(Tiles):
     def scaling_of(self, score: Term, states: Iterable[Term]) -> ExponentScaling:
         """How the weights of states are scaled. All that use a score get the same answer.
 
-        Scores without halves get the exact form. In the other one the compiler may round a product that is used twice
-        in one place and not in the other: at a score of -1e4 the weight of a sum is then not that of its divisor.
+        Scores without halves get the exact form where a large literal is among them. In the other form the compiler may
+        round a product that is used twice in one place and not in the other: at a score of -1e4 the weight of a sum is
+        then not that of its divisor.
         """
-        exact = self.needs_exact_scale(states) or floating_loads_below([score]).isdisjoint(HALVES)
-        return exponent_scaling(score, apart=exact)
+        single = floating_loads_below([score]).isdisjoint(HALVES) and holds_large_literal(score)
+        return exponent_scaling(score, apart=single or self.needs_exact_scale(states))
 
     def needs_exact_scale(self, states: Iterable[Term]) -> bool:
         """Whether the scale of these states must be the largest score to the bit."""

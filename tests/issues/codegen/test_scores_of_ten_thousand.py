@@ -1,7 +1,7 @@
 """In float32, a score of -1e4 where a mask keeps nothing: on a GPU a result was off by 2e-5, where eager's is exact.
 
 The compiler rounded the product of the score and log2(e) in the divisor's weights and not in those of a sum beside it.
-The exponent of scores without halves is the difference first, which is exact, and the product then.
+Where such a literal is among scores without halves, their exponent is the difference first, which is exact.
 """
 
 import pytest
