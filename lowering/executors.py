@@ -157,8 +157,7 @@ class TritonExecutor(PlanExecutor):
         store: ScheduleStore | None = None,
         deterministic: bool = False,
     ) -> PreparedPlan:
-        wanted = strides if _are_distinct(plan) and strides else {}
-        reordered = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
+        reordered, wanted = _by_memory(plan, tensors, strides)
         launcher = self._launcher(reordered.plan, store, deterministic)
         run, copied = _bound(launcher, reordered, tensors, sizes, wanted)
         notes = (*copied, *self._notes(launcher))
@@ -174,8 +173,7 @@ class TritonExecutor(PlanExecutor):
         store: ScheduleStore | None = None,
         deterministic: bool = False,
     ) -> None:
-        wanted = strides if _are_distinct(plan) and strides else {}
-        reordered = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
+        reordered, wanted = _by_memory(plan, tensors, strides)
         launcher = self._launcher(reordered.plan, store, deterministic)
         given, copies = _in_order(reordered, tensors, sizes)
         if not copies:  # a copy needs memory
@@ -359,6 +357,12 @@ def triton_missing() -> str | None:
 def _are_distinct(plan: Plan) -> bool:
     """Whether each result is a tensor of its own; else one that is stored is two results."""
     return len({output.name for output in plan.outputs}) == len(plan.outputs)
+
+
+def _by_memory(plan: Plan, tensors: Inputs, strides: Strides | None) -> tuple[ReorderedPlan, Strides]:
+    """The plan with the axes of its tensors in the order of memory, and the strides of outputs that it is to give."""
+    wanted = strides if _are_distinct(plan) and strides else {}
+    return in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}}), wanted
 
 
 def _in_order(reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes):

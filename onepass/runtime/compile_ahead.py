@@ -19,7 +19,7 @@ from ..graph.nodes import value_of_node
 from ..training.plans import Training, training
 from .background import COMPILES
 from .operator import runner
-from .region_call import ResultKind, call_of
+from .region_call import call_of, fake_results
 from .runner import Runner
 from .training_operator import backward_runner, forward_runner
 
@@ -82,7 +82,8 @@ def _backward(call: KnownCall) -> Work | None:
     if found is None:
         return None
     made = found.every
-    outputs = [_result(kind) for kind in call_of(found.forward, call.tensors, call.sizes).results]
+    kinds = call_of(found.forward, call.tensors, call.sizes)
+    outputs = fake_results(found.forward.program.output_metas, kinds, call.tensors)
     cotangents = [result for result, is_given in zip(outputs, made.given) if is_given]
     tensors = [*call.tensors, *(outputs[k] for k in made.kept), *cotangents]
     backward = backward_runner(call.text, found, found.needed, made)
@@ -94,10 +95,3 @@ def _trained(call: KnownCall) -> Training | None:
     needed = [x.requires_grad for x in call.tensors]
     found = training(call.text, needed) if any(needed) else None
     return found if isinstance(found, Training) else None
-
-
-def _result(kind: ResultKind) -> torch.Tensor:
-    dtype, shape, strides = kind
-    if strides is None:
-        return torch.empty(shape, dtype=dtype, device="meta")
-    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
