@@ -87,8 +87,8 @@ class JoinedDefault(DefaultRow):
 
 
 # Measured on one H200 for full and causal attention of lengths 1024, 4096 and 16384. The first row that matches counts.
-# All are persistent: with a program for each item, one H100 that several processes shared gave wrong gradients, and
-# errors of addresses, of kernels whose results or coordinates pass through shared memory. Why is not known.
+# All are persistent. With one program for each item, kernels that pass results or coordinates through shared memory
+# gave wrong gradients and errors of addresses, on an H100 that several processes shared. The cause is not known.
 # Beside two accumulators of 128 columns, more work than that of a softcap makes ptxas serialise the products.
 JOINED_DEFAULTS = (
     JoinedDefault(columns=128, tiles=2, work=4, uneven=False, config=JoinedConfig(128)),

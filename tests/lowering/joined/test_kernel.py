@@ -23,7 +23,8 @@ from tests.support.gluon_ahead_of_time import backward_plan_of, joined_source_of
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = "full causal window shifted alibi softcap vector documents narrow sigmoid slanted".split()
 COMPILED = [["full", 128], ["causal", 128], ["window", 64], ["alibi", 64], ["causal", 256]]
-MOST_SPILLED = 1536  # bytes, of all warps together: programs that go through many items keep more between these
+MOST_SPILLED = 1024  # bytes: registers of items' first and last instructions, a few of the loop's
+SPILLED_BETWEEN_ITEMS = {("causal", 128): 1280, ("causal", 256): 1536}  # bytes; more is kept between items
 
 
 @pytest.fixture(scope="module")
@@ -133,4 +134,4 @@ def test_ptxas_serialises_nothing(case, compiled):
     said = compiled[(*case, "backward")]
     assert "error" not in said, said
     assert said["shared"] <= H200.shared_bytes and said["wgmma"] > 0
-    assert said["spilled"] <= MOST_SPILLED and not said["serialised"], said
+    assert said["spilled"] <= SPILLED_BETWEEN_ITEMS.get(tuple(case), MOST_SPILLED) and not said["serialised"], said
