@@ -72,15 +72,15 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
 
     @abstractmethod
     def _shared_names(self) -> list[str]:
-        """The names of buffers and barriers."""
+        """The names of buffers, barriers and what else the launched function gives to others."""
 
     @abstractmethod
     def _buffer_lines(self) -> list[str]:
-        """Lines that allocate buffers."""
+        """Lines that allocate buffers, and find what else functions share."""
 
     @abstractmethod
-    def _barrier_lines(self) -> list[str]:
-        """Lines that allocate barriers."""
+    def _barriers(self) -> dict[str, tuple[int, int]]:
+        """Barriers by name: how many of them there are, and how many arrivals complete a phase of each."""
 
     @abstractmethod
     def _layouts(self) -> str:
@@ -154,7 +154,7 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
 
     def _kernel(self, parts: dict[str, tuple[str, list[str]]]) -> str:
         """The function that is launched: it allocates buffers and barriers and starts producer and consumers."""
-        s, lines = self.config, [*self._buffer_lines(), *self._barrier_lines(), "fence_async_shared()"]
+        s, lines = self.config, [*self._buffer_lines(), *self._barrier_lines(parts), "fence_async_shared()"]
         _, own, other = s.registers
         lines.append("gl.warp_specialize([")
         lines += [wrapped(f"({name}, ({', '.join(used)},)),", 112, 4, 5) for name, (_, used) in parts.items()]
@@ -164,6 +164,21 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
         signature = wrapped(", ".join(self._outside()))
         plain = [a.name for a in self.signature.arguments if a.size is not None] + ["total"]
         return f"@gluon.jit(do_not_specialize={plain})\ndef {self.function}(\n{signature},\n):\n{body}\n"
+
+    def _barrier_lines(self, parts: dict[str, tuple[str, list[str]]]) -> list[str]:
+        """Lines that allocate and initialise the barriers that some function uses.
+
+        A barrier that none uses must not be initialised. The compiler takes its memory for free after that and lays
+        other data over it, but to the device it still is a barrier: where processes share the device, a switch between
+        them overwrites those data.
+        """
+        used, lines = {name for _, names in parts.values() for name in names}, []
+        for name, (slots, count) in self._barriers().items():
+            if name in used:
+                lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
+                lines.append(f"for slot in gl.static_range({slots}):")
+                lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
+        return lines
 
     def _header(self, plan: Plan) -> str:
         kernel = self.kernel

@@ -108,18 +108,13 @@ class GluonKernelWriter(KernelAssembly[Binding, HopperConfig]):
         slots = s.row_buffers if ring in self.buffers.rows else s.stages
         return slots * s.consumers if ring in self.buffers.rows or ring.operand in self.shape.overlays else slots
 
-    def _barrier_lines(self) -> list[str]:
-        s, lines, buffers = self.config, [], self.buffers
+    def _barriers(self) -> dict[str, tuple[int, int]]:
+        s, buffers = self.config, self.buffers
         slots_of_rows = (s.row_buffers * s.consumers, 1)
         barriers = {buffers.rows_full: slots_of_rows, buffers.rows_empty: slots_of_rows}
         barriers |= {ring.full: (s.consumers, 1) for ring in buffers.entries.values()}
         barriers |= {ring.full: (s.stages, 1) for ring in buffers.loop}
-        barriers |= {ring.empty: (s.stages, s.consumers) for ring in buffers.loop}
-        for name, (slots, count) in barriers.items():
-            lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
-            lines.append(f"for slot in gl.static_range({slots}):")
-            lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
-        return lines
+        return barriers | {ring.empty: (s.stages, s.consumers) for ring in buffers.loop}
 
     def _layouts(self) -> str:
         """Layouts of scores and accumulators, their rows and columns, and of weights as operands."""

@@ -25,7 +25,8 @@ class JoinedConfig:
     through shared memory, so that a thread stores elements that lie in one run. persistent: a program goes through many
     items; else it has one, and the device gives programs to multiprocessors as these are free. by_products: both
     warpgroups have all rows, and each has some of the products; else each has half of the rows, and all products.
-    in_order: programs add to a tile of a sum over the rows in one order, so that each run gives the same bits.
+    in_order: programs add to a tile of a sum over the rows in one order, so that each run gives the same bits. If they
+    have one item each, a program takes the next item of the list when it begins (a ticket).
     """
 
     loop_tile: int = setting(default=64, others=(128,), kw_only=False)
@@ -45,6 +46,11 @@ class JoinedConfig:
     def consumers(self) -> int:
         """Warpgroups that have 64 rows of their own."""
         return 1 if self.by_products else self.warpgroups
+
+    @property
+    def takes_tickets(self) -> bool:
+        """Whether a program asks for its item: it waits for those before it, whose programs have then begun."""
+        return self.in_order and not self.persistent
 
     @property
     def row_tile(self) -> int:
@@ -86,15 +92,17 @@ class JoinedDefault(DefaultRow):
     config: JoinedConfig
 
 
+BY_PRODUCTS = JoinedConfig(64, turns=False, runs=False, persistent=False, by_products=True)
+
 # Measured on one H200 for full and causal attention of lengths 1024, 4096 and 16384. The first row that matches counts.
-# All are persistent. With one program for each item, kernels that pass results or coordinates through shared memory
-# gave wrong gradients and errors of addresses, on an H100 that several processes shared. The cause is not known.
+# Programs with one item each are faster where items differ in length, and with accumulators of 512 columns.
 # Beside two accumulators of 128 columns, more work than that of a softcap makes ptxas serialise the products.
 JOINED_DEFAULTS = (
     JoinedDefault(columns=128, tiles=2, work=4, uneven=False, config=JoinedConfig(128)),
     JoinedDefault(columns=128, tiles=4, config=JoinedConfig(64)),
-    JoinedDefault(columns=256, tiles=2, work=16, config=JoinedConfig(64)),
-    JoinedDefault(columns=512, tiles=2, work=16, config=JoinedConfig(64, turns=False, runs=False, by_products=True)),
+    JoinedDefault(columns=256, tiles=2, work=16, uneven=False, config=JoinedConfig(64)),
+    JoinedDefault(columns=256, tiles=2, work=16, config=JoinedConfig(64, persistent=False)),
+    JoinedDefault(columns=512, tiles=2, work=16, config=BY_PRODUCTS),
 )
 
 

@@ -66,10 +66,7 @@ class JoinedConsumer:
         head += ["mbarrier.wait(held_late.index(0), position & 1)"] if late else []
         head += [wait_for(0, [self.products[p] for p in self.binding.ahead])]
         body = ["for t in range(0, count):", *(f"    {x}" for x in self._step(walk))]
-        body += self._last()
-        if self.config.persistent:
-            # The other warpgroup may not write a tile of the next item before this one has read the last of this one.
-            body += ["mbarrier.arrive(held_empty.index(0))", "together()", "done += count"]
+        body += [*self._last(), *self._finished()]
         return [*writer.outer.lines, *head, *body, *self._results()]
 
     def _zeros(self) -> list[str]:
@@ -319,7 +316,7 @@ class JoinedConsumer:
         if added:
             lines += self._pairs_left()
             lines.append("arrive(READ + 2 * (1 - W) + other, (t > 0) & more)")
-            adding = self._adding(self._add(), "done + t - 1")
+            adding = self._adding(self._add(), "other")
             lines += ["if t > 0:", *(f"    {line}" for line in adding), f"previous = {self.blocks.of_tile()}"]
         # No product may be in flight at the back edge if other instructions read its result: ptxas serialises all.
         lines.append(wait_for(0, [self.products[p] for p in binding.ahead]))
@@ -383,13 +380,13 @@ class JoinedConsumer:
         at = lambda s: self.blocks.part_of_warpgroup(s, "previous")
         return [f"add_in_order({at(s)}, {self.added[s]})" for s in self.binding.row_sums]
 
-    def _adding(self, lines: list[str], number: str) -> list[str]:
+    def _adding(self, lines: list[str], slot: str) -> list[str]:
         """Lines that add to a block. Where that is done in order, a warp of its own says when it is this program's
-        turn, and tells the next program. number: of the tile among all of this program.
+        turn, and tells the next program. slot: of the tile, which is the parity of its number in this program.
         """
         if not self.config.in_order:
             return lines
-        return [f"mbarrier.wait(turn_come.index(W), ({number}) & 1)", *lines, "mbarrier.arrive(added_to.index(W))"]
+        return [f"mbarrier.wait(turn_come.index(W), {slot})", *lines, "mbarrier.arrive(added_to.index(W))"]
 
     def _last(self) -> list[str]:
         """The sums over the rows of the last tile."""
@@ -398,7 +395,13 @@ class JoinedConsumer:
         lines = ["slot = (done + count - 1) & 1", "sync(WRITTEN + 2 * W + slot, True)"]
         lines += [*self._pairs_out("slot", "True"), *self._sums_over_rows("slot")]
         lines += [wait_for(0, [self.added[s] for s in self.binding.row_sums]), *self._pairs_left()]
-        return [*lines, *self._adding(self._add(), "done + count - 1")]
+        return [*lines, *self._adding(self._add(), "slot")]
+
+    def _finished(self) -> list[str]:
+        """Lines behind the last tile. Both warpgroups have read all tiles before either writes one of the next item."""
+        if not self.config.persistent:
+            return []
+        return ["mbarrier.arrive(held_empty.index(0))", "together()", "done += count"]
 
     # Results
 

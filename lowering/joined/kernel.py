@@ -24,15 +24,17 @@ from .consumer import JoinedConsumer
 from .form import JoinedBinding, early_parts, tile_key
 from .memory import CopiedTile, Memory, Vector, extent_of, part_of
 from .product_consumers import GivingConsumer, TakingConsumer
-from .sum_blocks import keeper_lines
+from .sum_blocks import keeper_lines, next_ticket
 
 BARRIER_NAMES = ("GIVEN", "READ", "TAKEN", "TURN", "WRITTEN")
 FUNCTIONS = "add_in_order arrive give signal_program sync taken together wait_for_programs".split()
 JOINED_FUNCTIONS = (*BARRIER_NAMES, *FUNCTIONS)
 ELEMENTS_OF_A_RUN = 8  # in half precision, that a thread stores at once
-BARRIERS = ("held_ahead", "held_late", "held_empty", "ahead_full", "full", "empty")
-BARRIERS_OF_ORDER = ("turn_come", "added_to")  # of each warpgroup, with the warp that keeps the order of its sums
-NAMES = (*JOINED_FUNCTIONS, *BARRIERS, *BARRIERS_OF_ORDER, *"slot other more previous counter point done".split())
+BARRIERS = {"held_ahead": (1, 1), "held_late": (1, 1), "ahead_full": (STAGES, 1), "full": (STAGES, 1)}
+BARRIERS |= {"held_empty": (1, WARPGROUPS), "empty": (STAGES, WARPGROUPS)}
+BARRIERS |= dict.fromkeys(("turn_come", "added_to"), (WARPGROUPS, 1))  # between a warpgroup and the keeper of its order
+TICKET = "ticket"  # the place of a program's item in the list of all items
+NAMES = (*JOINED_FUNCTIONS, *BARRIERS, TICKET, *"slot other more previous counter point done".split())
 NAMES += ("add_diagonals", "keeper", *(f"keeper{w}" for w in range(WARPGROUPS)))
 
 
@@ -100,10 +102,10 @@ from onepass.lowering.joined.diagonal_adds import add_diagonals
         return Vector(load, self.names.fresh(f"{name}_tiles"), known.name, 4 * tile)
 
     def _shared_names(self) -> list[str]:
-        return [*self.buffers.names, *BARRIERS, *(BARRIERS_OF_ORDER if self.config.in_order else ())]
+        return [*self.buffers.names, *BARRIERS, TICKET]
 
     def _buffer_lines(self) -> list[str]:
-        memory, row_tile, tile = self.buffers, self.config.row_tile, self.config.loop_tile
+        binding, memory, row_tile, tile = self.binding, self.buffers, self.config.row_tile, self.config.loop_tile
         mapped = [(t.buffer, t.map, 1) for t in memory.held]
         mapped += [(t.buffer, t.map, STAGES) for t in (*memory.ring, *memory.overlays, *memory.pairs.values())]
         mapped += [(v.buffer, v.map, STAGES) for v in memory.vectors]
@@ -111,26 +113,20 @@ from onepass.lowering.joined.diagonal_adds import add_diagonals
         lines = [
             allocate(name, f"{m}.dtype", f"[{slots}] + {m}.block_shape", f"{m}.layout") for name, m, slots in mapped
         ]
-        kinds = {s.weight: f"gl.{s.matrix.tensor.dtype}" for s in self.binding.row_sums}
+        kinds = {s.weight: f"gl.{s.matrix.tensor.dtype}" for s in binding.row_sums}
         for number, name in ((n, x) for n, x in memory.weights.items() if n not in memory.pairs):
             layout = f"gl.NVMMASharedLayout.get_default_for([{row_tile}, {tile}], {kinds[number]})"
             lines.append(allocate(name, kinds[number], f"[{STAGES}, {row_tile}, {tile}]", layout))
         if memory.parts:
             layout = f"gl.NVMMASharedLayout.get_default_for([{row_tile}, {tile}], gl.int16)"
-            slots = 2 * len(early_parts(self.binding))
+            slots = 2 * len(early_parts(binding))
             lines.append(allocate(memory.parts, "gl.int16", f"[{slots}, {row_tile}, {tile}]", layout))
+        if self.config.takes_tickets:
+            lines.append(f"{TICKET} = {next_ticket(self.writer(), binding)}")
         return lines
 
-    def _barrier_lines(self) -> list[str]:
-        lines = []
-        barriers = {"held_ahead": (1, 1), "held_late": (1, 1), "ahead_full": (STAGES, 1), "full": (STAGES, 1)}
-        barriers |= {"held_empty": (1, self.config.warpgroups), "empty": (STAGES, self.config.warpgroups)}
-        barriers |= dict.fromkeys(BARRIERS_OF_ORDER, (self.config.warpgroups, 1)) if self.config.in_order else {}
-        for name, (slots, count) in barriers.items():
-            lines.append(f"{name} = gl.allocate_shared_memory(gl.int64, [{slots}, 1], mbarrier.MBarrierLayout())")
-            lines.append(f"for slot in gl.static_range({slots}):")
-            lines.append(f"    mbarrier.init({name}.index(slot), count={count})")
-        return lines
+    def _barriers(self) -> dict[str, tuple[int, int]]:
+        return BARRIERS
 
     def _layouts(self) -> str:
         """Layouts of weights, of sums over the loop by their columns, and of weights as operands of these."""
@@ -154,7 +150,8 @@ from onepass.lowering.joined.diagonal_adds import add_diagonals
         """The loop over a program's items, or its one item."""
         table = self.shape.table
         if not self.config.persistent:
-            place = "gl.load(items + gl.program_id(0))" if table else "gl.program_id(0)"
+            number = TICKET if self.config.takes_tickets else "gl.program_id(0)"
+            place = f"gl.load(items + {number})" if table else number
             return ["done = 0", "position = 0", f"item = {place}", *body]
         head = [f"high = items_here(items, total, {table})", "done = 0", "for position in range(0, high):"]
         return [*head, f"    item = item_at(position, items, {table})", *(f"    {line}" for line in body)]

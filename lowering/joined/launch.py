@@ -6,7 +6,7 @@ on a Hopper GPU the gradients of attention in bfloat16 are one kernel, with a sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
@@ -182,7 +182,7 @@ def joined_launcher(
         return settings
     if settings.by_products and (reason := no_split_by_products(binding)):
         return reason
-    settings = replace(settings, persistent=True, in_order=True) if deterministic else settings
+    settings = replace(settings, in_order=True) if deterministic else settings
     return JoinedPlanLauncher(found, binding, settings, store)
 
 
@@ -262,8 +262,9 @@ class JoinedPlanLauncher(GluonLauncher):
         if call.tiling is not None:
             given = [table if call.tiling.dealt else given[0], lists]
         arguments = (*arguments_of(source, values, sizes), *given, call.total)
-        # Programs that wait for each other have to be on the device together, whatever else runs there.
-        options = {"num_warps": 4, **OPTIONS} | ({"launch_cooperative_grid": True} if config.in_order else {})
+        # Programs that wait for each other have to be on the device together, unless items are taken in their order.
+        together = config.in_order and config.persistent
+        options = {"num_warps": 4, **OPTIONS} | ({"launch_cooperative_grid": True} if together else {})
         return GluonLaunch(load(source.text, source.function), call.programs, windows, arguments, maps, options)
 
 
@@ -343,8 +344,8 @@ def _in_order(
 ) -> JoinedCall:
     """The call with programs that add in order: of a tile of the loop, the last tile of rows first.
 
-    A program waits for items before its own in the list of all items, and has its own in the same order, so one of
-    those that are not done never waits.
+    A program waits for items before its own in the list of all items. It has its own in the same order, or takes the
+    next one of the list when it begins. So one of those that are not done never waits.
     """
     loop = binding.loop
     if loop.map is not None and pays(binding.kernel, loop.map, H200.product_rows, config.loop_tile, sizes):
@@ -356,8 +357,11 @@ def _in_order(
         raise RefusedLaunch(f"{NO_ORDER}more than one range that moves with the rows")
     around = prod(resolve(d.size, sizes) for d in loop.outer)
     lengths = (ranges.end - ranges.begin) * around
-    points, few = call.total // len(lengths), work_order.few_at_a_time(len(lengths), call.programs)
-    table = dealt_in_order(lengths + work_order.OVERHEAD / config.loop_tile, points, few, call.programs)
+    points, few = call.total // len(lengths), work_order.few_at_a_time(len(lengths), places)
+    if config.persistent:
+        table = dealt_in_order(lengths + work_order.OVERHEAD / config.loop_tile, points, few, call.programs)
+    else:
+        table = np.fromiter(in_order(points, few, len(lengths)), np.int32, call.total)
     shape = replace(call.shape, masked=_masked(binding, whole), table=True)
     return replace(call, shape=shape, table=torch.from_numpy(table), listed=torch.from_numpy(last))
 
@@ -372,18 +376,24 @@ def last_visitors(ranges: work_order.Ranges, length: int) -> np.ndarray | None:
     return (np.searchsorted(ranges.begin, np.arange(length), side="right") - 1).astype(np.int32)
 
 
-def dealt_in_order(cost: np.ndarray, points: int, few: int, programs: int) -> np.ndarray:
-    """Items in one order, each given to the program that is free first: of a few grid points at a time, the last tiles
-    of rows first.
+def in_order(points: int, few: int, tiles: int) -> Iterator[int]:
+    """Items in one order: of a few grid points at a time, the last tiles of rows first.
 
     With more points at a time, programs would wait less for each other. But on an H100 it is slower: 24 points instead
     of 3 took 1.3 to 1.7 times as long, probably since their sums together do not fit in the L2 cache.
 
-    cost: the time of each tile of rows. The table has a column for each program: the number of its items, and then
-    these, as point · (tiles of rows) + tile of rows.
+    tiles: of rows, at each point. An item's number is point · tiles + tile of rows.
     """
-    items = work_order.in_turn(work_order.groups_of(points, few), range(len(cost) - 1, -1, -1))
-    return work_order.list_scheduled(items, cost, programs)
+    return work_order.in_turn(work_order.groups_of(points, few), range(tiles - 1, -1, -1))
+
+
+def dealt_in_order(cost: np.ndarray, points: int, few: int, programs: int) -> np.ndarray:
+    """The items of `in_order`, each given to the program that is free first.
+
+    cost: the time of each tile of rows. The table has a column for each program: the number of its items, and then
+    these.
+    """
+    return work_order.list_scheduled(in_order(points, few, len(cost)), cost, programs)
 
 
 def _dealt(

@@ -72,8 +72,7 @@ class ProductConsumer(JoinedConsumer):
         head += [wait(self.ready, "done & 1", "done >> 1"), *self._issue("done & 1", fresh=True)]
         head += [wait_for(0, [self.products[p] for p in self.own])]
         body = ["for t in range(0, count):", *(f"    {line}" for line in self._step(walk)), *self._last()]
-        if self.config.persistent:
-            body += ["mbarrier.arrive(held_empty.index(0))", "together()", "done += count"]
+        body += self._finished()
         return [*writer.outer.lines, *head, *body, *self._results()]
 
     def _step(self, walk: Walk) -> list[str]:

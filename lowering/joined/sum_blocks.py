@@ -65,6 +65,16 @@ class SumBlocks:
         return place
 
 
+def next_ticket(writer: GluonWriter, binding: JoinedBinding) -> str:
+    """The place of a program's item: how many programs have begun before. Behind the first block's counters it is
+    counted, in memory that is zero before each launch.
+    """
+    s = binding.row_sums[0]
+    pointer, _ = writer.pointers[s.store.output]
+    place = COLUMNS_OF_A_BLOCK * extent_of(s.matrix.inner) + WORDS_OF_COUNTERS // WARPGROUPS // 2
+    return f"gl.atomic_add(({pointer} + {place}).to(gl.pointer_type(gl.int32), bitcast=True), 1, sem='relaxed')"
+
+
 def keeper_lines(
     writer: GluonWriter, binding: JoinedBinding, config: JoinedConfig, walk: Walk, first: str
 ) -> list[str]:

@@ -6,6 +6,7 @@ or with `backward` behind it.
 
 import json
 import math
+import re
 import sys
 
 import torch
@@ -236,6 +237,15 @@ def compiled_source(source, tensors, options):
     return compile_ahead(function, types, constants, divisible, "sm_90", options)
 
 
+def data_over_barriers(ptx: str) -> list[int]:
+    """Offsets in shared memory that are a barrier's, and where other data begin."""
+    places = dict(re.findall(r"add\.s32 \t(%r\d+), %r\d+, (\d+);", ptx))
+    barriers = {int(places[name]) for name in re.findall(r"mbarrier\.init\S* \[(%r\d+)\]", ptx)}
+    assert barriers
+    data = re.findall(r"(?:st|ld|stmatrix|ldmatrix)\.\S*shared\S* \t.*\[%r\d+\+(\d+)\]", ptx)
+    return sorted(barriers & {int(offset) for offset in data})
+
+
 def said_of(kind: str, width: int, direction: str = "forward") -> dict:
     try:
         if direction == "backward":
@@ -244,7 +254,8 @@ def said_of(kind: str, width: int, direction: str = "forward") -> dict:
         else:
             schedule, _, found = compiled(plan_of(kind, width))
         products = found.asm["ptx"].count("wgmma.mma_async")
-        return {"schedule": str(schedule), **resources(found), "wgmma": products}
+        over = data_over_barriers(found.asm["ptx"])
+        return {"schedule": str(schedule), **resources(found), "wgmma": products, "over_barriers": over}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:600]}
 

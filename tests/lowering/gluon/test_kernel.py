@@ -297,3 +297,4 @@ def test_compiles_without_spills_into_shared_memory(case, compiled):
     assert "error" not in said, said
     assert said["shared"] <= H200.shared_bytes and said["wgmma"] > 0
     assert said["spilled"] <= MOST_SPILLED.get(case[0], 128) and not said["serialised"], said
+    assert not said["over_barriers"]

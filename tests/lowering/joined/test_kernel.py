@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[3]
 KINDS = "full causal window shifted alibi softcap vector documents narrow sigmoid slanted".split()
 COMPILED = [["full", 128], ["causal", 128], ["window", 64], ["alibi", 64], ["causal", 256]]
 MOST_SPILLED = 1024  # bytes: registers of items' first and last instructions, a few of the loop's
-SPILLED_BETWEEN_ITEMS = {("causal", 128): 1280, ("causal", 256): 1536}  # bytes; more is kept between items
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +88,8 @@ def test_settings_depend_on_columns_products_and_work(plans):
     settings = lambda kind, width: config_of(bind_joined(join(plans(kind, width, 512)).main))
     assert settings("full", 64).loop_tile == 128
     assert settings("softcap", 64).loop_tile == 64
+    assert settings("full", 128).persistent and not settings("causal", 128).persistent
     assert settings("full", 256).by_products
-
-
-@pytest.mark.parametrize("kind", ["full", "causal", "softcap"])
-@pytest.mark.parametrize("width", [64, 128, 256])
-def test_no_default_has_a_program_for_each_item(plans, kind, width):
-    found = config_of(bind_joined(join(plans(kind, width, 512)).main))
-    assert isinstance(found, str) or found.persistent  # tests/gpu/test_shared_device.py says why
 
 
 def test_a_group_of_heads_is_one_loop(plans):
@@ -134,4 +127,5 @@ def test_ptxas_serialises_nothing(case, compiled):
     said = compiled[(*case, "backward")]
     assert "error" not in said, said
     assert said["shared"] <= H200.shared_bytes and said["wgmma"] > 0
-    assert said["spilled"] <= SPILLED_BETWEEN_ITEMS.get(tuple(case), MOST_SPILLED) and not said["serialised"], said
+    assert said["spilled"] <= MOST_SPILLED and not said["serialised"], said
+    assert not said["over_barriers"]
