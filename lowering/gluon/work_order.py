@@ -25,7 +25,8 @@ from ..masks.loop_ranges import tile_range
 from ..plan.device import H200
 from ..plan.records import Limit
 
-CACHE = 32 << 20  # bytes of streamed operands that should be in the L2 at one time
+CACHE = 32 << 20  # bytes, of what is read or added to again and again, that should be in the L2 cache at one time
+IDLE = 1.03  # times as late as with no idle program, all may end before items are given out in another order
 OVERHEAD = 150  # columns of a loop that the beginning and the end of an item cost as much time as
 
 
@@ -148,14 +149,48 @@ def dealt(lengths: np.ndarray, points: int, bytes_a_point: int, programs: int, t
     """The items of each program, as a table: column p holds the number of items of program p, and then the items.
 
     An item's number is point · (tiles of rows) + tile of rows. lengths: the time of each tile of rows, from `work`.
-    Items are given to the program that is free first, the longest first (list scheduling). This is done for few grid
-    points at a time, so that memory is read evenly; for the last ones together, as many as the L2 cache holds, so that
-    short items fill what is left.
+    Items are given to the program that is free first, in the order of `longest_first`.
     """
     cost = lengths + OVERHEAD / tile
-    order = np.argsort(-cost, kind="stable")
-    groups = _groups(points, *at_a_time(points, len(cost), programs, bytes_a_point))
-    return list_scheduled(in_turn(groups, order.tolist()), cost, programs)
+    return list_scheduled(longest_first(cost, points, bytes_a_point, programs), cost, programs)
+
+
+def longest_first(cost: np.ndarray, points: int, bytes_a_point: int, programs: int) -> Iterator[int]:
+    """Items in the order in which they begin: of a few grid points at a time, the longest first (list scheduling).
+
+    So tiles that are read or added to again are still in the L2 cache. The last points come together, as many as the
+    cache holds, so that short items fill what is left. If programs are then idle for long at the end, groups are larger.
+    """
+    order = np.argsort(-cost, kind="stable").tolist()
+    few, last = at_a_time(points, len(cost), programs, bytes_a_point)
+    larger = [few << doublings for doublings in range((last // few).bit_length())]
+    groupings = [_groups(points, few, last), *(groups_of(points, evenly(points, size)) for size in (*larger, last))]
+    return in_turn(_evenest(groupings, order, cost, points, programs), order)
+
+
+def _evenest(
+    groupings: Iterable[list[tuple[int, int]]], order: Sequence[int], cost: np.ndarray, points: int, programs: int
+) -> list[tuple[int, int]]:
+    """The first of the groupings whose items end early enough, else the one whose items end first.
+
+    Example: 8 points of 32 causal tiles, for 132 programs. In groups of 5 and 3 points, the longest items of the second
+    group begin late, and all ends 1.37 times as late as the work asks for; in one group 1.00 times.
+    """
+    enough = IDLE * max(points * float(cost.sum()) / programs, float(cost.max()))
+    ends = []
+    for groups in groupings:
+        ends.append((_end(in_turn(groups, order), cost, programs), groups))
+        if ends[-1][0] <= enough:
+            break
+    return min(ends)[1]
+
+
+def _end(items: Iterable[int], cost: np.ndarray, programs: int) -> float:
+    """When the last item ends, if each is given to the program that is free first."""
+    free, costs = [0.0] * programs, cost.tolist()
+    for item in items:
+        heapq.heapreplace(free, free[0] + costs[item % len(costs)])
+    return max(free)
 
 
 def in_turn(groups: Iterable[tuple[int, int]], order: Sequence[int]) -> Iterator[int]:
@@ -183,14 +218,22 @@ def list_scheduled(items: Iterable[int], cost: np.ndarray, programs: int) -> np.
 
 def at_a_time(points: int, tiles: int, programs: int, bytes_a_point: int) -> tuple[int, int]:
     """How many grid points are given out at a time, and how many together at the end, each with `tiles` tiles of rows.
+
+    Measured on an H100, for causal attention of lengths 1024 and 4096, forward and backward: with an item for every
+    program at a time, instead of for a quarter of them, kernels took up to 8 % longer.
     """
-    few = few_at_a_time(tiles, programs)
-    return few, min(points, max(few, CACHE // max(bytes_a_point, 1)))
+    last = min(points, max(few_at_a_time(tiles, programs), CACHE // max(bytes_a_point, 1)))
+    return evenly(points - last, few_at_a_time(tiles, -(-programs // 4))), last
 
 
 def few_at_a_time(tiles: int, programs: int) -> int:
     """The fewest grid points, each with `tiles` tiles of rows, that have an item for every program."""
     return -(-programs // tiles)
+
+
+def evenly(points: int, few: int) -> int:
+    """How many grid points to give out at a time: at most `few`, and in the last group about as many."""
+    return max(1, -(-points // max(1, -(-points // few))))
 
 
 def groups_of(points: int, few: int) -> list[tuple[int, int]]:

@@ -357,7 +357,8 @@ def _in_order(
         raise RefusedLaunch(f"{NO_ORDER}more than one range that moves with the rows")
     around = prod(resolve(d.size, sizes) for d in loop.outer)
     lengths = (ranges.end - ranges.begin) * around
-    points, few = call.total // len(lengths), work_order.few_at_a_time(len(lengths), places)
+    points = call.total // len(lengths)
+    few = work_order.evenly(points, work_order.few_at_a_time(len(lengths), places))
     if config.persistent:
         table = dealt_in_order(lengths + work_order.OVERHEAD / config.loop_tile, points, few, call.programs)
     else:
@@ -409,25 +410,16 @@ def _dealt(
     shape = replace(call.shape, masked=masked)
     if lengths is None or len(set(lengths.tolist())) == 1:
         return replace(call, shape=shape)
-    points = call.total // len(lengths)
+    points, around = call.total // len(lengths), prod(resolve(d.size, sizes) for d in binding.loop.outer)
+    length = resolve(binding.loop.dim.size, sizes)
+    added = 4 * length * sum(extent_of(s.matrix.inner) for s in binding.row_sums)
+    again = around * (work_order.streamed(binding, length) + added)
     if config.persistent:
-        around = prod(resolve(d.size, sizes) for d in binding.loop.outer)
-        streamed = around * work_order.streamed(binding, resolve(binding.loop.dim.size, sizes))
-        table = work_order.dealt(lengths * around, points, streamed, call.programs, config.loop_tile)
+        table = work_order.dealt(lengths * around, points, again, call.programs, config.loop_tile)
     else:
-        table = longest_first(lengths, points, work_order.few_at_a_time(len(lengths), places))
+        cost = lengths * around + work_order.OVERHEAD / config.loop_tile
+        table = np.fromiter(work_order.longest_first(cost, points, again, places), np.int32, call.total)
     return replace(call, shape=replace(shape, table=True), table=torch.from_numpy(table))
-
-
-def longest_first(lengths: np.ndarray, points: int, few: int) -> np.ndarray:
-    """Items in the order in which they begin: of a few grid points at a time, the longest tiles of rows first.
-
-    lengths: of the loop, by tile of rows. An item's number is point · (tiles of rows) + tile of rows.
-    """
-    longest = np.argsort(-lengths, kind="stable")
-    groups = (np.arange(*group) for group in work_order.groups_of(points, few))
-    found = [(longest[:, None] + group[None] * len(lengths)).ravel() for group in groups]
-    return np.concatenate(found).astype(np.int32)
 
 
 def _in_runs(tensor: torch.Tensor) -> bool:

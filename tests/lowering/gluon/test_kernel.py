@@ -226,12 +226,12 @@ def test_work_is_dealt_out_once_and_evenly(points, programs, plans):
     assert max(loads) <= sum(loads) / programs + max(cost)
 
 
-@pytest.mark.parametrize("points,few,many", [(1, 3, 8), (64, 5, 16), (256, 17, 64), (10, 40, 4), (48, 1, 0)])
-def test_grid_points_are_worked_on_few_at_a_time_and_more_at_the_end(points, few, many):
-    found = work_order._groups(points, *work_order.at_a_time(points, 1, few, work_order.CACHE // max(many, 1)))
+@pytest.mark.parametrize("points,programs,many", [(1, 3, 8), (64, 5, 16), (256, 17, 64), (10, 40, 4), (48, 1, 0)])
+def test_grid_points_are_worked_on_few_at_a_time_and_more_at_the_end(points, programs, many):
+    found = work_order._groups(points, *work_order.at_a_time(points, 1, programs, work_order.CACHE // max(many, 1)))
     assert [n for start, stop in found for n in range(start, stop)] == list(range(points))
-    assert all(stop - start <= few for start, stop in found[:-1])
-    assert few <= found[-1][1] - found[-1][0] <= max(few, many) or len(found) == 1
+    assert all(stop - start <= -(-programs // 4) for start, stop in found[:-1])
+    assert programs <= found[-1][1] - found[-1][0] <= max(programs, many) or len(found) == 1
 
 
 @pytest.mark.parametrize("kind,chained", [("causal", True), ("full", True), ("shifted", True), ("window", False)])

@@ -7,14 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from onepass.lowering.joined.config import JoinedConfig
 from onepass.lowering.joined.form import bind_joined
 from onepass.lowering.joined.join import join
-from onepass.lowering.joined.launch import config_of, longest_first, prepare_joined
+from onepass.lowering.joined.launch import config_of, prepare_joined
 from onepass.lowering.joined.memory import shared_bytes
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.plan.device import H200
@@ -70,11 +69,6 @@ def test_tiles_of_vectors_that_begin_anywhere_are_not_copied(plans):
         assert len(call.shape.vectors) == copied
 
 
-def test_the_longest_tiles_of_rows_begin_first_a_few_points_at_a_time():
-    order = longest_first(np.array([1, 3, 2]), 4, 2)
-    assert order.tolist() == [1, 4, 2, 5, 0, 3, 7, 10, 8, 11, 6, 9]
-
-
 def test_persistent_programs_are_as_many_as_multiprocessors(plans):
     binding = bind_joined(join(plans("full", 64, 4096)).main)
     tensors = tensors_of(binding.kernel)
@@ -82,6 +76,14 @@ def test_persistent_programs_are_as_many_as_multiprocessors(plans):
     for persistent, programs in ((True, 20), (False, 64)):
         call = prepare_joined(binding, JoinedConfig(64, persistent=persistent), values, {}, 20)
         assert (call.programs, call.total) == (programs, 64)
+
+
+def test_programs_with_one_item_each_begin_the_longest_first(plans):
+    binding = bind_joined(join(plans("causal", 128, 4096)).main)
+    tensors = tensors_of(binding.kernel)
+    values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
+    call = prepare_joined(binding, JoinedConfig(64, persistent=False), values, {}, 132)
+    assert call.table.tolist() == [point * 32 + rows for rows in range(32) for point in range(2)]
 
 
 def test_settings_depend_on_columns_products_and_work(plans):
