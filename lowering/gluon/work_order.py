@@ -159,7 +159,7 @@ def longest_first(cost: np.ndarray, points: int, bytes_a_point: int, programs: i
     """Items in the order in which they begin: of a few grid points at a time, the longest first (list scheduling).
 
     So tiles that are read or added to again are still in the L2 cache. The last points come together, as many as the
-    cache holds, so that short items fill what is left. If programs are then idle for long at the end, groups are larger.
+    cache holds, so that short items fill what is left. If programs are then idle for long, groups have other sizes.
     """
     order = np.argsort(-cost, kind="stable").tolist()
     few, last = at_a_time(points, len(cost), programs, bytes_a_point)

@@ -1,7 +1,7 @@
 """A barrier that is initialised stays a barrier to the device, so nothing else may lie in its memory.
 
-A joined backward with one item in each program initialised a barrier that it did not use. The compiler laid results over
-it. Where processes shared the device, a switch between them overwrote eight bytes of gradients or of addresses.
+A joined backward with one item in each program initialised a barrier that it did not use. The compiler laid results
+over it. Where processes shared the device, a switch between them overwrote eight bytes of gradients or of addresses.
 tests/gpu/test_shared_device.py runs such processes.
 """
 
