@@ -19,9 +19,9 @@ KINDS = "full causal window shifted groups alibi".split()
 SIZES = [(512, 512, 64), (1000, 1000, 128), (320, 960, 64), (960, 320, 128), (300, 300, 256)]  # rows, columns, width
 
 
-def call_of(kind, rows, columns, width, places, heads=4):
+def call_of(kind, rows, columns, width, places, heads=4, persistent=True):
     binding = bind_joined(join(backward_plan_of(kind, width, rows=rows, columns=columns, batch=2, heads=heads)).main)
-    config = replace(config_of(binding), persistent=True, in_order=True)
+    config = replace(config_of(binding), persistent=persistent, in_order=True)
     values = {
         n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta")
         for n, t in tensors_of(binding.kernel).items()
@@ -33,15 +33,19 @@ def programs_of(table):
     return [column[1 : 1 + column[0]].tolist() for column in table.numpy().T]
 
 
-def run(programs, ranges, last, around):
-    """Runs programs side by side, a tile each in a round, by the rule of the keeper; who added to each block."""
-    tiles, added = len(ranges.begin), defaultdict(list)
-    todo = [
-        [(item // tiles, item % tiles, member, tile) for item in items for member in range(around)
-         for tile in range(ranges.begin[item % tiles], ranges.end[item % tiles])]
-        for items in programs
+def run(programs, ranges, last, around, tickets=()):
+    """Runs programs side by side, a tile each in a round, by the rule of the keeper; who added to each block.
+
+    programs: the items of each at the start. tickets: items that a program takes, one by one, when it has none.
+    """
+    tiles, added, waiting = len(ranges.begin), defaultdict(list), list(tickets)
+    steps = lambda items: [
+        (item // tiles, item % tiles, member, tile) for item in items for member in range(around)
+        for tile in range(ranges.begin[item % tiles], ranges.end[item % tiles])
     ]  # fmt: skip
-    while any(todo):
+    todo = [steps(items) for items in programs]
+    while any(todo) or waiting:
+        todo = [mine or steps([waiting.pop(0)] if waiting else []) for mine in todo]
         ready = [
             mine for mine in todo
             if mine and len(added[mine[0][0], mine[0][2], mine[0][3]]) >= last[mine[0][3]] - mine[0][1]
@@ -53,6 +57,17 @@ def run(programs, ranges, last, around):
     return added
 
 
+def check_order(added, binding, config, call):
+    """Each block has its adders once, the last rows first."""
+    ranges = work_order.ranges(binding, {}, config.row_tile, config.loop_tile)
+    around = int(np.prod([d.size for d in binding.loop.outer]))
+    visits = sum((ranges.end - ranges.begin).tolist()) * (call.total // len(ranges.begin)) * around
+    assert sum(map(len, added.values())) == visits
+    for (_, _, tile), rows in added.items():
+        wanted = [n for n in range(len(ranges.begin)) if ranges.begin[n] <= tile < ranges.end[n]]
+        assert rows == wanted[::-1]
+
+
 @pytest.mark.parametrize("places", [3, 7, 132])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,12 +77,23 @@ def test_programs_add_from_the_last_rows_to_the_first_and_all_end(kind, size, pl
     assert sorted(item for items in programs for item in items) == list(range(call.total))
     ranges = work_order.ranges(binding, {}, config.row_tile, config.loop_tile)
     around = int(np.prod([d.size for d in binding.loop.outer]))
-    added = run(programs, ranges, call.listed.tolist(), around)
-    visits = sum((ranges.end - ranges.begin).tolist()) * (call.total // len(ranges.begin)) * around
-    assert sum(map(len, added.values())) == visits
-    for (_, _, tile), rows in added.items():
-        wanted = [n for n in range(len(ranges.begin)) if ranges.begin[n] <= tile < ranges.end[n]]
-        assert rows == wanted[::-1]
+    check_order(run(programs, ranges, call.listed.tolist(), around), binding, config, call)
+
+
+@pytest.mark.parametrize("places", [3, 132])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("kind", ["causal", "groups"])
+def test_programs_that_take_tickets_add_in_the_same_order(kind, size, places):
+    binding, config, call = call_of(kind, *size, places, persistent=False)
+    assert config.takes_tickets and call.programs == call.total
+    items = call.table.tolist()
+    assert sorted(items) == list(range(call.total))
+    ranges = work_order.ranges(binding, {}, config.row_tile, config.loop_tile)
+    around = int(np.prod([d.size for d in binding.loop.outer]))
+    added = run([[] for _ in range(places)], ranges, call.listed.tolist(), around, items)
+    check_order(added, binding, config, call)
+    with pytest.raises(AssertionError, match="waits for another"):
+        run([[]], ranges, call.listed.tolist(), around, items[::-1])
 
 
 def test_a_table_in_another_order_is_found_out():
@@ -99,12 +125,15 @@ def test_where_it_is_not_known_who_adds_kernels_stay_apart(kind):
         call_of(kind, 2048, 2048, 64, 132)
 
 
+@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("kind", ["causal", "groups"])
-def test_a_warp_keeps_the_order_of_each_warpgroup(kind, width):
+def test_a_warp_keeps_the_order_of_each_warpgroup(kind, width, persistent):
     plan = backward_plan_of(kind, width, rows=512, columns=512, batch=1, heads=8)
-    config = replace(config_of(bind_joined(join(plan).main)), persistent=True, in_order=True)
+    config = replace(config_of(bind_joined(join(plan).main)), persistent=persistent, in_order=True)
     _, _, source = joined_source_of(plan, config)
+    taken = re.findall(r"gl\.load\(items \+ ticket\)", source.text)
+    assert len(taken) == (0 if persistent else 4 if config.by_products else 3)  # by each kind of warp
     keeper = source.text[source.text.index("def keeper(") : source.text.index("def keeper0")]
     places = [
         keeper.index(word) for word in ("wait_for_programs(", "arrive(turn_come", "wait(added_to", "signal_program(")
