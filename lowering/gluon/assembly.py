@@ -168,9 +168,9 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
     def _barrier_lines(self, parts: dict[str, tuple[str, list[str]]]) -> list[str]:
         """Lines that allocate and initialise the barriers that some function uses.
 
-        A barrier that none uses must not be initialised. The compiler takes its memory for free after that and lays
-        other data over it, but to the device it still is a barrier: where processes share the device, a switch between
-        them overwrites those data.
+        A barrier that none uses must not be initialised. The compiler regards its memory as free after that, and lays
+        other data over it. To the device it still is a barrier: where processes shared the device, eight bytes of those
+        data were overwritten.
         """
         used, lines = {name for _, names in parts.values() for name in names}, []
         for name, (slots, count) in self._barriers().items():

@@ -49,7 +49,10 @@ class JoinedConfig:
 
     @property
     def takes_tickets(self) -> bool:
-        """Whether a program asks for its item: it waits for those before it, whose programs have then begun."""
+        """Whether a program takes the next item of the list when it begins.
+
+        It waits for earlier items only, and the programs that have these have begun before it.
+        """
         return self.in_order and not self.persistent
 
     @property

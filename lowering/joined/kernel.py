@@ -30,6 +30,7 @@ BARRIER_NAMES = ("GIVEN", "READ", "TAKEN", "TURN", "WRITTEN")
 FUNCTIONS = "add_in_order arrive give signal_program sync taken together wait_for_programs".split()
 JOINED_FUNCTIONS = (*BARRIER_NAMES, *FUNCTIONS)
 ELEMENTS_OF_A_RUN = 8  # in half precision, that a thread stores at once
+# By name, how many barriers there are, and how many arrivals complete a phase of each.
 BARRIERS = {"held_ahead": (1, 1), "held_late": (1, 1), "ahead_full": (STAGES, 1), "full": (STAGES, 1)}
 BARRIERS |= {"held_empty": (1, WARPGROUPS), "empty": (STAGES, WARPGROUPS)}
 BARRIERS |= dict.fromkeys(("turn_come", "added_to"), (WARPGROUPS, 1))  # between a warpgroup and the keeper of its order

@@ -359,12 +359,9 @@ def _in_order(
     lengths = (ranges.end - ranges.begin) * around
     points = call.total // len(lengths)
     few = work_order.evenly(points, work_order.few_at_a_time(len(lengths), places))
-    if config.persistent:
-        table = dealt_in_order(lengths + work_order.OVERHEAD / config.loop_tile, points, few, call.programs)
-    else:
-        table = np.fromiter(in_order(points, few, len(lengths)), np.int32, call.total)
+    table = _table(in_order(points, few, len(lengths)), _cost(lengths, config), call, config)
     shape = replace(call.shape, masked=_masked(binding, whole), table=True)
-    return replace(call, shape=shape, table=torch.from_numpy(table), listed=torch.from_numpy(last))
+    return replace(call, shape=shape, table=table, listed=torch.from_numpy(last))
 
 
 def last_visitors(ranges: work_order.Ranges, length: int) -> np.ndarray | None:
@@ -388,13 +385,16 @@ def in_order(points: int, few: int, tiles: int) -> Iterator[int]:
     return work_order.in_turn(work_order.groups_of(points, few), range(tiles - 1, -1, -1))
 
 
-def dealt_in_order(cost: np.ndarray, points: int, few: int, programs: int) -> np.ndarray:
-    """The items of `in_order`, each given to the program that is free first.
+def _cost(lengths: np.ndarray, config: JoinedConfig) -> np.ndarray:
+    """The time of each tile of rows, in tiles of the loop. lengths: how many of these it runs."""
+    return lengths + work_order.OVERHEAD / config.loop_tile
 
-    cost: the time of each tile of rows. The table has a column for each program: the number of its items, and then
-    these.
-    """
-    return work_order.list_scheduled(in_order(points, few, len(cost)), cost, programs)
+
+def _table(items: Iterator[int], cost: np.ndarray, call: JoinedCall, config: JoinedConfig) -> torch.Tensor:
+    """Items in this order, one for each program; or a column for each program, if it goes through many."""
+    if config.persistent:
+        return torch.from_numpy(work_order.list_scheduled(items, cost, call.programs))
+    return torch.from_numpy(np.fromiter(items, np.int32, call.total))
 
 
 def _dealt(
@@ -414,12 +414,9 @@ def _dealt(
     length = resolve(binding.loop.dim.size, sizes)
     added = 4 * length * sum(extent_of(s.matrix.inner) for s in binding.row_sums)
     again = around * (work_order.streamed(binding, length) + added)
-    if config.persistent:
-        table = work_order.dealt(lengths * around, points, again, call.programs, config.loop_tile)
-    else:
-        cost = lengths * around + work_order.OVERHEAD / config.loop_tile
-        table = np.fromiter(work_order.longest_first(cost, points, again, places), np.int32, call.total)
-    return replace(call, shape=replace(shape, table=True), table=torch.from_numpy(table))
+    cost = _cost(lengths * around, config)
+    items = work_order.longest_first(cost, points, again, call.programs if config.persistent else places)
+    return replace(call, shape=replace(shape, table=True), table=_table(items, cost, call, config))
 
 
 def _in_runs(tensor: torch.Tensor) -> bool:

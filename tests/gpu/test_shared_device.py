@@ -1,6 +1,7 @@
 """A CUDA device that several processes share: each calls one backward again and again, and compares it with the first.
 
-With a program for each item, joined kernels gave wrong gradients and errors of addresses there; alone they did not.
+Joined kernels with one item in each program gave wrong gradients and errors of addresses there; one process alone did
+not. tests/issues/gluon/test_barriers_that_no_function_uses.py says why.
 """
 
 import subprocess

@@ -6,8 +6,10 @@ or with `backward` behind it.
 
 import json
 import math
+import os
 import re
 import sys
+from pathlib import Path
 
 import torch
 
@@ -30,6 +32,7 @@ from onepass.lowering.triton.launch import load
 from onepass.training.plans import training
 from onepass.translate.translate import translate
 
+ROOT = Path(__file__).resolve().parents[2]
 BATCH, HEADS, LENGTH = 2, 8, 4096
 
 
@@ -197,15 +200,25 @@ def joined_source_of(plan, config=None):
     else:
         raise ValueError(settings)
     config = settings
-    tensors = tensors_of(binding.kernel)
-    values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
-    call = prepare_joined(binding, config, values, {}, H200.multiprocessors)
+    call = prepare_joined(binding, config, without_memory(binding.kernel), {}, H200.multiprocessors)
     return binding, config, emit_joined(binding, found.plan, config, call.shape)
 
 
 def tensors_of(kernel):
     """The tensors of a kernel by name."""
     return {t.name: t for t in (*kernel.inputs, *(s.output for s in kernel.stores))}
+
+
+def without_memory(kernel):
+    """Tensors on the meta device for those of a kernel, by name."""
+    make = lambda t: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta")
+    return {name: make(t) for name, t in tensors_of(kernel).items()}
+
+
+def without_interpreter() -> dict[str, str]:
+    """The environment of a process that compiles kernels, which Triton's interpreter would run."""
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return kept | {"PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])}
 
 
 def source_of(plan, schedule=None, number: int = -1):

@@ -7,7 +7,6 @@ where another one is installed only binding, schedules and the text are tested.
 import ast
 import json
 import math
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -27,7 +26,7 @@ from onepass.lowering.launch.triton_compat import RELEASE, gluon_missing
 from onepass.lowering.masks.block_map import EMPTY, FULL
 from onepass.lowering.plan.device import H200
 from onepass.translate.translate import translate
-from tests.support.gluon_ahead_of_time import plain, plan_of, source_of
+from tests.support.gluon_ahead_of_time import plain, plan_of, source_of, without_interpreter
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = "full causal window strided shifted alibi softcap groups bias vector documents difference narrow".split()
@@ -282,10 +281,8 @@ def test_copied_tiles_are_read_before_or_behind_the_score_product(deferred, plan
 def compiled():
     if gluon_missing():
         pytest.skip(gluon_missing())
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     command = [sys.executable, str(ROOT / "tests" / "support" / "gluon_ahead_of_time.py"), json.dumps(COMPILED)]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    run = subprocess.run(command, capture_output=True, text=True, env=without_interpreter())
     lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("[")]
     assert len(lines) == len(COMPILED), run.stderr[-1000:]
     return {tuple(case): said for case, said in lines}

@@ -2,13 +2,11 @@
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from onepass.lowering.joined.config import JoinedConfig
 from onepass.lowering.joined.form import bind_joined
@@ -17,7 +15,7 @@ from onepass.lowering.joined.launch import config_of, prepare_joined
 from onepass.lowering.joined.memory import shared_bytes
 from onepass.lowering.launch.triton_compat import gluon_missing
 from onepass.lowering.plan.device import H200
-from tests.support.gluon_ahead_of_time import backward_plan_of, joined_source_of, tensors_of
+from tests.support.gluon_ahead_of_time import backward_plan_of, joined_source_of, without_interpreter, without_memory
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = "full causal window shifted alibi softcap vector documents narrow sigmoid slanted".split()
@@ -63,16 +61,14 @@ def test_nothing_is_masked_where_all_tiles_are_whole(plans):
 def test_tiles_of_vectors_that_begin_anywhere_are_not_copied(plans):
     for length, copied in ((4096, 2), (4097, 0)):
         binding = bind_joined(join(plans("full", 64, length)).main)
-        tensors = tensors_of(binding.kernel)
-        values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
+        values = without_memory(binding.kernel)
         call = prepare_joined(binding, config_of(binding), values, {}, 132)
         assert len(call.shape.vectors) == copied
 
 
 def test_persistent_programs_are_as_many_as_multiprocessors(plans):
     binding = bind_joined(join(plans("full", 64, 4096)).main)
-    tensors = tensors_of(binding.kernel)
-    values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
+    values = without_memory(binding.kernel)
     for persistent, programs in ((True, 20), (False, 64)):
         call = prepare_joined(binding, JoinedConfig(64, persistent=persistent), values, {}, 20)
         assert (call.programs, call.total) == (programs, 64)
@@ -80,8 +76,7 @@ def test_persistent_programs_are_as_many_as_multiprocessors(plans):
 
 def test_programs_with_one_item_each_begin_the_longest_first(plans):
     binding = bind_joined(join(plans("causal", 128, 4096)).main)
-    tensors = tensors_of(binding.kernel)
-    values = {n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for n, t in tensors.items()}
+    values = without_memory(binding.kernel)
     call = prepare_joined(binding, JoinedConfig(64, persistent=False), values, {}, 132)
     assert call.table.tolist() == [point * 32 + rows for rows in range(32) for point in range(2)]
 
@@ -115,10 +110,9 @@ def test_dense_tensors_over_rows_and_loop_are_copied(plans):
 def compiled():
     if gluon_missing():
         pytest.skip(gluon_missing())
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(ROOT)}
     cases = [[*case, "backward"] for case in COMPILED]
     command = [sys.executable, str(ROOT / "tests" / "support" / "gluon_ahead_of_time.py"), json.dumps(cases)]
-    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    run = subprocess.run(command, capture_output=True, text=True, env=without_interpreter())
     assert run.returncode == 0, run.stderr
     lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("[[")]
     return {tuple(case): said for case, said in lines}

@@ -12,8 +12,8 @@ from onepass.lowering.gluon import work_order
 from onepass.lowering.gluon.launch import RefusedLaunch
 from onepass.lowering.joined.form import bind_joined
 from onepass.lowering.joined.join import join
-from onepass.lowering.joined.launch import config_of, dealt_in_order, last_visitors, prepare_joined
-from tests.support.gluon_ahead_of_time import backward_plan_of, joined_source_of, tensors_of
+from onepass.lowering.joined.launch import config_of, in_order, last_visitors, prepare_joined
+from tests.support.gluon_ahead_of_time import backward_plan_of, joined_source_of, without_memory
 
 KINDS = "full causal window shifted groups alibi".split()
 SIZES = [(512, 512, 64), (1000, 1000, 128), (320, 960, 64), (960, 320, 128), (300, 300, 256)]  # rows, columns, width
@@ -22,10 +22,7 @@ SIZES = [(512, 512, 64), (1000, 1000, 128), (320, 960, 64), (960, 320, 128), (30
 def call_of(kind, rows, columns, width, places, heads=4, persistent=True):
     binding = bind_joined(join(backward_plan_of(kind, width, rows=rows, columns=columns, batch=2, heads=heads)).main)
     config = replace(config_of(binding), persistent=persistent, in_order=True)
-    values = {
-        n: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta")
-        for n, t in tensors_of(binding.kernel).items()
-    }
+    values = without_memory(binding.kernel)
     return binding, config, prepare_joined(binding, config, values, {}, places)
 
 
@@ -105,9 +102,10 @@ def test_a_table_in_another_order_is_found_out():
 
 
 def test_items_go_to_the_program_that_is_free_first():
-    table = dealt_in_order(np.array([1.0, 1.0, 4.0]), 2, 2, 2)
+    cost = np.array([1.0, 1.0, 4.0])
+    table = work_order.list_scheduled(in_order(2, 2, 3), cost, 2)
     assert programs_of(torch.from_numpy(table)) == [[2, 1, 0], [5, 4, 3]]
-    table = dealt_in_order(np.array([1.0, 1.0, 4.0]), 2, 1, 2)
+    table = work_order.list_scheduled(in_order(2, 1, 3), cost, 2)
     assert programs_of(torch.from_numpy(table)) == [[2, 4, 3], [1, 0, 5]]
 
 

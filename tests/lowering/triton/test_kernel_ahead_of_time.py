@@ -4,7 +4,6 @@ Two processes without Triton's interpreter compile everything, because functions
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from onepass.lowering.plan.device import DEVICES
+from tests.support.gluon_ahead_of_time import without_interpreter
 
 ROOT = Path(__file__).resolve().parents[3]
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
@@ -30,8 +30,7 @@ SPILLED = {"mixed": 384}  # bytes, where accumulators take half of the registers
 
 @pytest.fixture(scope="module")
 def results():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment = without_interpreter()
     command = [sys.executable, str(ROOT / "tests" / "support" / "ahead_of_time.py")]
     halves = (CASES[::2], CASES[1::2])
     runs = [
