@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -83,8 +84,8 @@ def report(rows: list[dict], columns: Sequence[str], out: Path | None) -> None:
 # Suites ---------------------------------------------------------------------------------------------------------------
 
 
-def measured(names: Sequence[str] = SUITES) -> Iterator[Measured]:
-    """The problems of the table, of some suites."""
+def measured(names: Sequence[str] = SUITES, pattern: str = "") -> Iterator[Measured]:
+    """The problems of the table, of some suites. pattern: a regular expression on the variants' names."""
     with MEASURED.open(newline="") as file:
         rows = {(r["suite"], r["variant"], r["shape"]): r for r in csv.DictReader(file) if r["contestant"] == "onepass"}
     empty = lambda *sizes, device, dtype: torch.empty(*sizes, device=device, dtype=dtype)
@@ -96,7 +97,7 @@ def measured(names: Sequence[str] = SUITES) -> Iterator[Measured]:
     ):
         for case in (case for suite in names for case in suites.cases(suite, GPU)):
             row = rows.pop((case.suite, case.variant, case.shape), None)
-            if row is not None:
+            if row is not None and re.search(pattern, case.variant):
                 plans, kept = plans_of(case), kept_by(*case.make.args)
                 yield Measured(
                     case.suite, case.variant, case.shape, float(row["ms"]), row["executor"], tuple(plans), kept

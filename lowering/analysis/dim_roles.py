@@ -7,7 +7,7 @@ b is a batch, and i and e are the two sides of a product of matrices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -179,6 +179,18 @@ def product_sides(r: Term) -> tuple[frozenset[Dim], frozenset[Dim]]:
 def is_contraction(node: Term) -> bool:
     """Whether the node is a sum over a product whose factors do not share all dims."""
     return node.op == "reduce" and node.attrs[0] == "sum" and contracts(node.args[0])
+
+
+def leading_dims(kernel: Kernel, nodes: Collection[Term]) -> tuple[Dim, ...]:
+    """The resident dims of sums of products that have both rows and columns: they come first in every tile.
+
+    Example: a sum over heads of scores [head, row, column].
+    """
+    columns = {*kernel.columns, *(loop.dim for loop in kernel.loops)}
+    placed = {*kernel.grid, kernel.rows, *kernel.around, *columns}
+    products = [n for n in nodes if is_contraction(n) and n.attrs[1] not in columns]
+    found = {d for n in products if kernel.rows in n.dims and columns & n.dims for d in n.dims - placed}
+    return tuple(sorted(found))
 
 
 def is_product(r: Term) -> bool:

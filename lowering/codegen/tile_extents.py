@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import factors, subterms
-from ..analysis.dim_roles import CONTRACTIBLE, is_contraction, sum_factors
+from ..analysis.dim_roles import CONTRACTIBLE, leading_dims, sum_factors
 from ..analysis.product_terms import operands
 from ..analysis.relative_index import relative_factors, relative_scores
 from ..plan.dtypes import HALVES, is_integer
@@ -60,18 +60,6 @@ def _resident_dims(kernel: Kernel, nodes: Collection[Term]) -> list[Dim]:
     placed = {*kernel.grid, *kernel.tiled, *kernel.around, *(loop.dim for loop in kernel.loops)}
     bound = {n.attrs[1] for n in nodes if n.op == "reduce"}
     return list(dict.fromkeys([*kernel.held, *sorted(bound - placed - set(kernel.held))]))
-
-
-def leading_dims(kernel: Kernel, nodes: Collection[Term]) -> tuple[Dim, ...]:
-    """The resident dims of sums of products that have both rows and columns: they come first in every tile.
-
-    Example: a sum over heads of scores [head, row, column].
-    """
-    columns = {*kernel.columns, *(loop.dim for loop in kernel.loops)}
-    placed = {*kernel.grid, kernel.rows, *kernel.around, *columns}
-    products = [n for n in nodes if is_contraction(n) and n.attrs[1] not in columns]
-    found = {d for n in products if kernel.rows in n.dims and columns & n.dims for d in n.dims - placed}
-    return tuple(sorted(found))
 
 
 def dims_of_matrices(kernel: Kernel, nodes: Collection[Term]) -> set[Dim]:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ...egraph.terms.term import Dim, Term
-from ..analysis.dim_roles import stepped
+from ..analysis.dim_roles import leading_dims, stepped
 from ..plan.launch_facts import Facts
 from ..plan.queries import nodes as nodes_of
 from ..plan.records import BlockMap, Kernel, NotPlannable
 from .dialect import TRITON, Dialect
 from .ops import TileValue, atom
 from .signature import Signature
-from .tile_extents import leading_dims, resident_extents
+from .tile_extents import resident_extents
 
 Built = TypeVar("Built")
 

@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
+from ..analysis.dim_roles import stepped
 from ..analysis.exact_products import native
 from ..analysis.product_terms import sides, summand
 from ..analysis.read_places import places_read
@@ -20,6 +21,7 @@ from ..hopper.approximations import EXP2
 from ..hopper.score_offsets import split
 from ..plan.device import COSTS, H200, HopperGpu
 from ..plan.dtypes import HALVES
+from ..plan.queries import nodes
 from ..plan.records import Accumulator, Kernel, Loop, NotPlannable
 from .problem import Edge, Operation, Problem, Value
 
@@ -101,6 +103,7 @@ class _Builder:
         self.extents = {**single, kernel.rows: tile.rows, loop.dim: tile.columns}
         if counting.refined:
             self.extents |= dict.fromkeys(kernel.columns, tile.columns) | ({} if loop.tile else {loop.dim: 1})
+        self.stepped = stepped(kernel, nodes(kernel)) if counting.refined else set()
         self.operations: dict[str, Operation] = {}
         self.edges: list[Edge] = []
         self.values: list[Value] = []
@@ -121,7 +124,8 @@ class _Builder:
         return places_read(load, self.extent) if self.counting.refined else self.elements(load.dims)
 
     def registers(self, dims: frozenset[Dim], size: int) -> int:
-        return ceil(self.elements(dims) * size / FLOAT_BYTES / self.machine.warpgroup)
+        """Of a thread, for a value; of dims that are added up place by place, it has one place at a time."""
+        return ceil(self.elements(dims - self.stepped) * size / FLOAT_BYTES / self.machine.warpgroup)
 
     # Operations and edges
 
@@ -136,9 +140,11 @@ class _Builder:
         return self.add(name, work if any(work.values()) else {"fma": 1})
 
     def multiplied(self, name: str, left: frozenset[Dim], right: frozenset[Dim], summed: Dim, half: bool) -> str:
-        """A sum of products of two sides. In a refined count it is no product of matrices with a batch in a tile."""
+        """A sum of products of two sides. In a refined count both are matrices: for each place of a batch that a tile
+        holds, but not where the batch is the rows or columns of the tile.
+        """
         batch = {d for d in (left & right) - {summed} if self.extents.get(d, d.size) != 1}
-        if batch and self.counting.refined:
+        if self.counting.refined and batch & {self.kernel.rows, self.loop.dim, *self.kernel.columns}:
             return self.pointwise(name, self.elements(left | right))
         flops = 2 * self.elements(left | right) * (1 if half else FLOAT_PRODUCT)
         return self.add(name, {"tensor": flops / self.machine.tensor_flops}, synchronous=False)

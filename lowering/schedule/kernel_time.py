@@ -17,11 +17,13 @@ import numpy as np
 from ...egraph.terms.evaluate import evaluate
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.traversal import subterms
+from ..analysis.dim_roles import leading_dims
 from ..hopper.approximations import RECIPROCAL
 from ..hopper.config import EIGHTHS, HopperConfig
 from ..hopper.kernel_form import staged
 from ..plan.device import COSTS, H200, NARROW, HopperGpu
 from ..plan.kernel_config import TritonConfig
+from ..plan.queries import nodes
 from ..plan.records import Kernel, Loop
 from . import pipeline_time
 from .from_loop import Counting, Tile, loop_problem, state_of
@@ -69,6 +71,7 @@ TRITON_REGISTERS = 28  # of a thread of a plain kernel, beside tiles
 GUARD_REGISTERS = 20  # more of them under a guard
 SINGLE_STAGE_REGISTERS = 20  # more of them with one tile in flight
 BYTES_OF_A_COPY, REGISTERS_OF_AN_ADDRESS = 16, 2  # what a thread copies at once, and what its address takes
+SHORT_PRODUCT = 2.0  # time of a product by instructions for 16 rows over that by Hopper's own for 64
 MIN_ROWS_OF_A_TILE = 16  # the fewest rows that a matrix product computes
 
 
@@ -81,9 +84,16 @@ def problem_of(
     kernel: Kernel, loop: Loop, c: Config, device: HopperGpu = H200, refined: bool = False
 ) -> Problem:
     """The problem of one warpgroup's share of a block. refined: as in `loop_problem`."""
-    tile = Tile(max(MIN_ROWS_OF_A_TILE, c.row_tile // c.warpgroups), c.loop_tile)
+    least = 1 if _shares_out_batches(kernel) else MIN_ROWS_OF_A_TILE
+    tile = Tile(max(least, c.row_tile // c.warpgroups), c.loop_tile)
     eighths = c.emulated_eighths if isinstance(c, HopperConfig) else None
     return _problem(kernel, loop, tile, device, eighths, refined)
+
+
+@lru_cache(maxsize=1024)
+def _shares_out_batches(kernel: Kernel) -> bool:
+    """Whether warps share out products of matrices among them, instead of the rows of one: tiles have a leading dim."""
+    return bool(leading_dims(kernel, nodes(kernel)))
 
 
 @lru_cache(maxsize=1024)
@@ -162,7 +172,7 @@ def demand(
     taken = steps(kernel, loop, c, sizes)
     share = c.row_tile / c.warpgroups
     return Demand(
-        tensor=work.get("tensor", 0) * max(1.0, device.product_rows / share),
+        tensor=work.get("tensor", 0) * _padding(share, c, device),
         special=work.get("special", 0),
         fma=work.get("fma", 0),
         copy=work.get("copy", 0),
@@ -175,6 +185,12 @@ def demand(
         longest=max(taken, default=0),
         share=_share(kernel, loop, c, sizes, sum(taken)),
     )
+
+
+def _padding(rows: float, c: Config, device: HopperGpu) -> float:
+    """The factor on products of tiles with fewer rows than Hopper's instruction. Triton takes an older one then."""
+    factor = max(1.0, device.product_rows / rows)
+    return factor if isinstance(c, HopperConfig) else min(factor, SHORT_PRODUCT)
 
 
 def _share(kernel: Kernel, loop: Loop, c: Config, sizes: Sizes, taken: int) -> float:
@@ -228,6 +244,7 @@ def loop_seconds(d: Demand, c: Config, device: HopperGpu = H200, interval: int =
     if isinstance(c, HopperConfig):
         return pipeline_time.seconds(HOPPER_TIMING, d, c, device, interval)
     timing = TRITON_TIMING
+    d = replace(d, resident=min(d.resident, ceil(d.blocks / device.multiprocessors)))  # as many as there are
     ends = timing.fixed + timing.bytes * d.rows
     total = (d.steps * step_clocks(d, c) + d.blocks * ends) / d.resident / device.multiprocessors
     return total * _idle(d, timing, device) / device.clock

@@ -15,9 +15,9 @@ import torch
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import reduces, subterms
-from ..analysis.dim_roles import compared, is_contraction, several_pairs, stepped
+from ..analysis.dim_roles import compared, is_contraction, leading_dims, several_pairs, stepped
 from ..codegen.matrix_products import multiplies_in_parts
-from ..codegen.tile_extents import dims_with_relative_factors, leading_dims, needs_three_dims, power_of_two
+from ..codegen.tile_extents import dims_with_relative_factors, needs_three_dims, power_of_two
 from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
 from ..plan.queries import nodes as nodes_of
 from ..plan.queries import roots

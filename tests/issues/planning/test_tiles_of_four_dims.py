@@ -10,7 +10,7 @@ import torch
 from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
-from onepass.lowering.codegen.tile_extents import leading_dims
+from onepass.lowering.analysis.dim_roles import leading_dims
 from onepass.lowering.plan.queries import roots
 from onepass.lowering.triton.default_config import THREE_DIMS, default_for
 from onepass.lowering.triton.kernel import emit
