@@ -90,6 +90,7 @@ def estimate(
     }
     computing = sum(outside.values()) / _busy(launch, device) / device.clock
     computing += sum(_loop_seconds(d, config, device) for d in demands)
+    computing += 0.0 if demands else _waiting(launch, moved, device)
     together = corner(TIMING.corner, computing, parts["memory"])
     # A loop's predicted time contains its reads from the L2, so the L2 bounds the sum and adds nothing to it.
     return Estimate(TIMING.launch + max(together, parts["cache"]), parts, moved)
@@ -159,6 +160,15 @@ def _loop_seconds(d: Demand, c: Config, device: HopperGpu) -> float:
     """The time of a loop on the multiprocessors, without the launch."""
     launch = kernel_time.HOPPER_TIMING.launch if isinstance(c, HopperConfig) else 0.0
     return max(0.0, kernel_time.loop_seconds(d, c, device) - launch)
+
+
+def _waiting(launch: ProgramTiles, moved: tuple[Traffic, ...], device: HopperGpu) -> float:
+    """Seconds that programs without a loop wait for what they load, as many at a time as have room for it."""
+    each = sum(t.programs for t in moved) / launch.programs
+    together = min(launch.together // device.multiprocessors, max(1, int(device.shared_bytes / each)))
+    timing = kernel_time.TRITON_TIMING
+    clocks = launch.programs * (timing.fixed + timing.latency * timing.single) / together
+    return clocks / device.multiprocessors / device.clock
 
 
 def _units(outside: Mapping[str, float], demands: list[Demand], c: Config, device: HopperGpu) -> dict[str, float]:
