@@ -25,6 +25,7 @@ MAX_WIDTH_OF_A_TILE = 512
 def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymInt]]) -> None:
     """Guards the widths of the region's inputs: sizes that are the last axis of matrices, and lengths nowhere.
 
+    A view such as k.mT has two such axes: the last one, and the last one in memory, which is the last one of k.
     mixed: for each mixture of the graph the sizes that it sums over or makes; those of the region are guarded too.
     """
     sizes = list(_axis_sizes(region.inputs))
@@ -39,12 +40,18 @@ def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | tor
 
 
 def _axis_sizes(inputs: Iterable[fx.Node]) -> Iterator[tuple[torch.SymInt, bool]]:
-    """Every symbolic size of an axis, and whether the axis is the last one of a tensor with several."""
+    """Every symbolic size of an axis, and whether the axis is the last one of a tensor with several, also in memory."""
     for node in inputs:
         value = value_of_node(node)
         for axis, size in enumerate(getattr(value, "shape", ())):
             if isinstance(size, torch.SymInt):
-                yield size, axis == value.dim() - 1 > 0
+                runs = value.layout == torch.strided and _is_one(value.stride(axis))
+                yield size, value.dim() > 1 and (axis == value.dim() - 1 or runs)
+
+
+def _is_one(stride: int | torch.SymInt) -> bool:
+    """Whether a stride is 1 for every value of the symbols: no guard is added."""
+    return isinstance(stride, int) and stride == 1
 
 
 def _lengths(region: Region, known: Mapping[str, torch.SymInt], other_axes: set[str]) -> set[str]:
