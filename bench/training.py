@@ -514,6 +514,8 @@ def main() -> None:
     if options.first_calls:
         first_calls(options.first_calls, sizes, options.device)
         return
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no GPU here; --device cpu tries the script at small sizes")
     if options.out is None or not set(options.parts) <= set(PARTS):
         parser.error(f"--out names a file, --parts some of {', '.join(PARTS)}")
     sizes = replace(sizes, lengths=options.lengths or sizes.lengths)

@@ -128,7 +128,8 @@ class RegionReport:
     around: what stands in front of the inputs and behind the result, and whether the kernels compute it.
     between: what kernels store for each other, and which masks are classed by a map, with the reason.
     executor is what was asked for; ran: who ran last in this process, empty if nobody did; device: of its inputs;
-    libraries: whether torch's own may run it where it is faster. backward_ran, forward_mode_ran: as ran, of these.
+    libraries: whether torch's own may run it where it is faster. training_ran: as ran, of forwards whose backward is
+    derived; backward_ran, forward_mode_ran: of these.
     forward_mode: what became of tangents, since some were first given; empty if none were.
     plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
     deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
@@ -157,6 +158,7 @@ class RegionReport:
     libraries: bool = True
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
+    training_ran: str = ""
     backward_ran: str = ""
     forward_mode: str = ""
     forward_mode_ran: str = ""
@@ -252,8 +254,9 @@ class Report:
 
 # Records of this process ----------------------------------------------------------------------------------------------
 
+DERIVED = "derived"  # how a report's line on the backward begins, if there is a plan for it
 MAX_REPORTS_KEPT = 256  # in this process, the latest
-SEEN_AT_RUN_TIME = ("ran", "backward_ran", "forward_mode", "forward_mode_ran")  # fields of a region's report
+SEEN_AT_RUN_TIME = ("ran", "training_ran", "backward_ran", "forward_mode", "forward_mode_ran")  # fields of a report
 _REPORTS: OrderedDict[int, Report] = registered(OrderedDict(), "reports")
 _ATTACHED: OrderedDict[str, RegionReport] = registered(OrderedDict(), "reports")
 
@@ -295,6 +298,11 @@ def ran(key: str, who: str) -> None:
     _saw(key, ran=who)
 
 
+def ran_in_training(key: str, who: str) -> None:
+    """Says who ran a region's forward with what its backward reads; the operator calls it when that changes."""
+    _saw(key, training_ran=who)
+
+
 def ran_backward(key: str, who: str) -> None:
     """Says who ran a region's backward; the operator calls it when that changes."""
     _saw(key, backward_ran=who)
@@ -328,7 +336,12 @@ def _with_notes(region: RegionReport) -> RegionReport:
     known = _ATTACHED.get(region.key)
     if known is None:
         return region
-    return replace(region, notes=known.notes, **{name: getattr(known, name) for name in SEEN_AT_RUN_TIME})
+    seen = {name: getattr(known, name) for name in SEEN_AT_RUN_TIME}
+    if region.backward.startswith(DERIVED):  # another graph may have the same region without gradients, or with them
+        seen["ran"] = known.training_ran or known.ran
+    else:
+        seen["backward_ran"] = ""
+    return replace(region, notes=known.notes, **seen)
 
 
 def _sum(counts):

@@ -30,6 +30,12 @@ class ForwardRunner(Runner):
         names = tuple(name for name in super().preference(device) if name != executors.ORIGINAL)
         return names if TILED.name in names else (*names, TILED.name)
 
+    def say(self, who: str) -> None:
+        """Who ran, for the reports of graphs with gradients."""
+        if who != self.ran:
+            self.ran = who
+            records.ran_in_training(self.found.report.key, who)
+
     def _stores_too_much(self, call: RegionCall) -> str:
         return ""  # decided when the plans were made
 

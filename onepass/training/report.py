@@ -19,7 +19,7 @@ from ..egraph.derivation.certificate import Derivation
 from ..egraph.terms.printing import show_let
 from ..egraph.terms.term import Tensor
 from ..lowering.plan.records import Kernel, Plan, Store
-from ..report.records import DerivativeReport, KernelReport, SavedReport
+from ..report.records import DERIVED, DerivativeReport, KernelReport, SavedReport
 from ..rules import ALL
 from .plans import Training
 from .tangent_plans import TangentPlan, certified
@@ -37,7 +37,7 @@ def backward_line(found: Training) -> str:
     read = [found.captured.results[k].output.name for k in found.stores.read]
     again = f"; reads the result{'s' if len(read) > 1 else ''} {', '.join(read)}" if read else ""
     plan = made.region.plan
-    first = f"derived, {_counted(plan)}; saves {', '.join(saved)}{again}; {_repeats(made.region)}"
+    first = f"{DERIVED}, {_counted(plan)}; saves {', '.join(saved)}{again}; {_repeats(made.region)}"
     return "\n".join([first, *_kernels(plan)])
 
 

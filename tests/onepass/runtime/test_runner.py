@@ -120,7 +120,7 @@ def test_the_report_says_it_of_both_plans(asked, said):
     found = torch.compile(attention, backend="onepass", options={"inner": "eager", "deterministic": asked})(*inputs)
     assert found.requires_grad
     (reported,) = onepass.reports()[-1].regions
-    assert reported.deterministic and "repeats     deterministic" in str(reported)
+    assert reported.deterministic and "repeats     the plan is deterministic" in str(reported)
     assert reported.backward.splitlines()[0].endswith(said)
 
 
