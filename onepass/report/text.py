@@ -57,7 +57,8 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield from _line_each("around", region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
     yield f"runs by     {_runner(region)}"
-    yield from _line_each("repeats", ["the plan is deterministic: its sums are in a fixed order"] if region.deterministic else [])
+    if region.deterministic:
+        yield "repeats     the plan is deterministic: its sums are in a fixed order"
     yield from _labelled("backward", region.backward)
     if region.backward_ran:
         yield f"runs by     {region.backward_ran} (backward)"

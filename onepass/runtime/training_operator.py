@@ -19,8 +19,9 @@ from ..lowering.masks.block_map import CALL
 from ..process_state import registered
 from ..training.plans import Backward, Training, training
 from ..training.programs import gradients_by_autograd, recorded_gradients
+from .executors import ORIGINAL
 from .region_call import all_sizes, call_of, fake_results, has_tangent
-from .training_runners import BackwardRunner, ForwardRunner
+from .training_runners import BackwardRunner, ForwardRunner, size_class
 
 SCHEMA = "(Tensor[] tensors, str program, SymInt[] sizes, bool[] needed, str sources='') -> Tensor[]"
 SCHEMA_BACKWARD = (
@@ -185,6 +186,14 @@ def _run_backward(*arguments: Any) -> list[torch.Tensor]:
         return _planned(found, call)
 
 
+def _runs_originals(found: Training, call: BackwardCall) -> bool:
+    """Whether the forward runs the original calls at such sizes, so that there is nothing saved to read."""
+    if not found.originals:
+        return False
+    sizes = all_sizes(found.forward, call.tensors, call.sizes)
+    return size_class(found, call.tensors[0].device, sizes) in found.originals
+
+
 def _planned(found: Training, call: BackwardCall) -> list[torch.Tensor]:
     """By the plan for these gradients and cotangents, else by the one for all, with zeros for missing cotangents."""
     grads, needed = call.grads, tuple(call.needed)
@@ -203,6 +212,9 @@ def _planned(found: Training, call: BackwardCall) -> list[torch.Tensor]:
         wanted = needed
     kept = dict(zip(kept_outputs(found), call.kept, strict=True))
     runner = backward_runner(call.program, found, wanted, made)
+    if _runs_originals(found, call):
+        runner.say(f"{ORIGINAL}, as its forward")
+        return gradients_by_autograd(call.originals(), call.tensors, call.grads, call.needed)
     return runner.gradients(grads, call.tensors, kept, call.sizes, needed)
 
 

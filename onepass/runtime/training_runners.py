@@ -1,7 +1,8 @@
 """How a region runs in training: its forward with saved values, and its backward, each by a plan of its own.
 
 A forward that cannot run by its plan gives the original results and no saved values; its backward then computes the
-region again. Invariant: a backward never reads a value that the forward has not computed.
+region again. So it is on a CPU for small values, where both were measured to be faster. Invariant: a backward never
+reads a value that the forward has not computed.
 """
 
 from __future__ import annotations
@@ -10,20 +11,36 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ..compiler import disk_cache
 from ..lowering.executors import TILED
 from ..report import records
 from ..training.plans import Backward, Training
-from . import executors
+from . import executors, library_choice
 from .region_call import RegionCall, Tensors, all_sizes, is_deterministic, unfit
 from .runner import Runner
 
 
+def size_class(training: Training, device: torch.device, sizes: Mapping[str, int]) -> str:
+    """The class of a call's sizes, the same for the forward and for each backward."""
+    known = {name: sizes[name] for name in training.forward.program.symbols if name in sizes}
+    return library_choice.size_class(device, known)
+
+
 class ForwardRunner(Runner):
-    """The forward of a region in training. No rival runs it: none has the saved values."""
+    """The forward of a region in training. Its only rival are the original calls, which have no saved values: only
+    where the backward was found to be faster without them.
+    """
 
     def __init__(self, training: Training):
         super().__init__(training.forward)
         self.training = training
+        self.asked = 0  # classes of sizes that were looked at
+
+    def __call__(self, tensors: Tensors, numbers: Sequence[int]) -> list[torch.Tensor]:
+        if len(self.training.by_autograd) != self.asked:
+            self.asked = len(self.training.by_autograd)
+            self.ready.clear()
+        return super().__call__(tensors, numbers)
 
     def preference(self, device: torch.device) -> tuple[str, ...]:
         """As for a region, with the tiled executor instead of the original calls, which do not save."""
@@ -44,6 +61,24 @@ class ForwardRunner(Runner):
 
     def _unvalidated(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
         return self._expected(tensors, call)
+
+    def _chosen(self, kind: tuple, tensors: Tensors, call: RegionCall) -> list[torch.Tensor] | None:
+        """By the original calls, if they are faster and nothing saved is read: on a CPU.
+
+        On a GPU a CUDA graph might replay a backward that reads what was saved.
+        """
+        size = size_class(self.training, tensors[0].device, call.sizes)
+        if tensors[0].is_cuda or executors.ORIGINAL not in library_choice.rivals(self.found, tensors, call):
+            return None
+        if size in self.training.by_autograd and size not in self.choices:
+            own = executors.EXECUTORS[TILED.name](self.found, tensors, call)
+            rival = {executors.ORIGINAL: executors.original(self.found, tensors, call)}
+            self.choices[size] = library_choice.fastest(own, rival, tensors, lambda *_: None)
+            disk_cache.update(self.found.key, choices=self.choices)
+        if self.choices.get(size, ("", 1.0))[0] != executors.ORIGINAL:
+            return None
+        self.training.originals.add(size)
+        return super()._chosen(kind, tensors, call)
 
     def _decided(self, name, run, results, tensors, call) -> bool:
         return True
@@ -84,6 +119,15 @@ class BackwardRunner(Runner):
         if who != self.ran:
             self.ran = who
             records.ran_backward(self.found.report.key, who)
+
+    def _decided(
+        self, name: str, run: executors.Run, results: list[torch.Tensor], tensors: Tensors, call: RegionCall
+    ) -> bool:
+        decided = super()._decided(name, run, results, tensors, call)
+        rival, _ = self.choices.get(library_choice.size_class(tensors[0].device, call.sizes), ("", 1.0))
+        if rival == executors.ORIGINAL:
+            self.training.by_autograd.add(size_class(self.training, tensors[0].device, call.sizes))
+        return decided
 
     def order(self, device: torch.device, call: RegionCall) -> dict[str, tuple[str, executors.Prepare]]:
         """As for a region; by autograd where the forward has run by its original calls."""

@@ -60,6 +60,8 @@ class Training:
 
     written: the results as the forward computes them, where `captured` has torch's derivatives. without: operations
     that are not differentiated. fell_back: the forward did not run by its plan, so no backward may read saved values.
+    by_autograd: classes of sizes of which a backward was measured to be faster by autograd, which reads nothing saved.
+    originals: those of them of which the forward runs the original calls, too, and no backward may read saved values.
     """
 
     forward: Fused
@@ -70,6 +72,8 @@ class Training:
     without: frozenset[str]
     stores: BackwardStores
     fell_back: bool = False
+    by_autograd: set[str] = field(default_factory=set)
+    originals: set[str] = field(default_factory=set)
     backwards: dict[tuple[Flags, Flags], Backward | None] = field(default_factory=dict)
 
     @property

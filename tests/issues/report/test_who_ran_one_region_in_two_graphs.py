@@ -39,7 +39,7 @@ def test_each_report_says_who_ran_its_own_graph(gradients_first):
 
 
 def test_a_change_of_who_runs_one_graph_is_not_said_of_the_other():
-    trained, called = reports_of_both(True)
+    _, called = reports_of_both(True)
     onepass.report.records.ran(called.key, "someone else")
     first, second = (region for report in onepass.reports() for region in report.regions)
     assert (first.ran, second.ran) == ("tiled", "someone else")

@@ -11,7 +11,7 @@ import onepass
 from onepass.lowering.executors import TILED
 from onepass.lowering.masks import block_map
 from onepass.lowering.triton import launch
-from onepass.runtime import executors, training_operator
+from onepass.runtime import executors, library_choice, training_operator
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -162,3 +162,59 @@ def test_a_step_without_memory_raises_and_the_next_one_is_derived(monkeypatch):
     torch.testing.assert_close(gradients(compiled, 40, 300), right)
     (region,) = onepass.reports()[-1].regions
     assert region.backward_ran == "tiled"
+
+
+# Small values on a CPU ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def originals_are_faster(monkeypatch):
+    """Says so of each measurement. The list holds what was measured."""
+    measured: list[set[str]] = []
+
+    def fastest(own, others, tensors, wrong):
+        measured.append({*others})
+        return executors.ORIGINAL, 0.25
+
+    monkeypatch.setattr(library_choice, "fastest", fastest)
+    return measured
+
+
+def steps(compiled, *lengths: int) -> list[str]:
+    """Steps of training, each with right gradients; who ran the forward after each."""
+    said = []
+    for n in lengths:
+        torch.testing.assert_close(gradients(compiled, n, n), gradients(attention, n, n))
+        said.append([region.ran for report in onepass.reports() for region in report.regions][-1])
+    return said
+
+
+def test_a_forward_follows_its_backward_to_the_original_calls(originals_are_faster, monkeypatch):
+    compiled = torch.compile(attention, backend="onepass", dynamic=True, options={"inner": "eager"})
+    faster = f"{executors.ORIGINAL}, measured at 0.25 of the plan's time"
+    assert steps(compiled, 40, 41, 42, 43) == ["tiled", "tiled", faster, faster]
+    assert originals_are_faster == [{executors.ORIGINAL}] * 2, "of the backward, then of the forward"
+    (region,) = onepass.reports()[-1].regions
+    assert region.backward_ran == f"{executors.ORIGINAL}, as its forward"
+    assert steps(compiled, 300) == ["tiled"], "another class of sizes"
+    assert onepass.reports()[-1].regions[0].backward_ran == "tiled"
+    training_operator._FORWARDS.clear(), training_operator._BACKWARDS.clear()
+    monkeypatch.setitem(executors.EXECUTORS, "tiled", broken)
+    assert steps(compiled, 44) == [faster], "kept on disk; nothing reads what was not saved"
+    assert not any("failed" in note for note in onepass.reports()[-1].regions[0].notes)
+
+
+def test_a_forward_by_its_plan_may_have_a_backward_by_the_original_calls(originals_are_faster):
+    compiled = torch.compile(attention, backend="onepass", options={"inner": "eager"})
+    leaves = [torch.randn(2, 40, 8, requires_grad=True) for _ in range(3)]
+    early = compiled(*leaves)
+    steps(compiled, 40, 40, 40)
+    found = torch.autograd.grad(early, leaves, torch.ones_like(early))
+    right = attention(*leaves)
+    torch.testing.assert_close(found, torch.autograd.grad(right, leaves, torch.ones_like(right)))
+
+
+@pytest.mark.parametrize("options", [{"deterministic": True}, {"libraries": False}, {"executor": "tiled"}], ids=str)
+def test_what_is_asked_for_is_kept(originals_are_faster, options):
+    compiled = torch.compile(attention, backend="onepass", options={"inner": "eager", **options})
+    assert steps(compiled, 40, 40, 40, 40) == ["tiled"] * 4 and not originals_are_faster
