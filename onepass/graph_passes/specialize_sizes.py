@@ -1,4 +1,4 @@
-"""Turns symbolic widths of rows, and numbers of heads that are mixed, into numbers, under guards.
+"""Turns symbolic widths of rows, and numbers of heads that are mixed or share keys, into numbers, under guards.
 
 A kernel holds them whole in a tile, so it is made for one number. Lengths, batch sizes and other heads stay symbolic; a
 length that is cut into blocks gets a guard that the blocks fill it. What the user marked as dynamic is never fixed,
@@ -16,23 +16,26 @@ from torch import fx
 from torch.utils._sympy.functions import FloorDiv, Mod
 
 from ..graph.nodes import value_of_node
-from ..graph.op_kinds import Trait, has_trait, kind_of
+from ..graph.op_kinds import Trait, has_trait, kind_of, name_of
 from ..regions.region import Region
 
 MAX_WIDTH_OF_A_TILE = 512
+ENABLE_GQA = 7  # the position of this argument of torch's attention
 
 
 def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | torch.SymInt]]) -> None:
     """Guards the widths of the region's inputs: sizes that are the last axis of matrices, and lengths nowhere.
 
-    A view such as k.mT has two such axes: the last one, and the last one in memory, which is the last one of k.
+    A view such as k.mT has two such axes: the last one, and the last one in memory, which is the last one of k. Torch
+    takes equal sizes for one: where a tensor has as many heads as its rows are wide, that number is a width.
     mixed: for each mixture of the graph the sizes that it sums over or makes; those of the region are guarded too.
     """
     sizes = list(_axis_sizes(region.inputs))
     known = {str(size.node.expr): size for size, _ in sizes}
     lengths = _lengths(region, known, {str(size.node.expr) for size, is_last in sizes if not is_last})
     widths = [size for text, size in known.items() if text not in lengths]
-    for size in (*widths, *(size for node in region.nodes for size in mixed.get(node, ()))):
+    heads = [size for node in region.nodes for size in (*mixed.get(node, ()), *_grouped_heads(node))]
+    for size in (*widths, *heads):
         if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
             continue
         if 1 < size.node.hint <= MAX_WIDTH_OF_A_TILE and not _is_marked_dynamic(size):
@@ -40,13 +43,23 @@ def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | tor
 
 
 def _axis_sizes(inputs: Iterable[fx.Node]) -> Iterator[tuple[torch.SymInt, bool]]:
-    """Every symbolic size of an axis, and whether the axis is the last one of a tensor with several, also in memory."""
+    """Every symbolic size of an axis, and whether its tensor has it as a last axis, or as the last one in memory."""
     for node in inputs:
         value = value_of_node(node)
-        for axis, size in enumerate(getattr(value, "shape", ())):
-            if isinstance(size, torch.SymInt):
-                runs = value.layout == torch.strided and _is_one(value.stride(axis))
-                yield size, value.dim() > 1 and (axis == value.dim() - 1 or runs)
+        shape = getattr(value, "shape", ())
+        strides = value.stride() if len(shape) > 1 and value.layout == torch.strided else ()
+        last = [size for size, stride in zip(shape, strides) if _is_one(stride)] + [*shape[-1:]] * (len(shape) > 1)
+        widths = {str(size.node.expr) for size in last if isinstance(size, torch.SymInt)}
+        yield from ((size, str(size.node.expr) in widths) for size in shape if isinstance(size, torch.SymInt))
+
+
+def _grouped_heads(node: fx.Node) -> Sequence[int | torch.SymInt]:
+    """The numbers of heads of queries and keys, where torch's attention lets several heads share keys."""
+    if name_of(node) != "scaled_dot_product_attention":
+        return ()
+    shares = node.kwargs.get("enable_gqa", node.args[ENABLE_GQA] if len(node.args) > ENABLE_GQA else False)
+    values = [value_of_node(n) for n in node.all_input_nodes[:2]]
+    return [value.shape[-3] for value in values if value.dim() > 2] if shares is True else ()
 
 
 def _is_one(stride: int | torch.SymInt) -> bool:
