@@ -21,9 +21,10 @@ from ..lowering.executors import has_hopper_form
 from ..lowering.plan.records import NotPlannable
 from ..regions.refusals import refusal_to_move
 from ..regions.region import Region
-from .estimates import hopper_form_seconds
+from .estimates import hopper_form_seconds, library_seconds
 
 COMPUTE_CAPABILITY_OF_HOPPER = (9, 0)
+SLOWEST_PLAN = 2.0  # the time of a plan without that form, in times of torch's own kernel
 LOSES_THE_HOPPER_FORM = "the kernel would lose its form on Hopper, whose products read tensors as they are stored"
 CANNOT_BE_COMPILED = (OnepassError, NotPlannable, EngineError)
 # By a region's signature: for every input, how often an element is read, and a phrase for it; or why that is unknown.
@@ -62,7 +63,7 @@ def reason_against(wide: Region, region: Region, context: FusionContext, saved: 
         return ""
     own = context.make(region)
     lost_kernel = _lost_library_kernel(region, own, answer)
-    if lost_kernel is not None:
+    if lost_kernel is not None and not _outweighs_a_library(region, own, saved):
         return f"{lost_kernel.name} of torch's, which may be faster than any plan, takes the region without it"
     if len(own.plan.kernels) < len(answer.plan.kernels):
         return f"it would take {len(answer.plan.kernels)} kernels instead of {len(own.plan.kernels)}"
@@ -88,6 +89,19 @@ def _lost_library_kernel(region: Region, own: Fused, wide: Fused) -> library_ker
         return None
     device = value_of_node(region.output).device.type
     return next(iter(library_kernels.kernels(own.form, device, own.program.output_metas[0].dtype)), None)
+
+
+def _outweighs_a_library(region: Region, own: Fused, saved: float) -> bool:
+    """Whether what a wider plan saves is more than what a plan may take longer than torch's kernel: on a GPU.
+
+    Example: a cache in int8 that torch's kernel could read only as a copy in half precision.
+    """
+    return _has_kernels(region) and saved > (SLOWEST_PLAN - 1) * library_seconds(region, own.plan)
+
+
+def _has_kernels(region: Region) -> bool:
+    """Whether plans run as kernels on the device of the region's result."""
+    return value_of_node(region.output).device.type != "cpu"
 
 
 def on_hopper(region: Region) -> bool:

@@ -92,10 +92,21 @@ def separate_kernel_seconds(inputs: Iterable[fx.Node], result: fx.Node, device: 
 
 def hopper_form_seconds(region: Region, plan: Plan) -> float:
     """Seconds that the plan of a region saves by its warp-specialised form on Hopper."""
+    return TIME_SHARE_OF_THE_HOPPER_FORM * _product_seconds(region, plan)
+
+
+def library_seconds(region: Region, plan: Plan) -> float:
+    """Seconds of a library's kernel for a region with this plan: it is bound by memory, or by products."""
+    moved = sum(map(byte_count, (*region.inputs, *region.outputs)))
+    return max(moved / device_of(region).memory_bytes, _product_seconds(region, plan))
+
+
+def _product_seconds(region: Region, plan: Plan) -> float:
+    """Seconds of a plan's products at the device's rate."""
     sizes = size_hints(region)
     terms = [store.term for kernel in plan.kernels for store in kernel.stores]
     products = sum(_volume(reduction.args[0], sizes) for reduction in every_reduction(terms))
-    return TIME_SHARE_OF_THE_HOPPER_FORM * 2 * products / device_of(region).matrix_flops
+    return 2 * products / device_of(region).matrix_flops
 
 
 def _volume(term: Term, sizes: dict[str, int]) -> float:

@@ -26,9 +26,12 @@ def inputs():
     return [*drawn, torch.randn(15, 15, 16), torch.randn(15, 15, 5, requires_grad=True)]
 
 
-def run(dynamic):
+def run(dynamic, widths_too=False):
     options = {"inner": "eager", "executor": "tiled", "strict": True}
     given = inputs()
+    if widths_too:
+        for tensor in given[:2]:
+            torch._dynamo.mark_dynamic(tensor, tensor.dim() - 1)
     made = torch.compile(relative, backend=onepass_backend, options=options, dynamic=dynamic)
     loss = lambda results: sum(x.square().sum() for x in results)
     found, right = (torch.autograd.grad(loss(f(*given)), given[-1])[0] for f in (made, relative))
@@ -37,11 +40,12 @@ def run(dynamic):
 
 
 def test_with_unknown_sizes_the_original_calls_have_the_gradient():
-    report = run(dynamic=True)
+    report = run(dynamic=True, widths_too=True)
     said = " ".join([*(region.backward for region in report.regions), *(r.reason for r in report.refusals)])
     assert "a loop over h depends on i, which no tile has" in said
 
 
-def test_with_known_sizes_it_is_derived():
-    (region,) = run(dynamic=False).regions
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_with_known_widths_it_is_derived(dynamic):
+    (region,) = run(dynamic).regions
     assert region.backward.startswith("derived")

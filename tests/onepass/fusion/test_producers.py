@@ -211,6 +211,29 @@ def test_a_form_of_torchs_own_is_not_lost(libraries):
     assert any("computed in the kernel" in line for line in region.around) != libraries
 
 
+def from_a_cache(q, k, v, scale):
+    return torch.softmax(q @ (k.to(q.dtype) * scale).mT / 4, -1) @ (v.to(q.dtype) * scale)
+
+
+@pytest.mark.parametrize("queries, inside", [(1, True), (64, False)])
+def test_on_a_gpu_a_quantised_cache_is_read_as_it_is(monkeypatch, queries, inside):
+    """With one query, a copy of the cache takes most of the time; with more, the products do."""
+    monkeypatch.setattr(compare_plans, "_has_kernels", lambda region: True)
+    cache = [torch.randint(-100, 100, (1, 2, 2048, 16), dtype=torch.int8) for _ in range(2)]
+    inputs = (torch.randn(1, 2, queries, 16), *cache, torch.rand(1, 2, 2048, 1) / 50)
+    (region,) = onepass.explain(from_a_cache, *inputs).regions
+    assert any("computed in the kernel" in line for line in region.around) == inside
+    assert any("of torch's" in line for line in region.around) != inside
+
+
+def test_on_a_cpu_torchs_own_form_reads_a_copy_of_the_cache():
+    """Tiles of torch operations are slower than its kernel."""
+    cache = [torch.randint(-100, 100, (1, 2, 2048, 16), dtype=torch.int8) for _ in range(2)]
+    inputs = (torch.randn(1, 2, 1, 16), *cache, torch.rand(1, 2, 2048, 1) / 50)
+    (region,) = onepass.explain(from_a_cache, *inputs).regions
+    assert any("of torch's" in line for line in region.around)
+
+
 @pytest.mark.parametrize("width, inside", [(64, True), (300, False)])
 def test_on_hopper_a_gate_is_worth_more_than_a_form_of_torchs_own(monkeypatch, width, inside):
     """Where the kernel has the form there, which it has up to 256 columns."""

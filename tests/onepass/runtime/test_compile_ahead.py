@@ -35,13 +35,14 @@ def kinds(tensors):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(monkeypatch, tmp_path):
     """An executor in the place of the tiled one, on a CPU in the place of a GPU."""
     found = Called()
     monkeypatch.setitem(executors.plan_executors.EXECUTORS, "tiled", found)
     monkeypatch.setitem(executors.EXECUTORS, "tiled", executors.of_plan(found))
     monkeypatch.setattr(executors, "KERNELS", ("tiled",))
     monkeypatch.setattr(compile_ahead, "DEVICE", "cpu")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))  # an earlier run's graph asks for nothing
     return found
 
 
