@@ -24,6 +24,7 @@ from ..egraph.search.engine import EngineError
 from ..egraph.terms.term import TermError
 from ..errors import Refusal
 from ..graph.program import Meta, Program
+from ..lowering.masks.masked_weights import with_masked_weights_as_zeros
 from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..lowering.planning.planner import plan_stores
 from ..process_state import keep_latest, registered
@@ -223,7 +224,7 @@ def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flag
     if None in positions:
         return None
     gradients = tuple(k for k, n in enumerate(needed) if n and k in stores.gradients)
-    plan = plan_stores([stores.gradients[k] for k in gradients])
+    plan = plan_stores([_without_masked(stores.gradients[k], stores) for k in gradients])
     _require_kernels(plan, found)
     tensors = (
         *(made.captured.results[k].output for k in stores.read),
@@ -237,6 +238,12 @@ def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flag
     key = digest([made.forward.key, "backward", list(only), list(given)])[:40]
     region = replace(found, key=key, program=program, names=names, plan=plan, strides=(), form=None)
     return Backward(region, kept, gradients, given)
+
+
+def _without_masked(gradient: Store, stores: BackwardStores) -> Store:
+    """The gradient with masks by a large negative number as limits of its loops, where each row keeps something."""
+    saved = {store.output for store in stores.saved}
+    return replace(gradient, term=with_masked_weights_as_zeros(gradient.term, saved))
 
 
 def _require_kernels(plan: Plan, found: Fused) -> None:
