@@ -178,12 +178,19 @@ class BackwardCall(NamedTuple):
 def _run_backward(*arguments: Any) -> list[torch.Tensor]:
     """The gradients of the needed inputs: by their plan, where the forward ran by its own; else by autograd."""
     call = BackwardCall(*arguments)
-    found = training(call.program, call.recorded)
+    found = _as_forward_ran(call)
     if isinstance(found, str) or found.fell_back:
         return gradients_by_autograd(call.originals(), call.tensors, call.grads, call.needed)
     CALL.sources = call.sources
     with torch._C._DisableAutocast():
         return _planned(found, call)
+
+
+def _as_forward_ran(call: BackwardCall) -> Training | str:
+    """The region as the runner of its forward has it, who knows what it did not save. Plans may have been made anew
+    since: a process keeps the latest ones."""
+    runner = _FORWARDS.get((call.program, tuple(call.recorded)))
+    return training(call.program, call.recorded) if runner is None else runner.training
 
 
 def _runs_originals(found: Training, call: BackwardCall) -> bool:

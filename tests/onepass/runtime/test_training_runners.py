@@ -12,6 +12,7 @@ from onepass.lowering.executors import TILED
 from onepass.lowering.masks import block_map
 from onepass.lowering.triton import launch
 from onepass.runtime import executors, library_choice, training_operator
+from onepass.training import plans
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -212,6 +213,15 @@ def test_a_forward_by_its_plan_may_have_a_backward_by_the_original_calls(origina
     found = torch.autograd.grad(early, leaves, torch.ones_like(early))
     right = attention(*leaves)
     torch.testing.assert_close(found, torch.autograd.grad(right, leaves, torch.ones_like(right)))
+
+
+def test_a_backward_knows_what_its_forward_did_not_save_when_plans_are_made_anew(originals_are_faster):
+    compiled = torch.compile(attention, backend="onepass", options={"inner": "eager"})
+    steps(compiled, 40, 40, 40)
+    plans._KNOWN.clear()  # as where a process has had many other regions since
+    training_operator._BACKWARDS.clear()
+    steps(compiled, 40, 40)
+    assert onepass.reports()[-1].regions[0].backward_ran == f"{executors.ORIGINAL}, as its forward"
 
 
 @pytest.mark.parametrize("options", [{"deterministic": True}, {"libraries": False}, {"executor": "tiled"}], ids=str)
