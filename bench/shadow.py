@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from bench.cost import Measured, measured, report
 from onepass.bench.timing import Call, ContestantResult, in_turns, said
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.cost.plan_cost import plan_estimate
+from onepass.lowering.cost.traffic import bytes_of
 from onepass.lowering.executors import EXECUTORS
 from onepass.lowering.plan.records import Kernel, NotPlannable, Plan, Store
 from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
@@ -139,8 +140,7 @@ def times_of(kernel: Kernel, shape: Shape, kept: float, hopper: bool) -> dict[st
         return {"note": f"the results differ by {apart:.2g} of the largest"}
     found = {name: ContestantResult() for name in calls}
     own, other = (median(taken) for taken in in_turns(calls, ROUNDS, found).values())
-    stored = sum(bytes_of(s.output) for k in plans["other"].kernels for s in k.stores)
-    stored -= sum(bytes_of(s.output) for s in kernel.stores)
+    stored = stored_bytes(plans["other"].kernels) - stored_bytes([kernel])
     return {
         "measured_ms": f"{own:.4g}", "other_measured_ms": f"{other:.4g}", "measured_gain": f"{own / other:.2f}",
         "other_mib": f"{stored / 2**20:.0f}",
@@ -152,9 +152,10 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.float() - other.float()).abs().max() / one.float().abs().max())
 
 
-def bytes_of(tensor: Tensor) -> int:
-    """Bytes of all elements."""
-    return prod(int(size) for size in tensor.shape) * getattr(torch, tensor.dtype).itemsize
+def stored_bytes(kernels: Iterable[Kernel]) -> int:
+    """Bytes of all that kernels store."""
+    outputs = [store.output for kernel in kernels for store in kernel.stores]
+    return sum(prod(int(size) for size in x.shape) * bytes_of(x) for x in outputs)
 
 
 def main() -> None:
