@@ -38,6 +38,18 @@ from .planning_state import Planning
 MIN_STORED_SUMS = 2**17  # from which a launch costs less than what a few tiles of rows would do again
 
 
+def store_chosen(planning: Planning) -> Planning:
+    """A pass: stores the parts that were chosen by cost; every other store reads them."""
+    if not planning.chosen:
+        return planning
+    part, *others = planning.chosen
+    needed = {*tensors(part)}
+    place = 1 + max((n for n, store in enumerate(planning.stores) if store.output in needed), default=-1)
+    stored, read = planning.with_stored(part, place, "takes less time in a kernel of its own")
+    readers = {store.output.name for store in stored.stores} - {read.attrs[0].name}
+    return with_new_shape(replace(stored.with_replaced(readers, {part: read}), chosen=tuple(others)))
+
+
 def store_cross_batch_scores(planning: Planning) -> Planning:
     """A pass: stores scores that are products for each index of one dim, while their values are products for another.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -27,6 +27,7 @@ from .inline_producers import inline_producers, write_pairs_in_loops
 from .kernel_cuts import (
     reuse_parts,
     store_blocking_products,
+    store_chosen,
     store_cross_batch_scores,
     store_nested_loops,
     store_other_rows,
@@ -51,6 +52,8 @@ from .tabulate_lookups import tabulate_lookups, tabulate_relative_values
 from .verify import verify
 
 PRINT_PASSES = "ONEPASS_PRINT_PLAN_PASSES"
+BEFORE_CUTS, FROM_CUTS = ("terms", "shape"), ("cuts", "kernels")  # stages
+STAGES = (*BEFORE_CUTS, *FROM_CUTS)
 AT_ONCE, RESULT, STORE = "all stores at once", "each result", "each store"  # scopes of passes
 
 
@@ -83,6 +86,7 @@ PASSES = (
     PlanPass("group_rows", "shape", group_rows, "rows for which a loop reads the same are rows of one tile"),
     PlanPass("merge_value_dims", "shape", merge_value_dims, "values have one dim where a tile holds them"),
     PlanPass("choose_kernel_shape", "shape", choose_kernel_shape, "each store has rows, held dims and a grid"),
+    PlanPass("store_chosen", "cuts", store_chosen, "what was chosen by cost is stored", RESULT),
     PlanPass("tabulate_lookups", "cuts", tabulate_lookups, "no loop does again what a table has", RESULT),
     PlanPass("store_cross_batch_scores", "cuts", store_cross_batch_scores, "scores and values have one batch", RESULT),
     PlanPass("store_nested_loops", "cuts", store_nested_loops, "no loop depends on a loop around it", STORE),
@@ -102,9 +106,9 @@ PASSES = (
 )
 
 
-def run_passes(planning: Planning) -> Planning:
-    """The state after all passes, each stage verified. Raises NotPlannable for what has no plan."""
-    for stage, passes in groupby(PASSES, key=lambda one: one.stage):
+def run_passes(planning: Planning, stages: Collection[str] = STAGES) -> Planning:
+    """The state after all passes of these stages, each stage verified. Raises NotPlannable for what has no plan."""
+    for stage, passes in groupby((one for one in PASSES if one.stage in stages), key=lambda one: one.stage):
         for scope, group in groupby(passes, key=lambda one: one.scope):
             if scope == AT_ONCE:
                 for one in group:

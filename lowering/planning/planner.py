@@ -7,12 +7,13 @@ Invariant: a plan is decided by the structure of terms alone; no reduction is kn
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms, tensors
 from ..plan.records import NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
-from .pipeline import run_passes
+from .pipeline import BEFORE_CUTS, FROM_CUTS, run_passes
 from .planning_state import Planning
 
 
@@ -41,13 +42,24 @@ def plan_stores(
     held: the most elements of one dim that a tile holds whole. references: for each store, its term as the program has
     it, with the program's roundings; left out where the stores' terms are these.
     """
+    return plan_with(prepared(stores, held, references), derivation)
+
+
+def prepared(stores: Sequence[Store], held: int = MAX_RESIDENT_ELEMENTS, references: Sequence[Term] = ()) -> Planning:
+    """What planning knows before anything is cut: normalised terms with shapes. Raises NotPlannable."""
     for store in stores:
         _refuse(store.term, store.output, store.order)
-    done = run_passes(Planning.of(stores, references or [store.term for store in stores], held))
+    planning = Planning.of(stores, references or [store.term for store in stores], held)
+    return run_passes(planning, BEFORE_CUTS)
+
+
+def plan_with(planning: Planning, derivation: Sequence[str] = (), chosen: Sequence[Term] = ()) -> Plan:
+    """The plan of what is prepared. chosen: terms that it stores, beside those that it has to. Raises NotPlannable."""
+    done = run_passes(replace(planning, chosen=tuple(chosen)), FROM_CUTS)
     return Plan(
         kernels=done.kernels,
-        inputs=tuple(dict.fromkeys(t for store in stores for t in tensors(store.term))),
-        outputs=tuple(store.output for store in stores),
+        inputs=tuple(dict.fromkeys(t for store in done.given for t in tensors(store.term))),
+        outputs=tuple(store.output for store in done.given),
         derivation=tuple(derivation),
         notes=done.notes,
         plan_passes=done.plan_passes,

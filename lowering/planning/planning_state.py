@@ -33,15 +33,17 @@ class KernelShape:
 class Planning:
     """What is known while a plan is made.
 
-    stores: the results, and what is stored between kernels (the parts). shapes: by the names of the stores' outputs.
-    results: the names of the results' outputs. references: for each result, the term as the program has it, with the
+    given: the results as they were asked for. stores: the results, and what is stored between kernels (the parts).
+    shapes: by the names of the stores' outputs. results: the names of the results' outputs. references: for each result, the term as the program has it, with the
     program's roundings. held_limit: the most elements of one dim that a tile holds whole. names: of all tensors.
     parts: each term that is stored between kernels, with the load that replaces it. notes: sentences for the report.
     focus: the output's name of the store that a pass of the stage `cuts` works on. pending: terms that the pass stores
     in its next runs on this store. plan_passes: names of passes that changed something. shape_reasons: for each kernel,
-    its rows and the reason. halves: names of the parts that the stage `terms` has stored.
+    its rows and the reason. halves: names of the parts that the stage `terms` has stored. chosen: terms that are
+    stored because a plan with them takes less time, each before the terms that it contains.
     """
 
+    given: tuple[Store, ...]
     stores: tuple[Store, ...]
     results: tuple[str, ...]
     references: tuple[Term, ...]
@@ -56,13 +58,14 @@ class Planning:
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
     halves: tuple[str, ...] = ()
+    chosen: tuple[Term, ...] = ()
 
     @classmethod
     def of(cls, stores: Sequence[Store], references: Sequence[Term], held_limit: int) -> Planning:
         """The state before the first pass."""
         outputs = tuple(store.output.name for store in stores)
         names = {t.name for store in stores for t in tensors(store.term)}
-        return cls(tuple(stores), outputs, tuple(references), held_limit, frozenset(names | {*outputs}))
+        return cls(tuple(stores), tuple(stores), outputs, tuple(references), held_limit, frozenset(names | {*outputs}))
 
     def index(self, name: str) -> int:
         """The place in `stores` of the store with this output."""

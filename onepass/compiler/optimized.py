@@ -15,7 +15,7 @@ from ..egraph.derivation.certificate import Derivation, check
 from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.term import Term, TermError
 from ..lowering.plan.records import Plan, Store
-from ..lowering.planning.planner import plan_stores
+from ..lowering.cost.cheapest_plan import cheapest_plan
 from ..rules import ALL
 
 
@@ -87,7 +87,7 @@ def planned(
     terms = tuple(derivation.goal for derivation in derivations)
     fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     stores = [replace(result, term=term) for result, term in zip(results, terms, strict=True)]
-    plan = plan_stores(stores, fired, references=[result.term for result in results])
+    plan = cheapest_plan(stores, fired, references=[result.term for result in results])
     return Optimized(captured, terms, plan, fired, statistics, *passes, derivations)
 
 

@@ -36,7 +36,7 @@ TABLE = {
     "lowering/schedule": "plan analysis hopper",
     "lowering/triton": "plan analysis masks planning codegen launch",
     "lowering/gluon": "plan analysis masks planning codegen launch hopper schedule triton",
-    "lowering/cost": "plan analysis launch hopper schedule triton gluon",
+    "lowering/cost": "plan analysis planning launch hopper schedule triton gluon",
     "lowering/joined": "plan analysis masks planning codegen launch hopper schedule triton gluon",
     "lowering": "plan analysis masks planning tiled codegen launch hopper schedule triton gluon cost joined",
     "onepass/report": "",
