@@ -16,6 +16,7 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Term
 from ...egraph.terms.traversal import every_reduction, subterms
 from ..analysis.dim_roles import loop_reductions
+from ..plan.device import COSTS
 from ..plan.term_edits import renaming
 from .traffic import Sizes
 
@@ -58,8 +59,12 @@ def _sums_and_scores(terms: Sequence[Term], loops: Sequence[Term]) -> Iterator[C
     inside = [r for r in every_reduction(list(terms)) if r not in loops and not r.dtype.startswith("pair")]
     scores = [r.args[0].args[0] for r in loops if r.args[0].op == "scaled"]
     for node in dict.fromkeys((*inside, *scores)):
-        if node.op not in ("load", "const") and node.dims and node not in terms:
+        if node.dims and node not in terms and any(map(_takes_work, subterms(node))):
             yield (node,)
+
+
+def _takes_work(node: Term) -> bool:
+    return node.op == "reduce" or COSTS[node.op][1] > 0
 
 
 def in_order(chosen: Iterable[Term], terms: Sequence[Term]) -> tuple[Term, ...]:

@@ -27,6 +27,7 @@ from .plan_cost import KernelEstimate, plan_estimate
 LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median error is 9 %
 MAX_CANDIDATES_TOGETHER = 3
 MAX_PLANS = 24  # that are tried; each takes some 10 to 40 ms
+MAX_STORED_BYTES = 2**26  # about an L2; more is stored only up to the bytes of inputs and results
 NOMINAL_SIZES = (128, 1024, 8192)  # of every symbol; a plan has to be faster with each
 
 
@@ -49,10 +50,11 @@ class _Sized:
     seconds: float
     needed: float
 
-    def least_seconds(self, chosen: Sequence[Candidate]) -> float:
-        """No plan that stores these candidates takes less: two launches, and each byte once."""
-        moved = self.needed + 2 * sum(stored_bytes(candidate, self.sizes) for candidate in chosen)
-        return 2 * TIMING.launch + moved / H200.memory_bytes
+    def could_pay(self, chosen: Sequence[Candidate]) -> bool:
+        """Whether these candidates take little memory, and two launches that move each byte once could be faster."""
+        stored = sum(stored_bytes(candidate, self.sizes) for candidate in chosen)
+        least = 2 * TIMING.launch + (self.needed + 2 * stored) / H200.memory_bytes
+        return stored <= max(MAX_STORED_BYTES, self.needed) and least * LEAST_GAIN < self.seconds
 
 
 def _cheapest(planning: Planning, own: Plan) -> Plan | None:
@@ -90,7 +92,7 @@ def _sized(own: Plan, sizes: Mapping[str, int]) -> _Sized:
 
 def _combinations(planning: Planning, cases: Sequence[_Sized]) -> Iterator[tuple[Candidate, ...]]:
     """Sets of candidates that could pay, small ones first."""
-    pays = lambda chosen: all(case.least_seconds(chosen) * LEAST_GAIN < case.seconds for case in cases)
+    pays = lambda chosen: all(case.could_pay(chosen) for case in cases)
     if pays(()):
         terms = [store.term for store in planning.stores]
         single = [one for one in candidates(terms, planning.held_limit) if pays((one,))]

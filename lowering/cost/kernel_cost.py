@@ -15,7 +15,7 @@ from math import ceil, inf, prod
 
 from ...egraph.terms.sizes import resolve
 from ..hopper.config import HopperConfig
-from ..hopper.kernel_form import bind
+from ..hopper.kernel_form import bind, entered, sent
 from ..hopper.kernel_form import shared_bytes as shared_bytes_of
 from ..launch.split_loops import program_count
 from ..plan.device import H200, HopperGpu
@@ -25,7 +25,7 @@ from ..schedule import kernel_time
 from ..schedule.kernel_time import Config, Sizes
 from ..schedule.pipeline_time import Demand, corner
 from . import work
-from .traffic import ProgramTiles, Traffic, traffic
+from .traffic import ProgramTiles, Traffic, loads, states_of, traffic
 
 THREADS_OF_A_SHORT_PROGRAM = 256  # of a kernel without loops
 UNITS = {"tensor": "matrix products", "special": "special functions", "fma": "multiply-adds"}
@@ -36,11 +36,13 @@ class Timing:
     """Constants of a launch, fitted by bench/cost.py to the suites.
 
     corner: how the times of memory and of multiprocessors add up, as an exponent. launch: seconds from one kernel to
-    the next.
+    the next. pointers: the share of the memory's rate at which a warp-specialised kernel moves tiles through pointers
+    behind its loop, which nothing else in the program hides.
     """
 
     corner: float = 2.1
     launch: float = 7.3e-6
+    pointers: float = 0.25
 
 
 TIMING = Timing()
@@ -90,7 +92,7 @@ def estimate(
     }
     computing = sum(outside.values()) / _busy(launch, device) / device.clock
     computing += sum(_loop_seconds(d, config, device) for d in demands)
-    computing += 0.0 if demands else _waiting(launch, moved, device)
+    computing += _waiting(launch, moved, device) if not demands else _behind_the_loop(kernel, config, moved, device)
     together = corner(TIMING.corner, computing, parts["memory"])
     # A loop's predicted time contains its reads from the L2, so the L2 bounds the sum and adds nothing to it.
     return Estimate(TIMING.launch + max(together, parts["cache"]), parts, moved)
@@ -169,6 +171,20 @@ def _waiting(launch: ProgramTiles, moved: tuple[Traffic, ...], device: HopperGpu
     timing = kernel_time.TRITON_TIMING
     clocks = launch.programs * (timing.fixed + timing.latency * timing.single) / together
     return clocks / device.multiprocessors / device.clock
+
+
+def _behind_the_loop(kernel: Kernel, c: Config, moved: tuple[Traffic, ...], device: HopperGpu) -> float:
+    """Seconds that a warp-specialised kernel waits for what it reads and writes through pointers behind its loop."""
+    if not isinstance(c, HopperConfig) or isinstance(binding := _binding(kernel), str):
+        return 0.0
+    exits = sent(binding) if c.send else ()
+    copied = {one.tensor.name for pair in entered(binding, exits, c.send) for one in pair}
+    copied |= {one.tensor.name for one in (*binding.row_operands, *binding.streams, *exits)}
+    stores, states = kernel.written_by(None), states_of(kernel)
+    read = {node.attrs[0].name for node in loads([store.term for store in stores], states)}
+    mine = (read | {store.output.name for store in stores}) - copied
+    waited = sum(t.memory for t in moved if t.tensor in mine)
+    return waited / (TIMING.pointers * device.memory_bytes)
 
 
 def _units(outside: Mapping[str, float], demands: list[Demand], c: Config, device: HopperGpu) -> dict[str, float]:

@@ -81,9 +81,9 @@ def _together(rows: list[Traffic]) -> Traffic:
 def _reads(launch: ProgramTiles) -> Iterable[tuple[Term, float, Loop | None]]:
     """(load, how often a program's tile of it is read by all programs, the loop that streams it)."""
     done = set()
-    states = {r for loop in launch.kernel.loops for a in loop.accumulators for r in a.reductions}
+    states = states_of(launch.kernel)
     for loop, steps, roots in _phases(launch):
-        for load in _loads(roots, states):
+        for load in loads(roots, states):
             streamed = loop is not None and bool({loop.dim, *loop.outer} & load.dims)
             key = load, loop if streamed else None
             if key not in done:
@@ -101,7 +101,12 @@ def _phases(launch: ProgramTiles) -> Iterable[tuple[Loop | None, int, list[Term]
     yield None, 0, [store.term for store in kernel.written_by(None)]
 
 
-def _loads(roots: Iterable[Term], states: set[Term]) -> list[Term]:
+def states_of(kernel: Kernel) -> set[Term]:
+    """The reductions that the kernel's loops compute."""
+    return {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
+
+
+def loads(roots: Iterable[Term], states: set[Term]) -> list[Term]:
     """Loads in the roots, but for those behind finished states."""
     found: dict[Term, None] = {}
     for root in roots:

@@ -13,12 +13,12 @@ from ...egraph.terms.term import Term
 from ..analysis.dim_roles import is_contraction
 from ..plan.device import COSTS, Gpu
 from ..schedule.from_loop import FLOAT_PRODUCT, is_half
-from .traffic import ProgramTiles
+from .traffic import ProgramTiles, states_of
 
 
 def clocks(launch: ProgramTiles, gpu: Gpu) -> dict[str, float]:
     """Clocks of one multiprocessor at peak rates, by unit: "tensor", "special", "fma"."""
-    states = {r for loop in launch.kernel.loops for a in loop.accumulators for r in a.reductions}
+    states = states_of(launch.kernel)
     flops = fma = special = 0.0
     for node in _computed((s.term for s in launch.kernel.written_by(None)), states):
         if node.op == "reduce":
