@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
-from math import inf
 
 from ...egraph.terms.sizes import UnknownSize, symbols
 from ...egraph.terms.term import Term, TermError
-from ...egraph.terms.traversal import all_dims
+from ...egraph.terms.traversal import all_dims, subterms
 from ..plan.device import H200
 from ..plan.records import NotPlannable, Plan, Store
 from ..planning.planner import plan_with, prepared
@@ -26,7 +25,8 @@ from .plan_cost import KernelEstimate, plan_estimate
 
 LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median error is 9 %
 MAX_CANDIDATES_TOGETHER = 3
-MAX_PLANS = 24  # that are tried; each takes some 10 to 40 ms
+MAX_PLANS = 24  # that are tried; each takes some 10 to 40 ms,
+MAX_NODES = 3000  # and the larger the terms are, the fewer: of all plans together, about a second
 MAX_STORED_BYTES = 2**26  # about an L2; more is stored only up to the bytes of inputs and results
 NOMINAL_SIZES = (128, 1024, 8192)  # of every symbol; a plan has to be faster with each
 
@@ -62,14 +62,21 @@ def _cheapest(planning: Planning, own: Plan) -> Plan | None:
     try:
         cases = [_sized(own, sizes) for sizes in _nominal(planning)]
         best, least = None, 1 / LEAST_GAIN
-        for chosen in islice(_combinations(planning, cases), MAX_PLANS):
+        for chosen in islice(_combinations(planning, cases), _plans_to_try(planning)):
             plan = _plan_with(planning, chosen)
-            share = max(_seconds(plan, case.sizes) / case.seconds for case in cases) if plan else inf
-            if plan is not None and share < least:
+            if plan is None or _stored(plan) <= _stored(own):
+                continue  # a kernel computes again what was to be stored
+            share = max(_seconds(plan, case.sizes) / case.seconds for case in cases)
+            if share < least:
                 best, least = _with_note(plan, cases, share), share
     except (UnknownSize, TermError, NotPlannable):
         return None
     return best
+
+
+def _plans_to_try(planning: Planning) -> int:
+    nodes = len({node for store in planning.stores for node in subterms(store.term)})
+    return max(1, min(MAX_PLANS, MAX_NODES // nodes))
 
 
 def _nominal(planning: Planning) -> list[dict[str, int]]:
@@ -108,6 +115,10 @@ def _plan_with(planning: Planning, chosen: Sequence[Candidate]) -> Plan | None:
         return None
 
 
+def _stored(plan: Plan) -> int:
+    return sum(len(kernel.stores) for kernel in plan.kernels)
+
+
 def _seconds(plan: Plan, sizes: Mapping[str, int]) -> float:
     return _total(plan_estimate(plan, sizes))
 
@@ -119,5 +130,5 @@ def _total(found: Sequence[KernelEstimate]) -> float:
 def _with_note(plan: Plan, cases: Sequence[_Sized], share: float) -> Plan:
     """The plan with a sentence that names both estimates."""
     own = 1e3 * cases[-1].seconds
-    note = f"what is stored because it takes less time in a kernel of its own: an estimated {own * share:.2g} ms, not {own:.2g}"
-    return replace(plan, notes=(*plan.notes, note))
+    found = f"an estimated {own * share:.2g} ms, not {own:.2g}"
+    return replace(plan, notes=(*plan.notes, f"with what is stored because it then takes less time: {found}"))

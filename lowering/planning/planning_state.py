@@ -34,13 +34,14 @@ class Planning:
     """What is known while a plan is made.
 
     given: the results as they were asked for. stores: the results, and what is stored between kernels (the parts).
-    shapes: by the names of the stores' outputs. results: the names of the results' outputs. references: for each result, the term as the program has it, with the
-    program's roundings. held_limit: the most elements of one dim that a tile holds whole. names: of all tensors.
-    parts: each term that is stored between kernels, with the load that replaces it. notes: sentences for the report.
-    focus: the output's name of the store that a pass of the stage `cuts` works on. pending: terms that the pass stores
-    in its next runs on this store. plan_passes: names of passes that changed something. shape_reasons: for each kernel,
-    its rows and the reason. halves: names of the parts that the stage `terms` has stored. chosen: terms that are
-    stored because a plan with them takes less time, each before the terms that it contains.
+    shapes: by the names of the stores' outputs. results: the names of the results' outputs. references: for each
+    result, the term as the program has it, with the program's roundings. held_limit: the most elements of one dim
+    that a tile holds whole. names: of all tensors. parts: each term that is stored between kernels, with the load
+    that replaces it. notes: sentences for the report. focus: the output's name of the store that a pass of the
+    stage `cuts` works on. pending: terms that the pass stores in its next runs on this store. plan_passes: names of
+    passes that changed something. shape_reasons: for each kernel, its rows and the reason. halves: names of the
+    parts that the stage `terms` has stored. chosen: terms that are stored because a plan with them takes less time,
+    each before the terms that it contains.
     """
 
     given: tuple[Store, ...]

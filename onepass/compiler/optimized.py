@@ -14,8 +14,8 @@ from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation, check
 from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.term import Term, TermError
-from ..lowering.plan.records import Plan, Store
 from ..lowering.cost.cheapest_plan import cheapest_plan
+from ..lowering.plan.records import Plan, Store
 from ..rules import ALL
 
 

@@ -66,6 +66,7 @@ PARTS_BELOW = {  # part: folders of lower parts that it may import; tune also se
     "onepass": (EVERY_FOLDER, *PLANS),
 }
 ALSO = dict.fromkeys(("onepass/tune", "onepass/bench"), ("lowering/hopper", "lowering/schedule"))
+ALSO |= {"onepass/compiler": ("lowering/cost",)}  # whose estimates choose a plan
 # For everyone above.
 GROUND = (
     "egraph/forks.py",

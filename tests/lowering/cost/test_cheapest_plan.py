@@ -1,0 +1,147 @@
+"""The plan of the least estimated time computes what the planner's own does, and is taken only where it pays."""
+
+from itertools import combinations
+from math import inf
+
+import numpy as np
+import pytest
+
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import make, sum_over
+from onepass.egraph.terms.term import Dim, Tensor, Term
+from onepass.lowering.cost import cheapest_plan as module
+from onepass.lowering.cost.candidates import candidates, in_order
+from onepass.lowering.cost.cheapest_plan import MAX_STORED_BYTES, cheapest_plan
+from onepass.lowering.cost.plan_cost import plan_estimate
+from onepass.lowering.plan.records import NotPlannable, Plan, Store
+from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
+from onepass.lowering.planning.planner import plan_stores, plan_with, prepared
+from tests.support.attention_terms import loaded, one_pass
+
+
+def dims(**sizes) -> list[Dim]:
+    return [Dim(*item) for item in sizes.items()]
+
+
+def tensor(name: str, *axes: Dim, dtype: str = "bfloat16") -> Term:
+    return loaded(Tensor(name, dtype, tuple(d.size for d in axes)), *axes)
+
+
+def shared_prefix(sequences, prefix: object = 16384, own: object = 256, dtype: str = "bfloat16") -> list[Store]:
+    """One query for each sequence, over keys that all share and over keys of its own; the states are merged."""
+    b, h, i, x, y, d, e = dims(b=sequences, h=8, i=1, x=prefix, y=own, d=64, e=64)
+    q = tensor("q", b, h, i, d, dtype=dtype)
+    attend = lambda j, keys, values: one_pass(j, sum_over(d, q * keys), values)
+    shared = attend(x, tensor("kp", h, x, d, dtype=dtype), tensor("vp", h, x, e, dtype=dtype))
+    mine = attend(y, tensor("ks", b, h, y, d, dtype=dtype), tensor("vs", b, h, y, e, dtype=dtype))
+    return [Store(shared + mine, Tensor("out", "float32", (sequences, 8, 1, 64)), (b, h, i, e))]
+
+
+def distances(length: int, dtype: str = "bfloat16") -> list[Store]:
+    """Softmax of distances over the keys, and over the queries: 64 subtractions a score, in two loops."""
+    h, i, j, a, d, c, e = dims(h=8, i=length, j=length, a=length, d=length, c=64, e=64)
+    read = lambda name, *axes: tensor(name, *axes, dtype=dtype)
+    far = lambda i, j: -sum_over(c, make("abs", (read("x", h, i, c) - read("y", h, j, c),)))
+    over_keys, over_queries = one_pass(j, far(i, j), read("v", h, j, e)), one_pass(a, far(a, d), read("w", h, a, e))
+    made = lambda name, rows, term: Store(term, Tensor(name, "float32", (8, length, 64)), (h, rows, e))
+    return [made("over_keys", i, over_keys), made("over_queries", d, over_queries)]
+
+
+def attention(length: int) -> list[Store]:
+    b, h, i, j, d, e = dims(b=4, h=32, i=length, j=length, d=64, e=64)
+    scores = sum_over(d, tensor("q", b, h, i, d) * tensor("k", b, h, j, d))
+    output = Tensor("out", "float32", (4, 32, length, 64))
+    return [Store(one_pass(j, scores, tensor("v", b, h, j, e)), output, (b, h, i, e))]
+
+
+def milliseconds(plan: Plan, sizes=None) -> float:
+    return 1e3 * sum(one.estimate.seconds for one in plan_estimate(plan, sizes))
+
+
+def loops(plan: Plan) -> list[list[str]]:
+    return [[loop.dim.name for loop in kernel.loops] for kernel in plan.kernels]
+
+
+def computed(plan: Plan, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The results of a plan, store by store, in float64."""
+    known = dict(inputs)
+    for kernel in plan.kernels:
+        for store in kernel.stores:
+            known[store.output.name] = evaluate(store.term, known, store.order)
+    return [known[output.name] for output in plan.outputs]
+
+
+# What is chosen
+
+
+def test_a_prefix_is_read_once_for_all_sequences():
+    stores = shared_prefix(64)
+    own, plan = plan_stores(stores), cheapest_plan(stores)
+    assert loops(own) == [["x", "y"]] and sorted(loops(plan)) == [["x"], ["y"]]
+    (shared,) = (kernel for kernel in plan.kernels if kernel.loops[0].dim.name == "x")
+    assert shared.rows == Dim("b", 64)  # a tile of sequences reads the shared keys together
+    assert milliseconds(plan) < milliseconds(own) / 5
+    assert any("takes less time in a kernel of its own" in note for note in plan.notes)
+
+
+def test_one_sequence_has_nothing_to_share():
+    stores = shared_prefix(1, prefix=512)
+    assert cheapest_plan(stores) == plan_stores(stores)
+
+
+def test_scores_that_two_loops_compute_are_stored():
+    stores = distances(1024)
+    own, plan = plan_stores(stores), cheapest_plan(stores)
+    assert loops(own) == [["j"], ["a"]]
+    (scores,) = {s.output for k in plan.kernels for s in k.stores} - {s.output for s in stores}
+    assert scores.shape == (8, 1024, 1024) and milliseconds(plan) < milliseconds(own) / 1.2
+
+
+def test_scores_that_take_much_memory_are_not_stored():
+    stores = distances(4096)
+    assert 4 * 8 * 4096**2 > MAX_STORED_BYTES and cheapest_plan(stores) == plan_stores(stores)
+
+
+@pytest.mark.parametrize("length", [64, 1024, 4096, 16384])
+def test_attention_stays_one_kernel_and_nothing_else_is_planned(length, monkeypatch):
+    """No store could pay: its bytes alone take longer."""
+    monkeypatch.setattr(module, "_plan_with", None)
+    assert len(cheapest_plan(attention(length)).kernels) == 1
+
+
+def test_symbolic_sizes_need_a_gain_at_every_size():
+    assert sorted(loops(cheapest_plan(shared_prefix("n")))) == [["x"], ["y"]]
+    assert loops(cheapest_plan(shared_prefix("n", prefix="m", own="m"))) == [["x", "y"]]  # 128 keys do not pay
+
+
+def test_an_estimate_that_is_no_better_changes_nothing(monkeypatch):
+    monkeypatch.setattr(module, "LEAST_GAIN", inf)
+    assert cheapest_plan(shared_prefix(64)) == plan_stores(shared_prefix(64))
+
+
+def test_no_plan_is_an_error_as_ever():
+    b, d = dims(b=4, d=8)
+    with pytest.raises(NotPlannable, match="no axis"):
+        cheapest_plan([Store(tensor("q", b, d), Tensor("out", "float32", (4,)), (b,))])
+
+
+# Each set of candidates is a plan of the same results
+
+SMALL = {"prefix": shared_prefix(3, 40, 24, "float64"), "distances": distances(24, "float64")}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_set_of_candidates_computes_the_results(name):
+    stores, random = SMALL[name], np.random.default_rng(0)
+    own = plan_stores(stores)
+    inputs = {t.name: random.standard_normal(t.shape) for t in own.inputs}
+    right = computed(own, inputs)
+    planning = prepared(stores)
+    terms = [store.term for store in planning.stores]
+    single = candidates(terms, MAX_RESIDENT_ELEMENTS)
+    sets = [chosen for count in (1, 2) for chosen in combinations(single, count)]
+    assert len(sets) >= 3
+    for chosen in sets:
+        plan = plan_with(planning, chosen=in_order((t for one in chosen for t in one), terms))
+        for mine, theirs in zip(computed(plan, inputs), right, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
