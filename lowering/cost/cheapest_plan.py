@@ -64,8 +64,8 @@ def _cheapest(planning: Planning, own: Plan) -> Plan | None:
         best, least = None, 1 / LEAST_GAIN
         for chosen in islice(_combinations(planning, cases), _plans_to_try(planning)):
             plan = _plan_with(planning, chosen)
-            if plan is None or _stored(plan) <= _stored(own):
-                continue  # a kernel computes again what was to be stored
+            if plan is None or not _reads_its_parts(plan):
+                continue
             share = max(_seconds(plan, case.sizes) / case.seconds for case in cases)
             if share < least:
                 best, least = _with_note(plan, cases, share), share
@@ -115,8 +115,10 @@ def _plan_with(planning: Planning, chosen: Sequence[Candidate]) -> Plan | None:
         return None
 
 
-def _stored(plan: Plan) -> int:
-    return sum(len(kernel.stores) for kernel in plan.kernels)
+def _reads_its_parts(plan: Plan) -> bool:
+    """Whether kernels read all that is stored between them. If not, one computes again what was to be stored."""
+    parts = {store.output for kernel in plan.kernels for store in kernel.stores} - {*plan.outputs}
+    return bool(parts) and parts <= {tensor for kernel in plan.kernels for tensor in kernel.inputs}
 
 
 def _seconds(plan: Plan, sizes: Mapping[str, int]) -> float:

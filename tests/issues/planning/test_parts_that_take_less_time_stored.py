@@ -75,3 +75,20 @@ def test_both_ways_are_right():
     compiled = torch.compile(both_ways, backend=onepass_backend, options={"inner": "eager"})
     for mine, right in zip(compiled(*tensors), both_ways(*tensors), strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-10)
+
+
+def by_distance(q, k, v, table):
+    """A vector for each distance of at most 40 is multiplied by the queries."""
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    place = (j - i).clamp(-40, 40) + 40
+    return ((q @ k.mT + torch.einsum("bhid,ijd->bhij", q, table[place])) * 0.25).softmax(-1) @ v
+
+
+def test_what_no_other_kernel_reads_is_not_stored():
+    """A product of each pair was chosen, and the loop that should have read it computed it, and wrote it for nobody."""
+    torch.manual_seed(0)
+    drawn = [torch.randn(1, 2, n, 16) for n in (50, 200, 200)]
+    plan = plan_of(by_distance, [*drawn, torch.randn(81, 16)])
+    parts = {s.output for k in plan.kernels for s in k.stores} - {*plan.outputs}
+    assert parts and parts <= {t for k in plan.kernels for t in k.inputs}
+    assert all(part.shape[-1] == 81 for part in parts)
