@@ -1,10 +1,14 @@
 """Simplifies integer index terms: affine normal form, and floordiv and mod of it where ranges are known.
 
 Only integer and bool subterms change. The laws are (a·g + b)//g = a + b//g, x//g = 0 and x%g = x for 0 <= x < g,
-(x//g)·g + x%g = x, (x//a)//b = x//(a·b), and x//-g = (-x)//g. Example: (8·i + j)//8 is i, for 0 <= j < 8.
+(x//g)·g + x%g = x, (x//a)//b = x//(a·b), (a·x + b)//(a·g) = x//g for 0 <= b < a, and x//-g = (-x)//g. Example:
+(8·i + j)//8 is i, for 0 <= j < 8.
 """
 
 from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
 
 from .affine import Affine, affine, bounds, combine, compare, to_term
 from .ops import const, make
@@ -65,6 +69,8 @@ def floordiv(x: Term, g: Term) -> Term:
     whole, rest = _split(x, g)
     if _below(rest, g):
         return to_term(whole)
+    if scaled := _without_fraction(rest, g):
+        return to_term(combine(whole, affine(floordiv(to_term(scaled.multiple), const(scaled.divisor))), 1))
     rest_term = to_term(rest)
     if rest_term.op == "floordiv" and _is_positive(g) and _is_positive(rest_term.args[1]):
         rest_term, g = rest_term.args[0], simplify_node(g * rest_term.args[1], (g, rest_term.args[1]))
@@ -80,11 +86,39 @@ def mod(x: Term, g: Term) -> Term:
     _, rest = _split(x, g)
     if _below(rest, g):
         return to_term(rest)
+    if scaled := _without_fraction(rest, g):
+        multiple = affine(mod(to_term(scaled.multiple), const(scaled.divisor)))
+        return to_term(combine(scaled.fraction, multiple, scaled.factor))
     inner = to_term(rest)
     if inner.op == "mod" and _is_positive(g) and _is_positive(inner.args[1]):
         if inner.args[1].attrs[0] % g.attrs[0] == 0:
             inner = inner.args[0]
     return make("mod", (inner, g))
+
+
+class _Scaled(NamedTuple):
+    """A form as factor · multiple + fraction with 0 <= fraction < factor, and a literal divisor over the factor."""
+
+    factor: int
+    multiple: Affine
+    fraction: Affine
+    divisor: int
+
+
+def _without_fraction(form: Affine, g: Term) -> _Scaled | None:
+    """The form as a multiple of a divisor of g and a rest that the division by g never sees; None if it is none.
+
+    Example: 32 · j + i over 512 is j over 16, for 0 <= i < 32.
+    """
+    coefficients, constant = form
+    if not _is_positive(g):
+        return None
+    for factor in sorted({gcd(c, g.attrs[0]) for c in coefficients.values()} - {1, g.attrs[0]}, reverse=True):
+        fraction = {a: c for a, c in coefficients.items() if c % factor}, constant % factor
+        if fraction != ({}, 0) and _below(fraction, const(factor)):
+            multiple = {a: c // factor for a, c in coefficients.items() if c % factor == 0}, constant // factor
+            return _Scaled(factor, multiple, fraction, g.attrs[0] // factor)
+    return None
 
 
 def _is_positive(g: Term) -> bool:

@@ -15,6 +15,7 @@ from ...egraph.terms.ops import cast, iota, make
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import substitute
 from ..analysis.contiguous_axes import along
+from ..analysis.data_indices import place_conditions
 from ..analysis.softmax_scaling import (
     LOG2_E,
     ExponentScaling,
@@ -108,11 +109,18 @@ class TileWriter(Tiles):
     def _loaded(self, node: Term, dims: tuple[Dim, ...], scope: Scope) -> TileValue:
         tensor = node.attrs[0]
         pointer = self.address(tensor, node.args, dims)
-        mask = self.conjunction(*(self.padding(d) for d in dims), self.readable if self.loop in dims else None)
+        mask = self.conjunction(*(self.padding(d) for d in dims), *(self._readable(node) if self.loop in dims else ()))
         absent = "False" if tensor.dtype == "bool" else "0"
         options = {"mask": self.align(mask, dims), "other": absent} if mask else {}
         text = self.call("load", pointer, **options)
         return self.assign(f"{tensor.name}_tile", TileValue(text, dims, tensor.dtype), scope)
+
+    def _readable(self, node: Term) -> list[TileValue | None]:
+        """Conditions on the elements of a load in a loop. An index that is read from memory is an address only where it
+        is a place of the tensor: where a guard drops the element, it may be anything.
+        """
+        conditions = place_conditions(node) if self.doubtful else ()
+        return [self.readable, *([self.reached] if conditions else []), *map(self.value, conditions)]
 
     def address(self, tensor: Tensor, index: tuple[Term, ...], dims: tuple[Dim, ...]) -> str:
         """The text of a pointer: a scalar base in 64 bits, the loop's start, and tile offsets that no loop changes."""

@@ -74,6 +74,8 @@ class Tiles(ABC):
         self.loop: Dim | None = None
         self.ragged = False  # the loop's last tile may be cut off by the end of the dim
         self.readable: TileValue | None = None  # those of the loop's elements that may be read
+        self.doubtful = False  # whether a tile of the loop may have elements whose data may be anything
+        self.reached: TileValue | None = None  # those of the loop's elements that its limits keep
         self.serial_place: tuple[Dim, Scope] | None = None
         self.starts: dict[Dim, str] = {}
         self.maps: dict[BlockMap, str] = {}
@@ -124,6 +126,7 @@ class Tiles(ABC):
     def close(self) -> list[str]:
         """Ends the body of a loop and gives its lines."""
         lines, self.loop, self.ragged, self.readable = self.inner.lines, None, False, None
+        self.doubtful, self.reached = False, None
         return lines
 
     @contextmanager

@@ -17,6 +17,7 @@ from ...egraph.terms.ops import iota
 from ...egraph.terms.printing import show
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
+from ..analysis.data_indices import guarded_conditions
 from ..codegen.dialect import GLUON
 from ..codegen.ops import Names, helpers, remarks, wrapped
 from ..codegen.signature import Signature
@@ -114,7 +115,8 @@ class KernelAssembly(ABC, Generic[BindingT, ConfigT]):
                 signature.declare_tensor(tensor)
                 signature.declare_strides(tensor)
         signature.declare_sizes([*kernel.grid, *kernel.around, kernel.rows, self.loop.dim])
-        signature.declare_symbols([*nodes, *indices])
+        conditions = (n for condition in guarded_conditions(kernel) for n in subterms(condition))
+        signature.declare_symbols(dict.fromkeys([*nodes, *indices, *conditions]))
 
     # Assembly
 

@@ -154,6 +154,7 @@ class Consumer:
         writer, count = self.writer, "count" if first else "count + t"
         start = writer.names.fresh(f"{self.loop.dim}_start")
         writer.open(self.loop.dim, start, ragged=first or self.listed)
+        writer.doubtful = self.loop.guard is not None
         lines = writer.inner.lines
         lines += [*find, f"{start} = tile * {self.config.loop_tile}"]
         lines += [f"bits = thread_words({self.words}, tile, {self.config.loop_tile})"] if self.words else []

@@ -14,7 +14,7 @@ from ...egraph.terms.affine import bounds
 from ...egraph.terms.ops import iota, load
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, factors, reduces, substitute, subterms
-from ..analysis.dim_roles import loop_reductions
+from ..analysis.dim_roles import loop_reductions, sum_factors
 from ..analysis.relative_index import Table, between, fresh, relative_scores, relative_table
 from .build_loops import peel
 from .kernel_shape import with_new_shape
@@ -29,7 +29,8 @@ Lookup = tuple[Term, int | str]  # an index by the loop's dim and another one, a
 def tabulate_lookups(planning: Planning) -> Planning:
     """A pass: stores reductions that read at positions by the loop's dim and another one, for each position once."""
     reductions = loop_reductions([planning.focused.term], planning.held_limit)
-    table = next(filter(None, (lookup_table(r.args[0], r.attrs[1]) for r in reductions)), None)
+    tables = (lookup_table(r.args[0], r.attrs[1], _batch_of(reductions, r.attrs[1])) for r in reductions)
+    table = next(filter(None, tables), None)
     return planning if table is None else _with_table(planning, table, planning.results)
 
 
@@ -57,14 +58,25 @@ def _with_table(planning: Planning, table: Table, names: Sequence[str]) -> Plann
 # Lookups
 
 
-def lookup_table(body: Term, loop: Dim) -> Table | None:
-    """The table of the next reduction in a loop's body that reads at positions by the loop's dim and another one."""
-    found = (_table_of(r, loop) for r in reduces(body) if loop in r.dims)
+def lookup_table(body: Term, loop: Dim, batch: frozenset[Dim] = frozenset()) -> Table | None:
+    """The table of the next reduction in a loop's body that reads at positions by the loop's dim and another one.
+
+    batch: dims that everything has that the loop streams. Positions by these alone, such as the pages of each sequence,
+    are no lookup: for each of them the loop streams other rows, and multiplies them as it would others.
+    """
+    found = (_table_of(r, loop, batch) for r in reduces(body) if loop in r.dims)
     return next(filter(None, found), None)
 
 
-def _table_of(r: Term, loop: Dim) -> Table | None:
-    lookups = _lookups(r, loop)
+def _batch_of(reductions: Iterable[Term], loop: Dim) -> frozenset[Dim]:
+    """The dims that all factors of products have that move with the loop's dim."""
+    sums = {inner for r in reductions if r.attrs[1] == loop for inner in (r, *reduces(r.args[0]))}
+    streamed = [factor.dims for r in sums for factor in sum_factors(r) if loop in factor.dims]
+    return frozenset.intersection(*streamed) if streamed else frozenset()
+
+
+def _table_of(r: Term, loop: Dim, batch: frozenset[Dim]) -> Table | None:
+    lookups = _lookups(r, loop, batch)
     if not all(index.dims <= r.dims for index, _ in lookups):  # one moves with what the reduction, or one inside, binds
         return None
     change, positions = _positions_for(lookups, {d.name for d in all_dims(r)})
@@ -77,11 +89,12 @@ def _table_of(r: Term, loop: Dim) -> Table | None:
     return Table(r, values, tuple(positions))
 
 
-def _lookups(r: Term, loop: Dim) -> list[Lookup]:
-    """Indices by the loop's dim and at least one other dim, each once."""
+def _lookups(r: Term, loop: Dim, batch: frozenset[Dim]) -> list[Lookup]:
+    """Indices by the loop's dim and at least one other dim that is no batch, each once."""
     loads = (n for n in subterms(r.args[0]) if n.op == "load")
     indices = ((index, n.attrs[0].shape[axis]) for n in loads for axis, index in enumerate(n.args))
-    return list(dict.fromkeys((index, size) for index, size in indices if loop in index.dims and len(index.dims) > 1))
+    moves = lambda index: loop in index.dims and bool(index.dims - batch - {loop})
+    return list(dict.fromkeys((index, size) for index, size in indices if moves(index)))
 
 
 def _positions_for(lookups: Iterable[Lookup], names: set[str]) -> tuple[dict[Term, Term], list[tuple[Dim, Term]]]:

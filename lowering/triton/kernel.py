@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from ...egraph.terms.ops import iota
 from ...egraph.terms.printing import show
-from ...egraph.terms.term import Dim
+from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
+from ..analysis.data_indices import guarded_conditions, loads_by_data
 from ..analysis.dim_roles import Compared, compared
 from ..codegen.dialect import TRITON
 from ..codegen.ops import FOLDS, Names, TileValue, helpers, identity, remarks, wrapped
@@ -75,7 +76,8 @@ class TritonKernelWriter:
         loops = (dim for loop in kernel.loops for dim in (*loop.outer, loop.dim))
         signature.declare_sizes([*kernel.grid, *self.tiles.rows, *loops])
         limits = [limit.bound for loop in kernel.loops for limit in loop.limits]
-        signature.declare_symbols(dict.fromkeys(n for root in [*roots(kernel), *limits] for n in subterms(root)))
+        read = [*roots(kernel), *limits, *guarded_conditions(kernel)]
+        signature.declare_symbols(dict.fromkeys(n for root in read for n in subterms(root)))
 
     def _declare_slots(self) -> None:
         added = (store for store in self.kernel.stores if store.places)
@@ -174,12 +176,13 @@ class TritonKernelWriter:
         if not loop.tile:
             self._by_indices(loop, names)
             return
-        segments = RangeWriter(self.tiles, loop).segments()
+        ranges = RangeWriter(self.tiles, loop)
+        segments = ranges.segments()
         if self.tiles.skewing.exact:
             segments = by_columns(segments, self.tiles.tile_of(loop.dim))
         body: list[str] = [] if loop.outer else self.lines
         for segment in segments:
-            body += self._segment(segment, loop, names)
+            body += self._segment(segment, ranges, names)
         if loop.outer:
             self.lines += self._around(loop, [*self.tiles.close_around(), *body], self._points(loop))
         added = zip(loop.accumulators, names, strict=True)
@@ -222,8 +225,9 @@ class TritonKernelWriter:
         lines.append(f"{first} = {rest}")
         return [f"for {counter} in tl.range(0, {count}):", *(f"    {line}" for line in (*lines, *body))]
 
-    def _segment(self, segment: Segment, loop: Loop, names: list[list[TileValue]]) -> list[str]:
+    def _segment(self, segment: Segment, ranges: RangeWriter, names: list[list[TileValue]]) -> list[str]:
         """The lines of one run of the loop's tiles."""
+        loop = ranges.loop
         start = self.tiles.names.fresh(f"{loop.dim}_start")
         self.tiles.open(loop.dim, start, segment.ragged)
         counter = self.tiles.names.fresh("n") if segment.start else start
@@ -231,6 +235,7 @@ class TritonKernelWriter:
         self.tiles.inner.lines += [segment.following.format(n=counter)] if segment.following else []
         guard = self._guard(loop) if segment.guarded else None
         self.tiles.readable = self._kept(loop) if segment.guarded and not loop.finite_mask else None
+        self._doubt(segment, ranges)
         guards = loop.guard.dims if loop.guard is not None else frozenset()
         for state, components in zip(loop.accumulators, names, strict=True):
             with self.tiles.writing(guards.union(*(value.dims for value in state.values))):
@@ -250,9 +255,19 @@ class TritonKernelWriter:
 
     def _kept(self, loop: Loop) -> TileValue | None:
         """The guard's conditions on the loop's coordinate alone. Elements that no row keeps are not read."""
+        return self.tiles.conjunction(*map(self.tiles.value, self._conditions_on_the_loop(loop)))
+
+    def _conditions_on_the_loop(self, loop: Loop) -> list[Term]:
         apart = {*self.tiles.rows, *self.tiles.resident}
-        parts = [c for c in conjuncts(loop.guard) if loop.dim in c.dims and not c.dims & apart]
-        return self.tiles.conjunction(*map(self.tiles.value, parts))
+        return [c for c in conjuncts(loop.guard) if loop.dim in c.dims and not c.dims & apart]
+
+    def _doubt(self, segment: Segment, ranges: RangeWriter) -> None:
+        """Notes whether elements may be read that the guard drops, and which of them its limits keep."""
+        loop, tiles = ranges.loop, self.tiles
+        if segment.guarded and loads_by_data(self.kernel, loop):
+            conditions = [] if loop.finite_mask else self._conditions_on_the_loop(loop)
+            tiles.doubtful = len(conditions) < len(conjuncts(loop.guard))
+            tiles.reached = ranges.reached() if tiles.doubtful else None
 
     # Accumulators: the components of a rescaled one are its scale, then its mantissas
 

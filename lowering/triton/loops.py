@@ -79,6 +79,17 @@ class RangeWriter:
             return self._neighbours(self.loop.ranges[0])
         return self._listed() if self.loop.ranges else []
 
+    def reached(self) -> TileValue | None:
+        """Those of a tile's elements that the limits keep for some row; None where no one range says it."""
+        if len(self.loop.ranges) != 1:
+            return None
+        (found,), at, parts = self.loop.ranges, self.tiles.coordinate(self.dim).text, []
+        if found.lowers:
+            parts.append(f"({at} >= {self._scalar('first', self._lowest(found.lowers, '0', strict=False))})")
+        if found.uppers:
+            parts.append(f"({at} < {self._scalar('limit', self._highest(found.uppers, strict=False))})")
+        return TileValue(" & ".join(parts), (self.dim,), "bool") if parts else None
+
     # Limits
 
     def _scalar(self, hint: str, text: str) -> str:

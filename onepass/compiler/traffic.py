@@ -7,7 +7,7 @@ by what is made a plan is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 
 import torch
@@ -15,15 +15,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..egraph.terms.sizes import UnknownSize, value_of
+from ..egraph.terms.sizes import UnknownSize, resolve, value_of
 from ..egraph.terms.term import Tensor, Term
-from ..egraph.terms.traversal import tensors
+from ..egraph.terms.traversal import subterms, tensors
 from ..errors import ProgramError
 from ..graph.program import Input, Program
+from ..lowering.analysis.data_indices import reads_memory
+from ..lowering.analysis.read_places import places_read
+from ..lowering.plan.queries import roots
 from ..lowering.plan.records import Kernel, Plan
 
 ALLOWED_BYTES = 64 << 20  # that a plan may store between kernels, however little the original makes
 STORES_TOO_MUCH = "the kernels would store more between them than the original calls make"
+
+
+GATHERS = ("aten::index", "aten::index_select", "aten::gather", "aten::embedding")
 
 
 class _Counter(TorchDispatchMode):
@@ -36,7 +42,10 @@ class _Counter(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if not function.is_view:
-            self.bytes += sum(_stored(x) for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor))
+            sizes = [_stored(x) for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
+            if function._schema.name in GATHERS:  # The first argument is read at as many places as the result has.
+                sizes[0] = min(sizes[0], _stored(result))
+            self.bytes += sum(sizes)
         return result
 
 
@@ -101,7 +110,18 @@ def _kernel_bytes(kernel: Kernel, sizes) -> int:
     users = [_loop_tensors(loop) for loop in kernel.loops] + [{t for s in kernel.stores for t in tensors(s.term)}]
     reads = {t: max(1, sum(t in used for used in users[:-1])) for used in users for t in used}
     written = sum(_size(store.output, sizes) for store in kernel.stores)
-    return written + sum(_size(t, sizes) * times for t, times in reads.items())
+    loads = {n for root in roots(kernel) for n in subterms(root) if n.op == "load"}
+    return written + sum(_read_bytes(t, loads, sizes) * times for t, times in reads.items())
+
+
+def _read_bytes(tensor: Tensor, loads: Iterable[Term], sizes) -> int:
+    """Bytes of the tensor; where it is read at places that are data, such as pages, of so many places at most."""
+    own = [load for load in loads if load.attrs[0] == tensor]
+    whole = _size(tensor, sizes)
+    if not any(reads_memory(index) for load in own for index in load.args):
+        return whole
+    places = sum(places_read(load, lambda dim: resolve(dim.size, sizes)) for load in own)
+    return min(whole, getattr(torch, tensor.dtype).itemsize * places)
 
 
 def _loop_tensors(loop) -> set[Tensor]:

@@ -18,7 +18,7 @@ from ..egraph.terms.term import Dim, Term
 from ..egraph.terms.traversal import every_reduction, subterms
 from ..graph.nodes import value_of_node
 from ..graph.op_kinds import name_of
-from ..graph.survey import hinted, shape
+from ..graph.survey import gathered, hinted, shape
 from ..lowering.plan.device import Device, planned_for
 from ..lowering.plan.records import Plan
 from ..regions.region import Region
@@ -84,10 +84,22 @@ def write_and_read_seconds(node: fx.Node, device: Device) -> float:
     return 2 * byte_count(node) / device.memory_bytes
 
 
-def separate_kernel_seconds(inputs: Iterable[fx.Node], result: fx.Node, device: Device) -> float:
-    """Seconds of a kernel that makes the result from the inputs, and of reading the result in another kernel."""
-    moved = sum(map(byte_count, inputs)) + 2 * byte_count(result)
+def separate_kernel_seconds(nodes: Iterable[fx.Node], result: fx.Node, device: Device) -> float:
+    """Seconds of a kernel that computes these nodes, the result among them, and of reading that in another kernel."""
+    moved = _bytes_read(set(nodes)) + 2 * byte_count(result)
     return moved / device.memory_bytes + device.launch_seconds
+
+
+def _bytes_read(nodes: set[fx.Node]) -> int:
+    """Bytes that the nodes read from outside. A gather reads no more of a table than it gives."""
+    total: dict[fx.Node, int] = {}
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source not in nodes:
+                whole = byte_count(source)
+                part = byte_count(node) if source in gathered(node)[:1] else whole
+                total[source] = min(total.get(source, 0) + part, whole)
+    return sum(total.values())
 
 
 def hopper_form_seconds(region: Region, plan: Plan) -> float:

@@ -6,6 +6,7 @@ its loop again for each row tile. Example: rotating the queries is fused, rotati
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -19,7 +20,7 @@ from ..errors import OnepassError
 from ..graph.nodes import value_of_node, where_of
 from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
 from ..graph.random_calls import draws
-from ..graph.survey import Nodes, Survey, shape
+from ..graph.survey import Nodes, Survey, gathered, shape
 from ..lowering.plan.records import Kernel, NotPlannable
 from ..lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
 from ..lowering.planning.planner import plan_stores
@@ -28,7 +29,7 @@ from ..regions.grow import axis_of
 from ..regions.region import Region, signature
 from ..rules import NORMAL
 from ..translate.translate import translate
-from .compare_plans import FusionContext, reason_against
+from .compare_plans import CANNOT_BE_COMPILED, FusionContext, reason_against
 from .epilogues import fused_note
 from .estimates import (
     ROWS_OF_A_TILE,
@@ -58,7 +59,8 @@ class Producer:
         return list(dict.fromkeys(i for n in self.nodes for i in n.all_input_nodes if i not in inside))
 
     def __str__(self) -> str:
-        names = ", ".join(dict.fromkeys(name_of(n) for n in self.nodes if name_of(n) != "getitem"))
+        called = dict.fromkeys("gather" if gathered(n) else name_of(n) for n in self.nodes)
+        names = ", ".join(name for name in called if name != "getitem")
         of = ", ".join(i.name.removeprefix("l_").strip("_") for i in self.inputs if shape(i) is not None)
         return f"{names} of {of}" + (f" ({where_of(self.source)})" if where_of(self.source) else "")
 
@@ -70,7 +72,7 @@ def fuse_producers(region: Region, context: FusionContext) -> tuple[Region, list
     if chosen:
         device = device_of(region)
         wide = with_copies(region, (n for x in chosen for n in x.nodes), context.survey)
-        saved = sum(separate_kernel_seconds(x.inputs, x.source, device) for x in chosen)
+        saved = sum(separate_kernel_seconds(x.nodes, x.source, device) for x in chosen)
         failed = reason_against(wide, region, context, saved)
         reasons |= dict.fromkeys(chosen, failed)
         region = region if failed else wide
@@ -81,8 +83,9 @@ def fuse_producers(region: Region, context: FusionContext) -> tuple[Region, list
 
 
 def producers(region: Region, s: Survey, taken: Nodes) -> list[Producer]:
-    """The producers of the region's floating inputs. Code that only moves elements is none."""
-    sources = (n for n in region.inputs if shape(n) is not None and value_of_node(n).is_floating_point())
+    """The producers of the region's floating inputs, and gathers of any type. Code that only moves elements is none."""
+    tensors = [n for n in region.inputs if shape(n) is not None]
+    sources = (n for n in tensors if value_of_node(n).is_floating_point() or gathered(n))
     found = [Producer(n, _cone(n, s, taken)) for n in sources]
     return [x for x in found if any(s.kind[n] not in MOVES_ONLY for n in x.nodes)]
 
@@ -112,7 +115,7 @@ def _is_computable(node: fx.Node, source: fx.Node, s: Survey) -> bool:
         return _is_short(node, source)
     if kind == "join" or name_of(node) == "stack":
         return True
-    return kind in ("pointwise", "cast", "view") or (kind == "creation" and s.free[node])
+    return kind in ("pointwise", "cast", "view") or (kind == "creation" and s.free[node]) or bool(gathered(node))
 
 
 def _is_short(node: fx.Node, source: fx.Node) -> bool:
@@ -132,7 +135,7 @@ def _reason(producer: Producer, region: Region, context: FusionContext) -> str:
     """Why the producer is better left outside; empty if it is not."""
     if context.mode == "always":
         return ""
-    if (user := _outside_user(producer.source, set(region.nodes))) is not None:
+    if (user := _outside_user(producer.source, region)) is not None:
         at = f" at {where_of(user)}" if where_of(user) else ""
         return f"the result is also used by {name_of(user) or user.op}{at}, so it is written anyway"
     counts = _known_read_counts(region, context)
@@ -140,25 +143,40 @@ def _reason(producer: Producer, region: Region, context: FusionContext) -> str:
         return str(counts)
     times, phrase = counts[region.inputs.index(producer.source)]
     once = _seconds_inside(producer, region, context.survey)
-    apart = separate_kernel_seconds(producer.inputs, producer.source, device_of(region))
+    apart = separate_kernel_seconds(producer.nodes, producer.source, device_of(region))
     return f"it would be computed again for {phrase}" if times > 1 and times * once > max(once, apart) else ""
 
 
 def _seconds_inside(producer: Producer, region: Region, s: Survey) -> float:
-    """Seconds to compute the producer once inside the region's kernel. Views and casts take none."""
+    """Seconds to compute the producer once inside the region's kernel. Views, casts and gathers take none.
+
+    A gather is index arithmetic, as a view is: each tile reads as many elements of the table as it would of a copy, and
+    one position for each row of elements.
+    """
     device = device_of(region)
     cost = lambda n: device.reduction_cost if s.kind[n] == "reduction" or has_trait(n, Trait.NORM) else 1
-    work = sum(cost(n) * elements_processed(n) for n in producer.nodes if s.kind[n] not in ("view", "cast"))
+    work = sum(cost(n) * elements_processed(n) for n in producer.nodes if not _only_moves(n, s))
     return work / device.pointwise_operations
 
 
-def _outside_user(node: fx.Node, inside: set[fx.Node]) -> fx.Node | None:
-    """A user that is left when the region is one call. Copies inside the region are none."""
-    return next((user for user in node.users if user not in inside), None)
+def _only_moves(node: fx.Node, s: Survey) -> bool:
+    return s.kind[node] in ("view", "cast") or bool(gathered(node))
+
+
+def _outside_user(node: fx.Node, region: Region) -> fx.Node | None:
+    """A user that is left when the region is one call: also of a view that the region has a copy of."""
+    for user in node.users:
+        left = user if user not in region.nodes else None if user in region.owned else _outside_user(user, region)
+        if left is not None:
+            return left
+    return None
 
 
 def _known_read_counts(region: Region, context: FusionContext) -> tuple[tuple[float, str], ...] | Exception:
     """The read counts, computed once for equal regions."""
+    if size_hints(region):
+        with suppress(*CANNOT_BE_COMPILED):
+            context.make(region)  # fixes the sizes that a kernel needs as numbers
     name = signature(region)
     if name not in context.read_counts:
         try:

@@ -172,6 +172,7 @@ ATEN: tuple[AtenOperation, ...] = (
     *_rows("other", "diff cumsum", Trait.CUMULATIVE),
     *_rows("other", "gumbel_softmax dropout1d dropout2d dropout3d", Trait.RANDOM),
     _row("other", "index", Trait.GATHERS),
+    *_rows("other", "gather take_along_dim"),
     *_rows("other", "index_select stack dot _cdist_forward _euclidean_dist"),
     *_rows("other", "lift_fresh lift_fresh_copy resolve_conj resolve_neg matrix_H"),
     _row("other", "multi_head_attention_forward", Trait.LIBRARY_CALL),

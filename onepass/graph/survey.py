@@ -27,6 +27,7 @@ NOTHING: Nodes = frozenset()
 Interruptions = tuple[fx.Node | None, fx.Node | None]
 UNINTERRUPTED: Interruptions = (None, None)
 CALLS = ("call_function", "call_method")
+ELEMENTWISE_GATHERS = ("gather", "take_along_dim")  # a position for each element, not for each row
 SOURCE = "onepass_source"  # of an input of a called graph: what `source_name` calls its argument
 # Parts of names by which operations without a row reduce: gumbel_softmax, a user's softmax, argmax, cumprod.
 NAME_PARTS_OF_REDUCTIONS = ("softm", "argm", "cum")
@@ -473,6 +474,18 @@ def table_and_positions(node: fx.Node) -> tuple[fx.Node | None, dict[int, fx.Nod
     if _is_tensor(node) and _is_tensor(table) and positions and plain and integers:
         return table, positions
     return None, {}
+
+
+def gathered(node: fx.Node) -> tuple[fx.Node, ...]:
+    """Of a call that reads a tensor at positions that are data: that tensor, then the positions; () of any other node.
+
+    Example: (cache, table) of cache[table], where the table holds the numbers of pages.
+    """
+    if name_of(node) in ELEMENTWISE_GATHERS:
+        read = tuple(n for n in node.all_input_nodes if _is_tensor(n))
+        return read if _is_tensor(node) and len(read) == 2 else ()
+    table, positions = table_and_positions(node)
+    return () if table is None else (table, *positions.values())
 
 
 def _is_tensor(argument) -> bool:

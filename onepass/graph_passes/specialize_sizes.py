@@ -1,4 +1,5 @@
-"""Turns symbolic widths of rows, and numbers of heads that are mixed or share keys, into numbers, under guards.
+"""Turns symbolic widths of rows, sizes of pages, and numbers of heads that are mixed or share keys, into numbers, under
+guards.
 
 A kernel holds them whole in a tile, so it is made for one number. Lengths, batch sizes and other heads stay symbolic; a
 length that is cut into blocks gets a guard that the blocks fill it. What the user marked as dynamic is never fixed,
@@ -17,6 +18,7 @@ from torch.utils._sympy.functions import FloorDiv, Mod
 
 from ..graph.nodes import value_of_node
 from ..graph.op_kinds import Trait, has_trait, kind_of, name_of
+from ..graph.survey import table_and_positions
 from ..regions.region import Region
 
 MAX_WIDTH_OF_A_TILE = 512
@@ -35,7 +37,8 @@ def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | tor
     lengths = _lengths(region, known, {str(size.node.expr) for size, is_last in sizes if not is_last})
     widths = [size for text, size in known.items() if text not in lengths]
     heads = [size for node in region.nodes for size in (*mixed.get(node, ()), *_grouped_heads(node))]
-    for size in (*widths, *heads):
+    pages = [size for text, size in known.items() if text in _page_sizes(region.nodes)]
+    for size in (*widths, *heads, *pages):
         if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
             continue
         if 1 < size.node.hint <= MAX_WIDTH_OF_A_TILE and not _is_marked_dynamic(size):
@@ -60,6 +63,25 @@ def _grouped_heads(node: fx.Node) -> Sequence[int | torch.SymInt]:
     shares = node.kwargs.get("enable_gqa", node.args[ENABLE_GQA] if len(node.args) > ENABLE_GQA else False)
     values = [value_of_node(n) for n in node.all_input_nodes[:2]]
     return [value.shape[-3] for value in values if value.dim() > 2] if shares is True else ()
+
+
+def _page_sizes(nodes: Sequence[fx.Node]) -> set[str]:
+    """Texts of sizes of axes behind one that a lookup removes that are multiplied into a length: keys of a page.
+
+    Example: slots, where pages [p, slots, heads, width] are read as table [b, n], and keys have the length n · slots.
+    """
+    shapes = [getattr(value_of_node(node), "shape", ()) for node in nodes]
+    products = {factor for sizes in shapes for size in sizes for factor in _factors(size)}
+    behind: set[str] = set()
+    for table, positions in (x for x in map(table_and_positions, nodes) if x[0] is not None):
+        behind.update(str(size) for size in value_of_node(table).shape[max(positions) + 1 :])
+    return behind & products
+
+
+def _factors(size: int | torch.SymInt) -> Iterator[str]:
+    """The factors of a symbolic size that is a product."""
+    if isinstance(size, torch.SymInt) and size.node.expr.is_Mul:
+        yield from map(str, size.node.expr.args)
 
 
 def _is_one(stride: int | torch.SymInt) -> bool:

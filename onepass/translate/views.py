@@ -292,6 +292,32 @@ def index_select(call: OperatorCall) -> TensorValue:
     return moved(call, source, move)
 
 
+@handles("aten.gather.default")
+def gather(call: OperatorCall) -> TensorValue:
+    source, positions = call["self"], call["index"]
+    axis = source.axis(call["dim"])
+    if call.get("sparse_grad"):
+        raise call.refuse("the gradient of what is gathered is sparse, and a region's are not")
+    _require_within(call, positions, source.shape[axis], wraps=False)
+    return moved(call, source, lambda index: _replaced(index, axis, positions.at(index)))
+
+
+@handles("aten.take_along_dim.default")
+def take_along_dim(call: OperatorCall) -> TensorValue:
+    """A gather whose tensor and positions are broadcast to each other, but for the axis of the positions."""
+    source, positions = call["self"], call["indices"]
+    if call["dim"] is None:
+        raise call.refuse("positions in a flattened tensor are not supported")
+    axis = source.axis(call["dim"])
+    _require_within(call, positions, source.shape[axis], wraps=False)
+
+    def move(index):
+        place = positions.at(spread(positions, index, call.meta.shape))
+        return _replaced(spread(source, index, call.meta.shape), axis, place)
+
+    return moved(call, source, move)
+
+
 @handles("aten.embedding.default")
 def embedding(call: OperatorCall) -> TensorValue:
     table, positions = call["weight"], call["indices"]

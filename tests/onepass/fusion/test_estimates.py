@@ -33,7 +33,7 @@ def test_times(nodes):
     cpu = planned_for("cpu")
     written = estimates.write_and_read_seconds(nodes["y"], cpu)
     assert written == 64 / cpu.memory_bytes
-    apart = estimates.separate_kernel_seconds([nodes["x"], nodes["w"]], nodes["y"], cpu)
+    apart = estimates.separate_kernel_seconds([nodes["y"]], nodes["y"], cpu)
     assert apart == pytest.approx(192 / cpu.memory_bytes + written + cpu.launch_seconds)
 
 

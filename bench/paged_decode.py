@@ -1,0 +1,202 @@
+"""Decoding from a paged cache on one GPU: pages read in the kernel, copied in front of it, contiguous keys, and others.
+
+`python bench/paged_decode.py --out results.csv`. Each sequence has its own pages, in random order over the cache. A
+table's last entries are behind the length of its sequence. Results are compared with float64. Milliseconds are medians
+with a cold L2 cache; GB/s count the keys and values of all lengths once, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import onepass
+from onepass.bench.timing import Call, ContestantResult, in_turns
+
+SEQUENCES, HEADS, KEY_HEADS, WIDTH = 32, 32, 8, 128
+KEYS = 3500  # of a sequence on average
+PAGES_OF_SLOTS = (16, 64, 256)
+ROUNDS = 5
+CHECKED = 2  # sequences that are compared with float64
+FIELDS = ("contestant", "slots", "milliseconds", "gigabytes_per_second", "error", "where")
+
+
+def kept(lengths: Tensor, keys: int) -> Tensor:
+    return torch.arange(keys, device=lengths.device) < lengths[:, None, None, None]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+    """Attention of one query of each sequence; heads of keys are shared by heads of queries."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~kept(lengths, k.shape[2]), -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def paged(q: Tensor, kc: Tensor, vc: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+    """Attention to the pages that a table names."""
+    return attend(q, *(c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc)), lengths)
+
+
+def paged_sdpa(q: Tensor, kc: Tensor, vc: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+    """The same by torch's attention, which reads a copy of the pages."""
+    k, v = (c[table].flatten(1, 2).transpose(1, 2) for c in (kc, vc))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=kept(lengths, k.shape[2]), enable_gqa=True)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A program of a paged or a contiguous cache, and how it is compiled: a backend and its options, or not at all."""
+
+    name: str
+    function: Callable[..., Tensor]
+    backend: Callable | str | None = None
+    options: dict | None = None
+    contiguous: bool = False
+
+
+CONTESTANTS = (
+    Contestant("onepass, pages", paged, onepass.onepass_backend),
+    Contestant("onepass, copied pages", paged, onepass.onepass_backend, {"fuse_loads": "never"}),
+    Contestant("onepass, contiguous", attend, onepass.onepass_backend, contiguous=True),
+    Contestant("torch.compile", paged, "inductor"),
+    Contestant("torch.compile, sdpa", paged_sdpa, "inductor"),
+    Contestant("eager, sdpa", paged_sdpa),
+)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Tensors of a paged cache, and the same keys and values as contiguous ones."""
+
+    paged: tuple[Tensor, ...]
+    contiguous: tuple[Tensor, ...]
+    bytes: int
+
+    @classmethod
+    def random(cls, slots: int, kind: torch.dtype, device: str) -> Cache:
+        lengths = torch.randint(KEYS * 7 // 8, KEYS * 9 // 8, (SEQUENCES,), device=device)
+        row = -(-KEYS * 9 // 8 // slots)
+        pages = SEQUENCES * row
+        table = torch.randperm(pages, device=device).view(SEQUENCES, row)
+        q = torch.randn(SEQUENCES, HEADS, 1, WIDTH, device=device, dtype=kind)
+        kc, vc = (torch.randn(pages, slots, KEY_HEADS, WIDTH, device=device, dtype=kind) for _ in range(2))
+        k, v = (c[table].flatten(1, 2).transpose(1, 2).contiguous() for c in (kc, vc))
+        read = 2 * int(lengths.sum()) * KEY_HEADS * WIDTH * q.element_size()
+        return cls((q, kc, vc, table, lengths), (q, k, v, lengths), read)
+
+    def given(self, contestant: Contestant) -> tuple[Tensor, ...]:
+        return self.contiguous if contestant.contiguous else self.paged
+
+    def right(self) -> Tensor:
+        """What float64 gives for the first sequences."""
+        q, k, v, lengths = (x[:CHECKED] for x in self.contiguous)
+        return attend(q.double(), k.double(), v.double(), lengths)
+
+
+def compiled(contestant: Contestant, given: tuple[Tensor, ...]) -> Call:
+    made = contestant.function
+    if contestant.backend is not None:
+        made = torch.compile(made, backend=contestant.backend, options=contestant.options, dynamic=False)
+    for _ in range(3):
+        made(*given)
+    return lambda: made(*given)
+
+
+def captured(call: Call) -> Call:
+    """The call as a graph of CUDA, which takes no time on the host."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def measured(slots: int) -> list[dict[str, object]]:
+    """A row for each contestant, called as it is and captured. A contestant that fails has the reason in its row."""
+    torch._dynamo.reset()
+    cache = Cache.random(slots, torch.bfloat16, "cuda")
+    right, failed, calls, wrong = cache.right(), {}, {}, {}
+    for contestant in CONTESTANTS:
+        for key in _keys(contestant):
+            try:
+                call = calls.get(contestant.name) or compiled(contestant, cache.given(contestant))
+                calls[key] = captured(call) if key != contestant.name else call
+                wrong[key] = float((calls[key]()[:CHECKED].double() - right).abs().max())
+            except Exception as error:
+                calls.pop(key, None)
+                failed[key] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+    times = in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult()))
+    rows = []
+    for key in (key for contestant in CONTESTANTS for key in _keys(contestant)):
+        if taken := times.get(key):
+            milliseconds = statistics.median(taken)
+            rows.append(_row(key, slots, milliseconds, cache.bytes / milliseconds / 1e6, wrong[key]))
+        else:
+            rows.append(_row(key, slots, where=failed.get(key, "failed while it was measured")))
+    return rows
+
+
+def _keys(contestant: Contestant) -> tuple[str, str]:
+    return contestant.name, f"{contestant.name}, captured"
+
+
+def _row(name: str, slots: int, *numbers: float, where: str = "") -> dict[str, object]:
+    given = dict(zip(("milliseconds", "gigabytes_per_second", "error"), numbers))
+    device = where or torch.cuda.get_device_name()
+    return {"contestant": name, "slots": slots, **given, "where": device}
+
+
+def explained(slots: int) -> str:
+    """What onepass says of the paged program."""
+    given = Cache.random(slots, torch.bfloat16, "cuda").paged
+    return str(onepass.explain(paged, *given))
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
+    parser.add_argument("--slots", type=int, nargs="*", default=PAGES_OF_SLOTS, help="slots of a page")
+    parser.add_argument("--explain", action="store_true", help="print what onepass says of the paged program first")
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    if asked.explain:
+        print(explained(asked.slots[0]), flush=True)
+    rows = []
+    print(f"{'':32} slots  milliseconds, GB/s, largest error")
+    for slots in asked.slots:
+        for row in measured(slots):
+            rows.append(row)
+            numbers = [f"{row[n]:9.4g}" for n in FIELDS[2:5] if n in row] or [row["where"]]
+            print(f"{row['contestant']:32} {slots:4}", *numbers, sep="  ", flush=True)
+    if asked.out:
+        with asked.out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
