@@ -208,7 +208,7 @@ def chunks_of(batch: int, keys: int, rows: int = 1, **given) -> int:
 
 
 def test_loops_whose_length_is_data_are_shared_out():
-    """One sequence of 65536 keys among short ones was on one program, for each head; 32 x 8 programs fill the device."""
+    """One sequence of 65536 keys among short ones was on one program a head; 32 x 8 programs fill the device."""
     assert chunks_of(32, 65536) == 1
     assert chunks_of(32, 65536, lengths=True) == 16
     assert chunks_of(32, 16384, lengths=True) == 8, "2048 keys each"
