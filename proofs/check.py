@@ -23,6 +23,7 @@ from .provers.case_analysis import VariableFacts, compare
 from .provers.extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL
 from .provers.reduction_prover import NOT_EMPTY, Proof, Reductions
 from .refute import search
+from .solver_witness import counterexample_of_solver
 from .verdict import Verdict
 
 BUDGET_SECONDS = 2.0
@@ -71,6 +72,8 @@ def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verd
         proved = prove(rule, perf_counter() + budget, solver=True)
         if proved.holds:
             return verdict("proved", proved.method, under=proved.assumptions)
+    if found := counterexample_of_solver(rule):
+        return verdict("refuted", "a model of z3, evaluated in float64", found=found)
     return verdict("unknown", "none", f"{proved.why}; {met} random instances agree")
 
 

@@ -1,7 +1,8 @@
 """Searches for a counterexample of a rule: evaluates both sides on hostile random instances in float64.
 
-Finding none proves nothing. The search is deterministic, because the seed of the generator is fixed. Example: for
-x / x = 1 it finds x = 0.
+Drawn are usual numbers, the rule's constants, numbers near them and near the edges of its functions, and sizes near its
+constants. Finding none proves nothing. The search is deterministic, because the seed of the generator is fixed.
+Example: for x / x = 1 it finds x = 0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def search(rule: Rule, budget: float, draws: int = DRAWS) -> tuple[Counterexampl
         wrong = difference(instance) if instance is not None else None
         met += instance is not None
         found += [wrong] if wrong else []
-    return (_counterexample(min(found, key=_size)) if found else None), met
+    return (counterexample_at(min(found, key=_size)) if found else None), met
 
 
 def _size(wrong: Disagreement) -> tuple[bool, int]:
@@ -44,7 +45,8 @@ def _size(wrong: Disagreement) -> tuple[bool, int]:
     return bool(wrong.instance.further), len(str(wrong))
 
 
-def _counterexample(wrong: Disagreement) -> Counterexample:
+def counterexample_at(wrong: Disagreement) -> Counterexample:
+    """The counterexample that a disagreement of both sides is."""
     instance = wrong.instance
     shapes = {n.removeprefix("dim "): int(d.size) for n, d in instance.binding.items() if isinstance(d, Dim)}
     values: dict[str, object] = {name: array.tolist() for name, array in instance.arrays.items()}

@@ -1,7 +1,7 @@
 """Inequalities that hold for the atoms of polynomials whatever their arguments are, for the linear reasoning on signs.
 
-A floor is at most its argument and more than it less 1; a cosine and a sine are between -1 and 1. They exclude cases and
-prove nothing by themselves. Example: of the atom floor(x) they are x - floor(x) >= 0 and floor(x) + 1 - x > 0.
+A floor is at most its argument and more than it less 1; a cosine and a sine are between -1 and 1. They exclude cases
+and prove nothing by themselves. Example: of the atom floor(x) they are x - floor(x) ≥ 0 and floor(x) + 1 - x > 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Normal forms of logarithms, sines and cosines, and substitution for atoms, inside of these and of exponentials, too.
 
-The logarithm of a product is the sum of the logarithms of its factors, so of x² · y it is 2 · log |x| + log |y|: an
-atom ("log", p) stands for a polynomial p that is positive in the case at hand. Sines and cosines of sums are polynomials
+The logarithm of a product is the sum of the logarithms of its factors, so of x² · y it is 2 · log |x| + log |y|. The
+atom ("log", p) is for a polynomial p that is positive in the case at hand. Sines and cosines of sums are polynomials
 in those of the addends. Example: log(8 · exp(x)) is 3 · log 2 + x.
 """
 

@@ -164,16 +164,16 @@ class Reductions:
     def steps(self, root: Term) -> Iterator[TheoremStep]:
         """Every instance of a theorem at any place in the term."""
         inside = {n for r in reduces(root) for n in subterms(r.args[0])} | joinable(root)
-        compared = {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
+        compared = _compared(root)
         for node in list(subterms(root)):
             for step in self._at(node, node in inside):
                 if node in compared and not (step.forward and step.backward):
                     continue  # a comparison of a value that was undefined may change
                 yield TheoremStep(step.theorems, substitute(root, {node: step.after}), step.forward, step.backward)
-        yield from self._linear(root, compared)
 
-    def _linear(self, root: Term, compared: set[Term]) -> Iterator[TheoremStep]:
-        """All sums of the term in linear normal form, inner ones first."""
+    def linear(self, root: Term) -> Iterator[TheoremStep]:
+        """One step that brings all sums of the term into linear normal form, inner ones first; none if it has it."""
+        compared = _compared(root)
         done: dict[Term, Term] = {}
         names: dict[str, None] = {}
         forward = backward = True
@@ -396,17 +396,33 @@ class _Side:
         return next(self.found, None)
 
     def _search(self, prover: Reductions) -> Iterator[Term]:
-        waiting = list(self.known)
-        while waiting:
-            term = min(waiting, key=lambda term: len(reduces(term)))  # joined reductions first
-            waiting.remove(term)
-            forward, backward, names = self.known[term]
+        (start,) = waiting = list(self.known)
+        last = []  # terms in linear normal form are looked at when there are no others
+        for step in prover.linear(start):
+            last += self._kept(start, step)
+            yield from last
+        while waiting or last:
+            source = waiting or last
+            term = min(source, key=lambda term: len(reduces(term)))  # joined reductions first
+            source.remove(term)
             for step in prover.steps(term):
-                flags = forward and step.forward, backward and step.backward
-                if any(flags) and step.after not in self.known and len(self.known) < MAX_TERMS_OF_A_SIDE:
-                    self.known[step.after] = (*flags, (*names, *step.theorems))
-                    waiting.append(step.after)
-                    yield step.after
+                for after in self._kept(term, step):
+                    waiting.append(after)
+                    yield after
+
+    def _kept(self, term: Term, step: TheoremStep) -> list[Term]:
+        """The term after a step, if it is new and there is room; it is then known."""
+        forward, backward, names = self.known[term]
+        flags = forward and step.forward, backward and step.backward
+        if not any(flags) or step.after in self.known or len(self.known) >= MAX_TERMS_OF_A_SIDE:
+            return []
+        self.known[step.after] = (*flags, (*names, *step.theorems))
+        return [step.after]
+
+
+def _compared(root: Term) -> set[Term]:
+    """The subterms of comparisons."""
+    return {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
 
 
 def _sources(monoid: str) -> list[str]:
