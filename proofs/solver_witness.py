@@ -43,7 +43,7 @@ def counterexample_of_solver(rule: Rule) -> Counterexample | None:
 
 def _models(rule: Rule, z3: ModuleType) -> list[dict[str, float]]:
     """Values of the variables at which the solver thinks that the sides differ."""
-    reading = _Reading(z3)
+    reading = _SideReading(z3)
     try:
         left, right = reading.term(rule.left), reading.term(rule.right)
         solver = z3.Solver()
@@ -63,7 +63,7 @@ def _models(rule: Rule, z3: ModuleType) -> list[dict[str, float]]:
 
 def _drawn(solver: Any, variables: Mapping[str, Any], z3: ModuleType) -> list[dict[str, float]]:
     """A few models, each with other values than the ones before."""
-    found = []
+    found: list[dict[str, float]] = []
     while len(found) < MODELS and solver.check() == z3.sat:
         model = solver.model()
         values = {name: model.eval(x, model_completion=True) for name, x in variables.items()}
@@ -94,11 +94,14 @@ class _NotReadable(Exception):
     """The rule has a part that the solver cannot read."""
 
 
-class _Reading:
+class _SideReading:
     """Translates terms. `defined` has what makes divisions defined, `variables` the variables by name."""
 
     def __init__(self, z3: ModuleType):
-        self.z3, self.done, self.defined, self.variables = z3, {}, [], {}
+        self.z3 = z3
+        self.done: dict[Term, Any] = {}
+        self.defined: list = []
+        self.variables: dict[str, Any] = {}
         self.meanings = self._meanings()
 
     def term(self, root: Term) -> Any:

@@ -109,15 +109,18 @@ def product_of_logs(p: Polynomial) -> Quotient | None:
     So p has the sign of the result less 1. Example: log(x) / 2 - log(y) becomes x / y².
     """
     logs = {m: c for m, c in p.items() if any(data_of(a)[0] == "log" for a, _ in m)}
-    if any(len(m) != 1 or m[0][1] != 1 for m in logs) or all(is_constant(m[0][0]) for m in logs):
+    if any(not _is_atom(m) for m in logs) or all(is_constant(m[0][0]) for m in logs):
         return None
-    rest = {m: c for m, c in p.items() if m not in logs}
     times = Fraction(lcm(*(c.denominator for c in logs.values())))
-    if not rest:
+    if len(logs) == len(p):
         times /= gcd(*(int(times * c) for c in logs.values()))
     if sum(abs(times * c) for c in logs.values()) > MAX_DEGREE:
         return None
     return exponential(Quotient({m: times * c for m, c in p.items()}, ONE))
+
+
+def _is_atom(m: Monomial) -> bool:
+    return len(m) == 1 and m[0][1] == 1
 
 
 def circular(q: Quotient) -> tuple[Quotient, Quotient]:

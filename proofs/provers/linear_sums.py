@@ -45,46 +45,80 @@ def parts(body: Term, depends: Depends) -> list[Part] | None:
     return [Part(product("add", found), product("mul", [*moving] or [const(1.0)])) for moving, found in grouped.items()]
 
 
-def _expanded(x: Term, depends: Depends) -> list[list[Term]] | None:
-    """Lists of factors: x is the sum of their products. None if there are too many."""
-    if not depends(x):
-        return [[x]]
-    match x.op:
-        case "add" | "sub" | "neg":
-            signs = {"add": (1, 1), "sub": (1, -1), "neg": (-1,)}[x.op]
-            sides = [_expanded(a, depends) for a in x.args]
-            minus = {1: [], -1: [const(-1.0)]}
-            found = None if None in sides else [[*minus[n], *f] for n, side in zip(signs, sides) for f in side or ()]
-        case "mul":
-            found = _multiplied(*(_expanded(a, depends) for a in x.args))
-        case "div":
-            found = _multiplied(_expanded(x.args[0], depends), [[1.0 / x.args[1]]])
-        case "pow" if x.args[1].op == "const" and x.args[1].attrs[0] in range(2, MAX_POWER + 1):
-            found = [[]]
-            for _ in range(int(x.args[1].attrs[0])):
-                found = _multiplied(found, _expanded(x.args[0], depends))
-        case "exp":
-            groups = ([a for a in addends(x.args[0]) if depends(a) == moving] for moving in (True, False))
-            found = [[exp(product("add", group)) for group in groups if group]]
-        case "where" if x.args[2] is const(0.0):
-            inner = _expanded(x.args[1], depends)
-            found = None if inner is None else [_chosen(x.args[0], factors, depends) for factors in inner]
-        case _:
-            found = [[x]]
+Products = list[list[Term]]  # lists of factors; a term is the sum of their products
+
+
+def _expanded(x: Term, depends: Depends) -> Products | None:
+    """The products whose sum is x. None if there are too many."""
+    expand = _EXPANSIONS.get(x.op) if depends(x) else None
+    found = [[x]] if expand is None else expand(x, depends)
     return None if found is None or len(found) > MAX_PRODUCTS else found
 
 
-def _multiplied(one: list[list[Term]] | None, other: list[list[Term]] | None) -> list[list[Term]] | None:
+def _expanded_sum(x: Term, depends: Depends) -> Products | None:
+    """Of a sum, a difference or a negated term."""
+    found: Products = []
+    for n, argument in enumerate(x.args):
+        side = _expanded(argument, depends)
+        if side is None:
+            return None
+        minus = [const(-1.0)] if x.op == "neg" or (x.op == "sub" and n == 1) else []
+        found += [[*minus, *factors] for factors in side]
+    return found
+
+
+def _expanded_product(x: Term, depends: Depends) -> Products | None:
+    return _multiplied(*(_expanded(a, depends) for a in x.args))
+
+
+def _expanded_quotient(x: Term, depends: Depends) -> Products | None:
+    return _multiplied(_expanded(x.args[0], depends), [[1.0 / x.args[1]]])
+
+
+def _expanded_power(x: Term, depends: Depends) -> Products | None:
+    base, exponent = x.args
+    if exponent.op != "const" or exponent.attrs[0] not in range(2, MAX_POWER + 1):
+        return [[x]]
+    found: Products | None = [[]]
+    for _ in range(int(exponent.attrs[0])):
+        found = _multiplied(found, _expanded(base, depends))
+    return found
+
+
+def _expanded_exponential(x: Term, depends: Depends) -> Products:
+    groups = ([a for a in addends(x.args[0]) if depends(a) == moving] for moving in (True, False))
+    return [[exp(product("add", group)) for group in groups if group]]
+
+
+def _expanded_choice(x: Term, depends: Depends) -> Products | None:
+    """Of a choice with 0 elsewhere: what does not depend on the dim is a factor of it."""
+    condition, chosen, nothing = x.args
+    inner = _expanded(chosen, depends)
+    if nothing is not const(0.0) or inner is None:
+        return [[x]]
+    return [_chosen(condition, factors, depends) for factors in inner]
+
+
+def _multiplied(one: Products | None, other: Products | None) -> Products | None:
     if one is None or other is None or len(one) * len(other) > MAX_PRODUCTS:
         return None
     return [[*f, *g] for f, g in pairs(one, other)]
 
 
 def _chosen(condition: Term, factors: list[Term], depends: Depends) -> list[Term]:
-    """A product that is chosen by a condition, 0 elsewhere: what does not depend on the dim is a factor."""
     moving = [f for f in factors if depends(f)]
     chosen = where(condition, product("mul", moving or [const(1.0)]), const(0.0))
     return [chosen, *(f for f in factors if not depends(f))]
+
+
+_EXPANSIONS = {
+    **dict.fromkeys(("add", "sub", "neg"), _expanded_sum),
+    "mul": _expanded_product,
+    "div": _expanded_quotient,
+    "pow": _expanded_power,
+    "exp": _expanded_exponential,
+    "where": _expanded_choice,
+}
 
 
 def as_operation(body: Term, operation: str) -> Term:

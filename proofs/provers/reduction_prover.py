@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from time import perf_counter
+from time import thread_time
 
 from ...egraph.rewrite.guard import OPERATION_OF
 from ...egraph.terms.ops import MONOIDS, const, make, max_over, maximum, reduce, sum_over, var
@@ -26,7 +26,7 @@ from .theorems import RESCALED, THEOREMS, homomorphism, statement
 
 MAX_TERMS_OF_A_SIDE = 40
 NOT_EMPTY = "ranges are not empty"
-FIXED = "Homomorphism.fixed"
+FIXED, PROMOTE, NONEMPTY = "Homomorphism.fixed", "Homomorphism.promote", "Homomorphism.promote_nonempty"
 NEEDS_SIGNS = ("log", "log2", "log1p", "sqrt", "rsqrt", "pow", "abs")  # operations that depend on a sign
 
 
@@ -78,7 +78,7 @@ class Reductions:
     """The prover for one pair of sides.
 
     facts: what is known of the variables. independent: pairs of a variable and a dim on which it does not depend.
-    literals: the variables for literals. deadline: in seconds of `perf_counter`.
+    literals: the variables for literals. deadline: in seconds of `thread_time`.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Reductions:
         self.cases = 0
         self.not_empty = False  # whether a maximum was taken to be a real
         self._compared: dict[tuple[Term, Term], Comparison] = {}
+        self._known: dict[Term, tuple[tuple[str, ...], bool]] = {}  # of reductions: kinds, and whether not negative
 
     # Scalars ---------------------------------------------------------------------------------------------------------
 
@@ -123,8 +124,11 @@ class Reductions:
     def _atom(self, reduction: Term) -> Term:
         kind = MONOIDS[reduction.attrs[0]].dtype
         name = f"reduction {len(self.atoms)}"
-        self.atoms[name] = self._kinds(reduction)
-        if self.signed and self.atoms[name] == (REAL,) and self._is_not_negative(reduction):
+        if reduction not in self._known:
+            kinds = self._kinds(reduction)
+            self._known[reduction] = kinds, self.signed and kinds == (REAL,) and self._is_not_negative(reduction)
+        self.atoms[name], not_negative = self._known[reduction]
+        if not_negative:
             self.signs[name] = NOT_NEGATIVE
         return var(name, "bool" if kind == "bool" else "any")
 
@@ -237,10 +241,10 @@ class Reductions:
     def _homomorphism(self, source: str, target: str, phi: Callable) -> tuple[str, Comparison]:
         """Compares phi(a ⊕ b) with phi a ⊕' phi b (phi_op). By induction the result holds for the reductions."""
         structure, elements = homomorphism(source, target, phi), theorems.elements_of(source)
-        whole = "Homomorphism.promote"
+        whole = PROMOTE
         found = self.scalar(*statement("phi_op", structure, elements))
         if (found.forward or found.backward) and not self.scalar(*statement("phi_unit", structure, elements)).both:
-            whole = "Homomorphism.promote_nonempty"
+            whole = NONEMPTY
         return whole, found
 
     def _pushed(self, node: Term) -> Iterator[TheoremStep]:
@@ -354,16 +358,20 @@ class Reductions:
         self.signed = any(n.op in NEEDS_SIGNS for side in (left, right) for n in subterms(side))
         sides = (_Side(left), _Side(right))
         best = Proof(False, False, (), 0, "no chain of theorems joins the sides")
-        fresh = [left, right]
+        fresh, late = [left, right], False
         while True:
             for n, term in enumerate(fresh):
                 if term is not None:
                     best = self._met(sides, n, term, best)
             if best.forward and (best.backward or not both):
                 break
-            fresh = [side.next(self) if perf_counter() < self.deadline else None for side in sides]
+            fresh = [side.next(self) if thread_time() < self.deadline else None for side in sides]
             if fresh == [None, None]:
-                break
+                if late or thread_time() > self.deadline:
+                    break
+                late = True
+                for side in sides:
+                    side.use_late(self)
         names = (*best.theorems, *([FIXED] if NOT_NEGATIVE in self.signs.values() else ()))
         return Proof(best.forward, best.backward, names or ("cells",), self.cases, best.why, self.not_empty)
 
@@ -387,6 +395,9 @@ class _Side:
 
     def __init__(self, start: Term):
         self.known: dict[Term, tuple[bool, bool, tuple[str, ...]]] = {start: (True, True, ())}
+        self.start, self.waiting = start, [start]
+        self.last: list[Term] = []  # terms in linear normal form are looked at when there are no others
+        self.late: list[TheoremStep] = []
         self.found: Iterator[Term] | None = None
 
     def next(self, prover: Reductions) -> Term | None:
@@ -395,26 +406,41 @@ class _Side:
             self.found = self._search(prover)
         return next(self.found, None)
 
+    def use_late(self, prover: Reductions) -> None:
+        """From now on, steps count that assume ranges that are not empty: the last resort."""
+        self.found = self._search_late(prover)
+
     def _search(self, prover: Reductions) -> Iterator[Term]:
-        (start,) = waiting = list(self.known)
-        last = []  # terms in linear normal form are looked at when there are no others
-        for step in prover.linear(start):
-            last += self._kept(start, step)
-            yield from last
-        while waiting or last:
-            source = waiting or last
+        for step in prover.linear(self.start):
+            if NONEMPTY in step.theorems:
+                self.late.append(step)
+                continue
+            self.last += self._kept(self.start, step)
+            yield from self.last
+        yield from self._steps(prover)
+
+    def _search_late(self, prover: Reductions) -> Iterator[Term]:
+        for step in self.late:
+            found = self._kept(self.start, step, MAX_TERMS_OF_A_SIDE + 1)
+            self.last += found
+            yield from found
+        yield from self._steps(prover)
+
+    def _steps(self, prover: Reductions) -> Iterator[Term]:
+        while self.waiting or self.last:
+            source = self.waiting or self.last
             term = min(source, key=lambda term: len(reduces(term)))  # joined reductions first
             source.remove(term)
             for step in prover.steps(term):
                 for after in self._kept(term, step):
-                    waiting.append(after)
+                    self.waiting.append(after)
                     yield after
 
-    def _kept(self, term: Term, step: TheoremStep) -> list[Term]:
+    def _kept(self, term: Term, step: TheoremStep, most: int = MAX_TERMS_OF_A_SIDE) -> list[Term]:
         """The term after a step, if it is new and there is room; it is then known."""
         forward, backward, names = self.known[term]
         flags = forward and step.forward, backward and step.backward
-        if not any(flags) or step.after in self.known or len(self.known) >= MAX_TERMS_OF_A_SIDE:
+        if not any(flags) or step.after in self.known or len(self.known) >= most:
             return []
         self.known[step.after] = (*flags, (*names, *step.theorems))
         return [step.after]

@@ -1,7 +1,7 @@
 """64 true laws and 64 false ones that no prover was written for: at least 60 true ones are proved, false ones never."""
 
 from collections import Counter
-from time import perf_counter
+from time import thread_time
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_a_true_law_is_proved(law):
 @pytest.mark.parametrize("law", FALSE_LAWS, ids=lambda law: law.name)
 def test_a_false_law_is_not_proved_by_provers_alone(law):
     """Without the search for counterexamples, which refutes it before."""
-    assert not prove(law, perf_counter() + 4.0).holds
+    assert not prove(law, thread_time() + 4.0).holds
 
 
 def test_false_laws_are_refuted_with_numbers():

@@ -5,7 +5,7 @@ counterexamples hid it. `python -m tests.proofs.fuzz --seed 3` found the power, 
 """
 
 from math import nan
-from time import perf_counter
+from time import thread_time
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def truth_of_undefined(y, z):
 
 @pytest.mark.parametrize("law", [power_of_undefined, one_to_an_undefined_power, truth_of_undefined], ids=str)
 def test_provers_alone_do_not_prove_it(law):
-    assert not prove(law, perf_counter() + 4.0).holds
+    assert not prove(law, thread_time() + 4.0).holds
     assert check(law).status == "refuted"
 
 
