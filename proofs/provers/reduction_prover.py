@@ -358,22 +358,28 @@ class Reductions:
         self.signed = any(n.op in NEEDS_SIGNS for side in (left, right) for n in subterms(side))
         sides = (_Side(left), _Side(right))
         best = Proof(False, False, (), 0, "no chain of theorems joins the sides")
-        fresh, late = [left, right], False
-        while True:
+        best = self._best(sides, [left, right], best, both)
+        if not _is_enough(best, both):
+            for side in sides:
+                side.use_late(self)
+            best = self._best(sides, self._fresh(sides), best, both)
+        names = (*best.theorems, *([FIXED] if NOT_NEGATIVE in self.signs.values() else ()))
+        return Proof(best.forward, best.backward, names or ("cells",), self.cases, best.why, self.not_empty)
+
+    def _best(self, sides, fresh: list[Term | None], best: Proof, both: bool) -> Proof:
+        """The best chain by the new terms of both sides, and by those that follow until there are none."""
+        while fresh != [None, None]:
             for n, term in enumerate(fresh):
                 if term is not None:
                     best = self._met(sides, n, term, best)
-            if best.forward and (best.backward or not both):
+            if _is_enough(best, both):
                 break
-            fresh = [side.next(self) if thread_time() < self.deadline else None for side in sides]
-            if fresh == [None, None]:
-                if late or thread_time() > self.deadline:
-                    break
-                late = True
-                for side in sides:
-                    side.use_late(self)
-        names = (*best.theorems, *([FIXED] if NOT_NEGATIVE in self.signs.values() else ()))
-        return Proof(best.forward, best.backward, names or ("cells",), self.cases, best.why, self.not_empty)
+            fresh = self._fresh(sides)
+        return best
+
+    def _fresh(self, sides) -> list[Term | None]:
+        """One more term of each side, if there is one, and time."""
+        return [side.next(self) if thread_time() < self.deadline else None for side in sides]
 
     def _met(self, sides, n: int, term: Term, best: Proof) -> Proof:
         """Compares a new term of one side with every known term of the other side that has the same reductions."""
@@ -388,6 +394,10 @@ class Reductions:
             if (proof.forward, proof.backward) > (best.forward, best.backward):
                 best = proof
         return best
+
+
+def _is_enough(proof: Proof, both: bool) -> bool:
+    return proof.forward and (proof.backward or not both)
 
 
 class _Side:
