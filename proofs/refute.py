@@ -17,6 +17,7 @@ from ..egraph.terms.term import Dim
 from .verdict import Counterexample
 
 DRAWS = 400
+DRAWS_OF_A_LOOK = 8  # between two looks at the clock
 MAX_COUNTEREXAMPLES = 8  # that are found before the smallest is chosen
 
 
@@ -30,8 +31,9 @@ def search(rule: Rule, budget: float, draws: int = DRAWS) -> tuple[Counterexampl
     generator, end = Random(0), thread_time() + budget
     found: list[Disagreement] = []
     met = 0
-    for _ in range(draws):
-        if thread_time() > end or len(found) == MAX_COUNTEREXAMPLES:
+    for draw in range(draws):
+        late = draw % DRAWS_OF_A_LOOK == 0 and thread_time() > end
+        if late or len(found) == MAX_COUNTEREXAMPLES:
             break
         instance = random_instance(rule, generator)
         wrong = difference(instance) if instance is not None else None
