@@ -1,8 +1,9 @@
 """Decoding from a paged cache on one GPU: pages read in the kernel, copied in front of it, contiguous keys, and others.
 
-`python bench/paged_decode.py --out results.csv`. Each sequence has its own pages, in random order over the cache. A
-table's last entries are behind the length of its sequence. Results are compared with float64. Milliseconds are medians
-with a cold L2 cache; GB/s count the keys and values of all lengths once, and nothing else.
+`python bench/paged_decode.py --out results.csv [--lengths skewed "as many, even"]`. Each sequence has its own pages, in
+random order over the cache. A table's last entries are behind the length of its sequence. Results are compared with
+float64. Milliseconds are medians with a cold L2 cache; GB/s count the keys and values of all lengths once, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -30,7 +32,15 @@ KEYS = 3500  # of a sequence on average
 PAGES_OF_SLOTS = (16, 64, 256)
 ROUNDS = 5
 CHECKED = 2  # sequences that are compared with float64
-FIELDS = ("contestant", "slots", "milliseconds", "gigabytes_per_second", "error", "where")
+ZIPF = [max(64, 65536 // (n + 1)) for n in range(SEQUENCES)]
+LENGTHS = {  # of the sequences; even ones have as many keys together as the skewed ones above them
+    "random": None,
+    "skewed": [65536] + [1024] * (SEQUENCES - 1),
+    "as many, even": [(65536 + 1024 * (SEQUENCES - 1)) // SEQUENCES] * SEQUENCES,
+    "zipf": ZIPF,
+    "as many as zipf, even": [sum(ZIPF) // SEQUENCES] * SEQUENCES,
+}
+FIELDS = ("contestant", "lengths", "slots", "milliseconds", "gigabytes_per_second", "error", "where")
 
 
 def kept(lengths: Tensor, keys: int) -> Tensor:
@@ -85,11 +95,16 @@ class Cache:
     bytes: int
 
     @classmethod
-    def random(cls, slots: int, kind: torch.dtype, device: str) -> Cache:
+    def random(cls, slots: int, kind: torch.dtype, device: str, name: str = "random") -> Cache:
+        """name: of the lengths. A row of the table has room for the longest sequence."""
         lengths = torch.randint(KEYS * 7 // 8, KEYS * 9 // 8, (SEQUENCES,), device=device)
-        row = -(-KEYS * 9 // 8 // slots)
-        pages = SEQUENCES * row
-        table = torch.randperm(pages, device=device).view(SEQUENCES, row)
+        if (given := LENGTHS[name]) is not None:
+            lengths = torch.tensor(given, device=device)
+        row = -(-int(lengths.max()) // slots)
+        used = torch.arange(row, device=device) * slots < lengths[:, None]
+        pages = int(used.sum())
+        table = torch.zeros(SEQUENCES, row, dtype=torch.long, device=device)
+        table[used] = torch.randperm(pages, device=device)
         q = torch.randn(SEQUENCES, HEADS, 1, WIDTH, device=device, dtype=kind)
         kc, vc = (torch.randn(pages, slots, KEY_HEADS, WIDTH, device=device, dtype=kind) for _ in range(2))
         k, v = (c[table].flatten(1, 2).transpose(1, 2).contiguous() for c in (kc, vc))
@@ -133,10 +148,10 @@ def captured(call: Call) -> Call:
     return replay
 
 
-def measured(slots: int) -> list[dict[str, object]]:
+def measured(slots: int, lengths: str) -> list[dict[str, object]]:
     """A row for each contestant, called as it is and captured. A contestant that fails has the reason in its row."""
     torch._dynamo.reset()
-    cache = Cache.random(slots, torch.bfloat16, "cuda")
+    cache = Cache.random(slots, torch.bfloat16, "cuda", lengths)
     right, failed, calls, wrong = cache.right(), {}, {}, {}
     for contestant in CONTESTANTS:
         for key in _keys(contestant):
@@ -152,9 +167,9 @@ def measured(slots: int) -> list[dict[str, object]]:
     for key in (key for contestant in CONTESTANTS for key in _keys(contestant)):
         if taken := times.get(key):
             milliseconds = statistics.median(taken)
-            rows.append(_row(key, slots, milliseconds, cache.bytes / milliseconds / 1e6, wrong[key]))
+            rows.append(_row((key, lengths, slots), milliseconds, cache.bytes / milliseconds / 1e6, wrong[key]))
         else:
-            rows.append(_row(key, slots, where=failed.get(key, "failed while it was measured")))
+            rows.append(_row((key, lengths, slots), where=failed.get(key, "failed while it was measured")))
     return rows
 
 
@@ -162,10 +177,8 @@ def _keys(contestant: Contestant) -> tuple[str, str]:
     return contestant.name, f"{contestant.name}, captured"
 
 
-def _row(name: str, slots: int, *numbers: float, where: str = "") -> dict[str, object]:
-    given = dict(zip(("milliseconds", "gigabytes_per_second", "error"), numbers))
-    device = where or torch.cuda.get_device_name()
-    return {"contestant": name, "slots": slots, **given, "where": device}
+def _row(names: tuple[str, str, int], *numbers: float, where: str = "") -> dict[str, object]:
+    return dict(zip(FIELDS, (*names, *numbers))) | {"where": where or torch.cuda.get_device_name()}
 
 
 def explained(slots: int) -> str:
@@ -179,18 +192,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
     parser.add_argument("--slots", type=int, nargs="*", default=PAGES_OF_SLOTS, help="slots of a page")
+    parser.add_argument("--lengths", nargs="*", choices=LENGTHS, default=["random"], help="of the sequences")
     parser.add_argument("--explain", action="store_true", help="print what onepass says of the paged program first")
     asked = parser.parse_args()
     torch.manual_seed(0)
     if asked.explain:
         print(explained(asked.slots[0]), flush=True)
     rows = []
-    print(f"{'':32} slots  milliseconds, GB/s, largest error")
-    for slots in asked.slots:
-        for row in measured(slots):
+    print(f"{'':32} lengths, slots, milliseconds, GB/s, largest error")
+    for lengths, slots in product(asked.lengths, asked.slots):
+        for row in measured(slots, lengths):
             rows.append(row)
-            numbers = [f"{row[n]:9.4g}" for n in FIELDS[2:5] if n in row] or [row["where"]]
-            print(f"{row['contestant']:32} {slots:4}", *numbers, sep="  ", flush=True)
+            numbers = [f"{row[n]:9.4g}" for n in FIELDS[3:6] if n in row] or [row["where"]]
+            print(f"{row['contestant']:32} {lengths:22} {slots:4}", *numbers, sep="  ", flush=True)
     if asked.out:
         with asked.out.open("w", newline="") as file:
             writer = csv.DictWriter(file, FIELDS)

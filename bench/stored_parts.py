@@ -1,0 +1,133 @@
+"""Programs in which a plan stores a part because that takes less time, on one GPU, with and without that choice.
+
+`python bench/stored_parts.py --out results.csv`. "own" is the plan that stores only what it has to, "chosen" the one of
+the least estimated time. Results are compared with float64. Milliseconds are medians with a cold L2 cache of calls that
+are captured as a graph of CUDA, so that no time on the host counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch import Tensor
+
+import onepass
+from bench.paged_decode import captured
+from onepass import process_state
+from onepass.bench.timing import ContestantResult, in_turns, said
+from onepass.lowering.cost import cheapest_plan
+
+ROUNDS = 5
+FIELDS = ("program", "contestant", "milliseconds", "kernels", "error", "where")
+
+
+def shared_prefix(q: Tensor, kp: Tensor, vp: Tensor, ks: Tensor, vs: Tensor, lens: Tensor) -> Tensor:
+    """A query of each sequence, to a prefix [heads, keys, width] that all share and to keys of its own."""
+    k, v = (torch.cat([p.expand(len(q), -1, -1, -1), s], 2) for p, s in ((kp, ks), (vp, vs)))
+    keep = torch.arange(k.shape[2], device=q.device) < (lens + kp.shape[1])[:, None, None, None]
+    return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~keep, -math.inf).softmax(-1) @ v
+
+
+def both_ways(x: Tensor, y: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax of distances over the keys, and over the queries."""
+    scores = -(x[:, :, :, None] - y[:, :, None]).abs().sum(-1)
+    return scores.softmax(-1) @ v, scores.mT.softmax(-1) @ w
+
+
+def talking_heads(q: Tensor, k: Tensor, v: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Heads are mixed before the softmax and after it."""
+    scores = torch.einsum("bhij,gh->bgij", q @ k.mT * q.shape[-1] ** -0.5, before)
+    return torch.einsum("bgij,fg->bfij", scores.softmax(-1), after) @ v
+
+
+def latent(q: Tensor, rotated: Tensor, c: Tensor, keys: Tensor, wk: Tensor, wv: Tensor) -> Tensor:
+    """Keys and values are made of latents c [batch, keys, rank]; rotated queries meet keys that all heads share."""
+    k, v = torch.einsum("bjl,hnl->bhjn", c, wk), torch.einsum("bjl,hvl->bhjv", c, wv)
+    scores = q @ k.mT + torch.einsum("bhir,bjr->bhij", rotated, keys)
+    return (scores * (q.shape[-1] + rotated.shape[-1]) ** -0.5).softmax(-1) @ v
+
+
+def programs() -> Iterator[tuple[str, Callable, list[Tensor]]]:
+    """A name, a function and its tensors."""
+    heads = lambda b, h, n, d, count=3: [drawn(b, h, n, d) for _ in range(count)]
+    for batch, prefix in ((64, 16384), (32, 8192), (32, 32768)):
+        tensors = [drawn(batch, 8, 1, 128), *(drawn(8, prefix, 128) for _ in range(2)), *heads(batch, 8, 256, 128, 2)]
+        lens = torch.randint(1, 257, (batch,), device="cuda")
+        yield f"shared prefix of {prefix}, batch {batch}", shared_prefix, [*tensors, lens]
+    yield "softmax over keys and over queries, 1024", both_ways, heads(1, 8, 1024, 64, 4)
+    for batch, count, length in ((1, 4, 200), (4, 4, 1024), (4, 16, 1024)):
+        mixtures = [drawn(count, count) for _ in range(2)]
+        yield f"{count} talking heads, {batch} x {length}", talking_heads, [*heads(batch, count, length, 64), *mixtures]
+    for name, batch, rows in (("decoding", 32, 1), ("prefill", 1, 4096)):
+        cache, made = [drawn(batch, 4096, 512), drawn(batch, 4096, 64)], [0.1 * drawn(16, 128, 512) for _ in range(2)]
+        yield f"latents, {name}", latent, [drawn(batch, 16, rows, 128), drawn(batch, 16, rows, 64), *cache, *made]
+
+
+def drawn(*sizes: int) -> Tensor:
+    return torch.randn(*sizes, device="cuda").bfloat16()
+
+
+def measured(name: str, function: Callable, tensors: list[Tensor]) -> list[dict[str, object]]:
+    """A row for each contestant. One that fails has the reason in its row."""
+    right = _results(function(*(x.double() if x.is_floating_point() else x for x in tensors)))
+    calls, rows = {}, {}
+    for contestant in ("own", "chosen", "torch.compile"):
+        process_state.forget()
+        torch._dynamo.reset()
+        backend = "inductor" if contestant == "torch.compile" else onepass.onepass_backend
+        own = mock.patch.object(cheapest_plan, "LEAST_GAIN", math.inf) if contestant == "own" else nullcontext()
+        row: dict[str, object] = {"program": name, "contestant": contestant, "where": torch.cuda.get_device_name()}
+        try:
+            with own:
+                compiled = torch.compile(function, backend=backend, dynamic=False)
+                calls[contestant] = captured(lambda made=compiled: made(*tensors))
+            found = _results(calls[contestant]())
+            pairs = zip(found, right, strict=True)
+            row["error"] = max(float((mine - own).abs().max() / own.abs().max()) for mine, own in pairs)
+            if contestant != "torch.compile":
+                row["kernels"] = sum(len(region.kernels) for region in onepass.reports()[-1].regions)
+        except Exception as error:
+            calls.pop(contestant, None)
+            row["where"] = said(error)
+        rows[contestant] = row
+    for contestant, taken in in_turns(calls, ROUNDS, dict.fromkeys(calls, ContestantResult())).items():
+        rows[contestant]["milliseconds"] = statistics.median(taken)
+    return list(rows.values())
+
+
+def _results(found: Tensor | tuple[Tensor, ...]) -> list[Tensor]:
+    return [x.double() for x in (found if isinstance(found, tuple) else (found,))]
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="a file for the rows, as comma-separated values")
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    rows = []
+    for name, function, tensors in programs():
+        for row in measured(name, function, tensors):
+            rows.append(row)
+            print(*(f"{row.get(n, ''):.4g}" if isinstance(row.get(n), float) else row.get(n, "") for n in FIELDS),
+                  sep="  ", flush=True)  # fmt: skip
+    if asked.out:
+        with asked.out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""States of attention as values: attention to some of the keys, from which attention to all of them follows.
+
+The law is that of a merged softmax: for disjoint sets of keys, the weighted mean and the logarithm of the sum of
+exponentials determine those of their union, in any order and any tree (`Softmax.merge_any_tree` in
+proofs/theory/Softmax.v). These functions are plain PyTorch, so any backend runs them, and onepass fuses them.
+Example: `merge(state(q, k1, v1), state(q, k2, v2))` is `state(q, cat([k1, k2], -2), cat([v1, v2], -2))`.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class State(NamedTuple):
+    """Attention to a set of keys.
+
+    output: [..., queries, width], the mean of the values by softmax weights, in the dtype of the values. logsumexp:
+    [..., queries, 1], the natural logarithm of the sum of exponentials of the scores, in float32 or float64. Without
+    any key the output is 0 and the logarithm is -inf.
+    """
+
+    output: Tensor
+    logsumexp: Tensor
+
+
+def state(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, mask: Tensor | None = None) -> State:
+    """The state of attention from queries [..., queries, d] to keys [..., keys, d] with values [..., keys, width].
+
+    scale: a factor of the scores; without it, one over the square root of d. mask: true where a key counts, or a
+    number that is added to its score; of a shape that broadcasts to [..., queries, keys]. Other scores: `state_of`.
+    """
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -inf) if mask.dtype == torch.bool else scores + mask
+    return state_of(scores, v)
+
+
+def state_of(scores: Tensor, v: Tensor) -> State:
+    """The state of scores [..., queries, keys], whatever they are made of, with values [..., keys, width]."""
+    wide = scores if scores.dtype == torch.float64 else scores.float()
+    total = wide.logsumexp(-1, keepdim=True)
+    mean = wide.softmax(-1).to(v.dtype) @ v
+    return State(torch.where(total == -inf, 0.0, mean).to(v.dtype), total)
+
+
+def merge(*states: State) -> State:
+    """The state of the union of disjoint sets of keys. One state is itself. Raises ValueError without any."""
+    if not states:
+        raise ValueError("merge needs at least one state: there is no shape to make an empty one of")
+    top = states[0].logsumexp
+    for other in states[1:]:
+        top = torch.maximum(top, other.logsumexp)
+    weights = [_weight(one.logsumexp, top) for one in states]
+    return _merged(top, sum(weights), sum(one.output * w for one, w in zip(states, weights, strict=True)), states[0])
+
+
+def merge_over(states: State, dim: int) -> State:
+    """The state of the union along a dim of stacked states, as they are for parts of a split sequence.
+
+    dim: an axis of both tensors, none of their last two. Raises ValueError for one of these.
+    """
+    if dim % states.output.ndim >= states.output.ndim - 2:
+        raise ValueError(f"dim {dim} is one of the last two axes, which are the queries and their values")
+    dim %= states.output.ndim
+    top = states.logsumexp.amax(dim, keepdim=True)
+    weights = _weight(states.logsumexp, top)
+    return _merged(top.squeeze(dim), weights.sum(dim), (states.output * weights).sum(dim), states)
+
+
+def _weight(total: Tensor, top: Tensor) -> Tensor:
+    """exp(total - top), and 0 where there is no key: there both may be -inf."""
+    return torch.where(total == -inf, 0.0, torch.exp(total - top))
+
+
+def _merged(top: Tensor, weight: Tensor, output: Tensor, like: State) -> State:
+    absent = weight == 0
+    mean = torch.where(absent, 0.0, output / weight)
+    return State(mean.to(like.output.dtype), torch.where(absent, -inf, top + torch.log(weight)))
+
