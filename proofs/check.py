@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from ..egraph.rewrite.guard import Guard
 from ..egraph.rewrite.rule import Restriction, Rule, RuleError, refuse_bad
@@ -23,6 +23,7 @@ from .provers.case_analysis import VariableFacts, compare
 from .provers.extended_reals import ABSENT, NEG, PAIR_OF_REALS, POS, REAL
 from .provers.reduction_prover import NOT_EMPTY, Proof, Reductions
 from .refute import search
+from .solver_witness import counterexample_of_solver
 from .verdict import Verdict
 
 BUDGET_SECONDS = 2.0
@@ -36,7 +37,10 @@ FINITE_BACKWARD = "from right to left: all values are finite"
 
 
 def check(rule: Rule, budget: float = BUDGET_SECONDS) -> Verdict:
-    """The verdict on a rule. Proving and refuting take about `budget` seconds each. It raises nothing."""
+    """The verdict on a rule. Proving and refuting take about `budget` seconds each. It raises nothing.
+
+    Seconds are those of this thread's processor, so that a verdict does not depend on what else a machine does.
+    """
     start = perf_counter()
 
     def verdict(status, method, reason="", found=None, under=()) -> Verdict:
@@ -60,7 +64,7 @@ def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verd
     found, met = search(rule, budget, draws)  # refutes most wrong rules at once
     if found:
         return verdict("refuted", "random float64 values", found=found)
-    proved = prove(rule, perf_counter() + budget)
+    proved = prove(rule, thread_time() + budget)
     if proved.holds:
         bits = (TESTED_BITS,) if rule.exact == "bitwise" else ()
         return verdict("proved", proved.method, under=(*proved.assumptions, *bits))
@@ -68,9 +72,11 @@ def _decided(rule: Rule, budget: float, verdict: Callable[..., Verdict]) -> Verd
     if found:
         return verdict("refuted", "random float64 values", found=found)
     if index_prover.is_about_indices(rule.left, rule.right):  # slow, so only if no counterexample was found
-        proved = prove(rule, perf_counter() + budget, solver=True)
+        proved = prove(rule, thread_time() + budget, solver=True)
         if proved.holds:
             return verdict("proved", proved.method, under=proved.assumptions)
+    if found := counterexample_of_solver(rule):
+        return verdict("refuted", "a model of z3, evaluated in float64", found=found)
     return verdict("unknown", "none", f"{proved.why}; {met} random instances agree")
 
 

@@ -90,7 +90,7 @@ def _wrong(instance: Instance, left: np.ndarray, right: np.ndarray, slack) -> np
     """
     left, right = (np.asarray(x, dtype=float) for x in np.broadcast_arrays(left, right))
     with np.errstate(invalid="ignore"):
-        same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= slack)
+        same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= slack) | np.isinf(slack)
     rule = instance.rule
     if rule.exact == "bitwise" and not _picks(instance):
         same &= (left != 0) | (np.signbit(left) == np.signbit(right))
@@ -129,7 +129,9 @@ def _out_of_range(node: Term, value, args) -> bool:
     if any(isinstance(x, tuple) for x in (value, *args)) or np.asarray(value).dtype.kind != "f":
         return False
     if node.op == "reduce":
-        return node.attrs[0] in ("sum", "prod") and bool(np.isfinite(args[0]).all() and np.isinf(value).any())
+        tiny = node.attrs[0] == "prod" and np.all(args[0]) and (np.abs(value) < LEAST_NORMAL).any()
+        beyond = node.attrs[0] in ("sum", "prod") and (tiny or np.isinf(value).any())
+        return bool(np.isfinite(args[0]).all() and beyond)
     operands = np.broadcast_arrays(*args)
     real = np.all([np.isfinite(x) for x in operands], axis=0)
     if node.op in ("mul", "div", "pow"):
@@ -139,7 +141,10 @@ def _out_of_range(node: Term, value, args) -> bool:
 
 
 def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
-    """How much the sides may differ by rounding: relative to their values, and to their changes under noise."""
+    """How much the sides may differ by rounding: relative to their values, and to their changes under noise.
+
+    It is infinite where noise makes a finite result infinite or undefined, or the reverse: there, rounding decides.
+    """
     with np.errstate(invalid="ignore"):
         slack = RTOL * np.nan_to_num(np.maximum(np.abs(left), np.abs(right)), posinf=0.0) + MIN_COMPARED_MAGNITUDE
     for seed, side in enumerate(instance.sides):
@@ -147,6 +152,8 @@ def _slack(instance: Instance, dims, number: int, left, right) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             spread = np.max(runs, axis=0) - np.min(runs, axis=0)
         slack = slack + np.nan_to_num(spread, posinf=0.0, neginf=0.0) * (RTOL / NOISE)
+        own = (left, right)[seed]
+        slack = np.where(np.any([np.isfinite(run) != np.isfinite(own) for run in runs], axis=0), np.inf, slack)
     return slack
 
 

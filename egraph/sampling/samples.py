@@ -40,6 +40,8 @@ FLOAT_LITERALS = (2.0, 1.0, 0.5, 0.1, 3.7, 50.0, 0.0, -1.0, -2.0, -0.3, -1e9, in
 INTEGER_LITERALS = (2, 1, 3, 4, 0, -1, -2)
 INTEGERS = range(-3, 7)
 SIZES = (1, 2, 2, 3, 3)
+LARGER_SIZES = (5, 8, 17)  # of one dim, now and then
+LARGEST_SIZE = 40  # that is drawn because it is a constant of the rule, or near one
 # Functions with edges over the real numbers; the edges of others, such as exp, come from the range of a dtype.
 JUMPS = ("floor", "floordiv", "mod", "log", "log2", "log1p")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool")
@@ -86,13 +88,31 @@ def drawn_instance(rule: Rule | PatternRule, choose: Callable, array: Callable) 
     if isinstance(rule, PatternRule):
         return _drawn_application(rule, choose, array)
     sampler = Sampler(rule, choose, array)
-    left = _instantiated(rule.left, sampler.binding())
-    if isinstance(left, TermError):
+    return _matched(rule, sampler.binding(), sampler.arrays)
+
+
+def _matched(rule: Rule, binding: Mapping[str, object], arrays: dict[str, np.ndarray]) -> Instance | None:
+    """The instance of a binding, if its left side matches under every guard."""
+    left = _instantiated(rule.left, binding)
+    found = None if isinstance(left, TermError) else match(rule.left, left)
+    if isinstance(left, TermError) or found is None or not all(holds(g, found) for g in rule.guards):
         return None
-    found = match(rule.left, left)
-    if found is None or not all(holds(g, found) for g in rule.guards):
-        return None
-    return Instance(rule, left, _instantiated(rule.right, found), sampler.arrays, found)
+    return Instance(rule, left, _instantiated(rule.right, found), arrays, found)
+
+
+def instance_at(rule: Rule, values: Mapping[str, float]) -> Instance | None:
+    """The instance with these numbers for the variables, on dims of size 1, or None if a guard does not hold."""
+    sampler = Sampler(rule, lambda options: options[0], lambda shape, finite: np.zeros(shape))
+    binding = sampler.binding()
+    for name, value in values.items():
+        bound = binding.get(name)
+        if isinstance(bound, Term) and bound.op == "const":
+            binding[name] = const(type(bound.attrs[0])(value))
+        elif isinstance(bound, Term) and bound.op == "load":
+            dtype, shape = bound.attrs[0].dtype, bound.attrs[0].shape
+            kind = float if dtype in FLOATS else bool if dtype == "bool" else np.int64
+            sampler.arrays[name] = np.full(shape, value, kind)
+    return _matched(rule, binding, sampler.arrays)
 
 
 def _drawn_application(rule: PatternRule, choose: Callable, array: Callable) -> Instance | None:
@@ -125,10 +145,23 @@ def _instantiated(pattern: Term, binding) -> Term | TermError:
 
 @lru_cache(256)
 def profiles_of(rule: Rule | PatternRule) -> dict[str, tuple[float, ...]]:
-    """PROFILES, and the profile "edges" of numbers around the rule's constants and its functions' edges, if any."""
+    """PROFILES, and more for a rule with constants, and functions or casts with edges: these numbers, if any.
+
+    The profile "constants" has the rule's constants and those 1 above and below, "edges" has numbers around both.
+    """
     numbers = _edges_in(rule)
     own = tuple(x for x in (*(n for n in numbers if isfinite(n)), *around(numbers)) if x not in PLAIN)
-    return {**PROFILES, "edges": own} if own else PROFILES
+    near = tuple(x for c in _constants(rule) for x in (c, c, c - 1.0, c + 1.0) if x not in PLAIN)
+    found = {**PROFILES, "constants": near} if near else dict(PROFILES)
+    return {**found, "edges": own} if own else found
+
+
+def _constants(rule: Rule | PatternRule) -> tuple[float, ...]:
+    """The finite constants of a rule."""
+    rights = rule.rights if isinstance(rule, PatternRule) else (rule.right,)
+    nodes = [n for side in (rule.left, *rights) if isinstance(side, Term) for n in subterms(side)]
+    values = [float(n.attrs[0]) for n in nodes if n.op == "const" and not isinstance(n.attrs[0], bool)]
+    return tuple(dict.fromkeys(v for v in values if isfinite(v)))
 
 
 def _edges_in(rule: Rule | PatternRule) -> list[float]:
@@ -147,10 +180,10 @@ def kinds_of(profiles: Mapping[str, tuple[float, ...]], not_finite: Sequence[str
 
 
 def _around_integers(rule: Rule) -> tuple[int, ...]:
-    """The integers of the rule and their neighbours, without those in INTEGERS."""
+    """The integers of the rule, their neighbours, halves and doubles, without those in INTEGERS."""
     values = [n.attrs[0] for side in (rule.left, rule.right) for n in subterms(side) if n.op == "const"]
-    near = {v + step for v in values if type(v) is int for step in (-1, 0, 1)}
-    return tuple(sorted(near - set(INTEGERS)))
+    near = {x for v in values if type(v) is int for x in (v - 1, v, v + 1, v // 2, 2 * v, -v)}
+    return tuple(sorted(x for x in near - set(INTEGERS) if -(1 << 63) <= x < 1 << 63))
 
 
 def random_instance(rule: Rule, generator: Random) -> Instance | None:
@@ -183,7 +216,9 @@ class Sampler:
         self.scores = variables_under_exponents(rule.left)
         self.pattern = {n.attrs[0]: n for side in (rule.left, rule.right) for n in subterms(side) if n.op == "var"}
         self.implied = _implied_dtypes(rule.left)
-        self.integers = (*INTEGERS, *_around_integers(rule))
+        self.near_integers = _around_integers(rule)
+        self.integers = (*INTEGERS, *self.near_integers)
+        self.constants = _constants(rule)
         self.bound: dict[str, object] = {}
 
     def binding(self) -> dict[str, object]:
@@ -205,10 +240,19 @@ class Sampler:
         names = sorted(n for n in variables_of(self.rule.left) if n.startswith("dim "))
         for name in names:
             self.bound[name] = Dim(name.removeprefix("dim "), self.choose(SIZES))
+        self._draw_larger(names)
         if len(names) > 1 and self.choose([False] * 7 + [True]):
             self.bound[names[1]] = self.bound[names[0]]  # two variables may stand for one dim
         other = max((n.removeprefix("dim ") for n in names if n.startswith("dim r")), default="") + "r"
         self.batch = Dim(other, self.choose((1, 2)))  # a law holds along dims that it does not name
+
+    def _draw_larger(self, names: list[str]) -> None:
+        """Now and then, one dim has a larger size; a size near a constant of the rule, if there is one."""
+        near = {int(c) + step for c in self.constants for step in (-1, 0, 1) if abs(c) < LARGEST_SIZE}
+        sizes = sorted(n for n in near if max(SIZES) < n)
+        if names and self.choose([False] * (3 if sizes else 7) + [True]):
+            name = self.choose(names)
+            self.bound[name] = Dim(name.removeprefix("dim "), self.choose((*sizes, *LARGER_SIZES)))
 
     def _guards(self, kind: str, name: str) -> list[Guard]:
         about = (self.pattern.get(name), AttributeVariable(name))
@@ -228,7 +272,11 @@ class Sampler:
         return any(g.kind == "in_range" and g.operands[1] is self.pattern[name] for g in self.rule.guards)
 
     def _literal(self, name: str) -> Term:
-        values = INTEGER_LITERALS if self.pattern[name].attrs[1] == "int64" else FLOAT_LITERALS
+        whole = self.pattern[name].attrs[1] == "int64"
+        values = INTEGER_LITERALS if whole else FLOAT_LITERALS
+        near = self.near_integers if whole else (*self.constants, *around(self.constants))
+        if near and self.choose((False, True)):
+            values = (*near, *values)
         tests = [GUARDS[k].holds for k in ("positive", "nonzero") if self._guards(k, name)]
         if self.restriction.literals_positive or self._is_bound_of_range(name):
             tests.append(GUARDS["positive"].holds)

@@ -30,6 +30,10 @@ PROGRAMS_PER_MULTIPROCESSOR = 2  # while one waits for memory, the other compute
 MIN_TILES_OF_A_CHUNK = 2  # so that the fixed costs of a program stay small
 MIN_TILES_OF_A_SPLIT_LOOP = 24  # with fewer, a second kernel costs more than it saves
 MAX_MULTIPROCESSORS = 256  # no device has more
+# Of a loop whose length data decides: chunks so long take little time each, and more of them store more states
+COLUMNS_OF_AN_UNEVEN_CHUNK = 2048
+MAX_UNEVEN_CHUNKS = 16
+MAX_WAVES_OF_UNEVEN_PROGRAMS = 16  # with more programs on each multiprocessor, long and short ones even out
 ROWS_OF_A_TILE = 64  # for reports, before sizes are known
 PLURAL = {"rescaled": "rescaled sums", "sum": "sums", "prod": "products", "max": "maxima", "min": "minima"}
 
@@ -63,9 +67,22 @@ def chunk_count(programs: int, tiles: int, multiprocessors: int, busy: float = 1
 def wanted_chunks(
     kernel: Kernel, config: TritonConfig, sizes: Mapping[str, int], multiprocessors: int, busy: float
 ) -> int:
-    """How many chunks a kernel's loops have with this configuration; see `chunk_count`. Raises UnknownSize."""
-    tiles = max((-(-resolve(loop.dim.size, sizes) // config.loop_tile) for loop in kernel.loops), default=0)
-    return chunk_count(program_count(kernel, config.row_tile, config.loop_tile, sizes), tiles, multiprocessors, busy)
+    """How many chunks a kernel's loops have with this configuration; see `chunk_count`. Raises UnknownSize.
+
+    A loop whose length data decides is always shared out: one sequence of 65536 keys among short ones would else run by
+    itself on one program, while the others are done.
+    """
+    length = max((resolve(loop.dim.size, sizes) for loop in kernel.loops), default=0)
+    programs = program_count(kernel, config.row_tile, config.loop_tile, sizes)
+    count = chunk_count(programs, -(-length // config.loop_tile), multiprocessors, busy)
+    uneven = _has_few_rows(kernel, sizes) and any(loop.length_is_data for loop in kernel.loops)
+    if uneven and programs <= MAX_WAVES_OF_UNEVEN_PROGRAMS * multiprocessors:
+        return max(count, min(length // COLUMNS_OF_AN_UNEVEN_CHUNK, MAX_UNEVEN_CHUNKS))
+    return count
+
+
+def _has_few_rows(kernel: Kernel, sizes: Mapping[str, int]) -> bool:
+    return kernel.rows is None or resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
 
 
 def program_count(kernel: Kernel, row_tile: int, loop_tile: int, sizes: Mapping[str, int]) -> int:
@@ -77,8 +94,7 @@ def program_count(kernel: Kernel, row_tile: int, loop_tile: int, sizes: Mapping[
 
 def enough_programs(kernel: Kernel, sizes: Mapping[str, int]) -> float:
     """The part of a device that a kernel's programs may fill and not be shared out over more."""
-    few = kernel.rows is None or resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT
-    return 1.0 if few else 0.5  # with many rows programs compute more than they read
+    return 1.0 if _has_few_rows(kernel, sizes) else 0.5  # with many rows programs compute more than they read
 
 
 def describe_split(kernel: Kernel) -> str:

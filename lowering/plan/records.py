@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...egraph.terms.term import Dim, Tensor, Term
+from ...egraph.terms.traversal import subterms
 
 
 class NotPlannable(Exception):
@@ -132,6 +133,11 @@ class Loop:
     def limits(self) -> tuple[Limit, ...]:
         """The limits of all ranges."""
         return tuple(limit for r in self.ranges for limit in (*r.uppers, *r.lowers))
+
+    @property
+    def length_is_data(self) -> bool:
+        """Whether a tensor says how far the loop goes, as the length of each sequence does."""
+        return any(node.op == "load" for limit in self.limits for node in subterms(limit.bound))
 
 
 @dataclass(frozen=True)

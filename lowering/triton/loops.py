@@ -17,6 +17,8 @@ from ..codegen.ops import TileValue, atom
 from ..codegen.tile_writer import TileWriter
 from ..plan.records import BlockMap, Limit, Loop, Range
 
+MIN_TILES_OF_AN_UNEVEN_PART = 4
+
 Piece = tuple[str, str]  # names of scalars: from this tile number to before that one
 
 
@@ -169,10 +171,11 @@ class RangeWriter:
         if part is None:
             return begin, end
         count = end if begin == "0" else f"tl.maximum({end} - {begin}, 0)"
+        count = count if step == "1" else f"tl.cdiv({count}, {step})"
         share = f"tl.cdiv({count}, {self.tiles.sizes[part]})"
-        if step != "1":
-            share = f"tl.cdiv(tl.cdiv({count}, {step}), {self.tiles.sizes[part]}) * {step}"
-        share = self._scalar("share", share)
+        if self.loop.length_is_data:  # a short one has few parts, and the other programs end at once
+            share = f"tl.maximum({share}, {MIN_TILES_OF_AN_UNEVEN_PART})"
+        share = self._scalar("share", share if step == "1" else f"{share} * {step}")
         begin = self._scalar("begin", ("" if begin == "0" else f"{begin} + ") + f"{self.tiles.starts[part]} * {share}")
         return begin, self._scalar("end", f"tl.maximum(tl.minimum({end}, {begin} + {share}), {begin})")
 

@@ -14,8 +14,9 @@ from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation, check
 from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.term import Term, TermError
-from ..lowering.cost.cheapest_plan import cheapest_plan
+from ..lowering.executors import triton_missing
 from ..lowering.plan.records import Plan, Store
+from ..lowering.planning.planner import plan_stores
 from ..rules import ALL
 
 
@@ -87,8 +88,17 @@ def planned(
     terms = tuple(derivation.goal for derivation in derivations)
     fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     stores = [replace(result, term=term) for result, term in zip(results, terms, strict=True)]
-    plan = cheapest_plan(stores, fired, references=[result.term for result in results])
+    plan = _plan(stores, fired, [result.term for result in results])
     return Optimized(captured, terms, plan, fired, statistics, *passes, derivations)
+
+
+def _plan(stores: Sequence[Store], fired: Sequence[str], references: Sequence[Term]) -> Plan:
+    """The plan of the least estimated time; without Triton, whose settings the estimates are of, the planner's own."""
+    if triton_missing():
+        return plan_stores(stores, fired, references=references)
+    from ..lowering.cost.cheapest_plan import cheapest_plan
+
+    return cheapest_plan(stores, fired, references)
 
 
 def _chain(derivation: Derivation) -> list[Term]:

@@ -18,7 +18,7 @@ from ..egraph.terms.term import Term
 from ..egraph.terms.traversal import subterms
 from ..errors import OnepassError
 from ..graph.nodes import value_of_node, where_of
-from ..graph.op_kinds import Trait, changes_in_place, has_trait, name_of
+from ..graph.op_kinds import Trait, changes_in_place, has_trait, kind_of, name_of
 from ..graph.random_calls import draws
 from ..graph.survey import Nodes, Survey, gathered, shape
 from ..lowering.plan.records import Kernel, NotPlannable
@@ -164,12 +164,21 @@ def _only_moves(node: fx.Node, s: Survey) -> bool:
 
 
 def _outside_user(node: fx.Node, region: Region) -> fx.Node | None:
-    """A user that is left when the region is one call: also of a view that the region has a copy of."""
+    """A user that is left when the region is one call; of a gather, also one that reads a view of it.
+
+    Other code is computed again where only a view of it is used: that may cost less than to read it.
+    """
     for user in node.users:
-        left = user if user not in region.nodes else None if user in region.owned else _outside_user(user, region)
+        copied = user in region.nodes and user not in region.owned and _views_a_gather(node)
+        left = user if user not in region.nodes else _outside_user(user, region) if copied else None
         if left is not None:
             return left
     return None
+
+
+def _views_a_gather(node: fx.Node) -> bool:
+    """Whether the node is a gather, or a view of one."""
+    return bool(gathered(node)) or (kind_of(node) == "view" and any(map(_views_a_gather, node.all_input_nodes[:1])))
 
 
 def _known_read_counts(region: Region, context: FusionContext) -> tuple[tuple[float, str], ...] | Exception:

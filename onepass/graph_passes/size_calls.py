@@ -23,21 +23,20 @@ def replace_size_calls(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_method", target="size"):
         source = value_of_node(node.args[0])
         if len(node.args) == 1 and not node.kwargs and isinstance(source, torch.Tensor):
-            sizes = tuple(known(size_of(n)) for n in source.shape)
-            for item in [n for n in node.users if _takes_one(n)]:
-                if (size := sizes[item.args[1]]) is not None:
-                    substitute(item, size)
-            if None not in sizes or not node.users:
-                substitute(node, sizes)
+            _replace_size(node, tuple(known(size_of(n)) for n in source.shape))
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
         value = value_of_node(node)
         if isinstance(value, int | torch.SymInt) and (size := known(size_of(value))) is not None:
             substitute(node, size)
 
 
-def _takes_one(node: fx.Node) -> bool:
-    """Whether the node takes one item of a tuple, by its number."""
-    return node.target is operator.getitem and isinstance(node.args[1], int)
+def _replace_size(node: fx.Node, sizes: tuple) -> None:
+    """Replaces single items of a size that are known, and the size itself if all are. None is an unknown size."""
+    for item in [n for n in node.users if n.target is operator.getitem and isinstance(n.args[1], int)]:
+        if (size := sizes[item.args[1]]) is not None:
+            substitute(item, size)
+    if None not in sizes or not node.users:
+        substitute(node, sizes)
 
 
 def size_inputs(graph: fx.Graph) -> dict[Size, fx.Node]:

@@ -37,8 +37,8 @@ def specialize_widths(region: Region, mixed: Mapping[fx.Node, Sequence[int | tor
     lengths = _lengths(region, known, {str(size.node.expr) for size, is_last in sizes if not is_last})
     widths = [size for text, size in known.items() if text not in lengths]
     heads = [size for node in region.nodes for size in (*mixed.get(node, ()), *_grouped_heads(node))]
-    pages = [size for text, size in known.items() if text in _page_sizes(region.nodes)]
-    for size in (*widths, *heads, *pages):
+    pages = _page_sizes(region.nodes)
+    for size in (*widths, *heads, *map(known.get, pages & known.keys())):
         if not isinstance(size, torch.SymInt) or size.node.expr.is_Integer or not size.node.has_hint():
             continue
         if 1 < size.node.hint <= MAX_WIDTH_OF_A_TILE and not _is_marked_dynamic(size):

@@ -1,1 +1,1 @@
-"""Exact arithmetic: polynomials, linear inequalities, floor division."""
+"""Exact arithmetic: polynomials, normal forms of functions, linear inequalities, floor division."""

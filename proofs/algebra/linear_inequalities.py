@@ -6,7 +6,7 @@ proves nothing by itself. Example: x > 0 and -x > 0 cannot hold together; x > 0 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from .polynomial import Monomial, Polynomial, is_positive
@@ -15,9 +15,9 @@ MAX_INEQUALITIES = 400  # beyond that, the answer is "yes"
 Inequality = tuple[dict[Monomial, Fraction], bool]  # Σ c·m > 0 if strict, else ≥ 0; the empty monomial is 1
 
 
-def feasible(signs: list[tuple[Polynomial, int]]) -> bool:
-    """False only if no reals give every polynomial its sign (1, 0 or -1)."""
-    rows = [row for p, sign in signs for row in _inequalities(p, sign)]
+def feasible(signs: list[tuple[Polynomial, int]], also: Iterable[Inequality] = ()) -> bool:
+    """False only if no reals give every polynomial its sign (1, 0 or -1). also: further inequalities that hold."""
+    rows = [*(row for p, sign in signs for row in _inequalities(p, sign)), *also]
     names = {m for row, _ in rows for m in row if m}
     rows += [({m: Fraction(1)}, True) for m in names if all(is_positive(a) for a, _ in m)]
     for name in names:

@@ -1,8 +1,8 @@
 """Exact arithmetic of Laurent polynomials over the rationals, and of their quotients, with exponentials as atoms.
 
-An atom is a variable, the exponential of a monomial, or an opaque value. exp(Σ c·m) is the product of exp(m)^c. So two
-expressions in + - · / and exp are equal where both are defined, if and only if their cross products are the same
-polynomial. Example: exp(x + y) and exp(x) · exp(y) are the same monomial.
+An atom is a variable, the exponential of a monomial, or another value. exp(Σ c·m) is the product of exp(m)^c. A power
+of an atom may be a polynomial: exp(log p) is p, and sin² x is 1 - cos² x. Two expressions are equal where both are
+defined, if their cross products are the same polynomial. Example: exp(x + y) and exp(x) · exp(y) are the same monomial.
 """
 
 from __future__ import annotations
@@ -25,14 +25,27 @@ class Undecided(Exception):
 
 _numbers: dict[tuple, int] = {}
 _atoms: list[tuple] = []
+_powers: dict[int, tuple[int, Polynomial]] = {}  # atom: a degree n and the polynomial that is its n-th power
 
 
 def atom(*data: Hashable) -> int:
     """The number of an atom: ("var", name), ("exp", monomial), or other data. Equal data mean equal values."""
     if data not in _numbers:
-        _numbers[data] = len(_atoms)
+        _numbers[data] = number = len(_atoms)
         _atoms.append(data)
+        if known := _known_power(data):
+            _powers[number] = known
     return _numbers[data]
+
+
+def _known_power(data: tuple) -> tuple[int, Polynomial] | None:
+    """The lowest power of the atom that is a polynomial without it, if one is known."""
+    if data[0] == "exp" and len(data[1]) == 1 and data[1][0][1] == 1:
+        inner = _atoms[data[1][0][0]]
+        return (1, dict(inner[1])) if inner[0] == "log" else None  # exp(log p) = p
+    if data[0] == "sin":
+        return 2, {(): Fraction(1), ((atom("cos", *data[1:]), Fraction(2)),): Fraction(-1)}
+    return None
 
 
 def data_of(number: int) -> tuple:
@@ -41,8 +54,19 @@ def data_of(number: int) -> tuple:
 
 
 def is_positive(number: int) -> bool:
-    """Whether the atom is positive for all values of its variables: an exponential is."""
-    return _atoms[number][0] in ("exp", "exp of")
+    """Whether the atom is positive for all values of its variables: an exponential is, and the logarithm of 2."""
+    kind = _atoms[number]
+    return kind[0] in ("exp", "exp of") or (kind[0] == "log" and _constant(kind[1]) > 1)
+
+
+def is_constant(number: int) -> bool:
+    """Whether the atom is a constant: the logarithm of a number."""
+    return _atoms[number][0] == "log" and _constant(_atoms[number][1]) > 0
+
+
+def _constant(key: tuple) -> Fraction:
+    """The number that a key of a polynomial stands for; 0 if it stands for none."""
+    return key[0][1] if len(key) == 1 and key[0][0] == () else Fraction(0)
 
 
 def add(p: Polynomial, q: Polynomial, factor: Fraction | int = 1) -> Polynomial:
@@ -135,10 +159,35 @@ class Quotient(NamedTuple):
 
 def quotient(over: Polynomial, under: Polynomial) -> Quotient:
     """The quotient of two polynomials. The caller knows that `under` is not zero."""
+    if _is_reducible(over) or _is_reducible(under):
+        return _reduced(over) / _reduced(under)
     if len(under) == 1 and under != ONE:
         ((monomial, c),) = under.items()
         return Quotient({join(m, monomial, -1): d / c for m, d in over.items()}, ONE)
     return Quotient(over, under)
+
+
+def _is_reducible(p: Polynomial) -> bool:
+    return any(a in _powers and not 0 <= e < _powers[a][0] for m in p for a, e in m)
+
+
+def _reduced(p: Polynomial) -> Quotient:
+    """The polynomial with every power of an atom that is known to be a polynomial replaced."""
+    total, rest = Quotient({}, ONE), {}
+    for m, c in p.items():
+        if not _is_reducible({m: c}):
+            rest[m] = c
+            continue
+        kept, product = [], Quotient({(): c}, ONE)
+        for a, e in m:
+            degree, whole = _powers.get(a, (1, None))
+            times = e // degree if whole is not None else 0
+            if times:
+                product = product * power(Quotient(whole or {}, ONE), Fraction(times))
+            if e - times * degree:
+                kept.append((a, e - times * degree))
+        total = total + product * Quotient({tuple(kept): Fraction(1)}, ONE)
+    return total + Quotient(rest, ONE)
 
 
 def number(value: float | Fraction) -> Quotient:
@@ -156,7 +205,7 @@ def exponential(q: Quotient) -> Quotient:
     if q.under != ONE:
         return of_atom("exp of", *q.key)
     powers = {atom("exp", m): c for m, c in q.over.items()}
-    return Quotient({tuple(sorted(powers.items())): Fraction(1)}, ONE)
+    return quotient({tuple(sorted(powers.items())): Fraction(1)}, ONE)
 
 
 def logarithm(m: Monomial) -> Polynomial | None:
@@ -166,49 +215,15 @@ def logarithm(m: Monomial) -> Polynomial | None:
     return {_atoms[number][1]: c for number, c in m}
 
 
-def exponent_apart(q: Quotient) -> tuple[Quotient, Quotient]:
-    """x and t with q = x · exp(t), where x has no exponential as a factor; t is 0 where q is no single product."""
-    if q.under != ONE or len(q.over) != 1:
-        return q, number(0)
-    ((monomial, coefficient),) = q.over.items()
-    exponent = {_atoms[n][1]: power for n, power in monomial if _atoms[n][0] == "exp"}
-    rest = tuple((n, power) for n, power in monomial if _atoms[n][0] != "exp")
-    return Quotient({rest: coefficient}, ONE), Quotient(exponent, ONE)
-
-
 def equal(a: Quotient, b: Quotient) -> bool:
     """Whether a = b wherever both are defined. False if a substitution has made a denominator zero."""
     if not a.under or not b.under:
         return False
-    return not add(multiply(a.over, b.under), multiply(b.over, a.under), -1)
+    return not (a - b).over
 
 
-def substituted(q: Quotient, values: dict[int, Quotient]) -> Quotient:
-    """The quotient with atoms replaced, inside exponentials, too."""
-    return _polynomial(q.over, values) / _polynomial(q.under, values)
-
-
-def _polynomial(p: Polynomial, values: dict[int, Quotient]) -> Quotient:
-    total = number(0)
-    for monomial, c in p.items():
-        total = total + number(c) * _monomial(monomial, values)
-    return total
-
-
-def _monomial(m: Monomial, values: dict[int, Quotient]) -> Quotient:
-    kept, product = [], number(1)
-    for place, power in m:
-        kind = _atoms[place]
-        if place in values:
-            product = product * _power(values[place], power)
-        elif kind[0] == "exp":
-            product = product * exponential(number(power) * _monomial(kind[1], values))
-        else:
-            kept.append((place, power))
-    return product * Quotient({tuple(kept): Fraction(1)}, ONE)
-
-
-def _power(q: Quotient, power: Fraction) -> Quotient:
+def power(q: Quotient, power: Fraction) -> Quotient:
+    """q to a rational power: a product, or an opaque atom if the power is no integer. Raises Undecided if too large."""
     if power.denominator != 1:
         return of_atom("power", q.key, power)
     if abs(power) > MAX_POWER:

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 from ...egraph.terms.term import FLOATS, Term
 from ...egraph.terms.traversal import subterms
+from ..algebra.bounds import bounds_of
+from ..algebra.functions import atoms_within, content, log_of_number, product_of_logs, substituted
 from ..algebra.linear_inequalities import feasible
 from ..algebra.polynomial import (
     ONE,
@@ -28,11 +30,10 @@ from ..algebra.polynomial import (
     equal,
     frozen,
     is_positive,
-    join,
     logarithm,
+    number,
     of_atom,
     square,
-    substituted,
 )
 from .extended_reals import (
     ABSENT,
@@ -52,6 +53,9 @@ from .extended_reals import (
 )
 
 MAX_CASES = 20_000
+CASES_OF_A_LOOK = 32  # between two looks at the clock, which may take as long as a case
+NOT_NEGATIVE = 2  # beside the signs 1, 0 and -1: a fact about a variable
+SIGNS_OF = {1: (1,), 0: (1, -1), NOT_NEGATIVE: (1, 0), None: (1, 0, -1)}  # what a fact allows
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Comparison:
 
 @dataclass
 class VariableFacts:
-    """What is known of the variables. `kinds`: the kinds that one may have. `signs`: 1 for > 0, and 0 for ≠ 0."""
+    """What is known of the variables. `kinds`: the kinds that one may have. `signs`: keys of SIGNS_OF, 1 for > 0."""
 
     kinds: Callable[[str], tuple]
     signs: Mapping[str, int] = field(default_factory=dict)
@@ -126,7 +130,7 @@ class _Path:
     def _sign(self, p: Polynomial) -> int:
         if not p:
             return 0
-        common, rest = _content(p)
+        common, rest = content(p)
         sign = 1
         for place, power in common:
             if not is_positive(place):
@@ -141,24 +145,29 @@ class _Path:
             return signs.pop()
         if len(p) == 2 and (sign := self._sign_of_difference(p)) is not None:
             return sign
+        if (exponential := product_of_logs(p)) is not None:
+            return self.sign(exponential - number(1))
         if len(p) > 2 and (found := square(p)):
             return (1 if found[0] > 0 else -1) * self._sign(found[1]) ** 2
         return self._decided(p)
 
     def _sign_of_difference(self, p: Polynomial) -> int | None:
-        """The sign of c · (f(x) - f(y)) for c > 0 and an increasing f, exp or a rounding. None for others."""
+        """The sign of c · f(x) - d · g(y) for c, d > 0: of exponentials by logarithms, of increasing functions."""
         (m, c), (n, d) = sorted(p.items(), key=lambda item: -item[1])
-        if c != -d:
+        if c <= 0 or d >= 0:
             return None
         up, down = logarithm(m), logarithm(n)
         if up is not None and down is not None:
-            return self._sign(add(up, down, -1))
-        arguments = _rounded(m, n)
-        return self._sign_of_rounded(p, self.sign(arguments[0] - arguments[1])) if arguments else None
+            return self._sign(add(add(up, down, -1), log_of_number(c / -d)))
+        arguments = _increasing(m, n) if c == -d else None
+        return self._sign_of_increasing(p, self.sign(arguments[0] - arguments[1])) if arguments else None
 
-    def _sign_of_rounded(self, p: Polynomial, sign: int) -> int:
-        """The sign of a difference of roundings: the sign of the difference before, or 0."""
-        kept = sign and self.choose(("rounding", frozenset(p)), (True, False))
+    def _sign_of_increasing(self, p: Polynomial, sign: int) -> int:
+        """The sign of a difference of roundings or floors: the sign of the difference before, or 0."""
+        question = ("not constant", frozen(p))
+        if sign and self.peeking and question not in self.known:
+            raise _Open
+        kept = sign and self.choose(question, (True, False))
         if not kept:
             self._solve(p)
         return sign if kept else 0
@@ -171,7 +180,7 @@ class _Path:
             p, flip = {m: -c for m, c in p.items()}, -1
         question = ("sign", frozen(p))
         if question not in self.known:
-            options = [s for s in self._given(p) if feasible([*self.signs, (p, s)])]
+            options = [s for s in self._given(p) if self._feasible(p, s)]
             if not options:
                 raise _Impossible
             if self.peeking and len(options) > 1:
@@ -185,12 +194,17 @@ class _Path:
                 self._solve(p)
         return flip * self.known[question]
 
+    def _feasible(self, p: Polynomial, sign: int) -> bool:
+        """Whether the polynomial may have the sign, as far as linear inequalities tell."""
+        signs = [*self.signs, (p, sign)]
+        return feasible(signs, bounds_of([q for q, _ in signs]))
+
     def _given(self, p: Polynomial) -> tuple[int, ...]:
         """The signs that the facts allow, if the polynomial is a variable; else all three."""
         (monomial, *others) = p
         if not others and len(monomial) == 1 and data_of(monomial[0][0])[0] in ("var", "integer"):
             fact = self.facts.signs.get(data_of(monomial[0][0])[1])
-            return {1: (1,), 0: (1, -1), None: (1, 0, -1)}[fact]
+            return SIGNS_OF[fact]
         return (1, 0, -1)
 
     def _solve(self, p: Polynomial) -> None:
@@ -198,7 +212,7 @@ class _Path:
         q = Quotient(p, ONE)
         for values in self.solved:
             q = substituted(q, values)
-        occurring = [a for m in q.over for a in _atoms_within(m)]
+        occurring = [a for m in q.over for a in atoms_within(m)]
         for monomial, c in q.over.items():
             if len(monomial) == 1 and monomial[0][1] == 1 and occurring.count(monomial[0][0]) == 1:
                 rest = {m: -d / c for m, d in q.over.items() if m != monomial}
@@ -209,7 +223,7 @@ class _Path:
         """Whether two reals are equal in this case."""
         for values in self.solved:
             a, b = substituted(a, values), substituted(b, values)
-        return equal(a, b)
+        return equal(a, b) or bool(a.under and b.under and self.implied(a - b) == 0)
 
 
 class _Impossible(Exception):
@@ -220,25 +234,14 @@ class _Open(Exception):
     """The decisions so far do not fix a sign."""
 
 
-def _content(p: Polynomial) -> tuple[Monomial, Polynomial]:
-    """The largest monomial that divides the polynomial, negative powers included, and the quotient."""
-    first, *others = p
-    common = dict(first)
-    for m in others:
-        powers = dict(m)
-        common = {a: min(common.get(a, Fraction(0)), powers.get(a, Fraction(0))) for a in {*common, *powers}}
-    shared = tuple(sorted((a, e) for a, e in common.items() if e))
-    return shared, {join(m, shared, -1): c for m, c in p.items()}
-
-
-def _rounded(m: Monomial, n: Monomial) -> list[Quotient] | None:
-    """The arguments of two roundings to one dtype, if both monomials are such roundings."""
+def _increasing(m: Monomial, n: Monomial) -> list[Quotient] | None:
+    """The arguments of two roundings to one dtype, or of two floors, if both monomials are such functions."""
     if [e for _, e in (*m, *n)] != [1, 1]:
         return None
     kinds = [data_of(place) for place, _ in (*m, *n)]
-    if any(kind[0] != "rounded" or kind[1] != kinds[0][1] for kind in kinds):
+    if any(kind[0] not in ("rounded", "floor") or kind[:-2] != kinds[0][:-2] for kind in kinds):
         return None
-    return [Quotient(dict(over), dict(under)) for _, _, over, under in kinds]
+    return [Quotient(*map(dict, kind[-2:])) for kind in kinds]
 
 
 def _positive(m: Monomial) -> bool:
@@ -247,17 +250,6 @@ def _positive(m: Monomial) -> bool:
 
 def _not_negative(m: Monomial) -> bool:
     return all(is_positive(a) or e % 2 == 0 for a, e in m)
-
-
-def _atoms_within(m: Monomial) -> list[int]:
-    """Every atom of a monomial, those inside exponentials included, with repetitions."""
-    found = []
-    for place, _ in m:
-        kind = data_of(place)
-        found.append(place)
-        if kind[0] == "exp":
-            found += _atoms_within(kind[1])
-    return found
 
 
 class Evaluator:
@@ -307,7 +299,10 @@ class Evaluator:
         return tuple(of_atom("var", part) if kind == REAL else kind for part, kind in zip(parts, kinds))
 
     def _cast(self, node: Term, value):
-        """A cast to a float dtype changes no real, or rounds it. Of literals, and to other dtypes, it is opaque."""
+        """A cast to a float dtype changes no real, or rounds it. Of literals, and to other dtypes, it is opaque.
+
+        A cast of an undefined value to another dtype than a float is some number, or some truth value.
+        """
         dtype, operand = node.attrs[0], node.args[0]
         known = dtype in FLOATS or dtype in self.path.facts.real_casts
         if (operand, dtype) in self.path.facts.own_casts:
@@ -317,6 +312,11 @@ class Evaluator:
             return of_atom("rounded", str(dtype), *value.key) if rounds else value
         if operand.op == "cast" and operand.attrs[0] == dtype:
             return value
+        if value == UNDEFINED and not known:
+            if not isinstance(dtype, str):
+                raise Undecided("a cast of an undefined value to any dtype")
+            truth = dtype == "bool" and self.path.choose(("undefined truth", node), (True, False))
+            return truth if dtype == "bool" else of_atom("integer", f"undefined {node!r}")
         return opaque(f"cast {dtype}", [value], self.path)
 
 
@@ -372,7 +372,7 @@ def _walk(look: Callable[[_Path, Evaluator], bool], facts: VariableFacts, deadli
             enough = False
         if enough:
             break
-        if cases > MAX_CASES or perf_counter() > deadline:
+        if cases > MAX_CASES or (cases % CASES_OF_A_LOOK == 0 and thread_time() > deadline):
             raise Undecided(f"more than {cases} cases, or no time left")
         taken = [picked for picked, _ in path.taken]
         for place in range(len(prefix), len(path.taken)):

@@ -8,19 +8,21 @@ mirror egraph/terms/ops.py. Example: the maximum of x and y needs the sign of x 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from math import inf, isnan
 from typing import Any, Protocol, TypeGuard
 
 from ..algebra.floor_division import floor
-from ..algebra.polynomial import ONE, Quotient, Undecided, exponent_apart, exponential, number, of_atom
+from ..algebra.functions import circular, log_of, log_of_number
+from ..algebra.polynomial import ONE, Polynomial, Quotient, Undecided, exponential, number, of_atom
 
 POS, NEG, UNDEFINED, REAL = "+∞", "-∞", "undefined", "real"
 PAIR_OF_REALS, ABSENT, ANY_PAIR = "pair of reals", "absent state", "any pair"  # states of a rescaled sum
 EVERY = (REAL, NEG, POS, UNDEFINED)
 INFINITE = (POS, NEG)
 COMPARISONS = ("lt", "le", "eq")
-LN2 = of_atom("exp of", "ln 2")  # a positive constant, as exponentials are
-TWO = number(2)
+LN2 = Quotient(log_of_number(Fraction(2)), ONE)
+MAX_EXPONENT = 8  # of a power that is written as a product
 ExtendedReal = Quotient | bool | str | tuple  # a real; a truth value; POS, NEG or UNDEFINED; a pair of values
 
 
@@ -118,13 +120,17 @@ def _scaled_exponential(a, oracle):
 def _logarithm(a, oracle):
     if a in INFINITE:
         return a if a == POS else UNDEFINED
-    if a.key == TWO.key:
-        return LN2
     sign = oracle.sign(a)
-    if sign <= 0:
-        return UNDEFINED if sign < 0 else NEG
-    x, t = exponent_apart(a)  # log(x · exp(t)) = log(x) + t
-    return t if x == number(1) else of_atom("log", x.key) + t
+    return UNDEFINED if sign < 0 else NEG if sign == 0 else _log(a, oracle)
+
+
+def _log(a: Quotient, oracle: Oracle) -> Quotient:
+    """The logarithm of a positive real."""
+
+    def sign(p: Polynomial) -> int:
+        return oracle.sign(Quotient(p, ONE))
+
+    return log_of(a, sign) or of_atom("function", "log", (a.key,))
 
 
 def _binary_logarithm(a, oracle):
@@ -136,7 +142,7 @@ def _root(a, oracle):
     if a in INFINITE:
         return a if a == POS else UNDEFINED
     sign = oracle.sign(a)
-    return UNDEFINED if sign < 0 else number(0) if sign == 0 else of_atom("root", a.key)
+    return UNDEFINED if sign < 0 else number(0) if sign == 0 else exponential(_log(a, oracle) * number(Fraction(1, 2)))
 
 
 def _reciprocal_root(a, oracle):
@@ -160,14 +166,55 @@ def _smaller(a, b, oracle):
 
 
 def _power(a, b, oracle):
+    if any(isinstance(x, bool) or _is_pair(x) for x in (a, b)):
+        raise Undecided("a power of bools or pairs")
+    if isinstance(b, Quotient) and oracle.sign(b) == 0:
+        return number(1)  # of an undefined base, too
+    if isinstance(a, Quotient) and UNDEFINED not in (a, b):
+        return _power_of_real(a, b, oracle)
+    if isinstance(a, Quotient):
+        return number(1) if oracle.sign(a - number(1)) == 0 else UNDEFINED
+    if a == UNDEFINED or b == UNDEFINED:
+        return UNDEFINED
+    return _power_of_infinite(a, b, oracle)
+
+
+def _whole(b) -> int | None:
+    """The integer that an exponent is, if it is a small one."""
     constant = isinstance(b, Quotient) and set(b.over) <= {()} and b.under == ONE
-    exponent = b.over.get((), 0) if constant else -1
-    if isinstance(a, Quotient) and exponent == int(exponent) and 0 <= exponent <= 8:
+    value = b.over.get((), Fraction(0)) if constant else Fraction(1, 2)
+    return int(value) if value.denominator == 1 and abs(value) <= MAX_EXPONENT else None
+
+
+def _power_of_real(a, b, oracle):
+    """a^b for a real a and b ≠ 0. Of a negative a it is known for constants b only."""
+    times = _whole(b)
+    if times is not None and times > 0:
         result = number(1)
-        for _ in range(int(exponent)):
+        for _ in range(times):
             result = result * a
         return result
-    return opaque("pow", (a, b), oracle)
+    if b in INFINITE:
+        return opaque("pow", (a, b), oracle)
+    sign = oracle.sign(a)
+    if sign == 0:
+        return number(0) if oracle.sign(b) > 0 else UNDEFINED
+    if times is not None:
+        return number(1) / _power_of_real(a, number(-times), oracle)
+    if sign > 0:
+        return exponential(_log(a, oracle) * b)
+    constant = set(b.over) <= {()} and b.under == ONE
+    return UNDEFINED if constant and b.over[()].denominator > 1 else opaque("pow", (a, b), oracle)
+
+
+def _power_of_infinite(a, b, oracle):
+    """(±∞)^b for a b ≠ 0."""
+    times = _whole(b)
+    if b in INFINITE or (a == NEG and times is None):
+        return opaque("pow", (a, b), oracle)
+    if oracle.sign(b) < 0:
+        return number(0)
+    return NEG if a == NEG and times is not None and times % 2 else POS
 
 
 def _sigmoid(a, oracle):
@@ -227,6 +274,9 @@ MEANINGS = {
     "exp2": _strict(_scaled_exponential),
     "log": _strict(_logarithm),
     "log2": _strict(_binary_logarithm),
+    "log1p": _strict(lambda a, oracle: _logarithm(_add(number(1), a, oracle), oracle)),
+    "sin": _strict(lambda a, oracle: UNDEFINED if a in INFINITE else circular(a)[1]),
+    "cos": _strict(lambda a, oracle: UNDEFINED if a in INFINITE else circular(a)[0]),
     "sqrt": _strict(_root),
     "rsqrt": _strict(_reciprocal_root),
     "sigmoid": _strict(_sigmoid),
@@ -241,7 +291,7 @@ MEANINGS = {
     "floor": _strict(_floor),
     "floordiv": _strict(_quotient),
     "mod": _strict(_remainder),
-    "pow": _strict(_power),
+    "pow": _power,
     "maximum": _strict(_larger),
     "minimum": _strict(_smaller),
     "lt": _strict(lambda a, b, oracle: _compare(a, b, oracle) < 0),

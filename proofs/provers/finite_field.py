@@ -2,12 +2,13 @@
 
 Exponents are in Z_q and other numbers in Z_p, where q divides p - 1, so that exp is a homomorphism from Z_q to Z_p. A
 maximum is the largest by a random order: an equality must not depend on which score is the largest. Rescaled sums are
-folded in several blocks, which are merged. Example: exp(x + y) and exp(x) · exp(y) are the same number.
+folded in several blocks, which are merged. A state of absent elements has no mantissa, which is undefined, as 0/0 is;
+of the left program undefined values say nothing. Example: exp(x + y) and exp(x) · exp(y) are the same number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ Q = 1_000_000_007
 P = 44_000_000_309  # 44 · Q + 1, a prime, as Q is
 GENERATOR = pow(2, 44, P)  # of order Q
 ABSENT = None  # the exponent of an element that is not there
+UNDEFINED = "undefined"  # -∞ - -∞, a division by zero, the mantissa of an absent state
 EXPONENT, BASE, OTHER = Q, P, 0
 
 
@@ -43,8 +45,10 @@ def moduli(root: Term) -> dict[Term, int]:
 
 def _field_of_argument(node: Term, place: int, mine: int) -> int:
     match node.op:
-        case "exp" | "scale":
+        case "exp":
             return EXPONENT
+        case "scale":
+            return BASE  # a state, whose parts have fields of their own
         case "scaled":
             return EXPONENT if place == 0 else BASE
         case "where" if place == 0:
@@ -95,8 +99,10 @@ class Field:
                 return self._fold(node.attrs[0], args[0], modulus, order.index(node.attrs[1]), lengths[node.attrs[1]])
             case "scaled":
                 return tuple(args)
-            case "scale" | "mantissa":
-                return args[0][node.op == "mantissa"]
+            case "scale":
+                return args[0][0]
+            case "mantissa":
+                return _elementwise(lambda m, a: UNDEFINED if m is ABSENT or m == UNDEFINED else a)(*args[0])
         return self._pointwise(node, args, modulus)
 
     def _pointwise(self, node: Term, args, modulus: int):
@@ -106,10 +112,10 @@ class Field:
             found = OPS[node.op].meaning(*args)
             return found.astype(bool) if node.op == "eq" else found
         if node.op == "maximum":
-            return np.vectorize(self._larger, otypes=[object])(*args)
+            return _elementwise(self._larger)(*args)
         if node.op not in _ARITHMETIC:
             raise NotApplicable(f"{node.op} has no meaning in a finite field")
-        return np.vectorize(lambda *xs: _ARITHMETIC[node.op](modulus, *xs), otypes=[object])(*args)
+        return _elementwise(lambda *xs: _ARITHMETIC[node.op](modulus, *xs))(*args)
 
     def _tensor(self, tensor, modulus: int, lengths) -> np.ndarray:
         if tensor.name not in self.tensors:
@@ -123,6 +129,8 @@ class Field:
 
     def _larger(self, a, b):
         """The larger of two exponents by the random order. An absent one is the smallest."""
+        if UNDEFINED in (a, b):
+            return UNDEFINED
         if a is ABSENT or b is ABSENT:
             return b if a is ABSENT else a
         for x in (a, b):
@@ -132,13 +140,17 @@ class Field:
     def _fold(self, monoid: str, value, modulus: int, axis: int, size: int):
         if monoid == "rescaled":
             return self._fold_rescaled(value, axis, size)
-        operation = {"sum": lambda a, b: (a + b) % modulus, "prod": lambda a, b: a * b % modulus, "max": self._larger}
+        operation = {
+            "sum": lambda a, b: _ARITHMETIC["add"](modulus, a, b),
+            "prod": lambda a, b: _ARITHMETIC["mul"](modulus, a, b),
+            "max": self._larger,
+        }
         if monoid not in operation:
             raise NotApplicable(f"a reduction by {monoid}")
         parts = _slices(value, axis, size)
         total = parts[0]
         for part in parts[1:]:
-            total = np.vectorize(operation[monoid], otypes=[object])(total, part)
+            total = _elementwise(operation[monoid])(total, part)
         return total
 
     def _fold_rescaled(self, state, axis: int, size: int):
@@ -157,6 +169,8 @@ class Field:
         def merge(m, a, n, b):
             if m is ABSENT or n is ABSENT:
                 return (n, b) if m is ABSENT else (m, a)
+            if UNDEFINED in (m, n, a, b):
+                return (UNDEFINED, UNDEFINED) if UNDEFINED in (m, n) else (self._larger(m, n), UNDEFINED)
             top = self._larger(m, n)
             return top, (a * _exp(m - top) + b * _exp(n - top)) % P
 
@@ -181,42 +195,76 @@ def _literal(value, modulus: int) -> np.ndarray:
     return np.array(exact.numerator * pow(exact.denominator, -1, modulus) % modulus, dtype=object)
 
 
-def _exp(exponent: int | None) -> int:
+def _exp(exponent: int | str | None) -> int | str:
+    if isinstance(exponent, str):
+        return UNDEFINED
     return 0 if exponent is ABSENT else pow(GENERATOR, exponent % Q, P)
 
 
+def _elementwise(operation):
+    return np.vectorize(operation, otypes=[object])
+
+
 def _divided(modulus: int, a, b):
-    if b % modulus == 0:
-        raise NotApplicable("a division by zero")
-    return a * pow(b, -1, modulus) % modulus
+    return UNDEFINED if b % modulus == 0 else a * pow(b, -1, modulus) % modulus
 
 
-def _with_absent(operation):
-    """The operation, with an absent result for an absent operand: -∞ and any number give -∞."""
-    return lambda modulus, *xs: ABSENT if ABSENT in xs else operation(modulus, *xs)
+def _with_absent(operation, also_both: bool = False):
+    """The operation, with an absent result for an absent operand: -∞ and any number give -∞.
+
+    Two absent operands give -∞ only in a sum (also_both): -∞ - -∞ is undefined. So is what has an undefined operand.
+    """
+
+    def total(modulus: int, *xs):
+        if any(isinstance(x, str) for x in xs):
+            return UNDEFINED
+        if any(x is ABSENT for x in xs):
+            all_absent = len(xs) > 1 and all(x is ABSENT for x in xs)
+            return UNDEFINED if all_absent and not also_both else ABSENT
+        return operation(modulus, *xs)
+
+    return total
 
 
-_ARITHMETIC = {
-    "add": _with_absent(lambda modulus, a, b: (a + b) % modulus),
-    "sub": _with_absent(lambda modulus, a, b: (a - b) % modulus),
+def _difference(modulus: int, a, b):
+    if b is ABSENT and a is not ABSENT and not isinstance(a, str):
+        raise NotApplicable("a number less -∞ is ∞, which is no exponent here")
+    return _with_absent(lambda modulus, a, b: (a - b) % modulus)(modulus, a, b)
+
+
+def _negated(modulus: int, a):
+    if a is ABSENT:
+        raise NotApplicable("-∞ negated is ∞, which is no exponent here")
+    return a if isinstance(a, str) else -a % modulus
+
+
+_ARITHMETIC: dict[str, Callable] = {
+    "add": _with_absent(lambda modulus, a, b: (a + b) % modulus, also_both=True),
+    "sub": _difference,
     "mul": _with_absent(lambda modulus, a, b: a * b % modulus),
-    "neg": _with_absent(lambda modulus, a: -a % modulus),
+    "neg": _negated,
     "div": _with_absent(_divided),
     "exp": lambda modulus, a: _exp(a),
 }
 
 
 def agree(left: Term, right: Term, trials: int = 3, sizes: Mapping[str, int] | None = None) -> bool:
-    """Whether two programs give the same numbers for random tensors, in each trial. Raises NotApplicable."""
+    """Whether two programs give the same numbers for random tensors, in each trial. Raises NotApplicable.
+
+    Where the left one is undefined, the right one may be anything; somewhere the left one must be defined.
+    """
+    seen = False
     for seed in range(trials):
         field = Field(seed)
         a, b = (field.value(side, sizes) for side in (left, right))
         dims = sorted(left.dims | right.dims)
         a, b = (_arranged(value, all_dims(side), dims) for value, side in ((a, left), (b, right)))
         a, b = np.broadcast_arrays(a, b)
-        if not np.array_equal(a, b):
+        defined = _elementwise(lambda x: not isinstance(x, str))(a).astype(bool)
+        seen |= bool(defined.any())
+        if not np.array_equal(a[defined], b[defined]):
             return False
-    return True
+    return seen
 
 
 def _arranged(value, order: list[Dim], wanted: list[Dim]) -> np.ndarray:

@@ -69,7 +69,7 @@ class _Reading:
         match node.op:
             case "var" if node.dtype == "int64":
                 return z3.Int(node.attrs[0])
-            case "const" if isinstance(node.attrs[0], int):
+            case "const" if type(node.attrs[0]) is int:
                 return z3.IntVal(int(node.attrs[0]))
             case "iota" | "size":
                 return z3.Int(f"{node.op} {node.attrs[0]}")

@@ -11,27 +11,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from time import perf_counter
+from time import thread_time
 
 from ...egraph.rewrite.guard import OPERATION_OF
-from ...egraph.terms.ops import MONOIDS, const, make, max_over, reduce, sum_over, var
+from ...egraph.terms.ops import MONOIDS, const, make, max_over, maximum, reduce, sum_over, var
 from ...egraph.terms.term import PAIR, Dim, Term
 from ...egraph.terms.traversal import reduces, substitute, subterms
 from . import theorems
-from .case_analysis import Comparison, VariableFacts, compare, values_of
+from .case_analysis import NOT_NEGATIVE, Comparison, VariableFacts, compare, values_of
 from .extended_reals import COMPARISONS, EVERY, NEG, PAIR_OF_REALS, REAL, state_kinds
+from .linear_sums import as_operation, parts
 from .term_views import factors, hole, holes, joinable, outermost, product, skeleton
 from .theorems import RESCALED, THEOREMS, homomorphism, statement
 
 MAX_TERMS_OF_A_SIDE = 40
 NOT_EMPTY = "ranges are not empty"
+FIXED, PROMOTE, NONEMPTY = "Homomorphism.fixed", "Homomorphism.promote", "Homomorphism.promote_nonempty"
+NEEDS_SIGNS = ("log", "log2", "log1p", "sqrt", "rsqrt", "pow", "abs")  # operations that depend on a sign
 
 
 @dataclass(frozen=True)
 class TheoremStep:
-    """One theorem at one place. forward: where the term before is defined, `after` equals it; backward: conversely."""
+    """Theorems at one place. forward: where the term before is defined, `after` equals it; backward: conversely."""
 
-    theorem: str
+    theorems: tuple[str, ...]
     after: Term
     forward: bool
     backward: bool
@@ -75,7 +78,7 @@ class Reductions:
     """The prover for one pair of sides.
 
     facts: what is known of the variables. independent: pairs of a variable and a dim on which it does not depend.
-    literals: the variables for literals. deadline: in seconds of `perf_counter`.
+    literals: the variables for literals. deadline: in seconds of `thread_time`.
     """
 
     def __init__(
@@ -84,13 +87,16 @@ class Reductions:
         self.independent, self.literals, self.deadline = independent, literals, deadline
         self.atoms: dict[str, tuple] = {}
         kinds = facts.kinds
+        self.signs = dict(facts.signs)
+        self.signed = False  # whether the signs of reductions matter
         self.facts = VariableFacts(
             lambda name: EVERY if name.startswith("element ") else self.atoms.get(name) or kinds(name),
-            facts.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts, literals,
+            self.signs, facts.real_casts, facts.assumed, facts.casts_round, facts.own_casts, literals,
         )  # fmt: skip
         self.cases = 0
         self.not_empty = False  # whether a maximum was taken to be a real
         self._compared: dict[tuple[Term, Term], Comparison] = {}
+        self._known: dict[Term, tuple[tuple[str, ...], bool]] = {}  # of reductions: kinds, and whether not negative
 
     # Scalars ---------------------------------------------------------------------------------------------------------
 
@@ -118,7 +124,12 @@ class Reductions:
     def _atom(self, reduction: Term) -> Term:
         kind = MONOIDS[reduction.attrs[0]].dtype
         name = f"reduction {len(self.atoms)}"
-        self.atoms[name] = self._kinds(reduction)
+        if reduction not in self._known:
+            kinds = self._kinds(reduction)
+            self._known[reduction] = kinds, self.signed and kinds == (REAL,) and self._is_not_negative(reduction)
+        self.atoms[name], not_negative = self._known[reduction]
+        if not_negative:
+            self.signs[name] = NOT_NEGATIVE
         return var(name, "bool" if kind == "bool" else "any")
 
     def _kinds(self, reduction: Term) -> tuple[str, ...]:
@@ -133,6 +144,10 @@ class Reductions:
             self.not_empty |= monoid in ("max", "min")
             return (REAL,)
         return (REAL, NEG) if found <= {REAL, NEG} and monoid in ("sum", "max") else EVERY
+
+    def _is_not_negative(self, reduction: Term) -> bool:
+        """Whether max(·, 0) fixes the reduction, by Homomorphism.fixed."""
+        return self._fixes(lambda x: maximum(x, const(0.0)), [], reduction)
 
     def _values(self, x: Term) -> set | None:
         """The kinds of value that a term with reductions takes; None if that is not decided."""
@@ -153,12 +168,44 @@ class Reductions:
     def steps(self, root: Term) -> Iterator[TheoremStep]:
         """Every instance of a theorem at any place in the term."""
         inside = {n for r in reduces(root) for n in subterms(r.args[0])} | joinable(root)
-        compared = {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
+        compared = _compared(root)
         for node in list(subterms(root)):
             for step in self._at(node, node in inside):
                 if node in compared and not (step.forward and step.backward):
                     continue  # a comparison of a value that was undefined may change
-                yield TheoremStep(step.theorem, substitute(root, {node: step.after}), step.forward, step.backward)
+                yield TheoremStep(step.theorems, substitute(root, {node: step.after}), step.forward, step.backward)
+
+    def linear(self, root: Term) -> Iterator[TheoremStep]:
+        """One step that brings all sums of the term into linear normal form, inner ones first; none if it has it."""
+        compared = _compared(root)
+        done: dict[Term, Term] = {}
+        names: dict[str, None] = {}
+        forward = backward = True
+        for node in subterms(root):
+            args = tuple(done[a] for a in node.args)
+            done[node] = node if args == node.args else make(node.op, args, node.attrs)
+            if node.op == "reduce" and node.attrs[0] == "sum":
+                step = self._linear_sum(done[node])
+                if step is not None and (node not in compared or (step.forward and step.backward)):
+                    done[node], forward, backward = step.after, forward and step.forward, backward and step.backward
+                    names |= dict.fromkeys(step.theorems)
+        if done[root] is not root and (forward or backward):
+            yield TheoremStep(tuple(names), done[root], forward, backward)
+
+    def _linear_sum(self, node: Term) -> TheoremStep | None:
+        (_, dim), (body,) = node.attrs, node.args
+        found = parts(body, lambda x: self.depends(x, dim))
+        if found is None or not applies("Monoid.pointwise", "sum"):
+            return None
+        rewritten = self.scalar(body, product("add", [part.whole for part in found]))
+        forward, backward = rewritten.forward, rewritten.backward
+        names = ["Monoid.pointwise"] * (len(found) > 1)
+        for part in found:
+            theorem, moved = self._homomorphism("sum", "sum", lambda x, part=part: part.coefficient * x)
+            forward, backward = forward and moved.backward, backward and moved.forward
+            names.append(theorem)
+        after = product("add", [part.coefficient * reduce("sum", dim, part.moving) for part in found])
+        return TheoremStep(tuple(names), after, forward, backward) if forward or backward else None
 
     def _at(self, node: Term, inside: bool) -> Iterator[TheoremStep]:
         if node.op == "reduce":
@@ -189,15 +236,15 @@ class Reductions:
         theorem, found = self._homomorphism(source, target, phi)
         forward, backward = found.backward and rewritten.forward, found.forward and rewritten.backward
         if forward or backward:
-            yield TheoremStep(theorem, phi(reduce(source, dim, x)), forward, backward)
+            yield TheoremStep((theorem,), phi(reduce(source, dim, x)), forward, backward)
 
     def _homomorphism(self, source: str, target: str, phi: Callable) -> tuple[str, Comparison]:
         """Compares phi(a ⊕ b) with phi a ⊕' phi b (phi_op). By induction the result holds for the reductions."""
         structure, elements = homomorphism(source, target, phi), theorems.elements_of(source)
-        whole = "Homomorphism.promote"
+        whole = PROMOTE
         found = self.scalar(*statement("phi_op", structure, elements))
         if (found.forward or found.backward) and not self.scalar(*statement("phi_unit", structure, elements)).both:
-            whole = "Homomorphism.promote_nonempty"
+            whole = NONEMPTY
         return whole, found
 
     def _pushed(self, node: Term) -> Iterator[TheoremStep]:
@@ -209,13 +256,13 @@ class Reductions:
             for target in _sources(source):
                 theorem, found = self._homomorphism(source, target, phi)
                 if found.forward or found.backward:
-                    yield TheoremStep(theorem, reduce(target, dim, phi(x)), found.forward, found.backward)
+                    yield TheoremStep((theorem,), reduce(target, dim, phi(x)), found.forward, found.backward)
 
     def _fixed(self, node: Term) -> Iterator[TheoremStep]:
         """phi(⊕_k x) = ⊕_k x, if phi fixes every x."""
         for phi, others, folded in holes(node):
             if self._fixes(phi, others, folded):
-                yield TheoremStep("Homomorphism.fixed", folded, True, True)
+                yield TheoremStep((FIXED,), folded, True, True)
 
     def _fixes(self, phi: Callable, others: list[Term], folded: Term) -> bool:
         """Whether the hypotheses of Homomorphism.fixed hold. The theorem may also apply to an element x itself."""
@@ -224,7 +271,7 @@ class Reductions:
             return False
         structure, elements = homomorphism(monoid, monoid, phi), (*theorems.elements_of(monoid)[:2], x)
         known = ("fixed_element",) if x.op == "reduce" and self._fixes(phi, others, x) else ()
-        open_hypotheses = (h for h in THEOREMS["Homomorphism.fixed"] if h not in known)
+        open_hypotheses = (h for h in THEOREMS[FIXED] if h not in known)
         return all(self.scalar(*statement(h, structure, elements)).both for h in open_hypotheses)
 
     def _forms(self, body: Term, monoid: str, dim: Dim) -> Iterator[Term]:
@@ -250,9 +297,14 @@ class Reductions:
 
     def _split(self, node: Term) -> Iterator[TheoremStep]:
         (monoid, dim), (body,) = node.attrs, node.args
-        if body.op == OPERATION_OF.get(monoid) and applies("Monoid.pointwise", monoid):
-            after = make(body.op, tuple(reduce(monoid, dim, a) for a in body.args))
-            yield TheoremStep("Monoid.pointwise", after, True, True)
+        operation = OPERATION_OF.get(monoid, "none")
+        form = as_operation(body, operation)
+        if form.op == operation and applies("Monoid.pointwise", monoid) and self._is_spelled(body, form):
+            after = make(operation, tuple(reduce(monoid, dim, a) for a in form.args))
+            yield TheoremStep(("Monoid.pointwise",), after, True, True)
+
+    def _is_spelled(self, body: Term, form: Term) -> bool:
+        return body is form or self.scalar(body, form).both
 
     def _joined(self, node: Term) -> Iterator[TheoremStep]:
         if len(node.args) == 2 and all(a.op == "reduce" for a in node.args):
@@ -262,7 +314,7 @@ class Reductions:
                 if applies("Monoid.pointwise", a.attrs[0]):
                     monoid, dim = a.attrs
                     after = reduce(monoid, dim, make(node.op, (a.args[0], b.args[0])))
-                    yield TheoremStep("Monoid.pointwise", after, True, True)
+                    yield TheoremStep(("Monoid.pointwise",), after, True, True)
 
     def _is_difference(self, op: str, monoid: str) -> bool:
         """Whether the operation is a difference of sums: x - y is x + (-y), and -x is a homomorphism of sums."""
@@ -276,7 +328,7 @@ class Reductions:
         if inner.op == "reduce" and inner.attrs[0] == monoid and inner.attrs[1] != dim:
             if applies("Monoid.fubini", monoid):
                 after = reduce(monoid, inner.attrs[1], reduce(monoid, dim, inner.args[0]))
-                yield TheoremStep("Monoid.fubini", after, True, True)
+                yield TheoremStep(("Monoid.fubini",), after, True, True)
 
     def _two_passes(self, node: Term) -> Iterator[TheoremStep]:
         """A fold of rescaled pairs in two passes: its scale is the largest score, its mantissa a sum of views."""
@@ -288,7 +340,7 @@ class Reductions:
             return
         highest = max_over(dim, score)
         after = highest if node.op == "scale" else sum_over(dim, RESCALED.view(highest, score, weight))
-        yield TheoremStep("Cascade.cascade_absent", after, True, True)
+        yield TheoremStep(("Cascade.cascade_absent",), after, True, True)
 
     def _can_be_absent(self, score: Term, weight: Term) -> bool:
         """Whether scores are reals or -∞, weights are reals, and the view of an element with the score -∞ is 0."""
@@ -303,19 +355,31 @@ class Reductions:
 
     def prove(self, left: Term, right: Term, both: bool) -> Proof:
         """The best chain from side to side within the limits. `both`: it is to hold in both directions."""
+        self.signed = any(n.op in NEEDS_SIGNS for side in (left, right) for n in subterms(side))
         sides = (_Side(left), _Side(right))
         best = Proof(False, False, (), 0, "no chain of theorems joins the sides")
-        fresh = [left, right]
-        while True:
+        best = self._best(sides, [left, right], best, both)
+        if not _is_enough(best, both):
+            for side in sides:
+                side.use_late(self)
+            best = self._best(sides, self._fresh(sides), best, both)
+        names = (*best.theorems, *([FIXED] if NOT_NEGATIVE in self.signs.values() else ()))
+        return Proof(best.forward, best.backward, names or ("cells",), self.cases, best.why, self.not_empty)
+
+    def _best(self, sides, fresh: list[Term | None], best: Proof, both: bool) -> Proof:
+        """The best chain by the new terms of both sides, and by those that follow until there are none."""
+        while fresh != [None, None]:
             for n, term in enumerate(fresh):
                 if term is not None:
                     best = self._met(sides, n, term, best)
-            if best.forward and (best.backward or not both):
+            if _is_enough(best, both):
                 break
-            fresh = [side.next(self) if perf_counter() < self.deadline else None for side in sides]
-            if fresh == [None, None]:
-                break
-        return Proof(best.forward, best.backward, best.theorems or ("cells",), self.cases, best.why, self.not_empty)
+            fresh = self._fresh(sides)
+        return best
+
+    def _fresh(self, sides) -> list[Term | None]:
+        """One more term of each side, if there is one, and time."""
+        return [side.next(self) if thread_time() < self.deadline else None for side in sides]
 
     def _met(self, sides, n: int, term: Term, best: Proof) -> Proof:
         """Compares a new term of one side with every known term of the other side that has the same reductions."""
@@ -332,11 +396,18 @@ class Reductions:
         return best
 
 
+def _is_enough(proof: Proof, both: bool) -> bool:
+    return proof.forward and (proof.backward or not both)
+
+
 class _Side:
     """The terms that one side was shown to equal, each with the proved directions and the theorems."""
 
     def __init__(self, start: Term):
         self.known: dict[Term, tuple[bool, bool, tuple[str, ...]]] = {start: (True, True, ())}
+        self.start, self.waiting = start, [start]
+        self.last: list[Term] = []  # terms in linear normal form are looked at when there are no others
+        self.late: list[TheoremStep] = []
         self.found: Iterator[Term] | None = None
 
     def next(self, prover: Reductions) -> Term | None:
@@ -345,18 +416,49 @@ class _Side:
             self.found = self._search(prover)
         return next(self.found, None)
 
+    def use_late(self, prover: Reductions) -> None:
+        """From now on, steps count that assume ranges that are not empty: the last resort."""
+        self.found = self._search_late(prover)
+
     def _search(self, prover: Reductions) -> Iterator[Term]:
-        waiting = list(self.known)
-        while waiting:
-            term = min(waiting, key=lambda term: len(reduces(term)))  # joined reductions first
-            waiting.remove(term)
-            forward, backward, names = self.known[term]
+        for step in prover.linear(self.start):
+            if NONEMPTY in step.theorems:
+                self.late.append(step)
+                continue
+            self.last += self._kept(self.start, step)
+            yield from self.last
+        yield from self._steps(prover)
+
+    def _search_late(self, prover: Reductions) -> Iterator[Term]:
+        for step in self.late:
+            found = self._kept(self.start, step, MAX_TERMS_OF_A_SIDE + 1)
+            self.last += found
+            yield from found
+        yield from self._steps(prover)
+
+    def _steps(self, prover: Reductions) -> Iterator[Term]:
+        while self.waiting or self.last:
+            source = self.waiting or self.last
+            term = min(source, key=lambda term: len(reduces(term)))  # joined reductions first
+            source.remove(term)
             for step in prover.steps(term):
-                flags = forward and step.forward, backward and step.backward
-                if any(flags) and step.after not in self.known and len(self.known) < MAX_TERMS_OF_A_SIDE:
-                    self.known[step.after] = (*flags, (*names, step.theorem))
-                    waiting.append(step.after)
-                    yield step.after
+                for after in self._kept(term, step):
+                    self.waiting.append(after)
+                    yield after
+
+    def _kept(self, term: Term, step: TheoremStep, most: int = MAX_TERMS_OF_A_SIDE) -> list[Term]:
+        """The term after a step, if it is new and there is room; it is then known."""
+        forward, backward, names = self.known[term]
+        flags = forward and step.forward, backward and step.backward
+        if not any(flags) or step.after in self.known or len(self.known) >= most:
+            return []
+        self.known[step.after] = (*flags, (*names, *step.theorems))
+        return [step.after]
+
+
+def _compared(root: Term) -> set[Term]:
+    """The subterms of comparisons."""
+    return {n for c in subterms(root) if c.op in (*COMPARISONS, "finite") for n in subterms(c)}
 
 
 def _sources(monoid: str) -> list[str]:

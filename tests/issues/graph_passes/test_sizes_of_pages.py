@@ -1,5 +1,6 @@
-"""With symbolic sizes, the gather of pages stayed: a size asked of it kept it alive, pages had a symbol for their slots,
-which torch takes for the width where both are equal, and torch's attention was asked for heads before these were known.
+"""With symbolic sizes, the gather of pages stayed: a size asked of it kept it alive, pages had a symbol for their
+slots, which torch takes for the width where both are equal, and torch's attention was asked for heads before these were
+known.
 """
 
 import pytest

@@ -58,7 +58,8 @@ def test_one_kernel_reads_what_is_named(name, executor):
 
 def test_what_rows_choose_is_still_a_table():
     given = torch.randn(2, 2, 30, 16), torch.randn(9, 16), torch.randint(0, 9, (30, 20)), torch.randn(2, 2, 20, 16)
-    (region,) = onepass.explain(picked_by_each_row, *given, options={"libraries": False, "fuse_loads": "always"}).regions
+    options = {"libraries": False, "fuse_loads": "always"}
+    (region,) = onepass.explain(picked_by_each_row, *given, options=options).regions
     assert any("is a function of place" in note for note in region.between)
 
 

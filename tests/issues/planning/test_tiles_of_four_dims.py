@@ -7,7 +7,6 @@ from math import prod
 import pytest
 import torch
 
-from onepass.compiler.optimize import optimize_all
 from onepass.egraph.terms.traversal import subterms
 from onepass.graph.trace import program_of
 from onepass.lowering.analysis.dim_roles import leading_dims
@@ -16,6 +15,7 @@ from onepass.lowering.triton.default_config import THREE_DIMS, default_for
 from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
+from tests.support.plans import own_plan
 
 PER_THREAD = 256  # places of a tile that a thread holds
 
@@ -47,7 +47,7 @@ def _inputs(function, rows, columns, width, dtype):
 
 
 def _plan(function, inputs):
-    return optimize_all(translate(program_of(function, *inputs)).results).plan
+    return own_plan(translate(program_of(function, *inputs)).results)
 
 
 @pytest.mark.parametrize("width", [64, 96, 128])

@@ -44,7 +44,7 @@ def test_a_hundred_steps_are_eagers(function, executor):
     x = batch()
     mine, right = (list(c) for c in ((x.kc.clone(), x.vc.clone()), (x.kc.double(), x.vc.double())))
     run = compiled(function, executor)
-    for n in range(100 if executor == "tiled" else 5):
+    for _ in range(100 if executor == "tiled" else 5):
         new = torch.randn(2, 3, *x.kc.shape[2:])
         slot = torch.randperm(PAGES * SLOTS)[:3]
         q, lengths = torch.randn_like(x.q), torch.randint(1, 49, (3,))

@@ -28,7 +28,14 @@ from onepass.egraph.terms.ops import (
 )
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
-from onepass.lowering.launch.split_loops import THEOREMS, chunk_count, chunk_sizes, split_kernel, with_split_kernels
+from onepass.lowering.launch.split_loops import (
+    THEOREMS,
+    chunk_count,
+    chunk_sizes,
+    split_kernel,
+    wanted_chunks,
+    with_split_kernels,
+)
 from onepass.lowering.plan.kernel_config import TritonConfig
 from onepass.lowering.plan.launch_facts import Facts
 from onepass.lowering.plan.records import Store
@@ -189,6 +196,26 @@ def test_numbers_of_parts():
     assert chunk_count(4, 64, 132) == 32, "no part of one tile"
     assert chunk_count(4, 20, 132) == 1, "short"
     assert chunk_count(1, 1, 132) == 1 and chunk_count(8, 100, 0) == 1 and chunk_count(0, 0, 132) == 1
+
+
+DECODING = TritonConfig(16, 64, 4, 2)
+
+
+def chunks_of(batch: int, keys: int, rows: int = 1, **given) -> int:
+    term, output, order = attention(rows=rows, columns=keys, batch=batch, heads=8, width=64, **given)
+    (kernel,) = plan_stores([Store(term, output, order)]).kernels
+    return wanted_chunks(kernel, DECODING, {}, 132, 1.0)
+
+
+def test_loops_whose_length_is_data_are_shared_out():
+    """One sequence of 65536 keys among short ones was on one program a head; 32 x 8 programs fill the device."""
+    assert chunks_of(32, 65536) == 1
+    assert chunks_of(32, 65536, lengths=True) == 16
+    assert chunks_of(32, 16384, lengths=True) == 8, "2048 keys each"
+    assert chunks_of(32, 2048, lengths=True) == 1
+    assert chunks_of(1, 65536, lengths=True) == chunks_of(1, 65536) == 33, "more, where they fill the device"
+    assert chunks_of(1024, 65536, lengths=True) == 1, "so many programs even out"
+    assert chunks_of(32, 65536, rows=64, lengths=True) == 1, "rows enough to compute"
 
 
 @pytest.mark.parametrize("name", sorted({name for names in THEOREMS.values() for name in names}))

@@ -6,7 +6,22 @@ import pytest
 
 from onepass.egraph.derivation.normalize import normalise
 from onepass.egraph.search.search import search
-from onepass.egraph.terms.ops import const, exp, iota, le, load, log, mantissa, max_over, rescaled_sum, sum_over, where
+from onepass.egraph.terms.ops import (
+    const,
+    eq,
+    exp,
+    iota,
+    le,
+    load,
+    log,
+    lt,
+    mantissa,
+    max_over,
+    rescaled_sum,
+    scale,
+    sum_over,
+    where,
+)
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.proofs.provers.finite_field import GENERATOR, NotApplicable, P, Q, agree
 from onepass.rules import NORMAL, PHASES
@@ -61,3 +76,22 @@ def test_what_has_no_meaning_is_said():
         agree(sum_over(J, log(s)), sum_over(J, s))
     with pytest.raises(NotApplicable, match="exponent here"):
         agree(sum_over(J, exp(s) * s), sum_over(J, s * exp(s)))
+
+
+def test_a_state_of_absent_elements_has_no_mantissa():
+    """It had the weight of some element, so a row without keys agreed with anything that gave that weight."""
+    s, w = (load(Tensor(name, "float32", (5,)), iota(J)) for name in "sw")
+    gone = where(lt(iota(J), const(0)), s, const(-inf))
+    state = rescaled_sum(J, gone, w)
+    one = load(Tensor("w", "float32", (5,)), const(4))
+    assert not agree(mantissa(state), one)  # the left side is defined nowhere: nothing was compared
+    assert not agree(one, mantissa(state))
+    assert not agree(sum_over(J, w) * 0.0, sum_over(J, exp(gone - max_over(J, gone)) * w))
+    guarded = where(eq(scale(state), const(-inf)), const(0.0), mantissa(state))
+    assert agree(guarded, sum_over(J, exp(gone) * w))
+
+
+def test_a_row_that_keeps_one_key_has_its_weight():
+    s, w = (load(Tensor(name, "float32", (5,)), iota(J)) for name in "sw")
+    one = where(eq(iota(J), const(2)), s, const(-inf))
+    assert agree(mantissa(rescaled_sum(J, one, w)), load(Tensor("w", "float32", (5,)), const(2)))
