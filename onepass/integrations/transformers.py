@@ -6,6 +6,8 @@ An argument that changes the result is taken or refused by name, never ignored. 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -50,7 +52,7 @@ class Attention:
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        **given: object,
+        **given: Any,
     ) -> tuple[torch.Tensor, None]:
         """The weighted values [batch, queries, heads, dim], and no weights.
 

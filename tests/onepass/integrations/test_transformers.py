@@ -12,6 +12,7 @@ import torch
 import onepass
 from onepass import process_state
 from onepass.errors import InputError, OptionError
+from tests.house.tree import ROOT
 
 transformers = pytest.importorskip("transformers")
 from onepass.integrations.transformers import Attention, register  # noqa: E402
@@ -156,6 +157,29 @@ def test_in_a_compiled_model_it_is_part_of_the_models_graph():
     real = inputs["attention_mask"].bool()
     eager = by(model, "eager", lambda m: m(**inputs).logits)
     torch.testing.assert_close(logits[real], eager[real], rtol=1e-4, atol=1e-5)
+
+
+def test_generate_compiles_a_model_with_a_static_cache_by_onepass():
+    """As generate does on its own on a GPU: its hidden switch makes it do so on a CPU."""
+    model, inputs = decoder("grouped heads"), prompts()
+    tokens, logits = generated(model, "eager", inputs, cache_implementation="static")
+    config = transformers.CompileConfig(backend=onepass.onepass_backend, options={"inner": "eager"}, mode=None)
+    config._compile_all_devices = True
+    given = {"cache_implementation": "static", "compile_config": config}
+    same_tokens, near = generated(model, "onepass", inputs, **given)
+    assert torch.equal(tokens, same_tokens)
+    torch.testing.assert_close(near, logits, rtol=1e-4, atol=1e-5)
+    prompt, step = onepass.reports()  # by a layer, and by the whole model
+    assert [r.regions[0].count for r in (prompt, step)] == [1, model.config.num_hidden_layers]
+
+
+def test_the_example_of_the_readme_runs(tmp_path):
+    decoder("grouped heads").save_pretrained(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## In transformers")[1]
+    names = {"path": tmp_path, "inputs": prompts()}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    assert names["tokens"].shape == (2, 9 + 8)
+    assert is_fused(2)
 
 
 class Layer(torch.nn.Module):
