@@ -15,7 +15,7 @@ class OptionError(OnepassError, ValueError):
 
 
 class InputError(OnepassError, TypeError):
-    """A call of explain without a function, or with inputs that the function does not accept."""
+    """A call of explain without a function, inputs that a function does not accept, or what an integration refuses."""
 
 
 class RuleRefuted(OptionError):

@@ -49,6 +49,7 @@ TABLE = {
     "onepass/runtime": "graph compiler report training",
     "onepass/graph_passes": "report graph regions translate compiler fusion training runtime",
     "onepass/api": "report graph regions translate compiler fusion runtime graph_passes",
+    "onepass/integrations": "api",
     "onepass/testing": "",
     "onepass/tune": "report graph regions translate compiler fusion runtime graph_passes api",
     "onepass/bench": "report graph regions translate compiler fusion runtime graph_passes api",

@@ -1,0 +1,1 @@
+"""Ways into other libraries, each a module that is imported on demand."""
