@@ -286,7 +286,9 @@ def is_random(node: fx.Node) -> bool:
     An operator of ATen is tagged so. Of a library's operator nothing is known: it may have a state of its own.
     """
     known = node.target if is_aten(node) else getattr(torch.ops.aten, name_of(node) or "_", None)
-    overloads = [known] if is_aten(node) else [getattr(known, o) for o in known.overloads()] if known else []
+    # `__eq__`, which some releases of Dynamo make of a comparison, is a method of the namespace, too.
+    packed = isinstance(known, torch._ops.OpOverloadPacket)
+    overloads = [known] if is_aten(node) else [getattr(known, o) for o in known.overloads()] if packed else []
     if any(torch.Tag.nondeterministic_seeded in o.tags for o in overloads) or has_trait(node, Trait.RANDOM):
         return not ("dropout" in name_of(node) and _given(node, 2, "training", "train") is False)
     named = getattr(getattr(node.target, "_schema", None), "name", getattr(node.target, "_qualified_op_name", "aten::"))

@@ -88,7 +88,8 @@ def refuse_what_is_left(
     """Raises InputError for arguments that would change the result. query: [batch, heads, queries, dim]."""
     if given.pop("output_attentions", False):
         raise InputError('output_attentions: onepass stores no weights; use attn_implementation="eager" to see them')
-    unknown = sorted(name for name in given.keys() - HARMLESS if given[name] is not None and given[name] is not False)
+    # No difference of sets: torch 2.11 cannot trace one.
+    unknown = sorted(n for n, value in given.items() if n not in HARMLESS and value is not None and value is not False)
     if unknown:
         raise InputError(f"{', '.join(unknown)}: an argument that attention by onepass does not know; {WAY_OUT}")
     if mask is not None and not (torch.is_tensor(mask) and (mask.dtype == torch.bool or mask.is_floating_point())):
