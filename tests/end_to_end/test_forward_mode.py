@@ -26,6 +26,8 @@ SEVERAL_KERNELS = {
     "MLA, one query",
     "chosen heads",
     "heads composed by each query",
+    "heads mixed before softmax",
+    "heads mixed by each query",
     "invariant points",
     "linear, normalised",
     "linear, reassociated",

@@ -65,16 +65,22 @@ def _with(*shapes):
 
 
 VARIANTS = [
-    Variant("heads mixed by each query", by_each_query, _with((1, 40, HEADS, HEADS))),
+    Variant("heads mixed by each query", by_each_query, _with((1, 40, HEADS, HEADS)), kernels=2),
     Variant(
         "heads composed by each query",
         composed,
         _with((1, 40, HEADS, 2), (1, 40, 2, HEADS), (1, 40, HEADS)),
-        kernels=2,
+        kernels=4,
         passes=2,
     ),
-    Variant("heads mixed before softmax", mixed_by_einsum, _with((HEADS, HEADS)), spellings=(mixed_by_broadcasting,)),
-    Variant("logarithms of weights mixed", mixed_logarithms, _with((HEADS, HEADS)), kernels=2, passes=2),
+    Variant(
+        "heads mixed before softmax",
+        mixed_by_einsum,
+        _with((HEADS, HEADS)),
+        kernels=2,
+        spellings=(mixed_by_broadcasting,),
+    ),
+    Variant("logarithms of weights mixed", mixed_logarithms, _with((HEADS, HEADS)), kernels=3, passes=2),
     Variant("several tokens", several_tokens, _with((HEADS, 2, 3))),
     Variant("neighbouring heads", neighbouring_heads, _with((3,)), passes=2),
     Variant("chosen heads", chosen_heads, _with((1, 40, HEADS)), outside=("einsum",)),
