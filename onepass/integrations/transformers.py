@@ -89,7 +89,7 @@ def refuse_what_is_left(
     if given.pop("output_attentions", False):
         raise InputError('output_attentions: onepass stores no weights; use attn_implementation="eager" to see them')
     # No difference of sets: torch 2.11 cannot trace one.
-    unknown = sorted(n for n, value in given.items() if n not in HARMLESS and value is not None and value is not False)
+    unknown = sorted(name for name, value in given.items() if name not in HARMLESS and not _says_nothing(value))
     if unknown:
         raise InputError(f"{', '.join(unknown)}: an argument that attention by onepass does not know; {WAY_OUT}")
     if mask is not None and not (torch.is_tensor(mask) and (mask.dtype == torch.bool or mask.is_floating_point())):
@@ -99,3 +99,7 @@ def refuse_what_is_left(
     packed = given.get("cu_seq_lens_q")
     if packed is not None and mask is None and packed.numel() > 2:
         raise InputError("cu_seq_lens_q: pass position_ids too, which start anew in each sequence and give the mask")
+
+
+def _says_nothing(value: object) -> bool:
+    return value is None or value is False
