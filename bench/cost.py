@@ -27,6 +27,7 @@ from bench.fit_prediction import agreement
 from onepass.api.backend import Recorder
 from onepass.bench import beyond_flex, problems, suites
 from onepass.bench.problems import Shape, Variant
+from onepass.bench.results import write_rows
 from onepass.bench.scales import GPU
 from onepass.compiler import compiled_region
 from onepass.compiler.options import Options
@@ -75,10 +76,7 @@ def report(rows: list[dict], columns: Sequence[str], out: Path | None) -> None:
     for row in rows:
         print("  ".join(f"{row[name]}" for name in columns))
     if out:
-        with out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(out, columns, rows)
 
 
 # Suites ---------------------------------------------------------------------------------------------------------------

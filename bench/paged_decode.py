@@ -9,7 +9,6 @@ else.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import statistics
 import sys
@@ -25,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import onepass
+from onepass.bench.results import write_rows
 from onepass.bench.timing import Call, ContestantResult, in_turns
 
 SEQUENCES, HEADS, KEY_HEADS, WIDTH = 32, 32, 8, 128
@@ -206,10 +206,7 @@ def main() -> None:
             numbers = [f"{row[n]:9.4g}" for n in FIELDS[3:6] if n in row] or [row["where"]]
             print(f"{row['contestant']:32} {lengths:22} {slots:4}", *numbers, sep="  ", flush=True)
     if asked.out:
-        with asked.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(asked.out, FIELDS, rows)
 
 
 if __name__ == "__main__":

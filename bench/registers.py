@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.measured import TABLE, Problem, kernel_of
 from bench.settings import SPILLED
+from onepass.bench.results import write_rows
 from onepass.egraph.terms.term import Tensor
 from onepass.lowering.launch.triton_compat import compile_ahead, contiguous, resources
 from onepass.lowering.plan.launch_facts import Facts
@@ -58,10 +59,7 @@ def main() -> None:
             with path.open("a") as file:
                 file.write(json.dumps([key, known[key]]) + "\n")
         row |= known[key] | {"status": "spill" if known[key]["spilled"] > SPILLED else "ok"}
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(TABLE, list(rows[0]), rows)
 
 
 if __name__ == "__main__":

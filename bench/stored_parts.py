@@ -8,7 +8,6 @@ are captured as a graph of CUDA, so that no time on the host counts.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import statistics
 import sys
@@ -25,6 +24,7 @@ from torch import Tensor
 import onepass
 from bench.paged_decode import captured
 from onepass import process_state
+from onepass.bench.results import write_rows
 from onepass.bench.timing import ContestantResult, in_turns, said
 from onepass.lowering.cost import cheapest_plan
 
@@ -86,15 +86,15 @@ def measured(name: str, function: Callable, tensors: list[Tensor]) -> list[dict[
         process_state.forget()
         torch._dynamo.reset()
         backend = "inductor" if contestant == "torch.compile" else onepass.onepass_backend
-        own = mock.patch.object(cheapest_plan, "LEAST_GAIN", math.inf) if contestant == "own" else nullcontext()
+        as_planned = mock.patch.object(cheapest_plan, "LEAST_GAIN", math.inf) if contestant == "own" else nullcontext()
         row: dict[str, object] = {"program": name, "contestant": contestant, "where": torch.cuda.get_device_name()}
         try:
-            with own:
+            with as_planned:
                 compiled = torch.compile(function, backend=backend, dynamic=False)
                 calls[contestant] = captured(lambda made=compiled: made(*tensors))
             found = _results(calls[contestant]())
             pairs = zip(found, right, strict=True)
-            row["error"] = max(float((mine - own).abs().max() / own.abs().max()) for mine, own in pairs)
+            row["error"] = max(float((mine - exact).abs().max() / exact.abs().max()) for mine, exact in pairs)
             if contestant != "torch.compile":
                 row["kernels"] = sum(len(region.kernels) for region in onepass.reports()[-1].regions)
         except Exception as error:
@@ -123,10 +123,7 @@ def main() -> None:
             print(*(f"{row.get(n, ''):.4g}" if isinstance(row.get(n), float) else row.get(n, "") for n in FIELDS),
                   sep="  ", flush=True)  # fmt: skip
     if asked.out:
-        with asked.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(asked.out, FIELDS, rows)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from ...egraph.terms.term import Term, TermError
 from ...egraph.terms.traversal import all_dims, subterms
 from ..plan.device import H200
 from ..plan.records import NotPlannable, Plan, Store
+from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import plan_with, prepared
 from ..planning.planning_state import Planning
 from .candidates import Candidate, candidates, in_order, stored_bytes
@@ -27,7 +28,6 @@ LEAST_GAIN = 1.15  # of an estimate over another one; the estimates' median erro
 MAX_CANDIDATES_TOGETHER = 3
 MAX_PLANS = 24  # that are tried; each takes some 10 to 40 ms,
 MAX_NODES = 3000  # and the larger the terms are, the fewer: of all plans together, about a second
-MAX_STORED_BYTES = 2**26  # about an L2; more is stored only up to the bytes of inputs and results
 NOMINAL_SIZES = (128, 1024, 8192)  # of every symbol; a plan has to be faster with each
 
 
@@ -75,14 +75,13 @@ def _cheapest(planning: Planning, own: Plan) -> Plan | None:
 
 
 def _plans_to_try(planning: Planning) -> int:
-    nodes = len({node for store in planning.stores for node in subterms(store.term)})
+    nodes = len({node for term in planning.terms for node in subterms(term)})
     return max(1, min(MAX_PLANS, MAX_NODES // nodes))
 
 
 def _nominal(planning: Planning) -> list[dict[str, int]]:
-    terms = [store.term for store in planning.stores]
-    sizes = [d.size for store in planning.stores for d in store.order] + [d.size for t in terms for d in all_dims(t)]
-    names = sorted(set().union(*map(symbols, sizes)))
+    dims = {d for store in planning.stores for d in (*store.order, *all_dims(store.term))}
+    names = sorted(set().union(*(symbols(d.size) for d in dims)))
     return [dict.fromkeys(names, n) for n in NOMINAL_SIZES] if names else [{}]
 
 
@@ -101,16 +100,15 @@ def _combinations(planning: Planning, cases: Sequence[_Sized]) -> Iterator[tuple
     """Sets of candidates that could pay, small ones first."""
     pays = lambda chosen: all(case.could_pay(chosen) for case in cases)
     if pays(()):
-        terms = [store.term for store in planning.stores]
-        single = [one for one in candidates(terms, planning.held_limit) if pays((one,))]
+        single = [one for one in candidates(planning.terms, planning.held_limit) if pays((one,))]
         for count in range(1, MAX_CANDIDATES_TOGETHER + 1):
             yield from filter(pays, combinations(single, count))
 
 
 def _plan_with(planning: Planning, chosen: Sequence[Candidate]) -> Plan | None:
-    terms = [store.term for store in planning.stores]
+    parts = in_order((term for candidate in chosen for term in candidate), planning.terms)
     try:
-        return plan_with(planning, chosen=in_order((t for one in chosen for t in one), terms))
+        return plan_with(planning, chosen=parts)
     except NotPlannable:
         return None
 

@@ -20,12 +20,13 @@ from ..hopper.kernel_form import shared_bytes as shared_bytes_of
 from ..launch.split_loops import program_count
 from ..plan.device import H200, HopperGpu
 from ..plan.kernel_config import TritonConfig
+from ..plan.queries import states_of
 from ..plan.records import Kernel, Loop
 from ..schedule import kernel_time
 from ..schedule.kernel_time import Config, Sizes
 from ..schedule.pipeline_time import Demand, corner
 from . import work
-from .traffic import ProgramTiles, Traffic, loads, states_of, traffic
+from .traffic import ProgramTiles, Traffic, loads, traffic
 
 THREADS_OF_A_SHORT_PROGRAM = 256  # of a kernel without loops
 UNITS = {"tensor": "matrix products", "special": "special functions", "fma": "multiply-adds"}

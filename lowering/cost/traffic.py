@@ -17,6 +17,7 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ..analysis.read_places import places_read
 from ..plan.device import Gpu
+from ..plan.queries import states_of
 from ..plan.records import Kernel, Loop
 
 Sizes = Mapping[str, int]
@@ -99,11 +100,6 @@ def _phases(launch: ProgramTiles) -> Iterable[tuple[Loop | None, int, list[Term]
         roots += [] if loop.guard is None or loop.limits_only else [loop.guard]
         yield loop, steps, [*roots, *(store.term for store in kernel.written_by(loop))]
     yield None, 0, [store.term for store in kernel.written_by(None)]
-
-
-def states_of(kernel: Kernel) -> set[Term]:
-    """The reductions that the kernel's loops compute."""
-    return {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
 
 
 def loads(roots: Iterable[Term], states: set[Term]) -> list[Term]:

@@ -12,8 +12,9 @@ from math import prod
 from ...egraph.terms.term import Term
 from ..analysis.dim_roles import is_contraction
 from ..plan.device import COSTS, Gpu
+from ..plan.queries import states_of
 from ..schedule.from_loop import FLOAT_PRODUCT, is_half
-from .traffic import ProgramTiles, states_of
+from .traffic import ProgramTiles
 
 
 def clocks(launch: ProgramTiles, gpu: Gpu) -> dict[str, float]:

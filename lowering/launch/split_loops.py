@@ -19,6 +19,7 @@ from ...egraph.terms.term import PAIR, Dim, Tensor, Term
 from ...egraph.terms.traversal import all_dims, substitute, subterms, tensors
 from ..plan.dtypes import HALVES
 from ..plan.kernel_config import TritonConfig
+from ..plan.queries import states_of
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 
@@ -127,7 +128,7 @@ def split_kernel(kernel: Kernel) -> SplitKernel | None:
 
 def _can_be_split(kernel: Kernel) -> bool:
     """Whether its loops go through tiles, store nothing themselves, and need nothing that one of them finishes."""
-    every = {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
+    every = states_of(kernel)
     needed = {t for loop in kernel.loops for body in _bodies(loop) for t in subterms(body)}
     apart = all(loop.tile and not kernel.written_by(loop) for loop in kernel.loops)
     return bool(every) and apart and every.isdisjoint(needed)

@@ -31,6 +31,11 @@ def nodes(kernel: Kernel, terms: Iterable[Term] | None = None) -> set[Term]:
     return {n for n in found if n.op != "reduce" or n.attrs[1] not in around} if around else found
 
 
+def states_of(kernel: Kernel) -> set[Term]:
+    """The reductions that the kernel's loops compute."""
+    return {r for loop in kernel.loops for a in loop.accumulators for r in a.reductions}
+
+
 def reach(kernel: Kernel) -> dict[tuple[str, int], int]:
     """(tensor, axis) indexed by a tile's coordinates: the largest step between neighbours, in elements of the axis."""
     single = {*kernel.grid, *kernel.around}  # dims of which a tile has one coordinate

@@ -15,6 +15,9 @@ MAX_RESIDENT_ELEMENTS_OF_A_ROW = 2048
 MAX_ENTRIES_OF_A_TABLE = 128
 # The fewest rows of a tile of a matrix product. Example: for a kernel with 4 rows a further dim is looked for as rows.
 MIN_ROWS_OF_A_PRODUCT = 16
+# The most bytes that a plan may store between its kernels, unless the program moves more itself. An L2 holds about
+# as much.
+MAX_STORED_BYTES = 64 << 20
 # The score that stands for a finite mask in a kernel. It is a power of two, so a product with a factor does not round
 # it, and all masked scores of a row stay equal.
 HIDDEN_SCORE = -(2.0**100)

@@ -169,7 +169,7 @@ def unroll_short_sums(planning: Planning) -> Planning:
 def rename_bound_dims(planning: Planning) -> Planning:
     """A pass: a dim that is an axis of some result and bound by a reduction gets another name where it is bound."""
     axes = tuple(dict.fromkeys(d for store in planning.stores for d in store.order))
-    return _with_terms(planning, with_fresh_bound_dims([store.term for store in planning.stores], axes))
+    return _with_terms(planning, with_fresh_bound_dims(planning.terms, axes))
 
 
 def share_softmax_scales(planning: Planning) -> Planning:
@@ -179,7 +179,7 @@ def share_softmax_scales(planning: Planning) -> Planning:
     one that the scale depends on. Where each state has such a dim, the scale is that of a count. Of several it is the
     state that waits for the fewest other reductions.
     """
-    terms = [store.term for store in planning.stores]
+    terms = planning.terms
     found = every_reduction(terms)
     rescaled = sorted(filter(is_rescaled, found), key=lambda r: (-len(r.dims), -len(reduces(r))))
     states = {(r.attrs[1], r.args[0].args[0]): scale(_without_values(r)) for r in rescaled}

@@ -1,7 +1,7 @@
 """Terms to a plan: the entry of planning.
 
-Invariant: a plan is decided by the structure of terms alone; no reduction is known by what it is for. Example:
-`build_plan(term, output, order)` is a plan whose last kernel stores the term in `output`.
+Invariant: a plan is decided by the structure of terms and by what it is told to store; no reduction is known by what it
+is for. Example: `build_plan(term, output, order)` is a plan whose last kernel stores the term in `output`.
 """
 
 from __future__ import annotations

@@ -82,6 +82,11 @@ class Planning:
         """The shape of the focused store, as it was chosen last."""
         return self.shapes[self.focus]
 
+    @property
+    def terms(self) -> list[Term]:
+        """The terms of all stores."""
+        return [store.term for store in self.stores]
+
     def with_terms(self, change: Callable[[Term], Term]) -> Planning:
         """Every store with its term changed."""
         return replace(self, stores=tuple(replace(store, term=change(store.term)) for store in self.stores))

@@ -36,7 +36,7 @@ def group_rows(planning: Planning) -> Planning:
     """
     shape = kernel_shape(planning.stores, planning.held_limit)
     names = _dim_names(planning.stores, planning.references)
-    for dim, size in _groupings([store.term for store in planning.stores], planning.held_limit):
+    for dim, size in _groupings(planning.terms, planning.held_limit):
         group = Dim(unused_name(f"{dim.name}_group", names), static_size(dim) // size)
         member = Dim(unused_name(f"{dim.name}_place", names), size)
         change = {iota(dim): iota(group) * const(size) + iota(member)}

@@ -20,7 +20,7 @@ from ..codegen.matrix_products import multiplies_in_parts
 from ..codegen.tile_extents import dims_with_relative_factors, needs_three_dims, power_of_two
 from ..plan.kernel_config import DefaultRow, TritonConfig, at_most, equal_to, first_match
 from ..plan.queries import nodes as nodes_of
-from ..plan.queries import roots
+from ..plan.queries import roots, states_of
 from ..plan.records import Kernel
 from ..plan.thresholds import MAX_RESIDENT_ELEMENTS
 
@@ -132,8 +132,7 @@ def tile_for(size: int) -> int:
 def _carried_elements(kernel: Kernel) -> int:
     """Elements of the largest accumulator for each row and column."""
     placed = {*kernel.grid, kernel.rows, *kernel.around, *(loop.dim for loop in kernel.loops)}
-    states = [r for loop in kernel.loops for a in loop.accumulators for r in a.reductions]
-    return max((prod(power_of_two(d) for d in r.dims - placed) for r in states), default=0)
+    return max((prod(power_of_two(d) for d in r.dims - placed) for r in states_of(kernel)), default=0)
 
 
 def _of_scores(kernel: Kernel, nodes: Collection[Term], config: TritonConfig, width: int, serial: bool) -> TritonConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,6 +91,14 @@ def append(path: Path, rows: Iterable[Measurement]) -> None:
         if new:
             writer.writeheader()
         writer.writerows(map(asdict, rows))
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    """A file with these columns; what a row lacks stays empty."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def by_case(rows: Iterable[Measurement]) -> dict[tuple[str, str, str], Case]:

@@ -24,11 +24,9 @@ from ..lowering.analysis.data_indices import reads_memory
 from ..lowering.analysis.read_places import places_read
 from ..lowering.plan.queries import roots
 from ..lowering.plan.records import Kernel, Plan
+from ..lowering.plan.thresholds import MAX_STORED_BYTES
 
-ALLOWED_BYTES = 64 << 20  # that a plan may store between kernels, however little the original makes
 STORES_TOO_MUCH = "the kernels would store more between them than the original calls make"
-
-
 GATHERS = ("aten::index", "aten::index_select", "aten::gather", "aten::embedding")
 
 
@@ -85,7 +83,7 @@ def stores_too_much(plan: Plan, program: Program, sizes: Mapping[str, int]) -> b
     if not parts:
         return False
     try:
-        return sum(_size(part, sizes) for part in parts) > max(ALLOWED_BYTES, sum(made_bytes(program, sizes)))
+        return sum(_size(part, sizes) for part in parts) > max(MAX_STORED_BYTES, sum(made_bytes(program, sizes)))
     except UnknownSize:
         return False
 

@@ -1,6 +1,5 @@
 """States of sets of keys merge to the state of all keys, in any order and tree; they are plain PyTorch, and fused."""
 
-import itertools
 import math
 from functools import reduce
 
@@ -115,5 +114,5 @@ def test_gradients_flow_through_merged_states():
     compiled = torch.compile(function, backend=onepass_backend, options={"inner": "eager"})
     right = torch.autograd.grad(function(*given).square().sum(), given)
     found = torch.autograd.grad(compiled(*given).square().sum(), given)
-    for mine, own in itertools.zip_longest(found, right):
+    for mine, own in zip(found, right, strict=True):
         torch.testing.assert_close(mine, own, rtol=1e-8, atol=1e-8)

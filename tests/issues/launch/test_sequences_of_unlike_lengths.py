@@ -12,7 +12,9 @@ import torch
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
+from onepass.lowering.launch.split_loops import split_kernel
 from onepass.lowering.plan.kernel_config import TritonConfig
+from onepass.lowering.triton.kernel import emit
 from onepass.lowering.triton.launch import Launcher
 from onepass.translate.translate import translate
 
@@ -49,9 +51,6 @@ def test_each_key_is_in_one_part(tile):
 
 
 def test_the_kernel_gives_a_short_sequence_few_parts():
-    from onepass.lowering.launch.split_loops import split_kernel
-    from onepass.lowering.triton.kernel import emit
-
     tensors = [torch.empty(4, 2, n, 16) for n in (1, 4096, 4096)]
     plan = optimize_all(translate(program_of(decode, *tensors, torch.ones(4, dtype=torch.long))).results).plan
     (kernel,) = plan.kernels

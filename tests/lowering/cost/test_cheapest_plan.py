@@ -11,10 +11,10 @@ from onepass.egraph.terms.ops import make, sum_over
 from onepass.egraph.terms.term import Dim, Tensor, Term
 from onepass.lowering.cost import cheapest_plan as module
 from onepass.lowering.cost.candidates import candidates, in_order
-from onepass.lowering.cost.cheapest_plan import MAX_STORED_BYTES, cheapest_plan
+from onepass.lowering.cost.cheapest_plan import cheapest_plan
 from onepass.lowering.cost.plan_cost import plan_estimate
 from onepass.lowering.plan.records import NotPlannable, Plan, Store
-from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS
+from onepass.lowering.plan.thresholds import MAX_RESIDENT_ELEMENTS, MAX_STORED_BYTES
 from onepass.lowering.planning.planner import plan_stores, plan_with, prepared
 from tests.support.attention_terms import loaded, one_pass
 
@@ -137,11 +137,10 @@ def test_every_set_of_candidates_computes_the_results(name):
     inputs = {t.name: random.standard_normal(t.shape) for t in own.inputs}
     right = computed(own, inputs)
     planning = prepared(stores)
-    terms = [store.term for store in planning.stores]
-    single = candidates(terms, MAX_RESIDENT_ELEMENTS)
+    single = candidates(planning.terms, MAX_RESIDENT_ELEMENTS)
     sets = [chosen for count in (1, 2) for chosen in combinations(single, count)]
     assert len(sets) >= 3
     for chosen in sets:
-        plan = plan_with(planning, chosen=in_order((t for one in chosen for t in one), terms))
+        plan = plan_with(planning, chosen=in_order((t for one in chosen for t in one), planning.terms))
         for mine, theirs in zip(computed(plan, inputs), right, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)

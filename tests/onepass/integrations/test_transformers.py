@@ -15,7 +15,7 @@ from onepass.errors import InputError, OptionError
 from tests.house.tree import ROOT
 
 transformers = pytest.importorskip("transformers")
-from onepass.integrations.transformers import Attention, register  # noqa: E402
+from onepass.integrations.transformers import Attention, register  # noqa: E402 (it imports what may be missing)
 
 pytestmark = [pytest.mark.usefixtures("fresh"), pytest.mark.filterwarnings("ignore")]
 SIZES = {

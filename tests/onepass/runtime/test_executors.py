@@ -121,8 +121,8 @@ def test_without_memory_for_tiles_the_comparison_is_with_the_original_calls(monk
 
 
 def test_a_plan_that_stores_more_than_the_original_makes_is_refused(monkeypatch):
-    for spare, refusals in ((traffic.ALLOWED_BYTES, []), (0, [traffic.STORES_TOO_MUCH])):
-        monkeypatch.setattr(traffic, "ALLOWED_BYTES", spare)
+    for spare, refusals in ((traffic.MAX_STORED_BYTES, []), (0, [traffic.STORES_TOO_MUCH])):
+        monkeypatch.setattr(traffic, "MAX_STORED_BYTES", spare)
         torch._dynamo.reset()
         arguments = inputs(5, 5 + len(refusals))  # another region, which no cache knows
         run = compiled(linear, dynamic=True)
@@ -132,7 +132,7 @@ def test_a_plan_that_stores_more_than_the_original_makes_is_refused(monkeypatch)
 
 
 def test_sizes_at_which_a_plan_stores_more_run_the_original_calls(monkeypatch):
-    monkeypatch.setattr(traffic, "ALLOWED_BYTES", 0)
+    monkeypatch.setattr(traffic, "MAX_STORED_BYTES", 0)
     run = compiled(linear, dynamic=True)
     for length, who in ((200, "tiled"), (5, executors.ORIGINAL), (190, "tiled")):
         arguments = inputs(length, length)
