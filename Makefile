@@ -17,13 +17,19 @@ N = 1000
 SEED = 0
 OPTIONS =
 
-.PHONY: demo test lint fuzz gallery prove theory bench clean
+.PHONY: demo test test-all lint fuzz gallery prove theory bench clean
 
 demo: $(READY)
 	$(PYTHON) -m onepass demo
 
+PYTEST = $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
+
+# Without the slow tests, and with some cases of large families. A part that is named runs whole: make test TESTS=tests/rules
 test: $(READY)
-	$(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15 $(TESTS)
+	$(PYTEST) $(or $(TESTS),--quick)
+
+test-all: $(READY)
+	$(PYTEST)
 
 # mypy finds packages by folders: build/typed/onepass holds a link to each part, as an installed onepass holds the parts.
 TYPED = build/typed/onepass

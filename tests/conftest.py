@@ -1,6 +1,7 @@
 """What every test process sets before anything else: threads, Triton's interpreter, Hypothesis; shared fixtures.
 
-Environment variables rather than calls, so that the processes that tests start inherit them.
+Environment variables rather than calls, so that the processes that tests start inherit them. With --quick, tests that
+are marked `slow` are left out, and of the cases of a test that is marked `sampled(n)` n are run, always the same ones.
 """
 
 import os
@@ -13,12 +14,26 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.support.quick_tests import left_out
+
 if not torch.cuda.is_available():  # Triton reads it when a kernel is defined, so before anything imports triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="leave out slow tests and most cases of sampled ones")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--quick"):
+        return
+    gone = {*left_out(items)}
+    config.hook.pytest_deselected(items=[item for item in items if item in gone])
+    items[:] = [item for item in items if item not in gone]
 
 
 @pytest.fixture(autouse=True)

@@ -83,6 +83,7 @@ def in_order(order, function, inner, **options):
 ORDERS = ["compile(checkpoint)", "checkpoint(compile)"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
@@ -161,6 +162,7 @@ class Block(torch.nn.Module):
         return x + (torch.softmax(score, -1) @ v).transpose(1, 2).flatten(2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("inner", INNER)
 def test_a_checkpointed_model_trains_as_in_float64(inner, dynamic, runs):

@@ -164,6 +164,7 @@ def together(function, *arguments, folder, seconds=SECONDS, seconds_to_end=SECON
             pytest.fail(f"does not come to an end:\n{stopped(context, folder)}")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inside", [True, False], ids=["around a compiled module", "compiled"])
 @pytest.mark.parametrize("way", [Ddp, Fsdp])
 def test_two_processes_train_as_one(way, inside, tmp_path, monkeypatch):
@@ -182,11 +183,13 @@ def works_and_never_ends(rank, folder):
     never_meets(rank, folder)
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_ever_fails_and_says_where(tmp_path):
     with pytest.raises(pytest.fail.Exception, match=r"(?s)does not come to an end.*never_meets"):
         together(never_meets, folder=tmp_path, seconds=30)
 
 
+@pytest.mark.slow
 def test_a_rank_that_did_its_work_and_hangs_is_a_warning(tmp_path):
     with pytest.warns(UserWarning, match=r"(?s)does not end.*works_and_never_ends"):
         together(works_and_never_ends, folder=tmp_path, seconds_to_end=3)

@@ -61,6 +61,7 @@ def exact(function, inputs, number, share=SHARE):
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", EVERY, ids=lambda f: f.__name__)
 def test_every_kind_of_attention_is_right_and_so_are_its_gradients(function):
     inputs = inputs_of(function)
@@ -71,6 +72,7 @@ def test_every_kind_of_attention_is_right_and_so_are_its_gradients(function):
     assert region.backward.startswith("derived") != (function in RECOMPUTED), region.backward
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("function", EVERY, ids=lambda f: f.__name__)
 def test_without_gradients_every_kind_is_one_region_of_as_few_passes_as_without_dropout(function):
     inputs = inputs_of(function)
@@ -79,6 +81,7 @@ def test_without_gradients_every_kind_is_one_region_of_as_few_passes_as_without_
     assert region.passes[1] == without.passes[1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [plain, causal, sinks, with_weights, dropped_scores], ids=lambda f: f.__name__)
 def test_gradients_are_those_of_differences(function):
     """With one seed, the region is a smooth function of its inputs. No other executor takes over between calls."""
@@ -95,6 +98,7 @@ def test_gradients_are_those_of_differences(function):
     assert onepass.reports()[-1].regions[0].backward.startswith("derived")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("function, place", [(causal, 0), (causal, 1), (plain, 0), (plain, 1), (plain, 2)])
 def test_numbers_that_are_none_reach_what_they_reach_in_eager(function, place, number):
@@ -126,6 +130,7 @@ def broken(*_):
     raise RuntimeError("broken")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("who", ["tiled", "triton", "original calls"])
 def test_who_runs_a_region_does_not_matter(who, monkeypatch):
     if who == "original calls":
@@ -269,6 +274,7 @@ WORDS = [{}, {"scale": 0.3}, {"enable_gqa": True}]
 WAYS_TO_MASK = [*((kept, more) for kept in (None, "bool", "float") for more in WORDS), (None, {"is_causal": True})]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kept, more", WAYS_TO_MASK)
 def test_torchs_attention(kept, more):
     mask = None if kept is None else torch.ones(50, 50, dtype=torch.bool).tril()
@@ -337,6 +343,7 @@ def test_a_module_in_training_and_in_eval():
 # torch's machinery ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_dynamic_lengths_need_no_new_graph(inner, own_seeds):
     run = torch.compile(
@@ -360,6 +367,7 @@ def test_inductor_saves_the_seed_for_the_backward():
     assert onepass.reports()[-1].regions[0].backward_ran == "tiled"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_a_checkpoint_around_a_region_drops_the_same_again(reentrant, inner):

@@ -67,6 +67,7 @@ def compiled(function, inner, **more):
     return torch.compile(function, backend=onepass_backend, options={"inner": inner, "strict": True}, **more)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_one_graph_serves_all_sizes(function, inner):
@@ -78,6 +79,7 @@ def test_one_graph_serves_all_sizes(function, inner):
     assert region.backward.startswith("derived") and not any("some sizes" in note for note in region.notes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_sizes_of_one_are_right(function):
     run = compiled(function, "eager", dynamic=True)
@@ -86,6 +88,7 @@ def test_sizes_of_one_are_right(function):
     assert len(onepass.reports()) == 4
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 def test_marked_axes_need_no_second_graph(inner):
     run = compiled(relative, inner)

@@ -91,6 +91,7 @@ def assert_close(found, exact, theirs):
         assert error <= 4 * eager + 2e-5 * greatest(right, number)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_has_torchs_tangents(name):
     variant = VARIANTS[name]
@@ -119,6 +120,7 @@ def test_every_variant_has_torchs_tangents(name):
 WITHIN = ["attention sink", "causal", "documents", "differential", "grouped queries", "log-sum-exp beside the output"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 @pytest.mark.parametrize("name", WITHIN)

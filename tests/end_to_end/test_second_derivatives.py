@@ -189,6 +189,7 @@ def test_an_inference_tensor_among_the_inputs():
     assert_as_in_float64(derivatives)
 
 
+@pytest.mark.slow
 def test_behind_inductor_torch_says_that_it_has_none():
     leaves = [x.requires_grad_() for x in inputs()]
     with pytest.raises(RuntimeError, match=r"donated buffers|double backward"):

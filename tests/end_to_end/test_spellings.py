@@ -86,6 +86,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(**CASES)
 def test_tiled(spelling, **case):

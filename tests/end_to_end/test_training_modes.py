@@ -52,6 +52,7 @@ def assert_near(found, exact, tolerance=1e-4):
 # Autocast and scaled losses -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("around_backward", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("inner", INNER)
@@ -135,6 +136,7 @@ VARIED = ("q", "v", "bias", "slopes")
 COMBINATIONS = [c for n in range(len(VARIED) + 1) for c in itertools.combinations(VARIED, n)]
 
 
+@pytest.mark.slow
 def test_every_combination_of_needed_gradients_in_one_function():
     """The function is called with each set in turn, as when parts of a model are frozen and thawed."""
     call = compiled(attention, "eager")
@@ -148,6 +150,7 @@ def test_every_combination_of_needed_gradients_in_one_function():
     assert all(len(report.regions) == 1 for report in onepass.reports())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 def test_gradients_are_switched_between_calls(inner):
     call = compiled(attention, inner)
@@ -195,6 +198,7 @@ class Frozen(torch.nn.Module):
         return attention(q * scale, k, v, self.bias, self.slopes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", INNER)
 def test_parts_of_a_module_are_frozen_and_thawed(inner):
     torch.manual_seed(0)

@@ -38,6 +38,7 @@ def test_random_programs_are_right_or_left_alone():
     assert outcomes["fused", "tiled"] > 5
 
 
+@pytest.mark.slow
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @drawn(programs())
 def test_drawn_programs_are_right_or_left_alone(program):
@@ -162,6 +163,7 @@ MIXED = ("s = q @ k.mT", "p = s.softmax(-1)", "p = torch.einsum('hij,gh->gij', p
 TALKING = replace(TRAINED, lines=MIXED, inputs={**PLAIN.inputs, "mix": ("float", (2, 2))}, wanted=("q", "mix"))
 
 
+@pytest.mark.slow
 def test_gradients_of_random_programs_are_right_or_left_alone():
     outcomes, examples = run(20, 2, "auto", "cpu", with_gradients=True)
     assert sum(outcomes.values()) == 20
@@ -175,6 +177,7 @@ def test_what_became_of_gradients_is_counted(inner):
     assert judge(replace(TALKING, inner=inner)).kind == {"eager": "recomputed", "aot": "left to Inductor"}[inner]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("inner", ["eager", "aot"])
 @pytest.mark.parametrize("wrong", [lambda g: g * 1.001, lambda g: g + 1e-3, torch.neg, torch.zeros_like])
 def test_wrong_gradients_are_found(monkeypatch, inner, wrong):

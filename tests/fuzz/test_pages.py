@@ -11,6 +11,7 @@ from tests.support.pages import SPELLINGS
 pytestmark = pytest.mark.usefixtures("fresh")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("executor", "count"), [("tiled", 24), ("triton", 6)])
 def test_random_batches_are_right(executor, count):
     assert pages.run(count, 1, executor) == []

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import assume, given, settings
 
 from onepass.egraph.rewrite.match import holds, instantiate, match
@@ -13,6 +14,7 @@ from onepass.egraph.terms.traversal import subterms
 from tests.support.pattern_strategies import patterns, small_terms
 
 
+@pytest.mark.slow
 def test_the_matcher_gives_what_the_meaning_says():
     seen: Counter = Counter()
 
@@ -42,6 +44,7 @@ def by_readings(pattern, target, most):
     return found
 
 
+@pytest.mark.slow
 def test_the_readings_match_what_the_pattern_matches():
     compared = [0]
 

@@ -133,6 +133,7 @@ def test_code_is_used_on_its_authors_word_only():
     assert "minimum_by_code #1" in region.trusted
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rank", [2, 3, 4, 5])
 def test_one_rule_for_every_rank(rank):
     arguments = inputs(rank)

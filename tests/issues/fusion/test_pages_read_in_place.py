@@ -43,6 +43,7 @@ def test_one_kernel_reads_the_pages(spelling: Spelling):
     assert all("gather" in note and "computed in the kernel" in note for note in region.around)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("executor", "dynamic"), [("tiled", True), ("triton", False)])
 @by_name
 def test_every_spelling_is_right(spelling: Spelling, executor, dynamic):

@@ -84,6 +84,7 @@ def test_nothing_is_copied_behind_the_kernel(function):
     assert ("aten::clone" in behind) == COPIED[function]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", COPIED)
 def test_it_computes_the_same_with_the_same_strides(function, dynamic):

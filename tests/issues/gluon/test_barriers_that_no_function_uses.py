@@ -75,6 +75,7 @@ def offsets_of_data_over_barriers():
     return [data_over_barriers(c.asm["ptx"]) for c in compiled]
 
 
+@pytest.mark.slow
 def test_data_over_a_barrier_are_found():
     if gluon_missing():
         pytest.skip(gluon_missing())

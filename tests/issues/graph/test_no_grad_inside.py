@@ -102,6 +102,7 @@ FUSED = [frozen_weights, frozen_scores, teacher, switched, as_inference, decorat
 FUSED += [read_first_without, all_of_it, handed_on]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", [*FUSED, items_of_a_tuple, within_another], ids=lambda f: f.__name__)
 def test_gradients_are_those_of_eager(function, way):

@@ -50,6 +50,7 @@ FUNCTIONS = [fixed_keys, fixed_weights, fixed_scores, fixed_result, fixed_maximu
 FUNCTIONS += [weights_beside, straight_through, compared_keys]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_who_has_a_gradient_is_as_in_eager(function, way):

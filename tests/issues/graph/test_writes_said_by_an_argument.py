@@ -108,6 +108,7 @@ def _inputs():
     return [torch.randn(2, 3, n, 8) for n in (9, 11, 11)]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_it_computes_the_same(name, dynamic):

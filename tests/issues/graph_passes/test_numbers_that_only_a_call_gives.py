@@ -107,6 +107,7 @@ def checked(function):
     return records.reports()[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUSED)
 def test_it_is_fused_and_right(name):
     found = checked(FUSED[name])
@@ -126,6 +127,7 @@ def test_the_reason_names_the_argument():
     assert refusal.kind == "sizes"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["step", "step of scores", "windows", "elu", "softplus"])
 def test_the_kernel_is_right_too(name):
     inputs = [torch.randn(1, 2, length, 8) for length in (9, 16, 16)]

@@ -73,6 +73,7 @@ def attend(change):
     return function
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_fused_and_computes_the_same(name):
     torch._dynamo.reset()
@@ -84,6 +85,7 @@ def test_it_is_fused_and_computes_the_same(name):
     assert len(found.regions) == 1 and not found.refusals
 
 
+@pytest.mark.slow
 def test_of_any_length():
     torch._dynamo.reset()
     function = attend(CASES["both"])
@@ -112,6 +114,7 @@ def seen_before(q, k, v):
     return s.softmax(-1) @ v, before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [seen_later, seen_before])
 def test_who_else_reads_the_scores_reads_the_right_ones(function):
     torch._dynamo.reset()

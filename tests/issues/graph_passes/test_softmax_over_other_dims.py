@@ -73,6 +73,7 @@ def assert_right(run, function, inputs):
     torch.testing.assert_close(run(*inputs).double(), function(*(x.double() for x in inputs)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dim", DIMS)
@@ -83,6 +84,7 @@ def test_it_is_fused_and_right(form, dim, way):
     assert len(found.regions) == 1 and not found.refusals and not found.failures
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dim", DIMS)
 def test_what_is_refused_is_right_too(form, dim):
@@ -93,6 +95,7 @@ def test_what_is_refused_is_right_too(form, dim):
     assert counters["inductor"]["fuse_attention"] == (dim == -1), "over the last dim Inductor's kernel is right"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dim", DIMS[:-1])
 def test_what_trains_is_right_too(dim, way):

@@ -135,11 +135,13 @@ def test_nothing_is_skipped_where_a_row_may_keep_nothing(name):
     assert all(not loop.limits for kernel in _plan(KEPT[name]).kernels for loop in kernel.loops)
 
 
+@pytest.mark.sampled(29)
 @pytest.mark.parametrize("name", [*SKIPPED, *KEPT])
 def test_tile_by_tile_it_is_what_eager_computes(name, tiles):
     _agrees(name, lambda plan, tensors: tiled_results(plan, dict(zip("qkv", tensors, strict=True)), {}))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("name", [*SKIPPED, *KEPT])
 def test_and_so_is_what_the_kernel_computes(name):
@@ -221,6 +223,7 @@ def test_rows_without_keys_are_as_in_eager(name, tiles):
     _near(found, function(*(x.double() if x.is_floating_point() else x for x in inputs)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("name", BY_DATA)

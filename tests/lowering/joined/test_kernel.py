@@ -35,6 +35,7 @@ def plans():
     return plan
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_text(kind, width, plans):
@@ -118,6 +119,7 @@ def compiled():
     return {tuple(case): said for case, said in lines}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", COMPILED)
 def test_ptxas_serialises_nothing(case, compiled):
     said = compiled[(*case, "backward")]

@@ -65,6 +65,7 @@ def check_order(added, binding, config, call):
         assert rows == wanted[::-1]
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("places", [3, 7, 132])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)

@@ -85,6 +85,7 @@ def test_copies_have_the_same_values(function):
     torch.testing.assert_close(result, function(*inputs), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "shape, order, axis",
     [

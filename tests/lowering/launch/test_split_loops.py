@@ -78,6 +78,7 @@ def test_halves_and_grouped_heads(dtype):
     agree(attention(3, 97, heads=4, groups=2, dtype=dtype), tolerance=3e-2 if dtype == "bfloat16" else 4e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows, window", [(64, None), (70, None), (64, 20), (70, 0), (70, 20)])
 def test_limits_are_shared_out_tile_by_tile(rows, window):
     agree(attention(rows, causal=True, window=window, heads=1), parts=3)

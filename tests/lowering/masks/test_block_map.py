@@ -102,6 +102,7 @@ def sums(guard, rows, columns):
     return plan, inputs, (values * kept[guard]).sum(-1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.sampled_from(GUARDS), st.integers(1, 40), st.integers(1, 50), st.sampled_from([4, 16]), st.integers(0, 9))
 def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
@@ -183,6 +184,7 @@ def lists_of_classes(classes, together, by_rows):
     return known
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(1, 7), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
 def test_a_shared_list_says_what_each_tile_of_rows_runs_and_tests(rows, count, together, seed):
@@ -210,6 +212,7 @@ def always(monkeypatch):
     monkeypatch.setattr("onepass.lowering.triton.launch.pays", lambda *_: True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("guard", GUARDS)
 @pytest.mark.usefixtures("always")
 def test_kernels_follow_their_map(guard):
@@ -311,6 +314,7 @@ def test_a_tensor_without_a_version_is_read_each_time(counted):
     assert len(counted) == 2 and not cache._kept
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_a_kernel_sees_a_changed_mask():
     plan, inputs, expected = sums(padding, 32, 64)
@@ -349,6 +353,7 @@ BROADCAST = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("always", "fresh")
 @pytest.mark.parametrize("kind", BROADCAST)
 def test_kernels_read_masks_that_are_broadcast(kind):

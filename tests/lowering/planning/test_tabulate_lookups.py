@@ -97,6 +97,7 @@ def computed(function, given):
     return plan, (tiled_results(plan, values)[0], Launcher(plan).results(values)[0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows, columns", [(1, 40), (40, 1), (33, 70), (128, 64), (130, 129)])
 @pytest.mark.parametrize("function", VALUES + KEYS)
 def test_they_compute_the_same(function, rows, columns):
@@ -107,6 +108,7 @@ def test_they_compute_the_same(function, rows, columns):
         torch.testing.assert_close(result.double(), exact, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", VALUES)
 def test_values_are_multiplied_as_matrices_in_one_kernel(function):
     given = inputs(function, 128, 128, torch.bfloat16)
@@ -139,6 +141,7 @@ def odd_values_without_a_softmax(q, k, v, table):
     return torch.einsum("bhlr,lrd->bhld", scores.relu() - (-scores - 1).relu(), table[_near(q, k)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("values", [[math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]], ids=str)
 @pytest.mark.parametrize("function", [*VALUES, odd_values_without_a_softmax])
@@ -186,6 +189,7 @@ def test_one_column_at_a_time_is_of_the_same_columns(function, parts):
     torch.testing.assert_close(result[seen].double(), exact[seen], atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("function", [*VALUES[:3], *KEYS[:2]])
 def test_one_compilation_serves_every_length(function, executor):

@@ -62,6 +62,7 @@ SHAPE = (2, 8, LENGTH, 128)
 TABLES = {"relative": (8, 2 * LENGTH - 1), "clamped": (8, 17), "buckets": (32, 8), "every_second": (8, LENGTH // 2)}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mask", ["", "causal"])
 @pytest.mark.parametrize("change", [relative, clamped, buckets, every_second], ids=lambda f: f.__name__)
 def test_the_loop_of_the_queries_adds_up_by_distance(change, mask):
@@ -107,6 +108,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_float64(name, executor):
@@ -114,6 +116,7 @@ def test_gradients_are_those_of_float64(name, executor):
     hold_gradients(function, drawn(shapes), executor)
 
 
+@pytest.mark.slow
 def test_two_runs_give_the_same_bits():
     inputs = [torch.randn(x, requires_grad=True) for x in (S, S, S, (3, 149))]
     options = {"inner": "eager", "strict": True, "executor": "triton"}
