@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ..rewrite.guard import GUARDS, read_as
 from ..rewrite.rule import Rule, variables_of
@@ -257,10 +258,19 @@ def _declarations(phases, ground) -> str:
     for phase, rules in phases.items():
         lines.append(f"(ruleset {phase})")
         for rule in rules:
-            lines.append(rule_text(rule, phase, write=ground if is_ground(rule) else _pattern))
-            if rule.both:
-                lines.append(rule_text(rule.reversed(), phase, " reversed"))
+            lines += _rule_texts(rule, phase, ground) if is_ground(rule) else _law_texts(rule, phase)
     return "\n".join(lines) + "\n"
+
+
+@lru_cache(4096)
+def _law_texts(rule: Rule, phase: str) -> tuple[str, ...]:
+    """A law's text, and that of its other direction. Memoised: the laws are the same in each search."""
+    return _rule_texts(rule, phase, _pattern)
+
+
+def _rule_texts(rule: Rule, phase: str, write: Callable[[Term], str]) -> tuple[str, ...]:
+    backward = (rule_text(rule.reversed(), phase, " reversed"),) if rule.both else ()
+    return (rule_text(rule, phase, write=write), *backward)
 
 
 def _constructor(row) -> list[str]:
@@ -280,6 +290,7 @@ def _constructor(row) -> list[str]:
     ]
 
 
+@lru_cache(4096)
 def is_ground(rule: Rule) -> bool:
     """Whether a rule is an equation about the inputs of one region, without variables."""
     return any(node.op in ("load", "iota", "size") for node in subterms(rule.left)) and not variables_of(rule.left)

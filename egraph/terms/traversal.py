@@ -12,8 +12,18 @@ from .ops import make
 from .term import Dim, Tensor, Term
 
 
-def subterms(root: Term, whole: Callable[[Term], bool] = lambda term: False) -> Iterator[Term]:
+def subterms(root: Term, whole: Callable[[Term], bool] | None = None) -> Iterator[Term]:
     """Every distinct subterm once, arguments before the terms that use them. `whole` terms are not looked into."""
+    return iter(_every_subterm(root)) if whole is None else _subterms(root, whole)
+
+
+@lru_cache(4096)
+def _every_subterm(root: Term) -> tuple[Term, ...]:
+    """Memoised, because a compile walks through its few terms thousands of times."""
+    return tuple(_subterms(root, lambda term: False))
+
+
+def _subterms(root: Term, whole: Callable[[Term], bool]) -> Iterator[Term]:
     seen: set[Term] = set()
     stack: list[tuple[Term, bool]] = [(root, False)]
     while stack:

@@ -174,8 +174,7 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
     found = optimize_all(captured.results, rules=options.rules)
     require_kernels(found.plan, program, options, hints)
     names = tuple(entry.name for entry in program.inputs)
-    moved = eager_bytes(program, hints), plan_bytes(found.plan, hints)
-    body = {"names": list(names), "bytes": list(moved), **found.to_data()}
+    body = {"names": list(names), **found.to_data()}
     said = "searched now, stored" if disk_cache.write(key, body) else "searched now, not stored"
     return _fused(_report(key, program, options, found, body, said), program, options, strides, names, captured, found)
 
@@ -231,14 +230,6 @@ def _is_name(value) -> bool:
     return isinstance(value, str) and value.isidentifier() and not iskeyword(value)
 
 
-def _bytes_of(written) -> tuple[int | None, int | None]:
-    """For the report. Raises ProgramError."""
-    match written:
-        case [int() | None as before, int() | None as after]:
-            return before, after
-    raise ProgramError(f"{written!r} are not numbers of bytes")
-
-
 def _whose_names(program: Program, names: Sequence[str]) -> str:
     own = [entry.name for entry in program.inputs]
     return "" if own == list(names) else "; tensors have the names of the equal region that was searched"
@@ -254,7 +245,6 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         extracted=show_let(*found.terms),
         derivation=steps(found.derivations, options.ordinary_rules),
         passes=(found.passes_before, found.passes_after),
-        bytes=_bytes_of(body["bytes"]),
         kernels=tuple(map(kernel_report, found.plan.kernels)),
         statistics=dict(found.statistics),
         executor=options.executor,
@@ -279,6 +269,13 @@ def _unused(name: str, found: Optimized) -> str:
     """Why a rule that was given has no step: whoever wrote it wants to know."""
     times = found.statistics.get("matches", {}).get(name, 0)
     return f"rule {name}: " + (f"{times} matches, the form chosen does without it" if times else "it matched nothing")
+
+
+def with_bytes(found: Fused, hints: Mapping[str, int]) -> Fused:
+    """The same with the bytes that it moves, as eager runs it and as its plan does. hints: numbers for symbolic sizes.
+    """
+    moved = eager_bytes(found.program, hints), plan_bytes(found.plan, hints)
+    return replace(found, report=replace(found.report, bytes=moved))
 
 
 def with_sources(found: Fused) -> Fused:

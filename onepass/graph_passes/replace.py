@@ -226,9 +226,11 @@ class Replacement:
     def note(self, number: int) -> None:
         """Adds the region to the report."""
         region, answer = self.regions[number], self.answers[number]
-        if answer.key not in self.rewriting.reports and self.rewriting.sources:
-            answer = compiled_region.with_sources(answer)
-            answer = replace(answer, report=self._with_derivative_reports(region, answer))
+        if answer.key not in self.rewriting.reports:  # equal regions share one report
+            answer = compiled_region.with_bytes(answer, size_hints(region))
+            if self.rewriting.sources:
+                answer = compiled_region.with_sources(answer)
+                answer = replace(answer, report=self._with_derivative_reports(region, answer))
         self.rewriting.note_region(answer.report, where_of(region.output) or where_of(region.anchor))
 
     def _with_derivative_reports(self, region: Region, answer: Fused) -> RegionReport:

@@ -142,12 +142,12 @@ class RegionReport:
     extracted: str
     derivation: tuple[Step, ...]
     passes: tuple[int, int]
-    bytes: tuple[int | None, int | None]
     kernels: tuple[KernelReport, ...]
     statistics: dict
     executor: str
     cache: str
     backward: str
+    bytes: tuple[int | None, int | None] = (None, None)
     notes: tuple[str, ...] = ()
     count: int = 1
     certificates: tuple[dict, ...] = ()

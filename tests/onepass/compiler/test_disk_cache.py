@@ -70,7 +70,7 @@ def test_entries_are_data_and_name_no_user_file_as_code(folder):
     run()
     (entry,) = entries(folder)
     body = json.loads(entry.read_text())["body"]
-    assert set(body) == {"names", "bytes", "derivations", "normal", "passes", "statistics"}
+    assert set(body) == {"names", "derivations", "normal", "passes", "statistics"}
     assert from_json(body["derivations"][0]["goal"]).dims
 
 

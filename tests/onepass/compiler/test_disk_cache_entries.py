@@ -73,7 +73,7 @@ def names_exchanged(body):
     body["names"] = [body["names"][n] for n in (1, 0, 2)]
 
 
-PARTS = ("names", "bytes", "derivations", "normal", "passes", "statistics")
+PARTS = ("names", "derivations", "normal", "passes", "statistics")
 CHANGES = {
     "goal as captured": goal_as_captured,
     "another constant": other_constant,
@@ -93,7 +93,6 @@ CHANGES = {
     "the name of a call": lambda body: body.update(names=["node 0", "k", "v"]),
     "a negative number of passes": lambda body: body.update(passes=[-1, 1]),
     "a number of passes less": lambda body: body["passes"].pop(),
-    "bytes that are words": lambda body: body.update(bytes=["a", "b"]),
     "a normal form beyond the steps": lambda body: body.update(normal=[1000]),
     "a normal form before the start": lambda body: body.update(normal=[-1]),
     "statistics that are a list": lambda body: body.update(statistics=[1]),

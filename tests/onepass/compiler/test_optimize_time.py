@@ -1,6 +1,8 @@
 """How long onepass itself takes, in CPU seconds: for the largest variants, and for more and more distinct regions.
 
-Of several attempts, each with empty caches, the least counts: what else a machine does only adds to a time.
+Of several attempts, each with empty caches, the least counts: what else a machine does only adds to a time. Seconds are
+those of a reference machine: a fixed piece of work, done before and after each attempt, says how much slower this one
+is at the moment. Cores that share their units with another test process take 1.5 times as long, for both alike.
 """
 
 from time import process_time
@@ -19,6 +21,23 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 
 ATTEMPTS = 3
+SECONDS_OF_THE_REFERENCE = 0.07  # for `reference_work`, on a machine that does nothing else
+
+
+def reference_work() -> float:
+    """CPU seconds of work as a compiler in Python does it: strings, tuples, dictionaries, and sorting them."""
+    before = process_time()
+    table: dict[tuple[str, int], tuple[str, ...]] = {}
+    for number in range(40_000):
+        name = f"t{number % 977}"
+        table[name, number] = (*table.get((name, number - 977), ())[-3:], name)
+    sorted(table, key=lambda key: (key[1] % 1009, key[0]))
+    return process_time() - before
+
+
+def slowness(*seconds: float) -> float:
+    """How much longer reference work took than on the reference machine; a faster machine counts as that one."""
+    return max(1.0, sum(seconds) / len(seconds) / SECONDS_OF_THE_REFERENCE)
 
 
 @pytest.fixture
@@ -31,7 +50,8 @@ def seconds(tmp_path, monkeypatch):
             monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / f"{function.__name__} {len(inputs)} {attempt}"))
             torch._dynamo.reset()
             process_state.forget("runners", "regions")
-            taken.append(once(function, inputs))
+            before, own, after = reference_work(), once(function, inputs), reference_work()
+            taken.append(own / slowness(before, after))
         return min(taken)
 
     once(*several(1))
@@ -74,11 +94,11 @@ def alike(count):
     return attend, several(count)[1]
 
 
-def test_distinct_layers_take_a_third_of_a_second_each_at_most_and_equal_ones_twenty_milliseconds(seconds):
-    """A machine that does nothing else needs half of both; one whose cores share their units is slower."""
+def test_distinct_layers_take_a_quarter_of_a_second_each_at_most_and_equal_ones_twenty_milliseconds(seconds):
+    """A machine that does nothing else needs 0.17 s and 10 ms."""
     few, many = seconds(*alike(2)), seconds(*alike(102))
     assert (many - few) / 100 <= 0.02
-    assert seconds(*several(20)) / 20 <= 0.3
+    assert seconds(*several(20)) / 20 <= 0.25
 
 
 @pytest.mark.parametrize("name", LARGEST)
