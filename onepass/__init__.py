@@ -4,7 +4,9 @@ Everything a user needs is a name of this module. A name is loaded from its modu
 `import onepass` is quick, does not import torch, and changes nothing in the process.
 """
 
+import sys as _sys
 from importlib import import_module as _import_module
+from importlib.util import spec_from_file_location as _spec_from_file_location
 from pathlib import Path as _Path
 
 __version__ = "0.1.0"
@@ -31,11 +33,29 @@ _HOME = {  # public name: the module that holds it; a module that is public itse
 
 __all__ = ["__version__", *_HOME]
 
-# An installed onepass contains its parts, such as `onepass.rules`. In a checkout they are folders beside this one, and
-# Python at the root of a checkout imports this folder as onepass. This line makes it find the parts there.
-_root = _Path(__file__).resolve().parent.parent
-if (_root / "pyproject.toml").is_file() and (_root / "rules" / "__init__.py").is_file():
-    __path__.append(str(_root))
+_PARTS = ("egraph", "lowering", "proofs", "rules")
+_ROOT = _Path(__file__).resolve().parent.parent
+
+
+class _PartsOfCheckout:
+    """Finds the parts of a checkout, such as onepass.rules: they are folders beside this one.
+
+    An installed onepass contains its parts, and needs no such finder. It goes before others: a virtual environment that
+    has one checkout installed would else find the parts of that one for another.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> object:
+        package, _, part = name.rpartition(".")
+        if package != __name__ or part not in _PARTS:
+            return None
+        folder = _ROOT / part
+        places = [str(folder)]
+        return _spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=places)
+
+
+if (_ROOT / "pyproject.toml").is_file() and all((_ROOT / part / "__init__.py").is_file() for part in _PARTS):
+    _sys.meta_path.insert(0, _PartsOfCheckout)
 
 
 def __getattr__(name: str) -> object:
