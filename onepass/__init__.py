@@ -5,9 +5,12 @@ Everything a user needs is a name of this module. A name is loaded from its modu
 """
 
 import sys as _sys
+from collections.abc import Sequence as _Sequence
 from importlib import import_module as _import_module
+from importlib.machinery import ModuleSpec as _ModuleSpec
 from importlib.util import spec_from_file_location as _spec_from_file_location
 from pathlib import Path as _Path
+from types import ModuleType as _ModuleType
 
 __version__ = "0.1.0"
 
@@ -44,8 +47,9 @@ class _PartsOfCheckout:
     has one checkout installed would else find the parts of that one for another.
     """
 
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> object:
+    def find_spec(
+        self, name: str, path: _Sequence[str] | None = None, target: _ModuleType | None = None, /
+    ) -> _ModuleSpec | None:
         package, _, part = name.rpartition(".")
         if package != __name__ or part not in _PARTS:
             return None
@@ -55,7 +59,7 @@ class _PartsOfCheckout:
 
 
 if (_ROOT / "pyproject.toml").is_file() and all((_ROOT / part / "__init__.py").is_file() for part in _PARTS):
-    _sys.meta_path.insert(0, _PartsOfCheckout)
+    _sys.meta_path.insert(0, _PartsOfCheckout())
 
 
 def __getattr__(name: str) -> object:
