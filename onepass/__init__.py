@@ -20,6 +20,7 @@ _HOME = {  # public name: the module that holds it; a module that is public itse
     "Rule": "egraph",
     "State": "states",
     "check": "compiler.rule_admission",
+    "compile": "api.compile",
     "errors": "errors",
     "explain": "api.explain",
     "independent": "egraph",
@@ -65,11 +66,18 @@ if (_ROOT / "pyproject.toml").is_file() and all((_ROOT / part / "__init__.py").i
 def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}")
     module = _import_module(f".{home}", __name__)
     value = module if home == name else getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _meant(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, _HOME, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def __dir__() -> list[str]:

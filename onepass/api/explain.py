@@ -89,6 +89,7 @@ def refuse_call(function: object, inputs: Sequence, keywords: Mapping[str, objec
     if not callable(function):
         kind = type(function).__name__
         raise InputError(f"explain(function, *inputs) takes a function or a module first, and this is of type {kind}")
+    _refuse_arrays(inputs, keywords)
     called = function.forward if isinstance(function, torch.nn.Module) else function
     name = getattr(function, "__name__", type(function).__name__)
     if getattr(function, "_forward_pre_hooks", None):  # hooks may change the inputs of forward
@@ -109,6 +110,14 @@ def refuse_call(function: object, inputs: Sequence, keywords: Mapping[str, objec
         elif len(inputs) == 1 and isinstance(inputs[0], tuple | list):
             message += f"; a {type(inputs[0]).__name__} of inputs is given as explain({name}, *inputs)"
         raise InputError(message) from error
+
+
+def _refuse_arrays(inputs: Sequence, keywords: Mapping[str, object]) -> None:
+    """Raises InputError for an input that is a NumPy array."""
+    for place, value in (*enumerate(inputs), *keywords.items()):
+        if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+            name = f"input {place}" if isinstance(place, int) else place
+            raise InputError(f"{name} is a NumPy array, and explain takes tensors: torch.from_numpy(...) makes one")
 
 
 def merged(graphs: Iterable[Report]) -> Report:

@@ -9,10 +9,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import runpy
 import sys
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from .. import __version__
 
 MISUSED = 2
 FUNC = "a function or a module (an instance) of the file; its inputs come from example_inputs() beside it"
@@ -36,8 +40,19 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors name the command that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if typed := re.search(r"invalid choice: '(\S+)'", message):
+            if near := get_close_matches(typed[1], [name for name, _, _ in COMMANDS], 1):
+                message = f"there is no command {typed[1]!r}; did you mean {near[0]!r}?"
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("onepass", description="attention written in plain PyTorch becomes fused kernels")
+    parser = _Parser("onepass", description="attention written in plain PyTorch becomes fused kernels")
+    parser.add_argument("--version", action="version", version=f"onepass {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND")
     for name, run, text in COMMANDS:

@@ -13,6 +13,7 @@ import onepass
 from onepass.api.backend import onepass_backend
 from onepass.cli import commands as command
 from onepass.egraph.derivation.certificate import Derivation
+from onepass.errors import InputError
 from onepass.report import records
 from onepass.report import text as report_text
 from onepass.report.records import Report
@@ -375,3 +376,11 @@ def test_a_failure_in_a_report_of_derivatives_is_noted(monkeypatch):
     monkeypatch.setattr(region_gradients, "gradients_report", broken)
     found = onepass.explain(causal, *inputs(), gradients=True)
     assert found.regions[0].gradients is None and found.failures[0].startswith("RuntimeError: no report")
+
+
+def test_a_numpy_array_is_named():
+    q, k, v = inputs()
+    with pytest.raises(InputError, match=r"input 1 is a NumPy array.*torch\.from_numpy"):
+        onepass.explain(causal, q, k.numpy(), v)
+    with pytest.raises(InputError, match="v is a NumPy array"):
+        onepass.explain(causal, q, k, v=v.numpy())
