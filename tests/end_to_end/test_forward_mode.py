@@ -146,6 +146,7 @@ def test_jvp_inside_of_a_compiled_function(name, inner):
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 
 
+@pytest.mark.sampled(2)
 @interpreted
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -41,6 +41,7 @@ def run(out: Path, *more: str) -> list[dict]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_a_table_is_measured_in_two_runs(tmp_path):
     out = tmp_path / "table.csv"
     first = run(out, "--variants", "window", "--most", "40")

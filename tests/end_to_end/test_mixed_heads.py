@@ -96,6 +96,7 @@ def plans():
     return [known.found.plan for known in operator._RUNNERS.values()]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_one_compilation_serves_twenty_lengths(form):
     assert compilations(form) == [7, 1]  # Dynamo itself compiles once more for a length of 1
@@ -105,6 +106,7 @@ def test_one_compilation_serves_twenty_lengths(form):
     assert len(plan.kernels) == 2 and symbols and set(symbols) == {2}  # batch and rows
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form, dynamic", [*((form, True) for form in FORMS), (ByLinear, False), (RowsFirst, False)])
 def test_inductors_graph_is_one_region_as_well(form, dynamic):
     model, tensors = form(), inputs_of(form, 24)
@@ -116,6 +118,7 @@ def test_inductors_graph_is_one_region_as_well(form, dynamic):
     assert [len(plan.kernels) for plan in plans()] == [2]
 
 
+@pytest.mark.slow
 def test_another_number_of_heads_is_compiled_for_itself():
     torch._dynamo.reset()
     run = torch.compile(ByEinsum(), backend=by_backend, dynamic=True)

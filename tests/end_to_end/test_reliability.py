@@ -254,6 +254,7 @@ assert state() == before
 """
 
 
+@pytest.mark.slow
 def test_importing_changes_nothing_of_the_process():
     done = subprocess.run([sys.executable, "-c", CHECK], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -84,6 +84,7 @@ def in_parts(q, k, v):
     return merge_over(state(q[None], k, v), 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_two_sets_are_one_pass(dynamic):

@@ -22,6 +22,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_first_call_saves_what_all_do(way):
     run = torch.compile(plain, **WAYS[way])

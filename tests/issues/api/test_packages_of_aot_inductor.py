@@ -52,6 +52,7 @@ def assert_right(results, inputs):
     torch.testing.assert_close([r.double() for r in results], list(wanted), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic, aot, fused", [(False, "python", 2), (True, "python", 2), (True, "anywhere", 0)])
 def test_a_package_runs_and_is_right(dynamic, aot, fused, tmp_path):
     path = package(tmp_path / "model.pt2", dynamic, aot)

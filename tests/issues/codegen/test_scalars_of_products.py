@@ -41,6 +41,7 @@ def test_what_is_stored_in_float64_is_not_in_float32_before():
     assert not any("float32" in emit(kernel, plan).text for kernel in plan.kernels)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_gradients_are_right(dtype, executor):

@@ -46,6 +46,7 @@ def test_what_is_emitted(dtype, kept):
     assert lines and all((" + 0.0" in line) == kept for line in lines)
 
 
+@pytest.mark.slow
 def test_no_product_is_in_less_precision_than_was_asked_for():
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)

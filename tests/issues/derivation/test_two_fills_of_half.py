@@ -76,6 +76,7 @@ def test_sums_with_the_least_number_are_rounded_in_float16_only():
     assert not rounded_sums(chosen_and_added, torch.bfloat16)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("function", PROGRAMS)
 def test_hidden_rows_come_out_as_in_eager(function, executor):

@@ -35,6 +35,7 @@ def close(found, right):
     torch.testing.assert_close(found, right, check_dtype=False, atol=1e-5, rtol=1e-4, equal_nan=True)
 
 
+@pytest.mark.sampled(4)
 @by_name
 def test_one_kernel_reads_the_pages(spelling: Spelling):
     (region,) = onepass.explain(spelling.function, *spelling.inputs(batch())).regions

@@ -111,6 +111,7 @@ def test_gradients_are_those_of_eager(function, way):
     like_eager(function, *heads(), way=way)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("function", FUSED, ids=lambda f: f.__name__)
 def test_it_is_still_fused(function):
     found = like_eager(function, *heads())

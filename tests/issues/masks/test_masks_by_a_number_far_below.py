@@ -301,6 +301,7 @@ def test_limits_without_keys_are_as_in_eager(name, tiles):
         _near(found, exact)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("name", LIMITED)

@@ -65,6 +65,7 @@ def test_views_of_an_input_are_what_the_input_is():
     assert len({*first, *second}) == 3, "q, x, and what the first attention makes"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_each_layer_has_a_map_of_its_own_mask(inner, monkeypatch):
@@ -90,6 +91,7 @@ def _whole_checkpointed(q, x, one, other):
     return checkpoint(_two_layers, q, x, one, other, use_reentrant=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 def test_each_layer_has_a_map_of_its_own_mask_in_training():
     """What a checkpoint does not save is memory that may be used again, in the forward and where it runs again."""

@@ -20,6 +20,7 @@ def _masked(q, k, v, given):
     return torch.softmax((q @ k.mT / 8).masked_fill(~given, -torch.inf), -1) @ v
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("length", [70, 1100])
 def test_words_are_the_same_for_every_number_of_blocks(length):

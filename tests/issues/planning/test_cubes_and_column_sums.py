@@ -73,6 +73,7 @@ def test_cubes_have_small_tiles_and_their_matrix_is_written_before_the_loops():
         assert not [line for line in text.splitlines() if line.startswith("        sub") and "[:, None, :]" in line]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
 def test_and_they_compute_the_right_thing(function):

@@ -45,6 +45,7 @@ def test_with_unknown_sizes_the_original_calls_have_the_gradient():
     assert "a loop over h depends on i, which no tile has" in said
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_with_known_widths_it_is_derived(dynamic):
     (region,) = run(dynamic).regions

@@ -53,6 +53,7 @@ def test_a_ratio_says_nothing_of_its_scale():
     assert found[0] and not any(found[1:])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_weights_of_large_scores_add_up(executor):
     if executor == "triton" and os.environ.get("TRITON_INTERPRET") != "1":

@@ -51,6 +51,7 @@ def run(function, inputs, dynamic):
     return torch.compile(function, backend=onepass_backend, options=options, dynamic=dynamic)(*inputs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "function, regions", [(by_threshold, 1), (mixture_of_blocks, 1), (two_branches, 2), (by_own_threshold, 0)]

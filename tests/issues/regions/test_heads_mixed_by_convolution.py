@@ -62,6 +62,7 @@ def test_others_are_borders_that_are_named(name):
     assert "conv2d" in refusal.reason and refusal.where.startswith(__file__)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", [*FUSED, *LEFT])
 def test_either_way_it_is_what_eager_computes(name):
     function, inputs = (FUSED | LEFT)[name], _inputs()

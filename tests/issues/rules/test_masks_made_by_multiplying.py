@@ -82,6 +82,7 @@ def test_it_is_a_mask(function):
     assert region.kernels[0].masks == ((CASES[function][1],) if CASES[function][1] else ())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", CASES)
 def test_it_computes_the_same(function, dynamic):

@@ -33,6 +33,7 @@ CASES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @CASES
 def test_the_overflow_is_found_in_every_run_and_the_same_one(around, inputs):
     found = set()

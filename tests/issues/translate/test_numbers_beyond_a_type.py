@@ -31,6 +31,7 @@ def compiled(function):
     return torch.compile(function, backend=onepass_backend, options={"inner": "eager", "executor": "tiled"})
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", BEYOND)
 @pytest.mark.parametrize("dtype, number", [(torch.float16, -1e9), (torch.bfloat16, -1e39), (torch.float32, -1e39)])
 def test_eagers_error_stays_an_error(name, dtype, number):

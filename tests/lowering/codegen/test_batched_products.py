@@ -44,6 +44,7 @@ def planned(function, inputs):
     return plan, {entry.name: x for entry, x in zip(program.inputs, inputs, strict=True)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("before, after", [(4, None), (6, None), (16, None), (3, 5)], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_kernels_mix_what_they_multiply(before, after, causal):

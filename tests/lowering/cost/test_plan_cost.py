@@ -51,6 +51,7 @@ def known():
     return list(measured(("peers", "flashlight")))
 
 
+@pytest.mark.slow
 def test_problems_that_differ_by_a_tenth_are_ranked(known):
     """Of all suites it is 0.93 (bench/results/cost_h200.csv): attention with masks and biases, and what is beyond."""
     rows = [rows_of(problem) for problem in known]
@@ -59,6 +60,7 @@ def test_problems_that_differ_by_a_tenth_are_ranked(known):
     assert np.abs(np.log(found / true)).max() < math.log(1.4)
 
 
+@pytest.mark.slow
 def test_no_other_shape_is_estimated_to_be_faster(known):
     """The rules choose as the cost would. Of all suites 5 of 125 kernels differ (bench/results/README.md)."""
     rows = [row for problem in known for row in compared(problem)]

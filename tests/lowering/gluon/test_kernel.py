@@ -57,6 +57,7 @@ def plans():
     return plan
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_variant_binds_and_its_text_is_python(kind, plans):
     _, _, source = source_of(plans(kind))
@@ -288,6 +289,7 @@ def compiled():
     return {tuple(case): said for case, said in lines}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COMPILED, ids=lambda c: "-".join(map(str, c)))
 def test_compiles_without_spills_into_shared_memory(case, compiled):
     said = compiled[tuple(case)]

@@ -44,6 +44,7 @@ def planned(function, tensors):
     return optimize_all(translate(program_of(function, *tensors)).results).plan
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function,near", [(biased, True), (both, False)])
 def test_scales_that_leave_are_kept_exact(function, near):
     text = source_of(planned(function, inputs()))[2].text

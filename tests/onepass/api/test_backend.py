@@ -80,6 +80,7 @@ def assert_as_right_as_eager(result, function, arguments):
     assert error <= 2 * eager + 1e-6
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("function", SPELLINGS)
 def test_every_spelling_is_fused_and_as_right_as_eager(function, dtype):
@@ -134,6 +135,7 @@ def test_several_results_pass_torchs_own_checks():
     operations.opcheck(torch.ops.onepass.region.default, ([x.requires_grad_() for x in arguments], text, []))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
 def test_gradients_of_several_results_are_eagers(used):
     arguments = [x.requires_grad_() for x in inputs(size=40)]
@@ -211,6 +213,7 @@ def test_a_marked_dynamic_length(inner):
     assert len(records.reports()) == 1, "one graph serves every length"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", SPELLINGS)
 def test_automatic_dynamic_sizes(function):
     compiled = torch.compile(function, backend=onepass_backend, options=EAGER)

@@ -10,6 +10,7 @@ from onepass.cli import measure
 KNOWN = 2**20
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forgets a peak")
 @pytest.mark.parametrize("mib", [8, 24])
 def test_what_a_call_takes_for_a_while_is_seen(mib):
@@ -22,6 +23,7 @@ def test_what_a_call_takes_for_a_while_is_seen(mib):
     assert abs(found - mib * KNOWN - 4 * KNOWN) < 2.3 * KNOWN  # the clone's own beside the result's; a huge page
 
 
+@pytest.mark.slow
 def test_a_form_says_who_ran(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path))
     assert measure.in_process("memory", "fused", "causal", 300, 2, 16)["ran"] == "tiled"

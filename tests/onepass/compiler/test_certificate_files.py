@@ -72,6 +72,7 @@ def found() -> dict[str, Derivation]:
     return {f.__name__: optimize((c := captured(f)).term, c.output, c.order).derivation for f in SPELLINGS}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("function", SPELLINGS, ids=lambda f: f.__name__)
 def test_the_chain_leads_from_the_captured_to_the_extracted_term(function):
     region = captured(function)

@@ -103,6 +103,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_an_entry_that_does_not_fit_the_program_is_a_miss(change):
     run()

@@ -101,6 +101,7 @@ def test_distinct_layers_take_a_quarter_of_a_second_each_at_most_and_equal_ones_
     assert seconds(*several(20)) / 20 <= 0.25
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LARGEST)
 def test_the_largest_variants_take_a_second_at_most(name, seconds):
     (variant,) = (v for v in every() if v.name == name)
@@ -108,6 +109,7 @@ def test_the_largest_variants_take_a_second_at_most(name, seconds):
     assert records.reports()[-1].regions
 
 
+@pytest.mark.slow
 def test_time_is_linear_in_distinct_regions(seconds):
     few, many = seconds(*several(4)), seconds(*several(16))
     assert sum(len(r.regions) for r in records.reports()) == 1 + ATTEMPTS * (4 + 16)

@@ -211,6 +211,7 @@ print([name for name in sys.modules if name.startswith("onepass.proofs")])
 """
 
 
+@pytest.mark.slow
 def test_without_rules_no_prover_is_loaded():
     path = os.pathsep.join(sys.path)
     done = subprocess.run(

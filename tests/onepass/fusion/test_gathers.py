@@ -109,6 +109,7 @@ def stores(direction):
     return [(s.output.name, s.output.shape) for kernel in kernels for s in kernel.stores]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("function", TAKEN)
 def test_the_region_reads_the_table(function):
     found = gradients(compiled(function), leaves(inputs()))

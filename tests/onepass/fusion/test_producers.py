@@ -54,6 +54,7 @@ def regions():
     return [region for r in onepass.reports() for region in r.regions]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PREPARED)
 def test_every_mode_is_right(name, mode):
@@ -104,6 +105,7 @@ def test_rotated_keys_that_are_returned(mode):
         assert any("also used by" in line for line in regions()[0].around)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_reach_what_is_in_front(mode):
     inputs = [x.requires_grad_() for x in (*heads(2, rows=20, columns=24), torch.rand(16), torch.rand(16))]

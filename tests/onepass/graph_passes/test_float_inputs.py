@@ -46,6 +46,7 @@ def compare(found, function, given, *more):
     assert (found.double() - exact).abs().max() <= allowed + 4 * (function(*given, *more).double() - exact).abs().max()
 
 
+@pytest.mark.sampled(1)
 @torch.no_grad()
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 @pytest.mark.parametrize("function", [scaled, shifted])

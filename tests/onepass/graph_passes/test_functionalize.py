@@ -126,6 +126,7 @@ def test_steps(step, regions):
     assert [r.kind for r in said.refusals] == ([] if regions else ["in-place"])
 
 
+@pytest.mark.slow
 def test_a_model_generates_with_its_static_cache():
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}

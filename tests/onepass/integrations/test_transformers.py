@@ -79,6 +79,7 @@ def is_fused(most_graphs):
     return 0 < len(reports) <= most_graphs and all(len(r.regions) == 1 and not r.refusals for r in reports)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "padded", "cache", "most_graphs"), GENERATIONS)
 def test_generates_what_eager_does_with_few_graphs(name, padded, cache, most_graphs):
     model, inputs = decoder(name), prompts(padded)
@@ -93,6 +94,7 @@ def test_generates_what_eager_does_with_few_graphs(name, padded, cache, most_gra
     assert is_fused(most_graphs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["grouped heads", "window and sinks"])
 def test_gradients_are_those_of_eager(name):
     model, inputs = decoder(name).train(), prompts()
@@ -108,6 +110,7 @@ def test_gradients_are_those_of_eager(name):
             torch.testing.assert_close(own, eager, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_training_drops_weights_and_inference_does_not():
     config = transformers.LlamaConfig(**SIZES, attention_dropout=0.5)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="onepass")
@@ -118,6 +121,7 @@ def test_training_drops_weights_and_inference_does_not():
     assert not torch.allclose(first, second) and first.isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_position_bias_is_added():
     config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
                                    decoder_start_token_id=0, eos_token_id=None)  # fmt: skip
@@ -158,6 +162,7 @@ def test_in_a_compiled_model_it_is_part_of_the_models_graph():
     torch.testing.assert_close(logits[real], eager[real], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_generate_compiles_a_model_with_a_static_cache_by_onepass():
     """As generate does on its own on a GPU: its hidden switch makes it do so on a CPU."""
     model, inputs = decoder("grouped heads"), prompts()
@@ -172,6 +177,7 @@ def test_generate_compiles_a_model_with_a_static_cache_by_onepass():
     assert [r.regions[0].count for r in (prompt, step)] == [1, model.config.num_hidden_layers]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_runs(tmp_path):
     decoder("grouped heads").save_pretrained(tmp_path)
     text = (ROOT / "README.md").read_text(encoding="utf-8").split("## In transformers")[1]
@@ -233,6 +239,7 @@ def test_bad_options_raise_where_they_are_written():
         register(no_such_option=1)
 
 
+@pytest.mark.slow
 def test_importing_onepass_imports_no_library_of_models():
     code = "import onepass, sys; onepass.onepass_backend; sys.exit('transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

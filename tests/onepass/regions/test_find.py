@@ -67,6 +67,7 @@ def one(found):
     return region, program
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("function", spellings.ALL, ids=lambda f: f.__name__)
 def test_every_spelling_is_one_region(function):
     inputs = tensors(4, 2, 2) if function in spellings.GROUPED else tensors()
@@ -83,6 +84,7 @@ def test_a_region_says_where_it_was_written():
     assert all("spellings.py:" in n.where for n in program.nodes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("group", ["PLAIN", "CAUSAL"])
 def test_aten_graphs_give_the_same_terms(group):
     def normal(function):
@@ -138,6 +140,7 @@ class Block(nn.Module):
         return x + self.layers(self.after(x))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("look", [regions_of, aten_regions_of])
 def test_projections_are_borders(look):
     region, program = one(look(Block().requires_grad_(False), torch.randn(2, 8, 32)))
@@ -153,6 +156,7 @@ def test_equal_layers_have_one_signature():
     assert signature(other[0][0]) != signature(found[0][0])
 
 
+@pytest.mark.slow
 def test_32_layers_are_32_regions():
     seconds = []
 

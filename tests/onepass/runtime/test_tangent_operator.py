@@ -61,6 +61,7 @@ def said():
     return report.forward_mode, report.forward_mode_ran
 
 
+@pytest.mark.slow
 def test_gradcheck_of_forward_mode_in_float64():
     tensors = [t[:1, :1, :7, :4].clone().requires_grad_() for t in inputs(dtype=torch.float64)]
     bias = torch.randn(1, 1, 7, 7, dtype=torch.float64, requires_grad=True)
@@ -140,6 +141,7 @@ def test_forward_mode_that_is_switched_off_gives_no_tangents():
         assert forward_ad.unpack_dual(found).tangent is None
 
 
+@pytest.mark.sampled(1)
 @INNER
 def test_results_beside_detached_tangents_have_derived_gradients(inner):
     """As flow matching by mean velocities trains: the tangent is a target."""
@@ -156,6 +158,7 @@ def test_results_beside_detached_tangents_have_derived_gradients(inner):
     assert said()[0].startswith("forward mode: derived")
 
 
+@pytest.mark.sampled(1)
 @INNER
 def test_gradients_of_tangents_are_those_of_the_original_calls(inner):
     def loss(*given):
@@ -198,6 +201,7 @@ def columns(q, k, v, *changes):
     return torch.func.vmap(lambda c: torch.func.jvp(lambda q: causal(q, k, v), (q,), (c,))[1])(torch.stack(changes))
 
 
+@pytest.mark.sampled(3)
 @INNER
 @pytest.mark.parametrize("function", [hessian_vector, reverse_over_forward, forward_over_forward, columns])
 def test_other_transforms_see_the_original_calls(function, inner):
@@ -324,6 +328,7 @@ def test_autocast_around_the_call_changes_nothing():
     torch.testing.assert_close(found, right)
 
 
+@pytest.mark.slow
 def test_peak_memory_has_no_rows_by_columns():
     """At length 4096 the scores of one head are 64 MiB in float32; inputs, results and tangents are 8 MiB."""
     run, tensors = compiled(causal), [torch.randn(1, 1, 4096, 64) for _ in range(3)]

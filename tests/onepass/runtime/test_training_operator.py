@@ -83,6 +83,7 @@ def test_results_without_a_cotangent(given):
             torch.testing.assert_close(ours, eager, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_dynamic_lengths_need_no_new_graph(inner):
     run = torch.compile(causal, backend="onepass", options={"inner": inner, "strict": True}, dynamic=True)

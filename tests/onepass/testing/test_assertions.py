@@ -89,6 +89,7 @@ ZOO = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("law", ZOO, ids=lambda law: law.name)
 def test_the_zoo_is_refuted(law):
     with pytest.raises(Refuted, match=f"rule {law.name}: .* is refuted"):
@@ -190,6 +191,7 @@ def along_rows(q, k, v):
 NAMED = ["i d", "j d", "j e"]
 
 
+@pytest.mark.slow
 def test_equivalent_functions():
     assert_equivalent(written_out, deferred, NAMED)
     assert_equivalent(written_out, deferred, [(1, 2), (3, 2), (3, 1)])

@@ -88,6 +88,7 @@ def compared(function, inputs):
     return [region.backward for region in regions]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("score", SCORES)
 def test_scores(score):
     compared(lambda q, k, v, b: SCORES[score](q @ k.mT, b).softmax(-1) @ v, given())
