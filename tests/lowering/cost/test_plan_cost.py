@@ -51,7 +51,6 @@ def known():
     return list(measured(("peers", "flashlight")))
 
 
-@pytest.mark.slow
 def test_problems_that_differ_by_a_tenth_are_ranked(known):
     """Of all suites it is 0.93 (bench/results/cost_h200.csv): attention with masks and biases, and what is beyond."""
     rows = [rows_of(problem) for problem in known]

@@ -102,7 +102,6 @@ def sums(guard, rows, columns):
     return plan, inputs, (values * kept[guard]).sum(-1)
 
 
-@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.sampled_from(GUARDS), st.integers(1, 40), st.integers(1, 50), st.sampled_from([4, 16]), st.integers(0, 9))
 def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):

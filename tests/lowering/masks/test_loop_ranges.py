@@ -42,7 +42,6 @@ def classes_of(found, first, last, tile, length, bound_of):
     return tile_classes([(tile_range(tile, length, at(r.uppers), at(r.lowers)), r.exact) for r in found])
 
 
-@pytest.mark.slow
 @settings(max_examples=200)
 @given(guarded(), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
 def test_tiles_are_classed_right(drawn, tile, row_tile, group):
