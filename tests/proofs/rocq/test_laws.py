@@ -1,6 +1,7 @@
 """The files of laws: what is in them, what a failure does, and that the tactics prove no false law."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.proofs import false_laws
 
 FALSE = [law for law in vars(false_laws).values() if type(law).__name__ == "Rule"]
 LISTED = rocq_audit.committed()
+NO_EXCEPTIONS = replace(LISTED, unchecked={})
 
 
 def test_every_law_has_a_module():
@@ -39,7 +41,7 @@ def test_a_law_that_fails_is_dropped_and_named(monkeypatch, tmp_path):
     assert len(files) == 2 and f"Definition {laws.EVERY} := (@{rules[0].name}, @{rules[2].name})." in files[1]
     axioms = rocq_audit.Assumptions((), tuple(LISTED.allowed))
     assumed = {f"Laws_mask.{laws.EVERY}": axioms}
-    assert rocq_audit.law_complaints([found], LISTED, assumed) == [
+    assert rocq_audit.law_complaints([found], NO_EXCEPTIONS, assumed) == [
         f"the law {bad} is not proved in Rocq: Error: Timeout!"
     ]
 
@@ -49,9 +51,14 @@ def test_an_axiom_under_a_law_is_complained_of():
     name = f"Laws_mask.{laws.EVERY}"
     good = {name: rocq_audit.Assumptions((), tuple(LISTED.allowed))}
     bad = {name: rocq_audit.Assumptions((), ("Onepass.Tactics.cheat",))}
-    assert rocq_audit.law_complaints([found], LISTED, good) == []
-    assert len(rocq_audit.law_complaints([found], LISTED, bad)) == 1
-    assert len(rocq_audit.law_complaints([found], LISTED, {})) == 1
+    assert rocq_audit.law_complaints([found], NO_EXCEPTIONS, good) == []
+    assert len(rocq_audit.law_complaints([found], NO_EXCEPTIONS, bad)) == 1
+    assert len(rocq_audit.law_complaints([found], NO_EXCEPTIONS, {})) == 1
+    law = mask.NORMAL[0].name
+    for name, complaint in ((law, "is proved"), ("no_law", "is no law")):
+        listed = replace(LISTED, unchecked={name: "a reason"})
+        wrong = rocq_audit.law_complaints([found], listed, good)
+        assert len(wrong) == 1 and wrong[0].endswith(complaint)
 
 
 def test_all_laws_are_checked_but_those_with_a_reason():
