@@ -102,16 +102,6 @@ def test_a_closed_theorem_may_not_use_the_reals():
     assert rocq_audit.complaints(found, replace(LISTED, closed=LISTED.closed - {"Monoid.absent"})) == []
 
 
-@pytest.mark.parametrize("word", ["Admitted.", "Proof. admit. Qed.", "Axiom a : False.", "Parameters x : nat."])
-def test_what_is_unproved_is_refused(word, tmp_path, monkeypatch):
-    (tmp_path / "Wrong.v").write_text(f"(* nothing Admitted here *) Theorem t : True. {word}")
-    (tmp_path / "Right.v").write_text("(* nothing Admitted here *) Theorem t : True. Proof. exact I. Qed.")
-    monkeypatch.setattr(rocq_audit, "THEORY", tmp_path)
-    assert "Theorem t" in rocq_audit.source("Right")
-    with pytest.raises(rocq_audit.TheoryError, match=r"Wrong\.v says"):
-        rocq_audit.source("Wrong")
-
-
 def test_an_answer_that_is_not_understood_is_no_success():
     with pytest.raises(rocq_audit.TheoryError, match="not understood"):
         rocq_audit.answered("Constant Onepass.Monoid.tile\nExpands to: x\nSomething new\n", set())
@@ -119,26 +109,6 @@ def test_an_answer_that_is_not_understood_is_no_success():
 
 def test_checks_run_it():
     assert re.search(r"^for target in .*\btheory\b.*; do$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-
-
-TRIED = [(1, 1, False, 4), (1, 0, True, 4), (1, 0, False, 0), (0, 1, True, 0)]
-
-
-@pytest.mark.parametrize("apt, sudo, root, runs", TRIED)
-def test_installation_is_tried_twice_and_its_failure_said(apt, sudo, root, runs, monkeypatch):
-    there, commands = {"apt-get": apt, "sudo": sudo}, []
-    monkeypatch.setattr(rocq_audit.shutil, "which", lambda name: "/bin/x" if there.get(name) else None)
-    monkeypatch.setattr(rocq_audit.os, "geteuid", lambda: 0 if root else 1000)
-    monkeypatch.setattr(rocq_audit.subprocess, "run", lambda command, **_: commands.append(command))
-    with pytest.raises(rocq_audit.TheoryError, match="install Debian's coq"):
-        rocq_audit.install()
-    assert len(commands) == runs and all((command[0] == "sudo") != root for command in commands)
-
-
-def test_what_is_there_is_not_installed(monkeypatch):
-    monkeypatch.setattr(rocq_audit.shutil, "which", lambda name: "/bin/x")
-    monkeypatch.setattr(rocq_audit.subprocess, "run", lambda *_, **__: pytest.fail("nothing was missing"))
-    rocq_audit.install()
 
 
 def test_the_provers_discharge_the_hypotheses_of_the_theory():

@@ -17,7 +17,8 @@ from onepass.egraph.sampling.samples import variables_under_exponents
 from onepass.egraph.terms.ops import make
 from onepass.egraph.terms.term import AttributeVariable, Dim, Term
 from onepass.egraph.terms.traversal import all_dims, rebuild, subterms
-from onepass.proofs.check import FINITE_BACKWARD, Attempt, cases, check, prove
+from onepass.proofs.check import Attempt, check, prove
+from onepass.proofs.provers.claims import FINITE_BACKWARD, cases
 from onepass.proofs.provers.reduction_prover import NOT_EMPTY
 from tests.proofs.fuzz.claims import claims
 from tests.proofs.fuzz.exact_values import INF, Skip, Values, number, same

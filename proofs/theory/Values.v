@@ -1,0 +1,150 @@
+(* Values as the laws of rules/ mean them: real numbers, two infinities, and what is undefined.
+
+   Every operation is total here. A division by zero, ∞ - ∞, 0 · ∞ and a logarithm of a negative number are undefined.
+   -∞ is the score of an absent element. Axioms: those of Rocq's reals. *)
+
+From Coq Require Import Reals Lra ZArith Bool.
+Open Scope R_scope.
+
+Inductive value : Type := Number (x : R) | Above | Below | Undefined.
+
+(* Variables of laws: a real or an absent score, and a literal, which may be infinite. *)
+Definition score (s : option R) : value := match s with Some x => Number x | None => Below end.
+Inductive literal : Type := Finite (x : R) | PlusInfinity | MinusInfinity.
+Definition written (c : literal) : value :=
+  match c with Finite x => Number x | PlusInfinity => Above | MinusInfinity => Below end.
+
+(* Where a is defined, b is the same. *)
+Definition refines (a b : value) : Prop := a <> Undefined -> b = a.
+
+Definition negate (a : value) : value :=
+  match a with Number x => Number (- x) | Above => Below | Below => Above | Undefined => Undefined end.
+
+Definition plus (a b : value) : value :=
+  match a, b with
+  | Number x, Number y => Number (x + y)
+  | Undefined, _ | _, Undefined | Above, Below | Below, Above => Undefined
+  | Above, _ | _, Above => Above
+  | Below, _ | _, Below => Below
+  end.
+
+Definition minus (a b : value) : value := plus a (negate b).
+
+(* The product of an infinity a and a real x. *)
+Definition signed (x : R) (a : value) : value :=
+  match total_order_T 0 x with inleft (left _) => a | inleft (right _) => Undefined | inright _ => negate a end.
+
+Definition times (a b : value) : value :=
+  match a, b with
+  | Number x, Number y => Number (x * y)
+  | Undefined, _ | _, Undefined => Undefined
+  | Number x, i | i, Number x => signed x i
+  | Above, Above | Below, Below => Above
+  | _, _ => Below
+  end.
+
+Definition divide (a b : value) : value :=
+  match a, b with
+  | Undefined, _ | _, Undefined => Undefined
+  | Number x, Number y => if Req_EM_T y 0 then Undefined else Number (x / y)
+  | Number _, _ => Number 0
+  | i, Number y => signed y i
+  | _, _ => Undefined
+  end.
+
+Definition exponential (a : value) : value :=
+  match a with Number x => Number (exp x) | Above => Above | Below => Number 0 | Undefined => Undefined end.
+Definition power_of_two (a : value) : value := exponential (times a (Number (ln 2))).
+
+Definition logarithm (a : value) : value :=
+  match a with
+  | Number x =>
+    match total_order_T 0 x with
+    | inleft (left _) => Number (ln x) | inleft (right _) => Below | inright _ => Undefined
+    end
+  | Above => Above
+  | _ => Undefined
+  end.
+Definition binary_logarithm (a : value) : value := divide (logarithm a) (Number (ln 2)).
+Definition logarithm_after_one (a : value) : value := logarithm (plus (Number 1) a).
+
+Definition root (a : value) : value :=
+  match a with
+  | Number x => if Rlt_dec x 0 then Undefined else Number (sqrt x)
+  | Above => Above
+  | _ => Undefined
+  end.
+Definition reciprocal_root (a : value) : value := divide (Number 1) (root a).
+
+Definition sine (a : value) : value := match a with Number x => Number (sin x) | _ => Undefined end.
+Definition cosine (a : value) : value := match a with Number x => Number (cos x) | _ => Undefined end.
+Definition hyperbolic_tangent (a : value) : value :=
+  match a with
+  | Number x => Number (tanh x) | Above => Number 1 | Below => Number (-1) | Undefined => Undefined
+  end.
+Definition sigmoid (a : value) : value := divide (Number 1) (plus (Number 1) (exponential (negate a))).
+Definition magnitude (a : value) : value :=
+  match a with Number x => Number (Rabs x) | Below => Above | _ => a end.
+Definition whole_part (a : value) : value :=
+  match a with Number x => Number (IZR (Int_part x)) | _ => a end.
+Definition choice {A : Type} (p : bool) (a b : A) : A := if p then a else b.
+Definition is_finite (a : value) : bool := match a with Number _ => true | _ => false end.
+
+Definition larger (a b : value) : value :=
+  match a, b with
+  | Number x, Number y => Number (Rmax x y)
+  | Undefined, _ | _, Undefined => Undefined
+  | Above, _ | _, Above => Above
+  | Below, c | c, Below => c
+  end.
+Definition smaller (a b : value) : value :=
+  match a, b with
+  | Number x, Number y => Number (Rmin x y)
+  | Undefined, _ | _, Undefined => Undefined
+  | Below, _ | _, Below => Below
+  | Above, c | c, Above => c
+  end.
+
+(* A comparison of an undefined value may be true or false: `unknown` says which, and laws hold for every `unknown`. *)
+Section Comparisons.
+  Variable unknown : value -> value -> bool.
+  Definition less (a b : value) : bool :=
+    match a, b with
+    | Undefined, _ | _, Undefined => unknown a b
+    | Number x, Number y => if Rlt_dec x y then true else false
+    | Below, Below | Above, _ | _, Below => false
+    | Below, _ | _, Above => true
+    end.
+  Definition at_most (a b : value) : bool :=
+    match a, b with
+    | Undefined, _ | _, Undefined => unknown a b
+    | Number x, Number y => if Rle_dec x y then true else false
+    | Below, _ | _, Above => true
+    | Above, _ | _, Below => false
+    end.
+  Definition equals (a b : value) : bool :=
+    match a, b with
+    | Undefined, _ | _, Undefined => unknown a b
+    | Number x, Number y => if Req_EM_T x y then true else false
+    | Below, Below | Above, Above => true
+    | _, _ => false
+    end.
+End Comparisons.
+
+(* A cast to a dtype is an unknown function. Of floating dtypes it is known that it rounds, *)
+Definition rounds (cast : value -> value) : Prop :=
+  exists round : R -> R, (forall x y, x <= y -> round x <= round y) /\
+  forall a, cast a = match a with Number x => Number (round x) | _ => a end.
+(* or, where rounding is left out of a law, that it changes nothing. *)
+Definition changes_nothing (cast : value -> value) : Prop := forall a, cast a = a.
+
+(* A state of a rescaled sum: its scale and its mantissa. None: every element was absent. *)
+Definition partial_sum : Type := option (value * value).
+Definition rescaled (old new a : value) : value := times a (exponential (minus old new)).
+Definition scaled (s w : value) : partial_sum :=
+  match s with Below => None | _ => Some (s, rescaled s s w) end.
+Definition scale_of (s : partial_sum) : value := match s with None => Below | Some (m, _) => m end.
+Definition mantissa_of (s : partial_sum) : value := match s with None => Undefined | Some (_, a) => a end.
+(* A variable for a state: a pair of reals, or absent. *)
+Definition held (s : option (R * R)) : partial_sum :=
+  match s with Some (m, a) => Some (Number m, Number a) | None => None end.
