@@ -163,6 +163,8 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     _check_outer_dims(kernel)
     whole = loops and held and all(loop.tile for loop in loops)
     kernel = kernel if rows is None or whole else _with_columns(kernel, held_limit)
+    if {*kernel.columns} & {d for loop in loops for limit in loop.limits for d in limit.bound.dims}:
+        kernel = replace(kernel, loops=_loops(terms, rows, {*held, *kernel.columns}, held_limit))
     _check_loop_bodies(kernel)
     return kernel
 
@@ -320,13 +322,12 @@ def _is_literal(x: Term, value: float | bool) -> bool:
 def finite_masks_as_guards(planning: Planning) -> Planning:
     """A pass: masks by a large negative number become guards, where limits known before the loop replace them."""
     for number, kernel in enumerate(planning.kernels):
-        shape = kernel_shape(kernel.stores, planning.held_limit)
         for loop in kernel.loops:
             if _has_proved_finite_mask(loop):
                 planning = planning.with_note(
                     f"scores masked by a number far below count as absent: each row keeps something along {loop.dim}"
                 )
-            found = _as_guard(loop, kernel, shape)
+            found = _as_guard(loop, kernel)
             if found is not None and not found.finite_mask:
                 note = f"scores masked by a number far below count as absent where limits of {loop.dim} keep any"
                 planning = _with_loop(planning.with_note(note), number, loop, found)
@@ -339,10 +340,10 @@ def _has_proved_finite_mask(loop: Loop) -> bool:
     return loop.guard is not None and any(map(finite_mask, whole))
 
 
-def _as_guard(loop: Loop, kernel: Kernel, shape: KernelShape) -> Loop | None:
-    """The loop with its scores' finite mask as a guard; None if it has none."""
+def _as_guard(loop: Loop, kernel: Kernel) -> Loop | None:
+    """The loop with its scores' finite mask as a guard; None if it has none. A column is not known before the loop."""
     terms = [store.term for store in kernel.stores]
-    return with_finite_mask_as_guard(loop, terms, {*shape.grid, shape.rows}, shape.rows)
+    return with_finite_mask_as_guard(loop, terms, {*kernel.grid, kernel.rows}, kernel.rows)
 
 
 def _with_loop(planning: Planning, number: int, old: Loop, new: Loop) -> Planning:
@@ -356,11 +357,10 @@ def attach_block_maps(planning: Planning) -> Planning:
     """A pass: a loop whose guard reads data that is there before the plan runs gets a block map."""
     made = [store.output.name for store in planning.stores]
     for number, kernel in enumerate(planning.kernels):
-        shape = kernel_shape(kernel.stores, planning.held_limit)
         for loop in kernel.loops:
-            guarded = _as_guard(loop, kernel, shape) or loop
-            points = (*shape.grid, *loop.outer)
-            found = block_map(guarded.guard, loop.dim, shape.rows, points, made, guarded.finite_mask)
+            guarded = _as_guard(loop, kernel) or loop
+            points = (*kernel.grid, *loop.outer)
+            found = block_map(guarded.guard, loop.dim, kernel.rows, points, made, guarded.finite_mask)
             if found is not None and loop.tile and not all(r.exact for r in guarded.ranges):
                 planning = planning.with_note(_map_note(found))
                 planning = _with_loop(planning, number, loop, replace(guarded, map=found))

@@ -332,7 +332,7 @@ def _split(r: Term, size: int, names: set[str]) -> Term:
     outer = Dim(unused_name(f"{dim.name}_outer", names), dim.size // size)
     inner = Dim(unused_name(f"{dim.name}_inner", names), size)
     index = iota(outer) * const(size) + iota(inner)
-    part = reduce(monoid, inner, simplify_index(substitute(r.args[0], {iota(dim): index})))
+    part = reduce(monoid, inner, simplify_index(at_place(r.args[0], dim, index)))
     if monoid != "rescaled":
         return reduce(monoid, outer, part)
     present = where(eq(scale(part), const(-inf)), const(0.0), mantissa(part))  # the mantissa of no elements is NaN

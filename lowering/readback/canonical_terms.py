@@ -1,0 +1,118 @@
+"""Terms in which names of bound dims do not matter, and substitution of index terms for dims.
+
+A bound dim is named by how many reductions lie inside of its own, so no reduction binds a dim that is free in a term
+which is put inside of it. Invariant: a canonical term means what the term means. Example: Σ_j x[j] and Σ_k x[k] are one
+canonical term, and so are where(p, where(q, x, 0), 0) and where(q, where(p, x, 0), 0) under a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...egraph.terms.affine import compare
+from ...egraph.terms.ops import MONOIDS, const, iota, make
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
+
+BOUND = "%"  # begins the names of bound dims, which no other dim has
+
+
+def at_indices(term: Term, indices: Mapping[Dim, Term]) -> Term:
+    """The canonical term with these index terms for dims that are free in it, all at once."""
+    indices = {d: index for d, index in indices.items() if index is not iota(d)}
+    moved = frozenset(indices)
+    done: dict[Term, Term] = {iota(d): index for d, index in indices.items()}
+    if not moved & term.dims:
+        return term
+    for node in subterms(term, lambda node: not moved & node.dims):
+        if node not in done:
+            args = tuple(done.get(a, a) for a in node.args)
+            done[node] = node if args == node.args else make(node.op, args, node.attrs)
+    return done[term]
+
+
+class Canonical:
+    """Makes terms canonical, each subterm once. done: known terms with what they become, which is not looked into."""
+
+    def __init__(self):
+        self.done: dict[Term, Term] = {}
+
+    def replaced(self, node: Term) -> Term | None:
+        """What stands for a node whose arguments are canonical; None if it stays."""
+        return None
+
+    def __call__(self, term: Term) -> Term:
+        done = self.done
+        for node in subterms(term, done.__contains__):
+            if node not in done:
+                args = tuple(done[a] for a in node.args)
+                made = node if args == node.args else make(node.op, args, node.attrs)
+                other = self.replaced(made)
+                done[node] = other if other is not None else named(made) if made.op == "reduce" else made
+        return done[term]
+
+
+def named(r: Term) -> Term:
+    """The reduction with a canonical name of its dim, and its guard in order."""
+    (monoid, dim), body = r.attrs, r.args[0]
+    fresh = Dim(f"{BOUND}{1 + _height(body)}", dim.size)
+    return make("reduce", (guarded(monoid, at_indices(body, {dim: iota(fresh)})),), (monoid, fresh))
+
+
+def _height(body: Term) -> int:
+    """The largest number in the name of a dim that is bound in a canonical term."""
+    inner = (n for n in subterms(body, lambda n: n.op == "reduce") if n.op == "reduce")
+    return max((int(n.attrs[1].name[len(BOUND) :]) for n in inner), default=0)
+
+
+def guarded(monoid: str, body: Term) -> Term:
+    """The body of a reduction with the conjuncts of its guard in one order, each once."""
+    if monoid == "rescaled":
+        if body.op != "scaled":
+            return body
+        scores, weight = body.args
+        return make("scaled", (_in_order(scores, -float("inf")), weight))
+    return _in_order(body, MONOIDS[monoid].identity)
+
+
+def _in_order(body: Term, identity: float | bool) -> Term:
+    parts: set[Term] = set()
+    inner = body
+    while inner.op == "where":
+        condition, yes, no = inner.args
+        if _is_identity(no, identity):
+            parts.update(literals(condition))
+            inner = yes
+        elif _is_identity(yes, identity):
+            parts.update(literals(condition, negated=True))
+            inner = no
+        else:
+            break
+    if not parts:
+        return inner if inner is not body else body
+    condition = None
+    for part in sorted(parts, key=hash):
+        condition = part if condition is None else make("and", (condition, part))
+    return make("where", (condition, inner, const(identity)))
+
+
+def _is_identity(x: Term, identity: float | bool) -> bool:
+    while x.op == "cast":
+        x = x.args[0]
+    return x.op == "const" and x.attrs[0] == identity
+
+
+def literals(condition: Term, negated: bool = False) -> list[Term]:
+    """Conditions whose conjunction is the condition, or its negation; comparisons of integers have one form."""
+    if condition.op == "not":
+        return literals(condition.args[0], not negated)
+    if condition.op == ("or" if negated else "and"):
+        return [part for a in condition.args for part in literals(a, negated)]
+    if condition.op in ("le", "lt") and all(a.dtype == "int64" for a in condition.args):
+        one, other = condition.args
+        op = condition.op
+        if negated:
+            op, one, other = ("lt" if op == "le" else "le"), other, one
+        found = compare(op, one, other)
+        return [] if found.op == "const" and found.attrs[0] is True else [found]
+    return [make("not", (condition,)) if negated else condition]

@@ -1,0 +1,90 @@
+"""Whether the ranges of a loop, and its block map, say what its guard says, element by element at sampled rows.
+
+Columns are sampled where ranges begin and end. Invariant: what the guard keeps is inside of a range, and an exact range
+has nothing else. Example: for j <= i the limit j < i + 1 is exact, j < i loses an element, j < i + 2 is not exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ...egraph.terms.ops import const
+from ...egraph.terms.term import Dim, Term
+from ..plan.records import Kernel, Limit, Loop
+from .plan_meaning import NotReadBack
+from .sample_points import Points
+from .sampled_values import SampledValues, axes_of, moved
+
+ALL_COLUMNS = 64  # a loop with so many has all of them looked at
+MOST_COLUMNS = 96
+
+
+def demand_limits(kernel: Kernel, loop: Loop, values: SampledValues) -> None:
+    """Raises NotReadBack where ranges, limits or the map do not fit the guard."""
+    guard = const(True) if loop.guard is None else loop.guard
+    where = f"the loop over {loop.dim} of {kernel.name}"
+    if loop.map is not None:
+        _demand_map(kernel, loop, where)
+    known = {*kernel.grid, kernel.rows, *loop.outer}
+    if stray := {d for limit in loop.limits for d in limit.bound.dims} - known:
+        raise NotReadBack(f"a limit of {where} depends on {', '.join(map(str, sorted(stray)))}")
+    if loop.guard is None and all(not r.uppers and not r.lowers for r in loop.ranges) and loop.ranges:
+        return
+    values = _with_columns(loop, values)
+    dims = {loop.dim, *guard.dims}.union(*(limit.bound.dims for limit in loop.limits))
+    axes = tuple(sorted(dims, key=lambda d: (d.name, str(d.size))))
+    at = lambda term: values.aligned(term, axes)
+    shape = [len(values.indices(d)) for d in axes]
+    place = moved(values.indices(loop.dim), (loop.dim,), axes)
+    kept, inside = np.broadcast_to(at(guard), shape), np.zeros(shape, bool)
+    for one in loop.ranges:
+        within = np.ones(shape, bool)
+        for limit in one.uppers:
+            within = within & (place < at(limit.bound))
+        for limit in one.lowers:
+            within = within & (place >= at(limit.bound))
+        if one.exact and (within & ~kept).any():
+            raise NotReadBack(f"a range of {where} is called exact and is not")
+        inside |= within
+    if (kept & ~inside).any():
+        raise NotReadBack(f"the ranges of {where} leave out what its guard keeps")
+    for limit in loop.limits:
+        _demand_direction(limit, kernel.rows, values, where)
+
+
+def _with_columns(loop: Loop, values: SampledValues) -> SampledValues:
+    """The values at more columns: where ranges begin and end."""
+    points: Points = values.indices
+    length = points.length(loop.dim)
+    if length <= ALL_COLUMNS:
+        columns = np.arange(length)
+    else:
+        ends = [np.ravel(values.value(limit.bound)) for limit in loop.limits]
+        near = np.unique(np.concatenate([points(loop.dim), *(end + step for end in ends for step in (-2, -1, 0, 1))]))
+        columns = near[(near >= 0) & (near < length)]
+        if len(columns) > MOST_COLUMNS:
+            columns = columns[np.linspace(0, len(columns) - 1, MOST_COLUMNS).astype(int)]
+    more = {**points.more, loop.dim: columns}
+    return SampledValues(replace(points, more=more), values.ranges, values.sizes)
+
+
+def _demand_direction(limit: Limit, rows: Dim | None, values: SampledValues, where: str) -> None:
+    """A limit rises with the rows, or falls, as it says."""
+    if rows is None or rows not in limit.bound.dims:
+        return
+    found = np.diff(values.value(limit.bound), axis=axes_of(limit.bound).index(rows))
+    if (found < 0).any() if limit.rising else (found > 0).any():
+        raise NotReadBack(f"a limit of {where} does not move with {rows} as it says")
+
+
+def _demand_map(kernel: Kernel, loop: Loop, where: str) -> None:
+    """A map is of the loop's own guard, over dims that the kernel has."""
+    found = loop.map
+    known = {*kernel.grid, *loop.outer}
+    same = found.guard is loop.guard and found.loop == loop.dim and found.finite_mask == loop.finite_mask
+    placed = {*found.dims} <= known and {*found.rows} <= {kernel.rows}
+    if not same or not placed or found.guard.dims - {*found.dims, *found.rows, loop.dim}:
+        raise NotReadBack(f"the block map of {where} is not of its guard")

@@ -1,0 +1,316 @@
+"""Numbers in which equal programs are exactly equal: residues by three primes, and multiples of something far away.
+
+A number is far · Ω + r. Here r is an element of Z_p × Z_q × Z_s with q = 2p + 1 and s = 2q + 1, and Ω is larger than
+all of them; far is a float, so -∞ and NaN are infinite and undefined numbers. exp is a homomorphism from sums to
+products: exp(u, v, w) is (1, 4^u, 4^v), since 4 has the order p in Z_q and the order q in Z_s. Every other function,
+and the order of numbers, is an arbitrary one. Invariant: programs that are equal by the laws of fields, of exp and of
+orders give equal numbers, and others give different ones but for a chance of about 10^-8. Example: exp(x) · exp(y) is
+exp(x + y), and tanh(x + y) is tanh(y + x), but no sum of other values of tanh. A literal mask such as -1e9 is far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, lru_cache
+from math import copysign, inf, isfinite, nan
+
+import numpy as np
+
+P, Q, S = 536863709, 1073727419, 2147454839  # primes, each twice the one before and 1
+PRIMES = (P, Q, S)
+FAR_BELOW, FAR_ABOVE = -(2.0**15), 2.0**24  # literals beyond them are far: fills of masks, no coordinates
+ABSORBING = 2.0**100  # in float32, nothing that is added to a number as far as this changes it
+TABLE_BITS = 15  # of an exponent: its powers are products of two that are looked up
+ZERO = np.uint64(0)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """An array of numbers. residues: int64 [3, ...]; far: float64 [...], or None where no number is far."""
+
+    residues: np.ndarray
+    far: np.ndarray | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array of numbers."""
+        return self.residues.shape[1:]
+
+
+def _primes(rank: int) -> np.ndarray:
+    return _primes_of_rank(rank)
+
+
+@cache
+def _primes_of_rank(rank: int) -> np.ndarray:
+    return np.array(PRIMES, np.int64).reshape(3, *[1] * rank)
+
+
+def of_parts(residues: np.ndarray, far: np.ndarray | None) -> Numbers:
+    """The numbers; next to what is infinite, undefined or absorbing nothing else counts."""
+    if far is None:
+        return Numbers(residues)
+    if not far.any():  # NaN counts as true
+        return Numbers(residues)
+    lost = ~(np.abs(far) < ABSORBING)
+    residues, lost = np.broadcast_arrays(residues, lost[None])
+    return Numbers(np.where(lost, 0, residues), far)
+
+
+def literal(value: float) -> Numbers:
+    """A literal as a number without axes."""
+    return _literal(float(value), copysign(1.0, value) < 0)
+
+
+@lru_cache(4096)
+def _literal(value: float, _negative: bool) -> Numbers:
+    if not isfinite(value) or value <= FAR_BELOW or value >= FAR_ABOVE:
+        return Numbers(np.zeros(3, np.int64), np.array(value))
+    exact = Fraction(value)
+    found = [exact.numerator * pow(exact.denominator, -1, p) % p for p in PRIMES]
+    return Numbers(np.array(found, np.int64))
+
+
+def of_integers(values: np.ndarray) -> Numbers:
+    """Whole numbers and truth values as numbers."""
+    values = np.asarray(values).astype(np.int64)
+    return Numbers(values[None] % _primes(values.ndim))
+
+
+# Hashes: arbitrary functions
+
+
+def mixed(bits: np.ndarray) -> np.ndarray:
+    """64 bits that depend on all of the given ones."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def of_bits(bits: np.ndarray) -> Numbers:
+    """Numbers that are as good as random, by 64 bits each."""
+    steps = np.arange(1, 4, dtype=np.uint64).reshape(3, *[1] * bits.ndim) * np.uint64(0x9E3779B97F4A7C15)
+    residues = (mixed(bits[None] + steps) >> ONE).astype(np.int64)
+    return Numbers(residues % _primes(bits.ndim))
+
+
+ONE = np.uint64(1)
+_WEIGHTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+
+
+def bits_of(x: Numbers) -> np.ndarray:
+    """64 bits for each number, which order numbers arbitrarily."""
+    r = x.residues.view(np.uint64)
+    return mixed(r[0] * _WEIGHTS[0] + r[1] * _WEIGHTS[1] + r[2] * _WEIGHTS[2])
+
+
+def arbitrary(seed: int, *operands: Numbers) -> Numbers:
+    """The values of an arbitrary function; of an undefined operand it is undefined."""
+    total, far = np.uint64(seed), None
+    for x in operands:
+        bits = bits_of(x)
+        if x.far is not None:
+            bits = bits ^ mixed((x.far + 0.0).view(np.uint64))
+            far = x.far if far is None else far + x.far
+        total = mixed(total + bits)
+    found = of_bits(total)
+    return found if far is None else of_parts(found.residues, np.where(np.isnan(far), nan, np.zeros(found.shape)))
+
+
+# Arithmetic
+
+
+def _far(x: Numbers) -> np.ndarray | float:
+    return 0.0 if x.far is None else x.far
+
+
+def add(a: Numbers, b: Numbers, sign: int = 1) -> Numbers:
+    """The sum, or with sign -1 the difference."""
+    total = a.residues + b.residues if sign > 0 else a.residues - b.residues
+    total = total % _primes(total.ndim - 1)
+    return Numbers(total) if a.far is None and b.far is None else of_parts(total, _far(a) + sign * _far(b))
+
+
+def negative(a: Numbers) -> Numbers:
+    """The number with the other sign."""
+    primes = _primes(len(a.shape))
+    return of_parts(-a.residues % primes, None if a.far is None else -a.far)
+
+
+def multiply(a: Numbers, b: Numbers) -> Numbers:
+    """The product. That of a far number is known for a literal alone; what else is undefined."""
+    product = a.residues * b.residues
+    product = product % _primes(product.ndim - 1)
+    if a.far is None and b.far is None:
+        return Numbers(product)
+    return of_parts(product, _far_product(a, b))
+
+
+def _far_product(a: Numbers, b: Numbers) -> np.ndarray:
+    """How far products are. A near factor of a far number is -1, 0, 1 or another small number, or unknown."""
+    one, other = _magnitude(a), _magnitude(b)
+    both_near = (np.asarray(_far(a)) == 0) & (np.asarray(_far(b)) == 0)
+    return np.where(both_near, 0.0, one * other)
+
+
+MOST_KNOWN = 4096  # of numbers k/n with n among DENOMINATORS that are recognised
+DENOMINATORS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def _magnitude(x: Numbers) -> np.ndarray:
+    """Far numbers as floats; near ones where they are small rational numbers, else NaN."""
+    found = np.full(x.shape, nan)
+    for d in DENOMINATORS:
+        scaled = x.residues * d % _primes(len(x.shape))
+        for sign in (1, -1):
+            value = scaled[0] if sign > 0 else P - scaled[0]
+            same = (value <= MOST_KNOWN) & (sign * value % Q == scaled[1]) & (sign * value % S == scaled[2])
+            found = np.where(same & np.isnan(found), sign * value / d, found)
+    return found if x.far is None else np.where(x.far == 0, found, x.far)
+
+
+def divide(a: Numbers, b: Numbers) -> Numbers:
+    """The quotient; by 0, and of a far number by what is not known, it is undefined. By a far number it is 0."""
+    inverse = _inverse(b.residues)
+    quotient = a.residues * inverse
+    quotient = quotient % _primes(quotient.ndim - 1)
+    singular = (b.residues == 0).any(axis=0)
+    if a.far is None and b.far is None:
+        return of_parts(quotient, np.where(singular, nan, 0.0)) if singular.any() else Numbers(quotient)
+    above, below = np.asarray(_far(a)), np.asarray(_far(b))
+    size = np.asarray(_magnitude(b))
+    far = np.where(above != 0, _magnitude(a) / size, np.where((below == 0) & singular, nan, np.where(np.isnan(below), nan, 0.0)))
+    residues = np.where(np.broadcast_to(below != 0, quotient.shape[1:])[None], 0, quotient)
+    return of_parts(residues, np.where(below != 0, np.where(above != 0, nan, np.where(np.isnan(below), nan, 0.0)), far))
+
+
+def _inverse(residues: np.ndarray) -> np.ndarray:
+    """By Fermat's theorem: x^(p - 2)."""
+    primes = _primes(residues.ndim - 1)
+    result = np.ones_like(residues)
+    power = residues
+    exponents = primes - 2
+    for bit in range(S.bit_length()):
+        chosen = exponents >> bit & 1
+        result = np.where(chosen, result * power % primes, result)
+        power = power * power % primes
+    return result
+
+
+def power(a: Numbers, exponent: int) -> Numbers:
+    """A whole power."""
+    result = literal(1.0)
+    for _ in range(exponent):
+        result = multiply(result, a)
+    return result
+
+
+@cache
+def _powers(prime: int) -> tuple[np.ndarray, np.ndarray]:
+    """4^k for k below 2^15, and for its multiples."""
+    found = []
+    for step in (4, pow(4, 1 << TABLE_BITS, prime)):
+        table = np.ones(1, np.int64)
+        while len(table) < 1 << TABLE_BITS:
+            table = np.concatenate([table, table * pow(step, len(table), prime) % prime])
+        found.append(table)
+    return found[0], found[1]
+
+
+def exponential(x: Numbers) -> Numbers:
+    """exp: of what is far below it is 0, of what is far above it is infinite."""
+    r = x.residues
+    found = np.empty_like(r)
+    found[0] = 1
+    for place, prime in ((1, Q), (2, S)):
+        low, high = _powers(prime)
+        exponent = r[place - 1]
+        found[place] = low[exponent & ((1 << TABLE_BITS) - 1)] * high[exponent >> TABLE_BITS] % prime
+    if x.far is None:
+        return Numbers(found)
+    far = np.where(x.far > 0, inf, np.where(np.isnan(x.far), nan, 0.0))
+    return of_parts(np.where(x.far[None] < 0, 0, found), far)
+
+
+# Orders and choices
+
+
+def less(a: Numbers, b: Numbers) -> np.ndarray:
+    """Whether the first number is the smaller one: the nearer to -∞, or of two near ones by an arbitrary order."""
+    smaller = bits_of(a) < bits_of(b)
+    if a.far is None and b.far is None:
+        return smaller
+    one, other = _far(a), _far(b)
+    return np.where(np.equal(one, other), smaller, np.less(one, other))
+
+
+def equal(a: Numbers, b: Numbers) -> np.ndarray:
+    """Whether they are one number. An undefined one equals none."""
+    same = (a.residues == b.residues).all(axis=0)
+    return same if a.far is None and b.far is None else same & np.equal(_far(a), _far(b))
+
+
+def choose(condition: np.ndarray, yes: Numbers, no: Numbers) -> Numbers:
+    """One of two numbers at each place."""
+    condition, yes, no = np.asarray(condition), _with_axes(yes, condition), _with_axes(no, condition)
+    residues = np.where(condition[None], yes.residues, no.residues)
+    if yes.far is None and no.far is None:
+        return Numbers(residues)
+    return of_parts(residues, np.where(condition, _far(yes), _far(no)))
+
+
+def _with_axes(x: Numbers, like: np.ndarray) -> Numbers:
+    """A literal, which has no axes, with as many as an array has."""
+    return x if x.residues.ndim > 1 else Numbers(x.residues.reshape(3, *[1] * like.ndim), x.far)
+
+
+def largest(a: Numbers, b: Numbers) -> Numbers:
+    """The larger one; undefined if one of them is."""
+    found = choose(np.asarray(less(a, b)), b, a)
+    if a.far is None and b.far is None:
+        return found
+    return of_parts(found.residues, np.where(np.isnan(_far(a) + 0 * _far(b)) & _undefined(a, b), nan, _far(found)))
+
+
+def _undefined(a: Numbers, b: Numbers) -> np.ndarray:
+    return np.isnan(_far(a)) | np.isnan(_far(b))
+
+
+def smallest(a: Numbers, b: Numbers) -> Numbers:
+    """The smaller one; undefined if one of them is."""
+    found = choose(np.asarray(less(a, b)), a, b)
+    if a.far is None and b.far is None:
+        return found
+    return of_parts(found.residues, np.where(_undefined(a, b), nan, _far(found)))
+
+
+# Folds along an axis, which is counted without that of the residues
+
+
+def total(x: Numbers, axis: int) -> Numbers:
+    """The sum along an axis, which stays with length 1."""
+    residues = x.residues.sum(axis=axis + 1, keepdims=True) % _primes(len(x.shape))
+    if x.far is None:
+        return Numbers(residues)
+    with np.errstate(invalid="ignore"):
+        return of_parts(residues, x.far.sum(axis=axis, keepdims=True))
+
+
+def folded(operation, x: Numbers, axis: int) -> Numbers:
+    """Any other fold along an axis."""
+    at = lambda k: Numbers(x.residues.take([k], axis + 1), None if x.far is None else x.far.take([k], axis))
+    result = at(0)
+    for k in range(1, x.shape[axis]):
+        result = operation(result, at(k))
+    return result
+
+
+def rescaled_total(scale: Numbers, mantissa: Numbers, axis: int) -> tuple[Numbers, Numbers]:
+    """The sum of states along an axis, as the largest scale and what is left. The scale -∞ says that one is absent."""
+    top = folded(largest, scale, axis)
+    weighted = multiply(mantissa, exponential(add(scale, top, -1)))
+    if scale.far is not None:
+        absent = np.broadcast_to(np.isneginf(scale.far), weighted.shape)
+        weighted = choose(absent, literal(0.0), weighted)
+    return top, total(weighted, axis)

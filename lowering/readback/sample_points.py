@@ -1,0 +1,119 @@
+"""Which indices of a dim are looked at, and which numbers tensors of whole numbers hold.
+
+All of a short dim, else a few: both ends, and some between them, such that rows and columns of other lengths meet on
+the diagonals that masks have. Dims of one size have one set. Example: of 300 indices 0, 1, 2, 131, 132, 298 and 299.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...egraph.terms.sizes import resolve, symbols
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import subterms
+
+SHORT = 4  # a dim with so many indices has all of them
+PLAIN = 2  # indices of a dim whose indices are nowhere but in brackets
+MOST = 12  # indices of any other dim
+
+
+@dataclass
+class Points:
+    """The indices of dims. sizes: values of symbols. structured: sizes of dims whose indices are compared or computed
+    with. whole: sizes of dims of which all indices count. more: indices of a dim beside the others."""
+
+    sizes: Mapping[str, int]
+    structured: frozenset = frozenset()
+    whole: frozenset = frozenset()
+    lengths: tuple[int, ...] = ()
+    more: dict[Dim, np.ndarray] = field(default_factory=dict)
+    found: dict = field(default_factory=dict)
+
+    def __call__(self, dim: Dim) -> np.ndarray:
+        if dim in self.more:
+            return self.more[dim]
+        if dim.size not in self.found:
+            self.found[dim.size] = self._indices(dim)
+        return self.found[dim.size]
+
+    def length(self, dim: Dim) -> int:
+        """How many indices the dim has."""
+        return resolve(dim.size, self.sizes)
+
+    def _indices(self, dim: Dim) -> np.ndarray:
+        length = self.length(dim)
+        if length <= SHORT or dim.size in self.whole:
+            return np.arange(length)
+        if dim.size not in self.structured:
+            return np.array([length // 3, length - 1][:PLAIN])
+        inner = length * 7 // 16
+        found = {0, 1, inner, inner + 1, length - 1}
+        for other in self.lengths:
+            if other != length:
+                found |= {k + length - other for k in (0, 1, other * 7 // 16)} | {other * 7 // 16, other - 1}
+        kept = sorted(k for k in found if 0 <= k < length)
+        return np.array(kept[: MOST // 2] + kept[max(MOST // 2, len(kept) - MOST // 2) :])
+
+
+def structured_sizes(terms: Iterable[Term]) -> frozenset:
+    """The sizes of dims whose indices are elsewhere than alone in brackets."""
+    found = set()
+    seen: set[Term] = set()
+    for term in terms:
+        for node in subterms(term, seen.__contains__):
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.op != "load":
+                found |= {a.attrs[0].size for a in node.args if a.op == "iota"}
+    return frozenset(found)
+
+
+def symbol_values(terms: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, int]]:
+    """Values of all symbols of sizes, several times."""
+    every = {d.size for d in dims}
+    for term in terms:
+        for node in subterms(term):
+            every |= {a.size for a in node.attrs if isinstance(a, Dim)}
+            every |= {node.attrs[0]} if node.op == "size" else set()
+            every |= {s for s in node.attrs[0].shape} if node.op == "load" else set()
+    names = sorted(set().union(*(symbols(size) for size in every)))
+    if not names:
+        return [{}]
+    return [{name: first + 16 * k for k, name in enumerate(names)} for first in (48, 1040)]
+
+
+def index_ranges(terms: Iterable[Term], sizes: Mapping[str, int]) -> dict[str, int]:
+    """For each tensor of whole numbers, how many values its elements take: those of an axis that they index, or of a dim
+    whose indices they are compared with."""
+    found: dict[str, int] = {}
+    compared: dict[str, int] = {}
+    seen: set[Term] = set()
+    for node in (n for term in terms for n in subterms(term, seen.__contains__)):
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "load":
+            for axis, index in zip(node.attrs[0].shape, node.args, strict=True):
+                if index.op != "iota":
+                    length = resolve(axis, sizes)
+                    for name in _loaded(index):
+                        found[name] = min(length, found.get(name, length))
+        elif node.op in ("le", "lt", "eq") and node.args[0].dtype == "int64":
+            beside = {n.attrs[0] for a in node.args for n in subterms(a, _is_load) if n.op == "iota"}
+            if beside:
+                length = 1 + max(resolve(d.size, sizes) for d in beside)
+                compared |= {name: max(length, compared.get(name, 0)) for a in node.args for name in _loaded(a)}
+    return {**compared, **found}
+
+
+def _is_load(node: Term) -> bool:
+    return node.op == "load"
+
+
+def _loaded(term: Term) -> list[str]:
+    """Names of the tensors that a term loads."""
+    return [n.attrs[0].name for n in subterms(term) if n.op == "load"]
