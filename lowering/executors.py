@@ -21,6 +21,7 @@ from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
 from .plan.launch_facts import interpreter_wanted
 from .plan.records import Kernel, NotPlannable, Plan
+from .readback.check_plan import differs_in_order
 from .schedule.choose_config import emulating
 from .schedule.kernel_time import executor_of
 from .schedule.schedule_store import ScheduleStore
@@ -362,7 +363,10 @@ def _are_distinct(plan: Plan) -> bool:
 def _by_memory(plan: Plan, tensors: Inputs, strides: Strides | None) -> tuple[ReorderedPlan, Strides]:
     """The plan with the axes of its tensors in the order of memory, and the strides of outputs that it is to give."""
     wanted = strides if _are_distinct(plan) and strides else {}
-    return in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}}), wanted
+    found = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
+    if found.orders and (different := differs_in_order(found.plan, plan, found.orders)):
+        raise NotPlannable(different)
+    return found, wanted
 
 
 def _in_order(reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes):

@@ -46,6 +46,7 @@ from ..plan.kernel_config import NO_LIMIT, TritonConfig
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name, reach
 from ..plan.records import Kernel, NotPlannable, Plan
+from ..readback.check_plan import differs
 from ..schedule.choose_config import Choice, choose
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import INT32, META, Launcher, load, typical_run
@@ -100,6 +101,12 @@ class GluonLaunch:
         self.again = Relaunch(kernel, self.programs, tuple(window for _, window in self.windows))
 
 
+def _with_split_states(plan: Plan) -> Plan:
+    """The plan with kernels split that do not fit, where that is read back as the plan."""
+    split = with_split_states(plan, fits)
+    return plan if split is plan or differs(split, plan) else split
+
+
 class GluonLauncher(Launcher):
     """A Launcher that prefers Gluon kernel by kernel; `hopper_configs` by kernel name replace the defaults.
 
@@ -113,7 +120,7 @@ class GluonLauncher(Launcher):
         hopper_configs: dict[str, HopperConfig] | None = None,
         store: ScheduleStore | None = None,
     ):
-        plan = plan if gluon_missing() else with_split_states(plan, fits)
+        plan = plan if gluon_missing() else _with_split_states(plan)
         super().__init__(plan, config)
         self.hopper_configs, self.store = hopper_configs or {}, store
         self.bindings = {kernel.name: bind(kernel) for kernel in plan.kernels}

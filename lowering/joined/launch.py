@@ -42,6 +42,7 @@ from ..plan.kernel_config import TritonConfig
 from ..plan.launch_facts import Facts
 from ..plan.queries import map_name
 from ..plan.records import Kernel, Plan
+from ..readback.check_plan import differs
 from ..schedule.schedule_store import ScheduleStore
 from ..triton.launch import META, load
 from .config import JoinedClass, JoinedConfig, default_config
@@ -174,6 +175,8 @@ def joined_launcher(
     found = join(plan, with_pairs, with_diagonals)
     if found is None:
         return "no two kernels compute the same tiles, one by rows and one by columns"
+    if different := differs(found.plan, plan):
+        return different
     binding = bind_joined(found.main)
     if isinstance(binding, str):
         return binding

@@ -22,6 +22,7 @@ from ..plan.kernel_config import TritonConfig
 from ..plan.queries import states_of
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
+from ..readback.check_plan import differs
 
 THEOREMS = {  # in proofs/theory: why splitting changes no result, for a monoid and for one with a scale
     "plain": ("Monoid.partition", "Monoid.tile"),
@@ -124,6 +125,20 @@ def split_kernel(kernel: Kernel) -> SplitKernel | None:
     loops = tuple(replace(loop, map=None, part=chunk) for loop in kernel.loops)
     first = replace(kernel, name=f"{kernel.name}_parts", grid=(*kernel.grid, chunk), loops=loops, stores=stores)
     return SplitKernel(first, _merge(kernel, chunk, known), chunk)
+
+
+@lru_cache(maxsize=512)
+def split_to_run(kernel: Kernel) -> SplitKernel | None:
+    """The two kernels, if they are read back as the kernel that they are made of."""
+    found = split_kernel(kernel)
+    if found is None or differs(_alone(kernel, found.first, found.last), _alone(kernel, kernel)):
+        return None
+    return found
+
+
+def _alone(kernel: Kernel, *kernels: Kernel) -> Plan:
+    """A plan of nothing but kernels that compute what one does."""
+    return Plan(kernels, kernel.inputs, tuple(store.output for store in kernel.stores))
 
 
 def _can_be_split(kernel: Kernel) -> bool:

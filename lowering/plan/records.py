@@ -229,7 +229,8 @@ class Plan:
 
     A store may write a result as a tensor of the same name in which one axis is two
     (lowering/planning/reshape_dims.py). plan_passes: names of the planning passes that changed something.
-    shape_reasons: for each kernel, its rows and why these were chosen.
+    shape_reasons: for each kernel, its rows and why these were chosen. read_back: how the plan was held against the
+    results that were asked for (lowering/readback); empty where nobody has done it.
     """
 
     kernels: tuple[Kernel, ...]
@@ -239,6 +240,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     plan_passes: tuple[str, ...] = field(default=(), compare=False)
     shape_reasons: tuple[str, ...] = field(default=(), compare=False)
+    read_back: str = field(default="", compare=False)
 
     @property
     def output(self) -> Tensor:

@@ -158,7 +158,7 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     if again := [d.name for d in kernel.grid if d.size != 1 and d in repeated]:
         raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
     loops = _loops(terms, rows, held, held_limit)
-    contracted = sorted({r.attrs[1] for r in reductions(terms)} - {loop.dim for loop in loops})
+    contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {d for x in loops for d in (x.dim, *x.outer)})
     kernel = replace(kernel, held=(*contracted, *held), loops=loops)
     _check_outer_dims(kernel)
     whole = loops and held and all(loop.tile for loop in loops)

@@ -48,8 +48,23 @@ class Canonical:
                 args = tuple(done[a] for a in node.args)
                 made = node if args == node.args else make(node.op, args, node.attrs)
                 other = self.replaced(made)
-                done[node] = other if other is not None else named(made) if made.op == "reduce" else made
+                done[node] = other if other is not None else _canonical(made)
         return done[term]
+
+
+def _canonical(node: Term) -> Term:
+    if node.op == "reduce":
+        return named(node)
+    return _scale_of_scores(node) if node.op == "scale" else node
+
+
+def _scale_of_scores(node: Term) -> Term:
+    """The scale of a state, which its weights have no part in, as that of a count."""
+    state = node.args[0]
+    if state.op != "reduce" or state.args[0].op != "scaled":
+        return node
+    counted = make("scaled", (state.args[0].args[0], const(1.0)))
+    return make("scale", (make("reduce", (counted,), state.attrs),))
 
 
 def named(r: Term) -> Term:

@@ -16,6 +16,7 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from .canonical_terms import Canonical, at_indices, named
 
+PART = "part of "  # begins the names of tensors that no plan has
 ABSORBED = -(2.0**120)  # the score of an element that a finite mask drops: any number that absorbs what is added
 
 
@@ -73,7 +74,6 @@ class _Reader(Canonical):
         super().__init__()
         self.kernel, self.stored, self.inputs = kernel, stored, inputs
         self.read = {*kernel.inputs}
-        self.placed = {*kernel.grid, *kernel.tiled, *kernel.around, *(loop.dim for loop in kernel.loops)}
         for loop in kernel.loops:
             finished = dict(found for a in loop.accumulators for found in self._accumulator(loop, a))
             if not self.done.keys().isdisjoint(finished):
@@ -82,11 +82,13 @@ class _Reader(Canonical):
 
     def replaced(self, node: Term) -> Term | None:
         """What stands for a load of a stored tensor. A reduction must be one that a tile can do whole."""
-        if node.op == "reduce" and node.attrs[1] in self.placed:
+        if node.op == "reduce" and node.attrs[1] not in self.kernel.held:
             raise NotReadBack(f"no loop of {self.kernel.name} reduces over {node.attrs[1]} in time")
         if node.op != "load":
             return None
         tensor = node.attrs[0]
+        if tensor.name.startswith(PART):
+            return None
         if tensor not in self.read:
             raise NotReadBack(f"{self.kernel.name} reads {tensor.name}, which is not among its inputs")
         found = self.stored.get(tensor.name)
@@ -109,7 +111,7 @@ class _Reader(Canonical):
         for reduction, total in zip(accumulator.reductions, bodies, strict=True):
             for dim in (*reversed(loop.outer), loop.dim):
                 total = make("reduce", (total,), (monoid, dim))
-            if total.dims - reduction.dims or total.dtype != reduction.dtype:
+            if total.dims - reduction.dims - {loop.part} or total.dtype != reduction.dtype:
                 raise NotReadBack(f"{accumulator.name} has other dims or another dtype than its reduction")
             yield reduction, self._summed(total, len(loop.outer) + 1)
 
@@ -126,9 +128,9 @@ class _Reader(Canonical):
         _demand_dtype(store)
         loops = [loop for loop in self.kernel.loops if loop.dim in store.order]
         summed = [d for d in (*self.kernel.tiled, *self.kernel.grid) if d not in store.order] if store.adds else []
-        if stray := store.term.dims - {*store.order, *summed}:
-            raise NotReadBack(f"{store.output.name} depends on {', '.join(map(str, sorted(stray)))}")
         term = self(store.term)
+        if stray := term.dims - {*store.order, *summed}:
+            raise NotReadBack(f"{store.output.name} depends on {', '.join(map(str, sorted(stray)))}")
         for guard in (self(loop.guard) for loop in loops if loop.guard is not None):
             inside = where(guard, term, const(0.0))
             if store.adds:
@@ -189,11 +191,13 @@ def _totals(accumulator: Accumulator) -> list[Term]:
     return found
 
 
+def part_of(loop: Loop) -> Tensor:
+    """The part of each index of a loop, as a tensor: in which parts a loop is cut must not matter."""
+    return Tensor(f"{PART}{loop.dim.name}", "int64", (loop.dim.size,))
+
+
 def _is_in_part(loop: Loop) -> Term:
-    """Whether the loop's index is in this part: no reader may know how the parts are cut."""
-    size = loop.dim.size
-    part = load(Tensor(f"part of {loop.dim.name}", "int64", (size,)), iota(loop.dim))
-    return eq(part, iota(loop.part))
+    return eq(load(part_of(loop), iota(loop.dim)), iota(loop.part))
 
 
 def _demand_dtype(store: Store) -> None:

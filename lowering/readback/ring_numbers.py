@@ -27,10 +27,14 @@ ZERO = np.uint64(0)
 
 @dataclass(frozen=True)
 class Numbers:
-    """An array of numbers. residues: int64 [3, ...]; far: float64 [...], or None where no number is far."""
+    """An array of numbers. residues: int64 [3, ...]; far: float64 [...], or None where no number is far.
+
+    real: the value of a literal, which decides where it is in the order.
+    """
 
     residues: np.ndarray
     far: np.ndarray | None = None
+    real: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,9 +71,13 @@ def literal(value: float) -> Numbers:
 def _literal(value: float, _negative: bool) -> Numbers:
     if not isfinite(value) or value <= FAR_BELOW or value >= FAR_ABOVE:
         return Numbers(np.zeros(3, np.int64), np.array(value))
-    exact = Fraction(value)
+    return rational(Fraction(value))
+
+
+def rational(exact: Fraction) -> Numbers:
+    """A rational number without axes."""
     found = [exact.numerator * pow(exact.denominator, -1, p) % p for p in PRIMES]
-    return Numbers(np.array(found, np.int64))
+    return Numbers(np.array(found, np.int64), None, float(exact))
 
 
 def of_integers(values: np.ndarray) -> Numbers:
@@ -139,7 +147,7 @@ def negative(a: Numbers) -> Numbers:
 
 
 def multiply(a: Numbers, b: Numbers) -> Numbers:
-    """The product. That of a far number is known for a literal alone; what else is undefined."""
+    """The product. A near factor of a far number that is no small rational number counts as an arbitrary one."""
     product = a.residues * b.residues
     product = product % _primes(product.ndim - 1)
     if a.far is None and b.far is None:
@@ -147,8 +155,13 @@ def multiply(a: Numbers, b: Numbers) -> Numbers:
     return of_parts(product, _far_product(a, b))
 
 
+def multiplied(a: Numbers, factor: Fraction) -> Numbers:
+    """The product with a rational number."""
+    return multiply(a, _with_axes(rational(factor), a.residues[0]))
+
+
 def _far_product(a: Numbers, b: Numbers) -> np.ndarray:
-    """How far products are. A near factor of a far number is -1, 0, 1 or another small number, or unknown."""
+    """How far products are."""
     one, other = _magnitude(a), _magnitude(b)
     both_near = (np.asarray(_far(a)) == 0) & (np.asarray(_far(b)) == 0)
     return np.where(both_near, 0.0, one * other)
@@ -159,19 +172,20 @@ DENOMINATORS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def _magnitude(x: Numbers) -> np.ndarray:
-    """Far numbers as floats; near ones where they are small rational numbers, else NaN."""
-    found = np.full(x.shape, nan)
+    """Far numbers as floats; of near ones small rational numbers as they are, and others as arbitrary positive ones."""
+    found = 0.5 + (bits_of(x) >> np.uint64(12)) * 2.0**-52
+    unknown = np.ones(x.shape, bool)
     for d in DENOMINATORS:
         scaled = x.residues * d % _primes(len(x.shape))
         for sign in (1, -1):
             value = scaled[0] if sign > 0 else P - scaled[0]
             same = (value <= MOST_KNOWN) & (sign * value % Q == scaled[1]) & (sign * value % S == scaled[2])
-            found = np.where(same & np.isnan(found), sign * value / d, found)
+            found, unknown = np.where(same & unknown, sign * value / d, found), unknown & ~same
     return found if x.far is None else np.where(x.far == 0, found, x.far)
 
 
 def divide(a: Numbers, b: Numbers) -> Numbers:
-    """The quotient; by 0, and of a far number by what is not known, it is undefined. By a far number it is 0."""
+    """The quotient; by 0, and of two far numbers, it is undefined. By a far number it is 0."""
     inverse = _inverse(b.residues)
     quotient = a.residues * inverse
     quotient = quotient % _primes(quotient.ndim - 1)
@@ -236,9 +250,25 @@ def exponential(x: Numbers) -> Numbers:
 # Orders and choices
 
 
+def _place(x: Numbers) -> np.ndarray | float:
+    """Where numbers are in the order: literals and 0 at their values, others somewhere between -2 and 2."""
+    if x.real is not None:
+        return x.real
+    found = (bits_of(x) >> np.uint64(12)) * 2.0**-50 - 2.0
+    return np.where((x.residues == 0).all(axis=0), 0.0, found)
+
+
+def magnitude(x: Numbers) -> Numbers:
+    """The absolute value, by the order."""
+    if x.far is None:
+        return choose(np.less(_place(x), 0.0) & np.ones(x.shape, bool), negative(x), x)
+    below = np.where(x.far == 0, np.less(_place(x), 0.0), x.far < 0)
+    return choose(below, negative(x), x)
+
+
 def less(a: Numbers, b: Numbers) -> np.ndarray:
     """Whether the first number is the smaller one: the nearer to -∞, or of two near ones by an arbitrary order."""
-    smaller = bits_of(a) < bits_of(b)
+    smaller = np.less(_place(a), _place(b))
     if a.far is None and b.far is None:
         return smaller
     one, other = _far(a), _far(b)
@@ -262,7 +292,7 @@ def choose(condition: np.ndarray, yes: Numbers, no: Numbers) -> Numbers:
 
 def _with_axes(x: Numbers, like: np.ndarray) -> Numbers:
     """A literal, which has no axes, with as many as an array has."""
-    return x if x.residues.ndim > 1 else Numbers(x.residues.reshape(3, *[1] * like.ndim), x.far)
+    return x if x.residues.ndim > 1 else Numbers(x.residues.reshape(3, *[1] * like.ndim), x.far, x.real)
 
 
 def largest(a: Numbers, b: Numbers) -> Numbers:

@@ -17,16 +17,18 @@ from ...egraph.terms.traversal import subterms
 
 SHORT = 4  # a dim with so many indices has all of them
 PLAIN = 2  # indices of a dim whose indices are nowhere but in brackets
+WEIGHED = 4  # of those, where a softmax state or an extremum is over the dim: more than a mask may leave
 MOST = 12  # indices of any other dim
 
 
 @dataclass
 class Points:
     """The indices of dims. sizes: values of symbols. structured: sizes of dims whose indices are compared or computed
-    with. whole: sizes of dims of which all indices count. more: indices of a dim beside the others."""
+    with. weighed: sizes of dims of softmax states. whole: sizes of dims of which all indices count. more: indices of a dim beside the others."""
 
     sizes: Mapping[str, int]
     structured: frozenset = frozenset()
+    weighed: frozenset = frozenset()
     whole: frozenset = frozenset()
     lengths: tuple[int, ...] = ()
     more: dict[Dim, np.ndarray] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class Points:
         if length <= SHORT or dim.size in self.whole:
             return np.arange(length)
         if dim.size not in self.structured:
-            return np.array([length // 3, length - 1][:PLAIN])
+            return np.linspace(1, length - 1, WEIGHED if dim.size in self.weighed else PLAIN).astype(int)
         inner = length * 7 // 16
         found = {0, 1, inner, inner + 1, length - 1}
         for other in self.lengths:
@@ -70,6 +72,12 @@ def structured_sizes(terms: Iterable[Term]) -> frozenset:
             if node.op != "load":
                 found |= {a.attrs[0].size for a in node.args if a.op == "iota"}
     return frozenset(found)
+
+
+def weighed_sizes(terms: Iterable[Term]) -> frozenset:
+    """The sizes of dims of softmax states and of extrema."""
+    found = (n for term in terms for n in subterms(term) if n.op == "reduce")
+    return frozenset(n.attrs[1].size for n in found if n.attrs[0] not in ("sum", "prod"))
 
 
 def symbol_values(terms: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, int]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import cache
+from math import e, log2
 
 import numpy as np
 
@@ -21,7 +23,8 @@ from . import ring_numbers as ring
 from .ring_numbers import Numbers
 
 Dims = tuple[Dim, ...]
-CHANCE_OF_TRUE = 5  # of 8, for an element of a tensor of truth values
+LOG2_E = log2(e)
+CHANCES_OF_TRUE = (6, 4, 2, 7)  # of 8, for an element of a tensor of truth values, by trial
 
 
 class NotComparable(Exception):
@@ -32,6 +35,8 @@ class SampledValues:
     """The values of terms, each computed once.
 
     indices: the set of indices of each dim, in order. ranges: of tensors of whole numbers, how many values there are.
+    trial: the number of the drawing; in each one tensors are other functions. literals: floats that stand for other
+    numbers, of which they are roundings.
     """
 
     def __init__(
@@ -39,8 +44,11 @@ class SampledValues:
         indices: Callable[[Dim], np.ndarray],
         ranges: Mapping[str, int],
         sizes: Mapping[str, int],
+        trial: int = 0,
+        literals: Mapping[float, Fraction] | None = None,
     ):
-        self.indices, self.ranges, self.sizes = indices, ranges, sizes
+        self.literals = literals or {}
+        self.indices, self.ranges, self.sizes, self.trial = indices, ranges, sizes, trial
         self.done: dict[Term, object] = {}
 
     def value(self, root: Term):
@@ -60,7 +68,9 @@ class SampledValues:
         match node.op:
             case "const":
                 value = node.attrs[0]
-                return np.asarray(value) if is_exact(node.dtype) else ring.literal(value)
+                if is_exact(node.dtype):
+                    return np.asarray(value)
+                return ring.rational(self.literals[value]) if value in self.literals else ring.literal(value)
             case "iota":
                 return self.indices(node.attrs[0])
             case "size":
@@ -79,9 +89,9 @@ class SampledValues:
         return pointwise(node, args)
 
     def _load(self, tensor: Tensor, indices: Sequence[np.ndarray]):
-        bits = _hashed(zlib.crc32(tensor.name.encode()), indices)
+        bits = _hashed(zlib.crc32(tensor.name.encode(), self.trial), indices)
         if tensor.dtype == "bool":
-            return bits % np.uint64(8) < CHANCE_OF_TRUE
+            return bits % np.uint64(8) < CHANCES_OF_TRUE[self.trial % len(CHANCES_OF_TRUE)]
         if is_exact(tensor.dtype):
             return (bits % np.uint64(self.ranges.get(tensor.name, 3))).astype(np.int64)
         return ring.of_bits(bits)
@@ -121,7 +131,7 @@ def moved(value, own: Dims, dims: Dims):
         far = None if value.far is None else _expanded(value.far, own, dims)
         shape = iter(value.residues.shape[1:])
         lengths = [next(shape) if d in own else 1 for d in dims] if value.residues.ndim > 1 else [1] * len(dims)
-        return Numbers(value.residues.reshape(3, *lengths), far)
+        return Numbers(value.residues.reshape(3, *lengths), far, value.real)
     return _expanded(value, own, dims)
 
 
@@ -178,6 +188,8 @@ _NUMBERS = {
     "div": ring.divide,
     "neg": ring.negative,
     "exp": ring.exponential,
+    "exp2": lambda a: ring.exponential(ring.multiplied(a, 1 / Fraction(LOG2_E))),
+    "abs": ring.magnitude,
     "maximum": ring.largest,
     "minimum": ring.smallest,
     "lt": ring.less,

@@ -22,7 +22,7 @@ from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Tensor
 from ..analysis.contiguous_axes import runs_of
 from ..codegen.signature import Source
-from ..launch.split_loops import SplitKernel, enough_programs, program_count, split_kernel, wanted_chunks
+from ..launch.split_loops import SplitKernel, enough_programs, program_count, split_to_run, wanted_chunks
 from ..launch.triton_compat import (
     OPTIONS,
     Relaunch,
@@ -304,7 +304,7 @@ class Launcher:
             count = config.chunks or wanted_chunks(kernel, config, sizes, places, self.enough(kernel, sizes))
         except UnknownSize as error:
             raise LaunchError(str(error)) from error
-        found = split_kernel(kernel) if count > 1 else None
+        found = split_to_run(kernel) if count > 1 else None
         return found, count
 
     def enough(self, kernel: Kernel, sizes: dict) -> float:

@@ -256,6 +256,7 @@ def _report(key: str, program: Program, options: Options, found: Optimized, body
         between=found.plan.notes,
         plan_passes=found.plan.plan_passes,
         shape_reasons=found.plan.shape_reasons,
+        plan_check=found.plan.read_back,
         deterministic=found.plan.deterministic,
         notes=(
             *(UNPROVED.format(name) for name in ledger.unproved(ALL)),

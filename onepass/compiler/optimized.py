@@ -17,6 +17,7 @@ from ..egraph.terms.term import Term, TermError
 from ..lowering.executors import triton_missing
 from ..lowering.plan.records import Plan, Store
 from ..lowering.planning.planner import plan_stores
+from ..lowering.readback.check_plan import checked
 from ..rules import ALL
 
 
@@ -81,14 +82,14 @@ def planned(
     statistics: dict,
     passes: tuple[int, int],
 ) -> Optimized:
-    """The record of checked derivations from the results' terms, with the plan of what they lead to.
+    """The record of checked derivations from the results' terms, with the plan of what they lead to, read back.
 
     Raises NotPlannable.
     """
     terms = tuple(derivation.goal for derivation in derivations)
     fired = tuple(dict.fromkeys(rule for derivation in derivations for rule in derivation.rules))
     stores = [replace(result, term=term) for result, term in zip(results, terms, strict=True)]
-    plan = _plan(stores, fired, [result.term for result in results])
+    plan = checked(_plan(stores, fired, [result.term for result in results]), stores)
     return Optimized(captured, terms, plan, fired, statistics, *passes, derivations)
 
 

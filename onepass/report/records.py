@@ -132,6 +132,7 @@ class RegionReport:
     derived; backward_ran, forward_mode_ran: of these.
     forward_mode: what became of tangents, since some were first given; empty if none were.
     plan_passes: the planning passes that changed something. shape_reasons: each kernel's rows, and why these.
+    plan_check: how the plan was read back and compared with the extracted terms.
     deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
     gradients, tangents: of what was derived, where `explain` is asked for it.
     """
@@ -158,6 +159,7 @@ class RegionReport:
     libraries: bool = True
     plan_passes: tuple[str, ...] = ()
     shape_reasons: tuple[str, ...] = ()
+    plan_check: str = ""
     training_ran: str = ""
     backward_ran: str = ""
     forward_mode: str = ""

@@ -53,6 +53,7 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield f"bytes       {_bytes(region.bytes[0])} -> {_bytes(region.bytes[1])} (estimated)"
     for kernel in region.kernels:
         yield from _kernel_lines(kernel, region.device)
+    yield from _line_each("plan", filter(None, [region.plan_check]))
     yield from _line_each("between", region.between)
     yield from _line_each("around", region.around)
     yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())

@@ -27,6 +27,7 @@ from ..graph.program import Meta, Program
 from ..lowering.masks.masked_weights import with_masked_weights_as_zeros
 from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..lowering.planning.planner import plan_stores
+from ..lowering.readback.check_plan import checked
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured, translate
 from .derive_backward import BackwardStores, NotDerived, backward_stores, certified_gradients
@@ -224,7 +225,8 @@ def _backward(made: Training, stores: BackwardStores, needed: Flags, given: Flag
     if None in positions:
         return None
     gradients = tuple(k for k, n in enumerate(needed) if n and k in stores.gradients)
-    plan = plan_stores([_without_masked(stores.gradients[k], stores) for k in gradients])
+    wanted = [_without_masked(stores.gradients[k], stores) for k in gradients]
+    plan = checked(plan_stores(wanted), wanted)
     _require_kernels(plan, found)
     tensors = (
         *(made.captured.results[k].output for k in stores.read),

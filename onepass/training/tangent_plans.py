@@ -22,6 +22,7 @@ from ..egraph.search.engine import EngineError
 from ..errors import Refusal
 from ..lowering.plan.records import NotPlannable, Plan, Store
 from ..lowering.planning.planner import plan_stores
+from ..lowering.readback.check_plan import checked
 from ..process_state import keep_latest, registered
 from ..translate.translate import Captured
 from .derive_backward import NotDerived
@@ -110,4 +111,4 @@ def _plan(key: str, found: Fused, names: Sequence[str], captured: Captured, tang
             disk_cache.write(key, {"as derived": True})
     ours = optimize_all(captured.results, rules=found.options.rules)
     forms = [replace(result, term=term) for result, term in zip(captured.results, ours.terms, strict=True)]
-    return plan_stores([*forms, *tangents], ours.fired)
+    return checked(plan_stores([*forms, *tangents], ours.fired), [*forms, *tangents])

@@ -27,19 +27,20 @@ TABLE = {
     "proofs/rocq": "algebra provers",
     "proofs": "algebra provers rocq",
     "lowering/plan": "",
+    "lowering/readback": "plan",
     "lowering/analysis": "plan",
     "lowering/masks": "plan analysis",
     "lowering/planning": "plan analysis masks",
     "lowering/tiled": "plan analysis masks",
     "lowering/codegen": "plan analysis",
-    "lowering/launch": "plan analysis",
+    "lowering/launch": "plan analysis readback",
     "lowering/hopper": "plan analysis masks",
     "lowering/schedule": "plan analysis hopper",
     "lowering/triton": "plan analysis masks planning codegen launch",
-    "lowering/gluon": "plan analysis masks planning codegen launch hopper schedule triton",
+    "lowering/gluon": "plan analysis masks planning codegen launch hopper schedule triton readback",
     "lowering/cost": "plan analysis planning launch hopper schedule triton gluon",
-    "lowering/joined": "plan analysis masks planning codegen launch hopper schedule triton gluon",
-    "lowering": "plan analysis masks planning tiled codegen launch hopper schedule triton gluon cost joined",
+    "lowering/joined": "plan analysis masks planning codegen launch hopper schedule triton gluon readback",
+    "lowering": "plan analysis masks planning tiled codegen launch hopper schedule triton gluon cost joined readback",
     "onepass/report": "",
     "onepass/graph": "",
     "onepass/regions": "graph",
@@ -58,7 +59,7 @@ TABLE = {
     "onepass": "cli testing runtime",  # doors
 }
 EVERY_FOLDER = "every folder"
-PLANS = ("lowering/plan", "lowering/planning", "lowering/analysis", "lowering/masks")
+PLANS = ("lowering/plan", "lowering/planning", "lowering/analysis", "lowering/masks", "lowering/readback")
 EGRAPH = ("egraph", "egraph/terms", "egraph/rewrite", "egraph/derivation", "egraph/search", "egraph/calculus")
 PARTS_BELOW = {  # part: folders of lower parts that it may import; tune also searches settings of kernels
     "egraph": (),
