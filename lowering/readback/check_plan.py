@@ -23,12 +23,12 @@ from .canonical_terms import Canonical, at_indices
 from .loop_limits import demand_limits
 from .plan_meaning import Meaning, NotReadBack, part_of, placed, read_back
 from .ring_numbers import FAR_BELOW, Numbers, of_integers
-from .sample_points import Points, index_ranges, structured_sizes, symbol_values, weighed_sizes
+from .sample_points import Points, index_ranges, offsets_of, structured_sizes, symbol_values, weighed_sizes
 from .sampled_values import LOG2_E, SampledValues
 
 ERRORS = (TermError, UnknownSize, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 OTHER_AXES = "a result is stored with other axes than it was asked for"
-MOST_ELEMENTS = 2**22  # of an array; terms with larger ones are not compared at all indices
+MOST_ELEMENTS = 2**20  # of an array; terms with larger ones are not compared at all indices
 TRIALS = 2  # at least; more where too little of a result is defined
 MOST_TRIALS = 6
 ENOUGH_DEFINED = 4  # elements of a result
@@ -171,15 +171,16 @@ def compare(plan: Plan, pairs: Sequence[tuple[Term, Term]]) -> None:
     own = [t for _, loop in loops for t in (loop.guard, *(x.bound for x in loop.limits)) if t is not None]
     terms = [*own, *(t for pair in pairs for t in pair)]
     dims = {d for _, loop in loops for d in (loop.dim, *loop.outer)} | {d for t in terms for d in all_dims(t)}
-    literals = _in_base_two(terms)
+    literals, offsets = _in_base_two(terms), offsets_of(terms)
     structured, weighed = structured_sizes(terms), weighed_sizes(terms)
     parted = [loop for _, loop in loops if loop.part is not None]
     for sizes in symbol_values(terms, dims):
         sizes |= {str(loop.part.size): PARTS for loop in parted}
         lengths = tuple(sorted({resolve(d.size, sizes) for d in dims if d.size in structured}))
-        points = Points(sizes, structured, weighed, frozenset(), lengths)
+        points = Points(sizes, structured, weighed, frozenset(), lengths, offsets)
         ranges = index_ranges(terms, sizes) | {part_of(loop).name: PARTS for loop in parted}
-        trials = [SampledValues(points, ranges, sizes, trial, literals) for trial in range(MOST_TRIALS)]
+        drawn = [replace(points, trial=n, found={}) for n in range(MOST_TRIALS)]
+        trials = [SampledValues(drawn[n], ranges, sizes, n, literals) for n in range(MOST_TRIALS)]
         for values in trials[:TRIALS]:
             for kernel, loop in loops:
                 demand_limits(kernel, loop, values)

@@ -1,9 +1,10 @@
-"""Numbers in which equal programs are exactly equal: residues by three primes, and multiples of something far away.
+"""Numbers in which equal programs are exactly equal: residues by four primes, and multiples of something far away.
 
-A number is far · Ω + r. Here r is an element of Z_p × Z_q × Z_s with q = 2p + 1 and s = 2q + 1, and Ω is larger than
-all of them; far is a float, so -∞ and NaN are infinite and undefined numbers. exp is a homomorphism from sums to
-products: exp(u, v, w) is (1, 4^u, 4^v), since 4 has the order p in Z_q and the order q in Z_s. Every other function,
-and the order of numbers, is an arbitrary one. Invariant: programs that are equal by the laws of fields, of exp and of
+A number is far · Ω + r. Here r is a residue by each of four primes, of which each is twice the one before and 1, and Ω
+is larger than all of them; far is a float, so -∞ and NaN are infinite and undefined numbers. exp is a homomorphism from
+sums to products: exp(t, u, v, w) is (1, 4^t, 4^u, 4^v), since the order of 4 by a prime is the prime before. So of a
+number that is an exponent four times over nothing is left. Every other function, and the order of numbers, is an
+arbitrary one. Invariant: programs that are equal by the laws of fields, of exp and of
 orders give equal numbers, and others give different ones but for a chance of about 10^-8. Example: exp(x) · exp(y) is
 exp(x + y), and tanh(x + y) is tanh(y + x), but no sum of other values of tanh. A literal mask such as -1e9 is far.
 """
@@ -17,8 +18,8 @@ from math import copysign, inf, isfinite, nan
 
 import numpy as np
 
-P, Q, S = 536863709, 1073727419, 2147454839  # primes, each twice the one before and 1
-PRIMES = (P, Q, S)
+PRIMES = (268380839, 536761679, 1073523359, 2147046719)  # each twice the one before and 1
+P = PRIMES[0]
 FAR_BELOW, FAR_ABOVE = -(2.0**15), 2.0**24  # literals beyond them are far: fills of masks, no coordinates
 ABSORBING = 2.0**100  # in float32, nothing that is added to a number as far as this changes it
 TABLE_BITS = 15  # of an exponent: its powers are products of two that are looked up
@@ -27,7 +28,7 @@ ZERO = np.uint64(0)
 
 @dataclass(frozen=True)
 class Numbers:
-    """An array of numbers. residues: int64 [3, ...]; far: float64 [...], or None where no number is far.
+    """An array of numbers. residues: int64 [4, ...]; far: float64 [...], or None where no number is far.
 
     real: the value of a literal, which decides where it is in the order.
     """
@@ -48,7 +49,7 @@ def _primes(rank: int) -> np.ndarray:
 
 @cache
 def _primes_of_rank(rank: int) -> np.ndarray:
-    return np.array(PRIMES, np.int64).reshape(3, *[1] * rank)
+    return np.array(PRIMES, np.int64).reshape(len(PRIMES), *[1] * rank)
 
 
 def of_parts(residues: np.ndarray, far: np.ndarray | None) -> Numbers:
@@ -70,7 +71,7 @@ def literal(value: float) -> Numbers:
 @lru_cache(4096)
 def _literal(value: float, _negative: bool) -> Numbers:
     if not isfinite(value) or value <= FAR_BELOW or value >= FAR_ABOVE:
-        return Numbers(np.zeros(3, np.int64), np.array(value))
+        return Numbers(np.zeros(len(PRIMES), np.int64), np.array(value))
     return rational(Fraction(value))
 
 
@@ -98,19 +99,19 @@ def mixed(bits: np.ndarray) -> np.ndarray:
 
 def of_bits(bits: np.ndarray) -> Numbers:
     """Numbers that are as good as random, by 64 bits each."""
-    steps = np.arange(1, 4, dtype=np.uint64).reshape(3, *[1] * bits.ndim) * np.uint64(0x9E3779B97F4A7C15)
+    steps = np.arange(1, 1 + len(PRIMES), dtype=np.uint64).reshape(-1, *[1] * bits.ndim) * np.uint64(0x9E3779B97F4A7C15)
     residues = (mixed(bits[None] + steps) >> ONE).astype(np.int64)
     return Numbers(residues % _primes(bits.ndim))
 
 
 ONE = np.uint64(1)
-_WEIGHTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+_WEIGHTS = [np.uint64(w) for w in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5)]
 
 
 def bits_of(x: Numbers) -> np.ndarray:
     """64 bits for each number, which order numbers arbitrarily."""
-    r = x.residues.view(np.uint64)
-    return mixed(r[0] * _WEIGHTS[0] + r[1] * _WEIGHTS[1] + r[2] * _WEIGHTS[2])
+    parts = x.residues.view(np.uint64)
+    return mixed(sum(part * weight for part, weight in zip(parts, _WEIGHTS, strict=True)))
 
 
 def arbitrary(seed: int, *operands: Numbers) -> Numbers:
@@ -179,7 +180,7 @@ def _magnitude(x: Numbers) -> np.ndarray:
         scaled = x.residues * d % _primes(len(x.shape))
         for sign in (1, -1):
             value = scaled[0] if sign > 0 else P - scaled[0]
-            same = (value <= MOST_KNOWN) & (sign * value % Q == scaled[1]) & (sign * value % S == scaled[2])
+            same = (value <= MOST_KNOWN) & (sign * value % PRIMES[1] == scaled[1]) & (sign * value % PRIMES[2] == scaled[2])
             found, unknown = np.where(same & unknown, sign * value / d, found), unknown & ~same
     return found if x.far is None else np.where(x.far == 0, found, x.far)
 
@@ -203,18 +204,18 @@ def _inverse(residues: np.ndarray) -> np.ndarray:
     """By Fermat's theorem: x^(p - 2)."""
     primes = _primes(residues.ndim - 1)
     result = np.ones_like(residues)
-    power = residues
+    factor = residues
     exponents = primes - 2
-    for bit in range(S.bit_length()):
+    for bit in range(PRIMES[-1].bit_length()):
         chosen = exponents >> bit & 1
-        result = np.where(chosen, result * power % primes, result)
-        power = power * power % primes
+        result = np.where(chosen, result * factor % primes, result)
+        factor = factor * factor % primes
     return result
 
 
 def power(a: Numbers, exponent: int) -> Numbers:
     """A whole power."""
-    result = literal(1.0)
+    result = _with_axes(literal(1.0), a.residues[0])
     for _ in range(exponent):
         result = multiply(result, a)
     return result
@@ -237,7 +238,7 @@ def exponential(x: Numbers) -> Numbers:
     r = x.residues
     found = np.empty_like(r)
     found[0] = 1
-    for place, prime in ((1, Q), (2, S)):
+    for place, prime in enumerate(PRIMES[1:], 1):
         low, high = _powers(prime)
         exponent = r[place - 1]
         found[place] = low[exponent & ((1 << TABLE_BITS) - 1)] * high[exponent >> TABLE_BITS] % prime
@@ -250,20 +251,24 @@ def exponential(x: Numbers) -> Numbers:
 # Orders and choices
 
 
+def _positive(x: Numbers) -> np.ndarray:
+    """Which numbers count as positive: half of all, 0 and what exp gives."""
+    return 2 * x.residues[0] < P
+
+
 def _place(x: Numbers) -> np.ndarray | float:
     """Where numbers are in the order: literals and 0 at their values, others somewhere between -2 and 2."""
     if x.real is not None:
         return x.real
-    found = (bits_of(x) >> np.uint64(12)) * 2.0**-50 - 2.0
-    return np.where((x.residues == 0).all(axis=0), 0.0, found)
+    positive = _positive(x)
+    distance = (bits_of(choose(positive, Numbers(x.residues), negative(Numbers(x.residues)))) >> np.uint64(12)) * 2.0**-51
+    return np.where((x.residues == 0).all(axis=0), 0.0, np.where(positive, distance, -distance))
 
 
 def magnitude(x: Numbers) -> Numbers:
     """The absolute value, by the order."""
-    if x.far is None:
-        return choose(np.less(_place(x), 0.0) & np.ones(x.shape, bool), negative(x), x)
-    below = np.where(x.far == 0, np.less(_place(x), 0.0), x.far < 0)
-    return choose(below, negative(x), x)
+    below = np.less(_place(x), 0.0)
+    return choose(below if x.far is None else np.where(x.far == 0, below, x.far < 0), negative(x), x)
 
 
 def less(a: Numbers, b: Numbers) -> np.ndarray:
@@ -277,6 +282,7 @@ def less(a: Numbers, b: Numbers) -> np.ndarray:
 
 def equal(a: Numbers, b: Numbers) -> np.ndarray:
     """Whether they are one number. An undefined one equals none."""
+    a, b = _with_axes(a, b.residues[0]), _with_axes(b, a.residues[0])
     same = (a.residues == b.residues).all(axis=0)
     return same if a.far is None and b.far is None else same & np.equal(_far(a), _far(b))
 
@@ -292,7 +298,7 @@ def choose(condition: np.ndarray, yes: Numbers, no: Numbers) -> Numbers:
 
 def _with_axes(x: Numbers, like: np.ndarray) -> Numbers:
     """A literal, which has no axes, with as many as an array has."""
-    return x if x.residues.ndim > 1 else Numbers(x.residues.reshape(3, *[1] * like.ndim), x.far, x.real)
+    return x if x.residues.ndim > 1 else Numbers(x.residues.reshape(-1, *[1] * np.ndim(like)), x.far, x.real)
 
 
 def largest(a: Numbers, b: Numbers) -> Numbers:
@@ -300,7 +306,7 @@ def largest(a: Numbers, b: Numbers) -> Numbers:
     found = choose(np.asarray(less(a, b)), b, a)
     if a.far is None and b.far is None:
         return found
-    return of_parts(found.residues, np.where(np.isnan(_far(a) + 0 * _far(b)) & _undefined(a, b), nan, _far(found)))
+    return of_parts(found.residues, np.where(_undefined(a, b), nan, _far(found)))
 
 
 def _undefined(a: Numbers, b: Numbers) -> np.ndarray:

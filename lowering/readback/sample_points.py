@@ -18,19 +18,26 @@ from ...egraph.terms.traversal import subterms
 SHORT = 4  # a dim with so many indices has all of them
 PLAIN = 2  # indices of a dim whose indices are nowhere but in brackets
 WEIGHED = 4  # of those, where a softmax state or an extremum is over the dim: more than a mask may leave
-MOST = 12  # indices of any other dim
+MOST = 16  # indices of any other dim
+MIDDLES = (7 / 16, 10 / 16, 5 / 16, 12 / 16)  # of a dim, by trial: about which its indices are sampled
 
 
 @dataclass
 class Points:
-    """The indices of dims. sizes: values of symbols. structured: sizes of dims whose indices are compared or computed
-    with. weighed: sizes of dims of softmax states. whole: sizes of dims of which all indices count. more: indices of a dim beside the others."""
+    """The indices of dims.
+
+    sizes: values of symbols. structured: sizes of dims whose indices are compared or computed with. weighed: those of
+    softmax states. whole: those of which all indices count. lengths: of structured dims. offsets: numbers that indices
+    are compared with. more: indices of dims instead of a sample.
+    """
 
     sizes: Mapping[str, int]
     structured: frozenset = frozenset()
     weighed: frozenset = frozenset()
     whole: frozenset = frozenset()
     lengths: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    trial: int = 0
     more: dict[Dim, np.ndarray] = field(default_factory=dict)
     found: dict = field(default_factory=dict)
 
@@ -51,13 +58,14 @@ class Points:
             return np.arange(length)
         if dim.size not in self.structured:
             return np.linspace(1, length - 1, WEIGHED if dim.size in self.weighed else PLAIN).astype(int)
-        inner = length * 7 // 16
-        found = {0, 1, inner, inner + 1, length - 1}
+        middle = lambda n: int(n * MIDDLES[self.trial % len(MIDDLES)])
+        found = [0, length - 1, middle(length), middle(length) + 1, 1]
         for other in self.lengths:
             if other != length:
-                found |= {k + length - other for k in (0, 1, other * 7 // 16)} | {other * 7 // 16, other - 1}
-        kept = sorted(k for k in found if 0 <= k < length)
-        return np.array(kept[: MOST // 2] + kept[max(MOST // 2, len(kept) - MOST // 2) :])
+                found += [middle(other), middle(other) + length - other, other - 1, length - other]
+        near = [place for c in self.offsets for place in (c, c + 1, -c, -c - 1)]
+        found += [middle(length) + place for place in near]
+        return np.array(sorted([*dict.fromkeys(k for k in found if 0 <= k < length)][:MOST]))
 
 
 def structured_sizes(terms: Iterable[Term]) -> frozenset:
@@ -72,6 +80,16 @@ def structured_sizes(terms: Iterable[Term]) -> frozenset:
             if node.op != "load":
                 found |= {a.attrs[0].size for a in node.args if a.op == "iota"}
     return frozenset(found)
+
+
+def offsets_of(terms: Iterable[Term]) -> tuple[int, ...]:
+    """The whole numbers in conditions and in arithmetic with indices, small ones first: where masks begin and end."""
+    found: set[int] = set()
+    for term in terms:
+        for node in subterms(term):
+            if any(a.op == "const" for a in node.args) and all(a.dtype == "int64" for a in node.args):
+                found |= {abs(a.attrs[0]) for a in node.args if a.op == "const"}
+    return tuple(sorted(found - {0, 1}))
 
 
 def weighed_sizes(terms: Iterable[Term]) -> frozenset:

@@ -131,7 +131,7 @@ def moved(value, own: Dims, dims: Dims):
         far = None if value.far is None else _expanded(value.far, own, dims)
         shape = iter(value.residues.shape[1:])
         lengths = [next(shape) if d in own else 1 for d in dims] if value.residues.ndim > 1 else [1] * len(dims)
-        return Numbers(value.residues.reshape(3, *lengths), far, value.real)
+        return Numbers(value.residues.reshape(-1, *lengths), far, value.real)
     return _expanded(value, own, dims)
 
 
