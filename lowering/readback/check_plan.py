@@ -7,13 +7,14 @@ numbers in which equal programs are exactly equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
 import numpy as np
 
+from ...egraph.terms.affine import affine, combine, to_term
 from ...egraph.terms.ops import const, iota, load, make
 from ...egraph.terms.sizes import UnknownSize, resolve
 from ...egraph.terms.term import Dim, Tensor, Term, TermError
@@ -23,11 +24,13 @@ from .canonical_terms import Canonical, at_indices
 from .loop_limits import demand_limits
 from .plan_meaning import Meaning, NotReadBack, part_of, placed, read_back
 from .ring_numbers import FAR_BELOW, Numbers, of_integers
-from .sample_points import Points, index_ranges, offsets_of, structured_sizes, symbol_values, weighed_sizes
+from .sample_points import MOST, Points, index_ranges, offsets_of, structured_sizes, symbol_values, weighed_sizes
 from .sampled_values import LOG2_E, SampledValues
 
 ERRORS = (TermError, UnknownSize, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 OTHER_AXES = "a result is stored with other axes than it was asked for"
+FEW_ELEMENTS = 2**14  # of an array: with larger ones, fewer indices of each dim are looked at, but at least
+FEWEST = 4
 MOST_ELEMENTS = 2**20  # of an array; terms with larger ones are not compared at all indices
 TRIALS = 2  # at least; more where too little of a result is defined
 MOST_TRIALS = 6
@@ -177,7 +180,7 @@ def compare(plan: Plan, pairs: Sequence[tuple[Term, Term]]) -> None:
     for sizes in symbol_values(terms, dims):
         sizes |= {str(loop.part.size): PARTS for loop in parted}
         lengths = tuple(sorted({resolve(d.size, sizes) for d in dims if d.size in structured}))
-        points = Points(sizes, structured, weighed, frozenset(), lengths, offsets)
+        points = _of_little_work(Points(sizes, structured, weighed, frozenset(), lengths, offsets), pairs)
         ranges = index_ranges(terms, sizes) | {part_of(loop).name: PARTS for loop in parted}
         drawn = [replace(points, trial=n, found={}) for n in range(MOST_TRIALS)]
         trials = [SampledValues(drawn[n], ranges, sizes, n, literals) for n in range(MOST_TRIALS)]
@@ -222,21 +225,48 @@ def _agreement_at_more(a: Term, b: Term, values: SampledValues) -> int | None:
     length = lambda size: resolve(size, values.sizes)
     single = {length(size) for size in one ^ other}
     related = {size for size in one | other if _is_related(length(size), single)}
-    for whole in (one ^ other, related, one | other):
-        again = replace(points, whole=frozenset(whole), more=free, found={})
+    solved = free | _where_equal((a, b), one ^ other, values)
+    tries = [((), solved), (one ^ other, solved), (one ^ other, free), (related, free), (one | other, free)]
+    for whole, indices in tries:
+        again = replace(points, whole=frozenset(whole), more=indices, found={})
         more = SampledValues(again, values.ranges, values.sizes, values.trial, values.literals)
-        if _work(a, b, more) <= MOST_ELEMENTS and (found := _agreement(a, b, more)) is not None:
+        if _work((a, b), again) <= MOST_ELEMENTS and (found := _agreement(a, b, more)) is not None:
             return found
     return None
+
+
+def _where_equal(terms: Sequence[Term], single: Collection, values: SampledValues) -> dict[Dim, np.ndarray]:
+    """Of dims of these sizes of which conditions keep one index, those that they keep at the samples of other dims."""
+    found: dict[Dim, set[int]] = {}
+    for node in {n for t in terms for n in subterms(t) if n.op == "eq" and n.args[0].dtype == "int64"}:
+        form = combine(affine(node.args[0]), affine(node.args[1]), -1)
+        for atom, c in form[0].items():
+            if atom.op == "iota" and abs(c) == 1 and atom.attrs[0].size in single:
+                rest = to_term(combine(({}, 0), combine(form, ({atom: 1}, 0), -c), -c))
+                if atom.attrs[0] not in rest.dims:
+                    found.setdefault(atom.attrs[0], set()).update(np.ravel(values.value(rest)).tolist())
+    inside = {d: [k for k in sorted(ks) if 0 <= k < values.indices.length(d)] for d, ks in found.items()}
+    return {d: np.array(ks) for d, ks in inside.items() if ks}
 
 
 def _is_related(length: int, single: set[int]) -> bool:
     return length <= ALWAYS_WHOLE or any(n % length == 0 or length % n == 0 for n in single)
 
 
-def _work(a: Term, b: Term, values: SampledValues) -> int:
+def _of_little_work(points: Points, pairs: Sequence[tuple[Term, Term]]) -> Points:
+    """The points, fewer of them where arrays would be large."""
+    terms = [t for pair in pairs for t in pair]
+    for most in range(MOST, FEWEST, -3):
+        points = replace(points, most=most, found={})
+        if not terms or _work(terms, points) <= FEW_ELEMENTS:
+            break
+    return points
+
+
+def _work(terms: Sequence[Term], points: Points) -> int:
     """The most elements of an array."""
-    return max(prod(len(values.indices(d)) for d in n.dims) for t in (a, b) for n in subterms(t))
+    every = {n.dims for t in terms for n in subterms(t)}
+    return max(prod(len(points(d)) for d in dims) for dims in every)
 
 
 def _agreement(a: Term, b: Term, values: SampledValues) -> int | None:

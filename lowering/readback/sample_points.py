@@ -18,7 +18,7 @@ from ...egraph.terms.traversal import subterms
 SHORT = 4  # a dim with so many indices has all of them
 PLAIN = 2  # indices of a dim whose indices are nowhere but in brackets
 WEIGHED = 4  # of those, where a softmax state or an extremum is over the dim: more than a mask may leave
-MOST = 16  # indices of any other dim
+MOST = 16  # indices of any other dim, where that is not too much work
 MIDDLES = (7 / 16, 10 / 16, 5 / 16, 12 / 16)  # of a dim, by trial: about which its indices are sampled
 
 
@@ -28,7 +28,7 @@ class Points:
 
     sizes: values of symbols. structured: sizes of dims whose indices are compared or computed with. weighed: those of
     softmax states. whole: those of which all indices count. lengths: of structured dims. offsets: numbers that indices
-    are compared with. more: indices of dims instead of a sample.
+    are compared with. most: indices of a structured dim. more: indices of dims instead of a sample.
     """
 
     sizes: Mapping[str, int]
@@ -38,6 +38,7 @@ class Points:
     lengths: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
     trial: int = 0
+    most: int = MOST
     more: dict[Dim, np.ndarray] = field(default_factory=dict)
     found: dict = field(default_factory=dict)
 
@@ -65,7 +66,7 @@ class Points:
                 found += [middle(other), middle(other) + length - other, other - 1, length - other]
         near = [place for c in self.offsets for place in (c, c + 1, -c, -c - 1)]
         found += [middle(length) + place for place in near]
-        return np.array(sorted([*dict.fromkeys(k for k in found if 0 <= k < length)][:MOST]))
+        return np.array(sorted([*dict.fromkeys(k for k in found if 0 <= k < length)][: self.most]))
 
 
 def structured_sizes(terms: Iterable[Term]) -> frozenset:

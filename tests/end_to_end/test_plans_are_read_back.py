@@ -19,7 +19,7 @@ from tests.variants import every
 
 VARIANTS = {variant.name: variant for variant in every() if not variant.refused}
 CASES = [(name, number) for name, variant in VARIANTS.items() for number in range(len(variant.functions))]
-CHANGED = ("causal", "relative bias", "key padding", "NATTEN in 2-D", "linear, normalised")  # some of each kind of loop
+CHANGED = ("causal", "relative bias")  # with limits of loops; with sums along diagonals
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_no_plan_with_another_meaning_is_read_back(name):
         seen: dict[str, int] = {}
         for what, mutant in changed:
             seen[what] = seen.get(what, 0) + 1
-            if seen[what] <= 3 and _is_read_back(mutant, asked):
+            if seen[what] <= 1 and _is_read_back(mutant, asked):
                 assert _compute_the_same(mutant, plan), what
 
 
