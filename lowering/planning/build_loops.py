@@ -158,15 +158,27 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     if again := [d.name for d in kernel.grid if d.size != 1 and d in repeated]:
         raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
     loops = _loops(terms, rows, held, held_limit)
-    contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - {d for x in loops for d in (x.dim, *x.outer)})
+    contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - _dims_of_loops(loops))
     kernel = replace(kernel, held=(*contracted, *held), loops=loops)
     _check_outer_dims(kernel)
     whole = loops and held and all(loop.tile for loop in loops)
     kernel = kernel if rows is None or whole else _with_columns(kernel, held_limit)
-    if {*kernel.columns} & {d for loop in loops for limit in loop.limits for d in limit.bound.dims}:
-        kernel = replace(kernel, loops=_loops(terms, rows, {*held, *kernel.columns}, held_limit))
+    kernel = _without_limits_by_columns(kernel, held_limit)
     _check_loop_bodies(kernel)
     return kernel
+
+
+def _dims_of_loops(loops: Iterable[Loop]) -> set[Dim]:
+    return {d for loop in loops for d in (loop.dim, *loop.outer)}
+
+
+def _without_limits_by_columns(kernel: Kernel, held_limit: int) -> Kernel:
+    """The kernel whose loops have no limits that depend on columns: a tile has several of them."""
+    limits = (limit.bound.dims for loop in kernel.loops for limit in loop.limits)
+    if not any(dims & {*kernel.columns} for dims in limits):
+        return kernel
+    terms, whole = [store.term for store in kernel.stores], {*kernel.held, *kernel.columns}
+    return replace(kernel, loops=_loops(terms, kernel.rows, whole, held_limit))
 
 
 def _check_outer_dims(kernel: Kernel) -> None:

@@ -7,36 +7,21 @@ numbers in which equal programs are exactly equal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import prod
 
-import numpy as np
-
-from ...egraph.terms.affine import affine, combine, to_term
 from ...egraph.terms.ops import const, iota, load, make
-from ...egraph.terms.sizes import UnknownSize, resolve
+from ...egraph.terms.sizes import UnknownSize
 from ...egraph.terms.term import Dim, Tensor, Term, TermError
-from ...egraph.terms.traversal import all_dims, rebuild, subterms
+from ...egraph.terms.traversal import rebuild
 from ..plan.records import NotPlannable, Plan, Store
-from .canonical_terms import Canonical, at_indices
-from .loop_limits import demand_limits
-from .plan_meaning import Meaning, NotReadBack, part_of, placed, read_back
-from .ring_numbers import FAR_BELOW, Numbers, of_integers
-from .sample_points import MOST, Points, index_ranges, offsets_of, structured_sizes, symbol_values, weighed_sizes
-from .sampled_values import LOG2_E, SampledValues
+from .canonical_terms import Canonical
+from .compare_terms import demand_equal
+from .plan_meaning import Meaning, NotReadBack, placed, read_back
 
 ERRORS = (TermError, UnknownSize, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 OTHER_AXES = "a result is stored with other axes than it was asked for"
-FEW_ELEMENTS = 2**14  # of an array: with larger ones, fewer indices of each dim are looked at, but at least
-FEWEST = 4
-MOST_ELEMENTS = 2**20  # of an array; terms with larger ones are not compared at all indices
-TRIALS = 2  # at least; more where too little of a result is defined
-MOST_TRIALS = 6
-ENOUGH_DEFINED = 4  # elements of a result
-PARTS = 2  # in which loops are cut that have parts
-ALWAYS_WHOLE = 32  # indices of a dim that count as a whole where a few did not agree
 
 
 @dataclass(frozen=True)
@@ -78,7 +63,7 @@ def differs(plan: Plan, original: Plan) -> str:
 
 
 def differs_in_order(plan: Plan, original: Plan, orders: Mapping[str, Sequence[int]]) -> str:
-    """Why a plan with other orders of the axes of these tensors does not compute what the original one does; or empty."""
+    """Why a plan with other orders of these tensors' axes does not compute what the original one does; or empty."""
 
     def turned(tensor: Tensor) -> Tensor:
         order = orders.get(tensor.name, range(len(tensor.shape)))
@@ -107,7 +92,7 @@ def check(plan: Plan, asked: Sequence[Store]) -> ReadBack:
     canonical = Canonical()
     pairs = [_pair(store, found.stored, canonical) for store in asked]
     different = [pair for pair in (*pairs, *found.equal) if pair[0] is not pair[1]]
-    compare(plan, different)
+    demand_equal(plan, different)
     same = sum(one is other for one, other in pairs)
     return ReadBack(same, len(pairs) - same)
 
@@ -163,126 +148,3 @@ def _split(mine: list[Dim], theirs: list[Dim]) -> list[Term]:
         below //= dim.size
         indices.append(place // const(below) % const(dim.size))
     return indices
-
-
-# Comparison
-
-
-def compare(plan: Plan, pairs: Sequence[tuple[Term, Term]]) -> None:
-    """Raises NotReadBack where two terms differ, or where limits of a loop do not fit its guard."""
-    loops = [(kernel, loop) for kernel in plan.kernels for loop in kernel.loops]
-    own = [t for _, loop in loops for t in (loop.guard, *(x.bound for x in loop.limits)) if t is not None]
-    terms = [*own, *(t for pair in pairs for t in pair)]
-    dims = {d for _, loop in loops for d in (loop.dim, *loop.outer)} | {d for t in terms for d in all_dims(t)}
-    literals, offsets = _in_base_two(terms), offsets_of(terms)
-    structured, weighed = structured_sizes(terms), weighed_sizes(terms)
-    parted = [loop for _, loop in loops if loop.part is not None]
-    for sizes in symbol_values(terms, dims):
-        sizes |= {str(loop.part.size): PARTS for loop in parted}
-        lengths = tuple(sorted({resolve(d.size, sizes) for d in dims if d.size in structured}))
-        points = _of_little_work(Points(sizes, structured, weighed, frozenset(), lengths, offsets), pairs)
-        ranges = index_ranges(terms, sizes) | {part_of(loop).name: PARTS for loop in parted}
-        drawn = [replace(points, trial=n, found={}) for n in range(MOST_TRIALS)]
-        trials = [SampledValues(drawn[n], ranges, sizes, n, literals) for n in range(MOST_TRIALS)]
-        for values in trials[:TRIALS]:
-            for kernel, loop in loops:
-                demand_limits(kernel, loop, values)
-        for pair in pairs:
-            _demand_equal(*pair, trials)
-
-
-def _in_base_two(terms: Sequence[Term]) -> dict[float, Fraction]:
-    """Literals with a factor of log2 e, where exp(c · x) may be exp2(c · log2 e · x), each as the product that it is."""
-    nodes = {n for t in terms for n in subterms(t) if n.op in ("const", "exp2")}
-    if all(n.op == "const" for n in nodes):
-        return {}
-    known = {abs(n.attrs[0]) for n in nodes if n.op == "const" and isinstance(n.attrs[0], float)} | {1.0}
-    near = [Fraction(c) for c in known if FAR_BELOW < -c < 0]
-    products = {sign * one * other for one in near for other in near for sign in (1, -1)}
-    return {float(c) * LOG2_E: c * Fraction(LOG2_E) for c in products}
-
-
-def _demand_equal(a: Term, b: Term, trials: Sequence[SampledValues]) -> None:
-    """Raises NotReadBack where two terms differ, or where neither is defined anywhere."""
-    defined = 0
-    for number, values in enumerate(trials):
-        found = _agreement(a, b, values)
-        found = _agreement_at_more(a, b, values) if found is None else found
-        if found is None:
-            raise NotReadBack("it computes something else than what was asked for")
-        defined += found
-        if number + 1 >= TRIALS and defined >= ENOUGH_DEFINED:
-            return
-    if not defined:
-        raise NotReadBack("what was asked for is undefined wherever it was looked at")
-
-
-def _agreement_at_more(a: Term, b: Term, values: SampledValues) -> int | None:
-    """The agreement of two terms where all indices of dims count that one of them may have in two dims or as one."""
-    points: Points = values.indices
-    free = {d: points(d)[-2:] for d in a.dims | b.dims}
-    one, other = ({n.attrs[1].size for n in subterms(t) if n.op == "reduce"} for t in (a, b))
-    length = lambda size: resolve(size, values.sizes)
-    single = {length(size) for size in one ^ other}
-    related = {size for size in one | other if _is_related(length(size), single)}
-    solved = free | _where_equal((a, b), one ^ other, values)
-    tries = [((), solved), (one ^ other, solved), (one ^ other, free), (related, free), (one | other, free)]
-    for whole, indices in tries:
-        again = replace(points, whole=frozenset(whole), more=indices, found={})
-        more = SampledValues(again, values.ranges, values.sizes, values.trial, values.literals)
-        if _work((a, b), again) <= MOST_ELEMENTS and (found := _agreement(a, b, more)) is not None:
-            return found
-    return None
-
-
-def _where_equal(terms: Sequence[Term], single: Collection, values: SampledValues) -> dict[Dim, np.ndarray]:
-    """Of dims of these sizes of which conditions keep one index, those that they keep at the samples of other dims."""
-    found: dict[Dim, set[int]] = {}
-    for node in {n for t in terms for n in subterms(t) if n.op == "eq" and n.args[0].dtype == "int64"}:
-        form = combine(affine(node.args[0]), affine(node.args[1]), -1)
-        for atom, c in form[0].items():
-            if atom.op == "iota" and abs(c) == 1 and atom.attrs[0].size in single:
-                rest = to_term(combine(({}, 0), combine(form, ({atom: 1}, 0), -c), -c))
-                if atom.attrs[0] not in rest.dims:
-                    found.setdefault(atom.attrs[0], set()).update(np.ravel(values.value(rest)).tolist())
-    inside = {d: [k for k in sorted(ks) if 0 <= k < values.indices.length(d)] for d, ks in found.items()}
-    return {d: np.array(ks) for d, ks in inside.items() if ks}
-
-
-def _is_related(length: int, single: set[int]) -> bool:
-    return length <= ALWAYS_WHOLE or any(n % length == 0 or length % n == 0 for n in single)
-
-
-def _of_little_work(points: Points, pairs: Sequence[tuple[Term, Term]]) -> Points:
-    """The points, fewer of them where arrays would be large."""
-    terms = [t for pair in pairs for t in pair]
-    for most in range(MOST, FEWEST, -3):
-        points = replace(points, most=most, found={})
-        if not terms or _work(terms, points) <= FEW_ELEMENTS:
-            break
-    return points
-
-
-def _work(terms: Sequence[Term], points: Points) -> int:
-    """The most elements of an array."""
-    every = {n.dims for t in terms for n in subterms(t)}
-    return max(prod(len(points(d)) for d in dims) for dims in every)
-
-
-def _agreement(a: Term, b: Term, values: SampledValues) -> int | None:
-    """At how many indices two terms have the same defined value; None where they differ.
-
-    Where the first is undefined, the second may be anything.
-    """
-    axes = tuple(sorted(a.dims | b.dims, key=lambda d: (d.name, str(d.size))))
-    one, other = (_numbers(values.aligned(t, axes)) for t in (a, b))
-    far, theirs = (0.0 if x.far is None else x.far for x in (one, other))
-    same = (one.residues == other.residues).all(axis=0) & np.equal(far, theirs)
-    undefined = np.isnan(far)
-    if not (same | undefined).all():
-        return None
-    return int(np.broadcast_to(~undefined, same.shape).sum())
-
-
-def _numbers(value) -> Numbers:
-    return value if isinstance(value, Numbers) else of_integers(value)

@@ -6,17 +6,16 @@ has nothing else. Example: for j <= i the limit j < i + 1 is exact, j < i loses 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from ...egraph.terms.ops import const
-from ...egraph.terms.term import Dim, Term
-from ..plan.records import Kernel, Limit, Loop
+from ...egraph.terms.term import Dim
+from ..plan.records import BlockMap, Kernel, Limit, Loop
 from .plan_meaning import NotReadBack
 from .sample_points import Points
-from .sampled_values import SampledValues, axes_of, moved
+from .sampled_values import SampledValues, axes_of, axes_of_dims, moved
 
 ALL_COLUMNS = 64  # a loop with so many has all of them looked at
 MOST_COLUMNS = 96
@@ -24,35 +23,36 @@ MOST_COLUMNS = 96
 
 def demand_limits(kernel: Kernel, loop: Loop, values: SampledValues) -> None:
     """Raises NotReadBack where ranges, limits or the map do not fit the guard."""
-    guard = const(True) if loop.guard is None else loop.guard
     where = f"the loop over {loop.dim} of {kernel.name}"
     if loop.map is not None:
-        _demand_map(kernel, loop, where)
+        _demand_map(kernel, loop, loop.map, where)
     known = {*kernel.grid, kernel.rows, *loop.outer}
     if stray := {d for limit in loop.limits for d in limit.bound.dims} - known:
         raise NotReadBack(f"a limit of {where} depends on {', '.join(map(str, sorted(stray)))}")
-    if loop.guard is None and all(not r.uppers and not r.lowers for r in loop.ranges) and loop.ranges:
-        return
-    values = _with_columns(loop, values)
-    dims = {loop.dim, *guard.dims}.union(*(limit.bound.dims for limit in loop.limits))
-    axes = tuple(sorted(dims, key=lambda d: (d.name, str(d.size))))
-    at = lambda term: values.aligned(term, axes)
+    if loop.guard is not None or loop.limits or not loop.ranges:
+        _demand_ranges(loop, _with_columns(loop, values), where)
+    for limit in loop.limits:
+        _demand_direction(limit, kernel.rows, values, where)
+
+
+def _demand_ranges(loop: Loop, values: SampledValues, where: str) -> None:
+    """What the guard keeps is inside of a range, and an exact range has nothing else."""
+    guard = const(True) if loop.guard is None else loop.guard
+    axes = axes_of_dims(frozenset({loop.dim, *guard.dims}.union(*(limit.bound.dims for limit in loop.limits))))
     shape = [len(values.indices(d)) for d in axes]
     place = moved(values.indices(loop.dim), (loop.dim,), axes)
-    kept, inside = np.broadcast_to(at(guard), shape), np.zeros(shape, bool)
+    kept, inside = np.broadcast_to(values.aligned(guard, axes), shape), np.zeros(shape, bool)
     for one in loop.ranges:
         within = np.ones(shape, bool)
         for limit in one.uppers:
-            within = within & (place < at(limit.bound))
+            within = within & (place < values.aligned(limit.bound, axes))
         for limit in one.lowers:
-            within = within & (place >= at(limit.bound))
+            within = within & (place >= values.aligned(limit.bound, axes))
         if one.exact and (within & ~kept).any():
             raise NotReadBack(f"a range of {where} is called exact and is not")
         inside |= within
     if (kept & ~inside).any():
         raise NotReadBack(f"the ranges of {where} leave out what its guard keeps")
-    for limit in loop.limits:
-        _demand_direction(limit, kernel.rows, values, where)
 
 
 def _with_columns(loop: Loop, values: SampledValues) -> SampledValues:
@@ -80,9 +80,8 @@ def _demand_direction(limit: Limit, rows: Dim | None, values: SampledValues, whe
         raise NotReadBack(f"a limit of {where} does not move with {rows} as it says")
 
 
-def _demand_map(kernel: Kernel, loop: Loop, where: str) -> None:
+def _demand_map(kernel: Kernel, loop: Loop, found: BlockMap, where: str) -> None:
     """A map is of the loop's own guard, over dims that the kernel has."""
-    found = loop.map
     known = {*kernel.grid, *loop.outer}
     same = found.guard is loop.guard and found.loop == loop.dim and found.finite_mask == loop.finite_mask
     placed = {*found.dims} <= known and {*found.rows} <= {kernel.rows}

@@ -52,7 +52,7 @@ def read_back(plan: Plan) -> ReadPlan:
     inputs = {t.name: t for t in plan.inputs}
     for kernel in plan.kernels:
         _demand_scopes(kernel)
-        reader = _Reader(kernel, dict(stored), inputs)
+        reader = _KernelReader(kernel, dict(stored), inputs)
         for store in kernel.stores:
             if store.output.name in stored or store.output.name in inputs:
                 raise NotReadBack(f"{store.output.name} is stored where it is known already")
@@ -64,7 +64,7 @@ def read_back(plan: Plan) -> ReadPlan:
     return ReadPlan(stored, tuple(equal))
 
 
-class _Reader(Canonical):
+class _KernelReader(Canonical):
     """Reads the terms of one kernel: canonical, with finished reductions and loads of stored tensors replaced.
 
     unless_zero: conditions and terms that have to be 0 where their condition is false.

@@ -1,16 +1,15 @@
 """Numbers in which equal programs are exactly equal: residues by four primes, and multiples of something far away.
 
-A number is far · Ω + r. Here r is a residue by each of four primes, of which each is twice the one before and 1, and Ω
-is larger than all of them; far is a float, so -∞ and NaN are infinite and undefined numbers. exp is a homomorphism from
-sums to products: exp(t, u, v, w) is (1, 4^t, 4^u, 4^v), since the order of 4 by a prime is the prime before. So of a
-number that is an exponent four times over nothing is left. Every other function, and the order of numbers, is an
-arbitrary one. Invariant: programs that are equal by the laws of fields, of exp and of
-orders give equal numbers, and others give different ones but for a chance of about 10^-8. Example: exp(x) · exp(y) is
-exp(x + y), and tanh(x + y) is tanh(y + x), but no sum of other values of tanh. A literal mask such as -1e9 is far.
+A number is far · Ω + r: r is a residue by each of four primes, each of which is twice the one before and 1, Ω is beyond
+all of them, and far is a float, which may be -∞ or NaN. Every function is an arbitrary one, as is the order, but exp
+takes sums to products: exp(t, u, v, w) is (1, 4^t, 4^u, 4^v), as the order of 4 by a prime is the prime before.
+Invariant: programs that are equal by the laws of fields, of exp and of orders give equal numbers, and others different
+ones but for a chance of about 10^-8. Example: exp(x) · exp(y) is exp(x + y). A literal mask such as -1e9 is far.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -180,7 +179,7 @@ def _magnitude(x: Numbers) -> np.ndarray:
         scaled = x.residues * d % _primes(len(x.shape))
         for sign in (1, -1):
             value = scaled[0] if sign > 0 else P - scaled[0]
-            same = (value <= MOST_KNOWN) & (sign * value % PRIMES[1] == scaled[1]) & (sign * value % PRIMES[2] == scaled[2])
+            same = (value <= MOST_KNOWN) & (sign * value % _primes(value.ndim) == scaled).all(axis=0)
             found, unknown = np.where(same & unknown, sign * value / d, found), unknown & ~same
     return found if x.far is None else np.where(x.far == 0, found, x.far)
 
@@ -194,10 +193,10 @@ def divide(a: Numbers, b: Numbers) -> Numbers:
     if a.far is None and b.far is None:
         return of_parts(quotient, np.where(singular, nan, 0.0)) if singular.any() else Numbers(quotient)
     above, below = np.asarray(_far(a)), np.asarray(_far(b))
-    size = np.asarray(_magnitude(b))
-    far = np.where(above != 0, _magnitude(a) / size, np.where((below == 0) & singular, nan, np.where(np.isnan(below), nan, 0.0)))
+    by_near = np.where(singular, nan, np.where(above != 0, _magnitude(a) / _magnitude(b), 0.0))
+    by_far = np.where((above != 0) | np.isnan(below), nan, 0.0)
     residues = np.where(np.broadcast_to(below != 0, quotient.shape[1:])[None], 0, quotient)
-    return of_parts(residues, np.where(below != 0, np.where(above != 0, nan, np.where(np.isnan(below), nan, 0.0)), far))
+    return of_parts(residues, np.where(below != 0, by_far, by_near))
 
 
 def _inverse(residues: np.ndarray) -> np.ndarray:
@@ -260,8 +259,8 @@ def _place(x: Numbers) -> np.ndarray | float:
     """Where numbers are in the order: literals and 0 at their values, others somewhere between -2 and 2."""
     if x.real is not None:
         return x.real
-    positive = _positive(x)
-    distance = (bits_of(choose(positive, Numbers(x.residues), negative(Numbers(x.residues)))) >> np.uint64(12)) * 2.0**-51
+    positive, near = _positive(x), Numbers(x.residues)
+    distance = (bits_of(choose(positive, near, negative(near))) >> np.uint64(12)) * 2.0**-51
     return np.where((x.residues == 0).all(axis=0), 0.0, np.where(positive, distance, -distance))
 
 
@@ -333,7 +332,7 @@ def total(x: Numbers, axis: int) -> Numbers:
         return of_parts(residues, x.far.sum(axis=axis, keepdims=True))
 
 
-def folded(operation, x: Numbers, axis: int) -> Numbers:
+def folded(operation: Callable[[Numbers, Numbers], Numbers], x: Numbers, axis: int) -> Numbers:
     """Any other fold along an axis."""
     at = lambda k: Numbers(x.residues.take([k], axis + 1), None if x.far is None else x.far.take([k], axis))
     result = at(0)

@@ -6,7 +6,7 @@ the diagonals that masks have. Dims of one size have one set. Example: of 300 in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,10 +15,10 @@ from ...egraph.terms.sizes import resolve, symbols
 from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 
-SHORT = 4  # a dim with so many indices has all of them
-PLAIN = 2  # indices of a dim whose indices are nowhere but in brackets
-WEIGHED = 4  # of those, where a softmax state or an extremum is over the dim: more than a mask may leave
-MOST = 16  # indices of any other dim, where that is not too much work
+SHORT_LENGTH = 4  # a dim with so many indices has all of them
+PLAIN_INDICES = 2  # of a dim whose indices are nowhere but in brackets
+WEIGHED_INDICES = 4  # of those, where a softmax state or an extremum is over the dim: more than a mask may leave
+MOST_INDICES = 16  # indices of any other dim, where that is not too much work
 MIDDLES = (7 / 16, 10 / 16, 5 / 16, 12 / 16)  # of a dim, by trial: about which its indices are sampled
 
 
@@ -38,7 +38,7 @@ class Points:
     lengths: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
     trial: int = 0
-    most: int = MOST
+    most: int = MOST_INDICES
     more: dict[Dim, np.ndarray] = field(default_factory=dict)
     found: dict = field(default_factory=dict)
 
@@ -55,10 +55,11 @@ class Points:
 
     def _indices(self, dim: Dim) -> np.ndarray:
         length = self.length(dim)
-        if length <= SHORT or dim.size in self.whole:
+        if length <= SHORT_LENGTH or dim.size in self.whole:
             return np.arange(length)
         if dim.size not in self.structured:
-            return np.linspace(1, length - 1, WEIGHED if dim.size in self.weighed else PLAIN).astype(int)
+            count = WEIGHED_INDICES if dim.size in self.weighed else PLAIN_INDICES
+            return np.linspace(1, length - 1, count).astype(int)
         middle = lambda n: int(n * MIDDLES[self.trial % len(MIDDLES)])
         found = [0, length - 1, middle(length), middle(length) + 1, 1]
         for other in self.lengths:
@@ -114,27 +115,23 @@ def symbol_values(terms: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, 
 
 
 def index_ranges(terms: Iterable[Term], sizes: Mapping[str, int]) -> dict[str, int]:
-    """For each tensor of whole numbers, how many values its elements take: those of an axis that they index, or of a dim
-    whose indices they are compared with."""
-    found: dict[str, int] = {}
+    """For each tensor of whole numbers, how many values its elements take.
+
+    Those of an axis that they index, else those of a dim whose indices they are compared with.
+    """
+    nodes = {n for term in terms for n in subterms(term)}
+    indexed: dict[str, int] = {}
     compared: dict[str, int] = {}
-    seen: set[Term] = set()
-    for node in (n for term in terms for n in subterms(term, seen.__contains__)):
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.op == "load":
-            for axis, index in zip(node.attrs[0].shape, node.args, strict=True):
-                if index.op != "iota":
-                    length = resolve(axis, sizes)
-                    for name in _loaded(index):
-                        found[name] = min(length, found.get(name, length))
-        elif node.op in ("le", "lt", "eq") and node.args[0].dtype == "int64":
-            beside = {n.attrs[0] for a in node.args for n in subterms(a, _is_load) if n.op == "iota"}
-            if beside:
-                length = 1 + max(resolve(d.size, sizes) for d in beside)
-                compared |= {name: max(length, compared.get(name, 0)) for a in node.args for name in _loaded(a)}
-    return {**compared, **found}
+    for node in (n for n in nodes if n.op == "load"):
+        for axis, index in zip(node.attrs[0].shape, node.args, strict=True):
+            for name in _loaded(index):
+                indexed[name] = min(resolve(axis, sizes), indexed.get(name, resolve(axis, sizes)))
+    for node in (n for n in nodes if n.op in ("le", "lt", "eq") and n.args[0].dtype == "int64"):
+        places = (n for a in node.args for n in subterms(a, _is_load) if n.op == "iota")
+        beside = [1 + resolve(n.attrs[0].size, sizes) for n in places]
+        for name in (name for a in node.args for name in _loaded(a) if beside):
+            compared[name] = max(*beside, compared.get(name, 0))
+    return {**compared, **indexed}
 
 
 def _is_load(node: Term) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from math import e, log2
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from . import ring_numbers as ring
 from .ring_numbers import Numbers
 
 Dims = tuple[Dim, ...]
+Value = Any  # Numbers, an array of whole numbers or truth values, or a state: a tuple of two Numbers
 LOG2_E = log2(e)
 CHANCES_OF_TRUE = (6, 4, 2, 7)  # of 8, for an element of a tensor of truth values, by trial
 
@@ -51,7 +53,7 @@ class SampledValues:
         self.indices, self.ranges, self.sizes, self.trial = indices, ranges, sizes, trial
         self.done: dict[Term, object] = {}
 
-    def value(self, root: Term):
+    def value(self, root: Term) -> Value:
         """Numbers, an array, or a state as two of these; the axes are the dims in order."""
         done = self.done
         with np.errstate(all="ignore"):
@@ -60,7 +62,7 @@ class SampledValues:
                     done[node] = self._value(node)
         return done[root]
 
-    def aligned(self, root: Term, dims: Dims):
+    def aligned(self, root: Term, dims: Dims) -> Value:
         """The value with an axis for each of these dims, of length 1 where it does not depend on the dim."""
         return moved(self.value(root), axes_of(root), dims)
 
@@ -100,20 +102,21 @@ class SampledValues:
         (monoid, dim), body = node.attrs, node.args[0]
         count = len(self.indices(dim))
         dims = axes_of(body)
-        with_dim = dims if dim in dims else tuple(sorted((*dims, dim)))
+        with_dim = dims if dim in dims else axes_of_dims(frozenset((*dims, dim)))
         axis = with_dim.index(dim)
         value = _spread(moved(self.done[body], dims, with_dim), axis, count)
         return _squeezed(_folds(monoid, value, axis), axis)
 
 
 @cache
-def _axes(dims: frozenset[Dim]) -> Dims:
+def axes_of_dims(dims: frozenset[Dim]) -> Dims:
+    """Dims in the order of axes."""
     return tuple(sorted(dims, key=lambda d: (d.name, str(d.size))))
 
 
 def axes_of(node: Term) -> Dims:
     """The dims of a term in the order of the axes of its values."""
-    return _axes(node.dims)
+    return axes_of_dims(node.dims)
 
 
 def is_exact(dtype: str) -> bool:
@@ -121,7 +124,7 @@ def is_exact(dtype: str) -> bool:
     return dtype == "bool" or dtype.startswith(("int", "uint"))
 
 
-def moved(value, own: Dims, dims: Dims):
+def moved(value: Value, own: Dims, dims: Dims) -> Value:
     """A value with axes for more dims. Both are in one order."""
     if own == dims:
         return value
@@ -147,7 +150,8 @@ def _spread(value, axis: int, count: int):
     if isinstance(value, tuple):
         return tuple(_spread(part, axis, count) for part in value)
     if isinstance(value, Numbers):
-        return Numbers(_repeated(value.residues, axis + 1, count), None if value.far is None else _repeated(value.far, axis, count))
+        far = None if value.far is None else _repeated(value.far, axis, count)
+        return Numbers(_repeated(value.residues, axis + 1, count), far)
     return _repeated(value, axis, count)
 
 
@@ -198,9 +202,10 @@ _NUMBERS = {
     "finite": lambda a: np.ones(a.shape, bool) if a.far is None else np.isfinite(a.far),
 }
 LARGEST_POWER = 8
+STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
-def pointwise(node: Term, args: list):
+def pointwise(node: Term, args: list) -> Value:
     """An operation on values with the same axes."""
     if node.op == "scaled":
         return tuple(args)
@@ -237,7 +242,7 @@ def _hashed(seed: int, integers: Sequence[np.ndarray]) -> np.ndarray:
     """64 bits for each place of whole numbers."""
     bits = np.asarray(np.uint64(seed))
     for number in integers:
-        bits = ring.mixed(bits * np.uint64(0x9E3779B97F4A7C15) + ring.ONE ^ np.asarray(number).astype(np.int64).view(np.uint64))
+        bits = ring.mixed(bits * STEP + ring.ONE ^ np.asarray(number).astype(np.int64).view(np.uint64))
     return np.asarray(ring.mixed(bits))
 
 

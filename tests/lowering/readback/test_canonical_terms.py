@@ -4,8 +4,21 @@ import numpy as np
 import pytest
 
 from onepass.egraph.terms.evaluate import evaluate
-from onepass.egraph.terms.ops import const, exp, iota, le, load, logical_and, lt, max_over, reduce, scale, scaled
-from onepass.egraph.terms.ops import sum_over, where
+from onepass.egraph.terms.ops import (
+    const,
+    exp,
+    iota,
+    le,
+    load,
+    logical_and,
+    lt,
+    max_over,
+    reduce,
+    scale,
+    scaled,
+    sum_over,
+    where,
+)
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.readback.canonical_terms import Canonical, at_indices
 

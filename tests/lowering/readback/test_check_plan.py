@@ -60,7 +60,8 @@ def test_a_plan_of_something_else_is_refused():
 @pytest.mark.parametrize("name", SHAPES)
 def test_no_change_of_a_record_goes_unseen(name):
     """But for what changes nothing here: an exact range that is tested all the same, a finite mask where each row keeps
-    something, what is added to zeros, totals that are only added up, rows that a tile holds whole, how the limits of one row move."""
+    something, what is added to zeros, totals that are only added up, rows that a tile holds whole, how limits of a
+    single row move."""
     single = ("uppers: direction",) if name == "grouped" else ()
     harmless = (*single, "exact flag", "finite mask flag", "combined otherwise", "other totals", "rows are held")
     stores, plan = attention(*SHAPES[name])

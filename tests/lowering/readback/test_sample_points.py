@@ -5,8 +5,8 @@ import pytest
 from onepass.egraph.terms.ops import const, eq, exp, iota, le, load, max_over, sum_over
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.readback.sample_points import (
-    MOST,
-    SHORT,
+    MOST_INDICES,
+    SHORT_LENGTH,
     Points,
     index_ranges,
     structured_sizes,
@@ -23,9 +23,9 @@ ROWS, COLUMNS = Dim("i", 300), Dim("j", 500)
 def test_a_sample_is_of_the_dim(length, structured):
     dim = Dim("j", length)
     found = Points({}, frozenset({length} if structured else ()), lengths=(length, 300))(dim)
-    assert len({*found}) == len(found) <= max(SHORT, MOST) and sorted(found) == [*found]
+    assert len({*found}) == len(found) <= max(SHORT_LENGTH, MOST_INDICES) and sorted(found) == [*found]
     assert 0 <= found[0] and found[-1] == length - 1
-    if length <= SHORT:
+    if length <= SHORT_LENGTH:
         assert [*found] == [*range(length)]
     if structured:
         assert found[0] == 0

@@ -1,10 +1,23 @@
-"""Equal programs have equal values at samples, whatever the lengths; each operation has values; other programs differ."""
+"""Equal programs have equal values at samples, whatever the lengths; other programs have others."""
 
 import numpy as np
 import pytest
 
-from onepass.egraph.terms.ops import OPS, const, exp, iota, load, make, mantissa, max_over, rescaled_sum, scale, scaled
-from onepass.egraph.terms.ops import sum_over, where
+from onepass.egraph.terms.ops import (
+    OPS,
+    const,
+    exp,
+    iota,
+    load,
+    make,
+    mantissa,
+    max_over,
+    rescaled_sum,
+    scale,
+    scaled,
+    sum_over,
+    where,
+)
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.readback.ring_numbers import Numbers, equal
 from onepass.lowering.readback.sample_points import Points

@@ -1,0 +1,186 @@
+"""Whether terms are equal: compared at sampled indices, with numbers in which equal programs are exactly equal.
+
+Invariant: equal terms are never found different but for dims of which one term has two where the other has one; of such
+dims all indices are looked at. Example: Σ_d x[d] and Σ_a Σ_b x[a · 8 + b], with 64 indices d and 8 of a and of b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+
+from ...egraph.terms.affine import affine, combine, to_term
+from ...egraph.terms.sizes import resolve
+from ...egraph.terms.term import Dim, Term
+from ...egraph.terms.traversal import all_dims, subterms
+from ..plan.records import Kernel, Loop, Plan
+from .loop_limits import demand_limits
+from .plan_meaning import NotReadBack, part_of
+from .ring_numbers import FAR_BELOW, Numbers, of_integers
+from .sample_points import (
+    MOST_INDICES,
+    Points,
+    index_ranges,
+    offsets_of,
+    structured_sizes,
+    symbol_values,
+    weighed_sizes,
+)
+from .sampled_values import LOG2_E, SampledValues
+
+FEW_ELEMENTS = 2**14  # of an array: with larger ones, fewer indices of each dim are looked at, but at least
+FEWEST_INDICES = 4
+MOST_ELEMENTS = 2**20  # of an array; terms with larger ones are not compared at all indices
+TRIALS = 2  # at least; more where too little of a result is defined
+MOST_TRIALS = 6
+ENOUGH_DEFINED = 4  # elements of a result
+PARTS = 2  # in which loops are cut that have parts
+ALWAYS_WHOLE = 32  # indices of a dim that count as a whole where a few did not agree
+
+Pairs = Sequence[tuple[Term, Term]]
+
+
+def demand_equal(plan: Plan, pairs: Pairs) -> None:
+    """Raises NotReadBack where two terms differ, or where limits of a loop of the plan do not fit its guard."""
+    loops = [(kernel, loop) for kernel in plan.kernels for loop in kernel.loops]
+    for trials in _drawings([loop for _, loop in loops], pairs):
+        for values in trials[:TRIALS]:
+            _demand_limits(loops, values)
+        for pair in pairs:
+            _demand_equal(*pair, trials)
+
+
+def _demand_limits(loops: Sequence[tuple[Kernel, Loop]], values: SampledValues) -> None:
+    for kernel, loop in loops:
+        demand_limits(kernel, loop, values)
+
+
+def _drawings(loops: Sequence[Loop], pairs: Pairs) -> Iterator[list[SampledValues]]:
+    """For each choice of the symbols' values, several drawings of tensors and of indices."""
+    terms = [*_terms_of(loops), *(t for pair in pairs for t in pair)]
+    dims = {d for loop in loops for d in (loop.dim, *loop.outer)} | {d for t in terms for d in all_dims(t)}
+    structured = structured_sizes(terms)
+    parted = [loop for loop in loops if loop.part is not None]
+    for sizes in symbol_values(terms, dims):
+        sizes |= {str(loop.part.size): PARTS for loop in parted if loop.part is not None}
+        ranges = index_ranges(terms, sizes) | {part_of(loop).name: PARTS for loop in parted}
+        lengths = tuple(sorted({resolve(d.size, sizes) for d in dims if d.size in structured}))
+        points = Points(sizes, structured, weighed_sizes(terms), frozenset(), lengths, offsets_of(terms))
+        points = _of_little_work(points, pairs)
+        drawn = [replace(points, trial=n, found={}) for n in range(MOST_TRIALS)]
+        literals = _in_base_two(terms)
+        yield [SampledValues(drawn[n], ranges, sizes, n, literals) for n in range(MOST_TRIALS)]
+
+
+def _terms_of(loops: Sequence[Loop]) -> list[Term]:
+    """The guards and limits of loops."""
+    found = [loop.guard for loop in loops if loop.guard is not None]
+    return [*found, *(limit.bound for loop in loops for limit in loop.limits)]
+
+
+def _in_base_two(terms: Sequence[Term]) -> dict[float, Fraction]:
+    """Literals with a factor of log2 e, each as the product that it is: exp(c · x) may be exp2(c · log2 e · x)."""
+    nodes = {n for t in terms for n in subterms(t) if n.op in ("const", "exp2")}
+    if all(n.op == "const" for n in nodes):
+        return {}
+    known = {abs(n.attrs[0]) for n in nodes if n.op == "const" and isinstance(n.attrs[0], float)} | {1.0}
+    near = [Fraction(c) for c in known if FAR_BELOW < -c < 0]
+    products = {sign * one * other for one in near for other in near for sign in (1, -1)}
+    return {float(c) * LOG2_E: c * Fraction(LOG2_E) for c in products}
+
+
+def _demand_equal(a: Term, b: Term, trials: Sequence[SampledValues]) -> None:
+    """Raises NotReadBack where two terms differ, or where neither is defined anywhere."""
+    defined = 0
+    for number, values in enumerate(trials):
+        found = _agreement(a, b, values)
+        found = _agreement_at_more(a, b, values) if found is None else found
+        if found is None:
+            raise NotReadBack("it computes something else than what was asked for")
+        defined += found
+        if number + 1 >= TRIALS and defined >= ENOUGH_DEFINED:
+            return
+    if not defined:
+        raise NotReadBack("what was asked for is undefined wherever it was looked at")
+
+
+def _agreement_at_more(a: Term, b: Term, values: SampledValues) -> int | None:
+    """The agreement of two terms where all indices of dims count that one of them may have in two dims or as one."""
+    points: Points = values.indices
+    free = {d: points(d)[-2:] for d in a.dims | b.dims}
+    one, other = ({n.attrs[1].size for n in subterms(t) if n.op == "reduce"} for t in (a, b))
+    length = lambda size: resolve(size, values.sizes)
+    single = {length(size) for size in one ^ other}
+    related = {size for size in one | other if _is_related(length(size), single)}
+    solved = free | _where_equal((a, b), one ^ other, values)
+    tries = [((), solved), (one ^ other, solved), (one ^ other, free), (related, free), (one | other, free)]
+    for whole, indices in tries:
+        again = replace(points, whole=frozenset(whole), more=indices, found={})
+        more = SampledValues(again, values.ranges, values.sizes, values.trial, values.literals)
+        if _work((a, b), again) <= MOST_ELEMENTS and (found := _agreement(a, b, more)) is not None:
+            return found
+    return None
+
+
+def _where_equal(terms: Sequence[Term], single: Collection, values: SampledValues) -> dict[Dim, np.ndarray]:
+    """Of dims of these sizes of which conditions keep one index, those that they keep at the samples of other dims."""
+    found: dict[Dim, set[int]] = {}
+    for node in {n for t in terms for n in subterms(t) if n.op == "eq" and n.args[0].dtype == "int64"}:
+        for dim, index in _solved(node):
+            if dim.size in single:
+                found.setdefault(dim, set()).update(np.ravel(values.value(index)).tolist())
+    inside = {d: [k for k in sorted(ks) if 0 <= k < values.indices.length(d)] for d, ks in found.items()}
+    return {d: np.array(ks) for d, ks in inside.items() if ks}
+
+
+def _solved(equation: Term) -> Iterator[tuple[Dim, Term]]:
+    """Each dim whose index follows from an equation, and that index."""
+    form = combine(affine(equation.args[0]), affine(equation.args[1]), -1)
+    for atom, c in form[0].items():
+        if atom.op == "iota" and abs(c) == 1:
+            rest = to_term(combine(({}, 0), combine(form, ({atom: 1}, 0), -c), -c))
+            if atom.attrs[0] not in rest.dims:
+                yield atom.attrs[0], rest
+
+
+def _is_related(length: int, single: set[int]) -> bool:
+    return length <= ALWAYS_WHOLE or any(n % length == 0 or length % n == 0 for n in single)
+
+
+def _of_little_work(points: Points, pairs: Sequence[tuple[Term, Term]]) -> Points:
+    """The points, fewer of them where arrays would be large."""
+    terms = [t for pair in pairs for t in pair]
+    for most in range(MOST_INDICES, FEWEST_INDICES, -3):
+        points = replace(points, most=most, found={})
+        if not terms or _work(terms, points) <= FEW_ELEMENTS:
+            break
+    return points
+
+
+def _work(terms: Sequence[Term], points: Points) -> int:
+    """The most elements of an array."""
+    every = {n.dims for t in terms for n in subterms(t)}
+    return max(prod(len(points(d)) for d in dims) for dims in every)
+
+
+def _agreement(a: Term, b: Term, values: SampledValues) -> int | None:
+    """At how many indices two terms have the same defined value; None where they differ.
+
+    Where the first is undefined, the second may be anything.
+    """
+    axes = tuple(sorted(a.dims | b.dims, key=lambda d: (d.name, str(d.size))))
+    one, other = (_numbers(values.aligned(t, axes)) for t in (a, b))
+    far, theirs = (0.0 if x.far is None else x.far for x in (one, other))
+    same = (one.residues == other.residues).all(axis=0) & np.equal(far, theirs)
+    undefined = np.isnan(far)
+    if not (same | undefined).all():
+        return None
+    return int(np.broadcast_to(~undefined, same.shape).sum())
+
+
+def _numbers(value) -> Numbers:
+    return value if isinstance(value, Numbers) else of_integers(value)
