@@ -127,7 +127,8 @@ def _indices(asked: Meaning, found: Meaning) -> list[Term]:
 
 def _of_one_length(mine: list[Dim], theirs: list[Dim]) -> tuple[list[Dim], list[Dim]]:
     """The first axes of both that have equally many elements together."""
-    one, other = [], []
+    one: list[Dim] = []
+    other: list[Dim] = []
     size = lambda dims: prod(d.size for d in dims)
     while not one or not other or size(one) != size(other):
         source, target = (mine, one) if not one or (other and size(one) < size(other)) else (theirs, other)
@@ -138,13 +139,20 @@ def _of_one_length(mine: list[Dim], theirs: list[Dim]) -> tuple[list[Dim], list[
 
 
 def _split(mine: list[Dim], theirs: list[Dim]) -> list[Term]:
+    """The index along each of these axes, by axes of as many elements."""
     if len(mine) == 1 and len(theirs) == 1:
         return [iota(mine[0])]
-    place = const(0)
+    place: Term = const(0)
     for dim in mine:
-        place = place * const(dim.size) + iota(dim)
-    indices, below = [], prod(d.size for d in theirs)
+        place = place * const(_static(dim)) + iota(dim)
+    indices, below = [], prod(map(_static, theirs))
     for dim in theirs:
-        below //= dim.size
-        indices.append(place // const(below) % const(dim.size))
+        below //= _static(dim)
+        indices.append(place // const(below) % const(_static(dim)))
     return indices
+
+
+def _static(dim: Dim) -> int:
+    if not isinstance(dim.size, int):
+        raise NotReadBack(OTHER_AXES)
+    return dim.size

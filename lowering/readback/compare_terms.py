@@ -6,7 +6,7 @@ dims all indices are looked at. Example: Σ_d x[d] and Σ_a Σ_b x[a · 8 + b], 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -62,18 +62,21 @@ def _demand_limits(loops: Sequence[tuple[Kernel, Loop]], values: SampledValues) 
 def _drawings(loops: Sequence[Loop], pairs: Pairs) -> Iterator[list[SampledValues]]:
     """For each choice of the symbols' values, several drawings of tensors and of indices."""
     terms = [*_terms_of(loops), *(t for pair in pairs for t in pair)]
-    dims = {d for loop in loops for d in (loop.dim, *loop.outer)} | {d for t in terms for d in all_dims(t)}
-    structured = structured_sizes(terms)
-    parted = [loop for loop in loops if loop.part is not None]
+    dims = {d for loop in loops for d in (loop.dim, *loop.outer)}.union(*map(all_dims, terms))
     for sizes in symbol_values(terms, dims):
+        parted = [loop for loop in loops if loop.part is not None]
         sizes |= {str(loop.part.size): PARTS for loop in parted if loop.part is not None}
         ranges = index_ranges(terms, sizes) | {part_of(loop).name: PARTS for loop in parted}
-        lengths = tuple(sorted({resolve(d.size, sizes) for d in dims if d.size in structured}))
-        points = Points(sizes, structured, weighed_sizes(terms), frozenset(), lengths, offsets_of(terms))
-        points = _of_little_work(points, pairs)
+        points = _of_little_work(_points(terms, dims, sizes), pairs)
         drawn = [replace(points, trial=n, found={}) for n in range(MOST_TRIALS)]
         literals = _in_base_two(terms)
         yield [SampledValues(drawn[n], ranges, sizes, n, literals) for n in range(MOST_TRIALS)]
+
+
+def _points(terms: Sequence[Term], dims: Collection[Dim], sizes: Mapping[str, int]) -> Points:
+    structured = structured_sizes(terms)
+    lengths = tuple(sorted({resolve(d.size, sizes) for d in dims if d.size in structured}))
+    return Points(sizes, structured, weighed_sizes(terms), frozenset(), lengths, offsets_of(terms))
 
 
 def _terms_of(loops: Sequence[Loop]) -> list[Term]:

@@ -115,7 +115,7 @@ def bits_of(x: Numbers) -> np.ndarray:
 
 def arbitrary(seed: int, *operands: Numbers) -> Numbers:
     """The values of an arbitrary function; of an undefined operand it is undefined."""
-    total, far = np.uint64(seed), None
+    total, far = np.asarray(np.uint64(seed)), None
     for x in operands:
         bits = bits_of(x)
         if x.far is not None:
@@ -137,7 +137,7 @@ def add(a: Numbers, b: Numbers, sign: int = 1) -> Numbers:
     """The sum, or with sign -1 the difference."""
     total = a.residues + b.residues if sign > 0 else a.residues - b.residues
     total = total % _primes(total.ndim - 1)
-    return Numbers(total) if a.far is None and b.far is None else of_parts(total, _far(a) + sign * _far(b))
+    return Numbers(total) if a.far is None and b.far is None else of_parts(total, np.asarray(_far(a) + sign * _far(b)))
 
 
 def negative(a: Numbers) -> Numbers:

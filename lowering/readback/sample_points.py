@@ -126,12 +126,20 @@ def index_ranges(terms: Iterable[Term], sizes: Mapping[str, int]) -> dict[str, i
         for axis, index in zip(node.attrs[0].shape, node.args, strict=True):
             for name in _loaded(index):
                 indexed[name] = min(resolve(axis, sizes), indexed.get(name, resolve(axis, sizes)))
-    for node in (n for n in nodes if n.op in ("le", "lt", "eq") and n.args[0].dtype == "int64"):
-        places = (n for a in node.args for n in subterms(a, _is_load) if n.op == "iota")
-        beside = [1 + resolve(n.attrs[0].size, sizes) for n in places]
-        for name in (name for a in node.args for name in _loaded(a) if beside):
+    for node in filter(_compares, nodes):
+        beside = [1 + resolve(d.size, sizes) for a in node.args for d in _places(a)]
+        for name in (*_loaded(node.args[0]), *_loaded(node.args[1])) if beside else ():
             compared[name] = max(*beside, compared.get(name, 0))
     return {**compared, **indexed}
+
+
+def _compares(node: Term) -> bool:
+    return node.op in ("le", "lt", "eq") and node.args[0].dtype == "int64"
+
+
+def _places(term: Term) -> list[Dim]:
+    """The dims whose indices are in a term, but for those by which it reads."""
+    return [n.attrs[0] for n in subterms(term, _is_load) if n.op == "iota"]
 
 
 def _is_load(node: Term) -> bool:

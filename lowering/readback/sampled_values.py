@@ -22,6 +22,7 @@ from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
 from . import ring_numbers as ring
 from .ring_numbers import Numbers
+from .sample_points import Points
 
 Dims = tuple[Dim, ...]
 Value = Any  # Numbers, an array of whole numbers or truth values, or a state: a tuple of two Numbers
@@ -43,7 +44,7 @@ class SampledValues:
 
     def __init__(
         self,
-        indices: Callable[[Dim], np.ndarray],
+        indices: Points,
         ranges: Mapping[str, int],
         sizes: Mapping[str, int],
         trial: int = 0,
@@ -51,7 +52,7 @@ class SampledValues:
     ):
         self.literals = literals or {}
         self.indices, self.ranges, self.sizes, self.trial = indices, ranges, sizes, trial
-        self.done: dict[Term, object] = {}
+        self.done: dict[Term, Value] = {}
 
     def value(self, root: Term) -> Value:
         """Numbers, an array, or a state as two of these; the axes are the dims in order."""
@@ -81,7 +82,7 @@ class SampledValues:
                 return self._fold(node)
             case "mantissa":
                 scale, mantissa = self.done[node.args[0]]
-                return mantissa if scale.far is None else _without(mantissa, np.isneginf(scale.far))
+                return mantissa if scale.far is None else _without(mantissa, np.asarray(np.isneginf(scale.far)))
             case "scale":
                 return self.done[node.args[0]][0]
         dims = axes_of(node)
@@ -172,20 +173,24 @@ def _without(x: Numbers, absent: np.ndarray) -> Numbers:
     return ring.of_parts(x.residues, far)
 
 
+_WHOLE: dict[str, Callable] = {
+    "sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "any": np.any, "all": np.all
+}  # fmt: skip
+
+
 def _folds(monoid: str, value, axis: int):
     if monoid == "rescaled":
         scale, mantissa = value
         return ring.rescaled_total(scale, mantissa, axis)
     if not isinstance(value, Numbers):
-        folds = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "any": np.any, "all": np.all}
-        return folds[monoid](value, axis=axis, keepdims=True)
+        return _WHOLE[monoid](value, axis=axis, keepdims=True)
     if monoid == "sum":
         return ring.total(value, axis)
     operations = {"prod": ring.multiply, "max": ring.largest, "min": ring.smallest}
     return ring.folded(operations[monoid], value, axis)
 
 
-_NUMBERS = {
+_NUMBERS: dict[str, Callable] = {
     "add": ring.add,
     "sub": lambda a, b: ring.add(a, b, -1),
     "mul": ring.multiply,
