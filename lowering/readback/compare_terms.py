@@ -16,7 +16,7 @@ import numpy as np
 from ...egraph.terms.affine import affine, combine, to_term
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import all_dims, subterms
+from ...egraph.terms.traversal import subterms
 from ..plan.records import Kernel, Loop, Plan
 from .loop_limits import demand_limits
 from .plan_meaning import NotReadBack, part_of
@@ -25,6 +25,7 @@ from .sample_points import (
     MOST_INDICES,
     Points,
     index_ranges,
+    nodes_of,
     offsets_of,
     structured_sizes,
     symbol_values,
@@ -61,22 +62,22 @@ def _demand_limits(loops: Sequence[tuple[Kernel, Loop]], values: SampledValues) 
 
 def _drawings(loops: Sequence[Loop], pairs: Pairs) -> Iterator[list[SampledValues]]:
     """For each choice of the symbols' values, several drawings of tensors and of indices."""
-    terms = [*_terms_of(loops), *(t for pair in pairs for t in pair)]
-    dims = {d for loop in loops for d in (loop.dim, *loop.outer)}.union(*map(all_dims, terms))
-    for sizes in symbol_values(terms, dims):
+    nodes = nodes_of([*_terms_of(loops), *(t for pair in pairs for t in pair)])
+    dims = {d for n in nodes for d in n.attrs if isinstance(d, Dim)} | {d for x in loops for d in (x.dim, *x.outer)}
+    for sizes in symbol_values(nodes, dims):
         parted = [loop for loop in loops if loop.part is not None]
         sizes |= {str(loop.part.size): PARTS for loop in parted if loop.part is not None}
-        ranges = index_ranges(terms, sizes) | {part_of(loop).name: PARTS for loop in parted}
-        points = _of_little_work(_points(terms, dims, sizes), pairs)
+        ranges = index_ranges(nodes, sizes) | {part_of(loop).name: PARTS for loop in parted}
+        points = _of_little_work(_points(nodes, dims, sizes), pairs)
         drawn = [replace(points, trial=n, found={}) for n in range(MOST_TRIALS)]
-        literals = _in_base_two(terms)
+        literals = _in_base_two(nodes)
         yield [SampledValues(drawn[n], ranges, sizes, n, literals) for n in range(MOST_TRIALS)]
 
 
-def _points(terms: Sequence[Term], dims: Collection[Dim], sizes: Mapping[str, int]) -> Points:
-    structured = structured_sizes(terms)
+def _points(nodes: Sequence[Term], dims: Collection[Dim], sizes: Mapping[str, int]) -> Points:
+    structured = structured_sizes(nodes)
     lengths = tuple(sorted({resolve(d.size, sizes) for d in dims if d.size in structured}))
-    return Points(sizes, structured, weighed_sizes(terms), frozenset(), lengths, offsets_of(terms))
+    return Points(sizes, structured, weighed_sizes(nodes), frozenset(), lengths, offsets_of(nodes))
 
 
 def _terms_of(loops: Sequence[Loop]) -> list[Term]:
@@ -85,9 +86,9 @@ def _terms_of(loops: Sequence[Loop]) -> list[Term]:
     return [*found, *(limit.bound for loop in loops for limit in loop.limits)]
 
 
-def _in_base_two(terms: Sequence[Term]) -> dict[float, Fraction]:
+def _in_base_two(every: Sequence[Term]) -> dict[float, Fraction]:
     """Literals with a factor of log2 e, each as the product that it is: exp(c · x) may be exp2(c · log2 e · x)."""
-    nodes = {n for t in terms for n in subterms(t) if n.op in ("const", "exp2")}
+    nodes = [n for n in every if n.op in ("const", "exp2")]
     if all(n.op == "const" for n in nodes):
         return {}
     known = {abs(n.attrs[0]) for n in nodes if n.op == "const" and isinstance(n.attrs[0], float)} | {1.0}
@@ -124,7 +125,8 @@ def _agreement_at_more(a: Term, b: Term, values: SampledValues) -> int | None:
     for whole, indices in tries:
         again = replace(points, whole=frozenset(whole), more=indices, found={})
         more = SampledValues(again, values.ranges, values.sizes, values.trial, values.literals)
-        if _work((a, b), again) <= MOST_ELEMENTS and (found := _agreement(a, b, more)) is not None:
+        small = _work({n.dims for n in nodes_of((a, b))}, again) <= MOST_ELEMENTS
+        if small and (found := _agreement(a, b, more)) is not None:
             return found
     return None
 
@@ -156,18 +158,17 @@ def _is_related(length: int, single: set[int]) -> bool:
 
 def _of_little_work(points: Points, pairs: Sequence[tuple[Term, Term]]) -> Points:
     """The points, fewer of them where arrays would be large."""
-    terms = [t for pair in pairs for t in pair]
+    every = {n.dims for n in nodes_of(t for pair in pairs for t in pair)}
     for most in range(MOST_INDICES, FEWEST_INDICES, -3):
         points = replace(points, most=most, found={})
-        if not terms or _work(terms, points) <= FEW_ELEMENTS:
+        if _work(every, points) <= FEW_ELEMENTS:
             break
     return points
 
 
-def _work(terms: Sequence[Term], points: Points) -> int:
-    """The most elements of an array."""
-    every = {n.dims for t in terms for n in subterms(t)}
-    return max(prod(len(points(d)) for d in dims) for dims in every)
+def _work(every: Collection[frozenset[Dim]], points: Points) -> int:
+    """The most elements of an array, of the dims of all."""
+    return max((prod(len(points(d)) for d in dims) for dims in every), default=0)
 
 
 def _agreement(a: Term, b: Term, values: SampledValues) -> int | None:

@@ -332,6 +332,20 @@ def total(x: Numbers, axis: int) -> Numbers:
         return of_parts(residues, x.far.sum(axis=axis, keepdims=True))
 
 
+def extreme(x: Numbers, axis: int, sign: int = 1) -> Numbers:
+    """The largest along an axis, or with sign -1 the smallest; undefined if one of them is."""
+    place = sign * np.asarray(_place(x))
+    if x.far is not None:
+        far = sign * np.where(np.isnan(x.far), inf, x.far)
+        place = np.where(far == far.max(axis=axis, keepdims=True), place, -inf)
+    best = np.expand_dims(place.argmax(axis=axis), axis)
+    residues = np.take_along_axis(x.residues, best[None], axis + 1)
+    if x.far is None:
+        return Numbers(residues)
+    undefined = np.isnan(x.far).any(axis=axis, keepdims=True)
+    return of_parts(residues, np.where(undefined, nan, np.take_along_axis(x.far, best, axis)))
+
+
 def folded(operation: Callable[[Numbers, Numbers], Numbers], x: Numbers, axis: int) -> Numbers:
     """Any other fold along an axis."""
     at = lambda k: Numbers(x.residues.take([k], axis + 1), None if x.far is None else x.far.take([k], axis))
@@ -343,7 +357,7 @@ def folded(operation: Callable[[Numbers, Numbers], Numbers], x: Numbers, axis: i
 
 def rescaled_total(scale: Numbers, mantissa: Numbers, axis: int) -> tuple[Numbers, Numbers]:
     """The sum of states along an axis, as the largest scale and what is left. The scale -∞ says that one is absent."""
-    top = folded(largest, scale, axis)
+    top = extreme(scale, axis)
     weighted = multiply(mantissa, exponential(add(scale, top, -1)))
     if scale.far is not None:
         absent = np.broadcast_to(np.isneginf(scale.far), weighted.shape)

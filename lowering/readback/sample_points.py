@@ -70,59 +70,51 @@ class Points:
         return np.array(sorted([*dict.fromkeys(k for k in found if 0 <= k < length)][: self.most]))
 
 
-def structured_sizes(terms: Iterable[Term]) -> frozenset:
+def nodes_of(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Every subterm of the terms, once."""
+    return tuple({node for term in terms for node in subterms(term)})
+
+
+def structured_sizes(nodes: Iterable[Term]) -> frozenset:
     """The sizes of dims whose indices are elsewhere than alone in brackets."""
-    found = set()
-    seen: set[Term] = set()
-    for term in terms:
-        for node in subterms(term, seen.__contains__):
-            if node in seen:
-                continue
-            seen.add(node)
-            if node.op != "load":
-                found |= {a.attrs[0].size for a in node.args if a.op == "iota"}
-    return frozenset(found)
+    found = (a for node in nodes if node.op != "load" for a in node.args if a.op == "iota")
+    return frozenset(a.attrs[0].size for a in found)
 
 
-def offsets_of(terms: Iterable[Term]) -> tuple[int, ...]:
+def offsets_of(nodes: Iterable[Term]) -> tuple[int, ...]:
     """The whole numbers in conditions and in arithmetic with indices, small ones first: where masks begin and end."""
     found: set[int] = set()
-    for term in terms:
-        for node in subterms(term):
-            if any(a.op == "const" for a in node.args) and all(a.dtype == "int64" for a in node.args):
-                found |= {abs(a.attrs[0]) for a in node.args if a.op == "const"}
+    for node in nodes:
+        if any(a.op == "const" for a in node.args) and all(a.dtype == "int64" for a in node.args):
+            found |= {abs(a.attrs[0]) for a in node.args if a.op == "const"}
     return tuple(sorted(found - {0, 1}))
 
 
-def weighed_sizes(terms: Iterable[Term]) -> frozenset:
+def weighed_sizes(nodes: Iterable[Term]) -> frozenset:
     """The sizes of dims of softmax states and of extrema."""
-    found = (n for term in terms for n in subterms(term) if n.op == "reduce")
-    return frozenset(n.attrs[1].size for n in found if n.attrs[0] not in ("sum", "prod"))
+    found = (n for n in nodes if n.op == "reduce" and n.attrs[0] not in ("sum", "prod"))
+    return frozenset(n.attrs[1].size for n in found)
 
 
-def symbol_values(terms: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, int]]:
+def symbol_values(nodes: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, int]]:
     """Values of all symbols of sizes, several times."""
     every = {d.size for d in dims}
-    for term in terms:
-        for node in subterms(term):
-            every |= {a.size for a in node.attrs if isinstance(a, Dim)}
-            every |= {node.attrs[0]} if node.op == "size" else set()
-            every |= {s for s in node.attrs[0].shape} if node.op == "load" else set()
+    for node in nodes:
+        every |= {node.attrs[0]} if node.op == "size" else {*node.attrs[0].shape} if node.op == "load" else set()
     names = sorted(set().union(*(symbols(size) for size in every)))
     if not names:
         return [{}]
     return [{name: first + 16 * k for k, name in enumerate(names)} for first in (48, 1040)]
 
 
-def index_ranges(terms: Iterable[Term], sizes: Mapping[str, int]) -> dict[str, int]:
+def index_ranges(nodes: Iterable[Term], sizes: Mapping[str, int]) -> dict[str, int]:
     """For each tensor of whole numbers, how many values its elements take.
 
     Those of an axis that they index, else those of a dim whose indices they are compared with.
     """
-    nodes = {n for term in terms for n in subterms(term)}
     indexed: dict[str, int] = {}
     compared: dict[str, int] = {}
-    for node in (n for n in nodes if n.op == "load"):
+    for node in filter(_is_load, nodes):
         for axis, index in zip(node.attrs[0].shape, node.args, strict=True):
             for name in _loaded(index):
                 indexed[name] = min(resolve(axis, sizes), indexed.get(name, resolve(axis, sizes)))
@@ -148,4 +140,4 @@ def _is_load(node: Term) -> bool:
 
 def _loaded(term: Term) -> list[str]:
     """Names of the tensors that a term loads."""
-    return [n.attrs[0].name for n in subterms(term) if n.op == "load"]
+    return [] if term.op == "iota" else [n.attrs[0].name for n in subterms(term) if n.op == "load"]

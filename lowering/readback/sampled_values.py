@@ -186,8 +186,9 @@ def _folds(monoid: str, value, axis: int):
         return _WHOLE[monoid](value, axis=axis, keepdims=True)
     if monoid == "sum":
         return ring.total(value, axis)
-    operations = {"prod": ring.multiply, "max": ring.largest, "min": ring.smallest}
-    return ring.folded(operations[monoid], value, axis)
+    if monoid == "prod":
+        return ring.folded(ring.multiply, value, axis)
+    return ring.extreme(value, axis, 1 if monoid == "max" else -1)
 
 
 _NUMBERS: dict[str, Callable] = {

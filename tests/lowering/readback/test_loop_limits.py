@@ -10,7 +10,7 @@ from onepass.lowering.plan.records import Store
 from onepass.lowering.planning.planner import plan_stores
 from onepass.lowering.readback.loop_limits import demand_limits
 from onepass.lowering.readback.plan_meaning import NotReadBack
-from onepass.lowering.readback.sample_points import Points, index_ranges, structured_sizes
+from onepass.lowering.readback.sample_points import Points, index_ranges, nodes_of, structured_sizes
 from onepass.lowering.readback.sampled_values import SampledValues
 from tests.support.plan_mutants import mutants
 
@@ -42,9 +42,9 @@ def demand(plan):
     for kernel in plan.kernels:
         for loop in kernel.loops:
             terms = [t for t in (loop.guard, *(x.bound for x in loop.limits)) if t is not None]
-            points = Points({}, structured_sizes(terms), lengths=(3000, 4000))
+            points = Points({}, structured_sizes(nodes_of(terms)), lengths=(3000, 4000))
             for trial in range(2):
-                demand_limits(kernel, loop, SampledValues(points, index_ranges(terms, {}), {}, trial))
+                demand_limits(kernel, loop, SampledValues(points, index_ranges(nodes_of(terms), {}), {}, trial))
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -98,3 +98,10 @@ def test_states_fold_in_any_order_and_an_absent_one_has_no_part():
     assert same(sum_, alone)
     absent = ring.rescaled_total(far(-inf), B, 0)
     assert np.isneginf(absent[0].far).all() and same(absent[1], ring.of_integers(np.zeros(1, int)))
+
+
+@pytest.mark.parametrize("hidden", [0, 3, 200])
+def test_the_extreme_is_the_one_that_a_fold_finds(hidden):
+    x = A if not hidden else ring.choose(np.arange(200) % hidden == 0, far(-inf), ring.add(A, far(-1e9)))
+    for sign, operation in ((1, ring.largest), (-1, ring.smallest)):
+        assert same(ring.extreme(x, 0, sign), ring.folded(operation, x, 0))
