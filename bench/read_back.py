@@ -1,7 +1,7 @@
 """What reading plans back takes, of each variant's compile: python bench/read_back.py [--every N].
 
 Prints, for each variant with its gradients, the seconds of the compile, those of reading its plans back, and how many
-plans there were; last the medians and the largest. Only times of this process's processor count.
+plans there were; last the medians and the largest. Times are those of the processor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def main() -> None:
         whole, found = measured(variant)
         plans += found
         shares.append(sum(found) / whole)
-        print(f"{variant.name:50} compile {whole:6.2f} s, read back {1e3 * sum(found):7.1f} ms, {len(found)} plans", flush=True)
+        took = f"compile {whole:6.2f} s, read back {1e3 * sum(found):7.1f} ms, {len(found)} plans"
+        print(f"{variant.name:50} {took}", flush=True)
     print(f"a plan: median {1e3 * median(plans):.1f} ms, largest {1e3 * max(plans):.0f} ms")
     print(f"of a compile: median {100 * median(shares):.1f} %, largest {100 * max(shares):.0f} %")
 
