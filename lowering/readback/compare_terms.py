@@ -64,14 +64,18 @@ def _drawings(loops: Sequence[Loop], pairs: Pairs) -> Iterator[list[SampledValue
     """For each choice of the symbols' values, several drawings of tensors and of indices."""
     nodes = nodes_of([*_terms_of(loops), *(t for pair in pairs for t in pair)])
     dims = {d for n in nodes for d in n.attrs if isinstance(d, Dim)} | {d for x in loops for d in (x.dim, *x.outer)}
+    parts = [str(loop.part.size) for loop in loops if loop.part is not None]
     for sizes in symbol_values(nodes, dims):
-        parted = [loop for loop in loops if loop.part is not None]
-        sizes |= {str(loop.part.size): PARTS for loop in parted if loop.part is not None}
-        ranges = index_ranges(nodes, sizes) | {part_of(loop).name: PARTS for loop in parted}
+        sizes |= dict.fromkeys(parts, PARTS)
+        ranges = index_ranges(nodes, sizes) | {name: PARTS for name in _part_names(loops)}
         points = _of_little_work(_points(nodes, dims, sizes), pairs)
         drawn = [replace(points, trial=n, found={}) for n in range(MOST_TRIALS)]
         literals = _in_base_two(nodes)
         yield [SampledValues(drawn[n], ranges, sizes, n, literals) for n in range(MOST_TRIALS)]
+
+
+def _part_names(loops: Sequence[Loop]) -> list[str]:
+    return [part_of(loop).name for loop in loops if loop.part is not None]
 
 
 def _points(nodes: Sequence[Term], dims: Collection[Dim], sizes: Mapping[str, int]) -> Points:
