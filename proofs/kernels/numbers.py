@@ -1,0 +1,316 @@
+"""Exact numbers: each is a residue modulo three primes, and a float64 beside them that says its order and its kind.
+
+Sums, products and quotients are taken in the residues, where nothing is rounded. Each prime divides the next one less
+1, so that exp is a homomorphism from residues modulo one prime to residues modulo the next: e^(x + y) = e^x · e^y holds
+by numbers. The residue modulo the last prime is what counts: it is exact for up to two exponentials, one in the other.
+The float64 only decides comparisons, and says what is infinite or undefined. Invariant: of what is not finite, all
+residues are 0. Example: of_floats(0.5) + of_floats(0.25) has the residues of 3/4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import log
+from zlib import crc32
+
+import numpy as np
+
+PRIMES = (1048573, 10485731, 587200937)  # p, q = 10 p + 1, r = 56 q + 1
+LEVELS = len(PRIMES)
+TABLE_BITS = 12  # a power is the product of two entries of tables
+HALF_BITS = 15  # a product of matrices takes its left factor in two halves, so that float64 adds up exactly
+EXACT_TERMS = 256  # products of 15 and 30 bits that float64 adds up exactly
+LARGEST_DENOMINATOR = 4096  # of a fraction that a literal is taken for
+FEW_BITS = 24  # of a literal that stands for itself
+LN2 = (271828, 3141592, 123456789)  # the residues of ln 2: any, as of a number without an equation
+NEAR = 2.0**-50  # the relative distance of a literal from the number that it is written for
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """An array of exact numbers. parts: residues, with one axis more in front. shadow: float64."""
+
+    parts: np.ndarray
+    shadow: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.shadow.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return self.shadow.ndim
+
+    def arranged(self, change: Callable[[np.ndarray], np.ndarray]) -> Numbers:
+        """The same numbers in another arrangement: an index, a transpose, a broadcast."""
+        return Numbers(np.stack([change(part) for part in self.parts]), change(self.shadow))
+
+
+Value = Numbers | np.ndarray  # an array of numbers, or of integers or bools
+
+
+def primes_of(ndim: int) -> np.ndarray:
+    """The primes, for residues of arrays with so many axes."""
+    return np.array(PRIMES, np.int64).reshape(-1, *[1] * ndim)
+
+
+def made(parts: np.ndarray, shadow: np.ndarray) -> Numbers:
+    """Numbers whose residues are reduced; 0 where they are not finite."""
+    parts = parts % primes_of(shadow.ndim)
+    finite = np.isfinite(shadow)
+    return Numbers(parts if finite.all() else np.where(finite, parts, 0), shadow)
+
+
+# Making numbers
+
+
+def of_integers(values: np.ndarray) -> Numbers:
+    """The numbers of an array of integers or bools."""
+    values = np.asarray(values)
+    whole = values.astype(np.int64)
+    return Numbers(np.stack([whole % p for p in PRIMES]), values.astype(np.float64))
+
+
+def of_floats(values) -> Numbers:
+    """The numbers of an array of floats, each exactly: a whole number times a power of two."""
+    shadow = np.asarray(values, np.float64)
+    fraction, exponent = np.frexp(np.where(np.isfinite(shadow), shadow, 0.0))
+    whole = np.ldexp(fraction, 53).astype(np.int64)
+    shift = exponent.astype(np.int64) - 53
+    parts = [whole % p * _power_of_two(level, shift) for level, p in enumerate(PRIMES)]
+    return made(np.stack(parts), shadow)
+
+
+def numbers(value) -> Numbers:
+    """The value as numbers. A float of Python is what a literal says."""
+    if isinstance(value, Numbers):
+        return value
+    if isinstance(value, float):
+        return literal(value)
+    value = np.asarray(value)
+    return of_floats(value) if value.dtype.kind == "f" else of_integers(value)
+
+
+def of_fraction(value: Fraction, times_ln2: int = 0) -> Numbers:
+    """A fraction times a power of ln 2."""
+    residues = [value.numerator * pow(value.denominator, -1, p) * pow(n, times_ln2, p) for p, n in zip(PRIMES, LN2)]
+    return made(np.array([r % p for r, p in zip(residues, PRIMES)]), np.array(float(value) * log(2) ** times_ln2))
+
+
+@cache
+def literal(value: float) -> Numbers:
+    """The number that a literal is written for: a fraction, or one times ln 2 or over ln 2; else the float itself."""
+    if not np.isfinite(value) or Fraction(value).denominator <= 1 << FEW_BITS:
+        return of_floats(value)
+    for power in (0, -1, 1):
+        found = Fraction(value / log(2) ** power).limit_denominator(LARGEST_DENOMINATOR)
+        if found and abs(float(found) * log(2) ** power / value - 1) <= NEAR:
+            exact = of_fraction(found, power)
+            return Numbers(exact.parts, np.array(value))
+    return of_floats(value)
+
+
+@cache
+def _powers_of_two(level: int) -> np.ndarray:
+    """2^n for -1200 <= n < 1200, modulo a prime."""
+    p = PRIMES[level]
+    return np.array([pow(2, n, p) for n in range(-1200, 1200)], np.int64)
+
+
+def _power_of_two(level: int, exponents: np.ndarray) -> np.ndarray:
+    return _powers_of_two(level)[exponents + 1200]
+
+
+# Arithmetic
+
+
+def aligned(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
+    """Two arrays with as many axes, missing ones in front."""
+    width = max(a.ndim, b.ndim)
+    widened = lambda x: x if x.ndim == width else x.arranged(lambda part: part.reshape((1,) * (width - x.ndim) + part.shape))
+    return widened(a), widened(b)
+
+
+def add(a: Numbers, b: Numbers) -> Numbers:
+    """a + b."""
+    a, b = aligned(a, b)
+    with np.errstate(all="ignore"):
+        return made(a.parts + b.parts, a.shadow + b.shadow)
+
+
+def subtract(a: Numbers, b: Numbers) -> Numbers:
+    """a - b."""
+    a, b = aligned(a, b)
+    with np.errstate(all="ignore"):
+        return made(a.parts - b.parts, a.shadow - b.shadow)
+
+
+def multiply(a: Numbers, b: Numbers) -> Numbers:
+    """a · b."""
+    a, b = aligned(a, b)
+    with np.errstate(all="ignore"):
+        return made(a.parts * b.parts, a.shadow * b.shadow)
+
+
+def negate(a: Numbers) -> Numbers:
+    """-a."""
+    return made(-a.parts, -a.shadow)
+
+
+def divide(a: Numbers, b: Numbers) -> Numbers:
+    """a / b. What is divided by an infinity is 0."""
+    a, b = aligned(a, b)
+    with np.errstate(all="ignore"):
+        return made(a.parts * _inverse(b.parts), a.shadow / b.shadow)
+
+
+def _inverse(parts: np.ndarray) -> np.ndarray:
+    """The inverses modulo the primes; of 0 it is 0."""
+    return np.stack([_power(part, p - 2, p) for part, p in zip(parts, PRIMES)])
+
+
+def _power(base: np.ndarray, exponent: int, p: int) -> np.ndarray:
+    found = np.ones_like(base)
+    while exponent:
+        if exponent & 1:
+            found = found * base % p
+        base, exponent = base * base % p, exponent >> 1
+    return found
+
+
+def exp(a: Numbers) -> Numbers:
+    """e^a. What float64 takes for 0 is 0."""
+    with np.errstate(all="ignore"):
+        shadow = np.exp(a.shadow)
+    parts = [_any_function("exp", 0, a.parts[0])]
+    parts += [_generated(level, a.parts[level - 1]) for level in range(1, LEVELS)]
+    return made(np.where(shadow == 0, 0, np.stack(parts)), shadow)
+
+
+def exp2(a: Numbers) -> Numbers:
+    """2^a."""
+    return exp(multiply(a, of_fraction(Fraction(1), 1)))
+
+
+@cache
+def _tables(level: int) -> tuple[np.ndarray, np.ndarray]:
+    """Powers of a generator of the subgroup whose order is the prime before: the first ones, and every 4096th."""
+    p, order = PRIMES[level], PRIMES[level - 1]
+    root = next(g for n in range(2, 100) if (g := pow(n, (p - 1) // order, p)) != 1)
+    first = [pow(root, n, p) for n in range(1 << TABLE_BITS)]
+    steps = [pow(root, n << TABLE_BITS, p) for n in range((order >> TABLE_BITS) + 1)]
+    return np.array(first, np.int64), np.array(steps, np.int64)
+
+
+def _generated(level: int, exponents: np.ndarray) -> np.ndarray:
+    first, steps = _tables(level)
+    return first[exponents & ((1 << TABLE_BITS) - 1)] * steps[exponents >> TABLE_BITS] % PRIMES[level]
+
+
+# Functions of which no equation is known
+
+
+def _any_function(name: str, level: int, part: np.ndarray) -> np.ndarray:
+    """A function that differs for each name: a fixed random number, not 0, for each residue."""
+    mixed = part.astype(np.uint64) + np.uint64(crc32(f"{name} {level}".encode()) << 31)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(PRIMES[level] - 1)).astype(np.int64) + 1
+
+
+KNOWN_VALUES = {"log": {1: 0}, "sqrt": {0: 0, 1: 1}, "erf": {0: 0}, "sin": {0: 0}, "cos": {0: 1}}
+_ERF = np.vectorize(__import__("math").erf, otypes=[float])
+FLOAT_FUNCTIONS: dict[str, Callable] = {"log": np.log, "sqrt": np.sqrt, "erf": _ERF, "sin": np.sin, "cos": np.cos}
+
+
+def unknown_function(name: str, a: Numbers) -> Numbers:
+    """log, sqrt, erf, sin or cos, as functions that are the same on both sides and have the values of KNOWN_VALUES."""
+    with np.errstate(all="ignore"):
+        shadow = FLOAT_FUNCTIONS[name](a.shadow)
+    parts = np.stack([_any_function(name, level, part) for level, part in enumerate(a.parts)])
+    for argument, result in KNOWN_VALUES[name].items():
+        parts = np.where(a.parts == argument, result, parts)
+    return made(parts, shadow)
+
+
+def floor(a: Numbers) -> Numbers:
+    """The largest whole number up to a."""
+    return of_floats(np.floor(a.shadow))
+
+
+# Order
+
+
+def equal(a: Numbers, b: Numbers) -> np.ndarray:
+    """a = b, by residues where both are finite."""
+    a, b = aligned(a, b)
+    finite = np.isfinite(a.shadow) & np.isfinite(b.shadow)
+    return np.where(finite, a.parts[-1] == b.parts[-1], a.shadow == b.shadow)
+
+
+def less(a: Numbers, b: Numbers) -> np.ndarray:
+    """a < b."""
+    a, b = aligned(a, b)
+    return (a.shadow < b.shadow) & ~equal(a, b)
+
+
+def choose(condition: np.ndarray, a: Numbers, b: Numbers) -> Numbers:
+    """a where the condition holds, else b. All have as many axes, or the condition is broadcast as numpy does it."""
+    a, b = aligned(a, b)
+    parts = np.where(condition, a.parts, b.parts) if condition.ndim <= a.ndim else None
+    if parts is None:
+        parts = np.stack([np.where(condition, x, y) for x, y in zip(a.parts, b.parts)])
+    return Numbers(parts, np.where(condition, a.shadow, b.shadow))
+
+
+def largest(a: Numbers, b: Numbers, propagates: bool = True) -> Numbers:
+    """The larger one. propagates: an undefined one is the result; else the other one."""
+    a, b = aligned(a, b)
+    first = (a.shadow >= b.shadow) | (np.isnan(a.shadow) if propagates else np.isnan(b.shadow))
+    return choose(first, a, b)
+
+
+def smallest(a: Numbers, b: Numbers, propagates: bool = True) -> Numbers:
+    """The smaller one, as `largest` is the larger one."""
+    return negate(largest(negate(a), negate(b), propagates))
+
+
+# Folds
+
+
+def total(a: Numbers, axis: int) -> Numbers:
+    """The sum along an axis."""
+    with np.errstate(all="ignore"):
+        return made(a.parts.sum(axis if axis < 0 else axis + 1), a.shadow.sum(axis))
+
+
+def highest(a: Numbers, axis: int, propagates: bool = True) -> Numbers:
+    """The maximum along an axis."""
+    shadow = a.shadow if propagates else np.where(np.isnan(a.shadow), -np.inf, a.shadow)
+    place = np.expand_dims(np.argmax(shadow, axis), axis)  # of numpy: the first undefined one
+    picked = lambda part: np.squeeze(np.take_along_axis(part, place, axis), axis)
+    return a.arranged(picked)
+
+
+def matrix_product(a: Numbers, b: Numbers) -> Numbers:
+    """The product over the last axis of a and the last but one of b; the axes before are broadcast."""
+    a, b = aligned(a, b)
+    parts = [_product_modulo(x, y, p) for x, y, p in zip(a.parts, b.parts, PRIMES)]
+    with np.errstate(all="ignore"):
+        return made(np.stack(parts), a.shadow @ b.shadow)
+
+
+def _product_modulo(a: np.ndarray, b: np.ndarray, p: int) -> np.ndarray:
+    found = 0
+    for first in range(0, max(a.shape[-1], 1), EXACT_TERMS):
+        some = slice(first, first + EXACT_TERMS)
+        left, right = a[..., some], b[..., some, :].astype(np.float64)
+        high = ((left >> HALF_BITS).astype(np.float64) @ right).astype(np.int64) % p
+        low = ((left & ((1 << HALF_BITS) - 1)).astype(np.float64) @ right).astype(np.int64) % p
+        found = (found + (high << HALF_BITS) + low) % p
+    return found
