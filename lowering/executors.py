@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,6 +28,9 @@ from .schedule.schedule_store import ScheduleStore
 from .schedule.setting_values import config_of
 from .tiled.executor import tiled_results
 from .triton.kernel import emit
+
+if TYPE_CHECKING:
+    from .triton.launch_texts import KernelTexts
 
 Tensors = Sequence[torch.Tensor]
 Inputs = Mapping[str, torch.Tensor]  # by name
@@ -184,6 +188,16 @@ class TritonExecutor(PlanExecutor):
 
     def source(self, kernel: Kernel, plan: Plan) -> str:
         return emit(kernel, plan).text
+
+    def texts(self, plan: Plan, tensors: Inputs, sizes: Sizes, strides: Strides | None = None) -> list[KernelTexts]:
+        """The texts that `prepare` makes for tensors like these, with the arguments of their launches."""
+        from .launch.relayout import with_copies
+        from .triton.launch_texts import launch_texts
+
+        reordered, wanted = _by_memory(plan, tensors, strides)
+        given = dict(zip(tensors, with_copies(*_in_order(reordered, tensors, sizes))))
+        made = self._launcher(reordered.plan, None, False)
+        return launch_texts(made, given, dict(sizes), reordered.strides(wanted))
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
         from .triton.launch import launcher

@@ -325,7 +325,7 @@ class Launcher:
             if found is not None:
                 known[found.chunk.size] = count
                 self.shared[kernel.name] = f"{found}; {count} parts"
-                self._whole[found.first.name] = kernel
+                self._whole |= {found.first.name: kernel, found.last.name: kernel}
                 if kernel.name in self.configs:
                     self.configs[found.first.name] = self.configs[kernel.name]
                 self.configs.setdefault(found.last.name, replace(of_few_rows(*widest(found.last)), stages=1))

@@ -35,13 +35,14 @@ class LaunchText:
 
 @dataclass(frozen=True)
 class KernelTexts:
-    """What runs for one kernel of a plan. made: what its launches write. maps: tables of tiles that they read."""
+    """What runs for one kernel of a plan. made: what its launches write. inputs: the plan's tensors that it reads, and
+    tables of tiles."""
 
     kernel: Kernel
     calls: tuple[LaunchText, ...]
     made: tuple[Written, ...]
     sizes: Mapping[str, int]
-    maps: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 def launch_texts(
@@ -61,15 +62,16 @@ def launch_texts(
 def _texts(launcher: Launcher, ready: Prepared, numbers: list[int]) -> KernelTexts:
     calls: list[LaunchText] = []
     made: list[Written] = []
-    maps: dict[str, torch.Tensor] = {}
+    inputs: dict[str, torch.Tensor] = {}
     for number in numbers:
         kernel, launch = ready.kernels[number], ready.launches[number]
-        maps |= launcher.mapped(launch, ready.seen)
+        read = [t.name for t in kernel.inputs if not ready.seen[t.name].is_meta]
+        inputs |= {name: ready.seen[name] for name in read} | launcher.mapped(launch, ready.seen)
         names = dict.fromkeys(store.output.name for store in kernel.stores)
         made += [_written(ready, name, name in kernel.zeroed) for name in names]
         made += [_slots(each) for each in launch.sums]
         calls += [_call(launch), *(_slot_call(each, ready) for each in launch.sums)]
-    return KernelTexts(launcher.whole(ready.kernels[numbers[0]]), tuple(calls), tuple(made), ready.sizes, maps)
+    return KernelTexts(launcher.whole(ready.kernels[numbers[0]]), tuple(calls), tuple(made), ready.sizes, inputs)
 
 
 def _written(ready: Prepared, name: str, zero: bool) -> Written:

@@ -16,22 +16,11 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims
 from . import numbers as exact
 from .interpreter import MOST_ROUNDS, Interpreter
-from .memory import Buffer, KernelFault, Pointer
+from .memory import Buffer, KernelFault, Memory, Pointer
 from .numbers import Numbers, Value
 from .term_values import TermValues
 
 SHOWN = 3  # elements that a message names
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A tensor that a launch writes. zero: it holds zeros before."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +52,7 @@ class Checked:
 
     tensors: the values of inputs, floats as float64 arrays or exact numbers. strides: of inputs. made: what launches
     write. sizes: of symbols. programs: those that run of a single launch; None: all.
+    levels: primes, as many as `levels_of` says of every kernel of a plan.
     """
 
     calls: tuple[Call, ...]
@@ -72,6 +62,7 @@ class Checked:
     made: tuple[Memory, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
     programs: tuple[int, ...] | None = None
+    levels: int = exact.LEVELS
 
 
 FAULTS = (KernelFault, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, ArithmeticError)
@@ -79,8 +70,9 @@ FAULTS = (KernelFault, ValueError, TypeError, IndexError, KeyError, AttributeErr
 
 def run(checked: Checked, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffer]:
     """The memory after the launches. Raises KernelFault, or another of FAULTS for a text that means nothing."""
-    buffers = {name: Buffer.of(name, value, checked.strides[name]) for name, value in checked.tensors.items()}
-    buffers |= {m.name: Buffer.empty(m.name, m.dtype, m.shape, m.strides, m.zero) for m in checked.made}
+    given, levels = checked.tensors.items(), checked.levels
+    buffers = {name: Buffer.of(name, value, checked.strides[name], levels) for name, value in given}
+    buffers |= {memory.name: Buffer.made(memory, levels) for memory in checked.made}
     for call in checked.calls:
         arguments: dict[str, object] = {
             name: Pointer(buffers[tensor], np.zeros(1, np.int64)) for name, tensor in call.pointers.items()
@@ -110,12 +102,12 @@ class Reference:
     def _values(self, result: Result, places) -> TermValues:
         order = dict.fromkeys([*result.order, *(d for t in (result.term, *result.places) for d in all_dims(t))])
         chosen = None if places is None else dict(zip(result.order, places, strict=True))
-        return TermValues(self.checked.tensors, self.checked.sizes, list(order), chosen)
+        return TermValues(self.checked.tensors, self.checked.sizes, list(order), chosen, self.checked.levels)
 
     def _stored(self, result: Result, places) -> Value:
         terms = self._values(result, places)
         found = terms.of(result.term)
-        found = found if self._is_whole(result) else exact.numbers(found)
+        found = exact.numbers(found) if self.made[result.name].is_real else found
         shape = tuple(len(terms.coordinates(d)) for d in result.order)
         inner = len(terms.order) - len(shape)
 
@@ -135,14 +127,11 @@ class Reference:
         shape = np.broadcast_shapes(tuple(shape), *(p.shape for p in places))
         at = tuple(np.broadcast_to(p, shape) for p in places)
         spread = values.arranged(lambda part: np.broadcast_to(part, shape))
-        parts, shadow = np.zeros((exact.LEVELS, *memory.shape), np.int64), np.zeros(memory.shape)
-        for level in range(exact.LEVELS):
+        parts, shadow = np.zeros((len(spread.parts), *memory.shape), np.int64), np.zeros(memory.shape)
+        for level in range(len(parts)):
             np.add.at(parts[level], at, spread.parts[level])
         np.add.at(shadow, at, spread.shadow)
         return exact.made(parts, shadow)
-
-    def _is_whole(self, result: Result) -> bool:
-        return not self.made[result.name].dtype.startswith(("float", "bfloat"))
 
     def shape(self, result: Result) -> tuple[int, ...]:
         """The shape of a result's tensor, by the dims of its axes."""

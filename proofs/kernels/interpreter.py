@@ -199,9 +199,7 @@ class Interpreter:
             return float(node.args[0].value)
         args = [self.value(a) for a in node.args]
         named = {k.arg: self.value(k.value) for k in node.keywords}
-        if isinstance(node.func, ast.Attribute) and not function.startswith("tl."):
-            if node.func.attr != "to":
-                raise KernelFault(f"no meaning for {function}")
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
             return FUNCTIONS["cast"](self.value(node.func.value), *args)
         if function in OF_PROGRAMS:
             return OF_PROGRAMS[function](self, *args, **named)

@@ -22,16 +22,32 @@ class KernelFault(Exception):
     """What the text does and no kernel may do; the message says it."""
 
 
+@dataclass(frozen=True)
+class Memory:
+    """A tensor that a launch writes. zero: it holds zeros before; else nobody may read it first."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    zero: bool = False
+
+    @property
+    def is_real(self) -> bool:
+        """Whether its elements are numbers, not integers or bools."""
+        return self.dtype.startswith(("float", "bfloat"))
+
+
 class Buffer:
     """The memory of one tensor. data: floats, integers, bools or exact numbers, by place."""
 
-    def __init__(self, name: str, data: Value, elements: np.ndarray):
-        self.name, self.data, self.elements = name, data, elements
+    def __init__(self, name: str, data: Value, elements: np.ndarray, levels: int):
+        self.name, self.data, self.elements, self.levels = name, data, elements, levels
         self.is_real = isinstance(data, Numbers) or data.dtype.kind == "f"
         self.written = np.zeros(len(elements), bool)
 
     @classmethod
-    def of(cls, name: str, value: Value, strides: Sequence[int]) -> Buffer:
+    def of(cls, name: str, value: Value, strides: Sequence[int], levels: int = exact.LEVELS) -> Buffer:
         """The buffer of a tensor with these values and strides. Between its elements is what nobody may read."""
         shape = value.shape
         places = _places(shape, strides)
@@ -41,24 +57,25 @@ class Buffer:
         scattered = lambda part, start: _scattered(part, places, np.full(size, start, part.dtype))
         if isinstance(value, Numbers):
             parts = np.stack([scattered(part, 0) for part in value.parts])
-            return cls(name, Numbers(parts, scattered(value.shadow, np.nan)), elements)
-        return cls(name, scattered(value, np.nan if value.dtype.kind == "f" else 0), elements)
+            return cls(name, Numbers(parts, scattered(value.shadow, np.nan)), elements, levels)
+        return cls(name, scattered(value, np.nan if value.dtype.kind == "f" else 0), elements, levels)
 
     @classmethod
-    def empty(cls, name: str, dtype: str, shape: Sequence[int], strides: Sequence[int], zero: bool) -> Buffer:
-        """A buffer to write. zero: it holds zeros before the kernel runs, and undefined values otherwise."""
-        shape = tuple(shape)
-        if dtype.startswith(("float", "bfloat")):
-            value = exact.Numbers(np.zeros((exact.LEVELS, *shape), np.int64), np.full(shape, 0.0 if zero else np.nan))
-            return cls.of(name, value, strides)
-        return cls.of(name, np.full(shape, 0 if zero or dtype == "bool" else POISON, dtype), strides)
+    def made(cls, memory: Memory, levels: int) -> Buffer:
+        """A buffer to write."""
+        shape, zero = tuple(memory.shape), memory.zero
+        if memory.is_real:
+            value = Numbers(np.zeros((levels, *shape), np.int64), np.full(shape, 0.0 if zero else np.nan))
+            return cls.of(memory.name, value, memory.strides, levels)
+        start = 0 if zero or memory.dtype in ("bool", "int8", "uint8", "int16") else POISON
+        return cls.of(memory.name, np.full(shape, start, memory.dtype), memory.strides, levels)
 
     def read(self, places: np.ndarray) -> Value:
         """The values of these places."""
         if isinstance(self.data, Numbers):
             return self.data.arranged(lambda part: part[places])
         found = self.data[places]
-        return exact.of_floats(found) if self.is_real else found
+        return exact.of_floats(found, self.levels) if self.is_real else found
 
     def write(self, places: np.ndarray, value: Value) -> None:
         """Writes values to places. Raises KernelFault for a place that was written before."""
@@ -68,7 +85,7 @@ class Buffer:
         self.written[places] = True
         if isinstance(self.data, Numbers):
             value = exact.numbers(value)
-            self.data.parts[:, places], self.data.shadow[places] = value.parts, value.shadow
+            self.data.parts[:, places], self.data.shadow[places] = value.parts[-self.levels :], value.shadow
         elif isinstance(value, Numbers):
             raise KernelFault(f"a number is written to {self.name}, which has integers")
         else:

@@ -1,8 +1,9 @@
-"""Exact numbers: each is a residue modulo three primes, and a float64 beside them that says its order and its kind.
+"""Exact numbers: each is a residue modulo four primes, and a float64 beside them that says its order and its kind.
 
 Sums, products and quotients are taken in the residues, where nothing is rounded. Each prime divides the next one less
 1, so that exp is a homomorphism from residues modulo one prime to residues modulo the next: e^(x + y) = e^x · e^y holds
-by numbers. The residue modulo the last prime is what counts: it is exact for up to two exponentials, one in the other.
+by numbers. The residue modulo the last prime is what counts: with three exponentials one in the other it is exact. Numbers of
+fewer exponentials need fewer primes, the last ones.
 The float64 only decides comparisons, and says what is infinite or undefined. Invariant: of what is not finite, all
 residues are 0. Example: of_floats(0.5) + of_floats(0.25) has the residues of 3/4.
 """
@@ -13,19 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from math import log
+from math import erf, log
 from zlib import crc32
 
 import numpy as np
 
-PRIMES = (1048573, 10485731, 587200937)  # p, q = 10 p + 1, r = 56 q + 1
+PRIMES = (75464429, 150928859, 301857719, 603715439)  # each is twice the one before, and 1
 LEVELS = len(PRIMES)
-TABLE_BITS = 12  # a power is the product of two entries of tables
+TABLE_BITS = 15  # a power is the product of two entries of tables
 HALF_BITS = 15  # a product of matrices takes its left factor in two halves, so that float64 adds up exactly
 EXACT_TERMS = 256  # products of 15 and 30 bits that float64 adds up exactly
 LARGEST_DENOMINATOR = 4096  # of a fraction that a literal is taken for
 FEW_BITS = 24  # of a literal that stands for itself
-LN2 = (271828, 3141592, 123456789)  # the residues of ln 2: any, as of a number without an equation
+LN2 = (27182818, 31415926, 123456789, 577215664)  # the residues of ln 2: any, as of a number without an equation
+MASKED = -4000.0  # no score is below it but that of a mask
 NEAR = 2.0**-50  # the relative distance of a literal from the number that it is written for
 
 
@@ -54,14 +56,14 @@ class Numbers:
 Value = Numbers | np.ndarray  # an array of numbers, or of integers or bools
 
 
-def primes_of(ndim: int) -> np.ndarray:
-    """The primes, for residues of arrays with so many axes."""
-    return np.array(PRIMES, np.int64).reshape(-1, *[1] * ndim)
+def primes_of(parts: np.ndarray) -> np.ndarray:
+    """The primes of residues: the last ones of PRIMES, as many as there are."""
+    return np.array(PRIMES[-len(parts) :], np.int64).reshape(-1, *[1] * (parts.ndim - 1))
 
 
 def made(parts: np.ndarray, shadow: np.ndarray) -> Numbers:
     """Numbers whose residues are reduced; 0 where they are not finite."""
-    parts = parts % primes_of(shadow.ndim)
+    parts = parts % primes_of(parts)
     finite = np.isfinite(shadow)
     return Numbers(parts if finite.all() else np.where(finite, parts, 0), shadow)
 
@@ -69,20 +71,20 @@ def made(parts: np.ndarray, shadow: np.ndarray) -> Numbers:
 # Making numbers
 
 
-def of_integers(values: np.ndarray) -> Numbers:
+def of_integers(values: np.ndarray, levels: int = LEVELS) -> Numbers:
     """The numbers of an array of integers or bools."""
     values = np.asarray(values)
     whole = values.astype(np.int64)
-    return Numbers(np.stack([whole % p for p in PRIMES]), values.astype(np.float64))
+    return Numbers(np.stack([whole % p for p in PRIMES[-levels:]]), values.astype(np.float64))
 
 
-def of_floats(values) -> Numbers:
+def of_floats(values, levels: int = LEVELS) -> Numbers:
     """The numbers of an array of floats, each exactly: a whole number times a power of two."""
     shadow = np.asarray(values, np.float64)
     fraction, exponent = np.frexp(np.where(np.isfinite(shadow), shadow, 0.0))
     whole = np.ldexp(fraction, 53).astype(np.int64)
     shift = exponent.astype(np.int64) - 53
-    parts = [whole % p * _power_of_two(level, shift) for level, p in enumerate(PRIMES)]
+    parts = [whole % p * _power_of_two(p, shift) for p in PRIMES[-levels:]]
     return made(np.stack(parts), shadow)
 
 
@@ -116,24 +118,29 @@ def literal(value: float) -> Numbers:
 
 
 @cache
-def _powers_of_two(level: int) -> np.ndarray:
+def _powers_of_two(p: int) -> np.ndarray:
     """2^n for -1200 <= n < 1200, modulo a prime."""
-    p = PRIMES[level]
     return np.array([pow(2, n, p) for n in range(-1200, 1200)], np.int64)
 
 
-def _power_of_two(level: int, exponents: np.ndarray) -> np.ndarray:
-    return _powers_of_two(level)[exponents + 1200]
+def _power_of_two(p: int, exponents: np.ndarray) -> np.ndarray:
+    return _powers_of_two(p)[exponents + 1200]
 
 
 # Arithmetic
 
 
 def aligned(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
-    """Two arrays with as many axes, missing ones in front."""
-    width = max(a.ndim, b.ndim)
-    widened = lambda x: x if x.ndim == width else x.arranged(lambda part: part.reshape((1,) * (width - x.ndim) + part.shape))
-    return widened(a), widened(b)
+    """Two arrays with as many axes, missing ones in front, and modulo as many primes."""
+    width, levels = max(a.ndim, b.ndim), min(len(a.parts), len(b.parts))
+    return _with(a, width, levels), _with(b, width, levels)
+
+
+def _with(x: Numbers, width: int, levels: int) -> Numbers:
+    if x.ndim == width:
+        return x if len(x.parts) == levels else Numbers(x.parts[-levels:], x.shadow)
+    shape = (1,) * (width - x.ndim) + x.shape
+    return Numbers(x.parts[-levels:].reshape(levels, *shape), x.shadow.reshape(shape))
 
 
 def add(a: Numbers, b: Numbers) -> Numbers:
@@ -171,7 +178,7 @@ def divide(a: Numbers, b: Numbers) -> Numbers:
 
 def _inverse(parts: np.ndarray) -> np.ndarray:
     """The inverses modulo the primes; of 0 it is 0."""
-    return np.stack([_power(part, p - 2, p) for part, p in zip(parts, PRIMES)])
+    return np.stack([_power(part, p - 2, p) for part, p in zip(parts, PRIMES[-len(parts) :])])
 
 
 def _power(base: np.ndarray, exponent: int, p: int) -> np.ndarray:
@@ -184,12 +191,13 @@ def _power(base: np.ndarray, exponent: int, p: int) -> np.ndarray:
 
 
 def exp(a: Numbers) -> Numbers:
-    """e^a. What float64 takes for 0 is 0."""
+    """e^a; 0 where a is -∞, or as far below as the large negative score of a mask is."""
     with np.errstate(all="ignore"):
         shadow = np.exp(a.shadow)
-    parts = [_any_function("exp", 0, a.parts[0])]
-    parts += [_generated(level, a.parts[level - 1]) for level in range(1, LEVELS)]
-    return made(np.where(shadow == 0, 0, np.stack(parts)), shadow)
+    primes = PRIMES[-len(a.parts) :]
+    parts = [_any_function("exp", primes[0], a.parts[0])]
+    parts += [_generated(p, order, part) for p, order, part in zip(primes[1:], primes, a.parts)]
+    return made(np.where(a.shadow < MASKED, 0, np.stack(parts)), shadow)
 
 
 def exp2(a: Numbers) -> Numbers:
@@ -198,33 +206,32 @@ def exp2(a: Numbers) -> Numbers:
 
 
 @cache
-def _tables(level: int) -> tuple[np.ndarray, np.ndarray]:
-    """Powers of a generator of the subgroup whose order is the prime before: the first ones, and every 4096th."""
-    p, order = PRIMES[level], PRIMES[level - 1]
+def _tables(p: int, order: int) -> tuple[np.ndarray, np.ndarray]:
+    """Powers modulo p of a generator of the subgroup of this order: the first ones, and every 32768th."""
     root = next(g for n in range(2, 100) if (g := pow(n, (p - 1) // order, p)) != 1)
     first = [pow(root, n, p) for n in range(1 << TABLE_BITS)]
     steps = [pow(root, n << TABLE_BITS, p) for n in range((order >> TABLE_BITS) + 1)]
     return np.array(first, np.int64), np.array(steps, np.int64)
 
 
-def _generated(level: int, exponents: np.ndarray) -> np.ndarray:
-    first, steps = _tables(level)
-    return first[exponents & ((1 << TABLE_BITS) - 1)] * steps[exponents >> TABLE_BITS] % PRIMES[level]
+def _generated(p: int, order: int, exponents: np.ndarray) -> np.ndarray:
+    first, steps = _tables(p, order)
+    return first[exponents & ((1 << TABLE_BITS) - 1)] * steps[exponents >> TABLE_BITS] % p
 
 
 # Functions of which no equation is known
 
 
-def _any_function(name: str, level: int, part: np.ndarray) -> np.ndarray:
-    """A function that differs for each name: a fixed random number, not 0, for each residue."""
-    mixed = part.astype(np.uint64) + np.uint64(crc32(f"{name} {level}".encode()) << 31)
+def _any_function(name: str, p: int, part: np.ndarray) -> np.ndarray:
+    """A function that differs for each name: a fixed random number, not 0, for each residue modulo p."""
+    mixed = part.astype(np.uint64) + np.uint64(crc32(f"{name} {p}".encode()) << 31)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(PRIMES[level] - 1)).astype(np.int64) + 1
+    return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(p - 1)).astype(np.int64) + 1
 
 
 KNOWN_VALUES = {"log": {1: 0}, "sqrt": {0: 0, 1: 1}, "erf": {0: 0}, "sin": {0: 0}, "cos": {0: 1}}
-_ERF = np.vectorize(__import__("math").erf, otypes=[float])
+_ERF = np.vectorize(erf, otypes=[float])
 FLOAT_FUNCTIONS: dict[str, Callable] = {"log": np.log, "sqrt": np.sqrt, "erf": _ERF, "sin": np.sin, "cos": np.cos}
 
 
@@ -232,7 +239,7 @@ def unknown_function(name: str, a: Numbers) -> Numbers:
     """log, sqrt, erf, sin or cos, as functions that are the same on both sides and have the values of KNOWN_VALUES."""
     with np.errstate(all="ignore"):
         shadow = FLOAT_FUNCTIONS[name](a.shadow)
-    parts = np.stack([_any_function(name, level, part) for level, part in enumerate(a.parts)])
+    parts = np.stack([_any_function(name, p, part) for p, part in zip(PRIMES[-len(a.parts) :], a.parts)])
     for argument, result in KNOWN_VALUES[name].items():
         parts = np.where(a.parts == argument, result, parts)
     return made(parts, shadow)
@@ -300,7 +307,7 @@ def highest(a: Numbers, axis: int, propagates: bool = True) -> Numbers:
 def matrix_product(a: Numbers, b: Numbers) -> Numbers:
     """The product over the last axis of a and the last but one of b; the axes before are broadcast."""
     a, b = aligned(a, b)
-    parts = [_product_modulo(x, y, p) for x, y, p in zip(a.parts, b.parts, PRIMES)]
+    parts = [_product_modulo(x, y, p) for x, y, p in zip(a.parts, b.parts, PRIMES[-len(a.parts) :])]
     with np.errstate(all="ignore"):
         return made(np.stack(parts), a.shadow @ b.shadow)
 

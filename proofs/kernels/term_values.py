@@ -7,7 +7,7 @@ egraph/terms/ops.py, written again for exact numbers. Example: TermValues({"x": 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from math import prod
 
@@ -16,7 +16,7 @@ import numpy as np
 from ...egraph.terms.ops import OPS
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import FLOATS, Dim, Term
-from ...egraph.terms.traversal import all_dims, factors
+from ...egraph.terms.traversal import factors, subterms
 from . import numbers as exact
 from .numbers import Numbers, Value
 
@@ -36,10 +36,12 @@ class TermValues:
         sizes: Mapping[str, int],
         order: Sequence[Dim],
         places: Mapping[Dim, np.ndarray] | None = None,
+        levels: int = exact.LEVELS,
     ):
         self.tensors, self.sizes, self.order = tensors, sizes, list(order)
         self.places = dict(places or {})
         self.done: dict[Term, object] = {}
+        self.levels = levels
 
     def of(self, term: Term):
         """The values of a term; of a state, its scale and its mantissa."""
@@ -80,13 +82,19 @@ class TermValues:
     def _loaded(self, node: Term) -> Value:
         array, index = self.tensors[node.attrs[0].name], [np.asarray(self.of(a)) for a in node.args]
         if not index:
-            return array
-        shape = array.shape
-        for place, length in zip(index, shape, strict=True):
-            if place.size and (place.min() < 0 or place.max() >= length):
-                raise NoMeaning(f"{node} reads beyond its tensor")
-        at = tuple(np.broadcast_arrays(*index))
-        return array.arranged(lambda part: part[at]) if isinstance(array, Numbers) else array[at]
+            return self.taken(array, ())
+        within = [(place >= 0) & (place < length) for place, length in zip(index, array.shape, strict=True)]
+        inside = reduce(np.logical_and, within)
+        found = self.taken(array, tuple(np.broadcast_arrays(*(np.where(w, p, 0) for w, p in zip(within, index)))))
+        if inside.all() or not isinstance(found, Numbers):
+            return found
+        return exact.choose(inside, found, UNDEFINED)  # a place beyond a tensor: who reads it must not use it
+
+    def taken(self, array: Value, at: tuple) -> Value:
+        """Elements of a tensor."""
+        if isinstance(array, Numbers):
+            return array.arranged(lambda part: part[at])
+        return exact.of_floats(array[at], self.levels) if array.dtype.kind == "f" else array[at]
 
     # Reductions
 
@@ -145,6 +153,21 @@ class TermValues:
             inside = [f for f in inside if f is not a and f is not b] + [exact.multiply(a, b)]
         summed = _matrix_sum(*inside, axis) if len(inside) == 2 else kept(exact.total, inside[0], axis)
         return reduce(exact.multiply, outside, summed)
+
+
+EXPONENTIALS = ("exp", "exp2", "tanh", "sigmoid", "pow")
+
+
+def levels_of(terms: Iterable[Term]) -> int:
+    """How many primes the values of these terms need: one more than exponentials are in one another."""
+    depths: dict[Term, int] = {}
+    for node in (node for term in terms for node in subterms(term)):
+        grows = node.op in EXPONENTIALS or (node.op == "reduce" and node.attrs[0] == "rescaled")
+        depths[node] = max((depths[a] for a in node.args), default=0) + grows
+    deepest = max(depths.values(), default=0)
+    if deepest >= exact.LEVELS:
+        raise NoMeaning(f"{deepest} exponentials in one another")
+    return deepest + 1
 
 
 UNDEFINED = exact.of_floats(np.nan)
