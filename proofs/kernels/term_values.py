@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
+from itertools import combinations
 from math import prod
 
 import numpy as np
@@ -148,9 +149,10 @@ class TermValues:
         if not inside:
             return reduce(exact.multiply, outside, exact.numbers(np.asarray(size)))
         while len(inside) > 2:  # the two whose product is the smallest
-            pairs = [(a, b) for n, a in enumerate(inside) for b in inside[:n]]
-            a, b = min(pairs, key=lambda pair: prod(np.broadcast_shapes(pair[0].shape, pair[1].shape)))
-            inside = [f for f in inside if f is not a and f is not b] + [exact.multiply(a, b)]
+            size = lambda pair: prod(np.broadcast_shapes(inside[pair[0]].shape, inside[pair[1]].shape))
+            one, other = min(combinations(range(len(inside)), 2), key=size)
+            joined = exact.multiply(inside[one], inside[other])
+            inside = [f for n, f in enumerate(inside) if n not in (one, other)] + [joined]
         summed = _matrix_sum(*inside, axis) if len(inside) == 2 else kept(exact.total, inside[0], axis)
         return reduce(exact.multiply, outside, summed)
 
