@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +19,7 @@ from .hopper.kernel_form import bind
 from .hopper.mask_words import packed
 from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
+from .plan.kernel_texts import KernelTexts
 from .plan.launch_facts import interpreter_wanted
 from .plan.records import Kernel, NotPlannable, Plan
 from .schedule.choose_config import emulating
@@ -28,9 +28,6 @@ from .schedule.schedule_store import ScheduleStore
 from .schedule.setting_values import config_of
 from .tiled.executor import tiled_results
 from .triton.kernel import emit
-
-if TYPE_CHECKING:
-    from .triton.launch_texts import KernelTexts
 
 Tensors = Sequence[torch.Tensor]
 Inputs = Mapping[str, torch.Tensor]  # by name

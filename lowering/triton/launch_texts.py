@@ -6,43 +6,15 @@ each kernel of the plan its launches, those of its parts, and those that add up 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from ..plan.records import Kernel
+from ..plan.kernel_texts import KernelTexts, LaunchText, Written
 from . import slot_sums
 from .diagonal_sums import slots_name
 from .launch import Launch, Launcher, Prepared
 from .slot_sums import BLOCK, SlotSum
-
-Written = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]  # name, dtype, shape, strides, starts as zeros
-
-
-@dataclass(frozen=True)
-class LaunchText:
-    """One launch: which tensor each pointer is, the integers of the call, and the constants of the text."""
-
-    text: str
-    function: str
-    programs: int
-    pointers: Mapping[str, str]
-    integers: Mapping[str, int]
-    constants: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class KernelTexts:
-    """What runs for one kernel of a plan. made: what its launches write. inputs: the plan's tensors that it reads, and
-    tables of tiles."""
-
-    kernel: Kernel
-    calls: tuple[LaunchText, ...]
-    made: tuple[Written, ...]
-    sizes: Mapping[str, int]
-    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 def launch_texts(

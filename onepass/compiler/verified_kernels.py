@@ -7,36 +7,71 @@ equal is not equal by chance. Where a kernel is large, some of its programs run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..egraph.terms.sizes import resolve
-from ..egraph.terms.traversal import all_dims
-from ..lowering.plan.records import Kernel
-
-if TYPE_CHECKING:
-    from ..lowering.triton.launch_texts import KernelTexts
-    from ..proofs.kernels.check import Checked
+from ..egraph.terms.traversal import all_dims, subterms
+from ..errors import OnepassError
+from ..lowering.executors import GLUON, PlanExecutor, Sizes, Strides, TritonExecutor
+from ..lowering.plan.kernel_texts import KernelTexts
+from ..lowering.plan.records import Kernel, NotPlannable, Plan
 
 MOST_PRODUCTS = 2**27  # points of all dims of a kernel at which all its programs run
+MOST_SPLIT_PRODUCTS = 2**31  # of a kernel of several launches, all of whose programs run
 FEWEST_PROGRAMS = 3  # the first one, the last one and one between
 LARGE = 1e4  # a number beyond it is a mask's: it stays
+FACTOR = 16.0  # of inputs whose scores are large: without its largest score a row overflows
 SEED = 20
+
+
+class WrongKernel(OnepassError):
+    """The text of a kernel does not compute its terms; the message says where."""
+
+
+def require_equal(
+    executor: PlanExecutor, plan: Plan, inputs: Mapping[str, torch.Tensor], sizes: Sizes, strides: Strides | None
+) -> str:
+    """What is found of the texts that an executor would run, for the report; empty where it has none.
+
+    Raises WrongKernel for a text that is not equal to its terms, NotPlannable where that cannot be decided.
+    """
+    if not isinstance(executor, TritonExecutor):
+        return ""
+    if executor.name == GLUON.name:
+        raise NotPlannable("only texts of plain Triton are held against their terms, and verify is 'kernel'")
+    texts = executor.texts(plan, inputs, sizes, strides)
+    if any(len(one.calls) > 1 and _points(one.kernel, one) > MOST_SPLIT_PRODUCTS for one in texts):
+        raise NotPlannable("it is too large for its text to be held against its terms, and verify is 'kernel'")
+    if wrong := complaints(texts):
+        raise WrongKernel(f"a text does not compute its terms: {wrong[0]}")
+    return f"{', '.join(one.kernel.name for one in texts)}: over exact numbers the text computes its terms"
 
 
 def complaints(texts: Sequence[KernelTexts]) -> list[str]:
     """What texts do otherwise than their terms say, each with its kernel's name; none if they are equal."""
     from ..proofs.kernels.check import differences
 
-    return [f"{one.kernel.name}: {said}" for one, checked in checks(texts) for said in differences(checked)]
+    held = [*checks(texts), *(checks(texts, factor=FACTOR) if keeps_its_range(texts) else ())]
+    return [f"{one.kernel.name}: {said}" for one, checked in held for said in differences(checked)]
 
 
-def checks(texts: Sequence[KernelTexts], most: int = MOST_PRODUCTS) -> Iterator[tuple[KernelTexts, Checked]]:
-    """For each kernel what is to be checked. most: points of all dims at which all programs run.
+def keeps_its_range(texts: Sequence[KernelTexts]) -> bool:
+    """Whether all exponentials of the kernels' terms are of rescaled sums, so that large scores overflow nowhere."""
+    nodes = {n for one in texts for store in one.kernel.stores for n in subterms(store.term)}
+    sums = any(n.op == "reduce" and n.attrs[0] == "rescaled" for n in nodes)
+    return sums and not any(n.op in ("exp", "exp2", "pow", "log1p") for n in nodes)
+
+
+def checks(
+    texts: Sequence[KernelTexts], most: int = MOST_PRODUCTS, factor: float = 1.0
+) -> Iterator[tuple[KernelTexts, Any]]:
+    """For each kernel what is to be checked. most: points of all dims at which all programs run. factor: of random
+    inputs.
 
     What an earlier kernel stores has the values of its terms, so that each text is checked by itself.
     """
@@ -46,7 +81,7 @@ def checks(texts: Sequence[KernelTexts], most: int = MOST_PRODUCTS) -> Iterator[
     levels = max((levels_of(store.term for store in one.kernel.stores) for one in texts), default=1)
     known: dict[str, Any] = {}
     for one in texts:
-        given = {name: _drawn(name, tensor) for name, tensor in one.inputs.items()}
+        given = {name: _drawn(name, tensor, factor) for name, tensor in one.inputs.items()}
         strides = {name: tensor.stride() for name, tensor in one.inputs.items()}
         stored = {tensor.name: known[tensor.name] for tensor in one.kernel.inputs if tensor.name not in given}
         made = tuple(check.Memory(*written) for written in one.made)
@@ -81,11 +116,11 @@ def _points(kernel: Kernel, one: KernelTexts) -> int:
     return prod(resolve(d.size, one.sizes) for d in dims)
 
 
-def _drawn(name: str, tensor: torch.Tensor) -> np.ndarray:
+def _drawn(name: str, tensor: torch.Tensor, factor: float) -> np.ndarray:
     """The tensor's values; random ones for floats but those that a mask has."""
     own = tensor.detach().cpu()
     if not own.is_floating_point():
         return own.numpy()
     values = own.double().numpy()
-    drawn = np.random.default_rng([SEED, *name.encode()]).standard_normal(values.shape)
+    drawn = np.random.default_rng([SEED, *name.encode()]).standard_normal(values.shape) * factor
     return np.where(np.isfinite(values) & (np.abs(values) < LARGE), drawn, values)

@@ -176,6 +176,8 @@ def _cast(value, type_: Type):
 
 
 def _full(shape: Sequence[int], value, type_: Type):
+    if not all(is_plain(extent) and extent.bit_count() == 1 for extent in shape):
+        raise KernelFault("a tile's extent is no power of two")
     shape = (1, *shape)
     spread = lambda part: np.broadcast_to(part, shape)
     if type_.is_real:
@@ -266,6 +268,12 @@ def _expand(value, axis: int):
     return rearranged(value, lambda part: np.expand_dims(part, axis + 1))
 
 
+def _range(first: int, last: int) -> np.ndarray:
+    if not is_plain(first) or not is_plain(last) or (last - first).bit_count() != 1:
+        raise KernelFault("a tile's extent is no power of two")
+    return np.arange(first, last, dtype=np.int32)[None]
+
+
 def _broadcast_to(value, shape):
     return rearranged(value, lambda part: np.broadcast_to(part, (part.shape[0], *shape)))
 
@@ -309,7 +317,7 @@ FUNCTIONS: dict[str, Callable] = {
     "expand_dims": _expand,
     "broadcast_to": _broadcast_to,
     "reshape": _reshape,
-    "arange": lambda first, last: np.arange(first, last, dtype=np.int32)[None],
+    "arange": _range,
     "abs": _absolute,
     "exp": _of_number(exact.exp),
     "exp2": _of_number(exact.exp2),

@@ -28,6 +28,7 @@ LARGEST_DENOMINATOR = 4096  # of a fraction that a literal is taken for
 FEW_BITS = 24  # of a literal that stands for itself
 LN2 = (27182818, 31415926, 123456789, 577215664)  # the residues of ln 2: any, as of a number without an equation
 MASKED = -4000.0  # no score is below it but that of a mask
+SINGLE_EXPONENTS = (-103.9, 88.7)  # where e^x is neither 0 nor ∞ in float32
 NEAR = 2.0**-50  # the relative distance of a literal from the number that it is written for
 
 
@@ -191,9 +192,13 @@ def _power(base: np.ndarray, exponent: int, p: int) -> np.ndarray:
 
 
 def exp(a: Numbers) -> Numbers:
-    """e^a; 0 where a is -∞, or as far below as the large negative score of a mask is."""
+    """e^a; 0 where a is -∞, or as far below as the large negative score of a mask is.
+
+    The shadow is infinite or 0 where a float32 is, so that a kernel without its shift shows.
+    """
+    low, high = SINGLE_EXPONENTS
     with np.errstate(all="ignore"):
-        shadow = np.exp(a.shadow)
+        shadow = np.where(a.shadow > high, np.inf, np.where(a.shadow < low, 0.0, np.exp(a.shadow)))
     primes = PRIMES[-len(a.parts) :]
     parts = [_any_function("exp", primes[0], a.parts[0])]
     parts += [_generated(p, order, part) for p, order, part in zip(primes[1:], primes, a.parts)]

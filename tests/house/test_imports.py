@@ -24,6 +24,7 @@ TABLE = {
     "rules": "",
     "proofs/algebra": "",
     "proofs/provers": "algebra",
+    "proofs/kernels": "",
     "proofs": "algebra provers",
     "lowering/plan": "",
     "lowering/analysis": "plan",
