@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
-from ...egraph.terms.traversal import all_dims
+from ...egraph.terms.traversal import all_dims, subterms
 from . import numbers as exact
 from .interpreter import MOST_ROUNDS, Interpreter
 from .memory import Buffer, KernelFault, Memory, Pointer
@@ -64,6 +65,12 @@ class Checked:
     programs: tuple[int, ...] | None = None
     levels: int = exact.LEVELS
 
+    @property
+    def literals(self) -> tuple[float, ...]:
+        """The literals of the terms that are no fractions."""
+        found = (n.attrs[0] for result in self.results for n in subterms(result.term) if n.op == "const")
+        return tuple(dict.fromkeys(v for v in found if isinstance(v, float) and v % 1 and isfinite(v)))
+
 
 FAULTS = (KernelFault, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, ArithmeticError)
 
@@ -79,7 +86,7 @@ def run(checked: Checked, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffer]:
         }
         arguments |= {name: np.array([n], np.int32 if abs(n) < 2**31 else np.int64) for name, n in call.integers.items()}
         programs = call.programs if checked.programs is None else np.array(checked.programs)
-        interpreter = Interpreter(call.text, programs, most_rounds)
+        interpreter = Interpreter(call.text, programs, most_rounds, checked.literals)
         interpreter.call(call.function, arguments | dict(call.constants))
     return buffers
 

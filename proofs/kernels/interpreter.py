@@ -14,18 +14,19 @@ import numpy as np
 
 from .language import ALL_NANS, FUNCTIONS, NO_NANS, Type, binary, is_plain, ranked, rearranged, unary
 from .memory import KernelFault, Pointer
-from .numbers import Numbers, choose, numbers
+from .numbers import Numbers, choose, literal, numbers
 
 MOST_ROUNDS = 20_000  # of one loop: a wrong text may not end
 
 
 class Interpreter:
-    """One launch of a text. programs: the numbers of the programs that run, of the launch's count."""
+    """One launch of a text. programs: the numbers of those that run, or how many do. known: literals of terms,
+    of which one of the text may be a multiple."""
 
-    def __init__(self, text: str, programs: np.ndarray | int, most_rounds: int = MOST_ROUNDS):
+    def __init__(self, text: str, programs: np.ndarray | int, most_rounds: int = MOST_ROUNDS, known: tuple[float, ...] = ()):
         self.functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
         self.programs = np.arange(programs) if isinstance(programs, int) else np.asarray(programs)
-        self.most_rounds = most_rounds
+        self.most_rounds, self.known = most_rounds, known
         self.active: np.ndarray | None = None  # by program; None: all
         self.names: dict[str, object] = {}
 
@@ -150,6 +151,10 @@ class Interpreter:
     def _given(self, function: str, args) -> dict[str, object]:
         return dict(zip([a.arg for a in self.functions[function].args.args], args, strict=True))
 
+    def _literal(self, value):
+        """A literal; one that is a multiple of a known one as a number."""
+        return literal(value, self.known) if isinstance(value, float) and self.known and value else value
+
     def _attribute(self, node: ast.Attribute):
         text = ast.unparse(node)
         if text in ("tl.PropagateNan.ALL", "tl.PropagateNan.NONE"):
@@ -245,7 +250,7 @@ OF_PROGRAMS: dict[str, Callable] = {
 }
 EXPRESSIONS: dict[type, Callable] = {
     ast.Name: lambda self, node: self._name(node.id),
-    ast.Constant: lambda self, node: node.value,
+    ast.Constant: lambda self, node: self._literal(node.value),
     ast.BinOp: lambda self, node: binary(type(node.op).__name__, self.value(node.left), self.value(node.right)),
     ast.UnaryOp: lambda self, node: unary(type(node.op).__name__, self.value(node.operand)),
     ast.Compare: Interpreter._comparison,

@@ -44,7 +44,7 @@ class Mutant:
 def mutants(text: str) -> Iterator[Mutant]:
     """Every mutant of the functions of a text."""
     tree = ast.parse(text)
-    seen = {ast.unparse(tree)}
+    seen, lines = {ast.unparse(tree)}, text.splitlines()
     for number, node in enumerate(ast.walk(tree)):
         for edit in EDITS:
             for kind, changed in edit(node):
@@ -54,11 +54,15 @@ def mutants(text: str) -> Iterator[Mutant]:
                 mutated = ast.unparse(ast.fix_missing_locations(found))
                 if mutated not in seen:
                     seen.add(mutated)
-                    yield Mutant(f"line {getattr(node, 'lineno', 0)}: {kind}: {_line(node)}", mutated)
+                    yield Mutant(f"{kind}: {_shown(node)}; in: {lines[_number(node) - 1].strip()}", mutated)
 
 
-def _line(node: ast.AST) -> str:
-    return ast.unparse(node).splitlines()[0][:100]
+def _shown(node: ast.AST) -> str:
+    return ast.unparse(node).splitlines()[0]
+
+
+def _number(node: ast.AST) -> int:
+    return getattr(node, "lineno", 1)
 
 
 def _replace(tree: ast.Module, place: ast.AST, changed: ast.AST) -> None:

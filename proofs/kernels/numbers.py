@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from math import erf, log
+from math import erf, isqrt, log
 from zlib import crc32
 
 import numpy as np
@@ -27,7 +27,7 @@ EXACT_TERMS = 256  # products of 15 and 30 bits that float64 adds up exactly
 LARGEST_DENOMINATOR = 4096  # of a fraction that a literal is taken for
 FEW_BITS = 24  # of a literal that stands for itself
 LN2 = (27182818, 31415926, 123456789, 577215664)  # the residues of ln 2: any, as of a number without an equation
-MASKED = -4000.0  # no score is below it but that of a mask
+MASKED = -9000.0  # no score is below it but that of a mask
 SINGLE_EXPONENTS = (-103.9, 88.7)  # where e^x is neither 0 nor ∞ in float32
 NEAR = 2.0**-50  # the relative distance of a literal from the number that it is written for
 
@@ -106,16 +106,40 @@ def of_fraction(value: Fraction, times_ln2: int = 0) -> Numbers:
 
 
 @cache
-def literal(value: float) -> Numbers:
-    """The number that a literal is written for: a fraction, or one times ln 2 or over ln 2; else the float itself."""
+def literal(value: float, known: tuple[float, ...] = ()) -> Numbers:
+    """The number that a literal is written for: a fraction or the root of one, or that times ln 2 or over ln 2.
+
+    known: numbers that it may be a multiple of, as a product of two literals is. Else it is the float itself.
+    """
     if not np.isfinite(value) or Fraction(value).denominator <= 1 << FEW_BITS:
         return of_floats(value)
     for power in (0, -1, 1):
-        found = Fraction(value / log(2) ** power).limit_denominator(LARGEST_DENOMINATOR)
-        if found and abs(float(found) * log(2) ** power / value - 1) <= NEAR:
-            exact = of_fraction(found, power)
-            return Numbers(exact.parts, np.array(value))
+        rest = value / log(2) ** power
+        if (found := _near(rest)) is not None:
+            return Numbers(of_fraction(found, power).parts, np.array(value))
+        if (found := _near(rest * abs(rest))) is not None:  # the root of a fraction
+            root = multiply(_root(found), of_fraction(Fraction(1), power))
+            return Numbers(root.parts, np.array(value))
+        for other in known:
+            if other and (found := _near(rest / other)) is not None:
+                return Numbers(multiply(literal(other), of_fraction(found, power)).parts, np.array(value))
     return of_floats(value)
+
+
+def _near(value: float) -> Fraction | None:
+    """The fraction with a small denominator that a float is the nearest one to, or nearly so."""
+    found = Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
+    return found if found and abs(float(found) / value - 1) <= NEAR else None
+
+
+def _root(square: Fraction) -> Numbers:
+    """√a/b as √ab / b, where a factor that is a square is drawn out of the root. The sign is that of `square`."""
+    inside, outside = abs(square.numerator) * square.denominator, Fraction(1, square.denominator)
+    for n in range(2, isqrt(inside) + 1):
+        while inside % (n * n) == 0:
+            inside, outside = inside // (n * n), outside * n
+    outside = outside if square > 0 else -outside
+    return multiply(of_fraction(outside), unknown_function("sqrt", of_integers(np.array(inside))))
 
 
 @cache
@@ -229,10 +253,10 @@ def _generated(p: int, order: int, exponents: np.ndarray) -> np.ndarray:
 
 def _any_function(name: str, p: int, part: np.ndarray) -> np.ndarray:
     """A function that differs for each name: a fixed random number, not 0, for each residue modulo p."""
-    mixed = part.astype(np.uint64) + np.uint64(crc32(f"{name} {p}".encode()) << 31)
+    mixed = np.array(part, np.uint64, ndmin=1) + np.uint64(crc32(f"{name} {p}".encode()) << 31)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(p - 1)).astype(np.int64) + 1
+    return (((mixed ^ (mixed >> np.uint64(31))) % np.uint64(p - 1)).astype(np.int64) + 1).reshape(np.shape(part))
 
 
 KNOWN_VALUES = {"log": {1: 0}, "sqrt": {0: 0, 1: 1}, "erf": {0: 0}, "sin": {0: 0}, "cos": {0: 1}}
