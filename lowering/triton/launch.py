@@ -126,7 +126,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedLaunches:
     """The launches of a plan for tensors of some shapes: the kernels, sizes with their numbers, and what is written.
 
     seen: the tensors with the axes that kernels store by; outputs are without memory.
@@ -218,14 +218,14 @@ class Launcher:
 
         return run
 
-    def prepared(self, tensors: dict[str, torch.Tensor], sizes: dict, strides: dict) -> Prepared:
+    def prepared(self, tensors: dict[str, torch.Tensor], sizes: dict, strides: dict) -> PreparedLaunches:
         """The launches for tensors like these, with what they need. strides: of outputs by name."""
         values, device = self._inputs(tensors)
         kernels, sizes = self._stages(sizes, device)
         made = self._made(kernels, sizes, strides)
         seen = _as_stored(kernels, {**values, **_without_memory(made)}, sizes)
         launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
-        return Prepared(tuple(kernels), sizes, tuple(made), launches, device, seen)
+        return PreparedLaunches(tuple(kernels), sizes, tuple(made), launches, device, seen)
 
     def whole(self, kernel: Kernel) -> Kernel:
         """The kernel of the plan that a kernel is a part of."""

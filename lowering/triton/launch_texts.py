@@ -13,7 +13,7 @@ import torch
 from ..plan.kernel_texts import KernelTexts, LaunchText, Written
 from . import slot_sums
 from .diagonal_sums import slots_name
-from .launch import Launch, Launcher, Prepared
+from .launch import Launch, Launcher, PreparedLaunches
 from .slot_sums import BLOCK, SlotSum
 
 
@@ -31,7 +31,7 @@ def launch_texts(
     return [_texts(launcher, ready, numbers) for numbers in found.values()]
 
 
-def _texts(launcher: Launcher, ready: Prepared, numbers: list[int]) -> KernelTexts:
+def _texts(launcher: Launcher, ready: PreparedLaunches, numbers: list[int]) -> KernelTexts:
     calls: list[LaunchText] = []
     made: list[Written] = []
     inputs: dict[str, torch.Tensor] = {}
@@ -46,7 +46,7 @@ def _texts(launcher: Launcher, ready: Prepared, numbers: list[int]) -> KernelTex
     return KernelTexts(launcher.whole(ready.kernels[numbers[0]]), tuple(calls), tuple(made), ready.sizes, inputs)
 
 
-def _written(ready: Prepared, name: str, zero: bool) -> Written:
+def _written(ready: PreparedLaunches, name: str, zero: bool) -> Written:
     like = ready.seen[name]
     return name, str(like.dtype).removeprefix("torch."), tuple(like.shape), like.stride(), zero
 
@@ -66,7 +66,7 @@ def _slots(each: SlotSum) -> Written:
     return slots_name(each.store), str(each.dtype).removeprefix("torch."), tuple(like.shape), like.stride(), True
 
 
-def _slot_call(each: SlotSum, ready: Prepared) -> LaunchText:
+def _slot_call(each: SlotSum, ready: PreparedLaunches) -> LaunchText:
     """The launch that adds up the slots of a store; its text is that of slot_sums.py."""
     places = ready.seen[each.store.output.name].shape[-1]
     text = Path(slot_sums.__file__).read_text(encoding="utf-8")

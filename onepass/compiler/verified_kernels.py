@@ -24,7 +24,7 @@ from ..lowering.plan.records import Kernel, NotPlannable, Plan
 MOST_PRODUCTS = 2**27  # points of all dims of a kernel at which all its programs run
 MOST_SPLIT_PRODUCTS = 2**31  # of a kernel of several launches, all of whose programs run
 FEWEST_PROGRAMS = 3  # the first one, the last one and one between
-LARGE = 1e4  # a number beyond it is a mask's: it stays
+SMALLEST_MASK = 1e4  # a number beyond it is a mask's: it stays
 FACTOR = 8.0  # of inputs whose scores are large: without its largest score a row overflows
 SEED = 20
 
@@ -36,12 +36,12 @@ class WrongKernel(OnepassError):
 def require_equal(
     executor: PlanExecutor, plan: Plan, inputs: Mapping[str, torch.Tensor], sizes: Sizes, strides: Strides | None
 ) -> str:
-    """What is found of the texts that an executor would run, for the report; empty where it has none.
+    """What is found of the texts that an executor would run, for the report.
 
     Raises WrongKernel for a text that is not equal to its terms, NotPlannable where that cannot be decided.
     """
     if not isinstance(executor, TritonExecutor):
-        return ""
+        return f"executor {executor.name} has no texts to hold against terms"
     if executor.name == GLUON.name:
         raise NotPlannable("only texts of plain Triton are held against their terms, and verify is 'kernel'")
     texts = executor.texts(plan, inputs, sizes, strides)
@@ -89,9 +89,9 @@ def checks(
         given = {name: _drawn(n, name, tensor, factor) for n, (name, tensor) in enumerate(one.inputs.items())}
         strides = {name: tensor.stride() for name, tensor in one.inputs.items()}
         stored = {tensor.name: known[tensor.name] for tensor in one.kernel.inputs if tensor.name not in given}
-        made = tuple(check.Memory(*written) for written in one.made)
-        results = tuple(check.Result(s.output.name, s.term, s.order, s.places) for s in one.kernel.stores)
-        checked = check.Checked(
+        made = tuple(check.WrittenTensor(*written) for written in one.made)
+        results = tuple(check.StoredTerm(s.output.name, s.term, s.order, s.places) for s in one.kernel.stores)
+        checked = check.KernelCheck(
             tuple(check.Call(**vars(call)) for call in one.calls),
             results,
             given | stored,
@@ -129,4 +129,4 @@ def _drawn(number: int, name: str, tensor: torch.Tensor, factor: float) -> np.nd
     values = own.double().numpy()
     drawn = np.random.default_rng([SEED, *name.encode()]).standard_normal(values.shape) * factor
     drawn = np.abs(drawn) * (-1) ** number if factor < 0 else drawn
-    return np.where(np.isfinite(values) & (np.abs(values) < LARGE), drawn, values)
+    return np.where(np.isfinite(values) & (np.abs(values) < SMALLEST_MASK), drawn, values)

@@ -17,7 +17,7 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import all_dims, subterms
 from . import numbers as exact
 from .interpreter import MOST_ROUNDS, Interpreter
-from .memory import Buffer, KernelFault, Memory, Pointer
+from .memory import Buffer, KernelFault, Pointer, WrittenTensor
 from .numbers import Numbers, Value
 from .term_values import TermValues
 
@@ -37,7 +37,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Result:
+class StoredTerm:
     """What is to be in a tensor. order: the dims of its axes. places: the index along each axis instead, where elements
     with equal places are added."""
 
@@ -48,7 +48,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Checked:
+class KernelCheck:
     """Launches and what they are to compute together.
 
     tensors: the values of inputs, floats as float64 arrays or exact numbers. strides: of inputs. made: what launches
@@ -57,10 +57,10 @@ class Checked:
     """
 
     calls: tuple[Call, ...]
-    results: tuple[Result, ...]
+    results: tuple[StoredTerm, ...]
     tensors: Mapping[str, Value]
     strides: Mapping[str, tuple[int, ...]]
-    made: tuple[Memory, ...]
+    made: tuple[WrittenTensor, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
     programs: tuple[int, ...] | None = None
     levels: int = exact.LEVELS
@@ -75,7 +75,7 @@ class Checked:
 FAULTS = (KernelFault, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, ArithmeticError)
 
 
-def run(checked: Checked, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffer]:
+def run(checked: KernelCheck, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffer]:
     """The memory after the launches. Raises KernelFault, or another of FAULTS for a text that means nothing."""
     given, levels = checked.tensors.items(), checked.levels
     buffers = {name: Buffer.of(name, value, checked.strides[name], levels) for name, value in given}
@@ -84,7 +84,8 @@ def run(checked: Checked, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffer]:
         arguments: dict[str, object] = {
             name: Pointer(buffers[tensor], np.zeros(1, np.int64)) for name, tensor in call.pointers.items()
         }
-        arguments |= {name: np.array([n], np.int32 if abs(n) < 2**31 else np.int64) for name, n in call.integers.items()}
+        width = lambda n: np.int32 if abs(n) < 2**31 else np.int64
+        arguments |= {name: np.array([n], width(n)) for name, n in call.integers.items()}
         programs = call.programs if checked.programs is None else np.array(checked.programs)
         interpreter = Interpreter(call.text, programs, most_rounds, checked.literals)
         interpreter.call(call.function, arguments | dict(call.constants))
@@ -94,24 +95,24 @@ def run(checked: Checked, most_rounds: int = MOST_ROUNDS) -> dict[str, Buffer]:
 class Reference:
     """What terms say for the inputs of a check, kept for several texts."""
 
-    def __init__(self, checked: Checked):
+    def __init__(self, checked: KernelCheck):
         self.checked = checked
         self.made = {memory.name: memory for memory in checked.made}
         self.known: dict[tuple, Value] = {}
 
-    def of(self, result: Result, places: tuple[np.ndarray, ...] | None) -> Value:
+    def of(self, result: StoredTerm, places: tuple[np.ndarray, ...] | None) -> Value:
         """A result's tensor; places: only these along its axes."""
         key = (result.name, None if places is None else tuple(p.tobytes() for p in places))
         if key not in self.known:
             self.known[key] = self._added(result) if result.places else self._stored(result, places)
         return self.known[key]
 
-    def _values(self, result: Result, places) -> TermValues:
+    def _values(self, result: StoredTerm, places) -> TermValues:
         order = dict.fromkeys([*result.order, *(d for t in (result.term, *result.places) for d in all_dims(t))])
         chosen = None if places is None else dict(zip(result.order, places, strict=True))
         return TermValues(self.checked.tensors, self.checked.sizes, list(order), chosen, self.checked.levels)
 
-    def _stored(self, result: Result, places) -> Value:
+    def _stored(self, result: StoredTerm, places) -> Value:
         terms = self._values(result, places)
         found = terms.of(result.term)
         found = exact.numbers(found) if self.made[result.name].is_real else found
@@ -125,13 +126,13 @@ class Reference:
 
         return found.arranged(settled) if isinstance(found, Numbers) else settled(found)
 
-    def _added(self, result: Result) -> Value:
+    def _added(self, result: StoredTerm) -> Value:
         """Elements with equal places added up."""
         terms, memory = self._values(result, None), self.made[result.name]
         values = exact.numbers(terms.of(result.term))
-        shape = [1 if d not in result.term.dims else len(terms.coordinates(d)) for d in terms.order]
+        lengths = [1 if d not in result.term.dims else len(terms.coordinates(d)) for d in terms.order]
         places = [np.asarray(terms.of(place)) for place in result.places]
-        shape = np.broadcast_shapes(tuple(shape), *(p.shape for p in places))
+        shape = np.broadcast_shapes(tuple(lengths), *(p.shape for p in places))
         at = tuple(np.broadcast_to(p, shape) for p in places)
         spread = values.arranged(lambda part: np.broadcast_to(part, shape))
         parts, shadow = np.zeros((len(spread.parts), *memory.shape), np.int64), np.zeros(memory.shape)
@@ -140,14 +141,14 @@ class Reference:
         np.add.at(shadow, at, spread.shadow)
         return exact.made(parts, shadow)
 
-    def shape(self, result: Result) -> tuple[int, ...]:
+    def shape(self, result: StoredTerm) -> tuple[int, ...]:
         """The shape of a result's tensor, by the dims of its axes."""
         if result.places:
             return self.made[result.name].shape
         return tuple(resolve(d.size, self.checked.sizes) for d in result.order)
 
 
-def differences(checked: Checked, reference: Reference | None = None, most_rounds: int = MOST_ROUNDS) -> list[str]:
+def differences(checked: KernelCheck, reference: Reference | None = None, most_rounds: int = MOST_ROUNDS) -> list[str]:
     """What the text does otherwise than the terms say, as sentences; none if they are equal."""
     reference = reference or Reference(checked)
     try:
@@ -157,7 +158,7 @@ def differences(checked: Checked, reference: Reference | None = None, most_round
     return [s for result in checked.results for s in _compared(result, buffers[result.name], reference)]
 
 
-def _compared(result: Result, buffer: Buffer, reference: Reference) -> list[str]:
+def _compared(result: StoredTerm, buffer: Buffer, reference: Reference) -> list[str]:
     memory, shape = reference.made[result.name], reference.shape(result)
     strides = memory.strides if len(shape) == len(memory.shape) else contiguous(shape)
     found, written = buffer.values(shape, strides)
@@ -187,7 +188,7 @@ def _same(found: Value, wanted: Value) -> np.ndarray:
     return np.where(finite, found.parts[-1] == wanted.parts[-1], kinds)
 
 
-def _at(result: Result, place: Sequence[int], places, found: Value, wanted: Value) -> str:
+def _at(result: StoredTerm, place: Sequence[int], places, found: Value, wanted: Value) -> str:
     index = place if places is None else [axis[n] for axis, n in zip(places, place)]
     a, b = (np.asarray(v.shadow if isinstance(v, Numbers) else v)[tuple(place)] for v in (found, wanted))
     return f"[{', '.join(map(str, index))}]: {a} for {b}"

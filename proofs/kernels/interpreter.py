@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,9 @@ class Interpreter:
     """One launch of a text. programs: the numbers of those that run, or how many do. known: literals of terms,
     of which one of the text may be a multiple."""
 
-    def __init__(self, text: str, programs: np.ndarray | int, most_rounds: int = MOST_ROUNDS, known: tuple[float, ...] = ()):
+    def __init__(
+        self, text: str, programs: np.ndarray | int, most_rounds: int = MOST_ROUNDS, known: tuple[float, ...] = ()
+    ):
         self.functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
         self.programs = np.arange(programs) if isinstance(programs, int) else np.asarray(programs)
         self.most_rounds, self.known = most_rounds, known
@@ -54,7 +57,7 @@ class Interpreter:
 
     # Statements
 
-    def _statement(self, node: ast.stmt) -> None:
+    def _statement(self, node: Any) -> None:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]):
                 self._assign(name, self.value(node.value))
@@ -99,7 +102,7 @@ class Interpreter:
             return choose(active, value, before)
         return np.where(active, value, before.astype(value.dtype))
 
-    def _for(self, node: ast.For) -> None:
+    def _for(self, node: Any) -> None:
         bounds = [self.value(a) for a in node.iter.args]
         if ast.unparse(node.iter.func) not in ("tl.range", "tl.static_range", "range"):
             raise KernelFault(f"no meaning for a loop over {ast.unparse(node.iter)}")
@@ -134,7 +137,7 @@ class Interpreter:
 
     # Expressions
 
-    def value(self, node: ast.expr):
+    def value(self, node: ast.expr) -> Any:
         """The value of an expression."""
         found = EXPRESSIONS.get(type(node))
         if found is None:
@@ -155,7 +158,7 @@ class Interpreter:
         """A literal; one that is a multiple of a known one as a number."""
         return literal(value, self.known) if isinstance(value, float) and self.known and value else value
 
-    def _attribute(self, node: ast.Attribute):
+    def _attribute(self, node: Any):
         text = ast.unparse(node)
         if text in ("tl.PropagateNan.ALL", "tl.PropagateNan.NONE"):
             return ALL_NANS if text.endswith("ALL") else NO_NANS
@@ -198,7 +201,7 @@ class Interpreter:
             raise KernelFault(f"no meaning for {ast.unparse(node)}")
         return binary(type(node.ops[0]).__name__, self.value(node.left), self.value(node.comparators[0]))
 
-    def _call(self, node: ast.Call):
+    def _call(self, node: Any):
         function = ast.unparse(node.func)
         if function == "float":
             return float(node.args[0].value)

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 
@@ -41,17 +42,17 @@ class Type:
         return np.dtype(NUMPY_NAMES.get(self.name, self.name))
 
 
-def is_plain(value) -> bool:
+def is_plain(value: object) -> bool:
     """Whether a value is known when the text is compiled."""
     return isinstance(value, bool | int | float | str | None)
 
 
-def is_real(value) -> bool:
+def is_real(value: object) -> bool:
     """Whether a value is a number, not an integer."""
     return isinstance(value, float | Numbers)
 
 
-def ranked(*values):
+def ranked(*values: Any) -> list[Any]:
     """Tiles with as many axes, missing ones behind that of programs."""
     width = max((v.ndim for v in values if isinstance(v, np.ndarray | Numbers)), default=0)
     return [_with_rank(v, width) for v in values]
@@ -64,7 +65,7 @@ def _with_rank(value, width: int):
     return value.arranged(change) if isinstance(value, Numbers) else change(value)
 
 
-def rearranged(value, change: Callable[[np.ndarray], np.ndarray]):
+def rearranged(value: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
     """A value with its elements in another arrangement."""
     if isinstance(value, Pointer):
         return Pointer(value.buffer, change(value.places))
@@ -129,7 +130,7 @@ NUMBER_OPERATORS: dict[str, Callable] = {
 }
 
 
-def binary(name: str, a, b):
+def binary(name: str, a: Any, b: Any) -> Any:
     """An operator of two values."""
     if isinstance(a, Pointer) or isinstance(b, Pointer):
         return _moved(name, a, b)
@@ -148,11 +149,11 @@ def _moved(name: str, a, b) -> Pointer:
     pointer, offset = (a, b) if isinstance(a, Pointer) else (b, a)
     if name not in ("Add", "Sub") or isinstance(offset, Pointer) or is_real(offset) or (name == "Sub" and pointer is b):
         raise KernelFault(f"{name} of a pointer")
-    places, offset = ranked(pointer.places, offset if is_plain(offset) else offset)
+    places, offset = ranked(pointer.places, offset)
     return Pointer(pointer.buffer, INTEGER_OPERATORS[name](places, np.asarray(offset).astype(np.int64)))
 
 
-def unary(name: str, a):
+def unary(name: str, a: Any) -> Any:
     """An operator of one value."""
     if name == "USub":
         return exact.negate(a) if isinstance(a, Numbers) else -a

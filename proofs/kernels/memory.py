@@ -61,7 +61,7 @@ class Buffer:
         return cls(name, scattered(value, np.nan if value.dtype.kind == "f" else 0), elements, levels)
 
     @classmethod
-    def made(cls, memory: Memory, levels: int) -> Buffer:
+    def made(cls, memory: WrittenTensor, levels: int) -> Buffer:
         """A buffer to write."""
         shape, zero = tuple(memory.shape), memory.zero
         if memory.is_real:

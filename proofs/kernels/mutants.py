@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 OPERATORS: dict[type, tuple[type, ...]] = {
     ast.Add: (ast.Sub,),
@@ -125,7 +126,7 @@ def _is(node: ast.AST, *names: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
-def calls(node: ast.AST) -> Edits:
+def calls(node: Any) -> Edits:
     """A mask or a sum to add to dropped, the sides of a choice exchanged, another function, another axis."""
     if not isinstance(node, ast.Call):
         return
@@ -161,7 +162,7 @@ def axes(node: ast.AST) -> Edits:
         yield "axes exchanged", _changed(node, slice=ast.Tuple(node.slice.elts[::-1], ast.Load()))
 
 
-def loops(node: ast.AST) -> Edits:
+def loops(node: Any) -> Edits:
     """A round fewer, at the start or at the end, or other steps."""
     if isinstance(node, ast.For) and len(node.iter.args) == 3:
         low, high, step = node.iter.args

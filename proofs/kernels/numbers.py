@@ -1,11 +1,9 @@
 """Exact numbers: each is a residue modulo four primes, and a float64 beside them that says its order and its kind.
 
-Sums, products and quotients are taken in the residues, where nothing is rounded. Each prime divides the next one less
-1, so that exp is a homomorphism from residues modulo one prime to residues modulo the next: e^(x + y) = e^x · e^y holds
-by numbers. The residue modulo the last prime is what counts: with three exponentials one in the other it is exact. Numbers of
-fewer exponentials need fewer primes, the last ones.
-The float64 only decides comparisons, and says what is infinite or undefined. Invariant: of what is not finite, all
-residues are 0. Example: of_floats(0.5) + of_floats(0.25) has the residues of 3/4.
+Nothing is rounded. Each prime divides the next one less 1, so that exp is a homomorphism from residues modulo one prime
+to those modulo the next: e^(x + y) = e^x · e^y. The last residue counts: it is exact for three exponentials one in the
+other; for fewer, fewer primes do, the last ones. The float64 only decides comparisons, and says what is infinite or
+undefined. Invariant: of what is not finite, all residues are 0. Example: of_floats(0.75) has the residues of 3/4.
 """
 
 from __future__ import annotations
@@ -15,9 +13,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import erf, isqrt, log
+from typing import Any
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
 PRIMES = (75464429, 150928859, 301857719, 603715439)  # each is twice the one before, and 1
 LEVELS = len(PRIMES)
@@ -29,7 +29,7 @@ FEW_BITS = 24  # of a literal that stands for itself
 LN2 = (27182818, 31415926, 123456789, 577215664)  # the residues of ln 2: any, as of a number without an equation
 MASKED = -9000.0  # no score is below it but that of a mask
 SINGLE_EXPONENTS = (-103.9, 88.7)  # where e^x is neither 0 nor ∞ in float32
-NEAR = 2.0**-50  # the relative distance of a literal from the number that it is written for
+LITERAL_ERROR = 2.0**-50  # the relative distance of a literal from the number that it is written for
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Numbers:
         return Numbers(np.stack([change(part) for part in self.parts]), change(self.shadow))
 
 
-Value = Numbers | np.ndarray  # an array of numbers, or of integers or bools
+Value = Any  # Numbers, or an array of integers or bools
 
 
 def primes_of(parts: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ def of_integers(values: np.ndarray, levels: int = LEVELS) -> Numbers:
     return Numbers(np.stack([whole % p for p in PRIMES[-levels:]]), values.astype(np.float64))
 
 
-def of_floats(values, levels: int = LEVELS) -> Numbers:
+def of_floats(values: npt.ArrayLike, levels: int = LEVELS) -> Numbers:
     """The numbers of an array of floats, each exactly: a whole number times a power of two."""
     shadow = np.asarray(values, np.float64)
     fraction, exponent = np.frexp(np.where(np.isfinite(shadow), shadow, 0.0))
@@ -89,7 +89,7 @@ def of_floats(values, levels: int = LEVELS) -> Numbers:
     return made(np.stack(parts), shadow)
 
 
-def numbers(value) -> Numbers:
+def numbers(value: Numbers | npt.ArrayLike) -> Numbers:
     """The value as numbers. A float of Python is what a literal says."""
     if isinstance(value, Numbers):
         return value
@@ -129,7 +129,7 @@ def literal(value: float, known: tuple[float, ...] = ()) -> Numbers:
 def _near(value: float) -> Fraction | None:
     """The fraction with a small denominator that a float is the nearest one to, or nearly so."""
     found = Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
-    return found if found and abs(float(found) / value - 1) <= NEAR else None
+    return found if found and abs(float(found) / value - 1) <= LITERAL_ERROR else None
 
 
 def _root(square: Fraction) -> Numbers:
@@ -342,7 +342,7 @@ def matrix_product(a: Numbers, b: Numbers) -> Numbers:
 
 
 def _product_modulo(a: np.ndarray, b: np.ndarray, p: int) -> np.ndarray:
-    found = 0
+    found: Any = 0
     for first in range(0, max(a.shape[-1], 1), EXACT_TERMS):
         some = slice(first, first + EXACT_TERMS)
         left, right = a[..., some], b[..., some, :].astype(np.float64)

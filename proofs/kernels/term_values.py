@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from itertools import combinations
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -41,10 +42,10 @@ class TermValues:
     ):
         self.tensors, self.sizes, self.order = tensors, sizes, list(order)
         self.places = dict(places or {})
-        self.done: dict[Term, object] = {}
+        self.done: dict[Term, Any] = {}
         self.levels = levels
 
-    def of(self, term: Term):
+    def of(self, term: Term) -> Any:
         """The values of a term; of a state, its scale and its mantissa."""
         if term not in self.done:
             with np.errstate(all="ignore"):
@@ -99,7 +100,7 @@ class TermValues:
 
     # Reductions
 
-    def _reduced(self, node: Term):
+    def _reduced(self, node: Term) -> Any:
         monoid, dim = node.attrs
         axis, size = self.order.index(dim), len(self.coordinates(dim))
         body = node.args[0]
@@ -149,12 +150,17 @@ class TermValues:
         if not inside:
             return reduce(exact.multiply, outside, exact.numbers(np.asarray(size)))
         while len(inside) > 2:  # the two whose product is the smallest
-            size = lambda pair: prod(np.broadcast_shapes(inside[pair[0]].shape, inside[pair[1]].shape))
-            one, other = min(combinations(range(len(inside)), 2), key=size)
+            pairs = [(_size(inside[n], inside[m]), n, m) for n, m in combinations(range(len(inside)), 2)]
+            _, one, other = min(pairs)
             joined = exact.multiply(inside[one], inside[other])
             inside = [f for n, f in enumerate(inside) if n not in (one, other)] + [joined]
         summed = _matrix_sum(*inside, axis) if len(inside) == 2 else kept(exact.total, inside[0], axis)
         return reduce(exact.multiply, outside, summed)
+
+
+def _size(a: Numbers, b: Numbers) -> int:
+    """Of the product of two arrays."""
+    return prod(np.broadcast_shapes(a.shape, b.shape))
 
 
 EXPONENTIALS = ("exp", "exp2", "tanh", "sigmoid", "pow")
@@ -304,7 +310,8 @@ def power(x: Numbers, y: Numbers) -> Numbers:
         found = reduce(exact.multiply, [x] * abs(count), exact.literal(1.0))
         return found if count >= 0 else exact.divide(exact.literal(1.0), found)
     one = exact.literal(1.0)
-    size = exact.choose(absolute(x).shadow == 1, one, exact.exp(exact.multiply(exact.unknown_function("log", absolute(x)), y)))
+    logarithm = exact.unknown_function("log", absolute(x))
+    size = exact.choose(absolute(x).shadow == 1, one, exact.exp(exact.multiply(logarithm, y)))
     whole, odd = np.floor(y.shadow) == y.shadow, np.floor(y.shadow / 2) != y.shadow / 2
     negative = exact.choose(whole, exact.choose(whole & odd, exact.negate(size), size), UNDEFINED)
     signed = exact.choose(x.shadow < 0, negative, size)

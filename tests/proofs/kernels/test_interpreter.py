@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onepass.proofs.kernels.interpreter import Interpreter
-from onepass.proofs.kernels.memory import Buffer, KernelFault, Memory, Pointer
+from onepass.proofs.kernels.memory import Buffer, KernelFault, Pointer, WrittenTensor
 
 TEXT = """
 @triton.jit
@@ -29,8 +29,9 @@ def kernel(out, rounds, size, TILE: tl.constexpr):
 
 
 def ran(text=TEXT, programs=5, size=4, most=100, **more):
-    buffer = Buffer.made(Memory("out", "int32", (programs * 4,), (1,), True), 1)
-    given = {"out": Pointer(buffer, np.zeros(1, np.int64)), "rounds": np.int32([3]), "size": np.int32([size]), "TILE": 4}
+    buffer = Buffer.made(WrittenTensor("out", "int32", (programs * 4,), (1,), True), 1)
+    given = {"out": Pointer(buffer, np.zeros(1, np.int64)), "rounds": np.int32([3]), "size": np.int32([size])}
+    given["TILE"] = 4
     Interpreter(text, programs, most).call("kernel", given | more)
     return buffer.data.reshape(programs, 4)
 
@@ -52,7 +53,7 @@ def test_a_mask_leaves_out_what_is_not_stored():
 
 
 def test_some_programs_run_by_their_numbers():
-    buffer = Buffer.made(Memory("out", "int32", (20,), (1,), True), 1)
+    buffer = Buffer.made(WrittenTensor("out", "int32", (20,), (1,), True), 1)
     given = {"out": Pointer(buffer, np.zeros(1, np.int64)), "rounds": np.int32([3]), "size": np.int32([4]), "TILE": 4}
     Interpreter(TEXT, np.array([1, 4])).call("kernel", given)
     assert buffer.data.reshape(5, 4)[[1, 4]].tolist() == [alone(1), alone(4)] and not buffer.data[:4].any()

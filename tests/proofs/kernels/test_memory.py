@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onepass.proofs.kernels import numbers as exact
-from onepass.proofs.kernels.memory import Buffer, KernelFault, Memory, Pointer
+from onepass.proofs.kernels.memory import Buffer, KernelFault, Pointer, WrittenTensor
 
 VALUES = np.arange(6.0).reshape(2, 3)
 
@@ -28,7 +28,7 @@ def test_integers_stay_integers_and_what_is_not_read_is_no_value():
 
 
 def test_an_element_is_written_once():
-    buffer = Buffer.made(Memory("out", "float32", (4,), (1,)), exact.LEVELS)
+    buffer = Buffer.made(WrittenTensor("out", "float32", (4,), (1,)), exact.LEVELS)
     one = Pointer(buffer, np.array([[0, 1], [1, 2]]))
     with pytest.raises(KernelFault, match="twice"):
         one.store(np.array(True), exact.literal(1.0))
@@ -41,6 +41,6 @@ def test_an_element_is_written_once():
 
 def test_memory_starts_as_zeros_or_as_nothing():
     for zero in (True, False):
-        buffer = Buffer.made(Memory("out", "bfloat16", (2,), (1,), zero), 2)
+        buffer = Buffer.made(WrittenTensor("out", "bfloat16", (2,), (1,), zero), 2)
         assert np.isnan(buffer.read(np.arange(2)).shadow).all() != zero
-    assert Buffer.made(Memory("n", "int64", (2,), (1,), True), 2).read(np.arange(2)).tolist() == [0, 0]
+    assert Buffer.made(WrittenTensor("n", "int64", (2,), (1,), True), 2).read(np.arange(2)).tolist() == [0, 0]

@@ -67,19 +67,19 @@ CASES = {  # a function, its inputs at sizes for which the text is the same, and
     "sigmoids of a bias": (sigmoids, [[*inputs(n), torch.randn(2, 2, n, n)] for n in SIZES], 2),
 }
 REASONS = {  # of a mutant's description; what it computes instead is the same
-    r"; in: (\w_last|add\w*|sub\w*|maximum\w*|\w_(begin|end|full_begin|full_end|whole|before)) = ": "a tile changes its class: one "
-    "that is full runs as a partial one, or one that is empty runs, and each of its elements is tested",
+    r"; in: (\w_last|(add|sub|maximum)\w*|\w_(begin|end|full_begin|full_end|whole|before)) = ": "a tile changes its "
+    "class: one that is full runs as a partial one, or one that is empty runs, and each of its elements is tested",
     r"number: tl\.full\(\[.*\], 0\.0": "the first round multiplies what is there by 0",
     r"number: tl\.where\(top\w* == float": "the weights of a row without a key are 0 with any finite shift",
     r"(number: float\('-inf'\)|axes exchanged: \w+_scale\[:, None\]).*; in: (mantissa|shift)": "a row without a key is "
     "undefined in any case, by 0/0 or by -inf + inf; without such rows nothing is chosen",
-    r"(mask dropped|condition|operator|axes exchanged).*_exists.*; in: \w+_tile\w* = tl\.load": "an element that is there "
-    "is read, and meets a 0 or is not stored",
+    r"(mask dropped|condition|operator|axes exchanged).*_exists.*; in: \w+_tile\w* = tl\.load": "an element that is "
+    "there is read, and meets a 0 or is not stored",
     r"one element fewer: .*(full_end|whole|before)\w*, ": "both ends are multiples of the tile",
     r"(steps of two|name): .*; in: for \w+ in tl\.range\(\w+_full_end|whole": "the short last tile is one round",
     r"one condition: .*_exists.*; in: score": "j <= i, and i is beyond no row that is stored",
     r"comparison: j < j_size": "a column beyond the last one is kept by no other condition",
-    r"; in: (le_i_j(_4)? = |score\w* = .*le_i_j(_3)? & le_i_j)": "a tile at one edge of a wide window is within the other",
+    r"; in: (le_i_j(_4)? = |score\w* = .*le_i_j(_3)? & le_i_j)": "a tile at one edge of a window is far from the other",
     r"where_i_j_e \+ 0\.0": "0 is added or not, and what is beyond the last column meets a value that was read as 0",
 }
 
@@ -97,10 +97,11 @@ def survivors(name, step=1):
     """The mutants of a case that are not found, and the number of all; of all mutants, each `step`th one."""
     function, sizes, _ = CASES[name]
     found, count = [], 0
-    for kernel in zip(*(checks for given in sizes for checks in held(function, given)), strict=True):
-        kernel = [(checked, Reference(checked)) for checked in kernel if checked.calls[0].text == kernel[0].calls[0].text]
+    for runs in zip(*(run for given in sizes for run in held(function, given)), strict=True):
+        text = runs[0].calls[0].text
+        kernel = [(checked, Reference(checked)) for checked in runs if checked.calls[0].text == text]
         assert not [said for one in kernel for said in differences(*one)]
-        for mutant in list(mutants(kernel[0][0].calls[0].text))[::step]:
+        for mutant in list(mutants(text))[::step]:
             count += 1
             if not any(differs(checked, reference, mutant.text) for checked, reference in kernel):
                 found.append(mutant.what)
@@ -125,5 +126,5 @@ def test_what_is_not_found_computes_the_same(name):
 
 
 def test_some_mutants_of_a_causal_kernel():
-    found, count = survivors("causal", 15)
-    assert not [what for what in found if reason(what) is None] and count > 20
+    found, count = survivors("causal", 25)
+    assert not [what for what in found if reason(what) is None] and count > 10

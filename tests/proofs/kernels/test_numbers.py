@@ -34,7 +34,8 @@ def test_exponentials_turn_sums_into_products_up_to_three_in_one_another():
 
 def test_arithmetic_is_that_of_fractions():
     both = exact.add(X, Y)
-    assert same(exact.subtract(both, Y), X, exact.LEVELS) and same(exact.divide(exact.multiply(X, Y), Y), X, exact.LEVELS)
+    assert same(exact.subtract(both, Y), X, exact.LEVELS)
+    assert same(exact.divide(exact.multiply(X, Y), Y), X, exact.LEVELS)
     assert same(exact.of_floats(0.75), exact.divide(exact.of_integers(3), exact.of_integers(4)), exact.LEVELS)
     assert same(exact.negate(exact.of_floats(-2.5)), exact.of_floats(2.5))
 
