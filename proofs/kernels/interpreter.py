@@ -63,7 +63,7 @@ class Interpreter:
                 self._assign(name, self.value(node.value))
             case ast.Assign(targets=[ast.Tuple(elts=targets)]):
                 for target, value in zip(targets, self.value(node.value), strict=True):
-                    self._assign(target.id, value)
+                    self._assign(ast.unparse(target), value)
             case ast.AnnAssign(target=ast.Name(id=name)):
                 self._assign(name, self.value(node.value))
             case ast.AugAssign(target=ast.Name(id=name)):

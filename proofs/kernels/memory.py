@@ -23,7 +23,7 @@ class KernelFault(Exception):
 
 
 @dataclass(frozen=True)
-class Memory:
+class WrittenTensor:
     """A tensor that a launch writes. zero: it holds zeros before; else nobody may read it first."""
 
     name: str
@@ -122,8 +122,8 @@ class Pointer:
         if self.buffer.is_real:
             default = exact.numbers(float(np.nan) if other is None else other)
             return default if found is None else exact.choose(present, found, default)
-        default = POISON if other is None else other
-        return np.where(present, found, np.asarray(default).astype(self.buffer.data.dtype))
+        absent = POISON if other is None else other
+        return np.where(present, found, np.asarray(absent).astype(self.buffer.data.dtype))
 
     def store(self, present: np.ndarray, value: Value) -> None:
         """Writes the value at the places that are present."""

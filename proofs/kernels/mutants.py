@@ -140,7 +140,8 @@ def calls(node: Any) -> Edits:
     if _is(node, "trans"):
         yield "transpose dropped", node.args[0]
     if _is(node, *OTHER_FUNCTIONS):
-        attribute = _changed(node.func, attr=OTHER_FUNCTIONS[node.func.attr])
+        function: Any = node.func
+        attribute = _changed(function, attr=OTHER_FUNCTIONS[function.attr])
         yield "function", _changed(node, func=attribute)
     if _is(node, "maximum", "minimum"):
         yield "one side", node.args[0]
@@ -164,15 +165,16 @@ def axes(node: ast.AST) -> Edits:
 
 def loops(node: Any) -> Edits:
     """A round fewer, at the start or at the end, or other steps."""
-    if isinstance(node, ast.For) and len(node.iter.args) == 3:
-        low, high, step = node.iter.args
+    called: Any = getattr(node, "iter", None)
+    if isinstance(node, ast.For) and len(called.args) == 3:
+        low, high, step = called.args
         for kind, bounds in (
             ("first round dropped", [ast.BinOp(low, ast.Add(), step), high, step]),
             ("last round dropped", [low, ast.BinOp(high, ast.Sub(), step), step]),
             ("one element fewer", [low, ast.BinOp(high, ast.Sub(), ast.Constant(1)), step]),
             ("steps of two", [low, high, ast.BinOp(step, ast.Mult(), ast.Constant(2))]),
         ):
-            yield kind, _changed(node, iter=_changed(node.iter, args=bounds))
+            yield kind, _changed(node, iter=_changed(called, args=bounds))
         yield "loop dropped", ast.Pass()
 
 

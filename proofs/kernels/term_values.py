@@ -154,7 +154,7 @@ class TermValues:
             _, one, other = min(pairs)
             joined = exact.multiply(inside[one], inside[other])
             inside = [f for n, f in enumerate(inside) if n not in (one, other)] + [joined]
-        summed = _matrix_sum(*inside, axis) if len(inside) == 2 else kept(exact.total, inside[0], axis)
+        summed = _matrix_sum(inside[0], inside[1], axis) if len(inside) == 2 else kept(exact.total, inside[0], axis)
         return reduce(exact.multiply, outside, summed)
 
 
@@ -220,8 +220,9 @@ def _lowest(value: Numbers, axis: int) -> Numbers:
     return exact.negate(exact.highest(exact.negate(value), axis))
 
 
-NUMBER_FOLDS = {"sum": exact.total, "max": exact.highest, "min": _lowest, "prod": _product}
-INTEGER_FOLDS = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod, "any": np.any, "all": np.all}
+NUMBER_FOLDS: dict[str, Callable] = {"sum": exact.total, "max": exact.highest, "min": _lowest, "prod": _product}
+INTEGER_FOLDS: dict[str, Callable] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
+INTEGER_FOLDS |= {"any": np.any, "all": np.all}
 
 
 def _matrix_sum(a: Numbers, b: Numbers, axis: int) -> Numbers:
