@@ -19,6 +19,7 @@ from .hopper.kernel_form import bind
 from .hopper.mask_words import packed
 from .launch.axis_order import ReorderedPlan, in_memory_order
 from .launch.split_loops import describe_split
+from .plan.kernel_texts import KernelTexts
 from .plan.launch_facts import interpreter_wanted
 from .plan.records import Kernel, NotPlannable, Plan
 from .readback.check_plan import differs_in_order
@@ -185,6 +186,16 @@ class TritonExecutor(PlanExecutor):
 
     def source(self, kernel: Kernel, plan: Plan) -> str:
         return emit(kernel, plan).text
+
+    def texts(self, plan: Plan, tensors: Inputs, sizes: Sizes, strides: Strides | None = None) -> list[KernelTexts]:
+        """The texts that `prepare` makes for tensors like these, with the arguments of their launches."""
+        from .launch.relayout import with_copies
+        from .triton.launch_texts import launch_texts
+
+        reordered, wanted = _by_memory(plan, tensors, strides)
+        given = dict(zip(tensors, with_copies(*_in_order(reordered, tensors, sizes))))
+        made = self._launcher(reordered.plan, None, False)
+        return launch_texts(made, given, dict(sizes), reordered.strides(wanted))
 
     def _launcher(self, plan: Plan, store: ScheduleStore | None, deterministic: bool):
         from .triton.launch import launcher

@@ -94,6 +94,7 @@ class Launch:
     maps: tuple[tuple[tuple[str, ...], Tiling], ...] = ()
     sums: tuple[SlotSum, ...] = ()  # of stores that add elements
     spilled: int = MAX_SPILLED_REGISTERS  # registers of a thread that it may keep in memory
+    source: Source | None = None
     again: Relaunch | None = None
 
     def compiled(self, values: dict[str, torch.Tensor]) -> Any:
@@ -122,6 +123,21 @@ class Launch:
         elif self.programs:
             kernel = self.function[(self.programs,)](*[values[n] for n in self.tensors], *self.integers, **self.options)
             self.again = None if interprets(self.function) else Relaunch(kernel, self.programs)
+
+
+@dataclass(frozen=True)
+class PreparedLaunches:
+    """The launches of a plan for tensors of some shapes: the kernels, sizes with their numbers, and what is written.
+
+    seen: the tensors with the axes that kernels store by; outputs are without memory.
+    """
+
+    kernels: tuple[Kernel, ...]
+    sizes: dict[str, int]
+    made: tuple[Made, ...]
+    launches: tuple[Launch, ...]
+    device: torch.device
+    seen: dict[str, torch.Tensor]
 
 
 def _unsuited(compiled, device: torch.device, allowed: float) -> str:
@@ -186,13 +202,10 @@ class Launcher:
 
         strides: of outputs by name, contiguous where there are none. It gives a list of new tensors.
         """
-        values, device = self._inputs(dict(zip(names, tensors, strict=True)))
-        kernels, sizes = self._stages(sizes, device)
-        made = self._made(kernels, sizes, strides or {})
-        seen = _as_stored(kernels, {**values, **_without_memory(made)}, sizes)
-        launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
+        ready = self.prepared(dict(zip(names, tensors, strict=True)), sizes, strides or {})
+        device, made, launches = ready.device, ready.made, ready.launches
         outputs = [target.name for target in self.plan.outputs]
-        zeroed = [name for kernel in kernels for name in kernel.zeroed]
+        zeroed = [name for kernel in ready.kernels for name in kernel.zeroed]
 
         def run(given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             values = dict(zip(names, given))
@@ -204,6 +217,27 @@ class Launcher:
             return [values[name] for name in outputs]
 
         return run
+
+    def prepared(self, tensors: dict[str, torch.Tensor], sizes: dict, strides: dict) -> PreparedLaunches:
+        """The launches for tensors like these, with what they need. strides: of outputs by name."""
+        values, device = self._inputs(tensors)
+        kernels, sizes = self._stages(sizes, device)
+        made = self._made(kernels, sizes, strides)
+        seen = _as_stored(kernels, {**values, **_without_memory(made)}, sizes)
+        launches = tuple(self._prepare(k, seen, sizes, device) for k in kernels)
+        return PreparedLaunches(tuple(kernels), sizes, tuple(made), launches, device, seen)
+
+    def whole(self, kernel: Kernel) -> Kernel:
+        """The kernel of the plan that a kernel is a part of."""
+        return self._whole.get(kernel.name, kernel)
+
+    def mapped(self, launch: Launch, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tables of tiles that a launch reads, by name."""
+        found: dict[str, torch.Tensor] = {}
+        for names, tiling in launch.maps:
+            again = None if tiling.dealt is None else with_items_dealt
+            found.update(zip(names, self._maps.get(tiling, values, build_map, again)))
+        return found
 
     def compile_ahead(
         self,
@@ -291,7 +325,7 @@ class Launcher:
             if found is not None:
                 known[found.chunk.size] = count
                 self.shared[kernel.name] = f"{found}; {count} parts"
-                self._whole[found.first.name] = kernel
+                self._whole |= {found.first.name: kernel, found.last.name: kernel}
                 if kernel.name in self.configs:
                     self.configs[found.first.name] = self.configs[kernel.name]
                 self.configs.setdefault(found.last.name, replace(of_few_rows(*widest(found.last)), stages=1))
@@ -313,9 +347,7 @@ class Launcher:
 
     def _run(self, launches: tuple[Launch, ...], values: dict[str, torch.Tensor]) -> None:
         for launch in launches:
-            for names, tiling in launch.maps:
-                again = None if tiling.dealt is None else with_items_dealt
-                values.update(zip(names, self._maps.get(tiling, values, build_map, again)))
+            values.update(self.mapped(launch, values))
             launch.run(values)
 
     def _tilings(self, kernel: Kernel, config: TritonConfig, sizes: dict) -> dict[Loop, Tiling]:
@@ -359,7 +391,7 @@ class Launcher:
         function, integers = load(source.text, source.function), _integers(source, values, sizes)
         sums = tuple(SlotSum.of(kernel, store, config, source.held, sizes) for store in kernel.stores if store.places)
         count = program_count(kernel, config.row_tile, config.loop_tile, sizes)
-        return Launch(function, count, names, integers, options, maps, sums, spilled)
+        return Launch(function, count, names, integers, options, maps, sums, spilled, source)
 
 
 def _facts(kernel: Kernel, config: TritonConfig, values: dict, sizes: dict, device: torch.device) -> Facts:

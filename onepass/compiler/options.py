@@ -24,9 +24,10 @@ CHOICES = {
     "inner": ("inductor", "eager"),
     "executor": ("auto", "tiled", "triton", "gluon"),
     "fuse_loads": ("auto", "always", "never"),
+    "verify": ("nothing", "kernel"),
 }
 
-CARRIED = ("strict", "executor", "libraries", "deterministic")  # in a compiled graph, beside rules
+CARRIED = ("strict", "executor", "libraries", "deterministic", "verify")  # in a compiled graph, beside rules
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Options:
     the original calls, run a region where they are measured to be faster and the executor is "auto". `fuse_loads`: do
     kernels compute what stands in front of their inputs: where that is estimated to pay, always, or never.
     `deterministic`: each call gives the same bits, as where torch.use_deterministic_algorithms(True) holds at the call.
+    `verify`: "kernel" holds the text of each kernel against its terms, over exact numbers, before it runs.
     """
 
     rules: tuple[Rule | PatternRule, ...] = ()
@@ -46,6 +48,7 @@ class Options:
     libraries: bool = True
     fuse_loads: str = "auto"
     deterministic: bool = False
+    verify: str = "nothing"
     inner_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self):

@@ -14,6 +14,7 @@ import torch
 
 from ..compiler import disk_cache
 from ..compiler.compiled_region import Carried, Fused
+from ..compiler.verified_kernels import require_equal
 from ..errors import OnepassError
 from ..lowering import executors as plan_executors
 from ..lowering.executors import KERNELS, TILED, PlanExecutor, SettingsRefused
@@ -53,6 +54,9 @@ def of_plan(executor: PlanExecutor) -> Prepare:
 
     def prepare(found: Fused, tensors: Tensors, call: RegionCall) -> Run:
         inputs, given = dict(zip(found.names, tensors)), (_strides(found, call), disk_cache.OF_THIS_VERSION)
+        if found.options.verify == "kernel":
+            said = require_equal(executor, found.plan, inputs, call.sizes, given[0])
+            records.note(found.report.key, said)
         ready = executor.prepare(found.plan, inputs, call.sizes, *given, call.deterministic)
         if call.deterministic and not ready.deterministic:
             raise NotPlannable("its kernels add in an order that is not fixed, and a deterministic result is asked for")

@@ -17,7 +17,11 @@ MAY_IMPORT = {
     "onepass": {"egraph", "rules", "lowering", "onepass"},
 }
 # The only ways from run time into proofs, inside functions.
-ON_DEMAND = ("onepass/cli/commands.py", "onepass/compiler/rule_admission.py")
+ON_DEMAND = (
+    "onepass/cli/commands.py",
+    "onepass/compiler/rule_admission.py",
+    "onepass/compiler/verified_kernels.py",
+)
 WHO_IMPORTS = {
     "egglog": ("egraph/search/egglog_bindings.py",),
     "torch": ("lowering/", "onepass/"),

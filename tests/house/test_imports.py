@@ -26,6 +26,7 @@ TABLE = {
     "proofs/provers": "algebra",
     "proofs/rocq": "algebra provers",
     "proofs": "algebra provers rocq",
+    "proofs/kernels": "",
     "lowering/plan": "",
     "lowering/readback": "plan",
     "lowering/analysis": "plan",

@@ -1,0 +1,75 @@
+"""The launches of a plan as data: each text with the values of its parameters, for whoever checks what a text computes.
+
+Nothing is launched but what makes block maps. Example: `launch_texts(Launcher(plan), {"q": q, "k": k}, {})` gives for
+each kernel of the plan its launches, those of its parts, and those that add up slots.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..plan.kernel_texts import KernelTexts, LaunchText, Written
+from . import slot_sums
+from .diagonal_sums import slots_name
+from .launch import Launch, Launcher, PreparedLaunches
+from .slot_sums import BLOCK, SlotSum
+
+
+def launch_texts(
+    launcher: Launcher,
+    tensors: dict[str, torch.Tensor],
+    sizes: dict[str, int],
+    strides: dict[str, tuple[int, ...]] | None = None,
+) -> list[KernelTexts]:
+    """The launches for tensors like these, by kernel of the plan, in order. strides: of outputs."""
+    ready = launcher.prepared(tensors, sizes, strides or {})
+    found: dict[str, list[int]] = {}
+    for number, kernel in enumerate(ready.kernels):
+        found.setdefault(launcher.whole(kernel).name, []).append(number)
+    return [_texts(launcher, ready, numbers) for numbers in found.values()]
+
+
+def _texts(launcher: Launcher, ready: PreparedLaunches, numbers: list[int]) -> KernelTexts:
+    calls: list[LaunchText] = []
+    made: list[Written] = []
+    inputs: dict[str, torch.Tensor] = {}
+    for number in numbers:
+        kernel, launch = ready.kernels[number], ready.launches[number]
+        read = [t.name for t in kernel.inputs if not ready.seen[t.name].is_meta]
+        inputs |= {name: ready.seen[name] for name in read} | launcher.mapped(launch, ready.seen)
+        names = dict.fromkeys(store.output.name for store in kernel.stores)
+        made += [_written(ready, name, name in kernel.zeroed) for name in names]
+        made += [_slots(each) for each in launch.sums]
+        calls += [_call(launch), *(_slot_call(each, ready) for each in launch.sums)]
+    return KernelTexts(launcher.whole(ready.kernels[numbers[0]]), tuple(calls), tuple(made), ready.sizes, inputs)
+
+
+def _written(ready: PreparedLaunches, name: str, zero: bool) -> Written:
+    like = ready.seen[name]
+    return name, str(like.dtype).removeprefix("torch."), tuple(like.shape), like.stride(), zero
+
+
+def _call(launch: Launch) -> LaunchText:
+    source = launch.source
+    assert source is not None  # of a launch that was prepared
+    pointers = {a.name: a.tensor for a in source.arguments if a.axis is None and a.size is None}
+    rest = [a.name for a in source.arguments if a.name not in pointers]
+    constants = {name: launch.options[name] for name, _ in source.tiles}
+    integers = dict(zip(rest, launch.integers, strict=True))
+    return LaunchText(source.text, source.function, launch.programs, pointers, integers, constants)
+
+
+def _slots(each: SlotSum) -> Written:
+    like = each.made(torch.device("meta"))
+    return slots_name(each.store), str(each.dtype).removeprefix("torch."), tuple(like.shape), like.stride(), True
+
+
+def _slot_call(each: SlotSum, ready: PreparedLaunches) -> LaunchText:
+    """The launch that adds up the slots of a store; its text is that of slot_sums.py."""
+    places = ready.seen[each.store.output.name].shape[-1]
+    text = Path(slot_sums.__file__).read_text(encoding="utf-8")
+    programs, integers, constants = each.call(places, BLOCK)
+    pointers = {"slots": slots_name(each.store), "sums": each.store.output.name}
+    return LaunchText(text, "add_slots", programs, pointers, integers, constants)

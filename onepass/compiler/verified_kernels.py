@@ -1,0 +1,132 @@
+"""Holds the texts of a plan's kernels against the plan's terms, over exact numbers, before they run.
+
+Integers and bools, which masks are made of, are those of the call. Other inputs are random numbers, so that what is
+equal is not equal by chance. Where a kernel is large, some of its programs run. Example:
+`complaints(TRITON.texts(plan, tensors, sizes))` is empty if each text computes its terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..egraph.terms.sizes import resolve
+from ..egraph.terms.traversal import all_dims, subterms
+from ..errors import OnepassError
+from ..lowering.executors import GLUON, PlanExecutor, Sizes, Strides, TritonExecutor
+from ..lowering.plan.kernel_texts import KernelTexts
+from ..lowering.plan.records import Kernel, NotPlannable, Plan
+
+MOST_PRODUCTS = 2**27  # points of all dims of a kernel at which all its programs run
+MOST_SPLIT_PRODUCTS = 2**31  # of a kernel of several launches, all of whose programs run
+FEWEST_PROGRAMS = 3  # the first one, the last one and one between
+SMALLEST_MASK = 1e4  # a number beyond it is a mask's: it stays
+FACTOR = 8.0  # of inputs whose scores are large: without its largest score a row overflows
+SEED = 20
+
+
+class WrongKernel(OnepassError):
+    """The text of a kernel does not compute its terms; the message says where."""
+
+
+def require_equal(
+    executor: PlanExecutor, plan: Plan, inputs: Mapping[str, torch.Tensor], sizes: Sizes, strides: Strides | None
+) -> str:
+    """What is found of the texts that an executor would run, for the report.
+
+    Raises WrongKernel for a text that is not equal to its terms, NotPlannable where that cannot be decided.
+    """
+    if not isinstance(executor, TritonExecutor):
+        return f"executor {executor.name} has no texts to hold against terms"
+    if executor.name == GLUON.name:
+        raise NotPlannable("only texts of plain Triton are held against their terms, and verify is 'kernel'")
+    texts = executor.texts(plan, inputs, sizes, strides)
+    if any(len(one.calls) > 1 and _points(one.kernel, one) > MOST_SPLIT_PRODUCTS for one in texts):
+        raise NotPlannable("it is too large for its text to be held against its terms, and verify is 'kernel'")
+    if wrong := complaints(texts):
+        raise WrongKernel(f"a text does not compute its terms: {wrong[0]}")
+    return f"{', '.join(one.kernel.name for one in texts)}: over exact numbers the text computes its terms"
+
+
+def complaints(texts: Sequence[KernelTexts]) -> list[str]:
+    """What texts do otherwise than their terms say, each with its kernel's name; none if they are equal."""
+    from ..proofs.kernels.check import differences
+
+    held = (pair for factor in factors(texts) for pair in checks(texts, factor=factor))
+    return [f"{one.kernel.name}: {said}" for one, checked in held for said in differences(checked)]
+
+
+def factors(texts: Sequence[KernelTexts]) -> tuple[float, ...]:
+    """The factors of random inputs: 1, and where large scores overflow nowhere, large ones."""
+    return (1.0, FACTOR, -FACTOR) if keeps_its_range(texts) else (1.0,)
+
+
+def keeps_its_range(texts: Sequence[KernelTexts]) -> bool:
+    """Whether all exponentials of the kernels' terms are of rescaled sums, so that large scores overflow nowhere."""
+    nodes = {n for one in texts for store in one.kernel.stores for n in subterms(store.term)}
+    sums = any(n.op == "reduce" and n.attrs[0] == "rescaled" for n in nodes)
+    return sums and not any(n.op in ("exp", "exp2", "pow", "log1p") for n in nodes)
+
+
+def checks(
+    texts: Sequence[KernelTexts], most: int = MOST_PRODUCTS, factor: float = 1.0
+) -> Iterator[tuple[KernelTexts, Any]]:
+    """For each kernel what is to be checked. most: points of all dims at which all programs run. factor: of random
+    inputs; if it is negative, tensors have one sign each, in turn, so that all scores of a row may be far below 0.
+
+    What an earlier kernel stores has the values of its terms, so that each text is checked by itself.
+    """
+    from ..proofs.kernels import check
+    from ..proofs.kernels.term_values import levels_of
+
+    levels = max((levels_of(store.term for store in one.kernel.stores) for one in texts), default=1)
+    known: dict[str, Any] = {}
+    for one in texts:
+        given = {name: _drawn(n, name, tensor, factor) for n, (name, tensor) in enumerate(one.inputs.items())}
+        strides = {name: tensor.stride() for name, tensor in one.inputs.items()}
+        stored = {tensor.name: known[tensor.name] for tensor in one.kernel.inputs if tensor.name not in given}
+        made = tuple(check.WrittenTensor(*written) for written in one.made)
+        results = tuple(check.StoredTerm(s.output.name, s.term, s.order, s.places) for s in one.kernel.stores)
+        checked = check.KernelCheck(
+            tuple(check.Call(**vars(call)) for call in one.calls),
+            results,
+            given | stored,
+            strides | {name: check.contiguous(value.shape) for name, value in stored.items()},
+            made,
+            one.sizes,
+            sample(one, most),
+            levels,
+        )
+        yield one, checked
+        if one is not texts[-1]:
+            reference = check.Reference(checked)
+            known |= {result.name: reference.of(result, None) for result in results}
+
+
+def sample(one: KernelTexts, most: int) -> tuple[int, ...] | None:
+    """The programs that run of a large kernel; None for all of them, as where several launches make a result."""
+    count, points = one.calls[0].programs, _points(one.kernel, one)
+    if points <= most or len(one.calls) > 1:
+        return None
+    wanted = max(FEWEST_PROGRAMS, count * most // points)
+    return tuple(int(n) for n in np.unique(np.linspace(0, count - 1, wanted).round()))
+
+
+def _points(kernel: Kernel, one: KernelTexts) -> int:
+    dims = dict.fromkeys(d for store in kernel.stores for d in (*store.order, *all_dims(store.term)))
+    return prod(resolve(d.size, one.sizes) for d in dims)
+
+
+def _drawn(number: int, name: str, tensor: torch.Tensor, factor: float) -> np.ndarray:
+    """The tensor's values; random ones for floats but those that a mask has."""
+    own = tensor.detach().cpu()
+    if not own.is_floating_point():
+        return own.numpy()
+    values = own.double().numpy()
+    drawn = np.random.default_rng([SEED, *name.encode()]).standard_normal(values.shape) * factor
+    drawn = np.abs(drawn) * (-1) ** number if factor < 0 else drawn
+    return np.where(np.isfinite(values) & (np.abs(values) < SMALLEST_MASK), drawn, values)

@@ -1,0 +1,267 @@
+"""Runs the text of a Triton kernel over exact numbers, all programs of a launch side by side.
+
+The text is parsed, not imported: nothing of Triton is needed. Programs are an axis of every value. A loop runs until
+the last program is through, and a branch runs for those that take it; the others keep their values. Example:
+`Interpreter(text, 4).call("kernel0", arguments)` runs four programs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .language import ALL_NANS, FUNCTIONS, NO_NANS, Type, binary, is_plain, ranked, rearranged, unary
+from .memory import KernelFault, Pointer
+from .numbers import Numbers, choose, literal, numbers
+
+MOST_ROUNDS = 20_000  # of one loop: a wrong text may not end
+
+
+class Interpreter:
+    """One launch of a text. programs: the numbers of those that run, or how many do. known: literals of terms,
+    of which one of the text may be a multiple."""
+
+    def __init__(
+        self, text: str, programs: np.ndarray | int, most_rounds: int = MOST_ROUNDS, known: tuple[float, ...] = ()
+    ):
+        self.functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+        self.programs = np.arange(programs) if isinstance(programs, int) else np.asarray(programs)
+        self.most_rounds, self.known = most_rounds, known
+        self.active: np.ndarray | None = None  # by program; None: all
+        self.names: dict[str, object] = {}
+
+    def call(self, function: str, arguments: Mapping[str, object]) -> None:
+        """Runs a function of the text. Raises KernelFault."""
+        node = self.functions.get(function)
+        if node is None:
+            raise KernelFault(f"the text has no function {function}")
+        wanted = [a.arg for a in node.args.args]
+        if missing := [name for name in wanted if name not in arguments]:
+            raise KernelFault(f"{function} takes {missing[0]}, which the launch does not give")
+        self._run(node, {name: arguments[name] for name in wanted})
+
+    def _run(self, node: ast.FunctionDef, names: dict[str, object]):
+        """Runs a function with these names; what it returns."""
+        before, self.names = self.names, names
+        try:
+            for statement in node.body:
+                if isinstance(statement, ast.Return):
+                    return self.value(statement.value)
+                self._statement(statement)
+        finally:
+            self.names = before
+        return None
+
+    # Statements
+
+    def _statement(self, node: Any) -> None:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                self._assign(name, self.value(node.value))
+            case ast.Assign(targets=[ast.Tuple(elts=targets)]):
+                for target, value in zip(targets, self.value(node.value), strict=True):
+                    self._assign(ast.unparse(target), value)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                self._assign(name, self.value(node.value))
+            case ast.AugAssign(target=ast.Name(id=name)):
+                self._assign(name, binary(type(node.op).__name__, self._name(name), self.value(node.value)))
+            case ast.For():
+                self._for(node)
+            case ast.If():
+                self._if(node)
+            case ast.Expr():
+                self.value(node.value)
+            case ast.Pass():
+                pass
+            case _:
+                raise KernelFault(f"no meaning for the statement {ast.unparse(node)}")
+
+    def _assign(self, name: str, value) -> None:
+        before = self.names.get(name)
+        if self.active is not None and before is not None:
+            value = self._merged(value, before)
+        self.names[name] = value
+
+    def _merged(self, value, before):
+        """The value for the programs that run, and what was before for the others."""
+        if value is before or (is_plain(value) and is_plain(before) and value == before):
+            return value
+        if isinstance(value, Pointer):
+            return Pointer(value.buffer, self._merged(value.places, before.places))
+        if isinstance(value, Numbers) or isinstance(before, Numbers):
+            value, before = numbers(value), numbers(before)
+        else:
+            value, before = np.asarray(value), np.asarray(before)
+        if value.ndim != before.ndim and value.ndim and before.ndim:
+            raise KernelFault("a name has tiles of different axes")
+        active = self.active.reshape(-1, *[1] * (max(value.ndim, before.ndim, 1) - 1))
+        if isinstance(value, Numbers):
+            return choose(active, value, before)
+        return np.where(active, value, before.astype(value.dtype))
+
+    def _for(self, node: Any) -> None:
+        bounds = [self.value(a) for a in node.iter.args]
+        if ast.unparse(node.iter.func) not in ("tl.range", "tl.static_range", "range"):
+            raise KernelFault(f"no meaning for a loop over {ast.unparse(node.iter)}")
+        low, high, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+        outside = self.active
+        for number in range(self.most_rounds + 1):
+            at = low + number * step
+            running = np.asarray(at < high)
+            running = running if outside is None else running & outside
+            if not running.any():
+                break
+            if number == self.most_rounds:
+                raise KernelFault(f"a loop has more than {self.most_rounds} rounds")
+            self.active = None if running.all() else np.broadcast_to(running, self.programs.shape)
+            self._assign(node.target.id, at if is_plain(at) else np.asarray(at))
+            for statement in node.body:
+                self._statement(statement)
+        self.active = outside
+
+    def _if(self, node: ast.If) -> None:
+        test = self.value(node.test)
+        if is_plain(test):
+            for statement in node.body if test else node.orelse:
+                self._statement(statement)
+            return
+        outside, test = self.active, np.asarray(test).reshape(-1)
+        for taken, body in ((test, node.body), (~test, node.orelse)):
+            self.active = np.broadcast_to(taken, self.programs.shape) & (True if outside is None else outside)
+            for statement in body if self.active.any() else ():
+                self._statement(statement)
+        self.active = outside
+
+    # Expressions
+
+    def value(self, node: ast.expr) -> Any:
+        """The value of an expression."""
+        found = EXPRESSIONS.get(type(node))
+        if found is None:
+            raise KernelFault(f"no meaning for {ast.unparse(node)}")
+        return found(self, node)
+
+    def _name(self, name: str):
+        if name in self.names:
+            return self.names[name]
+        if name in self.functions:
+            return lambda *args: self._run(self.functions[name], self._given(name, args))
+        raise KernelFault(f"the name {name} has no value")
+
+    def _given(self, function: str, args) -> dict[str, object]:
+        return dict(zip([a.arg for a in self.functions[function].args.args], args, strict=True))
+
+    def _literal(self, value):
+        """A literal; one that is a multiple of a known one as a number."""
+        return literal(value, self.known) if isinstance(value, float) and self.known and value else value
+
+    def _attribute(self, node: Any):
+        text = ast.unparse(node)
+        if text in ("tl.PropagateNan.ALL", "tl.PropagateNan.NONE"):
+            return ALL_NANS if text.endswith("ALL") else NO_NANS
+        if text.startswith("tl."):
+            return Type(node.attr)
+        if text.endswith(".dtype.element_ty"):
+            buffer = self.value(node.value.value).buffer
+            return Type("float32" if buffer.is_real else str(buffer.data.dtype))
+        raise KernelFault(f"no meaning for {text}")
+
+    def _subscript(self, node: ast.Subscript):
+        value, index = self.value(node.value), node.slice
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        places = [None if isinstance(part, ast.Constant) and part.value is None else slice(None) for part in parts]
+        whole = all(isinstance(p, ast.Slice) or p is None or isinstance(p, ast.Constant) for p in parts)
+        axes = sum(place is not None for place in places)
+        array = value.places if isinstance(value, Pointer) else value
+        if not whole or is_plain(value) or axes != array.ndim - 1:
+            raise KernelFault(f"no meaning for {ast.unparse(node)}")
+        return rearranged(value, lambda part: part[(slice(None), *places)])
+
+    def _boolean(self, node: ast.BoolOp):
+        found = [self.value(part) for part in node.values]
+        if all(map(is_plain, found)):
+            return all(found) if isinstance(node.op, ast.And) else any(found)
+        name = "BitAnd" if isinstance(node.op, ast.And) else "BitOr"
+        total = found[0]
+        for value in found[1:]:
+            total = binary(name, total, value)
+        return total
+
+    def _choice(self, node: ast.IfExp):
+        test = self.value(node.test)
+        if not is_plain(test):
+            return FUNCTIONS["where"](test, self.value(node.body), self.value(node.orelse))
+        return self.value(node.body if test else node.orelse)
+
+    def _comparison(self, node: ast.Compare):
+        if len(node.ops) != 1:
+            raise KernelFault(f"no meaning for {ast.unparse(node)}")
+        return binary(type(node.ops[0]).__name__, self.value(node.left), self.value(node.comparators[0]))
+
+    def _call(self, node: Any):
+        function = ast.unparse(node.func)
+        if function == "float":
+            return float(node.args[0].value)
+        args = [self.value(a) for a in node.args]
+        named = {k.arg: self.value(k.value) for k in node.keywords}
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
+            return FUNCTIONS["cast"](self.value(node.func.value), *args)
+        if function in OF_PROGRAMS:
+            return OF_PROGRAMS[function](self, *args, **named)
+        if function.startswith("tl."):
+            if node.func.attr not in FUNCTIONS:
+                raise KernelFault(f"no meaning for {function}")
+            return FUNCTIONS[node.func.attr](*args, **named)
+        return self._name(function)(*args)
+
+    def _present(self, mask) -> np.ndarray:
+        """Which elements of a tile a mask and the programs that run leave."""
+        mask = np.asarray(True if mask is None else mask)
+        if self.active is None:
+            return mask
+        return mask & self.active.reshape(-1, *[1] * max(mask.ndim - 1, 0))
+
+    def _load(self, pointer: Pointer, mask=None, other=None, **options):
+        present = self._aligned(pointer, mask)
+        return pointer.load(present, other)
+
+    def _aligned(self, pointer: Pointer, mask) -> np.ndarray:
+        present = self._present(mask)
+        if present.ndim > pointer.places.ndim:
+            raise KernelFault("a mask has more axes than what it masks")
+        lanes = present.shape[:1]
+        return present.reshape(*lanes, *[1] * (pointer.places.ndim - present.ndim), *present.shape[1:])
+
+    def _store(self, pointer: Pointer, value, mask=None, **options) -> None:
+        lanes = np.broadcast_to(pointer.places, (len(self.programs), *pointer.places.shape[1:]))
+        spread, value = ranked(lanes, value)
+        if spread.ndim > lanes.ndim:
+            raise KernelFault("a tile has more axes than where it is stored")
+        Pointer(pointer.buffer, lanes).store(self._aligned(pointer, mask), value)
+
+    def _program_id(self, axis: int) -> np.ndarray:
+        return self.programs.astype(np.int32) if axis == 0 else np.zeros(1, np.int32)
+
+
+OF_PROGRAMS: dict[str, Callable] = {
+    "tl.load": Interpreter._load,
+    "tl.store": Interpreter._store,
+    "tl.program_id": Interpreter._program_id,
+}
+EXPRESSIONS: dict[type, Callable] = {
+    ast.Name: lambda self, node: self._name(node.id),
+    ast.Constant: lambda self, node: self._literal(node.value),
+    ast.BinOp: lambda self, node: binary(type(node.op).__name__, self.value(node.left), self.value(node.right)),
+    ast.UnaryOp: lambda self, node: unary(type(node.op).__name__, self.value(node.operand)),
+    ast.Compare: Interpreter._comparison,
+    ast.Call: Interpreter._call,
+    ast.Attribute: Interpreter._attribute,
+    ast.Subscript: Interpreter._subscript,
+    ast.IfExp: Interpreter._choice,
+    ast.BoolOp: Interpreter._boolean,
+    ast.Tuple: lambda self, node: tuple(self.value(part) for part in node.elts),
+    ast.List: lambda self, node: [self.value(part) for part in node.elts],
+}

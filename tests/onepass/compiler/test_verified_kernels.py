@@ -1,0 +1,91 @@
+"""verify="kernel": a text that computes its terms runs, and one that does not is not used, and the report says why."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import onepass
+from onepass.compiler.options import Options
+from onepass.compiler.verified_kernels import WrongKernel, complaints, factors, require_equal
+from onepass.errors import OptionError
+from onepass.lowering.executors import GLUON, TILED, TRITON
+from onepass.lowering.plan.records import NotPlannable
+from onepass.lowering.triton import launch
+from tests.lowering.triton.test_launch_texts import attention
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def fast(**options):
+    given = {"inner": "eager", "executor": "triton", "verify": "kernel", **options}
+    return torch.compile(attention, backend="onepass", options=given)
+
+
+def inputs():
+    return [torch.randn(1, 2, 40, 12) for _ in range(3)]
+
+
+@pytest.fixture
+def wrong_text(monkeypatch):
+    """A text with another scale than its term's."""
+    right = launch.emit
+
+    def emit(*args):
+        found = right(*args)
+        assert "* 0.36067376022224085" in found.text
+        return dataclasses.replace(found, text=found.text.replace("* 0.36067376022224085", "* 0.3606"))
+
+    monkeypatch.setattr(launch, "emit", emit)
+    launch.launcher.cache_clear()
+    yield
+    launch.launcher.cache_clear()
+
+
+def test_a_right_text_runs_and_the_report_says_it():
+    given = inputs()
+    torch.testing.assert_close(fast()(*given), attention(*given))
+    (region,) = onepass.reports()[-1].regions
+    assert region.ran == "triton"
+    assert "kernel0: over exact numbers the text computes its terms" in region.notes
+
+
+def test_a_wrong_text_is_not_used(wrong_text):
+    given = inputs()
+    torch.testing.assert_close(fast()(*given), attention(*given))
+    (region,) = onepass.reports()[-1].regions
+    assert region.ran == "tiled"
+    (said,) = [note for note in region.notes if "WrongKernel: a text does not compute its terms: kernel0: " in note]
+    assert "differ from its term" in said
+
+
+def test_if_strict_a_wrong_text_is_an_error(wrong_text):
+    with pytest.raises(WrongKernel, match="of output differ from its term, as"):
+        fast(strict=True)(*inputs())
+
+
+def test_without_the_option_nothing_is_checked(wrong_text):
+    fast(verify="nothing")(*inputs())
+    assert onepass.reports()[-1].regions[0].ran == "triton"
+
+
+def test_the_option_is_read_and_carried():
+    options = Options.read({"verify": "kernel"})
+    assert Options.from_carried(options.carried()).verify == "kernel" and options.digest() != Options().digest()
+    with pytest.raises(OptionError, match="verify is one of nothing, kernel"):
+        Options.read({"verify": "always"})
+
+
+def test_who_has_no_text_that_can_be_checked():
+    assert "no texts" in require_equal(TILED, None, {}, {}, None)
+    with pytest.raises(NotPlannable, match="plain Triton"):
+        require_equal(GLUON, None, {}, {}, None)
+
+
+def test_masks_and_sizes_of_a_call_are_kept():
+    from tests.lowering.triton.test_launch_texts import masked, plan_of
+
+    mask = torch.where(torch.rand(40, 40) < 0.5, 0.0, -torch.inf)
+    plan, tensors = plan_of(masked, [*inputs(), mask])
+    texts = TRITON.texts(plan, tensors, {})
+    assert complaints(texts) == [] and factors(texts)[0] == 1.0
