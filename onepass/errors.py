@@ -41,6 +41,10 @@ class RuleUnproved(OptionError):
         return type(self), (self.rule, self.source, self.verdict)
 
 
+class NotFused(OnepassError):
+    """The option require="all" does not hold: what was found and is left as written, each with its reason and place."""
+
+
 class ProgramError(OnepassError):
     """A stored program that cannot be read or run: bad JSON, an operation that is not of ATen, wrong inputs."""
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -20,8 +20,9 @@ from ..compiler.options import Options
 from ..errors import InputError, OptionError
 from ..graph.op_kinds import changes_in_place
 from ..regions.placement import InputPairs
-from ..report.graph_breaks import break_after
-from ..report.records import Report, record
+from ..report.graph_breaks import with_break
+from ..report.publish import publish
+from ..report.records import Report
 from ..runtime.region_call import has_tangent
 from .eager_graph import without_compiler
 
@@ -66,7 +67,7 @@ class Backend:
         inputs = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
         written = deepcopy(gm.graph) if any(map(changes_in_place, gm.graph.nodes)) else None
         separate: InputPairs = set()
-        record(rewrite_module(gm, self.options, separate_inputs=separate))
+        publish(rewrite_module(gm, self.options, separate_inputs=separate), self.options.require)
         if self.options.inner == "eager":
             run = without_compiler(gm)
         else:
@@ -134,8 +135,7 @@ def rewrite_module(
         report = rewrite(gm.graph, options, dry, sources=dry, separate_inputs=separate, derivatives=derivatives)
     if report.regions and not dry:
         gm.recompile()
-    ends = break_after(gm)
-    return report if ends is None else replace(report, breaks=(ends,))
+    return with_break(report, gm)
 
 
 def _inductor(gm, example_inputs, options: Options, mode):

@@ -27,14 +27,15 @@ def explain(
 
     rules: the user's rules, as in `options={"rules": rules}`. options: those of the backend. gradients, tangents: each
     region's report has a record of these in full. If no input needs a gradient, all floating ones are taken to.
-    Raises OptionError for unknown options, InputError for inputs that the function does not accept, and the errors of
-    the function.
+    Raises OptionError for unknown options, NotFused where the option require does not hold, InputError for inputs that
+    the function does not accept, and the errors of the function.
     """
     import torch
     from torch._dynamo import config
 
     from ..compiler.options import Options
     from ..report.graph_breaks import breaks_of, counted
+    from ..report.requirements import hold
     from .backend import Recorder
 
     asked = frozenset(name for name, wanted in (("gradients", gradients), ("tangents", tangents)) if wanted)
@@ -48,7 +49,9 @@ def explain(
     with config.patch(limits), counted() as reasons, recorded:
         torch.compile(function, backend=recorder)(*inputs, **keywords)
     report = merged(recorder.reports)
-    return replace(report, breaks=breaks_of(function, report.graphs, report.breaks, reasons))
+    report = replace(report, breaks=breaks_of(function, report.graphs, report.breaks, reasons))
+    hold(report, recorder.options.require)
+    return report
 
 
 def _wanting_gradients(inputs: tuple, keywords: dict[str, object]) -> tuple[tuple, dict[str, object]]:

@@ -14,7 +14,9 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from ..compiler import disk_cache
 from ..compiler.options import OptionError, Options
 from ..egraph.rewrite.serialization import digest
-from ..report.records import Refused, Report, record
+from ..report.graph_breaks import with_break
+from ..report.publish import publish
+from ..report.records import Refused, Report
 from ..runtime import operator as _operator  # noqa: F401  (registers the operation, for graphs that come out of a cache)
 from .wrappers import AOT, left_as_written, name_for_packages
 
@@ -50,7 +52,7 @@ class GraphPass(CustomGraphPass):
     def __call__(self, graph: fx.Graph) -> None:
         from ..graph_passes.pipeline import Rewriting, Stage, run_stage
 
-        record(self._rewrite(graph))
+        publish(with_break(self._rewrite(graph), graph.owning_module), self.options.require)
         run_stage(Stage.INDUCTOR, graph, Rewriting(self.options))
         if self.then is not None:
             self.then(graph)
@@ -61,7 +63,7 @@ class GraphPass(CustomGraphPass):
 
         if any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes):
             reason = "a joint graph of forward and backward is left as it is: use pre_grad_custom_pass or the backend"
-            return Report(refusals=(Refused(reason, kind="training"),))
+            return Report(refusals=(Refused(reason, kind="joint graph"),))
         if (report := left_as_written({}, self.aot)) is not None:
             return report
         report = rewrite(graph, self.options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -170,8 +171,12 @@ def _search(key: str, program: Program, options: Options, strides, hints) -> Fus
     from ..translate.translate import translate
     from .optimize import optimize_all
 
+    started = time.perf_counter()
     captured = translate(program)
+    capture = time.perf_counter() - started
     found = optimize_all(captured.results, rules=options.rules)
+    seconds = ", ".join(f"{name} {took:.3f} s" for name, took in {"capture": capture, **found.seconds}.items())
+    log.debug("onepass: searched at %s: %s", ", ".join(_places(program)), seconds)
     require_kernels(found.plan, program, options, hints)
     names = tuple(entry.name for entry in program.inputs)
     body = {"names": list(names), **found.to_data()}

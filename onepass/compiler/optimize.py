@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache as once
 from typing import Any
 
@@ -58,15 +59,19 @@ def optimize_all(
     normaliser = Normaliser((*laws, *directed))
     captured = tuple(normaliser.normal(result.term) for result in results)
     ours = {name: ledger.proved(group) for name, group in PHASES.items()} if phases is None else phases
+    began = time.perf_counter()
     found = search(captured, with_rules(ours, searched), limits, target)
     started = time.perf_counter()
     every = (*(ledger.proved(ALL) if phases is None else ALL), *given.rules)
     pairs = zip(results, found.terms, strict=True)
     derivations = tuple(certify(r.term, normaliser, term, found.fired, every) for r, term in pairs)
-    statistics = {**found.statistics, "certificate seconds": time.perf_counter() - started}
+    ended = time.perf_counter()
+    statistics = {**found.statistics, "certificate seconds": ended - started}
     statistics |= {"declined": given.declined} if given.declined else {}
     statistics |= {} if set(ledger.proved(ADDED)) <= {*laws} else {"added masks": KEPT_AS_DATA}
-    return planned(results, captured, derivations, statistics, (found.passes_before, found.passes_after))
+    best = planned(results, captured, derivations, statistics, (found.passes_before, found.passes_after))
+    plan = time.perf_counter() - ended
+    return replace(best, seconds={"search": started - began, "certificate": ended - started, "plan": plan})
 
 
 @once

@@ -8,7 +8,7 @@ reports, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation, check
@@ -25,7 +25,7 @@ from ..rules import ALL
 class Optimized:
     """Per result: what was `captured`, normalised, the extracted `terms`, and the derivation from as it was captured.
 
-    `fired` names the rules of all derivations, in order.
+    `fired` names the rules of all derivations, in order. `seconds`: of each stage, where there was a search.
     """
 
     captured: tuple[Term, ...]
@@ -36,6 +36,7 @@ class Optimized:
     passes_before: int
     passes_after: int
     derivations: tuple[Derivation, ...]
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def term(self) -> Term:

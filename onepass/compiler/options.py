@@ -24,6 +24,7 @@ CHOICES = {
     "inner": ("inductor", "eager"),
     "executor": ("auto", "tiled", "triton", "gluon"),
     "fuse_loads": ("auto", "always", "never"),
+    "require": ("nothing", "all"),
     "verify": ("nothing", "kernel"),
 }
 
@@ -37,6 +38,7 @@ class Options:
     `inner` compiles what is not replaced; `inner_options` are for Inductor. `libraries` lets torch's own kernels, and
     the original calls, run a region where they are measured to be faster and the executor is "auto". `fuse_loads`: do
     kernels compute what stands in front of their inputs: where that is estimated to pay, always, or never.
+    `require`: "all" raises NotFused where a region that was found is not fused, or where none was found.
     `deterministic`: each call gives the same bits, as where torch.use_deterministic_algorithms(True) holds at the call.
     `verify`: "kernel" holds the text of each kernel against its terms, over exact numbers, before it runs.
     """
@@ -48,6 +50,7 @@ class Options:
     libraries: bool = True
     fuse_loads: str = "auto"
     deterministic: bool = False
+    require: str = "nothing"
     verify: str = "nothing"
     inner_options: Mapping[str, object] = field(default_factory=dict)
 
@@ -99,7 +102,8 @@ class Options:
         """A name for everything that can change what is compiled. Raises OptionError for a rule that has none."""
         rules = [_statement(rule) for rule in self.rules]
         inner = json.dumps(dict(self.inner_options), sort_keys=True, default=str)
-        return digest([rules, *(getattr(self, name) for name in CARRIED), self.fuse_loads, self.inner, inner])
+        own = (getattr(self, name) for name in (*CARRIED, "fuse_loads", "require", "inner"))
+        return digest([rules, *own, inner])
 
 
 def _inductors() -> set[str]:

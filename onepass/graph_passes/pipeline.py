@@ -1,7 +1,8 @@
 """The passes over one fx graph, in order. The backend and the Inductor pass run the same list.
 
 Every pass leaves a graph that computes what it computed before. Set the log level of this module to DEBUG to see the
-graph after each pass. Example: attention on Dynamo's graph goes through all stages but the last, which Inductor runs.
+graph after each pass that changes it. Example: attention on Dynamo's graph goes through all stages but the last, which
+Inductor runs.
 """
 
 from __future__ import annotations
@@ -161,5 +162,12 @@ def run_stage(stage: Stage, graph: fx.Graph, rewriting: Rewriting) -> None:
     """Runs the passes of one stage, in order."""
     for one in PASSES:
         if one.stage is stage:
+            before = _shown(graph)
             one.run(graph, rewriting)
-            log.debug("onepass: the graph after %s:\n%s", one.name, graph)
+            if (after := _shown(graph)) != before:
+                log.debug("onepass: the graph after %s:\n%s", one.name, after)
+
+
+def _shown(graph: fx.Graph) -> str:
+    """The graph as text where it is logged, else nothing: to write it takes time."""
+    return str(graph) if log.isEnabledFor(logging.DEBUG) else ""

@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import fx
 
-from .records import Refused
+from .records import Refused, Report
 
 KIND = "graph break"
 _TORCH = str(Path(torch.__file__).parent)
 _COUNTED = ("graph_break", "unimplemented")  # what Dynamo counts: breaks, and whatever it met that it cannot trace
 
 
-def break_after(gm: fx.GraphModule) -> Refused | None:
+def break_after(gm: fx.GraphModule | None) -> Refused | None:
     """The break that this graph of Dynamo's ends at, with the user's line; None where the function returns."""
     found = getattr(gm, "compile_subgraph_reason", None)
     if found is None or not found.graph_break:
@@ -28,6 +29,12 @@ def break_after(gm: fx.GraphModule) -> Refused | None:
     frames = [f for f in found.user_stack if not f.filename.startswith(_TORCH)] or list(found.user_stack)
     file, line = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("", 0)
     return Refused(_said(found.reason), file, line, KIND)
+
+
+def with_break(report: Report, gm: fx.GraphModule | None) -> Report:
+    """The report of a graph, with the break that it ends at."""
+    ends = break_after(gm)
+    return report if ends is None else replace(report, breaks=(ends,))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
 from ..process_state import keep_latest, registered
-from .text import derivative_lines, page, region_lines, report_lines
+from .text import derivative_lines, headline, notebook_cell, page, region_headline, region_lines, report_lines
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,9 @@ class RegionReport:
     def __str__(self) -> str:
         return "\n".join(region_lines(self))
 
+    def __repr__(self) -> str:
+        return f"<RegionReport: {region_headline(self)}>"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -204,6 +207,16 @@ class Report:
     graphs: int = 1
     breaks: tuple[Refused, ...] = ()
     title: str = field(default="", compare=False)
+
+    @property
+    def fused(self) -> int:
+        """How many regions were fused; equal ones have one report, and each counts."""
+        return sum(region.count for region in self.regions)
+
+    @property
+    def left(self) -> int:
+        """How many regions were found and are left as written: refused, or failed inside onepass."""
+        return len(self.refusals) + len(self.failures)
 
     @property
     def kernels(self) -> tuple[KernelReport, ...]:
@@ -239,6 +252,12 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(report_lines(self))
+
+    def __repr__(self) -> str:
+        return f"<Report: {headline(self)}>"
+
+    def _repr_html_(self) -> str:
+        return notebook_cell(self)
 
     def json(self) -> str:
         """Everything as JSON text."""

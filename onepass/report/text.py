@@ -9,6 +9,8 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 # Records print themselves by this module, so it imports none of them.
@@ -21,8 +23,7 @@ DerivativeReport = Any
 def report_lines(report: Report) -> Iterator[str]:
     """The text of a report, line by line."""
     many = "graph" if report.graphs == 1 else "graphs"
-    fused = sum(region.count for region in report.regions)
-    head = f"onepass: {fused} fused, {len(report.refusals)} left as written, in {report.graphs} {many}"
+    head = f"onepass: {report.fused} fused, {len(report.refusals)} left as written, in {report.graphs} {many}"
     yield head + (f" ({report.title})" if report.title else "")
     for number, region in enumerate(report.regions, 1):
         yield f"\nregion {number}"
@@ -40,6 +41,38 @@ def report_lines(report: Report) -> Iterator[str]:
         said = "no two products with a reduction that is known (a softmax, a sum, a maximum) between them were found"
         yield f"{said} in {many}: there is nothing to fuse"
         yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch)"
+
+
+MAX_REASONS = 3  # in one line
+MAX_LENGTH_OF_A_FAILURE = 100  # characters, there
+
+
+def headline(report: Report) -> str:
+    """A report in one line: how many regions are fused, and the first clauses of the reasons why others are not."""
+    reasons = [f"{_first_clause(r.reason)} ({_short_place(r)})" for r in report.refusals]
+    reasons += [f"failed, {shorten(failure, MAX_LENGTH_OF_A_FAILURE)}" for failure in report.failures]
+    if not (report.fused or reasons):
+        return "nothing was found to fuse"
+    said = f"{report.fused} fused"
+    if reasons:
+        more = len(reasons) - MAX_REASONS
+        listed = "; ".join(reasons[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
+        said += f", {report.left} left as written: {listed}"
+    return said
+
+
+def region_headline(region: RegionReport) -> str:
+    """A region in one line: where it is, how often, and how many kernels compute it."""
+    many = f"{len(region.kernels)} kernel{'' if len(region.kernels) == 1 else 's'}"
+    return f"{', '.join(region.places) or '(source line unknown)'}{_often(region.count)}, {many}"
+
+
+def _first_clause(sentence: str) -> str:
+    return re.split(r"[,;:] ", sentence, maxsplit=1)[0]
+
+
+def _short_place(refused: Any) -> str:
+    return f"{Path(refused.file).name}:{refused.line}" if refused.file else "line unknown"
 
 
 def region_lines(region: RegionReport) -> Iterator[str]:
@@ -206,7 +239,20 @@ _STYLE += "td,th{padding:.2em 1em .2em 0;text-align:left;vertical-align:top}"
 
 
 def page(report: Report) -> str:
-    """The report's text under a table of its regions; every piece of it is escaped."""
+    """One self-contained page: the report's text under a table of its regions."""
+    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>onepass report</title><style>{_STYLE}</style>"
+    return f"{head}<h1>onepass report</h1>{_table(report)}<pre>{html.escape(str(report))}</pre></html>\n"
+
+
+def notebook_cell(report: Report) -> str:
+    """The report for a notebook: its headline, a table of its regions, and its text, folded."""
+    head, text = html.escape(headline(report)), html.escape(str(report))
+    table = _table(report) if report.regions else ""
+    return f"<p>{head}</p>{table}<details><summary>everything</summary><pre>{text}</pre></details>"
+
+
+def _table(report: Report) -> str:
+    """The regions as a table; every piece of it is escaped."""
     rows = [
         ("at", "passes", "bytes", "rules", "kernels"),
         *((", ".join(r.places), _arrow(r.passes, str), _arrow(r.bytes, _bytes), str(len(r.derivation)),
@@ -215,8 +261,7 @@ def page(report: Report) -> str:
     tags = ["th", *["td"] * len(report.regions)]
     cells = ["".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in row) for row, tag in zip(rows, tags, strict=True)]
     table = "".join(f"<tr>{row}</tr>" for row in cells)
-    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>onepass report</title><style>{_STYLE}</style>"
-    return f"{head}<h1>onepass report</h1><table>{table}</table><pre>{html.escape(str(report))}</pre></html>\n"
+    return f"<table>{table}</table>"
 
 
 def _arrow(pair, say) -> str:

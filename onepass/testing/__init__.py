@@ -1,4 +1,4 @@
-"""Tests of rules and functions: `assert_rule(rule)`, `assert_equivalent(f, g, inputs)`, strategies of hostile values.
+"""Tests of rules and functions: `assert_rule`, `assert_equivalent`, `assert_fused`, strategies of hostile values.
 
 A name is loaded from its module on first use, so that pytest can load the plugin in this folder without the rest.
 Needs the extra `test` (hypothesis).
@@ -11,6 +11,7 @@ _HOME = {  # public name: the module that holds it
     "RTOL": "..egraph.sampling.compare_sides",
     "Refuted": ".assertions",
     "assert_equivalent": ".assertions",
+    "assert_fused": ".fused",
     "assert_rule": ".assertions",
     "hostile_arrays": ".strategies",
     "instances": ".strategies",

@@ -111,3 +111,11 @@ def test_inductors_hook_runs_the_last_pass(monkeypatch):
     graph = torch.fx.Graph()
     softmax_dims.OverLastDims()(graph)
     assert calls == [graph]
+
+
+def test_the_log_shows_the_graphs_that_a_pass_changed(caplog):
+    with caplog.at_level("DEBUG", pipeline.__name__):
+        torch.compile(attend, backend=backend.onepass_backend, options={"inner": "eager"})(*tensors())
+    shown = [r.getMessage() for r in caplog.records if r.name == pipeline.__name__]
+    (replaced,) = [text for text in shown if "the graph after replace:" in text]
+    assert "onepass.region" in replaced and not any("after move_scalars" in text for text in shown)

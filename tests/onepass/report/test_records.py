@@ -1,12 +1,13 @@
 """What a reader of a report is told where nothing is fused: the true reason, with file and line."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 import onepass
-from onepass.report.records import Refused
+from onepass.report.records import Refused, Report
 
 pytestmark = pytest.mark.usefixtures("fresh")
 X = torch.randn(2, 20, 16)
@@ -201,3 +202,37 @@ def test_a_counterexample_says_each_variable_once():
     text = str(onepass.check(scaled_shift))
     assert "[]" not in text and "left side:  x / c =" in text
     assert text.count("\nc = ") == 1 and text.count("\nx = ") == 1
+
+
+def twice_and_not(q, k, v):
+    return attend(attend(q, k, v), k, v) + picked(q, k, v)
+
+
+def test_a_bare_report_is_one_line():
+    found = onepass.explain(twice_and_not, X, X, X)
+    where = f"test_records.py:{picked.__code__.co_firstlineno + 1}"
+    said = f"2 fused, 1 left as written: argmax stands between two contractions ({where})"
+    assert repr(found) == f"<Report: {said}>" and (found.fused, found.left) == (2, 1)
+    assert str(found).startswith("onepass: 2 fused, 1 left as written, in 1 graph\n") and f"{found}" == str(found)
+    region = found.regions[0]
+    assert repr(region) == f"<RegionReport: {line(attend, 1)}, 1 kernel>"
+    assert repr(replace(region, count=2, places=())) == "<RegionReport: (source line unknown) (2 times), 1 kernel>"
+
+
+def test_a_bare_report_of_many_refusals_and_of_none_is_short():
+    many = Report(refusals=tuple(Refused(f"reason {n}: more", "/a/b.py", n) for n in range(9)))
+    assert repr(many) == (
+        "<Report: 0 fused, 9 left as written: reason 0 (b.py:0); reason 1 (b.py:1); reason 2 (b.py:2); and 6 more>"
+    )
+    assert repr(Report()) == "<Report: nothing was found to fuse>"
+    assert repr(Report(failures=("ValueError: no (b.py:3)",))) == (
+        "<Report: 0 fused, 1 left as written: failed, ValueError: no (b.py:3)>"
+    )
+
+
+def test_a_notebook_shows_a_table_and_folds_the_text():
+    found = Report(refusals=(Refused("a < b", "b.py", 1),))
+    cell = found._repr_html_()
+    assert cell.startswith("<p>0 fused, 1 left as written: a &lt; b (b.py:1)</p><details>") and "a < b" not in cell
+    fused = onepass.explain(attend, X, X, X)._repr_html_()
+    assert "<table>" in fused and "3 → 1" in fused and "<html" not in fused and fused.count("<details>") == 1
