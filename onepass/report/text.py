@@ -48,12 +48,14 @@ MAX_LENGTH_OF_A_FAILURE = 100  # characters, there
 
 
 def headline(report: Report) -> str:
-    """A report in one line: how many regions are fused, and the first clauses of the reasons why others are not."""
+    """A report in one line: how many regions are fused, by which unproved rules, and in short why others are not."""
     reasons = [f"{_first_clause(r.reason)} ({_short_place(r)})" for r in report.refusals]
     reasons += [f"failed, {shorten(failure, MAX_LENGTH_OF_A_FAILURE)}" for failure in report.failures]
     if not (report.fused or reasons):
         return "nothing was found to fuse"
     said = f"{report.fused} fused"
+    if report.trusted:
+        said += f" by unproved rules too ({', '.join(report.trusted)})"
     if reasons:
         more = len(reasons) - MAX_REASONS
         listed = "; ".join(reasons[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")

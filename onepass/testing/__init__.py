@@ -1,7 +1,7 @@
 """Tests of rules and functions: `assert_rule`, `assert_equivalent`, `assert_fused`, strategies of hostile values.
 
 A name is loaded from its module on first use, so that pytest can load the plugin in this folder without the rest.
-Needs the extra `test` (hypothesis).
+All but `assert_fused` need the extra `test` (hypothesis).
 """
 
 from importlib import import_module as _import_module
