@@ -20,7 +20,7 @@ from ...egraph.terms.traversal import subterms
 from ..plan.records import Kernel, Loop, Plan
 from .loop_limits import demand_limits
 from .plan_meaning import NotReadBack, part_of
-from .ring_numbers import FAR_BELOW, Numbers, of_integers
+from .ring_numbers import FAR_BELOW, RingNumbers, of_integers
 from .sample_points import (
     MOST_INDICES,
     Points,
@@ -190,5 +190,5 @@ def _agreement(a: Term, b: Term, values: SampledValues) -> int | None:
     return int(np.broadcast_to(~undefined, same.shape).sum())
 
 
-def _numbers(value) -> Numbers:
-    return value if isinstance(value, Numbers) else of_integers(value)
+def _numbers(value) -> RingNumbers:
+    return value if isinstance(value, RingNumbers) else of_integers(value)

@@ -1,4 +1,4 @@
-"""Numbers in which equal programs are exactly equal: residues by four primes, and multiples of something far away.
+"""RingNumbers in which equal programs are exactly equal: residues by four primes, and multiples of something far away.
 
 A number is far · Ω + r: r is a residue by each of four primes, each of which is twice the one before and 1, Ω is beyond
 all of them, and far is a float, which may be -∞ or NaN. Every function is an arbitrary one, as is the order, but exp
@@ -26,7 +26,7 @@ ZERO = np.uint64(0)
 
 
 @dataclass(frozen=True)
-class Numbers:
+class RingNumbers:
     """An array of numbers. residues: int64 [4, ...]; far: float64 [...], or None where no number is far.
 
     real: the value of a literal, which decides where it is in the order.
@@ -51,39 +51,39 @@ def _primes_of_rank(rank: int) -> np.ndarray:
     return np.array(PRIMES, np.int64).reshape(len(PRIMES), *[1] * rank)
 
 
-def of_parts(residues: np.ndarray, far: np.ndarray | None) -> Numbers:
+def of_parts(residues: np.ndarray, far: np.ndarray | None) -> RingNumbers:
     """The numbers; next to what is infinite, undefined or absorbing nothing else counts."""
     if far is None:
-        return Numbers(residues)
+        return RingNumbers(residues)
     if not far.any():  # NaN counts as true
-        return Numbers(residues)
+        return RingNumbers(residues)
     lost = ~(np.abs(far) < ABSORBING)
     residues, lost = np.broadcast_arrays(residues, lost[None])
-    return Numbers(np.where(lost, 0, residues), far)
+    return RingNumbers(np.where(lost, 0, residues), far)
 
 
-def literal(value: float) -> Numbers:
+def literal(value: float) -> RingNumbers:
     """A literal as a number without axes."""
     return _literal(float(value), copysign(1.0, value) < 0)
 
 
 @lru_cache(4096)
-def _literal(value: float, _negative: bool) -> Numbers:
+def _literal(value: float, _negative: bool) -> RingNumbers:
     if not isfinite(value) or value <= FAR_BELOW or value >= FAR_ABOVE:
-        return Numbers(np.zeros(len(PRIMES), np.int64), np.array(value))
+        return RingNumbers(np.zeros(len(PRIMES), np.int64), np.array(value))
     return rational(Fraction(value))
 
 
-def rational(exact: Fraction) -> Numbers:
+def rational(exact: Fraction) -> RingNumbers:
     """A rational number without axes."""
     found = [exact.numerator * pow(exact.denominator, -1, p) % p for p in PRIMES]
-    return Numbers(np.array(found, np.int64), None, float(exact))
+    return RingNumbers(np.array(found, np.int64), None, float(exact))
 
 
-def of_integers(values: np.ndarray) -> Numbers:
+def of_integers(values: np.ndarray) -> RingNumbers:
     """Whole numbers and truth values as numbers."""
     values = np.asarray(values).astype(np.int64)
-    return Numbers(values[None] % _primes(values.ndim))
+    return RingNumbers(values[None] % _primes(values.ndim))
 
 
 # Hashes: arbitrary functions
@@ -96,24 +96,24 @@ def mixed(bits: np.ndarray) -> np.ndarray:
     return bits ^ (bits >> np.uint64(31))
 
 
-def of_bits(bits: np.ndarray) -> Numbers:
-    """Numbers that are as good as random, by 64 bits each."""
+def of_bits(bits: np.ndarray) -> RingNumbers:
+    """RingNumbers that are as good as random, by 64 bits each."""
     steps = np.arange(1, 1 + len(PRIMES), dtype=np.uint64).reshape(-1, *[1] * bits.ndim) * np.uint64(0x9E3779B97F4A7C15)
     residues = (mixed(bits[None] + steps) >> ONE).astype(np.int64)
-    return Numbers(residues % _primes(bits.ndim))
+    return RingNumbers(residues % _primes(bits.ndim))
 
 
 ONE = np.uint64(1)
 _WEIGHTS = [np.uint64(w) for w in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5)]
 
 
-def bits_of(x: Numbers) -> np.ndarray:
+def bits_of(x: RingNumbers) -> np.ndarray:
     """64 bits for each number, which order numbers arbitrarily."""
     parts = x.residues.view(np.uint64)
     return mixed(sum(part * weight for part, weight in zip(parts, _WEIGHTS, strict=True)))
 
 
-def arbitrary(seed: int, *operands: Numbers) -> Numbers:
+def arbitrary(seed: int, *operands: RingNumbers) -> RingNumbers:
     """The values of an arbitrary function; of an undefined operand it is undefined."""
     total, far = np.asarray(np.uint64(seed)), None
     for x in operands:
@@ -129,38 +129,40 @@ def arbitrary(seed: int, *operands: Numbers) -> Numbers:
 # Arithmetic
 
 
-def _far(x: Numbers) -> np.ndarray | float:
+def _far(x: RingNumbers) -> np.ndarray | float:
     return 0.0 if x.far is None else x.far
 
 
-def add(a: Numbers, b: Numbers, sign: int = 1) -> Numbers:
+def add(a: RingNumbers, b: RingNumbers, sign: int = 1) -> RingNumbers:
     """The sum, or with sign -1 the difference."""
     total = a.residues + b.residues if sign > 0 else a.residues - b.residues
     total = total % _primes(total.ndim - 1)
-    return Numbers(total) if a.far is None and b.far is None else of_parts(total, np.asarray(_far(a) + sign * _far(b)))
+    if a.far is None and b.far is None:
+        return RingNumbers(total)
+    return of_parts(total, np.asarray(_far(a) + sign * _far(b)))
 
 
-def negative(a: Numbers) -> Numbers:
+def negative(a: RingNumbers) -> RingNumbers:
     """The number with the other sign."""
     primes = _primes(len(a.shape))
     return of_parts(-a.residues % primes, None if a.far is None else -a.far)
 
 
-def multiply(a: Numbers, b: Numbers) -> Numbers:
+def multiply(a: RingNumbers, b: RingNumbers) -> RingNumbers:
     """The product. A near factor of a far number that is no small rational number counts as an arbitrary one."""
     product = a.residues * b.residues
     product = product % _primes(product.ndim - 1)
     if a.far is None and b.far is None:
-        return Numbers(product)
+        return RingNumbers(product)
     return of_parts(product, _far_product(a, b))
 
 
-def multiplied(a: Numbers, factor: Fraction) -> Numbers:
+def multiplied(a: RingNumbers, factor: Fraction) -> RingNumbers:
     """The product with a rational number."""
     return multiply(a, _with_axes(rational(factor), a.residues[0]))
 
 
-def _far_product(a: Numbers, b: Numbers) -> np.ndarray:
+def _far_product(a: RingNumbers, b: RingNumbers) -> np.ndarray:
     """How far products are."""
     one, other = _magnitude(a), _magnitude(b)
     both_near = (np.asarray(_far(a)) == 0) & (np.asarray(_far(b)) == 0)
@@ -171,7 +173,7 @@ MOST_KNOWN = 4096  # of numbers k/n with n among DENOMINATORS that are recognise
 DENOMINATORS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-def _magnitude(x: Numbers) -> np.ndarray:
+def _magnitude(x: RingNumbers) -> np.ndarray:
     """Far numbers as floats; of near ones small rational numbers as they are, and others as arbitrary positive ones."""
     found = 0.5 + (bits_of(x) >> np.uint64(12)) * 2.0**-52
     unknown = np.ones(x.shape, bool)
@@ -184,14 +186,14 @@ def _magnitude(x: Numbers) -> np.ndarray:
     return found if x.far is None else np.where(x.far == 0, found, x.far)
 
 
-def divide(a: Numbers, b: Numbers) -> Numbers:
+def divide(a: RingNumbers, b: RingNumbers) -> RingNumbers:
     """The quotient; by 0, and of two far numbers, it is undefined. By a far number it is 0."""
     inverse = _inverse(b.residues)
     quotient = a.residues * inverse
     quotient = quotient % _primes(quotient.ndim - 1)
     singular = (b.residues == 0).any(axis=0)
     if a.far is None and b.far is None:
-        return of_parts(quotient, np.where(singular, nan, 0.0)) if singular.any() else Numbers(quotient)
+        return of_parts(quotient, np.where(singular, nan, 0.0)) if singular.any() else RingNumbers(quotient)
     above, below = np.asarray(_far(a)), np.asarray(_far(b))
     by_near = np.where(singular, nan, np.where(above != 0, _magnitude(a) / _magnitude(b), 0.0))
     by_far = np.where((above != 0) | np.isnan(below), nan, 0.0)
@@ -212,7 +214,7 @@ def _inverse(residues: np.ndarray) -> np.ndarray:
     return result
 
 
-def power(a: Numbers, exponent: int) -> Numbers:
+def power(a: RingNumbers, exponent: int) -> RingNumbers:
     """A whole power."""
     result = _with_axes(literal(1.0), a.residues[0])
     for _ in range(exponent):
@@ -232,7 +234,7 @@ def _powers(prime: int) -> tuple[np.ndarray, np.ndarray]:
     return found[0], found[1]
 
 
-def exponential(x: Numbers) -> Numbers:
+def exponential(x: RingNumbers) -> RingNumbers:
     """exp: of what is far below it is 0, of what is far above it is infinite."""
     r = x.residues
     found = np.empty_like(r)
@@ -242,7 +244,7 @@ def exponential(x: Numbers) -> Numbers:
         exponent = r[place - 1]
         found[place] = low[exponent & ((1 << TABLE_BITS) - 1)] * high[exponent >> TABLE_BITS] % prime
     if x.far is None:
-        return Numbers(found)
+        return RingNumbers(found)
     far = np.where(x.far > 0, inf, np.where(np.isnan(x.far), nan, 0.0))
     return of_parts(np.where(x.far[None] < 0, 0, found), far)
 
@@ -250,27 +252,27 @@ def exponential(x: Numbers) -> Numbers:
 # Orders and choices
 
 
-def _positive(x: Numbers) -> np.ndarray:
+def _positive(x: RingNumbers) -> np.ndarray:
     """Which numbers count as positive: half of all, 0 and what exp gives."""
     return 2 * x.residues[0] < P
 
 
-def _place(x: Numbers) -> np.ndarray | float:
+def _place(x: RingNumbers) -> np.ndarray | float:
     """Where numbers are in the order: literals and 0 at their values, others somewhere between -2 and 2."""
     if x.real is not None:
         return x.real
-    positive, near = _positive(x), Numbers(x.residues)
+    positive, near = _positive(x), RingNumbers(x.residues)
     distance = (bits_of(choose(positive, near, negative(near))) >> np.uint64(12)) * 2.0**-51
     return np.where((x.residues == 0).all(axis=0), 0.0, np.where(positive, distance, -distance))
 
 
-def magnitude(x: Numbers) -> Numbers:
+def magnitude(x: RingNumbers) -> RingNumbers:
     """The absolute value, by the order."""
     below = np.less(_place(x), 0.0)
     return choose(below if x.far is None else np.where(x.far == 0, below, x.far < 0), negative(x), x)
 
 
-def less(a: Numbers, b: Numbers) -> np.ndarray:
+def less(a: RingNumbers, b: RingNumbers) -> np.ndarray:
     """Whether the first number is the smaller one: the nearer to -∞, or of two near ones by an arbitrary order."""
     smaller = np.less(_place(a), _place(b))
     if a.far is None and b.far is None:
@@ -279,28 +281,28 @@ def less(a: Numbers, b: Numbers) -> np.ndarray:
     return np.where(np.equal(one, other), smaller, np.less(one, other))
 
 
-def equal(a: Numbers, b: Numbers) -> np.ndarray:
+def equal(a: RingNumbers, b: RingNumbers) -> np.ndarray:
     """Whether they are one number. An undefined one equals none."""
     a, b = _with_axes(a, b.residues[0]), _with_axes(b, a.residues[0])
     same = (a.residues == b.residues).all(axis=0)
     return same if a.far is None and b.far is None else same & np.equal(_far(a), _far(b))
 
 
-def choose(condition: np.ndarray, yes: Numbers, no: Numbers) -> Numbers:
+def choose(condition: np.ndarray, yes: RingNumbers, no: RingNumbers) -> RingNumbers:
     """One of two numbers at each place."""
     condition, yes, no = np.asarray(condition), _with_axes(yes, condition), _with_axes(no, condition)
     residues = np.where(condition[None], yes.residues, no.residues)
     if yes.far is None and no.far is None:
-        return Numbers(residues)
+        return RingNumbers(residues)
     return of_parts(residues, np.where(condition, _far(yes), _far(no)))
 
 
-def _with_axes(x: Numbers, like: np.ndarray) -> Numbers:
+def _with_axes(x: RingNumbers, like: np.ndarray) -> RingNumbers:
     """A literal, which has no axes, with as many as an array has."""
-    return x if x.residues.ndim > 1 else Numbers(x.residues.reshape(-1, *[1] * np.ndim(like)), x.far, x.real)
+    return x if x.residues.ndim > 1 else RingNumbers(x.residues.reshape(-1, *[1] * np.ndim(like)), x.far, x.real)
 
 
-def largest(a: Numbers, b: Numbers) -> Numbers:
+def largest(a: RingNumbers, b: RingNumbers) -> RingNumbers:
     """The larger one; undefined if one of them is."""
     found = choose(np.asarray(less(a, b)), b, a)
     if a.far is None and b.far is None:
@@ -308,11 +310,11 @@ def largest(a: Numbers, b: Numbers) -> Numbers:
     return of_parts(found.residues, np.where(_undefined(a, b), nan, _far(found)))
 
 
-def _undefined(a: Numbers, b: Numbers) -> np.ndarray:
+def _undefined(a: RingNumbers, b: RingNumbers) -> np.ndarray:
     return np.isnan(_far(a)) | np.isnan(_far(b))
 
 
-def smallest(a: Numbers, b: Numbers) -> Numbers:
+def smallest(a: RingNumbers, b: RingNumbers) -> RingNumbers:
     """The smaller one; undefined if one of them is."""
     found = choose(np.asarray(less(a, b)), a, b)
     if a.far is None and b.far is None:
@@ -323,16 +325,16 @@ def smallest(a: Numbers, b: Numbers) -> Numbers:
 # Folds along an axis, which is counted without that of the residues
 
 
-def total(x: Numbers, axis: int) -> Numbers:
+def total(x: RingNumbers, axis: int) -> RingNumbers:
     """The sum along an axis, which stays with length 1."""
     residues = x.residues.sum(axis=axis + 1, keepdims=True) % _primes(len(x.shape))
     if x.far is None:
-        return Numbers(residues)
+        return RingNumbers(residues)
     with np.errstate(invalid="ignore"):
         return of_parts(residues, x.far.sum(axis=axis, keepdims=True))
 
 
-def extreme(x: Numbers, axis: int, sign: int = 1) -> Numbers:
+def extreme(x: RingNumbers, axis: int, sign: int = 1) -> RingNumbers:
     """The largest along an axis, or with sign -1 the smallest; undefined if one of them is."""
     place = sign * np.asarray(_place(x))
     if x.far is not None:
@@ -341,21 +343,21 @@ def extreme(x: Numbers, axis: int, sign: int = 1) -> Numbers:
     best = np.expand_dims(place.argmax(axis=axis), axis)
     residues = np.take_along_axis(x.residues, best[None], axis + 1)
     if x.far is None:
-        return Numbers(residues)
+        return RingNumbers(residues)
     undefined = np.isnan(x.far).any(axis=axis, keepdims=True)
     return of_parts(residues, np.where(undefined, nan, np.take_along_axis(x.far, best, axis)))
 
 
-def folded(operation: Callable[[Numbers, Numbers], Numbers], x: Numbers, axis: int) -> Numbers:
+def folded(operation: Callable[[RingNumbers, RingNumbers], RingNumbers], x: RingNumbers, axis: int) -> RingNumbers:
     """Any other fold along an axis."""
-    at = lambda k: Numbers(x.residues.take([k], axis + 1), None if x.far is None else x.far.take([k], axis))
+    at = lambda k: RingNumbers(x.residues.take([k], axis + 1), None if x.far is None else x.far.take([k], axis))
     result = at(0)
     for k in range(1, x.shape[axis]):
         result = operation(result, at(k))
     return result
 
 
-def rescaled_total(scale: Numbers, mantissa: Numbers, axis: int) -> tuple[Numbers, Numbers]:
+def rescaled_total(scale: RingNumbers, mantissa: RingNumbers, axis: int) -> tuple[RingNumbers, RingNumbers]:
     """The sum of states along an axis, as the largest scale and what is left. The scale -∞ says that one is absent."""
     top = extreme(scale, axis)
     weighted = multiply(mantissa, exponential(add(scale, top, -1)))

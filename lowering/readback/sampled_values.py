@@ -21,11 +21,11 @@ from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
 from . import ring_numbers as ring
-from .ring_numbers import Numbers
+from .ring_numbers import RingNumbers
 from .sample_points import Points
 
 Dims = tuple[Dim, ...]
-Value = Any  # Numbers, an array of whole numbers or truth values, or a state: a tuple of two Numbers
+Value = Any  # RingNumbers, an array of whole numbers or truth values, or a state: a tuple of two RingNumbers
 LOG2_E = log2(e)
 CHANCES_OF_TRUE = (6, 4, 2, 7)  # of 8, for an element of a tensor of truth values, by trial
 
@@ -55,7 +55,7 @@ class SampledValues:
         self.done: dict[Term, Value] = {}
 
     def value(self, root: Term) -> Value:
-        """Numbers, an array, or a state as two of these; the axes are the dims in order."""
+        """RingNumbers, an array, or a state as two of these; the axes are the dims in order."""
         done = self.done
         with np.errstate(all="ignore"):
             for node in subterms(root, done.__contains__):
@@ -131,11 +131,11 @@ def moved(value: Value, own: Dims, dims: Dims) -> Value:
         return value
     if isinstance(value, tuple):
         return tuple(moved(part, own, dims) for part in value)
-    if isinstance(value, Numbers):
+    if isinstance(value, RingNumbers):
         far = None if value.far is None else _expanded(value.far, own, dims)
         shape = iter(value.residues.shape[1:])
         lengths = [next(shape) if d in own else 1 for d in dims] if value.residues.ndim > 1 else [1] * len(dims)
-        return Numbers(value.residues.reshape(-1, *lengths), far, value.real)
+        return RingNumbers(value.residues.reshape(-1, *lengths), far, value.real)
     return _expanded(value, own, dims)
 
 
@@ -150,9 +150,9 @@ def _spread(value, axis: int, count: int):
     """The value with the full length along an axis."""
     if isinstance(value, tuple):
         return tuple(_spread(part, axis, count) for part in value)
-    if isinstance(value, Numbers):
+    if isinstance(value, RingNumbers):
         far = None if value.far is None else _repeated(value.far, axis, count)
-        return Numbers(_repeated(value.residues, axis + 1, count), far)
+        return RingNumbers(_repeated(value.residues, axis + 1, count), far)
     return _repeated(value, axis, count)
 
 
@@ -163,12 +163,12 @@ def _repeated(array: np.ndarray, axis: int, count: int) -> np.ndarray:
 def _squeezed(value, axis: int):
     if isinstance(value, tuple):
         return tuple(_squeezed(part, axis) for part in value)
-    if isinstance(value, Numbers):
-        return Numbers(value.residues.squeeze(axis + 1), None if value.far is None else value.far.squeeze(axis))
+    if isinstance(value, RingNumbers):
+        return RingNumbers(value.residues.squeeze(axis + 1), None if value.far is None else value.far.squeeze(axis))
     return value.squeeze(axis)
 
 
-def _without(x: Numbers, absent: np.ndarray) -> Numbers:
+def _without(x: RingNumbers, absent: np.ndarray) -> RingNumbers:
     far = np.where(absent, np.nan, 0.0 if x.far is None else x.far)
     return ring.of_parts(x.residues, far)
 
@@ -182,7 +182,7 @@ def _folds(monoid: str, value, axis: int):
     if monoid == "rescaled":
         scale, mantissa = value
         return ring.rescaled_total(scale, mantissa, axis)
-    if not isinstance(value, Numbers):
+    if not isinstance(value, RingNumbers):
         return _WHOLE[monoid](value, axis=axis, keepdims=True)
     if monoid == "sum":
         return ring.total(value, axis)
@@ -221,9 +221,9 @@ def pointwise(node: Term, args: list) -> Value:
         return _where(*args)
     if node.op == "uniform":
         return ring.of_bits(_hashed(1, args))
-    if not any(isinstance(a, Numbers) for a in args):
+    if not any(isinstance(a, RingNumbers) for a in args):
         return OPS[node.op].meaning(*args)
-    args = [a if isinstance(a, Numbers) else ring.of_integers(a) for a in args]
+    args = [a if isinstance(a, RingNumbers) else ring.of_integers(a) for a in args]
     if node.op == "pow" and (times := _whole_power(node.args[1])) is not None:
         return ring.power(args[0], times)
     if node.op in _NUMBERS:
@@ -238,8 +238,8 @@ def _whole_power(exponent: Term) -> int | None:
 
 
 def _where(condition, yes, no):
-    if isinstance(yes, Numbers) or isinstance(no, Numbers):
-        yes, no = (x if isinstance(x, Numbers) else ring.of_integers(x) for x in (yes, no))
+    if isinstance(yes, RingNumbers) or isinstance(no, RingNumbers):
+        yes, no = (x if isinstance(x, RingNumbers) else ring.of_integers(x) for x in (yes, no))
         return ring.choose(condition, yes, no)
     return np.where(condition, yes, no)
 
@@ -253,7 +253,7 @@ def _hashed(seed: int, integers: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _cast(value, before: str, after: str):
-    if isinstance(value, Numbers):
+    if isinstance(value, RingNumbers):
         if is_exact(after):
             bits = ring.bits_of(value)
             return bits % np.uint64(2) == 0 if after == "bool" else (bits % np.uint64(7)).astype(np.int64)
@@ -265,5 +265,5 @@ def _cast(value, before: str, after: str):
     return ring.of_integers(value)
 
 
-def _overflown(value: Numbers, dtype: str) -> Numbers:
+def _overflown(value: RingNumbers, dtype: str) -> RingNumbers:
     return ring.of_parts(value.residues, infinite_beyond(value.far, dtype))

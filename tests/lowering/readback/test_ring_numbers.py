@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from onepass.lowering.readback import ring_numbers as ring
-from onepass.lowering.readback.ring_numbers import PRIMES, Numbers
+from onepass.lowering.readback.ring_numbers import PRIMES, RingNumbers
 
 
-def some(count: int, seed: int) -> Numbers:
+def some(count: int, seed: int) -> RingNumbers:
     return ring.of_bits(ring.mixed(np.arange(count, dtype=np.uint64) + np.uint64(1000 * seed + 1)))
 
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ∞ - ∞
 ONE = ring.of_integers(np.ones(200, int))
 
 
-def same(one: Numbers, other: Numbers) -> bool:
+def same(one: RingNumbers, other: RingNumbers) -> bool:
     return bool(np.all(ring.equal(one, other)))
 
 
@@ -66,7 +66,7 @@ def test_what_is_no_law_is_seen(name):
         assert not np.any(ring.equal(one, other))
 
 
-def far(value: float) -> Numbers:
+def far(value: float) -> RingNumbers:
     return ring.of_parts(np.zeros((len(PRIMES), 200), np.int64), np.full(200, value))
 
 
@@ -91,7 +91,7 @@ def test_literals_are_the_rationals_that_they_are(value):
 def test_states_fold_in_any_order_and_an_absent_one_has_no_part():
     scale = ring.choose(np.arange(200) % 3 == 0, far(-inf), A)
     top, sum_ = ring.rescaled_total(scale, B, 0)
-    turned = lambda x: Numbers(x.residues[:, ::-1], None if x.far is None else x.far[::-1])
+    turned = lambda x: RingNumbers(x.residues[:, ::-1], None if x.far is None else x.far[::-1])
     again = ring.rescaled_total(turned(scale), turned(B), 0)
     assert same(top, again[0]) and same(sum_, again[1])
     alone = ring.total(ring.multiply(ring.exponential(ring.add(scale, top, -1)), B), 0)

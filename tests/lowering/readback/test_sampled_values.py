@@ -19,7 +19,7 @@ from onepass.egraph.terms.ops import (
     where,
 )
 from onepass.egraph.terms.term import Dim, Tensor
-from onepass.lowering.readback.ring_numbers import Numbers, equal
+from onepass.lowering.readback.ring_numbers import RingNumbers, equal
 from onepass.lowering.readback.sample_points import Points
 from onepass.lowering.readback.sampled_values import SampledValues, pointwise
 
@@ -78,7 +78,7 @@ def test_every_operation_has_values(op):
     values = SampledValues(Points({}), {}, {})
     found = values.value(node)
     parts = found if isinstance(found, tuple) else (found,)
-    shapes = [part.shape if isinstance(part, Numbers) else np.shape(part) for part in parts]
+    shapes = [part.shape if isinstance(part, RingNumbers) else np.shape(part) for part in parts]
     assert set(shapes) == {(len(values.indices(J)),)}
 
 
@@ -89,7 +89,7 @@ def test_every_monoid_folds_in_any_order(monoid):
     turned = Points({}, more={J: Points({})(J)[::-1]})
     one, other = (SampledValues(points, {}, {}).value(node) for points in (Points({}), turned))
     for a, b in zip(one, other) if isinstance(one, tuple) else [(one, other)]:
-        assert np.all(equal(a, b) if isinstance(a, Numbers) else a == b)
+        assert np.all(equal(a, b) if isinstance(a, RingNumbers) else a == b)
 
 
 def test_numbers_and_whole_numbers_meet():
