@@ -75,11 +75,14 @@ def test_gradients_of_a_variant(name):
     inputs = [x.requires_grad_(x.is_floating_point()) for x in variant.inputs()]
     try:
         plan = backward_of(variant.function, *inputs)
-        hold(plan, {t.name: drawn(t) for t in plan.inputs})
-    except (AssertionError, NotPlannable, OnepassError) as reason:
-        if "differ" in str(reason) or "kernel" in str(reason):
-            raise
+    except (AssertionError, OnepassError) as reason:  # the gradient is left to Inductor
         pytest.skip(str(reason)[:200])
+    given = {t.name: drawn(t) for t in plan.inputs}
+    try:
+        launch_texts(Launcher(plan, SMALL), given, {})
+    except (NotPlannable, OnepassError) as reason:
+        pytest.skip(str(reason)[:200])
+    hold(plan, given)
 
 
 def drawn(tensor):
