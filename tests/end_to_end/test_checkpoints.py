@@ -83,7 +83,7 @@ def in_order(order, function, inner, **options):
 ORDERS = ["compile(checkpoint)", "checkpoint(compile)"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
@@ -98,6 +98,7 @@ def test_a_checkpoint_runs_the_forward_again(order, reentrant, inner, runs):
     assert region.backward.startswith("derived")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("order", ORDERS)
@@ -112,6 +113,7 @@ def test_a_selective_policy_decides_on_the_forward_operation(order, name, inner,
     assert torch.ops.onepass.region.default not in asked
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 def test_of_two_compiled_calls_in_a_checkpoint_one_is_saved(inner, runs):
     """pytorch #175258: what was saved of one compiled call was given to the other."""
@@ -134,6 +136,7 @@ def test_of_two_compiled_calls_in_a_checkpoint_one_is_saved(inner, runs):
     assert runs == {"Forward": 1 + 2 * 2, "Backward": 3}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 def test_checkpoints_inside_of_checkpoints(inner, runs):
     def outer(q, k, v):
@@ -207,6 +210,7 @@ def test_explain_reports_the_region_of_a_checkpoint_and_changes_nothing(runs):
     assert not runs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("budget", [1, 0.5, 0])
 def test_the_joint_graph_has_one_node_for_each_direction(budget, runs):
     """The memory budget takes the operation as it is: none of its work is fused with what is around."""

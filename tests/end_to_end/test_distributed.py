@@ -164,7 +164,7 @@ def together(function, *arguments, folder, seconds=SECONDS, seconds_to_end=SECON
             pytest.fail(f"does not come to an end:\n{stopped(context, folder)}")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [True, False], ids=["around a compiled module", "compiled"])
 @pytest.mark.parametrize("way", [Ddp, Fsdp])
 def test_two_processes_train_as_one(way, inside, tmp_path, monkeypatch):

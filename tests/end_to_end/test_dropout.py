@@ -61,7 +61,7 @@ def exact(function, inputs, number, share=SHARE):
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", EVERY, ids=lambda f: f.__name__)
 def test_every_kind_of_attention_is_right_and_so_are_its_gradients(function):
     inputs = inputs_of(function)
@@ -72,7 +72,7 @@ def test_every_kind_of_attention_is_right_and_so_are_its_gradients(function):
     assert region.backward.startswith("derived") != (function in RECOMPUTED), region.backward
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", EVERY, ids=lambda f: f.__name__)
 def test_without_gradients_every_kind_is_one_region_of_as_few_passes_as_without_dropout(function):
     inputs = inputs_of(function)
@@ -98,7 +98,7 @@ def test_gradients_are_those_of_differences(function):
     assert onepass.reports()[-1].regions[0].backward.startswith("derived")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("function, place", [(causal, 0), (causal, 1), (plain, 0), (plain, 1), (plain, 2)])
 def test_numbers_that_are_none_reach_what_they_reach_in_eager(function, place, number):
@@ -163,6 +163,7 @@ def test_tiles_do_not_matter():
     torch.testing.assert_close(found, exact(causal, inputs, 5), **NEAR)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_halves(dtype):
     inputs = [x.to(dtype) for x in inputs_of(causal)]
@@ -222,6 +223,7 @@ def test_other_numbers_are_drawn_in_the_order_of_the_program():
 # Shares ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("share", [0.0, 1e-12, 1 - 2.0**-10, 1.0])
 def test_shares_at_the_ends(share):
     inputs = inputs_of(plain)
@@ -274,7 +276,7 @@ WORDS = [{}, {"scale": 0.3}, {"enable_gqa": True}]
 WAYS_TO_MASK = [*((kept, more) for kept in (None, "bool", "float") for more in WORDS), (None, {"is_causal": True})]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kept, more", WAYS_TO_MASK)
 def test_torchs_attention(kept, more):
     mask = None if kept is None else torch.ones(50, 50, dtype=torch.bool).tril()
@@ -304,6 +306,7 @@ def test_our_attention_without_dropout_is_torchs(more):
     torch.testing.assert_close(found, F.scaled_dot_product_attention(q, k, v, **more))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_multi_head_attention_in_training(need_weights, monkeypatch):
     layer = nn.MultiheadAttention(32, 4, SHARE, batch_first=True).train()
@@ -367,7 +370,7 @@ def test_inductor_saves_the_seed_for_the_backward():
     assert onepass.reports()[-1].regions[0].backward_ran == "tiled"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_a_checkpoint_around_a_region_drops_the_same_again(reentrant, inner):

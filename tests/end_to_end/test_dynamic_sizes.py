@@ -72,7 +72,7 @@ def compiled(function, backend, check):
     return seen
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [full, causal, window, library, grouped], ids=lambda f: f.__name__)
 def test_one_compilation_serves_twenty_lengths(function):
     def right(got, inputs):

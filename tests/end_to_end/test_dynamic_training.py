@@ -67,7 +67,7 @@ def compiled(function, inner, **more):
     return torch.compile(function, backend=onepass_backend, options={"inner": inner, "strict": True}, **more)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_one_graph_serves_all_sizes(function, inner):
@@ -79,7 +79,7 @@ def test_one_graph_serves_all_sizes(function, inner):
     assert region.backward.startswith("derived") and not any("some sizes" in note for note in region.notes)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_sizes_of_one_are_right(function):
     run = compiled(function, "eager", dynamic=True)
@@ -88,7 +88,7 @@ def test_sizes_of_one_are_right(function):
     assert len(onepass.reports()) == 4
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", INNER)
 def test_marked_axes_need_no_second_graph(inner):
     run = compiled(relative, inner)
@@ -107,6 +107,7 @@ def test_marked_axes_need_no_second_graph(inner):
     assert len(onepass.reports()) == 1 and len(regions()) == 1
 
 
+@pytest.mark.slow
 def test_a_length_that_changes_unasked_needs_a_second_graph_and_no_third():
     run = compiled(relative, "eager")
     for length in (40, 41, 43, 97, 5):
@@ -114,6 +115,7 @@ def test_a_length_that_changes_unasked_needs_a_second_graph_and_no_third():
     assert len(onepass.reports()) == 2
 
 
+@pytest.mark.slow
 def test_which_gradients_are_needed_changes_with_the_length():
     run = compiled(grouped, "eager", dynamic=True)
     for length, frozen in ((40, ()), (41, (3,)), (53, ()), (59, (3,)), (61, ())):

@@ -86,6 +86,7 @@ def test_a_writer_that_is_killed_leaves_the_entry_whole():
 HOSTILE = ['__import__("os").abort()', "x'); raise SystemExit('run'); ('", "a\nraise SystemExit", "../../x", "lambda"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_in_an_entry_are_never_code(name):
     """An entry whose names were changed and that was signed again: it is data, at worst it is useless."""
@@ -121,6 +122,7 @@ def loop(q, k, v):
     return q
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function, regions", [(broken_graph, 2), (branching, 1), (loop, 3), (checkpointed, None)])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_what_surrounds_attention_is_respected(function, regions, mode):

@@ -91,7 +91,7 @@ def assert_close(found, exact, theirs):
         assert error <= 4 * eager + 2e-5 * greatest(right, number)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_has_torchs_tangents(name):
     variant = VARIANTS[name]
@@ -146,7 +146,7 @@ def test_jvp_inside_of_a_compiled_function(name, inner):
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @interpreted
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -89,7 +89,7 @@ def attention(mask):
     return function
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.usefixtures("small_tiles")
 def test_masks(name):

@@ -77,6 +77,7 @@ def derivation(function, *inputs):
     return captured.term, captured.output, captured.order
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("problem", VARIANTS.values(), ids=lambda p: p.variant)
 def test_defaults_and_all_that_differ_from_them_in_one_setting_are_measured(problem):
     settings, row = EXECUTORS["gluon"][0](problem), row_of(problem)

@@ -96,7 +96,7 @@ def plans():
     return [known.found.plan for known in operator._RUNNERS.values()]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_one_compilation_serves_twenty_lengths(form):
     assert compilations(form) == [7, 1]  # Dynamo itself compiles once more for a length of 1
@@ -127,6 +127,7 @@ def test_another_number_of_heads_is_compiled_for_itself():
         torch.testing.assert_close(run(*own), ByEinsum()(*own), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shift", [3, 23, -40])
 def test_what_is_rolled_comes_round(shift):
     """Along heads and keys, and by more than there are."""

@@ -135,6 +135,7 @@ print(json.dumps([name for name in before if before[name] != after[name]]))
 """
 
 
+@pytest.mark.slow
 def test_import_changes_no_configuration(built):
     assert built.python(STATE.replace("EXTRA", "")) == []
     assert built.python(STATE.replace("EXTRA", "torch._inductor.config.max_autotune ^= True")) == ["inductor"]

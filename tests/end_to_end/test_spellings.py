@@ -96,6 +96,7 @@ def test_tiled(spelling, **case):
     assert_as_near_as_eager(result, spelling, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="without a GPU it needs Triton's interpreter")
 @settings(max_examples=12)
 @given(**CASES | {"rows": st.integers(1, 20), "columns": st.integers(1, 40), "width": st.sampled_from([16, 24])})
@@ -111,6 +112,7 @@ def test_triton_agrees_with_tiled_and_with_eager(spelling, **case):
     assert_as_near_as_eager(result, spelling, inputs)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("spelling", spellings.PLAIN + spellings.CAUSAL + spellings.GROUPED, ids=lambda f: f.__name__)
 def test_one_kernel_one_loop_and_nothing_of_rows_by_columns(spelling):
     inputs = draw_inputs(spelling, 1, 2, 400, 400, 64, torch.float32, "normal", 0)

@@ -52,7 +52,7 @@ def assert_near(found, exact, tolerance=1e-4):
 # Autocast and scaled losses -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("around_backward", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("inner", INNER)
@@ -101,6 +101,7 @@ def test_a_scaled_loss_takes_the_same_step(inner):
 # Changes in place -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("inner", "changed"), [("eager", "q"), ("eager", "k"), ("eager", "v"), ("inductor", "q"), ("inductor", "v")]
 )
@@ -150,7 +151,7 @@ def test_every_combination_of_needed_gradients_in_one_function():
     assert all(len(report.regions) == 1 for report in onepass.reports())
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", INNER)
 def test_gradients_are_switched_between_calls(inner):
     call = compiled(attention, inner)
@@ -172,6 +173,7 @@ def test_gradients_are_switched_between_calls(inner):
     assert_near(gradients(call, given), gradients(attention, leaves(("q", "k", "v", "slopes"), torch.float64)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wanted", [("q",), ("v", "bias"), ("slopes",)])
 @pytest.mark.parametrize("inner", INNER)
 def test_fewer_gradients_are_asked_for_than_are_recorded(inner, wanted):

@@ -95,6 +95,7 @@ DYNAMIC = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_one_kernel_serves_every_length(name):
     variant, kernels = BY_NAME[name], []
@@ -118,6 +119,7 @@ def test_one_kernel_serves_every_length(name):
     assert kernels == [variant.kernels]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="without a GPU it needs Triton's interpreter")
 @pytest.mark.parametrize("name", [*DYNAMIC, "invariant points", "two values under one softmax", "differential"])
 def test_every_result_of_the_emitted_kernels(name):

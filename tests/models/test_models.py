@@ -77,7 +77,7 @@ def undisturbed(before: dict[str, int], after: dict[str, int]) -> bool:
     return fewer and not after.keys() - before.keys()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("record", (*MODELS, *OWN), ids=str)
 def test_every_attention_is_fused_and_nothing_else_is_disturbed(record):
     exact, eager, fused, graphs = answers(record.build(), record.inputs())

@@ -85,6 +85,7 @@ def test_every_shipped_rule_is_proved(law):
     assert law.assumption is None or law.assumption in verdict.assumptions
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("law", [law for n, law in enumerate(rules.ALL) if n % 9 == 0], ids=lambda law: law.name)
 def test_no_mutant_is_proved_that_numbers_refute(law):
     for mutant in mutants(law):
@@ -147,6 +148,7 @@ def test_rules_that_are_not_shipped_are_proved_by_the_same_theorems(law):
     assert verdict.status == "proved", str(verdict)
 
 
+@pytest.mark.slow
 def test_a_bound_is_kept_by_a_theorem_and_by_no_chance_of_numbers():
     """Bounds that the elements keep, the empty sum does not; or it does, and sums of two do not; or none is a bound."""
     tempting = [law for law in unsound_rules.ZOO if "bounded" in law.name]
@@ -158,6 +160,7 @@ def test_a_wrong_merge_is_refuted():
     assert check(merged_maxima).status == "refuted"
 
 
+@pytest.mark.slow
 def test_what_can_be_drawn_is_drawn():
     """The sampler is the one of the property tests: it knows every kind of guard that the shipped rules use."""
     assert all(search(law, 0.2, 60)[1] for law in rules.ALL)

@@ -39,6 +39,7 @@ def meaning(monkeypatch, tmp_path, module: str, old: str, new: str) -> None:
     monkeypatch.setattr(ledger, "meanings", ledger.meanings.__wrapped__)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [

@@ -163,6 +163,7 @@ def places(data, path=()):
         yield from places(value, (*path, key))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_verify_answers_whatever_a_file_holds(seed, file, capsys):
     """One place of a true certificate, that brings a rule, is junk: never a traceback, nothing false accepted."""

@@ -51,6 +51,7 @@ CONDITIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(CONDITIONS, st.tuples(st.integers(-2, 2), st.integers(-2, 2)), st.integers(1, 12), st.integers(-20, 20))
 def test_the_same_where_the_condition_holds(parts, near, divisor, start):
@@ -94,6 +95,7 @@ def windowed_shift(q, k, v, r):
     return torch.softmax(torch.where(keep, scores, -math.inf), -1) @ v
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("length", [1, 2, 40, 130])
 @pytest.mark.parametrize("function", [causal_shift, windowed_shift])
 def test_it_takes_one_kernel_and_no_memory(function, length):

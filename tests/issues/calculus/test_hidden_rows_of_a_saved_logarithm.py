@@ -63,7 +63,7 @@ def test_one_number_is_saved_where_shifts_are_moderate():
     assert [store.output.name for store in trained(moderate).stores.saved] == ["log"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("run", [tiled_results, by_triton])
 @pytest.mark.parametrize("function", [chosen, added, given])
 def test_gradients_are_right(function, run):

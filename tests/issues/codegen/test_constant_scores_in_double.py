@@ -21,6 +21,7 @@ def joined(q, k, v, k2, v2):
 CASES = [(dtype, executor) for dtype in (torch.float64, torch.float32) for executor in ("tiled", "triton")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype,executor", CASES)
 def test_rows_of_nothing_but_fills_are_uniform(dtype, executor):
     inputs = [torch.randn(2, n, 8, dtype=dtype) for n in (6, 6, 6, 3, 3)]
@@ -34,6 +35,7 @@ def filled(q, k, v, least):
     return torch.softmax(s.masked_fill(torch.arange(s.shape[-1]) >= 0, least), -1) @ v
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("least", [-1e4, None], ids=["-1e4", "the least number"])
 @pytest.mark.parametrize("dtype,executor", CASES)
 def test_gradients_of_uniform_rows(dtype, executor, least):

@@ -54,6 +54,7 @@ def test_no_product_is_in_less_precision_than_was_asked_for():
     assert "tt.dot" in done.stdout and "tf32" not in done.stdout
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_the_gradient_is_right(executor):
     given = inputs()

@@ -97,7 +97,7 @@ in_a_child(run, 4)
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_child_compiles_and_is_right(way):
     environment = {**os.environ, "ONEPASS_CACHE": "off", "PYTHONPATH": str(ROOT)}

@@ -47,7 +47,7 @@ def test_the_kernel_reads_axes(function):
     assert not report.refusals and "b, i, d" in region.captured and "13" not in region.captured
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", [_joint, _reshaped, _given])
 def test_it_computes_the_same(function, dynamic):

@@ -45,7 +45,7 @@ def test_every_link_is_fused(name):
     assert sum(region.count for region in found.regions) == ROUNDS and not found.refusals
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*CASES, "beside"])
 @pytest.mark.parametrize("options", [{"executor": "tiled"}, {"libraries": False}], ids=str)
 def test_it_computes_the_chain(name, options):

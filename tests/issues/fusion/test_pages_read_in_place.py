@@ -35,7 +35,7 @@ def close(found, right):
     torch.testing.assert_close(found, right, check_dtype=False, atol=1e-5, rtol=1e-4, equal_nan=True)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @by_name
 def test_one_kernel_reads_the_pages(spelling: Spelling):
     (region,) = onepass.explain(spelling.function, *spelling.inputs(batch())).regions
@@ -44,7 +44,7 @@ def test_one_kernel_reads_the_pages(spelling: Spelling):
     assert all("gather" in note and "computed in the kernel" in note for note in region.around)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("executor", "dynamic"), [("tiled", True), ("triton", False)])
 @by_name
 def test_every_spelling_is_right(spelling: Spelling, executor, dynamic):
@@ -59,6 +59,7 @@ def test_every_spelling_is_right(spelling: Spelling, executor, dynamic):
     assert not left and all(r.ran == executor for report in onepass.reports() for r in report.regions)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64])
 def test_tables_of_either_integer(kind):
     by_index = SPELLINGS[0].function

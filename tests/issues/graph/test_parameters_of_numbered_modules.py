@@ -38,6 +38,7 @@ def reported(model, executor, given):
     return region
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_kernels_run_and_the_cache_takes_it(executor):
     model, given = torch.nn.Sequential(Layer()), [torch.randn(1, 2, 20, 16) for _ in range(3)]

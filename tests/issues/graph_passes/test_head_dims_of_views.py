@@ -37,6 +37,7 @@ def gradients(function, given):
     return torch.autograd.grad(result, given, torch.ones_like(result).cumsum(-2))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_no_plan_stores_scores(function):
     torch._dynamo.reset()

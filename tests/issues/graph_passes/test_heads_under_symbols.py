@@ -32,7 +32,7 @@ CASES = {  # function, shapes at a length
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("with_gradients", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_scores_are_not_stored(name, with_gradients):

@@ -21,6 +21,7 @@ def biased(q, k, v, mask):
     return (q @ k[:, :n].mT + mask.float()).softmax(-1) @ v[:, :n]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [halves, biased])
 def test_one_graph_serves_all_lengths(function):
     def call(rows, keys):

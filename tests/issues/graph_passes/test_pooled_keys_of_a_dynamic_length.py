@@ -36,6 +36,7 @@ def _attention(of_keys):
     return lambda q, k, v: torch.softmax(q @ of_keys(k).mT, -1) @ of_keys(v)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", POOLED)
 def test_one_compilation_serves_every_length(name):
     count, difference = _calls(_attention(POOLED[name]), [(2, n, 16) for n in (8, 12, 20, 31)])

@@ -20,7 +20,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_pages_of_as_many_slots_as_the_width(name):
     function, inputs = CASES[name]

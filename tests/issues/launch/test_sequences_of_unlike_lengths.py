@@ -27,7 +27,7 @@ def decode(q, k, v, lens):
     return (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~keep, -math.inf).softmax(-1) @ v
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("tile", [16, 64])
 def test_each_key_is_in_one_part(tile):

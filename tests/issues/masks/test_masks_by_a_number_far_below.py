@@ -135,13 +135,13 @@ def test_nothing_is_skipped_where_a_row_may_keep_nothing(name):
     assert all(not loop.limits for kernel in _plan(KEPT[name]).kernels for loop in kernel.loops)
 
 
-@pytest.mark.sampled(29)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", [*SKIPPED, *KEPT])
 def test_tile_by_tile_it_is_what_eager_computes(name, tiles):
     _agrees(name, lambda plan, tensors: tiled_results(plan, dict(zip("qkv", tensors, strict=True)), {}))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(4)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("name", [*SKIPPED, *KEPT])
 def test_and_so_is_what_the_kernel_computes(name):
@@ -216,6 +216,7 @@ def test_data_makes_a_map_that_knows_rows_without_keys(name):
     assert all("given" not in {t.name for t in tensors(a.gauge)} for a in loop.accumulators)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", BY_DATA)
 def test_rows_without_keys_are_as_in_eager(name, tiles):
     function, inputs, plan = _given(name)
@@ -223,7 +224,7 @@ def test_rows_without_keys_are_as_in_eager(name, tiles):
     _near(found, function(*(x.double() if x.is_floating_point() else x for x in inputs)))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("name", BY_DATA)
@@ -286,6 +287,7 @@ def _limited_inputs(name):
     return tensors, found.plan, dict(zip(("q", "k", "v", "place"), tensors, strict=True))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", LIMITED)
 def test_a_number_that_is_read_limits_the_loop(name):
     (kernel,) = _limited_inputs(name)[1].kernels
@@ -294,6 +296,7 @@ def test_a_number_that_is_read_limits_the_loop(name):
     assert len(loop.limits) == LIMITED[name][1]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", LIMITED)
 def test_limits_without_keys_are_as_in_eager(name, tiles):
     tensors, plan, named = _limited_inputs(name)
@@ -301,7 +304,7 @@ def test_limits_without_keys_are_as_in_eager(name, tiles):
         _near(found, exact)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("name", LIMITED)

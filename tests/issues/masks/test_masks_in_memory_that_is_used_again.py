@@ -65,7 +65,7 @@ def test_views_of_an_input_are_what_the_input_is():
     assert len({*first, *second}) == 3, "q, x, and what the first attention makes"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_each_layer_has_a_map_of_its_own_mask(inner, monkeypatch):

@@ -23,7 +23,7 @@ def listed(lists):
     return [row[: 2 + row[1]] for row in lists.flatten(0, -2).tolist()]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, 1, 3])
 def test_every_replaced_mask_is_read(kept):
     """kept: how many of the masks before stay alive, so that memory comes back sooner or later."""

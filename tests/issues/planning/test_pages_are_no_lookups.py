@@ -44,7 +44,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("name", CASES)
 def test_one_kernel_reads_what_is_named(name, executor):

@@ -59,7 +59,7 @@ def test_scores_of_both_ways_are_computed_once():
     assert len(plan.kernels) == 2 and len(reading_points) == 1
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_the_prefix_is_part_of_each_result(dynamic):
     """Also where a sequence has none of its own keys yet, and where a mask leaves out all but the prefix."""

@@ -26,7 +26,7 @@ def test_what_is_stored_of_a_scale_has_no_columns():
     assert all(s.term.dims <= {*s.order} for kernel in plan.kernels for s in kernel.stores)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_weights_that_are_not_divided_are_given_back(dynamic, executor):

@@ -39,6 +39,7 @@ def run(dynamic, widths_too=False):
     return onepass.reports()[-1]
 
 
+@pytest.mark.slow
 def test_with_unknown_sizes_the_original_calls_have_the_gradient():
     report = run(dynamic=True, widths_too=True)
     said = " ".join([*(region.backward for region in report.regions), *(r.reason for r in report.refusals)])

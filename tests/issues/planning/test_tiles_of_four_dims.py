@@ -76,6 +76,7 @@ def test_mixed_scores_are_products_of_matrices(width):
     assert config.row_tile * config.loop_tile * prod(d.size for d in lead) <= PER_THREAD * 32 * config.warps
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("function", [mixed, placed, of_three, whole])
 def test_they_compute_the_same(function):

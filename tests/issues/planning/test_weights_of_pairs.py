@@ -49,6 +49,7 @@ def test_it_computes_the_right_thing(function):
     assert_right(tiled_results(plan, inputs), function, inputs)
 
 
+@pytest.mark.sampled(1)
 @interpreted
 @pytest.mark.parametrize("function", CASES)
 def test_so_do_its_kernels(function):

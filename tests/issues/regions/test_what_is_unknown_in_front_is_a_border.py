@@ -39,6 +39,7 @@ def inputs():
     return [*operands, torch.tensor([20, 30, 20])]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_the_attention_is_fused_and_the_call_named(name):
     found = onepass.explain(attend(CASES[name]), *inputs())
@@ -48,6 +49,7 @@ def test_the_attention_is_fused_and_the_call_named(name):
     assert all(any(f"{n} in front" in line and "outside" in line for line in region.around) for n in names)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_the_same(name):
     function = attend(CASES[name])

@@ -30,6 +30,7 @@ def reports_of_both(gradients_first: bool):
     return found if gradients_first else found[::-1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gradients_first", [True, False])
 def test_each_report_says_who_ran_its_own_graph(gradients_first):
     trained, called = reports_of_both(gradients_first)

@@ -32,6 +32,7 @@ def test_other_sizes_are_one_unknown():
     assert all(len(linear_size(size)[0]) == 1 for size in ("(s0//2)", "s0**2", "s0*s1", "-s0"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [True, None])
 def test_each_length_is_right_and_nothing_is_concatenated(dynamic):
     run = torch.compile(attend, backend=onepass_backend, options={"strict": True, "inner": "eager"}, dynamic=dynamic)

@@ -61,6 +61,7 @@ def loops():
     return [loop for kernel in runner.found.plan.kernels for loop in kernel.loops]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [causal_sum, causal_choice, window], ids=lambda f: f.__name__)
 def test_loops_of_the_backward_have_limits(function):
     given = inputs()
@@ -76,6 +77,7 @@ def test_where_a_row_may_keep_nothing_all_tiles_run():
     assert any(not loop.limits for loop in loops()), "of the gradient of the values"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [causal_sum, causal_choice, window], ids=lambda f: f.__name__)
 def test_half_precision_is_as_near_as_eager(function):
     given = inputs(torch.bfloat16)

@@ -141,7 +141,7 @@ def odd_values_without_a_softmax(q, k, v, table):
     return torch.einsum("bhlr,lrd->bhld", scores.relu() - (-scores - 1).relu(), table[_near(q, k)])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("values", [[math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]], ids=str)
 @pytest.mark.parametrize("function", [*VALUES, odd_values_without_a_softmax])
@@ -171,6 +171,7 @@ def values_of_ranges(q, k, v, table):
     return torch.einsum("bhlr,lrd->bhld", weights, table[_near(q, k)])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("function", [values_of_places, values_of_every_distance, values_in_a_window, values_of_ranges])
 def test_one_column_at_a_time_is_of_the_same_columns(function, parts):
@@ -189,7 +190,7 @@ def test_one_column_at_a_time_is_of_the_same_columns(function, parts):
     torch.testing.assert_close(result[seen].double(), exact[seen], atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("function", [*VALUES[:3], *KEYS[:2]])
 def test_one_compilation_serves_every_length(function, executor):
@@ -273,6 +274,7 @@ def places_under_a_sigmoid(q, k, v, table):
     return weights @ v + torch.einsum("bhlr,lrd->bhld", weights, table[places] * 0.5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows, columns", [(40, 30), (30, 300)])
 def test_two_products_of_weights_without_a_reduction_are_one_region(rows, columns):
     given = [*inputs(keys_of_every_distance, rows, columns)]

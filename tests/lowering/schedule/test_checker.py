@@ -266,6 +266,7 @@ def test_a_mutant_is_rejected(number):
     assert complaints(problem, mutant), name
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width, tile", [(64, Tile(64, 64)), (80, Tile()), (128, Tile(64, 64)), (256, Tile(64, 64))])
 def test_no_interval_is_below_the_bound(width, tile):
     problem = subtiled(problem_of(width=width, tile=tile), 2)

@@ -35,6 +35,7 @@ def no_defaults(monkeypatch):
 # Without any measured row --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_variant_that_binds_is_scheduled_without_defaults(no_defaults, monkeypatch):
     monkeypatch.setattr(
         schedule_store, "WORK", 0.02
@@ -137,6 +138,7 @@ def test_cutting_down_says_so():
 # What ships ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind, size", [("full", 128), ("full", 256)])
 def test_a_schedule_that_ships_is_what_the_solver_finds(kind, size):
     binding = binding_of(kind, size)

@@ -40,6 +40,7 @@ def test_predictions_order_what_was_measured(cells):
     assert min(taus) >= least and median(taus) >= middle and sum(tau >= 0.8 for tau in taus) >= count
 
 
+@pytest.mark.slow
 def test_a_problem_is_ordered_by_constants_that_never_saw_it(monkeypatch):
     monkeypatch.setattr(kernel_time, "HOPPER_TIMING", kernel_time.HOPPER_TIMING)
     pytest.importorskip("scipy")

@@ -218,7 +218,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 - out
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["none", "causal"])
 def test_memory_does_not_grow_with_the_square(mask):
     done = subprocess.run(

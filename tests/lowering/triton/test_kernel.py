@@ -90,6 +90,7 @@ def compare(captured, tensors=None, sizes=None, config=SMALL, tolerance=None, **
     return result
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rows, columns", [(32, 32), (33, 33), (17, 70), (70, 17)])
@@ -106,6 +107,7 @@ def test_values_of_another_width():
     compare(attention(20, width=16, value_width=48))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("window", [0, 5, 16, 40])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rows", [64, 70])
@@ -183,6 +185,7 @@ Y = Tensor("y", "float32", (300, 20))
 AT = load(X, iota(I), iota(J))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("monoid", ["sum", "max", "min"])
 def test_plain_monoids(monoid):
     compare((reduce(monoid, J, AT), Tensor("out", "float32", (40,)), (I,)), tolerance=1e-4)
@@ -200,6 +203,7 @@ def test_product():
     compare((reduce("prod", J, body), Tensor("out", "float32", (40,)), (I,)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("monoid", ["max", "min"])
 def test_not_a_number_spreads(monoid):
     x = torch.randn(40, 300)

@@ -39,7 +39,7 @@ def test_double(causal):
     compare(attention(33, 40, dtype="float64", causal=causal), tolerance=1e-13)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [5, 70])
 def test_products_are_added_up_place_by_place_where_a_guard_says_which(places):
     """Each pair of a row and a column is computed once, in a tile of two dims; a NaN goes to its own place."""
@@ -92,7 +92,7 @@ def guards(places):
     }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", guards(Dim("m", 5)))
 def test_guards_with_a_dim_of_their_own_keep_what_they_say(name):
     """An index of 64 bits that is a place only in its last 32 is none."""

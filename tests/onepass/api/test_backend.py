@@ -80,7 +80,7 @@ def assert_as_right_as_eager(result, function, arguments):
     assert error <= 2 * eager + 1e-6
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("function", SPELLINGS)
 def test_every_spelling_is_fused_and_as_right_as_eager(function, dtype):
@@ -97,6 +97,7 @@ def test_one_pass_is_left_of_three(function):
     assert onepass_report.passes == (3, 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", SPELLINGS)
 def test_gradients_are_eagers(function):
     arguments = [x.requires_grad_() for x in inputs(function, size=40)]
@@ -149,6 +150,7 @@ def test_gradients_of_several_results_are_eagers(used):
         torch.testing.assert_close(mine.grad, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_inductor_compiles_the_rest():
     def block(x, w):
         q, k, v = (torch.nn.functional.gelu(x @ w)).chunk(3, -1)

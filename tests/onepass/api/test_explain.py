@@ -76,6 +76,7 @@ def test_explain_replaces_nothing_and_keeps_no_report():
     assert seen == [1] and records.reports() == ()
 
 
+@pytest.mark.slow
 def test_explain_may_be_asked_again_and_again():
     arguments = inputs(40)
     for _ in range(12):

@@ -105,6 +105,7 @@ def test_training_through_pre_grad():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_joint_graph_is_left_and_said():
     arguments = [x.requires_grad_() for x in inputs(40)]
     result = torch.compile(causal, options={"joint_custom_pre_pass": GraphPass()})(*arguments)

@@ -10,7 +10,7 @@ from onepass.cli import measure
 KNOWN = 2**20
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forgets a peak")
 @pytest.mark.parametrize("mib", [8, 24])
 def test_what_a_call_takes_for_a_while_is_seen(mib):

@@ -135,7 +135,7 @@ def hold_forgeries(data, path, draw, forgeries, unproved=()):
         assert len(str(refused.value)) > 20
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RECORDS)
 def test_each_variants_gradients_hold_and_forgeries_are_refused(name, tmp_path):
     found = of_variant(name, "gradients")
@@ -149,7 +149,7 @@ def test_each_variants_gradients_hold_and_forgeries_are_refused(name, tmp_path):
     hold_forgeries(data, tmp_path / "c.json", draw, draw.sample(FORGERIES, 2))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["full", "causal", "attention sink", "softcap", "differential", "ALiBi, slopes given"])
 def test_tangents_hold_and_forgeries_are_refused(name, tmp_path):
     found = of_variant(name, "tangents")

@@ -142,7 +142,7 @@ DAMAGES = [damage_json, damage_content, an_older_signature, no_signature, anothe
 DAMAGES += [of_another_name, too_large, a_folder, a_link]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_a_miss(folder, damage):
     run()

@@ -101,7 +101,7 @@ def test_distinct_layers_take_a_quarter_of_a_second_each_at_most_and_equal_ones_
     assert seconds(*several(20)) / 20 <= 0.25
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGEST)
 def test_the_largest_variants_take_a_second_at_most(name, seconds):
     (variant,) = (v for v in every() if v.name == name)

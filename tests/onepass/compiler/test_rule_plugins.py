@@ -159,6 +159,7 @@ def pytest_run(folder: Path, text: str):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_list_of_rules_becomes_tests(folder):
     install(folder, "package-a", "laws_of_a", {"all": "laws_of_a:RULES"}, WRONG)
     done = pytest_run(folder, USERS_TESTS)
@@ -168,6 +169,7 @@ def test_a_list_of_rules_becomes_tests(folder):
     assert "warning" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_plugin_may_be_named_though_it_is_installed(folder):
     install(folder, "package-a", "laws_of_a", {"all": "laws_of_a:RULES"})
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
@@ -178,6 +180,7 @@ def test_the_plugin_may_be_named_though_it_is_installed(folder):
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_test_without_rules_is_an_error_that_says_so(folder):
     install(folder, "package-a", "laws_of_a", {"all": "laws_of_a:RULES"})
     done = pytest_run(folder, USERS_TESTS.replace("onepass_rules(RULES)", "onepass_rules([])"))

@@ -59,7 +59,7 @@ def compiled(function, inputs):
     return result, found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [latent, latent_by_one_layer, latent_causal])
 @pytest.mark.parametrize("rows, narrow", [(1, 32), (3, 320)])
 def test_few_rows_are_taken_to_the_latent_rows(function, rows, narrow):

@@ -109,7 +109,7 @@ def stores(direction):
     return [(s.output.name, s.output.shape) for kernel in kernels for s in kernel.stores]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", TAKEN)
 def test_the_region_reads_the_table(function):
     found = gradients(compiled(function), leaves(inputs()))
@@ -121,6 +121,7 @@ def test_the_region_reads_the_table(function):
     assert not [name for name, shape in stores("backward") if shape[-2:] == (ROWS, ROWS)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [by_index, by_flattened_index, in_two_layers])
 def test_behind_inductor_too(function):
     found = gradients(compiled(function, "inductor"), leaves(inputs()))

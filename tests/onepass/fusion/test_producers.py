@@ -116,6 +116,7 @@ def test_gradients_reach_what_is_in_front(mode):
         torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_casts_around_a_norm(mode):
     """Halves normalised in float32 and rounded again, as models do."""
@@ -177,6 +178,7 @@ def test_a_wide_map_of_values_stays_outside():
     assert left == [("einsum",)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="without a GPU it needs Triton's interpreter")
 @pytest.mark.parametrize("name", PREPARED)
 def test_emitted_kernels_compute_what_is_around(name):

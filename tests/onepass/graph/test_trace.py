@@ -52,6 +52,7 @@ def normal(function, *inputs):
     return canonical_names(normalise(translate(program_of(function, *inputs)).term, rules.NORMAL))
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(spellings.PLAIN),
     st.integers(1, 3),
@@ -66,6 +67,7 @@ def test_plain_spellings_mean_what_eager_computes(function, batch, heads, rows, 
     check(function, *inputs, tolerance=1e-6 if function is spellings.softmax_in_float32 else 1e-12)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("function", spellings.CAUSAL)
 @pytest.mark.parametrize("rows, columns", [(6, 6), (4, 7), (7, 4), (1, 5)])
 def test_causal_spellings_mean_what_eager_computes(function, rows, columns):
@@ -78,6 +80,7 @@ def test_grouped_spellings_mean_what_eager_computes(function, kv_heads):
     check(function, *tensors(kv_heads=kv_heads))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("group", ["PLAIN", "CAUSAL", "GROUPED"])
 @pytest.mark.parametrize("width", [16, 80])
 def test_spellings_of_one_attention_are_one_term(group, width):
@@ -148,6 +151,7 @@ ZOO = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo_means_what_eager_computes(name):
     inputs = [x.double() for x in tensors(rows=16 if name == "baddbmm" else 8, columns=16 if name == "baddbmm" else 8)]
@@ -266,6 +270,7 @@ def test_a_handler_is_registered_once():
         HANDLERS(next(iter(HANDLERS)))(lambda call: None)
 
 
+@pytest.mark.sampled(251)
 @pytest.mark.parametrize("target", sorted(HANDLERS))
 def test_every_handler_is_of_an_operation_that_exists(target):
     if target != "getitem":
@@ -304,6 +309,7 @@ def test_symbolic_sizes_divide_out():
     assert simplify_index(flat % size) is t
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
 @settings(max_examples=60)
 def test_reshapes_move_no_element(shape, random):

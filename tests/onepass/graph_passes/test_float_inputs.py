@@ -46,7 +46,7 @@ def compare(found, function, given, *more):
     assert (found.double() - exact).abs().max() <= allowed + 4 * (function(*given, *more).double() - exact).abs().max()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 @pytest.mark.parametrize("function", [scaled, shifted])
@@ -62,6 +62,7 @@ def test_a_call_gives_another_float(function, inner):
         assert records.reports()[-1].regions and not records.reports()[-1].refusals
 
 
+@pytest.mark.sampled(2)
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
 def test_the_type_is_the_tensors(kind):

@@ -35,6 +35,7 @@ def test_other_lengths_and_batches_need_no_other_graph():
     assert [len(report.regions) for report in onepass.reports()] == [1]
 
 
+@pytest.mark.slow
 def test_a_growing_cache_needs_one_graph_with_a_mask_and_one_without():
     compiled, decoding = CompiledAttention(EAGER), AttentionVariant(scaling=0.25)
     for keys in range(5, 12):
@@ -43,6 +44,7 @@ def test_a_growing_cache_needs_one_graph_with_a_mask_and_one_without():
     assert [len(report.regions) for report in onepass.reports()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_variant_is_a_constant_of_its_graph():
     compiled = CompiledAttention(EAGER)
     for variant in (AttentionVariant(0.25), AttentionVariant(0.5, softcap=2.0), AttentionVariant(0.25)):
@@ -51,6 +53,7 @@ def test_a_variant_is_a_constant_of_its_graph():
     assert "· 0.25" in str(first) and "tanh" in str(second) and "· 2\n" in str(second)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     "isolate_recompiles" not in inspect.signature(torch.compile).parameters, reason="this torch has one limit for all"
 )

@@ -79,7 +79,7 @@ def is_fused(most_graphs):
     return 0 < len(reports) <= most_graphs and all(len(r.regions) == 1 and not r.refusals for r in reports)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "padded", "cache", "most_graphs"), GENERATIONS)
 def test_generates_what_eager_does_with_few_graphs(name, padded, cache, most_graphs):
     model, inputs = decoder(name), prompts(padded)
@@ -94,7 +94,7 @@ def test_generates_what_eager_does_with_few_graphs(name, padded, cache, most_gra
     assert is_fused(most_graphs)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grouped heads", "window and sinks"])
 def test_gradients_are_those_of_eager(name):
     model, inputs = decoder(name).train(), prompts()
@@ -149,6 +149,7 @@ def test_packed_sequences_are_kept_apart_by_their_positions():
     torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_in_a_compiled_model_it_is_part_of_the_models_graph():
     model, inputs = decoder("grouped heads"), prompts()
@@ -218,6 +219,7 @@ def test_what_changes_nothing_is_accepted():
     assert result.shape == (2, 5, 4, 8) and weights is None
 
 
+@pytest.mark.slow
 def test_a_prompt_in_an_empty_static_cache_reads_what_was_written():
     bias = torch.randn(1, 4, 5, 9)
     torch.manual_seed(0)

@@ -67,7 +67,7 @@ def one(found):
     return region, program
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("function", spellings.ALL, ids=lambda f: f.__name__)
 def test_every_spelling_is_one_region(function):
     inputs = tensors(4, 2, 2) if function in spellings.GROUPED else tensors()
@@ -84,7 +84,7 @@ def test_a_region_says_where_it_was_written():
     assert all("spellings.py:" in n.where for n in program.nodes)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("group", ["PLAIN", "CAUSAL"])
 def test_aten_graphs_give_the_same_terms(group):
     def normal(function):
@@ -140,7 +140,7 @@ class Block(nn.Module):
         return x + self.layers(self.after(x))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("look", [regions_of, aten_regions_of])
 def test_projections_are_borders(look):
     region, program = one(look(Block().requires_grad_(False), torch.randn(2, 8, 32)))
@@ -277,6 +277,7 @@ def late_value(q, k, v):
     return torch.softmax(scores, -1) @ F.layer_norm(v, (16,)), shifted
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "function, count",
     [(weights_too, 2), (logsumexp_too, 2), (late_division, 1), (two_values, 2), (late_value, 2)],

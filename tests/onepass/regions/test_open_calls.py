@@ -37,6 +37,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FORMS)
 def test_attention_in_a_layer_is_fused_and_right(name):
     layer = Layer(**FORMS[name]).eval()
@@ -71,6 +72,7 @@ def test_what_stays_whole_is_said_with_its_line():
     assert "without elements" in report.refusals[0].reason
 
 
+@pytest.mark.slow
 def test_an_encoder_layer_is_fused():
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True)
     x = torch.randn(2, LENGTH, WIDTH)

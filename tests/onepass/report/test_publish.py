@@ -122,6 +122,7 @@ def in_a_process(tmp_path_factory):
     return ran.stderr, "".join(file.read_text() for file in trace.iterdir())
 
 
+@pytest.mark.slow
 def test_torchs_logs_show_a_line_for_each_graph(in_a_process):
     lines = [line for line in in_a_process[0].splitlines() if "onepass: " in line]
     assert len(lines) == 1 and "added_up (program.py:5): 1 fused, 1 left as written: cumsum" in lines[0]

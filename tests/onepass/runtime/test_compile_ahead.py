@@ -68,6 +68,7 @@ def finished():
 WAYS = {"backend": {"backend": "onepass"}, "pass": {"options": {"pre_grad_custom_pass": onepass.GraphPass()}}}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_forward_and_backward_are_compiled_for_the_tensors_that_come(asked, way):
     result = torch.compile(causal, dynamic=False, **way)(*inputs())

@@ -61,6 +61,7 @@ def made(function, *inputs):
     return compiled_region.make(program_of(function, *inputs), Options())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_form_is_found_and_its_kernel_computes_it(name, dtype):
@@ -112,6 +113,7 @@ def run(*shapes, **options):
         yield records.reports()[-1].regions[-1].ran
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["sdpa flash", "the original calls"])
 def test_a_class_of_sizes_is_measured_once_at_its_second_call(name, monkeypatch):
     measured = []

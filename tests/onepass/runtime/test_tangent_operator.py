@@ -72,6 +72,7 @@ def test_gradcheck_of_forward_mode_in_float64():
     assert tangent_operator._RUNNERS
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("given", [c for n in (1, 2, 3) for c in itertools.combinations(range(3), n)])
 def test_each_set_of_tangents(given):
     tensors, changes = inputs(), [c if k in given else None for k, c in enumerate(inputs(seed=1))]
@@ -96,6 +97,7 @@ def test_tangents_of_zeros_are_none():
     assert found[0][1] is None or not found[0][1].any()
 
 
+@pytest.mark.sampled(1)
 @INNER
 def test_jvp_inside_of_a_compiled_function(inner):
     run = compiled(jvp_of(between), inner=inner)
@@ -104,6 +106,7 @@ def test_jvp_inside_of_a_compiled_function(inner):
     assert said()[0].startswith("forward mode: derived, 1 kernel\n") and said()[1] == "tiled"
 
 
+@pytest.mark.sampled(1)
 @INNER
 def test_dual_numbers_inside_of_a_compiled_function(inner):
     def run(q, k, v, *changes):
@@ -118,6 +121,7 @@ def test_dual_numbers_inside_of_a_compiled_function(inner):
     assert said()[1] == "tiled"
 
 
+@pytest.mark.sampled(1)
 @INNER
 @pytest.mark.parametrize("first", ["with tangents", "without"])
 def test_dual_numbers_around_a_compiled_function(inner, first):
@@ -158,7 +162,7 @@ def test_results_beside_detached_tangents_have_derived_gradients(inner):
     assert said()[0].startswith("forward mode: derived")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @INNER
 def test_gradients_of_tangents_are_those_of_the_original_calls(inner):
     def loss(*given):
@@ -201,7 +205,7 @@ def columns(q, k, v, *changes):
     return torch.func.vmap(lambda c: torch.func.jvp(lambda q: causal(q, k, v), (q,), (c,))[1])(torch.stack(changes))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @INNER
 @pytest.mark.parametrize("function", [hessian_vector, reverse_over_forward, forward_over_forward, columns])
 def test_other_transforms_see_the_original_calls(function, inner):
@@ -274,6 +278,7 @@ def test_a_hostile_tangent_stays_in_its_rows(hostile):
     assert reached.sum() == 1 and torch.equal(~tangent.isfinite().all(-1), reached)
 
 
+@pytest.mark.sampled(1)
 @INNER
 def test_dynamic_lengths_need_no_new_graph(inner):
     """Of a jvp inside of the function, torch fixes the lengths in any graph."""

@@ -60,6 +60,7 @@ def test_gradcheck_in_float64():
     assert torch.autograd.gradcheck(region(biased, tensors), tensors)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("needed", [c for n in (1, 2, 3) for c in itertools.combinations(range(3), n)])
 def test_each_set_of_needed_gradients(needed):
     tensors = [t.detach().requires_grad_(k in needed) for k, t in enumerate(inputs())]
@@ -126,6 +127,7 @@ def test_gradients_accumulate_and_a_graph_is_retained():
         torch.testing.assert_close(ours.grad, eager.grad, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_strided_and_broadcast_inputs_and_cotangents():
     run = compiled(causal)
     base = torch.randn(2, 40, 3, 16)
@@ -149,6 +151,7 @@ def test_half_precision_gradients_are_summed_in_float32():
         assert (ours.double() - eager).norm() <= 5e-3 * eager.norm()
 
 
+@pytest.mark.slow
 def test_forward_and_backward_hold_no_more_than_three_times_inputs_and_gradients():
     """At length 8192 the scores of one head are 256 MiB in float32; inputs and gradients are 12 MiB."""
     run = compiled(causal, executor="tiled")

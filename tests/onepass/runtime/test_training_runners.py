@@ -73,6 +73,7 @@ def test_what_an_executor_says_of_a_backward_is_in_the_regions_report(monkeypatc
     assert sum(note.startswith("computes ") for note in region.notes) == 2, "of the forward and of the backward"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lengths", [(0, 300), (40, 0), (0, 0)])
 def test_empty_lengths_have_eagers_gradients(lengths):
     compiled = torch.compile(attention, backend="onepass", options={"inner": "eager"}, dynamic=True)
@@ -83,6 +84,7 @@ def test_empty_lengths_have_eagers_gradients(lengths):
 HOST_READS = ("_local_scalar_dense", "equal", "nonzero", "unique", "masked_select", "is_nonzero")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 def test_a_prepared_call_reads_nothing_on_the_host(monkeypatch):
     """What a CUDA graph captures: also where it reads a mask of data, whose block map is made in each captured call."""

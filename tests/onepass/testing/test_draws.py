@@ -94,6 +94,7 @@ def test_an_error_of_one_function_refutes_and_of_both_is_raised():
         assert_equivalent(picky, picky, ["i j"])
 
 
+@pytest.mark.slow
 def test_sizes_of_zero_are_drawn_on_demand():
     total, greatest = lambda x: x.sum(-1) * 0, lambda x: x.amax(-1) * 0
     assert_equivalent(total, greatest, ["i j"], finite=True)

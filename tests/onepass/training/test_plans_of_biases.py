@@ -71,6 +71,7 @@ BATCHED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BATCHED)
 def test_a_bias_of_all_in_a_batch_has_a_loop_over_the_batch(name):
     shape, bias, dims = BATCHED[name]

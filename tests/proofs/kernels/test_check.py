@@ -99,6 +99,7 @@ def test_loops_that_programs_share(name):
     assert any(len(one.calls) > 1 for one in texts)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spelling", [quick(s, pages.SPELLINGS[::5]) for s in pages.SPELLINGS], ids=lambda s: s.name)
 def test_pages_of_a_cache(spelling):
     """Entries of a table that nobody may read are no pages."""
@@ -124,6 +125,7 @@ def test_block_maps(length, monkeypatch):
     assert any("map" in name for name in one.inputs)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("rows, columns", [(1, 1), (16, 16), (17, 33), (33, 17), (32, 64), (31, 1)])
 @pytest.mark.parametrize("config", [TritonConfig(16, 16), TritonConfig(32, 16), TritonConfig(16, 32)], ids=str)
 def test_sizes_and_tiles(rows, columns, config):

@@ -125,6 +125,7 @@ def test_what_is_not_found_computes_the_same(name):
     assert len(found) <= CASES[name][2] and count > 200
 
 
+@pytest.mark.slow
 def test_some_mutants_of_a_causal_kernel():
     found, count = survivors("causal", 25)
     assert not [what for what in found if reason(what) is None] and count > 10

@@ -40,6 +40,7 @@ def differs(left, right, points) -> bool:
     return False
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_proved_that_a_point_refutes(seed):
     random, proved = Random(seed), 0
