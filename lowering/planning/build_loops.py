@@ -158,7 +158,7 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     if again := [d.name for d in kernel.grid if d.size != 1 and d in repeated]:
         raise NotPlannable(f"products summed over their batch would be done again for each {', '.join(again)}")
     loops = _loops(terms, rows, held, held_limit)
-    contracted = sorted({r.attrs[1] for r in every_reduction(terms)} - _dims_of_loops(loops))
+    contracted = sorted(_contracted(terms, {loop.dim for loop in loops}))
     kernel = replace(kernel, held=(*contracted, *held), loops=loops)
     _check_outer_dims(kernel)
     whole = loops and held and all(loop.tile for loop in loops)
@@ -168,8 +168,9 @@ def _with_loops(kernel: Kernel, held_limit: int) -> Kernel:
     return kernel
 
 
-def _dims_of_loops(loops: Iterable[Loop]) -> set[Dim]:
-    return {d for loop in loops for d in (loop.dim, *loop.outer)}
+def _contracted(terms: Sequence[Term], loop_dims: Collection[Dim]) -> set[Dim]:
+    """The dims of sums that are in no loop: a tile holds them whole, those directly inside of another one, too."""
+    return {d for r in reductions(terms) if r.attrs[1] not in loop_dims for d in (r.attrs[1], *dims_around(r))}
 
 
 def _without_limits_by_columns(kernel: Kernel, held_limit: int) -> Kernel:
