@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..egraph.terms.sizes import resolve
+from ..egraph.terms.term import FLOATS, Term
 from ..egraph.terms.traversal import all_dims, subterms
 from ..errors import OnepassError
 from ..lowering.executors import GLUON, PlanExecutor, Sizes, Strides, TritonExecutor
@@ -25,8 +26,9 @@ MOST_PRODUCTS = 2**27  # points of all dims of a kernel at which all its program
 MOST_SPLIT_PRODUCTS = 2**31  # of a kernel of several launches, all of whose programs run
 FEWEST_PROGRAMS = 3  # the first one, the last one and one between
 SMALLEST_MASK = 1e4  # a number beyond it is a mask's: it stays
-FACTOR = 8.0  # of inputs whose scores are large: without its largest score a row overflows
+FACTOR = 64.0  # of scores that are large: without its largest score a row overflows
 SEED = 20
+BOUNDED = ("tanh", "sigmoid", "sin", "cos", "erf", "log", "log1p")  # operations whose results stay small
 
 
 class WrongKernel(OnepassError):
@@ -61,8 +63,29 @@ def complaints(texts: Sequence[KernelTexts]) -> list[str]:
 
 
 def factors(texts: Sequence[KernelTexts]) -> tuple[float, ...]:
-    """The factors of random inputs: 1, and where large scores overflow nowhere, large ones."""
-    return (1.0, FACTOR, -FACTOR) if keeps_its_range(texts) else (1.0,)
+    """The factors of random inputs: 1, and where large scores overflow nowhere, those that make scores large.
+
+    A score that is a product of four inputs grows by the fourth power: beyond some size it counts as masked.
+    """
+    if not keeps_its_range(texts):
+        return (1.0,)
+    nodes = (n for one in texts for store in one.kernel.stores for n in subterms(store.term))
+    factor = FACTOR ** (1 / max([2, *(degree(n.args[0]) for n in nodes if n.op == "scaled")]))
+    return (1.0, factor, -factor)
+
+
+def degree(score: Term) -> int:
+    """How many inputs are multiplied in a term, at most."""
+    known: dict[Term, int] = {}
+    for node in subterms(score):
+        below = [known[a] for a in node.args]
+        if node.op == "load":
+            known[node] = int(node.dtype in FLOATS)
+        elif node.op in BOUNDED:
+            known[node] = 0
+        else:
+            known[node] = sum(below) if node.op == "mul" else max(below, default=0)
+    return known[score]
 
 
 def keeps_its_range(texts: Sequence[KernelTexts]) -> bool:

@@ -7,7 +7,9 @@ import torch
 
 import onepass
 from onepass.compiler.options import Options
-from onepass.compiler.verified_kernels import WrongKernel, complaints, factors, require_equal
+from onepass.compiler.verified_kernels import WrongKernel, complaints, degree, factors, require_equal
+from onepass.egraph.terms.ops import const, iota, load, sum_over, tanh
+from onepass.egraph.terms.term import Dim, Tensor
 from onepass.errors import OptionError
 from onepass.lowering.executors import GLUON, TILED, TRITON
 from onepass.lowering.plan.records import NotPlannable
@@ -89,3 +91,10 @@ def test_masks_and_sizes_of_a_call_are_kept():
     plan, tensors = plan_of(masked, [*inputs(), mask])
     texts = TRITON.texts(plan, tensors, {})
     assert complaints(texts) == [] and factors(texts)[0] == 1.0
+
+
+def test_scores_are_made_as_large_whatever_the_number_of_their_factors():
+    i, d = Dim("i", 4), Dim("d", 8)
+    x, y = (load(Tensor(name, "float32", (4, 8)), iota(i), iota(d)) for name in "xy")
+    assert degree(x * const(0.5) + y) == 1 and degree(sum_over(d, x * y)) == 2
+    assert degree(sum_over(d, (x * y) * (y * x)) + const(3.0)) == 4 and degree(tanh(x * y) * x) == 1
