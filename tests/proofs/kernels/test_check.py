@@ -59,8 +59,8 @@ def without_kernel(variant):
         pytest.skip(str(reason))
 
 
-# The check takes these texts for wrong, though in floats they are right: a maximum of a root and a literal, below an exp;
-# scores of large inputs that are so far below 0 that they count as masked; the gradient of a power of a maximum.
+# The check takes these texts for wrong, though in floats they are right: a maximum of a root and a literal below an
+# exp; scores of large inputs so far below 0 that they count as masked; the gradient of a power of a maximum.
 NOT_KNOWN = ("cosine, learned temperature", "MLA, one query", "ReLU squared")
 
 
