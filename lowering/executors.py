@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 
@@ -375,9 +375,15 @@ def _by_memory(plan: Plan, tensors: Inputs, strides: Strides | None) -> tuple[Re
     """The plan with the axes of its tensors in the order of memory, and the strides of outputs that it is to give."""
     wanted = strides if _are_distinct(plan) and strides else {}
     found = in_memory_order(plan, {**wanted, **{name: t.stride() for name, t in tensors.items()}})
-    if found.orders and (different := differs_in_order(found.plan, plan, found.orders)):
+    if found.orders and (different := _different(found.plan, plan, tuple(found.orders.items()))):
         raise NotPlannable(different)
     return found, wanted
+
+
+@lru_cache(maxsize=256)
+def _different(reordered: Plan, plan: Plan, orders: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
+    """Why the reordered plan is not the plan, or empty. Memoised: each new size of a call prepares the same two."""
+    return differs_in_order(reordered, plan, dict(orders))
 
 
 def _in_order(reordered: ReorderedPlan, tensors: Inputs, sizes: Sizes):

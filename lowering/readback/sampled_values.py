@@ -30,10 +30,6 @@ LOG2_E = log2(e)
 CHANCES_OF_TRUE = (6, 4, 2, 7)  # of 8, for an element of a tensor of truth values, by trial
 
 
-class NotComparable(Exception):
-    """An operation that has no meaning here."""
-
-
 class SampledValues:
     """The values of terms, each computed once.
 

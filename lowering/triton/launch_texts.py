@@ -14,7 +14,7 @@ from ..plan.kernel_texts import KernelTexts, LaunchText, Written
 from . import slot_sums
 from .diagonal_sums import slots_name
 from .launch import Launch, Launcher, PreparedLaunches
-from .slot_sums import BLOCK, SlotSum
+from .slot_sums import SlotSum
 
 
 def launch_texts(
@@ -70,6 +70,6 @@ def _slot_call(each: SlotSum, ready: PreparedLaunches) -> LaunchText:
     """The launch that adds up the slots of a store; its text is that of slot_sums.py."""
     places = ready.seen[each.store.output.name].shape[-1]
     text = Path(slot_sums.__file__).read_text(encoding="utf-8")
-    programs, integers, constants = each.call(places, BLOCK)
+    programs, integers, constants = each.call(places)
     pointers = {"slots": slots_name(each.store), "sums": each.store.output.name}
     return LaunchText(text, "add_slots", programs, pointers, integers, constants)

@@ -90,15 +90,15 @@ class SlotSum:
         programs, integers, constants = self.call(sums.shape[-1])
         add_slots[(programs,)](slots, sums, **integers, **constants)
 
-    def call(self, places: int, block: int = BLOCK) -> tuple[int, dict[str, int], dict[str, int]]:
+    def call(self, places: int) -> tuple[int, dict[str, int], dict[str, int]]:
         """The programs that add up slots into so many places, their integers and their constants."""
         points, row_tiles, column_tiles = self.shape
         rows, columns = self.tile
         steps = (rows + columns - 2) // columns + 1
         integers = {"row_tiles": row_tiles, "column_tiles": column_tiles, "places": places}
         integers |= {"offset": self.offset, "sign": self.sign}
-        constants = {"ROWS": rows, "COLUMNS": columns, "STEPS": steps, "BLOCK": block}
-        return points * -(-places // block), integers, constants
+        constants = {"ROWS": rows, "COLUMNS": columns, "STEPS": steps, "BLOCK": BLOCK}
+        return points * -(-places // BLOCK), integers, constants
 
 
 def _extent(kernel: Kernel, dim: Dim, config: TritonConfig, extents: Mapping[Dim, int]) -> int:

@@ -69,8 +69,7 @@ def factors(texts: Sequence[KernelTexts]) -> tuple[float, ...]:
     """
     if not keeps_its_range(texts):
         return (1.0,)
-    nodes = (n for one in texts for store in one.kernel.stores for n in subterms(store.term))
-    factor = FACTOR ** (1 / max([2, *(degree(n.args[0]) for n in nodes if n.op == "scaled")]))
+    factor = FACTOR ** (1 / max([2, *(degree(n.args[0]) for n in _nodes(texts) if n.op == "scaled")]))
     return (1.0, factor, -factor)
 
 
@@ -90,9 +89,13 @@ def degree(score: Term) -> int:
 
 def keeps_its_range(texts: Sequence[KernelTexts]) -> bool:
     """Whether all exponentials of the kernels' terms are of rescaled sums, so that large scores overflow nowhere."""
-    nodes = {n for one in texts for store in one.kernel.stores for n in subterms(store.term)}
+    nodes = _nodes(texts)
     sums = any(n.op == "reduce" and n.attrs[0] == "rescaled" for n in nodes)
     return sums and not any(n.op in ("exp", "exp2", "pow", "log1p") for n in nodes)
+
+
+def _nodes(texts: Sequence[KernelTexts]) -> set[Term]:
+    return {n for one in texts for store in one.kernel.stores for n in subterms(store.term)}
 
 
 def checks(

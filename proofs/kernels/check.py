@@ -26,7 +26,10 @@ SHOWN = 3  # elements that a message names
 
 @dataclass(frozen=True)
 class Call:
-    """One launch of a text: which tensor each pointer is, and the values of the other parameters."""
+    """One launch of a text: which tensor each pointer is, and the values of the other parameters.
+
+    It has the fields of lowering's LaunchText, and is a record of its own: the check imports nothing of what it checks.
+    """
 
     text: str
     function: str

@@ -31,7 +31,6 @@ OPERATORS: dict[type, tuple[type, ...]] = {
 ORDERED = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod)  # operators whose operands may not be exchanged
 OTHER_FUNCTIONS = {"maximum": "minimum", "minimum": "maximum", "max": "min", "exp2": "exp", "exp": "exp2", "sum": "max"}
 UNTOUCHED = ("cast", "to")  # a width of integers, and types of floats
-PRECISION = ("input_precision", "num_stages", "loop_unroll_factor", "disable_licm", "propagate_nan")
 
 
 @dataclass(frozen=True)

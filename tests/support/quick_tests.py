@@ -9,16 +9,18 @@ from hashlib import sha256
 
 def left_out(items: Iterable) -> list:
     """The collected tests that a quick run leaves out."""
-    items = list(items)
-    sampled: dict[str, list[str]] = {}
+    functions: dict[str, list] = {}
     for item in items:
-        sampled.setdefault(function_of(item.nodeid), []).append(item.nodeid)
-    return [item for item in items if item.get_closest_marker("slow") or _is_outside(item, sampled)]
+        functions.setdefault(function_of(item.nodeid), []).append(item)
+    return [item for cases in functions.values() for item in _left_out(cases)]
 
 
-def _is_outside(item, cases: dict[str, list[str]]) -> bool:
-    marker = item.get_closest_marker("sampled")
-    return marker is not None and item.nodeid not in sample(cases[function_of(item.nodeid)], *marker.args)
+def _left_out(cases: Sequence) -> list:
+    """Those of one function's cases."""
+    marker = cases[0].get_closest_marker("sampled")
+    names = [case.nodeid for case in cases]
+    kept = {*(names if marker is None else sample(names, *marker.args))}
+    return [case for case in cases if case.nodeid not in kept or case.get_closest_marker("slow")]
 
 
 def function_of(nodeid: str) -> str:
