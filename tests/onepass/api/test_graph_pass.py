@@ -32,6 +32,8 @@ def fresh(tmp_path, monkeypatch):
     new_process()
     counters.clear()
     torch.manual_seed(0)
+    with torch._inductor.config.patch(fx_graph_cache=True), torch._functorch.config.patch(enable_autograd_cache=True):
+        yield
 
 
 def new_process():
