@@ -98,7 +98,7 @@ def test_a_checkpoint_runs_the_forward_again(order, reentrant, inner, runs):
     assert region.backward.startswith("derived")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("order", ORDERS)
@@ -194,6 +194,7 @@ def test_a_checkpointed_model_trains_as_in_float64(inner, dynamic, runs):
     assert runs["Forward"] == 2 * runs["Backward"] > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 def test_a_checkpoint_without_gradients_has_a_plain_region(inner, runs):
     run = compiled(lambda *given: checkpoint(block, *given, use_reentrant=False), inner)

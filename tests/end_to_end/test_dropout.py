@@ -61,7 +61,7 @@ def exact(function, inputs, number, share=SHARE):
 # Values ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("function", EVERY, ids=lambda f: f.__name__)
 def test_every_kind_of_attention_is_right_and_so_are_its_gradients(function):
     inputs = inputs_of(function)
@@ -81,7 +81,7 @@ def test_without_gradients_every_kind_is_one_region_of_as_few_passes_as_without_
     assert region.passes[1] == without.passes[1]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [plain, causal, sinks, with_weights, dropped_scores], ids=lambda f: f.__name__)
 def test_gradients_are_those_of_differences(function):
     """With one seed, the region is a smooth function of its inputs. No other executor takes over between calls."""
@@ -98,7 +98,7 @@ def test_gradients_are_those_of_differences(function):
     assert onepass.reports()[-1].regions[0].backward.startswith("derived")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("function, place", [(causal, 0), (causal, 1), (plain, 0), (plain, 1), (plain, 2)])
 def test_numbers_that_are_none_reach_what_they_reach_in_eager(function, place, number):
@@ -130,7 +130,7 @@ def broken(*_):
     raise RuntimeError("broken")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("who", ["tiled", "triton", "original calls"])
 def test_who_runs_a_region_does_not_matter(who, monkeypatch):
     if who == "original calls":
@@ -156,6 +156,7 @@ def test_a_backward_that_falls_back_drops_what_the_forward_dropped(monkeypatch):
     assert torch.equal(gradient.mT != 0, result != 0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("tiles")
 def test_tiles_do_not_matter():
     inputs = inputs_of(causal)
@@ -223,7 +224,7 @@ def test_other_numbers_are_drawn_in_the_order_of_the_program():
 # Shares ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.0, 1e-12, 1 - 2.0**-10, 1.0])
 def test_shares_at_the_ends(share):
     inputs = inputs_of(plain)
@@ -276,7 +277,7 @@ WORDS = [{}, {"scale": 0.3}, {"enable_gqa": True}]
 WAYS_TO_MASK = [*((kept, more) for kept in (None, "bool", "float") for more in WORDS), (None, {"is_causal": True})]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kept, more", WAYS_TO_MASK)
 def test_torchs_attention(kept, more):
     mask = None if kept is None else torch.ones(50, 50, dtype=torch.bool).tril()
@@ -370,7 +371,7 @@ def test_inductor_saves_the_seed_for_the_backward():
     assert onepass.reports()[-1].regions[0].backward_ran == "tiled"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_a_checkpoint_around_a_region_drops_the_same_again(reentrant, inner):
@@ -386,6 +387,7 @@ def test_a_checkpoint_inside_of_a_compiled_function_drops_the_same_again():
     assert torch.equal(forward, backward) and 0 < forward.sum() < forward.numel()
 
 
+@pytest.mark.slow
 def test_a_pass_of_inductor_on_its_own_operations():
     """There, dropout is random numbers, a comparison and products."""
     run = torch.compile(lambda *x: plain(by_torch, *x), options={"joint_custom_pre_pass": onepass.GraphPass()})

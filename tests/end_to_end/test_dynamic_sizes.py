@@ -93,6 +93,7 @@ def plans():
     return [known.found.plan for known in operator._RUNNERS.values()]
 
 
+@pytest.mark.slow
 def test_a_symbolic_width_is_one_kernel_and_no_matrix_of_scores():
     process_state.forget("runners", "regions")
     torch._dynamo.reset()

@@ -61,6 +61,7 @@ def start(*arguments) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", WRITER, *arguments], cwd=ROOT, env=dict(os.environ))
 
 
+@pytest.mark.slow
 def test_processes_that_write_one_entry_never_mix_it():
     writers = [start(name) for name in "xyz"]
     seen = set()
@@ -86,7 +87,7 @@ def test_a_writer_that_is_killed_leaves_the_entry_whole():
 HOSTILE = ['__import__("os").abort()', "x'); raise SystemExit('run'); ('", "a\nraise SystemExit", "../../x", "lambda"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_in_an_entry_are_never_code(name):
     """An entry whose names were changed and that was signed again: it is data, at worst it is useless."""

@@ -120,7 +120,7 @@ def test_every_variant_has_torchs_tangents(name):
 WITHIN = ["attention sink", "causal", "documents", "differential", "grouped queries", "log-sum-exp beside the output"]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 @pytest.mark.parametrize("name", WITHIN)

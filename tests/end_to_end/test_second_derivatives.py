@@ -68,6 +68,7 @@ def test_gradgradcheck_in_float64():
     assert torch.autograd.gradgradcheck(region, tensors)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [attention, with_sums])
 def test_gradient_penalty(function):
     def derivatives(call, leaves):

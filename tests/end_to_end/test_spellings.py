@@ -112,7 +112,7 @@ def test_triton_agrees_with_tiled_and_with_eager(spelling, **case):
     assert_as_near_as_eager(result, spelling, inputs)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("spelling", spellings.PLAIN + spellings.CAUSAL + spellings.GROUPED, ids=lambda f: f.__name__)
 def test_one_kernel_one_loop_and_nothing_of_rows_by_columns(spelling):
     inputs = draw_inputs(spelling, 1, 2, 400, 400, 64, torch.float32, "normal", 0)

@@ -52,7 +52,7 @@ def assert_near(found, exact, tolerance=1e-4):
 # Autocast and scaled losses -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("around_backward", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("inner", INNER)
@@ -75,6 +75,7 @@ def test_under_autocast_gradients_have_the_inputs_dtypes(inner, dtype, around_ba
     assert region.backward.startswith("derived")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 def test_a_scaled_loss_takes_the_same_step(inner):
     """Also where the scale overflows: that step is left out, as in eager."""
@@ -101,7 +102,7 @@ def test_a_scaled_loss_takes_the_same_step(inner):
 # Changes in place -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("inner", "changed"), [("eager", "q"), ("eager", "k"), ("eager", "v"), ("inductor", "q"), ("inductor", "v")]
 )
@@ -116,6 +117,7 @@ def test_an_input_that_is_changed_before_the_backward_raises_as_in_eager(inner, 
             result.sum().backward()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", INNER)
 def test_a_parameter_that_is_changed_after_the_backward_is_read_anew(inner):
     call = compiled(attention, inner)
@@ -173,7 +175,7 @@ def test_gradients_are_switched_between_calls(inner):
     assert_near(gradients(call, given), gradients(attention, leaves(("q", "k", "v", "slopes"), torch.float64)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("wanted", [("q",), ("v", "bias"), ("slopes",)])
 @pytest.mark.parametrize("inner", INNER)
 def test_fewer_gradients_are_asked_for_than_are_recorded(inner, wanted):

@@ -45,6 +45,7 @@ def test_drawn_programs_are_right_or_left_alone(program):
     assert judge(program).kind not in LOUD, str(program)
 
 
+@pytest.mark.sampled(33)
 @pytest.mark.parametrize("form", forms())
 def test_every_spelling_of_a_form_is_python(form):
     random = Random(form)
@@ -193,6 +194,7 @@ def test_wrong_gradients_are_found(monkeypatch, inner, wrong):
     assert judge(replace(TRAINED, inner=inner)).kind == "wrong"
 
 
+@pytest.mark.slow
 def test_gradients_that_rounding_makes_are_no_mistakes():
     """One weight of each row is 1: the gradients of scores are differences of equal numbers.
 

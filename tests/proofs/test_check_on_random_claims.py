@@ -21,6 +21,7 @@ CLAIMS = 2000
 J = Dim("j")
 
 
+@pytest.mark.slow
 def test_what_is_proved_of_random_claims_is_true():
     found = fuzz(CLAIMS, 0, seconds=0.04)
     assert not found.false, str(found)

@@ -39,7 +39,7 @@ def meaning(monkeypatch, tmp_path, module: str, old: str, new: str) -> None:
     monkeypatch.setattr(ledger, "meanings", ledger.meanings.__wrapped__)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [
@@ -54,6 +54,7 @@ def test_nothing_counts_as_proved_once_a_meaning_is_edited(module, old, new, mon
     assert not any(map(ledger.is_proved, rules.ALL))
 
 
+@pytest.mark.slow
 def test_a_comment_and_a_docstring_are_no_meanings(monkeypatch, tmp_path):
     meaning(monkeypatch, tmp_path, "terms/ops", '"""A literal. A float', '"""A literal, in other words. A float')
     assert all(map(ledger.is_proved, rules.ALL))
@@ -102,6 +103,7 @@ def test_the_ledger_is_written_once(tmp_path, monkeypatch):
         ledger.forget()
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("law", unsound_rules.ZOO, ids=lambda law: law.name)
 def test_the_zoo_is_never_proved(law):
     verdict = check(law)
@@ -110,6 +112,7 @@ def test_the_zoo_is_never_proved(law):
     assert verdict.counterexample or verdict.reason
 
 
+@pytest.mark.slow
 def test_the_zoo_says_why_each_tempts_and_where_it_fails():
     assert len(unsound_rules.ZOO) >= 30
     assert all("Tempts: " in law.law and "Wrong: " in law.law for law in unsound_rules.ZOO)

@@ -26,6 +26,7 @@ def an_instance(law):
     return find(instances(law), lambda instance: instance.left is not instance.right, settings=quick)
 
 
+@pytest.mark.sampled(40)
 @every_rule
 def test_is_typed(law):
     instance = an_instance(law)
@@ -34,6 +35,7 @@ def test_is_typed(law):
     assert instance.right.dims <= instance.left.dims
 
 
+@pytest.mark.sampled(31)
 @every_rule
 def test_holds(law):
     assert_rule(law)
@@ -48,6 +50,7 @@ def test_fires(law):
     assert [step.rule for step in derivation.steps] == [law.name]
 
 
+@pytest.mark.sampled(31)
 @every_rule
 def test_a_mutant_is_refuted(law):
     def refuted(mutant) -> bool:

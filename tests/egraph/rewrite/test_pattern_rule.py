@@ -133,7 +133,7 @@ def test_code_is_used_on_its_authors_word_only():
     assert "minimum_by_code #1" in region.trusted
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", [2, 3, 4, 5])
 def test_one_rule_for_every_rank(rank):
     arguments = inputs(rank)
@@ -211,7 +211,7 @@ def test_names_for_caches():
     assert GraphPass(rules=[minimum_by_code]).uuid() is None
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("law", SOUND, ids=lambda law: law.name)
 def test_the_testers_take_pattern_rules(law):
     assert readable(law)
@@ -220,6 +220,7 @@ def test_the_testers_take_pattern_rules(law):
         assert_rule(reading, examples=5)
 
 
+@pytest.mark.slow
 def test_the_testers_run_the_code_of_a_right_side():
     assert_rule(square_by_code, examples=5)
 

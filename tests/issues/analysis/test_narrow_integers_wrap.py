@@ -45,7 +45,7 @@ def inputs(dtype):
     return [*(torch.randn(1, 2, LENGTH, 16, generator=generator) for _ in range(3)), numbers]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_masks_are_what_eager_makes(name, executor):

@@ -38,6 +38,7 @@ def by_name(inputs):
     return dict(zip(("q", "k", "v", "k2", "v2"), inputs, strict=True))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [one_set_masked, over_rows_too])
 def test_the_rows_are_those_of_products(function):
     plan, _ = planned(function)
@@ -58,6 +59,7 @@ def test_it_computes_the_right_thing(function):
     torch.testing.assert_close(result.double(), function(*(x.double() for x in inputs)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @interpreted
 @pytest.mark.parametrize("function", [one_set_masked, over_rows_too])
 def test_so_do_its_kernels(function):

@@ -45,7 +45,7 @@ def test_weights_come_before_masked_scores_and_a_rows_shift_is_saved(function):
     assert weighted and all(ops.index("exp") <= 1 for ops in weighted)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [chosen, added])
 @pytest.mark.parametrize("hidden_row", [False, True])
 def test_gradients_are_right(function, hidden_row):

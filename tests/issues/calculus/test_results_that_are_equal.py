@@ -33,6 +33,7 @@ def test_gradients_read_the_cotangents_that_are_given(given):
     assert [name in read for name in ("grad_output", "grad_output1")] == [*given]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("given", [(True, True), (True, False), (False, True)])
 def test_gradients_are_right(given):
     inputs = tensors()

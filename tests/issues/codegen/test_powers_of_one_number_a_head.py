@@ -25,6 +25,7 @@ def halves(q, k, v, base):
     return (q @ k.mT * torch.pow(base[:, None, None], i[None, :] / 2)) @ v
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function, bases", [(decayed, BASES), (halves, [abs(b) for b in BASES])])
 def test_the_kernel_runs_in_the_interpreter_and_is_right(function, bases):
     q, k, v = (torch.randn(1, len(bases), 16, 8) for _ in range(3))

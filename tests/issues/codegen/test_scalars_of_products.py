@@ -31,6 +31,7 @@ def backward_of(dtype):
     return training(found.text, [True] * 4).every.region.plan
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_each_kernel_has_a_text(dtype):
     assert kernel_missing(backward_of(dtype)) is None
@@ -41,7 +42,7 @@ def test_what_is_stored_in_float64_is_not_in_float32_before():
     assert not any("float32" in emit(kernel, plan).text for kernel in plan.kernels)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_gradients_are_right(dtype, executor):

@@ -32,7 +32,7 @@ EDITS = [  # of a package's file, and what is named anew by it
 ]
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("package, file, named", EDITS, ids=lambda value: value if isinstance(value, str) else "")
 def test_an_edit_names_what_depends_on_it_anew(package, file, named, tmp_path, monkeypatch):
     home = Path(package.__file__).parent

@@ -63,7 +63,7 @@ FORMS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_that_keeps_nothing_is_eagers(form, executor):

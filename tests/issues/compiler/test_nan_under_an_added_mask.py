@@ -79,7 +79,7 @@ def assumed(function) -> bool:
     return "scores are finite" in region.assumptions
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("weights", {**TELLS, **TELLS_NOT})
 @pytest.mark.parametrize("mask", ADDED)
 def test_what_a_result_tells_is_what_eager_shows(mask, weights):
@@ -106,7 +106,7 @@ def test_a_row_without_a_key_is_no_nan():
     assert bounded(sdpa) and not is_nan_sensitive(results(sdpa)[0].term)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("weights", TELLS)
 def test_what_is_told_is_right(weights):
     function = attention(ADDED["a choice of numbers"], TELLS[weights])

@@ -47,12 +47,14 @@ def test_a_level_is_a_step(levels):
     assert len(derivation.steps) == levels
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("levels", [3, 24])
 def test_nested_scores_have_a_certificate(levels):
     (region,) = onepass.explain(nested(levels), *(torch.randn(2, n, 16) for n in (7, 300, 300))).regions
     assert region.passes == (3, 1)
 
 
+@pytest.mark.slow
 def test_and_the_result_is_right():
     inputs = [torch.randn(2, n, 16) for n in (7, 300, 300)]
     run = torch.compile(nested(24), backend=onepass_backend, options={"strict": True, "inner": "eager"})

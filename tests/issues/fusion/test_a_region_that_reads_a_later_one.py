@@ -24,6 +24,7 @@ def nystrom(q, k, v):
     return (scores(q, few_k) @ inverse) @ (scores(few_q, k) @ v)
 
 
+@pytest.mark.slow
 def test_it_is_fused_and_right():
     inputs = [torch.randn(2, 48, 16) for _ in range(3)]
     run = torch.compile(nystrom, backend=onepass_backend, options={"strict": True, "inner": "eager"})

@@ -34,6 +34,7 @@ def test_they_stay_outside_where_the_form_is_worth_it(hopper, monkeypatch):
     assert region.kernels[0].form.startswith("warp-specialised Gluon" if hopper else "plain Triton")
 
 
+@pytest.mark.slow
 def test_little_to_do_is_no_reason(monkeypatch):
     monkeypatch.setattr(compare_plans, "_is_hopper", lambda device: True)
     (region,) = onepass.explain(_joined, *_inputs(16, "meta")).regions

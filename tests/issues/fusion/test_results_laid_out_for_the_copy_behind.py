@@ -73,7 +73,7 @@ def _compiled(function, dynamic):
     return torch.compile(function, backend=onepass_backend, options=options, dynamic=dynamic)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("function", COPIED)
 def test_nothing_is_copied_behind_the_kernel(function):
     fused, inputs = _compiled(function, False), _inputs()

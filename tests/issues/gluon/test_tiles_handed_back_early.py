@@ -20,7 +20,7 @@ def small(plan):
     return replace(source_of(plan)[1], **CHANGE)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bias", "evoformer"])
 def test_a_fence_stands_between_the_load_and_the_hand_back(kind):
     plan = plan_of(kind, 64)

@@ -18,7 +18,7 @@ CALLS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("around", [False, True], ids=["alone", "on scores"])
 def test_arguments_that_are_not_given_have_their_defaults(name, around):

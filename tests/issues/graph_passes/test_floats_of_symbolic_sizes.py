@@ -33,7 +33,7 @@ def chosen_by_rows(q, k, v):
     return torch.softmax(q @ k.mT / 4 * (0.1 * torch.where(torch.arange(k.shape[2]) <= 0, 1 - k.shape[2], 1)), -1) @ v
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [powered, sloped, chosen, chosen_by_rows])
 def test_they_are_captured_and_right(function):
     run = torch.compile(function, backend=onepass_backend, options={"inner": "eager", "strict": True}, dynamic=True)

@@ -114,7 +114,7 @@ def test_it_is_fused_and_right(name):
     assert len(found.regions) == 1 and not found.refusals and not found.failures
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_with_a_reason_and_right(name):
     found = checked(REFUSED[name])

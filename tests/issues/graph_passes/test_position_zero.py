@@ -30,7 +30,7 @@ def by_quotient(q, keys, values, k, v, position: int):
     return torch.softmax(q @ k.mT / 4 + (places // (position + 1)), -1) @ v
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [True, None])
 @pytest.mark.parametrize("function", [cached, sliced, by_quotient])
 def test_every_position(function, dynamic, fresh):

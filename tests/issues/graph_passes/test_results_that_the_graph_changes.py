@@ -50,7 +50,7 @@ def compiled(function, inner, monkeypatch):
     return torch.compile(function, backend="onepass", options={"inner": inner, "strict": True}), copies
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 @pytest.mark.parametrize("function", [copied_before, both_returned, through_a_view])
 def test_values_and_gradients_are_eagers(function, inner, monkeypatch):
@@ -66,6 +66,7 @@ def test_values_and_gradients_are_eagers(function, inner, monkeypatch):
         torch.testing.assert_close(one.double(), other, atol=1e-4, rtol=0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function, many", [(copied_before, 2), (untouched, 0)])
 def test_only_what_is_changed_is_copied(function, many, monkeypatch):
     """The first one has a copy of its own."""

@@ -73,7 +73,7 @@ def assert_right(run, function, inputs):
     torch.testing.assert_close(run(*inputs).double(), function(*(x.double() for x in inputs)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dim", DIMS)

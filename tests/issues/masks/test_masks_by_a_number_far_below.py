@@ -120,6 +120,7 @@ def _plan(function):
     return optimize_all(translate(program_of(function, *_inputs())).results).plan
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SKIPPED)
 def test_tiles_are_skipped_where_each_row_keeps_something(name):
     function, said = SKIPPED[name]
@@ -130,18 +131,19 @@ def test_tiles_are_skipped_where_each_row_keeps_something(name):
             assert "where" not in str(gauge)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", KEPT)
 def test_nothing_is_skipped_where_a_row_may_keep_nothing(name):
     assert all(not loop.limits for kernel in _plan(KEPT[name]).kernels for loop in kernel.loops)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [*SKIPPED, *KEPT])
 def test_tile_by_tile_it_is_what_eager_computes(name, tiles):
     _agrees(name, lambda plan, tensors: tiled_results(plan, dict(zip("qkv", tensors, strict=True)), {}))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("name", [*SKIPPED, *KEPT])
 def test_and_so_is_what_the_kernel_computes(name):
@@ -216,7 +218,7 @@ def test_data_makes_a_map_that_knows_rows_without_keys(name):
     assert all("given" not in {t.name for t in tensors(a.gauge)} for a in loop.accumulators)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BY_DATA)
 def test_rows_without_keys_are_as_in_eager(name, tiles):
     function, inputs, plan = _given(name)
@@ -287,7 +289,7 @@ def _limited_inputs(name):
     return tensors, found.plan, dict(zip(("q", "k", "v", "place"), tensors, strict=True))
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LIMITED)
 def test_a_number_that_is_read_limits_the_loop(name):
     (kernel,) = _limited_inputs(name)[1].kernels
@@ -296,7 +298,7 @@ def test_a_number_that_is_read_limits_the_loop(name):
     assert len(loop.limits) == LIMITED[name][1]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LIMITED)
 def test_limits_without_keys_are_as_in_eager(name, tiles):
     tensors, plan, named = _limited_inputs(name)

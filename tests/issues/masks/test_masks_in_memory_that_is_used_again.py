@@ -106,6 +106,7 @@ def test_each_layer_has_a_map_of_its_own_mask_in_training():
     torch.testing.assert_close(mine, wanted, check_dtype=False, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_values_of_two_checkpoints_have_names_of_their_own():
     first, second = _sources(_checkpointed, "inductor")
     assert len(set(first) - set(second)) == len(set(second) - set(first)) == 2, "x alone is one tensor for both"

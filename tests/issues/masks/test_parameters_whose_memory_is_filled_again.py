@@ -20,6 +20,7 @@ def refill(parameter, values):
         parameter.copy_(values)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("view", [False, True])
 def test_a_parameter_is_read_each_time(view):
     cache = MapCache()

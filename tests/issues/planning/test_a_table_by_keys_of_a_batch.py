@@ -15,6 +15,7 @@ def by_keys(q, k, v, table, kind):
     return torch.sigmoid(s) @ v
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_of_the_table(dynamic):
     torch.manual_seed(0)

@@ -62,7 +62,7 @@ def test_places_are_differences_and_products_are_skewed_back(function):
     assert "tl.gather(tl.dot(q_tile" in text and "tl.sum(" not in text.replace("tl.sum(weight", "")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", PLACES)

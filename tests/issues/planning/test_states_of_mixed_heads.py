@@ -44,7 +44,7 @@ def test_no_part_is_larger_than_the_scores():
     assert plan.kernels[0].rows.size == HEADS
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_mixtures_around_a_softmax(executor):
     if executor == "triton" and os.environ.get("TRITON_INTERPRET") != "1":

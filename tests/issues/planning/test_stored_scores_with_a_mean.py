@@ -42,6 +42,7 @@ def test_it_computes_the_right_thing(planned):
     torch.testing.assert_close(result.double(), of_pairs(*(x.double() for x in inputs)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @interpreted
 def test_so_do_its_kernels(planned):
     plan, inputs = planned

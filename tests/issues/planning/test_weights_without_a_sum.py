@@ -92,7 +92,7 @@ def test_what_is_read_at_less_cost_stays_and_why(function, width):
     assert not report.regions and "is also returned: written it is anyway, and to compute it again" in refusal.reason
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("function", POINTWISE)

@@ -51,7 +51,7 @@ def another_behind(q, k, v, bias):
 BEHIND = [bias_behind, view_behind, positions_behind]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", BEHIND, ids=lambda f: f.__name__)
 def test_in_training_it_is_left_as_written(function, way):
@@ -61,7 +61,7 @@ def test_in_training_it_is_left_as_written(function, way):
     assert not found.regions
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", [bias_before, another_behind], ids=lambda f: f.__name__)
 def test_what_no_backward_reads_may_change(function, way):

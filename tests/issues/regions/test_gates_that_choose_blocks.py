@@ -65,7 +65,7 @@ def test_what_is_behind_a_gate_is_fused(function, regions, dynamic, fresh):
     assert len(report.regions) == regions and bool(report.refusals) == (not regions)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [by_threshold, mixture_of_blocks, two_branches])
 def test_gradients_are_those_of_eager(function):
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ def _batch_of_both(q, k, v):
     return torch.tensordot(torch.tensordot(q, k, dims=([2], [2])).softmax(-1), v, dims=([2, 3], [0, 1]))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", [_plain, _two_axes, _batch_of_both], ids=lambda f: f.__name__)
 def test_tensordot_is_a_product(function, dynamic):

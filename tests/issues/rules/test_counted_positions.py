@@ -101,7 +101,7 @@ def _inputs(function):
     return q, k, v, *positions
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", MASKS)
 def test_what_is_made_of_numbers_is_a_loops_limit(function):
     report = onepass.explain(function, *_inputs(function))
@@ -112,7 +112,7 @@ def test_what_is_made_of_numbers_is_a_loops_limit(function):
     assert ("cumsum" in str(region.around)) == (function in (_every_second, _two_sequences, _of_a_number))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", MASKS)
 def test_it_computes_the_same(function, dynamic):

@@ -12,7 +12,7 @@ def attend(q, past, values):
     return torch.softmax(q @ k.mT, -1) @ v
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [6, 9])
 def test_it_is_fused_without_a_note_and_right(length):
     torch._dynamo.reset()  # the report is of this graph

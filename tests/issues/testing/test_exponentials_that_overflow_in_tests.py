@@ -44,6 +44,7 @@ def test_the_overflow_is_found_in_every_run_and_the_same_one(around, inputs):
     assert len(found) == 1
 
 
+@pytest.mark.sampled(1)
 @CASES
 def test_a_shift_is_no_difference(around, inputs):
     assert_equivalent(around(softmax), around(shifted), inputs)

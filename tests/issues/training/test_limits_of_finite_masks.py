@@ -61,7 +61,7 @@ def loops():
     return [loop for kernel in runner.found.plan.kernels for loop in kernel.loops]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [causal_sum, causal_choice, window], ids=lambda f: f.__name__)
 def test_loops_of_the_backward_have_limits(function):
     given = inputs()

@@ -35,7 +35,7 @@ def inputs(rows, columns):
     return [torch.randn(2, 2, n, 16) for n in (rows, columns, columns)]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("function, places", [(wrapping, 60), (embedded, 90)])
 def test_a_length_beyond_the_table_raises_as_in_eager(function, places, executor):

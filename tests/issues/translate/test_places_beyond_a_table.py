@@ -48,6 +48,7 @@ def _inputs():
     return torch.randn(3, 1, 3, LENGTH, 8)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", BEYOND)
 def test_places_beyond_a_table_raise_as_in_eager(name):
     for function in (BEYOND[name], _compiled(BEYOND[name])):
@@ -55,6 +56,7 @@ def test_places_beyond_a_table_raise_as_in_eager(name):
             function(*_inputs())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", WITHIN)
 def test_places_within_it_are_looked_up_inside(name):
     assert onepass.explain(WITHIN[name], *_inputs()).regions

@@ -94,7 +94,7 @@ def given(plan):
     return {t.name: tensors[t.name] for t in plan.inputs}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUMS)
 def test_a_loop_around_which_another_dim_runs_is_right(name, monkeypatch, tiles):
     monkeypatch.setattr(block_map, "MIN_TILES", 1)

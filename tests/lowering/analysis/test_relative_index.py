@@ -94,6 +94,7 @@ def any_size(monkeypatch):
     monkeypatch.setattr(relative_index, "MIN_SAVED_WORK", 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", VARIANTS, ids=lambda f: f.__name__)
 def test_values_are_those_of_float64(function, any_size):
     plan, inputs, exact = made(function)
@@ -113,6 +114,7 @@ def test_more_rows_than_columns(function, rows, columns, any_size):
     torch.testing.assert_close(tiled_results(plan, inputs)[0].double(), exact, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("function", VARIANTS, ids=lambda f: f.__name__)
 def test_short_sequences_keep_one_kernel(function):
     assert len(made(function, 300, 300)[0].kernels) == 1

@@ -14,6 +14,7 @@ def capped(q, k, v):
     return torch.softmax(30 * torch.tanh(q @ k.mT / 30), -1) @ v
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype, machine, coarse", [
     (torch.bfloat16, "sm_90", True), (torch.bfloat16, "sm_80", True),
     (torch.float16, "sm_90", False), (torch.float32, "sm_90", False),

@@ -43,6 +43,7 @@ def test_results_in_float32_keep_float32_products():
     assert "ieee" in last_text(plan)
 
 
+@pytest.mark.sampled(1)
 @interpreted
 @pytest.mark.parametrize("kind, steps", [(torch.bfloat16, 1.1), (torch.float16, 0.7)])
 def test_values_are_rounded_once(kind, steps):

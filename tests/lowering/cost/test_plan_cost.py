@@ -51,6 +51,7 @@ def known():
     return list(measured(("peers", "flashlight")))
 
 
+@pytest.mark.slow
 def test_problems_that_differ_by_a_tenth_are_ranked(known):
     """Of all suites it is 0.93 (bench/results/cost_h200.csv): attention with masks and biases, and what is beyond."""
     rows = [rows_of(problem) for problem in known]
@@ -84,6 +85,7 @@ def test_a_hopper_kernel_has_the_settings_that_it_runs_with():
     assert isinstance(plain.config, TritonConfig) and plain.estimate.seconds > one.estimate.seconds
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("variant", TRACED, ids=lambda v: v.name)
 def test_every_variant_has_an_estimate(variant):
     for one in plan_estimate(plan_of(variant.function, *variant.inputs())):

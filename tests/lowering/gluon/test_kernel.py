@@ -57,7 +57,7 @@ def plans():
     return plan
 
 
-@pytest.mark.sampled(23)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_variant_binds_and_its_text_is_python(kind, plans):
     _, _, source = source_of(plans(kind))
@@ -67,6 +67,7 @@ def test_every_variant_binds_and_its_text_is_python(kind, plans):
     assert len(source.maps) >= 3
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_default_schedules_fit_every_width(width, plans):
     binding = bind(plans("full", width).kernels[0])
@@ -83,6 +84,7 @@ def test_the_rows_of_defaults_all_can_be_reached():
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.sampled(242)
 @pytest.mark.parametrize("size", range(1, 257))
 def test_chunks_cover_their_columns_with_tiles_of_products(size):
     found = chunks(size)
@@ -100,6 +102,7 @@ def test_registers_and_shared_memory_of_residents_fit_a_multiprocessor(residents
     assert all(n % 8 == 0 for n in s.registers) and residents * (s.shared + 1024) <= H200.shared_bytes + 1024
 
 
+@pytest.mark.sampled(31)
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["full", "window", "difference"])
 @pytest.mark.parametrize(
@@ -156,6 +159,7 @@ def _kept(kind, rows, length):
     }[kind]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["full", "causal", "window", "shifted"])
 @pytest.mark.parametrize("rows,length,tile", [(512, 512, 128), (300, 517, 64), (700, 200, 128)])
 def test_ranges_hold_what_the_guard_keeps_and_say_what_is_full(kind, rows, length, tile, plans):
@@ -169,6 +173,7 @@ def test_ranges_hold_what_the_guard_keeps_and_say_what_is_full(kind, rows, lengt
             assert mine[:, t * tile : t * tile + tile].all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["window", "prefix", "longformer", "dilated"])
 @pytest.mark.parametrize("rows,length,height,tile", [(2048, 2048, 192, 128), (300, 1517, 64, 64)])
 def test_classes_of_tiles_agree_with_every_element(kind, rows, length, height, tile, plans):
@@ -197,6 +202,7 @@ def test_items_follow_lists_where_a_guard_is_no_single_range(kind, listed):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "kind,masked,skewed",
     [("full", "none", False), ("causal", "first", False), ("window", "some", False), ("shifted", "some", True)],
@@ -207,6 +213,7 @@ def test_what_sizes_say_of_the_text(kind, masked, skewed, plans):
     assert (shape.masked, shape.skewed) == (masked, skewed)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind,residents", [("full", 1), ("causal", 1), ("window", 3), ("documents", 3)])
 def test_short_items_share_a_multiprocessor(kind, residents):
     binding = bind(plan_of(kind, 64, rows=4096, columns=4096).kernels[0])

@@ -45,6 +45,7 @@ def busy(columns, lengths, items):
     return [sum(every[n] for n in mine) for mine in columns], max(every)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple),
@@ -64,6 +65,7 @@ def test_every_item_is_dealt_out_once_and_evenly(items, apart, programs, streame
     assert max(loads) <= sum(loads) / programs + 2 * longest
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("points,tiles,programs", [(6, 16, 24), (3, 20, 16)])
 def test_the_host_and_the_device_deal_alike(points, tiles, programs):
     record = record_of((points, tiles), (False, True), programs, CACHE // 2)
@@ -101,6 +103,7 @@ def documents(rows):
     return BlockMap(logical_and(eq(*ids), le(iota(j), iota(i))), j, (), (i,))
 
 
+@pytest.mark.slow
 def test_a_map_brings_its_table_and_says_what_tiles_of_rows_run():
     rows = 16 * TILE
     ids = (torch.arange(rows) >= 4 * TILE).long().to(DEVICE)

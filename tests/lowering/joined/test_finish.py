@@ -53,6 +53,7 @@ torch.testing.assert_close(made, expected, rtol=2**-7, atol=0)
 CASES = [(32, 300, 128, 0, 0), (64, 260, 128, 1, 0), (128, 320, 64, 0, 0), (80, 300, 64, 1, 0), (256, 130, 64, 1, 1)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_finish_kernel_reads_the_order_of_registers(case):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}

@@ -58,6 +58,7 @@ def difference(one, left, two, right, v):
     return first @ v - 0.2 * (second @ v)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_joined_plan_computes_what_the_plan_does(kind, plans):
     plan = plans(kind)
@@ -67,6 +68,7 @@ def test_the_joined_plan_computes_what_the_plan_does(kind, plans):
         assert difference <= 2e-3 * theirs.double().norm()  # both are rounded to bfloat16
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["bias", "dense", "hidden"])
 def test_what_a_loop_stores_for_pairs_the_joined_kernel_stores(kind, plans):
     """hidden: a window, outside of which the gradient of the bias is 0."""
@@ -121,6 +123,7 @@ def buckets(q, k, v, table):
     return torch.softmax(q @ k.mT + table[index].permute(2, 0, 1), -1) @ v
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("function", [clamped, buckets])
 def test_what_both_kernels_tabulate_is_read_once(function, learned, monkeypatch):
@@ -143,6 +146,7 @@ def test_what_both_kernels_tabulate_is_read_once(function, learned, monkeypatch)
         assert (ours.double() - theirs.double()).norm() <= 4e-3 * theirs.double().norm()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("function, axes", [(groups_side_by_side, ()), (groups_expanded, (1,))])
 def test_groups_of_heads_are_joined_however_keys_are_repeated(function, axes, heads):

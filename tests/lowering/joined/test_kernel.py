@@ -35,7 +35,7 @@ def plans():
     return plan
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_text(kind, width, plans):
@@ -82,6 +82,7 @@ def test_programs_with_one_item_each_begin_the_longest_first(plans):
     assert call.table.tolist() == [point * 32 + rows for rows in range(32) for point in range(2)]
 
 
+@pytest.mark.slow
 def test_settings_depend_on_columns_products_and_work(plans):
     settings = lambda kind, width: config_of(bind_joined(join(plans(kind, width, 512)).main))
     assert settings("full", 64).loop_tile == 128
@@ -119,7 +120,7 @@ def compiled():
     return {tuple(case): said for case, said in lines}
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COMPILED)
 def test_ptxas_serialises_nothing(case, compiled):
     said = compiled[(*case, "backward")]

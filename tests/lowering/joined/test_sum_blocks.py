@@ -65,7 +65,7 @@ def check_order(added, binding, config, call):
         assert rows == wanted[::-1]
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("places", [3, 7, 132])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,6 +78,7 @@ def test_programs_add_from_the_last_rows_to_the_first_and_all_end(kind, size, pl
     check_order(run(programs, ranges, call.listed.tolist(), around), binding, config, call)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("places", [3, 132])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", ["causal", "groups"])
@@ -118,12 +119,14 @@ def test_ranges_that_do_not_move_with_the_rows_have_no_order():
     assert last_visitors(ends([0, 0], [3, 2]), 3) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["longformer", "boolean"])
 def test_where_it_is_not_known_who_adds_kernels_stay_apart(kind):
     with pytest.raises(RefusedLaunch, match="deterministic result is asked for"):
         call_of(kind, 2048, 2048, 64, 132)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("kind", ["causal", "groups"])

@@ -74,6 +74,7 @@ def test_little_is_not_copied():
     assert not named(biased, tensors(), least=relayout.MIN_WASTED_BYTES)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [biased, additive])
 def test_copies_have_the_same_values(function):
     inputs = tensors()
@@ -108,6 +109,7 @@ def test_axes_change_places_on_a_gpu_too(shape, order, axis, monkeypatch):
     assert torch.equal(found.cpu(), lies) and (found.stride(axis) == 1 or not found.numel())
 
 
+@pytest.mark.slow
 def test_the_backend_copies_and_says_so(monkeypatch, fresh):
     monkeypatch.setattr(relayout, "MIN_WASTED_BYTES", 1)
     options = {"inner": "eager", "executor": "triton", "libraries": False}

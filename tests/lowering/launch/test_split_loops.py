@@ -68,17 +68,19 @@ def agree(*captured, sizes=None, parts=3, tolerance=2e-5, **given):
             np.testing.assert_allclose(found, expected, atol=tolerance, rtol=tolerance, err_msg=who)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rows, columns, parts", [(1, 64, 2), (1, 97, 3), (5, 131, 4), (17, 50, 7)])
 def test_attention(rows, columns, parts):
     agree(attention(rows, columns), parts=parts)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_and_grouped_heads(dtype):
     agree(attention(3, 97, heads=4, groups=2, dtype=dtype), tolerance=3e-2 if dtype == "bfloat16" else 4e-3)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows, window", [(64, None), (70, None), (64, 20), (70, 0), (70, 20)])
 def test_limits_are_shared_out_tile_by_tile(rows, window):
     agree(attention(rows, causal=True, window=window, heads=1), parts=3)
@@ -95,6 +97,7 @@ def test_symbolic_lengths():
         agree(captured, sizes={"rows": 1, "columns": columns}, parts=4)
 
 
+@pytest.mark.slow
 def test_a_union_of_ranges():
     kept = lambda i, j: logical_or(le(iota(j), const(20)), le(iota(i) + const(30), iota(j)))
     b, i, j, e = Dim("b", 2), Dim("i", 33), Dim("j", 90), Dim("e", 16)
@@ -119,6 +122,7 @@ def test_a_log_sum_exp_and_a_maximum_beside_it():
     agree(lse, of(lambda s, j: scale(state(s, j)), "top"), parts=5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("monoid", ["sum", "max", "min", "prod"])
 def test_every_monoid(monoid):
     agree(of_scores(lambda s, j: reduce(monoid, j, tanh(s) + const(0.5)), columns=300)("out"), parts=5)
@@ -226,6 +230,7 @@ def test_the_law_is_a_theorem(name):
     assert f"Theorem {theorem} :" in text and "Admitted" not in text
 
 
+@pytest.mark.slow
 def test_heads_that_share_keys_become_rows():
     captured = attention(1, 70, heads=8, groups=4)
     (kernel,) = plan_stores([Store(*captured)]).kernels

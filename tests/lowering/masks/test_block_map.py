@@ -102,6 +102,7 @@ def sums(guard, rows, columns):
     return plan, inputs, (values * kept[guard]).sum(-1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.sampled_from(GUARDS), st.integers(1, 40), st.integers(1, 50), st.sampled_from([4, 16]), st.integers(0, 9))
 def test_maps_are_what_brute_force_finds(guard, rows, columns, tile, seed):
@@ -150,6 +151,7 @@ def guard_with_masks(draw, i, j, g, most):
     return guard, tensors
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_classes_of_random_guards_with_broadcast_masks(data):
@@ -280,6 +282,7 @@ def test_a_mask_written_in_place_is_read_again(counted):
     assert len(counted) == 3
 
 
+@pytest.mark.slow
 def test_a_new_tensor_in_an_old_place_is_read_again(counted):
     cache, ids = MapCache(), data(32, 32)[0]["ids"]
     read = lambda tensor: cache.get(tiling_of(documents), {"ids": tensor}, launch.build_map)
@@ -352,7 +355,7 @@ BROADCAST = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("always", "fresh")
 @pytest.mark.parametrize("kind", BROADCAST)
 def test_kernels_read_masks_that_are_broadcast(kind):

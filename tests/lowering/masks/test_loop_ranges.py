@@ -42,6 +42,7 @@ def classes_of(found, first, last, tile, length, bound_of):
     return tile_classes([(tile_range(tile, length, at(r.uppers), at(r.lowers)), r.exact) for r in found])
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(guarded(), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
 def test_tiles_are_classed_right(drawn, tile, row_tile, group):
@@ -106,6 +107,7 @@ def sums(i, j, g, guard):
     return plan, {"x": values.to(DEVICE)}, (values * kept).sum(-1)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(guarded(), st.integers(2, 9), st.integers(1, 9))
 def test_the_tiled_executor_adds_what_is_kept_once(drawn, tile, row_tile):
@@ -126,7 +128,7 @@ def test_the_kernel_adds_what_is_kept_once(drawn):
     assert torch.equal(run_triton(plan, inputs, config=TritonConfig(16, 16, 4, 1)).cpu(), expected)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [name for name in MASKS if "documents" not in name])
 def test_kernels_of_masks_in_use(name):
     plan, inputs, expected = sums(I, J, Dim("g", 3), MASKS[name][0])

@@ -46,6 +46,7 @@ def unpacked(words, rows, columns, tile):
     return found[..., :rows, :columns]
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.sampled_from(READ), st.integers(1, 150), st.integers(1, 200), st.sampled_from([64, 128]), st.integers(0, 9))
 def test_words_are_what_brute_force_finds(guard, rows, columns, tile, seed):
@@ -59,6 +60,7 @@ def test_words_are_what_brute_force_finds(guard, rows, columns, tile, seed):
     assert torch.equal(unpacked(found, rows, columns, tile), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.data())
 def test_words_of_random_guards_with_broadcast_masks(data):

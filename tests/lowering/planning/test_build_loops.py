@@ -48,6 +48,7 @@ def test_totals_that_are_only_added_up_are_one(name):
     assert all(number <= n and state.totals[number] == number for n, number in enumerate(state.totals))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("run", ["tiled", "triton"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_results_are_right(name, run):

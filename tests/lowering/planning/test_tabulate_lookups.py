@@ -97,7 +97,7 @@ def computed(function, given):
     return plan, (tiled_results(plan, values)[0], Launcher(plan).results(values)[0])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows, columns", [(1, 40), (40, 1), (33, 70), (128, 64), (130, 129)])
 @pytest.mark.parametrize("function", VALUES + KEYS)
 def test_they_compute_the_same(function, rows, columns):
@@ -108,7 +108,7 @@ def test_they_compute_the_same(function, rows, columns):
         torch.testing.assert_close(result.double(), exact, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", VALUES)
 def test_values_are_multiplied_as_matrices_in_one_kernel(function):
     given = inputs(function, 128, 128, torch.bfloat16)
@@ -171,7 +171,7 @@ def values_of_ranges(q, k, v, table):
     return torch.einsum("bhlr,lrd->bhld", weights, table[_near(q, k)])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("function", [values_of_places, values_of_every_distance, values_in_a_window, values_of_ranges])
 def test_one_column_at_a_time_is_of_the_same_columns(function, parts):
@@ -274,7 +274,7 @@ def places_under_a_sigmoid(q, k, v, table):
     return weights @ v + torch.einsum("bhlr,lrd->bhld", weights, table[places] * 0.5)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("rows, columns", [(40, 30), (30, 300)])
 def test_two_products_of_weights_without_a_reduction_are_one_region(rows, columns):
     given = [*inputs(keys_of_every_distance, rows, columns)]

@@ -213,6 +213,7 @@ def claimed(problem: Problem, schedule: PipelineSchedule) -> PipelineSchedule:
     return replace(schedule, crossing=sum(e.bytes for e in across), waits=len(across), length=length)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_the_checker_agrees_with_the_unrolled_loop(data):

@@ -81,6 +81,7 @@ REGIMES = {
 }
 
 
+@pytest.mark.sampled(31)
 @pytest.mark.parametrize("name", REGIMES)
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.usefixtures("tiles")

@@ -90,7 +90,7 @@ def compare(captured, tensors=None, sizes=None, config=SMALL, tolerance=None, **
     return result
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rows, columns", [(32, 32), (33, 33), (17, 70), (70, 17)])
@@ -98,6 +98,7 @@ def test_attention(dtype, causal, rows, columns):
     compare(attention(rows, columns, dtype=dtype, causal=causal), config=TALL)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("width", [16, 64, 80, 96, 128, 256])
 def test_widths(width):
     compare(attention(20, width=width, causal=True, dtype="bfloat16"))
@@ -107,7 +108,7 @@ def test_values_of_another_width():
     compare(attention(20, width=16, value_width=48))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("window", [0, 5, 16, 40])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("rows", [64, 70])
@@ -115,6 +116,7 @@ def test_window(window, causal, rows):
     compare(attention(rows, window=window, causal=causal), config=TALL)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_bias_and_groups(dtype):
     compare(attention(33, 40, heads=4, groups=2, bias=True, dtype=dtype))
@@ -221,6 +223,7 @@ def test_matrix_product():
     compare((sum_over(J, body), Tensor("out", "float32", (40, 20)), (I, E)), tolerance=1e-4)
 
 
+@pytest.mark.slow
 def test_softmax_in_three_passes():
     top = max_over(J, AT)
     total = sum_over(J, exp(AT - top))

@@ -92,7 +92,7 @@ def guards(places):
     }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", guards(Dim("m", 5)))
 def test_guards_with_a_dim_of_their_own_keep_what_they_say(name):
     """An index of 64 bits that is a place only in its last 32 is none."""
@@ -117,7 +117,7 @@ def test_guards_with_a_dim_of_their_own_keep_what_they_say(name):
     torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("monoid", ["sum", "max", "min"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_reductions_of_other_types(monoid, dtype):

@@ -80,7 +80,7 @@ def assert_as_right_as_eager(result, function, arguments):
     assert error <= 2 * eager + 1e-6
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("function", SPELLINGS)
 def test_every_spelling_is_fused_and_as_right_as_eager(function, dtype):
@@ -97,7 +97,7 @@ def test_one_pass_is_left_of_three(function):
     assert onepass_report.passes == (3, 1)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", SPELLINGS)
 def test_gradients_are_eagers(function):
     arguments = [x.requires_grad_() for x in inputs(function, size=40)]
@@ -118,6 +118,7 @@ def test_only_the_gradient_that_is_wanted_is_made():
     assert k.grad is not None and q.grad is None and v.grad is None
 
 
+@pytest.mark.slow
 def test_the_operation_passes_torchs_own_checks():
     arguments = inputs(size=40)
     text = compiled_region.make(program_of(causal, *arguments), Options(), [causal(*arguments).stride()]).text
@@ -136,7 +137,7 @@ def test_several_results_pass_torchs_own_checks():
     operations.opcheck(torch.ops.onepass.region.default, ([x.requires_grad_() for x in arguments], text, []))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
 def test_gradients_of_several_results_are_eagers(used):
     arguments = [x.requires_grad_() for x in inputs(size=40)]
@@ -170,6 +171,7 @@ def installed():
     return "onepass" in torch._dynamo.list_backends(exclude_tags=())
 
 
+@pytest.mark.slow
 def test_both_sides_of_a_graph_break_are_fused():
     def twice(q, k, v):
         x = plain(q, k, v)
@@ -182,6 +184,7 @@ def test_both_sides_of_a_graph_break_are_fused():
     torch.testing.assert_close(result, twice(*arguments), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_without_gradients(mode, inner):
@@ -204,6 +207,7 @@ def test_the_memory_layout_of_the_result_is_eagers():
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", ["eager", "inductor"])
 def test_a_marked_dynamic_length(inner):
     compiled = torch.compile(causal, backend=onepass_backend, options={"inner": inner})
@@ -215,7 +219,7 @@ def test_a_marked_dynamic_length(inner):
     assert len(records.reports()) == 1, "one graph serves every length"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("function", SPELLINGS)
 def test_automatic_dynamic_sizes(function):
     compiled = torch.compile(function, backend=onepass_backend, options=EAGER)

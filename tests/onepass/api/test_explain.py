@@ -298,6 +298,7 @@ def test_passes_that_are_no_loops_are_said():
     assert short.passes == (2, 2) and long.kernels
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["triton", "gluon"])
 def test_kernels_asked_for_without_a_gpu(executor, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -313,6 +314,7 @@ def test_kernels_asked_for_without_a_gpu(executor, monkeypatch):
         torch.compile(unmasked, backend=onepass_backend, options={**options, "strict": True})(*arguments)
 
 
+@pytest.mark.slow
 def test_gradients_and_tangents_are_explained_in_full(tmp_path):
     found = onepass.explain(causal, *inputs(), gradients=True, tangents=True)
     (region,) = found.regions
@@ -354,6 +356,7 @@ def talking(q, k, v, mixing):
     return torch.einsum("bhij,hg->bgij", torch.softmax(q @ k.mT, -1), mixing) @ v
 
 
+@pytest.mark.slow
 def test_why_gradients_are_not_derived_is_said():
     arguments = [*inputs(40), torch.randn(2, 2)]
     (refused,) = onepass.explain(talking, *arguments, gradients=True).refusals

@@ -59,6 +59,7 @@ def regions():
     return [region for r in records.reports() for region in r.regions]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("door", DOORS)
 def test_the_pass_fuses_inside_of_inductor(door):
     arguments = inputs()
@@ -69,6 +70,7 @@ def test_the_pass_fuses_inside_of_inductor(door):
     torch.testing.assert_close(result, causal(*arguments), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("door", DOORS)
 def test_a_program_out_of_inductors_cache_finds_its_operation_and_its_report(door):
     arguments = inputs()
@@ -192,6 +194,7 @@ def test_a_users_rule_changes_the_kernel_through_options():
     torch.testing.assert_close(result, roundabout(*arguments), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("door", DOORS)
 def test_a_users_rule_changes_the_kernel_through_the_pass(door):
     arguments = inputs()

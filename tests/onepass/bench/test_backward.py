@@ -15,6 +15,7 @@ def _case(suite, variant):
 VARIANTS = {case.variant: case for case in CASES}
 
 
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("case", VARIANTS.values(), ids=VARIANTS)
 def test_gradients_summed_over_parts_are_those_of_the_whole(case):
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ from onepass.cli.commands import main
 CASES = [case for suite in SUITES for case in suites.cases(suite, scales.TINY)]
 
 
-@pytest.mark.sampled(42)
+@pytest.mark.sampled(35)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.suite}-{case.variant}-{case.shape}")
 def test_every_contestant_computes_the_problem(case, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)

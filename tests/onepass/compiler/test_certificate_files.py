@@ -215,6 +215,7 @@ def corrupt(draw, data: dict) -> str:
     return what
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(data=st.data())
 def test_no_corruption_passes(data):

@@ -199,6 +199,7 @@ print("loaded", loaded, "status", status)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 def test_the_command_writes_and_verifies_derivatives(file, capsys):
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(file)], capture_output=True, text=True, check=True)

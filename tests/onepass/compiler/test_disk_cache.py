@@ -142,7 +142,7 @@ DAMAGES = [damage_json, damage_content, an_older_signature, no_signature, anothe
 DAMAGES += [of_another_name, too_large, a_folder, a_link]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_a_miss(folder, damage):
     run()
@@ -237,6 +237,7 @@ def test_clear_removes_entries_and_nothing_else(folder, tmp_path):
 # Terms and rules as data ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize("law", ALL, ids=lambda law: law.name)
 def test_every_law_comes_back_from_json(law):
     again = rule_from_json(json.loads(json.dumps(rule_to_json(law))))

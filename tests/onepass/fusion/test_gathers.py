@@ -109,7 +109,7 @@ def stores(direction):
     return [(s.output.name, s.output.shape) for kernel in kernels for s in kernel.stores]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", TAKEN)
 def test_the_region_reads_the_table(function):
     found = gradients(compiled(function), leaves(inputs()))
@@ -149,6 +149,7 @@ def test_entries_that_nobody_reads_and_entries_of_infinity():
     assert not found[3][5].any() and not found[3][2].any()
 
 
+@pytest.mark.slow
 def test_lengths_change_without_a_new_graph():
     run = torch.compile(
         by_index, backend=onepass_backend, options={"inner": "eager", "strict": True, "executor": "tiled"}, dynamic=True
@@ -172,6 +173,7 @@ OUTSIDE = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_what_stays_outside_says_why(name):
     function, given, reason = OUTSIDE[name]

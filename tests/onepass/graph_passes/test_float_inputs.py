@@ -62,7 +62,7 @@ def test_a_call_gives_another_float(function, inner):
         assert records.reports()[-1].regions and not records.reports()[-1].refusals
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
 def test_the_type_is_the_tensors(kind):
@@ -73,6 +73,7 @@ def test_the_type_is_the_tensors(kind):
     assert records.reports()[-1].regions
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_modules_float_is_a_number_under_a_guard():
     module = Scaled(8**-0.5)

@@ -28,6 +28,7 @@ def holds(compiled, variant, tensors):
     torch.testing.assert_close(compiled(variant, **tensors).double(), exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_other_lengths_and_batches_need_no_other_graph():
     compiled = CompiledAttention(EAGER)
     for length, batch in ((6, 2), (9, 3), (33, 2), (70, 5)):

@@ -133,6 +133,7 @@ def test_a_position_bias_is_added():
     assert is_fused(4)  # of the encoder, the decoder's two kinds of attention, and later tokens
 
 
+@pytest.mark.slow
 def test_an_encoder_sees_both_sides():
     config = transformers.BertConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                      intermediate_size=48)  # fmt: skip
@@ -142,6 +143,7 @@ def test_an_encoder_sees_both_sides():
     torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_packed_sequences_are_kept_apart_by_their_positions():
     model, inputs = decoder("grouped heads"), {"input_ids": prompts(False)["input_ids"][:1], "use_cache": False}
     inputs["position_ids"] = torch.cat([torch.arange(4), torch.arange(5)])[None]
@@ -214,6 +216,7 @@ def test_what_is_not_taken_is_refused_by_name(given, named):
         call(**given)
 
 
+@pytest.mark.slow
 def test_what_changes_nothing_is_accepted():
     result, weights = call(position_ids=None, use_cache=True, deterministic=True, no_such_argument=None, foo=False)
     assert result.shape == (2, 5, 4, 8) and weights is None

@@ -67,7 +67,7 @@ def one(found):
     return region, program
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("function", spellings.ALL, ids=lambda f: f.__name__)
 def test_every_spelling_is_one_region(function):
     inputs = tensors(4, 2, 2) if function in spellings.GROUPED else tensors()
@@ -148,6 +148,7 @@ def test_projections_are_borders(look):
     assert len(region.inputs) == 1
 
 
+@pytest.mark.slow
 def test_equal_layers_have_one_signature():
     found = regions_of(nn.Sequential(*(Block() for _ in range(4))), torch.randn(2, 8, 32))
     assert len(found) == 4

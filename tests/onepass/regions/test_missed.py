@@ -52,7 +52,7 @@ BROKEN = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("function, name, line", BROKEN)
 def test_an_unknown_operation_between_contractions_is_named(function, name, line, dynamic):
@@ -131,6 +131,7 @@ def test_a_region_inside_of_a_higher_order_operation_is_said():
     assert "spellings.py:" in region.refusal.where
 
 
+@pytest.mark.slow
 def test_the_region_of_a_checkpoint_is_one_of_its_own_graph():
     checkpointed = lambda q, k, v: checkpoint(spellings.attend, q, k, v, use_reentrant=False)
     assert regions_of(checkpointed, *tensors()) == []

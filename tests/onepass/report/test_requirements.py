@@ -71,7 +71,7 @@ def as_explain(function):
 WAYS = (as_backend, as_compile, as_pass, as_explain)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", [added_up, half, nothing, broken_nothing])
 def test_it_raises_where_something_is_left(way, function):
@@ -86,7 +86,7 @@ def test_it_raises_where_something_is_left(way, function):
         assert "nothing was found to fuse" in said and "fullgraph=True" in said
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("function", [attend, then_broken, broken_first])
 def test_it_holds_where_everything_found_is_fused(way, function):

@@ -74,7 +74,7 @@ def test_the_chain_of_a_gpu_ends_in_the_original_calls(option, refused, chain, m
     assert executors.preference("auto", None, torch.device("cpu")) == ("tiled",)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [attention, with_sums])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_kernels_that_fail_give_way_to_the_original_calls(function, mode, as_on_a_gpu):

@@ -61,7 +61,7 @@ def made(function, *inputs):
     return compiled_region.make(program_of(function, *inputs), Options())
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_form_is_found_and_its_kernel_computes_it(name, dtype):

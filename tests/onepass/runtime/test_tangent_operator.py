@@ -72,7 +72,7 @@ def test_gradcheck_of_forward_mode_in_float64():
     assert tangent_operator._RUNNERS
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("given", [c for n in (1, 2, 3) for c in itertools.combinations(range(3), n)])
 def test_each_set_of_tangents(given):
     tensors, changes = inputs(), [c if k in given else None for k, c in enumerate(inputs(seed=1))]
@@ -145,7 +145,7 @@ def test_forward_mode_that_is_switched_off_gives_no_tangents():
         assert forward_ad.unpack_dual(found).tangent is None
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @INNER
 def test_results_beside_detached_tangents_have_derived_gradients(inner):
     """As flow matching by mean velocities trains: the tangent is a target."""
@@ -205,7 +205,7 @@ def columns(q, k, v, *changes):
     return torch.func.vmap(lambda c: torch.func.jvp(lambda q: causal(q, k, v), (q,), (c,))[1])(torch.stack(changes))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @INNER
 @pytest.mark.parametrize("function", [hessian_vector, reverse_over_forward, forward_over_forward, columns])
 def test_other_transforms_see_the_original_calls(function, inner):
@@ -267,6 +267,7 @@ def test_ties_at_clamp_and_relu_are_torchs():
     torch.testing.assert_close(found, right, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("hostile", [math.nan, math.inf])
 def test_a_hostile_tangent_stays_in_its_rows(hostile):
     tensors, changes = inputs(), inputs(seed=1)

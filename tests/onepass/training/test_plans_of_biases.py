@@ -42,6 +42,7 @@ def looked_up(q, k, v, table, index):
 SHAPE = (2, 8, LENGTH, 128)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mask", ["", "causal"])
 def test_a_bias_for_each_score_is_written_by_the_loop_of_the_queries(mask):
     plan = backward_of(biased(mask), *leaves(SHAPE, SHAPE, SHAPE, (2, 8, LENGTH, LENGTH)))
@@ -128,7 +129,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_float64(name, executor):

@@ -62,7 +62,7 @@ SHAPE = (2, 8, LENGTH, 128)
 TABLES = {"relative": (8, 2 * LENGTH - 1), "clamped": (8, 17), "buckets": (32, 8), "every_second": (8, LENGTH // 2)}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mask", ["", "causal"])
 @pytest.mark.parametrize("change", [relative, clamped, buckets, every_second], ids=lambda f: f.__name__)
 def test_the_loop_of_the_queries_adds_up_by_distance(change, mask):

@@ -142,6 +142,7 @@ def test_numbers_of_many_heads_are_added_in_two_steps():
     assert sorted(parts(plan).values()) == [(64, 32), (64, 32, LENGTH), (64, 32, LENGTH)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mask", [everything, causal])
 def test_no_loop_sums_what_its_dim_alone_has(mask):
     """What the loop's dim alone has is stored before: each tile of rows would sum it again."""
@@ -171,7 +172,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_float64(name, executor):
@@ -179,6 +180,7 @@ def test_gradients_are_those_of_float64(name, executor):
     hold_gradients(function, drawn(shapes), executor)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("executor", ["tiled", "triton"])
 def test_long_rows_of_a_part_are_those_of_float64(executor):
     """Rows that are long for a tile: parts are stored, which shorter ones need not be."""

@@ -133,7 +133,7 @@ def test_block_maps(length, monkeypatch):
     assert any("map" in name for name in one.inputs)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows, columns", [(1, 1), (16, 16), (17, 33), (33, 17), (32, 64), (31, 1)])
 @pytest.mark.parametrize("config", [TritonConfig(16, 16), TritonConfig(32, 16), TritonConfig(16, 32)], ids=str)
 def test_sizes_and_tiles(rows, columns, config):
