@@ -180,16 +180,32 @@ def prepare(form: AttentionForm, kernel: LibraryKernel, names: Sequence[str], si
         raise Unsuitable("as many rows as columns are needed under a triangle")
     lasts = ((form.row, form.inner), (form.length, form.inner), (form.length, form.column))
     operands = (form.query, form.key, form.value)
-    views = [_view(o, form.outer, last, size) for o, last in zip(operands, lasts, strict=True)]
+    views = [
+        _as_it_is if o.axes == _whole(form.outer, last) else _view(o, form.outer, last, size)
+        for o, last in zip(operands, lasts, strict=True)
+    ]
     places = [names.index(o.name) for o in operands]
     back = tuple((*form.outer, form.row, form.column).index(d) for d in form.order)
     shape = [size[d] for d in (*form.outer, form.row, form.column)]
 
+    (q, k, v), (of_q, of_k, of_v) = places, views
+    turned = len(shape) != 4 or list(back) != [0, 1, 2, 3]
+
     def run(given: Sequence[torch.Tensor]) -> torch.Tensor:
-        q, k, v = (view(given[place]) for view, place in zip(views, places))
-        return kernel.call(q, k, v, form.lower, form.factor).reshape(shape).permute(back)
+        result = kernel.call(of_q(given[q]), of_k(given[k]), of_v(given[v]), form.lower, form.factor)
+        return result.reshape(shape).permute(back) if turned else result
 
     return run
+
+
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    """The view of a tensor that is [batch, heads, length, dim] already: on small tensors each view costs a call."""
+    return x
+
+
+def _whole(outer: tuple[Dim, ...], last: tuple[Dim, Dim]) -> tuple | None:
+    """The axes of a tensor that needs no view; None where the kernel's four axes are not these dims."""
+    return tuple((dim, 1) for dim in (*outer, *last)) if len(outer) == 2 else None
 
 
 def _view(operand: FormOperand, outer: tuple[Dim, ...], last: tuple[Dim, Dim], size: dict[Dim, int]) -> Callable:

@@ -12,6 +12,10 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from keyword import iskeyword
+from types import CodeType
+from typing import Any
 
 import torch
 
@@ -163,24 +167,69 @@ class Program:
 
     def bound(self, sizes: Mapping[str, int], device: torch.device) -> Callable[[Sequence[torch.Tensor]], tuple]:
         """A function that runs the region for these sizes on this device; arguments that are no tensors are fixed."""
-        names = [entry.name for entry in self.inputs]
-        steps: list[tuple[str, Callable, list[Callable], dict[str, Callable]]] = [
-            (
-                node.name,
-                operator.getitem if node.target == GETITEM else operation(node.target),
-                [_reader(a, sizes, device) for a in node.args],
-                {k: _reader(a, sizes, device) for k, a in node.kwargs},
-            )
-            for node in self.nodes
-        ]
+        known: dict[str, Any] = {
+            f"f{n}": operator.getitem if node.target == GETITEM else operation(node.target)
+            for n, node in enumerate(self.nodes)
+        }
+        text, constants = self._code
+        known |= {f"c{n}": _constant(value, sizes, device) for n, value in enumerate(constants)}
+        exec(_compiled(text), known)
+        return known["run"]
 
-        def run(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-            values: dict[str, object] = dict(zip(names, tensors, strict=True))
-            for name, call, args, kwargs in steps:
-                values[name] = call(*[read(values) for read in args], **{k: read(values) for k, read in kwargs.items()})
-            return tuple(values[name] for name in self.outputs)
+    @cached_property
+    def _code(self) -> tuple[str, tuple]:
+        """The text of a Python function `run` that makes the calls, and the constants that it reads.
 
-        return run
+        Its text holds positions alone, no name and no value of the program, so no text from outside is run. A value is
+        let go after its last reader, as in eager code.
+        """
+        writer = _CodeWriter(self)
+        return writer.text, tuple(writer.constants)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str) -> CodeType:
+    return compile(text, "<onepass program>", "exec")
+
+
+class _CodeWriter:
+    """Writes a program as Python: a line for each call. The names are v0 ... of values, f0 ... of operations and
+    c0 ... of constants. Example: "v3 = f0(v0, v1)", then "del v0, v1".
+    """
+
+    def __init__(self, program: Program):
+        self.constants: list[object] = []
+        self.names: dict[str, str] = {}
+        made = [self._made(entry.name) for entry in program.inputs]
+        lines = ["def run(tensors):", f"    ({''.join(name + ', ' for name in made)}) = tensors"]
+        last = {name: n for n, node in enumerate(program.nodes) for name in (node.name, *node.reads)}
+        for n, node in enumerate(program.nodes):
+            given = [self._argument(value) for value in node.args]
+            given += [f"{_word(word)}={self._argument(value)}" for word, value in node.kwargs]
+            lines.append(f"    {self._made(node.name)} = f{n}({', '.join(given)})")
+            gone = {*node.reads, node.name}.difference(program.outputs)
+            if names := ", ".join(sorted(self.names[name] for name in gone if last[name] == n)):
+                lines.append(f"    del {names}")
+        lines.append(f"    return ({''.join(self.names[name] + ', ' for name in program.outputs)})")
+        self.text = "\n".join(lines)
+
+    def _made(self, name: str) -> str:
+        return self.names.setdefault(name, f"v{len(self.names)}")
+
+    def _argument(self, value: object) -> str:
+        if isinstance(value, Atom) and value.kind == "node":
+            return self.names[value.text]
+        if isinstance(value, tuple):
+            return f"[{', '.join(map(self._argument, value))}]"
+        self.constants.append(value)
+        return f"c{len(self.constants) - 1}"
+
+
+def _word(text: str) -> str:
+    """The name of an argument, which stands in the text as it is."""
+    if not text.isidentifier() or iskeyword(text):
+        raise ProgramError(f"{text!r} is not the name of an argument")
+    return text
 
 
 def is_allowed(target: str) -> bool:
@@ -252,18 +301,10 @@ def _in(stored):
     return tuple(_in(v) for v in stored) if isinstance(stored, list) else stored
 
 
-def _reader(value, sizes, device) -> Callable[[Mapping], object]:
-    """A function from the known values to an argument as PyTorch takes it."""
-    if isinstance(value, tuple):
-        readers = [_reader(v, sizes, device) for v in value]
-        return lambda values: [read(values) for read in readers]
-    if isinstance(value, Atom) and value.kind == "node":
-        return operator.itemgetter(value.text)
-    found = _constant(value, sizes, device) if isinstance(value, Atom) else value
-    return lambda values: found
-
-
-def _constant(value: Atom, sizes, device):
+def _constant(value, sizes, device):
+    """An argument as PyTorch takes it."""
+    if not isinstance(value, Atom):
+        return value
     match value.kind:
         case "size":
             return value_of(value.text, sizes)

@@ -20,7 +20,7 @@ from ..lowering import executors as plan_executors
 from ..lowering.executors import KERNELS, TILED, PlanExecutor, SettingsRefused
 from ..lowering.plan.records import NotPlannable, Plan
 from ..report import records
-from .region_call import RegionCall, Tensors
+from .region_call import RegionCall, ResultKind, Tensors
 
 Run = Callable[[Tensors], list[torch.Tensor]]
 Prepare = Callable[[Fused, Tensors, RegionCall], Run]
@@ -62,7 +62,7 @@ def of_plan(executor: PlanExecutor) -> Prepare:
             raise NotPlannable("its kernels add in an order that is not fixed, and a deterministic result is asked for")
         for sentence in ready.notes:
             records.note(found.report.key, sentence)
-        run: Any = ready.run if ready.has_strides else lambda given: laid_out(ready.run(given), given, call)
+        run: Any = ready.run if ready.has_strides else laid_out(ready.run, call)
         run.who = ready.executor if ready.deterministic else f"{ready.executor}, adding in no fixed order"
         return run
 
@@ -97,23 +97,44 @@ def tuned(settings: Mapping[str, object]) -> Prepare:
 def original(found: Fused | Carried, tensors: Tensors, call: RegionCall) -> Run:
     """The region's own calls, as the user wrote them."""
     run = found.program.bound({**found.program.sizes_of(tensors), **call.sizes}, tensors[0].device)
-    return lambda given: laid_out(run(given), given, call)
+    return laid_out(run, call)
 
 
 EXECUTORS: dict[str, Prepare] = {name: of_plan(executor) for name, executor in plan_executors.EXECUTORS.items()}
 EXECUTORS[ORIGINAL] = original
 
 
-def laid_out(results: Tensors, given: Tensors, call: RegionCall) -> list[torch.Tensor]:
-    """The results with the original's strides, and none an alias of an input or of another result."""
-    taken = {t.untyped_storage().data_ptr() for t in given}
-    return [_laid_out(result, kind[2], taken) for result, kind in zip(results, call.results, strict=True)]
+def laid_out(run: Callable[[Tensors], Tensors], call: RegionCall) -> Run:
+    """The run with results that have the original's strides, and none an alias of an input or of another result.
+
+    Which results are copied for that is found at the first call: other calls of the kind have the same views.
+    """
+    copied: list[bool] = []
+
+    def laid(given: Tensors) -> list[torch.Tensor]:
+        results = run(given)
+        if not copied:
+            copied[:] = _copied(results, given, call)
+        return [_copy(x, kind) if c else x for x, kind, c in zip(results, call.results, copied, strict=True)]
+
+    return laid
 
 
-def _laid_out(result: torch.Tensor, strides: tuple[int, ...] | None, taken: set[int]) -> torch.Tensor:
-    strides = result.contiguous().stride() if strides is None else strides
-    storage = result.untyped_storage().data_ptr()
-    if result.stride() != strides or storage in taken:
-        return result.new_empty_strided(result.shape, strides).copy_(result)
-    taken.add(storage)
-    return result
+def _copied(results: Tensors, given: Tensors, call: RegionCall) -> list[bool]:
+    """Whether each result is to be copied."""
+    taken, found = {t.untyped_storage().data_ptr() for t in given}, []
+    for result, kind in zip(results, call.results, strict=True):
+        storage = result.untyped_storage().data_ptr()
+        found.append(result.stride() != _wanted(result, kind) or storage in taken)
+        if not found[-1]:
+            taken.add(storage)
+    return found
+
+
+def _copy(result: torch.Tensor, kind: ResultKind) -> torch.Tensor:
+    return result.new_empty_strided(result.shape, _wanted(result, kind)).copy_(result)
+
+
+def _wanted(result: torch.Tensor, kind: ResultKind) -> tuple[int, ...]:
+    """The strides of a result: those of the original calls where they are known, else those of contiguous memory."""
+    return result.contiguous().stride() if kind[2] is None else kind[2]

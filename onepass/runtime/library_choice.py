@@ -42,7 +42,7 @@ def rivals(found: Fused, tensors: Tensors, call: RegionCall) -> dict[str, execut
 def _library(kernel: library_kernels.LibraryKernel) -> executors.Prepare:
     def prepared(found: Fused, tensors: Tensors, call: RegionCall) -> executors.Run:
         run = library_kernels.prepare(found.form, kernel, found.names, call.sizes)
-        return lambda given: executors.laid_out([run(given)], given, call)
+        return executors.laid_out(lambda given: (run(given),), call)
 
     return prepared
 
