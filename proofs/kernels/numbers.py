@@ -24,7 +24,7 @@ LEVELS = len(PRIMES)
 TABLE_BITS = 15  # a power is the product of two entries of tables
 HALF_BITS = 15  # a product of matrices takes its left factor in two halves, so that float64 adds up exactly
 EXACT_TERMS = 256  # products of 15 and 30 bits that float64 adds up exactly
-LARGEST_DENOMINATOR = 4096  # of a fraction that a literal is taken for
+LARGEST_FRACTION = 1 << 30  # numerator times denominator of a fraction that a literal is taken for
 FEW_BITS = 24  # of a literal that stands for itself
 LN2 = (27182818, 31415926, 123456789, 577215664)  # the residues of ln 2: any, as of a number without an equation
 MASKED = -9000.0  # no score is below it but that of a mask
@@ -109,10 +109,13 @@ def of_fraction(value: Fraction, times_ln2: int = 0) -> Numbers:
 def literal(value: float, known: tuple[float, ...] = ()) -> Numbers:
     """The number that a literal is written for: a fraction or the root of one, or that times ln 2 or over ln 2.
 
-    known: numbers that it may be a multiple of, as a product of two literals is. Else it is the float itself.
+    known: literals of terms, of which it may be a multiple, as a product of two literals is. Else it is the float
+    itself. A known literal has one meaning, whatever else is known: terms say it without the others.
     """
     if not np.isfinite(value) or Fraction(value).denominator <= 1 << FEW_BITS:
         return of_floats(value)
+    if known and abs(value) in map(abs, known):
+        return literal(value)
     for power in (0, -1, 1):
         rest = value / log(2) ** power
         if (found := _near(rest)) is not None:
@@ -127,9 +130,20 @@ def literal(value: float, known: tuple[float, ...] = ()) -> Numbers:
 
 
 def _near(value: float) -> Fraction | None:
-    """The fraction with a small denominator that a float is the nearest one to, or nearly so."""
-    found = Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
-    return found if found and abs(float(found) / value - 1) <= LITERAL_ERROR else None
+    """The simplest fraction that a float is the nearest one to, or nearly so; None if that is no simple one.
+
+    Every float is near some fraction. One whose numerator and denominator have few digits together is no accident.
+    """
+    exact = rest = Fraction(value)
+    before, found = (0, 1), (1, 0)
+    while True:  # the convergents of a continued fraction
+        whole = rest.numerator // rest.denominator
+        before, found = found, (whole * found[0] + before[0], whole * found[1] + before[1])
+        if abs(found[0]) * found[1] > LARGEST_FRACTION or not exact:
+            return None
+        if found[0] and abs(Fraction(*found) / exact - 1) <= LITERAL_ERROR:
+            return Fraction(*found)
+        rest = 1 / (rest - whole)
 
 
 def _root(square: Fraction) -> Numbers:
