@@ -4,10 +4,6 @@ Nothing is rounded. Each prime divides the next one less 1, so that exp is a hom
 to those modulo the next: e^(x + y) = e^x · e^y. The last residue counts: it is exact for three exponentials one in the
 other; for fewer, fewer primes do, the last ones. The float64 only decides comparisons, and says what is infinite or
 undefined. Invariant: of what is not finite, all residues are 0. Example: of_floats(0.75) has the residues of 3/4.
-
-Residues are those of lowering/readback/ring_numbers.py. What is beside them is another thing there: its order is
-arbitrary, as tensors are, and a mask is infinitely far away. Here it has to be that of floats: a text compares with
-its largest score so far, and whether it overflows without that is to be seen.
 """
 
 from __future__ import annotations
@@ -39,7 +35,12 @@ LITERAL_ERROR = 2.0**-50  # the relative distance of a literal from the number t
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """An array of exact numbers. parts: residues, with one axis more in front. shadow: float64."""
+    """An array of exact numbers. parts: residues, with one axis more in front. shadow: float64.
+
+    Residues are those of lowering/readback's RingNumbers. What is beside them is another thing there: the order is
+    arbitrary, as tensors are, and a mask is infinitely far away. Here the order has to be that of floats: a text
+    compares scores with the largest one so far, and without that one it is to overflow.
+    """
 
     parts: np.ndarray
     shadow: np.ndarray
