@@ -1,12 +1,14 @@
 """What reading plans back takes, of each variant's compile: python bench/read_back.py [--every N].
 
 Prints, for each variant with its gradients, the seconds of the compile, those of reading its plans back, and how many
-plans there were; last the medians and the largest. Times are those of the processor.
+plans there were; last the medians and the largest. Times are those of the processor, without collections of garbage, of
+which a compile leaves much.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import tempfile
 from statistics import median
@@ -25,10 +27,13 @@ def measured(variant) -> tuple[float, list[float]]:
     plans = plans_of(variant.function, variant.inputs())
     whole = thread_time() - begin
     found = []
+    gc.collect()
+    gc.disable()
     for asked, plan in plans:
         begin = thread_time()
         checked(plan, asked)
         found.append(thread_time() - begin)
+    gc.enable()
     return whole - sum(found), found
 
 

@@ -7,6 +7,7 @@ Example: with a key tensor whose rows do not begin at multiples of 16 bytes, the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -54,6 +55,7 @@ from . import work_order
 from .kernel import emit
 from .kernel_parts import GluonSource, LaunchShape, TensorMap
 
+log = logging.getLogger(__name__)
 NOTHING = torch.zeros(1, dtype=torch.int32)
 MAX_WASTED_ROWS = 0.05  # of all rows, that warpgroups compute in vain
 UNKNOWN_RUN = 512  # columns that a row tile is taken to process where a map in memory says which
@@ -104,7 +106,11 @@ class GluonLaunch:
 def _with_split_states(plan: Plan) -> Plan:
     """The plan with kernels split that do not fit, where that is read back as the plan."""
     split = with_split_states(plan, fits)
-    return plan if split is plan or differs(split, plan) else split
+    if split is not plan and (reason := differs(split, plan)):
+        names = ", ".join(kernel.name for kernel in plan.kernels if kernel not in split.kernels)
+        log.info("onepass: states of %s stay in one kernel each: %s", names, reason)
+        return plan
+    return split
 
 
 class GluonLauncher(Launcher):

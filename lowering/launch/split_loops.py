@@ -8,6 +8,7 @@ Example: 8 rows of queries against 65536 keys, on 132 multiprocessors.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +25,7 @@ from ..plan.records import Accumulator, Kernel, Loop, Plan, Store
 from ..plan.thresholds import MIN_ROWS_OF_A_PRODUCT
 from ..readback.check_plan import differs
 
+log = logging.getLogger(__name__)
 THEOREMS = {  # in proofs/theory: why splitting changes no result, for a monoid and for one with a scale
     "plain": ("Monoid.partition", "Monoid.tile"),
     "rescaled": ("Cascade.combine_assoc", "Cascade.combine_comm", "Softmax.merge_any_tree"),
@@ -131,7 +133,8 @@ def split_kernel(kernel: Kernel) -> SplitKernel | None:
 def split_to_run(kernel: Kernel) -> SplitKernel | None:
     """The two kernels, if they are read back as the kernel that they are made of."""
     found = split_kernel(kernel)
-    if found is None or differs(_alone(kernel, found.first, found.last), _alone(kernel, kernel)):
+    if found and (reason := differs(_alone(kernel, found.first, found.last), _alone(kernel, kernel))):
+        log.info("onepass: loops of %s are not shared out over programs: %s", kernel.name, reason)
         return None
     return found
 

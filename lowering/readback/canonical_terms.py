@@ -8,6 +8,7 @@ canonical term, and so are where(p, where(q, x, 0), 0) and where(q, where(p, x, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ...egraph.terms.affine import compare
 from ...egraph.terms.ops import MONOIDS, const, iota, make
@@ -15,20 +16,33 @@ from ...egraph.terms.term import Dim, Term
 from ...egraph.terms.traversal import subterms
 
 BOUND = "%"  # begins the names of bound dims, which no other dim has
+KNOWN = 1 << 11  # reductions, and terms with a dim renamed, that are remembered: kernels share them
+RENAMINGS = 64  # pairs of names for which they are
 
 
 def at_indices(term: Term, indices: Mapping[Dim, Term]) -> Term:
     """The canonical term with these index terms for dims that are free in it, all at once."""
     indices = {d: index for d, index in indices.items() if index is not iota(d)}
-    moved = frozenset(indices)
-    done: dict[Term, Term] = {iota(d): index for d, index in indices.items()}
+    return _replaced(term, frozenset(indices), {iota(d): index for d, index in indices.items()})
+
+
+def _replaced(term: Term, moved: frozenset[Dim], done: dict[Term, Term]) -> Term:
+    """The term with other indices for the dims that are moved. done: what terms become; more of them afterwards."""
     if not moved & term.dims:
         return term
-    for node in subterms(term, lambda node: not moved & node.dims):
+    for node in subterms(term, lambda node: node in done or moved.isdisjoint(node.dims)):
         if node not in done:
             args = tuple(done.get(a, a) for a in node.args)
+            if node.op == "reduce":  # the order of its guard's parts is by their names
+                args = (guarded(node.attrs[0], args[0]),)
             done[node] = node if args == node.args else make(node.op, args, node.attrs)
     return done[term]
+
+
+@lru_cache(RENAMINGS)
+def _renamed(dim: Dim, other: Dim) -> dict[Term, Term]:
+    """What terms become where a dim has another name: reductions over one dim share what is inside of them."""
+    return {iota(dim): iota(other)}
 
 
 class Canonical:
@@ -67,11 +81,15 @@ def _scale_of_scores(node: Term) -> Term:
     return make("scale", (make("reduce", (counted,), state.attrs),))
 
 
+@lru_cache(KNOWN)
 def named(r: Term) -> Term:
     """The reduction with a canonical name of its dim, and its guard in order."""
     (monoid, dim), body = r.attrs, r.args[0]
     fresh = Dim(f"{BOUND}{1 + _height(body)}", dim.size)
-    return make("reduce", (guarded(monoid, at_indices(body, {dim: iota(fresh)})),), (monoid, fresh))
+    known = _renamed(dim, fresh)
+    if len(known) > KNOWN:
+        _renamed.cache_clear()
+    return make("reduce", (guarded(monoid, _replaced(body, frozenset({dim}), known)),), (monoid, fresh))
 
 
 def _height(body: Term) -> int:

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from ...egraph.rewrite.guard import CLASSES
 from ...egraph.terms.affine import affine, combine, to_term
 from ...egraph.terms.sizes import resolve
 from ...egraph.terms.term import Dim, Term
@@ -40,6 +41,7 @@ TRIALS = 2  # at least; more where too little of a result is defined
 MOST_TRIALS = 6
 ENOUGH_DEFINED = 4  # elements of a result
 PARTS = 2  # in which loops are cut that have parts
+DEEPEST = 100  # operations around a part that is compared alone
 ALWAYS_WHOLE = 32  # indices of a dim that count as a whole where a few did not agree
 
 Pairs = Sequence[tuple[Term, Term]]
@@ -105,7 +107,8 @@ def _demand_equal(a: Term, b: Term, trials: Sequence[SampledValues]) -> None:
     """Raises NotReadBack where two terms differ, or where neither is defined anywhere."""
     defined = 0
     for number, values in enumerate(trials):
-        found = _agreement(a, b, values)
+        found = PartsThatDiffer(values).agreement(a, b)
+        found = _agreement(a, b, values) if found is None else found
         found = _agreement_at_more(a, b, values) if found is None else found
         if found is None:
             raise NotReadBack("it computes something else than what was asked for")
@@ -114,6 +117,42 @@ def _demand_equal(a: Term, b: Term, trials: Sequence[SampledValues]) -> None:
             return
     if not defined:
         raise NotReadBack("what was asked for is undefined wherever it was looked at")
+
+
+class PartsThatDiffer:
+    """Compares two terms by the parts in which they differ: what is around equal parts has to be evaluated for none.
+
+    Parts that have the same value, or are both undefined, at each index that is looked at, can stand for one another
+    at these. Where parts differ, the terms around them are compared. Example: of e^(2 · x) / y and e^(x · 2) / y only
+    the products.
+    """
+
+    def __init__(self, values: SampledValues):
+        self.values = values
+        self.known: dict[tuple[Term, Term], int | None] = {}
+
+    def agreement(self, a: Term, b: Term, depth: int = 0) -> int | None:
+        """At how many indices parts are defined, of those that have the fewest; None where the terms differ."""
+        if (a, b) not in self.known:
+            found = self._of_operands(a, b, depth + 1) if depth < DEEPEST and _same_operation(a, b) else None
+            self.known[a, b] = _agreement(a, b, self.values, undefined=True) if found is None else found
+        return self.known[a, b]
+
+    def _of_operands(self, a: Term, b: Term, depth: int) -> int | None:
+        crossed = a.op in CLASSES["commutative"] and not {*a.args}.isdisjoint(b.args)
+        for other in (b.args, b.args[::-1]) if crossed else (b.args,):
+            pairs = [(x, y) for x, y in zip(a.args, other, strict=True) if x is not y]
+            if not crossed or len(pairs) == 1:
+                found: list[int] = []
+                while len(found) < len(pairs) and (count := self.agreement(*pairs[len(found)], depth)) is not None:
+                    found.append(count)
+                if found and len(found) == len(pairs):
+                    return min(found)
+        return None
+
+
+def _same_operation(a: Term, b: Term) -> bool:
+    return (a.op, a.attrs, len(a.args), a.dtype) == (b.op, b.attrs, len(b.args), b.dtype)
 
 
 def _agreement_at_more(a: Term, b: Term, values: SampledValues) -> int | None:
@@ -175,20 +214,27 @@ def _work(every: Collection[frozenset[Dim]], points: Points) -> int:
     return max((prod(len(points(d)) for d in dims) for dims in every), default=0)
 
 
-def _agreement(a: Term, b: Term, values: SampledValues) -> int | None:
+def _agreement(a: Term, b: Term, values: SampledValues, undefined: bool = False) -> int | None:
     """At how many indices two terms have the same defined value; None where they differ.
 
-    Where the first is undefined, the second may be anything.
+    Where the first is undefined, the second may be anything; with `undefined`, it has to be that, too.
     """
     axes = tuple(sorted(a.dims | b.dims, key=lambda d: (d.name, str(d.size))))
-    one, other = (_numbers(values.aligned(t, axes)) for t in (a, b))
+    one, other = (_parts(values.aligned(t, axes)) for t in (a, b))
+    found = [_equal_numbers(*pair, undefined) for pair in zip(one, other, strict=True)]
+    return None if None in found else min(n for n in found if n is not None)
+
+
+def _equal_numbers(one: RingNumbers, other: RingNumbers, undefined: bool) -> int | None:
     far, theirs = (0.0 if x.far is None else x.far for x in (one, other))
     same = (one.residues == other.residues).all(axis=0) & np.equal(far, theirs)
-    undefined = np.isnan(far)
-    if not (same | undefined).all():
+    nowhere = np.isnan(far)
+    if not (same | (nowhere & np.isnan(theirs) if undefined else nowhere)).all():
         return None
-    return int(np.broadcast_to(~undefined, same.shape).sum())
+    return int(np.broadcast_to(~nowhere, same.shape).sum())
 
 
-def _numbers(value) -> RingNumbers:
-    return value if isinstance(value, RingNumbers) else of_integers(value)
+def _parts(value) -> tuple[RingNumbers, ...]:
+    """Numbers alone, and the two of a state."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return tuple(x if isinstance(x, RingNumbers) else of_integers(x) for x in parts)

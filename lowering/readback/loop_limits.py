@@ -63,8 +63,8 @@ def _with_columns(loop: Loop, values: SampledValues) -> SampledValues:
         columns = np.arange(length)
     else:
         ends = [np.ravel(values.value(limit.bound)) for limit in loop.limits]
-        near = np.unique(np.concatenate([points(loop.dim), *(end + step for end in ends for step in (-2, -1, 0, 1))]))
-        columns = near[(near >= 0) & (near < length)]
+        near = np.concatenate([points(loop.dim), *(end + step for end in ends for step in (-2, -1, 0, 1))])
+        columns = np.array(sorted({*near[(near >= 0) & (near < length)].tolist()}), np.int64)
         if len(columns) > MOST_COLUMNS:
             columns = columns[np.linspace(0, len(columns) - 1, MOST_COLUMNS).astype(int)]
     more = {**points.more, loop.dim: columns}

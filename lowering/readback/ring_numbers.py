@@ -1,10 +1,10 @@
 """RingNumbers in which equal programs are exactly equal: residues by four primes, and multiples of something far away.
 
-A number is far · Ω + r: r is a residue by each of four primes, each of which is twice the one before and 1, Ω is beyond
-all of them, and far is a float, which may be -∞ or NaN. Every function is an arbitrary one, as is the order, but exp
-takes sums to products: exp(t, u, v, w) is (1, 4^t, 4^u, 4^v), as the order of 4 by a prime is the prime before.
-Invariant: programs that are equal by the laws of fields, of exp and of orders give equal numbers, and others different
-ones but for a chance of about 10^-8. Example: exp(x) · exp(y) is exp(x + y). A literal mask such as -1e9 is far.
+A number is far · Ω + r: r is a residue by each of four primes, Ω is beyond all of them, and far is a float, which may
+be -∞ or NaN. Every function is an arbitrary one, as is the order, but exp takes sums to products: exp(t, u, v, w) is
+(1, 4^t, 4^u, 4^v). Invariant: programs that are equal by the laws of fields, of exp and of orders give equal numbers,
+and others different ones but for a chance of about 10^-8. Example: exp(x) · exp(y) is exp(x + y). A literal mask such
+as -1e9 is far. The numbers of proofs/kernels/numbers.py have the same residues, but the order of floats.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import copysign, inf, isfinite, nan
 
 import numpy as np
 
-PRIMES = (268380839, 536761679, 1073523359, 2147046719)  # each twice the one before and 1
+from ...egraph.residues import PRIMES, inverses, mixed, of_fraction, powers_of_four, primes
+
 P = PRIMES[0]
 FAR_BELOW, FAR_ABOVE = -(2.0**15), 2.0**24  # literals beyond them are far: fills of masks, no coordinates
 ABSORBING = 2.0**100  # in float32, nothing that is added to a number as far as this changes it
-TABLE_BITS = 15  # of an exponent: its powers are products of two that are looked up
 ZERO = np.uint64(0)
 
 
@@ -40,15 +40,6 @@ class RingNumbers:
     def shape(self) -> tuple[int, ...]:
         """The shape of the array of numbers."""
         return self.residues.shape[1:]
-
-
-def _primes(rank: int) -> np.ndarray:
-    return _primes_of_rank(rank)
-
-
-@cache
-def _primes_of_rank(rank: int) -> np.ndarray:
-    return np.array(PRIMES, np.int64).reshape(len(PRIMES), *[1] * rank)
 
 
 def of_parts(residues: np.ndarray, far: np.ndarray | None) -> RingNumbers:
@@ -76,31 +67,23 @@ def _literal(value: float, _negative: bool) -> RingNumbers:
 
 def rational(exact: Fraction) -> RingNumbers:
     """A rational number without axes."""
-    found = [exact.numerator * pow(exact.denominator, -1, p) % p for p in PRIMES]
-    return RingNumbers(np.array(found, np.int64), None, float(exact))
+    return RingNumbers(of_fraction(exact), None, float(exact))
 
 
 def of_integers(values: np.ndarray) -> RingNumbers:
     """Whole numbers and truth values as numbers."""
     values = np.asarray(values).astype(np.int64)
-    return RingNumbers(values[None] % _primes(values.ndim))
+    return RingNumbers(values[None] % primes(values.ndim))
 
 
 # Hashes: arbitrary functions
-
-
-def mixed(bits: np.ndarray) -> np.ndarray:
-    """64 bits that depend on all of the given ones."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
 
 
 def of_bits(bits: np.ndarray) -> RingNumbers:
     """RingNumbers that are as good as random, by 64 bits each."""
     steps = np.arange(1, 1 + len(PRIMES), dtype=np.uint64).reshape(-1, *[1] * bits.ndim) * np.uint64(0x9E3779B97F4A7C15)
     residues = (mixed(bits[None] + steps) >> ONE).astype(np.int64)
-    return RingNumbers(residues % _primes(bits.ndim))
+    return RingNumbers(residues % primes(bits.ndim))
 
 
 ONE = np.uint64(1)
@@ -136,7 +119,7 @@ def _far(x: RingNumbers) -> np.ndarray | float:
 def add(a: RingNumbers, b: RingNumbers, sign: int = 1) -> RingNumbers:
     """The sum, or with sign -1 the difference."""
     total = a.residues + b.residues if sign > 0 else a.residues - b.residues
-    total = total % _primes(total.ndim - 1)
+    total = total % primes(total.ndim - 1)
     if a.far is None and b.far is None:
         return RingNumbers(total)
     return of_parts(total, np.asarray(_far(a) + sign * _far(b)))
@@ -144,14 +127,13 @@ def add(a: RingNumbers, b: RingNumbers, sign: int = 1) -> RingNumbers:
 
 def negative(a: RingNumbers) -> RingNumbers:
     """The number with the other sign."""
-    primes = _primes(len(a.shape))
-    return of_parts(-a.residues % primes, None if a.far is None else -a.far)
+    return of_parts(-a.residues % primes(len(a.shape)), None if a.far is None else -a.far)
 
 
 def multiply(a: RingNumbers, b: RingNumbers) -> RingNumbers:
     """The product. A near factor of a far number that is no small rational number counts as an arbitrary one."""
     product = a.residues * b.residues
-    product = product % _primes(product.ndim - 1)
+    product = product % primes(product.ndim - 1)
     if a.far is None and b.far is None:
         return RingNumbers(product)
     return of_parts(product, _far_product(a, b))
@@ -178,19 +160,18 @@ def _magnitude(x: RingNumbers) -> np.ndarray:
     found = 0.5 + (bits_of(x) >> np.uint64(12)) * 2.0**-52
     unknown = np.ones(x.shape, bool)
     for d in DENOMINATORS:
-        scaled = x.residues * d % _primes(len(x.shape))
+        scaled = x.residues * d % primes(len(x.shape))
         for sign in (1, -1):
             value = scaled[0] if sign > 0 else P - scaled[0]
-            same = (value <= MOST_KNOWN) & (sign * value % _primes(value.ndim) == scaled).all(axis=0)
+            same = (value <= MOST_KNOWN) & (sign * value % primes(value.ndim) == scaled).all(axis=0)
             found, unknown = np.where(same & unknown, sign * value / d, found), unknown & ~same
     return found if x.far is None else np.where(x.far == 0, found, x.far)
 
 
 def divide(a: RingNumbers, b: RingNumbers) -> RingNumbers:
     """The quotient; by 0, and of two far numbers, it is undefined. By a far number it is 0."""
-    inverse = _inverse(b.residues)
-    quotient = a.residues * inverse
-    quotient = quotient % _primes(quotient.ndim - 1)
+    quotient = a.residues * inverses(b.residues)
+    quotient = quotient % primes(quotient.ndim - 1)
     singular = (b.residues == 0).any(axis=0)
     if a.far is None and b.far is None:
         return of_parts(quotient, np.where(singular, nan, 0.0)) if singular.any() else RingNumbers(quotient)
@@ -201,19 +182,6 @@ def divide(a: RingNumbers, b: RingNumbers) -> RingNumbers:
     return of_parts(residues, np.where(below != 0, by_far, by_near))
 
 
-def _inverse(residues: np.ndarray) -> np.ndarray:
-    """By Fermat's theorem: x^(p - 2)."""
-    primes = _primes(residues.ndim - 1)
-    result = np.ones_like(residues)
-    factor = residues
-    exponents = primes - 2
-    for bit in range(PRIMES[-1].bit_length()):
-        chosen = exponents >> bit & 1
-        result = np.where(chosen, result * factor % primes, result)
-        factor = factor * factor % primes
-    return result
-
-
 def power(a: RingNumbers, exponent: int) -> RingNumbers:
     """A whole power."""
     result = _with_axes(literal(1.0), a.residues[0])
@@ -222,27 +190,9 @@ def power(a: RingNumbers, exponent: int) -> RingNumbers:
     return result
 
 
-@cache
-def _powers(prime: int) -> tuple[np.ndarray, np.ndarray]:
-    """4^k for k below 2^15, and for its multiples."""
-    found = []
-    for step in (4, pow(4, 1 << TABLE_BITS, prime)):
-        table = np.ones(1, np.int64)
-        while len(table) < 1 << TABLE_BITS:
-            table = np.concatenate([table, table * pow(step, len(table), prime) % prime])
-        found.append(table)
-    return found[0], found[1]
-
-
 def exponential(x: RingNumbers) -> RingNumbers:
     """exp: of what is far below it is 0, of what is far above it is infinite."""
-    r = x.residues
-    found = np.empty_like(r)
-    found[0] = 1
-    for place, prime in enumerate(PRIMES[1:], 1):
-        low, high = _powers(prime)
-        exponent = r[place - 1]
-        found[place] = low[exponent & ((1 << TABLE_BITS) - 1)] * high[exponent >> TABLE_BITS] % prime
+    found = np.stack([np.ones_like(x.residues[0]), *powers_of_four(x.residues)])
     if x.far is None:
         return RingNumbers(found)
     far = np.where(x.far > 0, inf, np.where(np.isnan(x.far), nan, 0.0))
@@ -327,7 +277,7 @@ def smallest(a: RingNumbers, b: RingNumbers) -> RingNumbers:
 
 def total(x: RingNumbers, axis: int) -> RingNumbers:
     """The sum along an axis, which stays with length 1."""
-    residues = x.residues.sum(axis=axis + 1, keepdims=True) % _primes(len(x.shape))
+    residues = x.residues.sum(axis=axis + 1, keepdims=True) % primes(len(x.shape))
     if x.far is None:
         return RingNumbers(residues)
     with np.errstate(invalid="ignore"):

@@ -53,10 +53,11 @@ class SampledValues:
     def value(self, root: Term) -> Value:
         """RingNumbers, an array, or a state as two of these; the axes are the dims in order."""
         done = self.done
-        with np.errstate(all="ignore"):
-            for node in subterms(root, done.__contains__):
-                if node not in done:
-                    done[node] = self._value(node)
+        if root not in done:
+            with np.errstate(all="ignore"):
+                for node in subterms(root, done.__contains__):
+                    if node not in done:
+                        done[node] = self._value(node)
         return done[root]
 
     def aligned(self, root: Term, dims: Dims) -> Value:

@@ -7,8 +7,9 @@ equal is not equal by chance. Where a kernel is large, some of its programs run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod, sqrt
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,9 @@ MOST_PRODUCTS = 2**27  # points of all dims of a kernel at which all its program
 MOST_SPLIT_PRODUCTS = 2**31  # of a kernel of several launches, all of whose programs run
 FEWEST_PROGRAMS = 3  # the first one, the last one and one between
 SMALLEST_MASK = 1e4  # a number beyond it is a mask's: it stays
-FACTOR = 64.0  # of scores that are large: without its largest score a row overflows
+LARGE_SCORES = 100.0  # the size of scores that are large: without its largest score a row overflows
+LARGEST_FACTOR = 64.0  # of random inputs
 SEED = 20
-BOUNDED = ("tanh", "sigmoid", "sin", "cos", "erf", "log", "log1p")  # operations whose results stay small
 
 
 class WrongKernel(OnepassError):
@@ -65,26 +66,76 @@ def complaints(texts: Sequence[KernelTexts]) -> list[str]:
 def factors(texts: Sequence[KernelTexts]) -> tuple[float, ...]:
     """The factors of random inputs: 1, and where large scores overflow nowhere, those that make scores large.
 
-    A score that is a product of four inputs grows by the fourth power: beyond some size it counts as masked.
+    Large ones are about LARGE_SCORES, whatever is multiplied and summed in them: a score that is much larger counts as
+    masked. Where scores are larger than that with the factor 1, the first factor is smaller, too.
     """
     if not keeps_its_range(texts):
         return (1.0,)
-    factor = FACTOR ** (1 / max([2, *(degree(n.args[0]) for n in _nodes(texts) if n.op == "scaled")]))
-    return (1.0, factor, -factor)
+    factor = LARGEST_FACTOR
+    while size_of_scores(texts, factor) > LARGE_SCORES and factor > 1 / LARGEST_FACTOR:
+        factor *= 0.95
+    return (min(1.0, factor), factor, -factor)
 
 
-def degree(score: Term) -> int:
-    """How many inputs are multiplied in a term, at most."""
-    known: dict[Term, int] = {}
-    for node in subterms(score):
-        below = [known[a] for a in node.args]
-        if node.op == "load":
-            known[node] = int(node.dtype in FLOATS)
-        elif node.op in BOUNDED:
-            known[node] = 0
-        else:
-            known[node] = sum(below) if node.op == "mul" else max(below, default=0)
-    return known[score]
+def size_of_scores(texts: Sequence[KernelTexts], factor: float) -> float:
+    """The typical size of the largest scores in the kernels' terms, for random inputs with this factor."""
+    stored: dict[str, float] = {}
+    found = 0.0
+    for one in texts:
+        sizes = TypicalSizes(one.sizes, factor, stored)
+        for store in one.kernel.stores:
+            stored[store.output.name] = sizes.of(store.term)
+            found = max([found, *(sizes.of(n.args[0]) for n in subterms(store.term) if n.op == "scaled")])
+    return found
+
+
+class TypicalSizes:
+    """The size that a term's values have, roughly: the root of the mean of their squares, for random inputs.
+
+    Terms of a sum are taken for numbers of both signs; of a sum of squares, the size is how far its values are apart.
+    factor: of inputs. stored: sizes of tensors that kernels store. Example: a sum of 64 products has the size 8.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], factor: float, stored: Mapping[str, float]):
+        self.sizes, self.factor, self.stored = sizes, abs(factor), stored
+        self.known: dict[Term, float] = {}
+
+    def of(self, term: Term) -> float:
+        """The size of a term's values; of a state, that of its mantissa."""
+        for node in subterms(term):
+            if node not in self.known:
+                self.known[node] = self._size(node, [self.known[a] for a in node.args])
+        return self.known[term]
+
+    def _size(self, node: Term, below: Sequence[float]) -> float:
+        match node.op:
+            case "const":
+                value = abs(node.attrs[0])
+                return value if value < SMALLEST_MASK else 0.0
+            case "iota":
+                return float(resolve(node.attrs[0].size, self.sizes))
+            case "size":
+                return float(resolve(node.attrs[0], self.sizes))
+            case "load":
+                return self.stored.get(node.attrs[0].name, self.factor if node.dtype in FLOATS else 1.0)
+            case "reduce":
+                return below[0] * (sqrt(resolve(node.attrs[1].size, self.sizes)) if node.attrs[0] == "sum" else 1.0)
+            case "scale":
+                return max(self.known[n.args[0]] for n in subterms(node) if n.op == "scaled")
+        return SIZES[node.op](*below) if node.op in SIZES else max(below, default=1.0)
+
+
+SIZES: dict[str, Callable[..., float]] = {  # of results, by sizes of operands; of other operations the largest one's
+    "add": add,
+    "sub": add,
+    "mul": mul,
+    "div": lambda a, b: a / (b or 1.0),
+    "sqrt": sqrt,
+    "rsqrt": lambda a: 1 / sqrt(a or 1.0),
+    "where": lambda condition, a, b: max(a, b),
+    "scaled": lambda score, weight: weight,
+    **dict.fromkeys(("tanh", "sigmoid", "sin", "cos", "erf", "log", "log1p"), lambda a: 1.0),
+}
 
 
 def keeps_its_range(texts: Sequence[KernelTexts]) -> bool:

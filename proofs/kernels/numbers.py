@@ -19,12 +19,13 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-PRIMES = (75464429, 150928859, 301857719, 603715439)  # each is twice the one before, and 1
+from ...egraph.residues import PRIMES, inverses, mixed, powers_of_four, primes
+from ...egraph.residues import of_fraction as residues_of
+
 LEVELS = len(PRIMES)
-TABLE_BITS = 15  # a power is the product of two entries of tables
 HALF_BITS = 15  # a product of matrices takes its left factor in two halves, so that float64 adds up exactly
 EXACT_TERMS = 256  # products of 15 and 30 bits that float64 adds up exactly
-LARGEST_DENOMINATOR = 4096  # of a fraction that a literal is taken for
+LARGEST_FRACTION = 1 << 30  # numerator times denominator of a fraction that a literal is taken for
 FEW_BITS = 24  # of a literal that stands for itself
 LN2 = (27182818, 31415926, 123456789, 577215664)  # the residues of ln 2: any, as of a number without an equation
 MASKED = -9000.0  # no score is below it but that of a mask
@@ -34,7 +35,12 @@ LITERAL_ERROR = 2.0**-50  # the relative distance of a literal from the number t
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """An array of exact numbers. parts: residues, with one axis more in front. shadow: float64."""
+    """An array of exact numbers. parts: residues, with one axis more in front. shadow: float64.
+
+    Residues are those of lowering/readback's RingNumbers. What is beside them is another thing there: the order is
+    arbitrary, as tensors are, and a mask is infinitely far away. Here the order has to be that of floats: a text
+    compares scores with the largest one so far, and without that one it is to overflow.
+    """
 
     parts: np.ndarray
     shadow: np.ndarray
@@ -57,14 +63,9 @@ class Numbers:
 Value = Any  # Numbers, or an array of integers or bools
 
 
-def primes_of(parts: np.ndarray) -> np.ndarray:
-    """The primes of residues: the last ones of PRIMES, as many as there are."""
-    return np.array(PRIMES[-len(parts) :], np.int64).reshape(-1, *[1] * (parts.ndim - 1))
-
-
 def made(parts: np.ndarray, shadow: np.ndarray) -> Numbers:
     """Numbers whose residues are reduced; 0 where they are not finite."""
-    parts = parts % primes_of(parts)
+    parts = parts % primes(parts.ndim - 1, len(parts))
     finite = np.isfinite(shadow)
     return Numbers(parts if finite.all() else np.where(finite, parts, 0), shadow)
 
@@ -101,18 +102,21 @@ def numbers(value: Numbers | npt.ArrayLike) -> Numbers:
 
 def of_fraction(value: Fraction, times_ln2: int = 0) -> Numbers:
     """A fraction times a power of ln 2."""
-    residues = [value.numerator * pow(value.denominator, -1, p) * pow(n, times_ln2, p) for p, n in zip(PRIMES, LN2)]
-    return made(np.array([r % p for r, p in zip(residues, PRIMES)]), np.array(float(value) * log(2) ** times_ln2))
+    powers = np.array([pow(n, times_ln2, p) for n, p in zip(LN2, PRIMES)])
+    return made(residues_of(value) * powers, np.array(float(value) * log(2) ** times_ln2))
 
 
 @cache
 def literal(value: float, known: tuple[float, ...] = ()) -> Numbers:
     """The number that a literal is written for: a fraction or the root of one, or that times ln 2 or over ln 2.
 
-    known: numbers that it may be a multiple of, as a product of two literals is. Else it is the float itself.
+    known: literals of terms, of which it may be a multiple, as a product of two literals is. Else it is the float
+    itself. A known literal has one meaning, whatever else is known: terms say it without the others.
     """
     if not np.isfinite(value) or Fraction(value).denominator <= 1 << FEW_BITS:
         return of_floats(value)
+    if known and abs(value) in map(abs, known):
+        return literal(value)
     for power in (0, -1, 1):
         rest = value / log(2) ** power
         if (found := _near(rest)) is not None:
@@ -127,9 +131,20 @@ def literal(value: float, known: tuple[float, ...] = ()) -> Numbers:
 
 
 def _near(value: float) -> Fraction | None:
-    """The fraction with a small denominator that a float is the nearest one to, or nearly so."""
-    found = Fraction(value).limit_denominator(LARGEST_DENOMINATOR)
-    return found if found and abs(float(found) / value - 1) <= LITERAL_ERROR else None
+    """The simplest fraction that a float is the nearest one to, or nearly so; None if that is no simple one.
+
+    Every float is near some fraction. One whose numerator and denominator have few digits together is no accident.
+    """
+    exact = rest = Fraction(value)
+    before, found = (0, 1), (1, 0)
+    while True:  # the convergents of a continued fraction
+        whole = rest.numerator // rest.denominator
+        before, found = found, (whole * found[0] + before[0], whole * found[1] + before[1])
+        if abs(found[0]) * found[1] > LARGEST_FRACTION or not exact:
+            return None
+        if found[0] and abs(Fraction(*found) / exact - 1) <= LITERAL_ERROR:
+            return Fraction(*found)
+        rest = 1 / (rest - whole)
 
 
 def _root(square: Fraction) -> Numbers:
@@ -198,21 +213,7 @@ def divide(a: Numbers, b: Numbers) -> Numbers:
     """a / b. What is divided by an infinity is 0."""
     a, b = aligned(a, b)
     with np.errstate(all="ignore"):
-        return made(a.parts * _inverse(b.parts), a.shadow / b.shadow)
-
-
-def _inverse(parts: np.ndarray) -> np.ndarray:
-    """The inverses modulo the primes; of 0 it is 0."""
-    return np.stack([_power(part, p - 2, p) for part, p in zip(parts, PRIMES[-len(parts) :])])
-
-
-def _power(base: np.ndarray, exponent: int, p: int) -> np.ndarray:
-    found = np.ones_like(base)
-    while exponent:
-        if exponent & 1:
-            found = found * base % p
-        base, exponent = base * base % p, exponent >> 1
-    return found
+        return made(a.parts * inverses(b.parts), a.shadow / b.shadow)
 
 
 def exp(a: Numbers) -> Numbers:
@@ -223,9 +224,7 @@ def exp(a: Numbers) -> Numbers:
     low, high = SINGLE_EXPONENTS
     with np.errstate(all="ignore"):
         shadow = np.where(a.shadow > high, np.inf, np.where(a.shadow < low, 0.0, np.exp(a.shadow)))
-    primes = PRIMES[-len(a.parts) :]
-    parts = [_any_function("exp", primes[0], a.parts[0])]
-    parts += [_generated(p, order, part) for p, order, part in zip(primes[1:], primes, a.parts)]
+    parts = [_any_function("exp", PRIMES[-len(a.parts)], a.parts[0]), *powers_of_four(a.parts)]
     return made(np.where(a.shadow < MASKED, 0, np.stack(parts)), shadow)
 
 
@@ -234,29 +233,13 @@ def exp2(a: Numbers) -> Numbers:
     return exp(multiply(a, of_fraction(Fraction(1), 1)))
 
 
-@cache
-def _tables(p: int, order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Powers modulo p of a generator of the subgroup of this order: the first ones, and every 32768th."""
-    root = next(g for n in range(2, 100) if (g := pow(n, (p - 1) // order, p)) != 1)
-    first = [pow(root, n, p) for n in range(1 << TABLE_BITS)]
-    steps = [pow(root, n << TABLE_BITS, p) for n in range((order >> TABLE_BITS) + 1)]
-    return np.array(first, np.int64), np.array(steps, np.int64)
-
-
-def _generated(p: int, order: int, exponents: np.ndarray) -> np.ndarray:
-    first, steps = _tables(p, order)
-    return first[exponents & ((1 << TABLE_BITS) - 1)] * steps[exponents >> TABLE_BITS] % p
-
-
 # Functions of which no equation is known
 
 
 def _any_function(name: str, p: int, part: np.ndarray) -> np.ndarray:
     """A function that differs for each name: a fixed random number, not 0, for each residue modulo p."""
-    mixed = np.array(part, np.uint64, ndmin=1) + np.uint64(crc32(f"{name} {p}".encode()) << 31)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return (((mixed ^ (mixed >> np.uint64(31))) % np.uint64(p - 1)).astype(np.int64) + 1).reshape(np.shape(part))
+    bits = mixed(np.array(part, np.uint64, ndmin=1) + np.uint64(crc32(f"{name} {p}".encode()) << 31))
+    return ((bits % np.uint64(p - 1)).astype(np.int64) + 1).reshape(np.shape(part))
 
 
 KNOWN_VALUES = {"log": {1: 0}, "sqrt": {0: 0, 1: 1}, "erf": {0: 0}, "sin": {0: 0}, "cos": {0: 1}}

@@ -1,8 +1,11 @@
 """Kernels that are too large for registers, in parts: the parts together compute what the whole did."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from onepass.lowering.gluon import launch
 from onepass.lowering.gluon.launch import fits
 from onepass.lowering.hopper.kernel_form import accumulated, bind
 from onepass.lowering.hopper.split_states import with_split_states
@@ -34,3 +37,14 @@ def test_a_smaller_budget_takes_more_apart():
     plan = plan_of("difference", 64, rows=128, columns=128)
     assert len(with_split_states(plan, lambda binding: accumulated(binding) <= 128).kernels) == 2
     assert with_split_states(plan, lambda binding: accumulated(binding) <= 64) is plan
+
+
+def test_parts_that_are_not_read_back_as_the_whole_do_not_run_and_the_log_says_it(monkeypatch, caplog):
+    caplog.set_level("INFO", launch.__name__)
+    plan = plan_of("difference", 128, rows=70, columns=90)
+    assert len(launch._with_split_states(plan).kernels) == 2 and not caplog.records
+    split = with_split_states(plan, fits)
+    wrong = replace(split, kernels=split.kernels[::-1])
+    monkeypatch.setattr(launch, "with_split_states", lambda plan, fits: wrong)
+    assert launch._with_split_states(plan) is plan
+    assert f"states of {plan.kernels[0].name} stay in one kernel each: it was not read back" in caplog.text

@@ -28,6 +28,7 @@ from onepass.egraph.terms.ops import (
 )
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.egraph.terms.traversal import subterms
+from onepass.lowering.launch import split_loops
 from onepass.lowering.launch.split_loops import (
     THEOREMS,
     chunk_count,
@@ -241,6 +242,21 @@ def test_heads_that_share_keys_become_rows():
         agree(captured, parts=parts)
     agree(attention(1, 70, heads=8, groups=8, bias=True))
     agree(attention(3, 70, heads=8, groups=4, batch=2, causal=True))
+
+
+def test_kernels_that_are_not_read_back_as_the_whole_do_not_run_and_the_log_says_it(monkeypatch, caplog):
+    caplog.set_level("INFO", split_loops.__name__)
+    (kernel,) = plan_stores([Store(*attention(1, 77))]).kernels
+    assert split_loops.split_to_run(kernel) is not None and not caplog.records
+    found = split_loops.split_kernel(kernel)
+    (store,) = found.last.stores
+    wrong = replace(found, last=replace(found.last, stores=(replace(store, term=store.term + store.term),)))
+    monkeypatch.setattr(split_loops, "split_kernel", lambda kernel: wrong)
+    split_loops.split_to_run.cache_clear()
+    assert split_loops.split_to_run(kernel) is None
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert kernel.name in said and "are not shared out over programs: it was not read back" in said
+    split_loops.split_to_run.cache_clear()
 
 
 def test_many_rows_stay_rows():

@@ -67,6 +67,17 @@ def test_the_order_of_a_guard_does_not_matter():
     assert Canonical()(sum_over(J, where(p, at(I, J), const(0.0)))) not in found
 
 
+def test_the_order_of_a_guard_is_by_names_that_all_terms_have():
+    """Terms that differ in names are one term, though the parts of a guard had another order by the names of before."""
+    found = set()
+    for first in "abcdefgh":
+        p, q, r = (Dim(first + name, 5) for name in "pqr")
+        parts = [lt(iota(one), iota(other)) for one, other in ((p, q), (q, r), (p, r))]
+        body = where(logical_and(logical_and(*parts[:2]), parts[2]), load(Y, iota(r)), const(0.0))
+        found.add(Canonical()(sum_over(p, exp(sum_over(q, exp(sum_over(r, body)))))))
+    assert len(found) == 1
+
+
 def test_indices_are_put_in_all_at_once():
     x = Tensor("x", "float32", (5, 5))
     swapped = at_indices(load(x, iota(J), iota(K)), {J: iota(K), K: iota(J)})

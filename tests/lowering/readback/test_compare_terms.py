@@ -2,12 +2,14 @@
 
 import pytest
 
-from onepass.egraph.terms.ops import const, eq, exp, iota, load, sum_over, where
+from onepass.egraph.terms.ops import const, eq, exp, iota, load, log, sum_over, where
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.lowering.plan.records import Plan
 from onepass.lowering.readback.canonical_terms import Canonical
-from onepass.lowering.readback.compare_terms import demand_equal
+from onepass.lowering.readback.compare_terms import PartsThatDiffer, demand_equal
 from onepass.lowering.readback.plan_meaning import NotReadBack
+from onepass.lowering.readback.sample_points import Points
+from onepass.lowering.readback.sampled_values import SampledValues
 
 I, J, R = Dim("i", 1000), Dim("j", 1000), Dim("r", 1999)
 D, A, B = Dim("d", 64), Dim("a", 8), Dim("b", 8)
@@ -49,3 +51,27 @@ def test_equal_terms_are_found_equal(name):
 def test_other_terms_are_refused(name):
     with pytest.raises(NotReadBack):
         compared(name, OTHERS)
+
+
+INNER = {  # what may stand for another part, and what may not
+    "the same product": (x(iota(D)) * const(2.0), x(iota(D)) + x(iota(D)), True),
+    "crossed operands": (x(iota(D)) * const(2.0), const(2.0) * (x(iota(D)) * const(1.0)), True),
+    "another product": (x(iota(D)) * const(2.0), x(iota(D)) * const(3.0), False),
+    "undefined, and not": (x(iota(D)) / const(0.0), x(iota(D)) / const(1.0), False),
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_of_terms_that_are_alike_only_the_parts_that_differ_are_evaluated(name):
+    one, other, same = INNER[name]
+    around = lambda part: sum_over(D, log(exp(part) / x(const(0))))
+    values = SampledValues(Points({}), {}, {})
+    assert (PartsThatDiffer(values).agreement(around(one), around(other)) is not None) == same
+    assert any(node.op in ("exp", "log", "reduce") for node in values.done) != same
+
+
+def test_parts_are_compared_under_any_number_of_operations():
+    one, other = (x(iota(D)) * const(2.0), x(iota(D)) + x(iota(D)))
+    for _ in range(2000):
+        one, other = exp(one), exp(other)
+    assert PartsThatDiffer(SampledValues(Points({}), {}, {})).agreement(one, other)

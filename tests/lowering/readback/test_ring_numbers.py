@@ -1,6 +1,5 @@
 """The laws of fields, of exp and of orders hold exactly; what is no law does not; far numbers absorb and vanish."""
 
-from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -21,13 +20,6 @@ ONE = ring.of_integers(np.ones(200, int))
 
 def same(one: RingNumbers, other: RingNumbers) -> bool:
     return bool(np.all(ring.equal(one, other)))
-
-
-def test_the_primes_make_exp_a_homomorphism():
-    assert all(pow(2, p - 1, p) == 1 for p in PRIMES)
-    for one, other in pairwise(PRIMES):
-        assert other == 2 * one + 1 and pow(4, one, other) == 1
-    assert max(PRIMES) ** 2 < 2**63, "products of residues fit in 64 bits"
 
 
 LAWS = {

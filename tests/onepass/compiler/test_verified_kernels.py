@@ -2,13 +2,22 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 import onepass
 from onepass.compiler.options import Options
-from onepass.compiler.verified_kernels import WrongKernel, complaints, degree, factors, require_equal
-from onepass.egraph.terms.ops import const, iota, load, sum_over, tanh
+from onepass.compiler.verified_kernels import (
+    TypicalSizes,
+    WrongKernel,
+    complaints,
+    factors,
+    require_equal,
+    size_of_scores,
+)
+from onepass.egraph.terms.evaluate import evaluate
+from onepass.egraph.terms.ops import const, iota, le, load, sqrt, sum_over, tanh, where
 from onepass.egraph.terms.term import Dim, Tensor
 from onepass.errors import OptionError
 from onepass.lowering.executors import GLUON, TILED, TRITON
@@ -93,8 +102,40 @@ def test_masks_and_sizes_of_a_call_are_kept():
     assert complaints(texts) == [] and factors(texts)[0] == 1.0
 
 
-def test_scores_are_made_as_large_whatever_the_number_of_their_factors():
-    i, d = Dim("i", 4), Dim("d", 8)
-    x, y = (load(Tensor(name, "float32", (4, 8)), iota(i), iota(d)) for name in "xy")
-    assert degree(x * const(0.5) + y) == 1 and degree(sum_over(d, x * y)) == 2
-    assert degree(sum_over(d, (x * y) * (y * x)) + const(3.0)) == 4 and degree(tanh(x * y) * x) == 1
+I, D = Dim("i", 4), Dim("d", "n")
+X, Y = (load(Tensor(name, "float32", (4, "n")), iota(I), iota(D)) for name in "xy")
+
+
+@pytest.mark.parametrize(
+    "term",
+    [X * Y, sum_over(D, X * Y) * const(0.5), X / sqrt(sum_over(D, Y * Y)), tanh(X) + Y],
+    ids=str,
+)
+def test_sizes_are_those_of_random_numbers(term):
+    """Within a factor of 3."""
+    draw = np.random.default_rng(0)
+    values = evaluate(term, {name: 8 * draw.standard_normal((4, 64)) for name in "xy"}, sizes={"n": 64})
+    found = TypicalSizes({"n": 64}, 8.0, {}).of(term)
+    assert 1 / 3 < np.sqrt(np.mean(np.square(values))) / found < 3
+
+
+def test_what_a_kernel_stores_has_the_size_of_its_term_and_masks_count_for_nothing():
+    assert TypicalSizes({"n": 64}, 2.0, {"x": 50.0}).of(X * Y) == 100
+    assert TypicalSizes({"n": 64}, -2.0, {}).of(where(le(X, Y), X, const(-1e9))) == 2
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("scale", [0.25, 64.0])
+@pytest.mark.parametrize("width", [8, 512])
+def test_scores_are_made_as_large_whatever_is_summed_in_them(width, scale):
+    """Of two kernels, the second one reads what the first one stores: `MLA` with one query is such a plan."""
+    from tests.lowering.triton.test_launch_texts import plan_of
+
+    def latent(q, up, c):
+        return torch.softmax((q @ up) @ c.mT * scale, -1) @ c
+
+    plan, tensors = plan_of(latent, [torch.randn(1, width), torch.randn(width, width), torch.randn(20, width)])
+    texts = TRITON.texts(plan, tensors, {})
+    first, large, negative = factors(texts)
+    assert 70 < size_of_scores(texts, large) <= 100 and negative == -large and first == min(1.0, large)
+    assert complaints(texts) == []

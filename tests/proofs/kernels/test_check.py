@@ -59,16 +59,8 @@ def without_kernel(variant):
         pytest.skip(str(reason))
 
 
-# The check takes these texts for wrong, though in floats they are right: a maximum of a root and a literal below an
-# exp; scores of large inputs so far below 0 that they count as masked; the gradient of a power of a maximum. It is to
-# learn them: a test that passes is an error until its name is taken out.
-NOT_KNOWN = ("cosine, learned temperature", "MLA, one query")
-NOT_KNOWN_BACKWARD = ("ReLU squared",)
-
-
-def quick(name, among=QUICK, not_known=NOT_KNOWN):
-    marks = [] if name in among else [pytest.mark.slow]
-    return pytest.param(name, marks=[*marks, pytest.mark.xfail(strict=True)] if name in not_known else marks)
+def quick(name, among=QUICK):
+    return pytest.param(name, marks=[] if name in among else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("name", [quick(name) for name in VARIANTS])
@@ -76,7 +68,7 @@ def test_variant(name):
     hold(*without_kernel(VARIANTS[name]))
 
 
-@pytest.mark.parametrize("name", [quick(name, BACKWARD_OF_QUICK, NOT_KNOWN_BACKWARD) for name in VARIANTS])
+@pytest.mark.parametrize("name", [quick(name, BACKWARD_OF_QUICK) for name in VARIANTS])
 def test_gradients_of_a_variant(name):
     torch.manual_seed(0)
     variant = VARIANTS[name]

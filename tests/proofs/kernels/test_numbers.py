@@ -17,10 +17,7 @@ def same(a, b, levels=1):
     return bool((a.parts[-levels:] == b.parts[-levels:]).all())
 
 
-def test_each_prime_divides_the_next_one_less_1():
-    assert all((q - 1) % p == 0 for p, q in zip(exact.PRIMES, exact.PRIMES[1:]))
-    for p in exact.PRIMES:
-        assert all(p % n for n in range(2, math.isqrt(p) + 1))
+def test_products_of_matrices_add_up_exactly():
     assert exact.EXACT_TERMS * max(exact.PRIMES) * (1 << exact.HALF_BITS) < 2**53
 
 
@@ -91,3 +88,19 @@ def test_a_literal_may_be_a_multiple_of_another_one():
     found = exact.literal(other * 0.5 * math.log2(math.e), (other,))
     assert same(exact.multiply(found, exact.literal(2 * math.log(2))), exact.literal(other))
     assert not same(exact.literal(0.51, (other,)), found)
+
+
+@pytest.mark.parametrize("value", [math.log(100), 0.123456789123, 1 / 4800, 1e-12, 1 / 3])
+def test_a_known_literal_has_the_same_meaning_whatever_else_is_known(value):
+    """ln 100 is no multiple of 1e-12, though it is near one: every float is. 1/4800 is 1/1200 of 1/4, and itself."""
+    for known in ((1e-12, value), (0.25, value), (value, 0.1)):
+        assert same(exact.literal(value, known), exact.literal(value), exact.LEVELS)
+        assert same(exact.literal(-value, known), exact.negate(exact.literal(value)), exact.LEVELS)
+
+
+def test_floats_are_no_fractions_by_accident():
+    floats = np.exp(RANDOM.uniform(-20, 20, 500))
+    assert all(same(exact.literal(x), exact.of_floats(x)) for x in floats)
+    few = [n / d for n, d in RANDOM.integers(1, 2**15, (50, 2))]
+    found = [exact.multiply(exact.literal(x), exact.literal(y)) for x, y in zip(few, 1 / np.array(few))]
+    assert all(same(x, exact.literal(1.0), exact.LEVELS) for x in found)
