@@ -156,9 +156,12 @@ def _same_operation(a: Term, b: Term) -> bool:
 
 
 def _agreement_at_more(a: Term, b: Term, values: SampledValues) -> int | None:
-    """The agreement of two terms where all indices of dims count that one of them may have in two dims or as one."""
+    """The agreement of two terms where all indices of dims count that one of them may have in two dims or as one.
+
+    It is looked for at elements that differed, as others may say nothing of them.
+    """
     points: Points = values.indices
-    free = {d: points(d)[-2:] for d in a.dims | b.dims}
+    free = _where_different(a, b, values)
     one, other = ({n.attrs[1].size for n in subterms(t) if n.op == "reduce"} for t in (a, b))
     length = lambda size: resolve(size, values.sizes)
     single = {length(size) for size in one ^ other}
@@ -219,19 +222,37 @@ def _agreement(a: Term, b: Term, values: SampledValues, undefined: bool = False)
 
     Where the first is undefined, the second may be anything; with `undefined`, it has to be that, too.
     """
-    axes = tuple(sorted(a.dims | b.dims, key=lambda d: (d.name, str(d.size))))
-    one, other = (_parts(values.aligned(t, axes)) for t in (a, b))
-    found = [_equal_numbers(*pair, undefined) for pair in zip(one, other, strict=True)]
-    return None if None in found else min(n for n in found if n is not None)
+    counts = []
+    for same, defined in _comparisons(a, b, values, undefined):
+        if not same.all():
+            return None
+        counts.append(int(np.broadcast_to(defined, same.shape).sum()))
+    return min(counts)
 
 
-def _equal_numbers(one: RingNumbers, other: RingNumbers, undefined: bool) -> int | None:
-    far, theirs = (0.0 if x.far is None else x.far for x in (one, other))
-    same = (one.residues == other.residues).all(axis=0) & np.equal(far, theirs)
-    nowhere = np.isnan(far)
-    if not (same | (nowhere & np.isnan(theirs) if undefined else nowhere)).all():
-        return None
-    return int(np.broadcast_to(~nowhere, same.shape).sum())
+def _where_different(a: Term, b: Term, values: SampledValues) -> dict[Dim, np.ndarray]:
+    """Of each dim the indices of two elements that differ, the first and the last of those that are looked at."""
+    axes = _axes(a, b)
+    every = tuple(len(values.indices(d)) for d in axes)
+    differing = (np.argwhere(np.broadcast_to(~same, every)) for same, _ in _comparisons(a, b, values))
+    found = next(places for places in differing if len(places))[[0, -1]]
+    return {d: values.indices(d)[np.unique(column)] for d, column in zip(axes, found.T, strict=True)}
+
+
+def _axes(a: Term, b: Term) -> tuple[Dim, ...]:
+    return tuple(sorted(a.dims | b.dims, key=lambda d: (d.name, str(d.size))))
+
+
+def _comparisons(
+    a: Term, b: Term, values: SampledValues, undefined: bool = False
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each number that the terms are: whether the two are the same, and whether the first is defined."""
+    axes = _axes(a, b)
+    for one, other in zip(*(_parts(values.aligned(t, axes)) for t in (a, b)), strict=True):
+        far, theirs = (0.0 if x.far is None else x.far for x in (one, other))
+        same = (one.residues == other.residues).all(axis=0) & np.equal(far, theirs)
+        nowhere = np.isnan(far)
+        yield same | (nowhere & np.isnan(theirs) if undefined else nowhere), ~nowhere
 
 
 def _parts(value) -> tuple[RingNumbers, ...]:

@@ -128,6 +128,8 @@ class _KernelReader(Canonical):
         _demand_dtype(store)
         loops = [loop for loop in self.kernel.loops if loop.dim in store.order]
         summed = [d for d in (*self.kernel.tiled, *self.kernel.grid) if d not in store.order] if store.adds else []
+        if store.adds and not summed:
+            raise NotReadBack(f"{store.output.name} adds, and there is no dim over which it sums")
         term = self(store.term)
         if stray := term.dims - {*store.order, *summed}:
             raise NotReadBack(f"{store.output.name} depends on {', '.join(map(str, sorted(stray)))}")

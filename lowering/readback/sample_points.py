@@ -17,7 +17,7 @@ from ...egraph.terms.traversal import subterms
 
 SHORT_LENGTH = 4  # a dim with so many indices has all of them
 PLAIN_INDICES = 2  # of a dim whose indices are nowhere but in brackets
-WEIGHED_INDICES = 4  # of those, where a softmax state or an extremum is over the dim: more than a mask may leave
+WEIGHED_INDICES = 4  # of those, where a softmax state, an extremum or a condition reads the dim: more than is kept
 MOST_INDICES = 16  # indices of any other dim, where that is not too much work
 MIDDLES = (7 / 16, 10 / 16, 5 / 16, 12 / 16)  # of a dim, by trial: about which its indices are sampled
 
@@ -27,8 +27,8 @@ class Points:
     """The indices of dims.
 
     sizes: values of symbols. structured: sizes of dims whose indices are compared or computed with. weighed: those of
-    softmax states. whole: those of which all indices count. lengths: of structured dims. offsets: numbers that indices
-    are compared with. most: indices of a structured dim. more: indices of dims instead of a sample.
+    softmax states and conditions. whole: those of which all indices count. lengths: of structured dims. offsets:
+    numbers that indices are compared with. most: indices of a structured dim. more: indices of dims instead of a sample.
     """
 
     sizes: Mapping[str, int]
@@ -91,9 +91,17 @@ def offsets_of(nodes: Iterable[Term]) -> tuple[int, ...]:
 
 
 def weighed_sizes(nodes: Iterable[Term]) -> frozenset:
-    """The sizes of dims of softmax states and of extrema."""
-    found = (n for n in nodes if n.op == "reduce" and n.attrs[0] not in ("sum", "prod"))
-    return frozenset(n.attrs[1].size for n in found)
+    """The sizes of dims of softmax states and of extrema, and of those by which a condition keeps elements.
+
+    Of four elements of a tensor that takes three values two are the same, so a sum over equal ones has two terms.
+    """
+    found: set = set()
+    for node in nodes:
+        if node.op == "reduce" and node.attrs[0] not in ("sum", "prod"):
+            found.add(node.attrs[1].size)
+        elif node.op == "where":
+            found |= {d.size for d in node.args[0].dims}
+    return frozenset(found)
 
 
 def symbol_values(nodes: Iterable[Term], dims: Iterable[Dim]) -> list[dict[str, int]]:
