@@ -62,7 +62,7 @@ def _demo(chosen) -> int:
 
 
 def _explain(chosen) -> int:
-    from ..api.explain import explain
+    from ..api.explain import explain, refuse_call
     from ..compiler.options import Options
     from ..errors import OptionError
     from .inputs import InputChoice
@@ -79,6 +79,8 @@ def _explain(chosen) -> int:
     try:
         asked: dict[str, Any] = {"options": options, "gradients": chosen.gradients, "tangents": chosen.tangents}
         keywords: dict[str, Any] = {**called.keywords}
+        refuse_call(called.function, called.inputs, keywords)
+        called.function(*called.inputs, **keywords)  # in eager first: what is the user's error is said as that
         with _sizes(chosen.dynamic):
             report = explain(called.function, *called.inputs, **asked, **keywords)
     except Exception as error:
