@@ -1,7 +1,7 @@
 """A program whose terms have torch's derivatives where operands are equal: relu and clamp as choices.
 
 Translated as they stand, they are maxima and minima, whose derivative at a tie is a half. Autograd says 0 of relu at 0.
-Of clamp at its bounds it says 1 in older releases; torch 2.15 says 0 for numbers and a half for tensors. Where a maximum
+Of clamp at its bounds it says 1 in older releases; torch 2.15 says 0 for numbers, a half for tensors. Where a maximum
 is a shift that the laws take out, the program as it stands will do. Invariant: the values of the program stay. Example:
 relu(x) is where(x <= 0, 0, x).
 """
