@@ -7,7 +7,6 @@ Example: under torch 2.16, "torch 2.16.0 is newer than what was tested (2.11 to 
 from __future__ import annotations
 
 import logging
-import platform
 import re
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -17,7 +16,6 @@ from .process_state import registered
 TESTED = {  # package: the first and the last release of the tests
     "torch": ((2, 11), (2, 15)),
     "triton": ((3, 6), (3, 9)),
-    "python": ((3, 11), (3, 13)),
 }
 _WARNED: set[str] = registered(set(), "reports")
 log = logging.getLogger(__name__)
@@ -51,13 +49,12 @@ def warn_of_untested() -> None:
 
 
 def _installed() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    found = {}
     for name in TESTED:
-        if name not in found:
-            try:
-                found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
     return found
 
 

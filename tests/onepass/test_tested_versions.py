@@ -56,7 +56,6 @@ def test_the_project_asks_for_the_first_of_them_and_for_no_last_one():
     for name in ("torch", "triton"):
         (asked,) = [line for line in project["dependencies"] if re.match(rf"{name}\b", line)]
         assert asked.split(";")[0].strip() == f"{name}>={text(TESTED[name][0])}"
-    assert project["requires-python"] == f">={text(TESTED['python'][0])}"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/limits.md"])
