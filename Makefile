@@ -1,66 +1,78 @@
-# On a fresh clone `make demo` and `make test` are all the set-up there is: the first one run makes .venv.
-#   make test PYTHON=/path/to/python      uses that interpreter as it is and makes nothing
-#   make test BOOTSTRAP=python3.12        makes .venv from that interpreter
-#   make test TESTS="tests/house/test_house.py" runs a part; JOBS=4 sets the number of test processes
+# On a fresh clone `make demo` and `make test` are all the set-up there is: the first one run makes .venv. `make` alone,
+# or `make help`, lists the targets and the variables.
 
 BOOTSTRAP = python3
-VENV = .venv
+DEFAULT_TORCH = torch==2.13.0
+TORCH = $(DEFAULT_TORCH)
+# Each torch that is asked for has a folder of its own, so none replaces another's environment.
+VENV := .venv$(if $(filter-out $(DEFAULT_TORCH),$(TORCH)),-$(shell echo '$(TORCH)' | sed 's/==/-/; s/[^[:alnum:].-]/_/g'))
 PYTHON = $(VENV)/bin/python
-TORCH = torch==2.13.0
 JOBS = 2
 TESTS =
 
 READY = $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/.ready)
-HAS_TORCH = -c 'import torch; assert (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)' 2>/dev/null
+# Whether an interpreter has a torch that will do: any known one, or the one that is asked for by number.
+ASKED = $(patsubst torch==%,%,$(filter-out $(DEFAULT_TORCH),$(TORCH)))
+HAS_TORCH = -c 'import torch; have, asked = torch.__version__.split("+")[0], "$(ASKED)".split("+")[0]; \
+  assert have == asked if asked else tuple(map(int, have.split(".")[:2])) >= (2, 11)' 2>/dev/null
 
 N = 1000
 SEED = 0
 OPTIONS =
 
-.PHONY: demo test test-all lint fuzz gallery prove theory bench clean
+.PHONY: help demo test test-all lint fuzz gallery prove theory bench clean
 
-demo: $(READY)
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  BOOTSTRAP=python3.12    makes the environment from that interpreter"
+	@echo "  TORCH=torch==2.15.0     that release, in an environment of its own: .venv-torch-2.15.0"
+	@echo "  PYTHON=/path/to/python  uses that interpreter as it is, and makes nothing"
+	@echo "  TESTS=tests/rules       runs that part, with its slow tests; JOBS=4 processes"
+	@echo "  N=10000 SEED=1          of make fuzz; OPTIONS=--gradients compares gradients, too"
+
+demo: $(READY) ## a small GPT-like block, fused: what happened, how right, how fast
 	$(PYTHON) -m onepass demo
 
 PYTEST = $(PYTHON) -m pytest -q -n $(JOBS) --dist worksteal --durations=15
 
 # Without the slow tests, and with some cases of large families. A part that is named runs whole: make test TESTS=tests/rules
-test: $(READY)
+test: $(READY) ## the tests but the slow ones, about 15 minutes on two cores
 	$(PYTEST) $(or $(TESTS),--quick)
 
-test-all: $(READY)
+test-all: $(READY) ## all tests, about 45 minutes
 	$(PYTEST)
 
 # mypy finds packages by folders: build/typed/onepass holds a link to each part, as an installed onepass holds the parts.
 TYPED = build/typed/onepass
 
-lint: $(READY)
+lint: $(READY) ## ruff and mypy
 	$(PYTHON) -m ruff check .
 	rm -rf $(TYPED) && mkdir -p $(TYPED)
 	ln -s $(addprefix $(CURDIR)/,$(wildcard onepass/*) egraph rules proofs lowering) $(TYPED)
 	$(PYTHON) -m mypy
 
-prove: $(READY)
+prove: $(READY) ## proves the laws again, and writes proofs/ledger.toml
 	$(PYTHON) -m onepass prove
 
 # Checked by Rocq, which is installed as Debian's package coq where it is missing (250 MB, needs root or sudo).
-theory: $(READY)
+theory: $(READY) ## checks theorems and laws by Rocq
 	$(PYTHON) -m onepass.proofs.rocq_audit
 
 # Random programs against float64 eager: make fuzz N=10000; each loud outcome is printed as a program.
 # make fuzz OPTIONS=--gradients compares the gradients of random inputs, too.
-fuzz: $(READY)
+fuzz: $(READY) ## random programs against float64 eager
 	$(PYTHON) -m tests.fuzz --count $(N) --seed $(SEED) --jobs $(JOBS) $(OPTIONS)
 
 # Writes docs/gallery.md from the records in tests/variants; the tests hold it to the code
-gallery: $(READY)
+gallery: $(READY) ## writes docs/gallery.md
 	$(PYTHON) -m tests.docs.gallery
 
-bench: $(READY)
+bench: $(READY) ## the figures of this machine
 	$(PYTHON) -m onepass bench
 
-clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+clean: ## removes environments, builds and caches
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A torch that the interpreter already has is kept, because it fits that machine's GPU and may be all there is without
@@ -75,8 +87,8 @@ $(VENV)/.ready: pyproject.toml
 	  echo "making $(VENV) with a torch of its own"; \
 	  $(BOOTSTRAP) -m venv $(VENV); \
 	fi; \
-	$(VENV)/bin/python $(HAS_TORCH) || $(VENV)/bin/python -m pip install -q $(TORCH) \
-	  || echo "no $(TORCH) here: pip chooses"; \
+	$(VENV)/bin/python $(HAS_TORCH) || $(VENV)/bin/python -m pip install -q $(foreach word,$(TORCH),'$(word)') \
+	  || { test -z "$(ASKED)"; echo "no $(TORCH) here: pip chooses"; }; \
 	$(VENV)/bin/python -m pip install -q -e ".[solvers,test]" || { \
 	  test $$outer = yes; \
 	  $(VENV)/bin/python -m pip install -q --no-index --no-deps --no-build-isolation -e .; \

@@ -1,4 +1,4 @@
-"""The command line: `python -m onepass demo | explain F:F | verify FILE | tune F:F | rules | doctor | prove | bench`.
+"""The command line: `python -m onepass demo | explain | verify | tune | rules | doctor | prove | bench | cache`.
 
 Each command is one function that calls the part that does the work. The exit status is 0 for success, 1 if something
 failed or is wrong, and 2 if the command cannot run as it was called.
@@ -6,31 +6,33 @@ failed or is wrong, and 2 if the command cannot run as it was called.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
-import re
 import runpy
 import sys
-from difflib import get_close_matches
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import __version__
+from .arguments import ARGUMENTS
+from .values import CommandParser
 
 MISUSED = 2
-FUNC = "a function or a module (an instance) of the file; its inputs come from example_inputs() beside it"
 UNNAMED = """not found by name: its entry point comes with an installed package (`pip install -e .` in a checkout);
           without one write `import onepass` and backend=onepass.onepass_backend"""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the `onepass` script and of `python -m onepass`."""
-    parser = _parser()
-    chosen = parser.parse_args(arguments)
+    parser, commands = _parsers()
+    chosen, unknown = parser.parse_known_args(arguments)
     if chosen.run is None:
+        if unknown:
+            parser.refuse_unknown(unknown)
         parser.print_help(sys.stderr)
         return MISUSED
+    commands[chosen.command].refuse_unknown(unknown)
     try:
         status = chosen.run(chosen) or 0
         sys.stdout.flush()
@@ -40,50 +42,17 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors name the command that was probably meant."""
-
-    def error(self, message: str) -> NoReturn:
-        if typed := re.search(r"invalid choice: '(\S+)'", message):
-            if near := get_close_matches(typed[1], [name for name, _, _ in COMMANDS], 1):
-                message = f"there is no command {typed[1]!r}; did you mean {near[0]!r}?"
-        super().error(message)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser("onepass", description="attention written in plain PyTorch becomes fused kernels")
+def _parsers() -> tuple[CommandParser, dict[str, CommandParser]]:
+    """The parser of the command line, and those of the commands by name."""
+    parser = CommandParser("onepass", description="attention written in plain PyTorch becomes fused kernels")
     parser.add_argument("--version", action="version", version=f"onepass {__version__}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(metavar="COMMAND")
     for name, run, text in COMMANDS:
         command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run)
-        if name == "explain":
-            command.add_argument("target", metavar="FILE:FUNC", help=FUNC)
-            command.add_argument("--json", action="store_true", help="print JSON")
-            text = "an option of the backend, as fuse_loads=always or executor=triton; may be given again"
-            command.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=text)
-            text = "also the gradients in full: their forms, laws, saved values and kernels"
-            command.add_argument("--gradients", action="store_true", help=text)
-            command.add_argument("--tangents", action="store_true", help="also the tangents in full")
-            command.add_argument("--html", metavar="PATH", help="also write a page")
-            command.add_argument("--certificate", metavar="PATH", help="also write what `verify` checks")
-        if name == "verify":
-            command.add_argument("certificate", metavar="FILE", help="what explain --certificate wrote")
-        if name == "bench":
-            from ..bench.cli_options import add_options
-
-            add_options(command)
-        if name == "tune":
-            command.add_argument("target", metavar="FILE:FUNC", help=FUNC)
-            command.add_argument("--trials", type=int, default=30, help="settings to try for each region (30)")
-        if name == "rules":
-            command.add_argument("--installed", action="store_true", help="also those of other packages, checked")
-        if name == "prove":
-            command.add_argument("--quick", action="store_true", help="the rules only, no mutants of them")
-        if name == "demo":
-            command.add_argument("--size", type=int, default=4096, help="the length for time and memory (4096)")
-    return parser
+        command.set_defaults(run=run, command=name)
+        ARGUMENTS.get(name, lambda command: None)(command)
+    return parser, commands.choices
 
 
 def _demo(chosen) -> int:
@@ -93,15 +62,16 @@ def _demo(chosen) -> int:
 
 
 def _explain(chosen) -> int:
-    from ..api.explain import explain
+    from ..api.explain import explain, refuse_call
     from ..compiler.options import Options
     from ..errors import OptionError
+    from .inputs import InputChoice
     from .target import TargetError, error_line, target
 
     try:
         options = dict(map(_named_option, chosen.option))
         Options.read(options)
-        called = target(chosen.target)
+        called = target(chosen.target, InputChoice(tuple(chosen.shape), chosen.dtype, chosen.device))
     except (TargetError, OptionError) as error:
         print(f"onepass explain: {error}", file=sys.stderr)
         return MISUSED
@@ -109,7 +79,10 @@ def _explain(chosen) -> int:
     try:
         asked: dict[str, Any] = {"options": options, "gradients": chosen.gradients, "tangents": chosen.tangents}
         keywords: dict[str, Any] = {**called.keywords}
-        report = explain(called.function, *called.inputs, **asked, **keywords)
+        refuse_call(called.function, called.inputs, keywords)
+        called.function(*called.inputs, **keywords)  # in eager first: what is the user's error is said as that
+        with _sizes(chosen.dynamic):
+            report = explain(called.function, *called.inputs, **asked, **keywords)
     except Exception as error:
         path = Path(chosen.target.rpartition(":")[0]).resolve()
         print(f"onepass explain: {chosen.target} fails: {error_line(error, path)}", file=sys.stderr)
@@ -121,6 +94,13 @@ def _explain(chosen) -> int:
         print(f"onepass explain: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         return MISUSED
     return 1 if report.failures else 0
+
+
+def _sizes(dynamic: bool) -> AbstractContextManager:
+    """Sizes as symbols from the first call on, as by torch.compile(dynamic=True); otherwise as torch chooses."""
+    from torch._dynamo import config
+
+    return config.patch(assume_static_by_default=False) if dynamic else nullcontext()
 
 
 def _print_guessed(command: str, called) -> None:
@@ -235,8 +215,8 @@ def _installed_rules() -> int:
 
 def _doctor(chosen) -> int:
     """Prints what is installed and what is missing. Returns 1 if onepass cannot work here."""
-    from .. import __version__
     from ..compiler import disk_cache
+    from ..tested_versions import summary, untested
 
     print(f"onepass {__version__} on Python {sys.version.split()[0]}, {sys.platform}")
     missing = [name for name in ("torch", "egglog", "numpy", "sympy", "rich") if not _found(name, "needed")]
@@ -245,6 +225,9 @@ def _doctor(chosen) -> int:
         _found(name, f"optional: {use}")
     if not missing:
         _machine()
+    print(f"tested    {summary()}")
+    for _, sentence in untested():
+        print(f"          {sentence}: it may work; in a checkout, `make test PYTHON=python` tries it")
     place = disk_cache.folder()
     probe = "0" * 40
     works = place is not None and disk_cache.write(probe, {"probe": 1}) and disk_cache.read(probe) == {"probe": 1}
@@ -292,6 +275,13 @@ def _bench(chosen) -> int:
     return 0
 
 
+def _cache(chosen) -> int:
+    """Lists, measures or empties the disk cache."""
+    from .cache import run
+
+    return run(chosen)
+
+
 COMMANDS = (
     ("demo", _demo, "a small GPT-like block, fused: what happened, how right, how fast"),
     ("explain", _explain, "what onepass does with a function of a file, and why"),
@@ -301,4 +291,5 @@ COMMANDS = (
     ("doctor", _doctor, "what is installed here and what is missing"),
     ("prove", _prove, "prove the laws"),
     ("bench", _bench, "the figures of this machine"),
+    ("cache", _cache, "what is kept on disk: list it, say its size, or clear it"),
 )

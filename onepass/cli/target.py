@@ -1,8 +1,8 @@
 """Reads FILE:FUNC of the command line as a function with inputs.
 
-Inputs come from `example_inputs` beside the function, which returns a tuple or a dict of keyword inputs. Otherwise at
-most three tensors are guessed. Errors of the user's file are reported in one sentence with its line, without a
-traceback. Example: `model.py:attention`.
+Inputs come from the shapes that the command line gives, or from `example_inputs` beside the function, which returns a
+tuple or a dict of keyword inputs. Otherwise at most three tensors are guessed. An error of the user's file is one
+sentence with its line, without a traceback. Example: `model.py:attention`.
 """
 
 from __future__ import annotations
@@ -11,31 +11,18 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import OnepassError
+from .inputs import InputChoice, TargetError, TargetFunction, made, needed, placed, tensors
+from .values import GivenShape
 
 GUESSED_SHAPE, MAX_GUESSED_TENSORS = (1, 4, 128, 64), 3
-HINT = "write `def example_inputs():` beside it, which returns a tuple of inputs, or a dict of keyword inputs"
+AS_IT_COMES = InputChoice()
+HINT = "give --shape, or write `def example_inputs():` beside it, which returns a tuple or a dict of inputs"
 
 
-class TargetError(OnepassError, ValueError):
-    """A FILE:FUNC that cannot be used; the message says the file, the line and what to write instead."""
-
-
-@dataclass(frozen=True)
-class TargetFunction:
-    """A function with its inputs. `guessed` describes guessed inputs; it is empty if the file gives the inputs."""
-
-    function: Callable
-    inputs: tuple = ()
-    keywords: Mapping[str, object] = field(default_factory=dict)
-    guessed: str = ""
-
-
-def target(text: str) -> TargetFunction:
+def target(text: str, choice: InputChoice = AS_IT_COMES) -> TargetFunction:
     """Reads FILE:FUNC. Raises TargetError."""
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
@@ -52,7 +39,9 @@ def target(text: str) -> TargetFunction:
         raise TargetError(f"{name} of {file} is a class: write `model = {name}(...)` there, and explain {file}:model")
     if not callable(function):
         raise TargetError(f"{name} of {file} cannot be called: it is {type(function).__name__}")
-    return _with_inputs(function, name, module, file)
+    if choice.shapes:
+        return placed(made(function, f"{name} of {file}", choice), choice)
+    return placed(_with_inputs(function, name, module, file), choice)
 
 
 def _can_be_explained(value, home: str) -> bool:
@@ -106,16 +95,11 @@ def _with_inputs(function, name: str, module, file: str) -> TargetFunction:
 
 def _guess(function, name: str, file: str) -> TargetFunction:
     """Guesses tensors in the shape of q, k and v, for a function with at most three parameters."""
-    import torch
-
-    forward = getattr(function, "forward", function)
-    parameters = inspect.signature(forward).parameters.values()
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(needed) > MAX_GUESSED_TENSORS or any(p.kind is p.KEYWORD_ONLY for p in needed):
-        names = ", ".join(p.name for p in needed)
+    wanted = needed(function)
+    if len(wanted) > MAX_GUESSED_TENSORS or any(p.kind is p.KEYWORD_ONLY for p in wanted):
+        names = ", ".join(p.name for p in wanted)
         raise TargetError(f"{name} of {file} takes {names}, and only {MAX_GUESSED_TENSORS} tensors are guessed: {HINT}")
-    generator = torch.Generator().manual_seed(0)
-    inputs = tuple(torch.randn(GUESSED_SHAPE, generator=generator) for _ in needed)
+    inputs = tuple(tensors([GivenShape(GUESSED_SHAPE)] * len(wanted)))
     kind = "a float32 tensor" if len(inputs) == 1 else "float32 tensors"
-    guessed = f"{', '.join(p.name for p in needed)}: {kind} of shape {GUESSED_SHAPE}" if inputs else ""
+    guessed = f"{', '.join(p.name for p in wanted)}: {kind} of shape {GUESSED_SHAPE}" if inputs else ""
     return TargetFunction(function, inputs, guessed=guessed)

@@ -17,7 +17,9 @@ import re
 import secrets
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -158,11 +160,42 @@ def remove(name: str) -> None:
 
 def clear() -> int:
     """Removes every entry of this cache, nothing else; the number removed."""
-    place = folder()
-    entries = [] if place is None else [p for p in place.glob("*/*.json") if _is_entry(p)]
-    for entry in entries:
-        _unlink(entry)
-    return len(entries)
+    return sum(_unlink(found.path) for found in entries())
+
+
+def clear_texts() -> int:
+    """Removes the copies of kernels' texts, which are for people and which nothing reads; the number removed."""
+    return sum(_unlink(found.path) for found in texts())
+
+
+@dataclass(frozen=True)
+class KeptFile:
+    """A file of the cache: its name, place and bytes, and when it was written, in seconds since 1970."""
+
+    name: str
+    path: Path
+    bytes: int
+    written: float
+
+
+def entries() -> list[KeptFile]:
+    """Every entry of this cache, of whatever version, the latest first. Whether one can be trusted `read` says."""
+    return _kept("*/*.json", _is_entry)
+
+
+def texts() -> list[KeptFile]:
+    """The copies of kernels' texts beside the entries, the latest first."""
+    return _kept("source/*.py", lambda path: not path.is_symlink() and not path.parent.is_symlink())
+
+
+def _kept(form: str, belongs: Callable[[Path], bool]) -> list[KeptFile]:
+    place, found = folder(), []
+    for path in () if place is None else place.glob(form):
+        with suppress(OSError):  # another process has removed it
+            if belongs(path):
+                known = path.lstat()
+                found.append(KeptFile(path.stem, path, known.st_size, known.st_mtime))
+    return sorted(found, key=lambda file: (-file.written, file.name))
 
 
 class _OfThisVersion:
@@ -192,9 +225,12 @@ def _is_entry(path: Path) -> bool:
     return named and not path.parent.is_symlink()
 
 
-def _unlink(path: Path) -> None:
+def _unlink(path: Path) -> bool:
+    """Removes a file; whether it was removed."""
     with suppress(OSError):
         path.unlink()
+        return True
+    return False
 
 
 # Signatures -----------------------------------------------------------------------------------------------------------

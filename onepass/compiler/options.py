@@ -17,6 +17,7 @@ from ..egraph.rewrite.serialization import digest, rule_from_json, rule_to_json,
 from ..egraph.search.pattern_grounding import readable
 from ..errors import OptionError, no_rule
 from ..rules import ALL
+from ..tested_versions import warn_of_untested
 from .rule_admission import admit
 from .rule_plugins import INSTALLED, installed
 
@@ -81,6 +82,7 @@ class Options:
             raise OptionError(f"onepass has no option {unknown[0]!r}{place}; it has {', '.join(sorted(known))}")
         read = cls(**given)
         admit(read.rules)
+        warn_of_untested()
         return read
 
     @property

@@ -1,14 +1,19 @@
 """A program whose terms have torch's derivatives where operands are equal: relu and clamp as choices.
 
-Translated as they stand, they are maxima and minima, whose derivative at a tie is a half. Autograd says 0 of relu at 0,
-and 1 of clamp at its bounds. Where a maximum is a shift that the laws take out, the program as it stands will do.
-Invariant: the values of the program stay. Example: relu(x) is where(x <= 0, 0, x).
+Translated as they stand, they are maxima and minima, whose derivative at a tie is a half. Autograd says 0 of relu at 0.
+Of clamp at its bounds it says 1 in older releases; torch 2.15 says 0 for numbers, a half for tensors. Where a maximum
+is a shift that the laws take out, the program as it stands will do. Invariant: the values of the program stay. Example:
+relu(x) is where(x <= 0, 0, x).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..graph.program import Atom, Meta, Program, ProgramNode
 
@@ -71,17 +76,35 @@ _CHOICES: dict[str, Callable[[ProgramNode], Iterator[ProgramNode]]] = {
 
 def _bounded(node: ProgramNode, x: Bound, low: Bound, high: Bound) -> Iterator[ProgramNode]:
     """x, or the bound that it is beyond: first the lower one, then the upper one, as torch has it."""
+    at_bound = derivative_at_a_bound(any(map(_is_tensor, (low, high))))
+    if at_bound == 0.5:  # as of the maximum and the minimum that it is translated to
+        yield node
+        return
+    below, above = ("lt", "gt") if at_bound else ("le", "ge")
     if low is not None:
         name = node.name if high is None else f"{node.name} above"
-        yield from _choice(node, name, "lt", x, low)
+        yield from _choice(node, name, below, x, low)
         x = Atom("node", name)
     if high is not None:
-        yield from _choice(node, node.name, "gt", x, high)
+        yield from _choice(node, node.name, above, x, high)
+
+
+@cache
+def derivative_at_a_bound(is_tensor: bool) -> float:
+    """What autograd says here of clamp where its operand is equal to its bound: it depends on torch's release."""
+    with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
+        x = torch.zeros(1, requires_grad=True)
+        bounded = torch.clamp(x, min=torch.zeros(1)) if is_tensor else torch.clamp(x, min=0.0)
+        return torch.autograd.grad(bounded, x, torch.ones(1))[0].item()
+
+
+def _is_tensor(bound: Bound) -> bool:
+    return isinstance(bound, Atom) and bound.kind == "node"
 
 
 def _choice(node: ProgramNode, name: str, compare: str, x: Bound, bound: Bound) -> Iterator[ProgramNode]:
     """where(x compared with the bound, bound, x), under the name."""
-    is_tensor = isinstance(bound, Atom) and bound.kind == "node"
+    is_tensor = _is_tensor(bound)
     truth = Meta("bool", node.meta.shape, node.meta.device)
     overload, choice = ("Tensor", "aten.where.self") if is_tensor else ("Scalar", "aten.where.ScalarSelf")
     yield ProgramNode(f"{name} beyond", f"aten.{compare}.{overload}", (x, bound), (), (truth,), node.where)

@@ -77,6 +77,7 @@ GROUND = (
     "lowering/source_folder.py",
     "onepass/errors.py",
     "onepass/process_state.py",
+    "onepass/tested_versions.py",
     "onepass/__init__.py",
 )
 PACKAGE = "lowering/__init__.py"  # whose files the disk cache hashes

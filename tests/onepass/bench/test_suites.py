@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from onepass.bench import flex_variants, problems, results, scales, suites, timing
-from onepass.bench.cli_options import SUITES, add_options
+from onepass.cli.bench_options import SUITES, add_options
 from onepass.cli.commands import main
 
 CASES = [case for suite in SUITES for case in suites.cases(suite, scales.TINY)]

@@ -1,9 +1,12 @@
 """The command line names its version, and the command that was probably meant."""
 
+import json
+
 import pytest
 
 from onepass import __version__
-from onepass.cli.commands import MISUSED, main
+from onepass.cli import commands
+from onepass.cli.commands import COMMANDS, MISUSED, main
 
 
 def test_the_version_is_printed(capsys):
@@ -23,4 +26,45 @@ def test_a_command_that_is_like_none_is_answered_by_all(capsys):
     with pytest.raises(SystemExit) as left:
         main(["zebra"])
     said = capsys.readouterr().err
-    assert left.value.code == MISUSED and "invalid choice: 'zebra'" in said and "'doctor'" in said
+    assert left.value.code == MISUSED and "there is no command 'zebra'" in said and len(said.splitlines()) == 1
+    assert all(name in said for name, _, _ in COMMANDS)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["demo", "--size", "-3"], "onepass demo: --size: it takes a whole number from 1, not '-3'"),
+    (["demo", "--size", "0"], "not '0'"),
+    (["bench", "--only", "["], "onepass bench: --only: '[' is no regular expression: unterminated character set"),
+    (["bench", "--variants", "("], "--variants: '(' is no regular expression"),
+    (["bench", "--shapes", "*"], "--shapes: '*' is no regular expression"),
+    (["bench", "--rounds", "0"], "onepass bench: --rounds: it takes a whole number from 1, not '0'"),
+    (["bench", "--rounds", "2.5"], "not '2.5'"),
+    (["bench", "--seconds", "-1"], "--seconds: it takes a number of seconds above 0, not '-1'"),
+    (["bench", "--suite", "peer"], "onepass bench: --suite: there is no 'peer'; did you mean 'peers'?"),
+    (["tune", "a.py:f", "--trials", "0"], "--trials: it takes a whole number from 1"),
+    (["cache", "lst"], "onepass cache: action: there is no 'lst'; did you mean 'list'?"),
+    (["explain", "a.py:f", "--jsn"], "onepass explain: there is no option '--jsn'; did you mean '--json'?"),
+    (["explain", "a.py:f", "--shape", "1,x"], "--shape: it takes [NAME=]SIZES[:DTYPE]"),
+    (["explain", "a.py:f", "--shape", "8:flaot32"], "there is no dtype 'flaot32'; did you mean 'float32'?"),
+    (["explain", "a.py:f", "--dtype", "half"], "--dtype: there is no 'half'; there are bfloat16, "),
+    (["explain"], "onepass explain: the following arguments are required: FILE:FUNC"),
+    (["--verson"], "onepass: there is no option '--verson'; did you mean '--version'?"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
+def test_what_cannot_be_read_is_one_line_before_anything_runs(words, said, capsys, monkeypatch):
+    for name, _, _ in COMMANDS:
+        monkeypatch.setattr(commands, f"_{name}", lambda chosen: pytest.fail("it ran"))
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    printed = capsys.readouterr()
+    assert left.value.code == MISUSED and said in printed.err
+    assert printed.out == "" and len(printed.err.splitlines()) == 1
+
+
+def test_sizes_are_symbols_where_that_is_asked_for(tmp_path, capsys):
+    path = tmp_path / "users.py"
+    path.write_text("import torch\ndef f(q, k, v): return torch.softmax(q @ k.mT, -1) @ v\n")
+    seen = {}
+    for option in ([], ["--dynamic"]):
+        assert main(["explain", f"{path}:f", "--shape", "2,3,40,8", "--json", *option]) == 0
+        (region,) = json.loads(capsys.readouterr().out)["regions"]
+        seen[bool(option)] = region["kernels"][0]["source"], region["passes"]
+    assert seen[False][0] != seen[True][0] and seen[False][1] == seen[True][1] == [3, 1]

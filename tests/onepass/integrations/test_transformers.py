@@ -181,9 +181,9 @@ def test_generate_compiles_a_model_with_a_static_cache_by_onepass():
 
 
 @pytest.mark.slow
-def test_the_example_of_the_readme_runs(tmp_path):
+def test_the_example_of_the_overview_runs(tmp_path):
     decoder("grouped heads").save_pretrained(tmp_path)
-    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## In transformers")[1]
+    text = (ROOT / "docs" / "overview.md").read_text(encoding="utf-8").split("## In transformers")[1]
     names = {"path": tmp_path, "inputs": prompts()}
     exec(text.split("```python\n")[1].split("```")[0], names)
     assert names["tokens"].shape == (2, 9 + 8)
