@@ -143,7 +143,7 @@ def _named_option(text: str) -> tuple[str, object]:
 
 def _write(report, chosen) -> None:
     if chosen.html:
-        print(f"\nwritten: {report.html(chosen.html)}", file=sys.stderr)
+        print(f"\nwritten: {report.save(chosen.html)}", file=sys.stderr)
     if chosen.certificate:
         from ..compiler.certificate_files import write
 
