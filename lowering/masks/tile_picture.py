@@ -92,7 +92,7 @@ def _picture(kernel: Kernel, loop: Loop, sizes: Sizes, arrays: Arrays, at: Mappi
 
 
 def _tile(length: int) -> int:
-    tile = SMALL_TILE if length < SHORT else TILE
+    tile = TILE if length >= SHORT else min(SMALL_TILE, 1 << (length - 1).bit_length())
     while -(-length // tile) > MAX_TILES:
         tile *= 2
     return tile

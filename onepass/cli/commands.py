@@ -12,6 +12,7 @@ import os
 import re
 import runpy
 import sys
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -143,7 +144,7 @@ def _named_option(text: str) -> tuple[str, object]:
 
 def _write(report, chosen) -> None:
     if chosen.html:
-        print(f"\nwritten: {report.save(chosen.html)}", file=sys.stderr)
+        print(f"\nwritten: {replace(report, title=chosen.target).save(chosen.html)}", file=sys.stderr)
     if chosen.certificate:
         from ..compiler.certificate_files import write
 

@@ -85,7 +85,7 @@ def _notes(picture: TilePicture, kernel: Kernel, loop: Loop, sizes: Mapping[str,
     if picture.at:
         yield f"at {', '.join(f'{name} = {n}' for name, n in picture.at)}"
     if picture.missing:
-        yield f"{', '.join(picture.missing)} decides, and its values are not known here: `explain` draws them"
+        yield f"decided by the values of {', '.join(picture.missing)}, which are known in a call: explain draws them"
     elif loop.map is not None or loop.length_is_data:
         yield f"of the data of this call{f', looked at in every {picture.step}th row' if picture.step > 1 else ''}"
     if loop.map is not None and not pays(kernel, loop.map, tall, wide, sizes):

@@ -172,7 +172,7 @@ def _how_much(report: Report, regions: list[RegionView]) -> Answer:
     if speed.fused is None:
         lines.append("no time is estimated: a size is not known, or there is no kernel of such a form")
         return Answer(question, f"{report.passes[0]} passes become {report.passes[1]}", "good", tuple(lines))
-    lines.append(f"estimated on an H200: {_milliseconds(speed.fused)}")
+    lines.append(f"estimated on an H200, forward: {_milliseconds(speed.fused)}")
     if speed.eager is not None:
         lines.append(f"as written, for its bytes or its launches alone: {_milliseconds(speed.eager)}")
     if speed.times is not None and speed.times >= LEAST_GAIN:

@@ -7,7 +7,7 @@ of a causal region has one picture of tiles, one loop nest and one derivation.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from .derivation_view import DerivationView, LawView, derivation_view, law_views
 from .loop_nest import loop_nest
 from .marked_source import SourceView, source_views
 from .mask_svg import MaskView, mask_views, percent
-from .text import bytes_text, derivative_lines, in_loops, runner, statistic
+from .text import LABEL, bytes_text, derivative_lines, in_loops, runner, statistic
 
 RegionReport = Any
 KernelReport = Any
@@ -77,7 +77,7 @@ class RegionView:
     kernels: tuple[KernelView, ...]
     alternatives: tuple[tuple[str, str], ...]
     facts: tuple[tuple[str, str], ...]
-    derivatives: tuple[tuple[str, str], ...]
+    derivatives: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     notes: tuple[str, ...]
 
 
@@ -155,6 +155,8 @@ def _kernel(region: RegionReport, number: int) -> KernelView:
     if data is None:
         return KernelView(kernel.name, facts, kernel.estimate)
     planned = data.plan.kernels[number]
+    if refusal := _known(None, TRITON.kernel_refusal, planned, data.plan):
+        facts += (("in Triton", f"not: {refusal}"),)
     pictures = (_known(NO_PICTURES, mask_views, planned, loop, data.sizes, data.tensors) for loop in planned.loops)
     return KernelView(
         kernel.name,
@@ -204,7 +206,20 @@ def _facts(region: RegionReport) -> Iterator[tuple[str, str]]:
     yield "cache", region.cache
 
 
-def _derivatives(region: RegionReport) -> Iterator[tuple[str, str]]:
+def _derivatives(region: RegionReport) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
     for found in (region.gradients, region.tangents):
         if found is not None:
-            yield found.kind, "\n".join(derivative_lines(found, region.device))
+            yield found.kind, tuple(_rows(derivative_lines(found, region.device)))
+
+
+def _rows(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Lines of a report as (label, text). A line without a label goes on with the one before it."""
+    label, texts = "", []
+    for line in lines:
+        if texts and line[:LABEL].strip():
+            yield label, "\n".join(texts)
+            texts = []
+        label = line[:LABEL].strip() or label
+        texts.append(line[LABEL:].strip())
+    if texts:
+        yield label, "\n".join(texts)

@@ -73,6 +73,7 @@ def nothing_lines(report: Report) -> Iterator[str]:
         yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch)"
 
 
+LABEL = 12  # characters of a label and the space behind it
 MAX_REASONS = 3  # in one line
 MAX_LENGTH_OF_A_FAILURE = 100  # characters, there
 

@@ -91,7 +91,8 @@ def test_masks_of_every_dtype_are_read(kind):
 def test_values_that_are_not_at_hand_are_named():
     meta = [torch.empty(2, 64, 16, device="meta") for _ in range(3)]
     (view,) = views(by_documents, *meta, torch.empty(2, 64, dtype=torch.int64, device="meta"))
-    assert dict(view.shares) == {"unknown": "100 %"} and any("documents decides" in note for note in view.notes)
+    assert dict(view.shares) == {"unknown": "100 %"}
+    assert any("by the values of documents" in note for note in view.notes)
 
 
 def test_a_size_without_a_number_is_no_picture():

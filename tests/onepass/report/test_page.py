@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -15,9 +16,11 @@ import torch
 import onepass
 from onepass.compiler.certificate_files import verify
 from onepass.report import page as module
+from onepass.report import region_view
 from onepass.report.page import MAX_BYTES, page
 from onepass.report.records import Refused, Report
 from onepass.report.text import WAYS_OUT
+from tests.variants import every
 
 Q, K, V = (torch.randn(2, 80, 16) for _ in range(3))
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7 * 7 }}"
@@ -123,7 +126,7 @@ SAID = {  # of each family: what its page says
     "refused": ("No: 1 region left as written", "cumsum stands between", WAYS_OUT["unknown operation"]),
     "break": ("graph break", "fullgraph=True", "What to change"),
     "several": ("In part: 2 of 3 regions", "See below what to change", "Mask of i by j"),
-    "training": ("Yes: 1 region", "Gradients", "gradients of q, ", "d q"),
+    "training": ("Yes: 1 region", "Gradients", "of q, ", "d q"),
     "nothing": ("No: nothing was found to fuse", "there is nothing to fuse", "Nothing changes"),
 }
 
@@ -239,6 +242,19 @@ def test_a_page_is_made_of_data_that_is_there_already(reports, monkeypatch):
     torch.compile(plain, backend=onepass.onepass_backend, options={"inner": "eager"})(Q, K, V)
     (kept,) = onepass.reports()
     assert kept.regions[0].data.plan.kernels and kept.regions[0].lines and not kept.regions[0].data.tensors
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("variant", every(), ids=lambda variant: variant.name)
+def test_every_variant_has_a_whole_page(variant, caplog):
+    torch._dynamo.reset()
+    report = onepass.explain(variant.function, *variant.inputs())
+    caplog.set_level(logging.DEBUG, region_view.__name__)
+    found = read(page(report))
+    lost = [r.getMessage() for r in caplog.records if r.name == region_view.__name__]
+    assert all("is left to torch" in sentence for sentence in lost) and "no picture" not in found.text
+    masks = [loop for r in report.regions for k in r.data.plan.kernels for loop in k.loops if loop.guard is not None]
+    assert sum(tag == "svg" for tag, _ in found.elements) >= len(masks)
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

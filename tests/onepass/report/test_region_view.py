@@ -68,6 +68,23 @@ def test_other_plans_are_listed_with_what_they_cost(region):
     assert [slower for _, slower in view.alternatives] == ["50 % slower", "only 5 % faster"]
 
 
+def test_gradients_are_rows_with_labels():
+    def attend(q, k, v):
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    (region,) = onepass.explain(attend, X, X.clone(), X.clone(), gradients=True).regions
+    ((kind, rows),) = region_view(region, 1).derivatives
+    names = [name for name, _ in rows]
+    assert kind == names[0] == "gradients" and {"d q", "d v", "rules", "kernel"} <= {*names}
+    joined = "".join(f"{name}{text}" for name, text in rows)
+    assert "".join(joined.split()) == "".join(str(region.gradients).split())
+
+
+def test_a_kernel_that_triton_does_not_run_says_why(region, monkeypatch):
+    monkeypatch.setattr(type(module.TRITON), "kernel_refusal", lambda *_: "no such product")
+    assert ("in Triton", "not: no such product") in region_view(region, 1).kernels[0].facts
+
+
 def test_a_report_without_a_plan_is_shown(region):
     view = region_view(replace(region, data=None, certificates=(), lines=(), layers=(), places=()), 1)
     assert view.title == "source line unknown" and view.derivations == () and view.kernels[0].nest == ""
