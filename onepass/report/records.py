@@ -16,7 +16,6 @@ from typing import Any
 from ..egraph.derivation.certificate import Derivation
 from ..lowering.plan.records import Plan
 from ..process_state import keep_latest, registered
-from .page import page
 from .text import derivative_lines, headline, notebook_cell, region_headline, region_lines, report_lines
 
 CERTIFICATE_FORMAT = 1
@@ -301,6 +300,8 @@ class Report:
 
     def save(self, path: str | PathLike) -> Path:
         """Writes one self-contained page of HTML and returns its path."""
+        from .page import page  # draws masks by torch, which reading a record does not need
+
         path = Path(path)
         path.write_text(page(self), encoding="utf-8")
         return path

@@ -214,7 +214,8 @@ def _derivatives(region: RegionReport) -> Iterator[tuple[str, tuple[tuple[str, s
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Lines of a report as (label, text). A line without a label goes on with the one before it."""
-    label, texts = "", []
+    label = ""
+    texts: list[str] = []
     for line in lines:
         if texts and line[:LABEL].strip():
             yield label, "\n".join(texts)
