@@ -107,7 +107,7 @@ class PlanExecutor:
         """The settings of the kernel's launch and their origins, as far as they are known without sizes."""
         return ""
 
-    def describe_time(self, kernel: Kernel, plan: Plan) -> str:
+    def describe_time(self, kernel: Kernel, plan: Plan, sizes: Sizes | None = None) -> str:
         """The kernel's estimated time and its bound; empty where a size is not known."""
         return ""
 
@@ -244,12 +244,20 @@ class GluonExecutor(TritonExecutor):
         except RefusedLaunch as reason:
             return f", not for these sizes: {reason}"
 
-    def describe_time(self, kernel: Kernel, plan: Plan) -> str:
+    def describe_time(self, kernel: Kernel, plan: Plan, sizes: Sizes | None = None) -> str:
         if triton_missing():
             return ""
         from .cost.plan_cost import described
 
-        return described(plan, kernel)
+        return described(plan, kernel, sizes)
+
+    def seconds(self, plan: Plan, sizes: Sizes | None = None) -> float | None:
+        """The estimated time of a plan on an H200; None where a size or the time of a kernel is not known."""
+        if triton_missing():
+            return None
+        from .cost.plan_cost import seconds
+
+        return seconds(plan, sizes)
 
     def slowdown(self, plan: Plan, sizes: Sizes) -> float:
         """By which part the plan was measured to be slower in this form than in plain Triton; 0 if it was not."""

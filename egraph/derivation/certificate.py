@@ -7,7 +7,7 @@ e-graph. Example: x · 1 + y equals x + y by one step, multiply_by_one at the po
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,15 @@ class DerivationStep:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Successive steps with names for the long subterms that none of them changes: t0 for one, say."""
+
+    start: Term
+    steps: tuple[DerivationStep, ...]
+    names: dict[Term, Term]
+
+
+@dataclass(frozen=True)
 class Derivation:
     """A chain of whole terms that shows `start` = `goal`: each step is an instance of one rule."""
 
@@ -104,18 +113,24 @@ class Derivation:
 
     def explained(self, laws: Mapping[str, str]) -> str:
         """The chain as mathematics: both ends, and for each step its rule, law, place, and subterm before and after."""
-        first = next((n for n, step in enumerate(self.steps) if not step.everywhere), len(self.steps))
         lines: list[str] = []
-        current, named, number = self.start, 0, 0
-        for stretch in [part for part in (self.steps[:first], self.steps[first:]) if part] or [()]:
-            names = _names([current, *(step.after for step in stretch)], named)
-            lines += [f"where {name} = {show(t)}" for t, name in names.items()]
-            lines.append(f"  {'=' if named or current is not self.start else ' '} {show(substitute(current, names))}")
-            for step in stretch:
+        number = 0
+        for part in self.stretches():
+            lines += [f"where {name} = {show(t)}" for t, name in part.names.items()]
+            lines.append(f"  {'=' if number else ' '} {show(substitute(part.start, part.names))}")
+            for step in part.steps:
                 number += 1
-                lines += _step_lines(number, step, laws, names)
-            current, named = stretch[-1].after if stretch else current, named + len(names)
-        return "\n".join([*lines, f"  = {show(substitute(self.goal, names))}"])
+                lines += _step_lines(number, step, laws, part.names)
+        return "\n".join([*lines, f"  = {show(substitute(self.goal, part.names))}"])
+
+    def stretches(self) -> Iterator[Stretch]:
+        """The chain in at most two parts, each with its own names: the first steps change all occurrences at once."""
+        first = next((n for n, step in enumerate(self.steps) if not step.everywhere), len(self.steps))
+        current, named = self.start, 0
+        for steps in [part for part in (self.steps[:first], self.steps[first:]) if part] or [()]:
+            names = _names([current, *(step.after for step in steps)], named)
+            yield Stretch(current, steps, names)
+            current, named = steps[-1].after if steps else current, named + len(names)
 
     def to_json(self) -> dict:
         """The chain as plain data. A step has the rule, direction, position, binding, new subterm, and `everywhere`."""

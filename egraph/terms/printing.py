@@ -140,4 +140,29 @@ def show_let(*roots: Term, least: int = 24) -> str:
     return "\n".join([*lines, *(done[root][0] for root in roots)])
 
 
+def show_marked(root: Term, position: Sequence[int], marks: tuple[str, str], everywhere: bool = False) -> str:
+    """The term on one line with a mark before and one behind the subterm at a path of argument numbers.
+
+    everywhere: behind and before each occurrence of that subterm. Empty where the line would be too long.
+    """
+    path = [root]
+    for number in position:
+        path.append(path[-1].args[number])
+    marked = lambda part: (f"{marks[0]}{part[0]}{marks[1]}", part[1])
+    done: dict[Term, Part] = {}
+    for node in subterms(root):
+        made = _text(node, [done[a] for a in node.args])
+        done[node] = marked(made) if everywhere and node is path[-1] else made
+        if len(made[0]) > MAX_LINE_CHARACTERS:
+            return ""
+    if everywhere:
+        return done[root][0]
+    part = marked(done[path[-1]])
+    for node, number in zip(path[-2::-1], position[::-1], strict=True):
+        parts = [done[a] for a in node.args]
+        parts[number] = part
+        part = _text(node, parts)
+    return part[0]
+
+
 HOOKS["show"] = show

@@ -16,7 +16,7 @@ from ...egraph.terms.sizes import UnknownSize, symbols
 from ...egraph.terms.term import Term, TermError
 from ...egraph.terms.traversal import all_dims, subterms
 from ..plan.device import H200
-from ..plan.records import NotPlannable, Plan, Store
+from ..plan.records import Alternative, NotPlannable, Plan, Store
 from ..plan.thresholds import MAX_STORED_BYTES
 from ..planning.planner import plan_with, prepared
 from ..planning.planning_state import Planning
@@ -58,20 +58,24 @@ class _Sized:
 
 
 def _cheapest(planning: Planning, own: Plan) -> Plan | None:
-    """The plan that stores what pays; None where nothing does, or where an estimate lacks a size."""
+    """The plan that stores what pays, or its own, with the others; None where an estimate lacks a size."""
+    tried: list[Alternative] = []
     try:
         cases = [_sized(own, sizes) for sizes in _nominal(planning)]
-        best, least = None, 1 / LEAST_GAIN
+        best, least = own, 1 / LEAST_GAIN
         for chosen in islice(_combinations(planning, cases), _plans_to_try(planning)):
             plan = _plan_with(planning, chosen)
             if plan is None or not _reads_its_parts(plan):
                 continue
             share = max(_seconds(plan, case.sizes) / case.seconds for case in cases)
+            tried.append(Alternative(in_order((term for one in chosen for term in one), planning.terms), share))
             if share < least:
                 best, least = _with_note(plan, cases, share), share
     except (UnknownSize, TermError, NotPlannable):
         return None
-    return best
+    taken = 1.0 if best is own else least
+    others = (one for one in tried if best is own or one.share != taken)
+    return replace(best, alternatives=tuple(replace(one, share=one.share / taken) for one in others))
 
 
 def _plans_to_try(planning: Planning) -> int:

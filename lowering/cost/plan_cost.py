@@ -67,6 +67,15 @@ def described(plan: Plan, kernel: Kernel, sizes: Sizes | None = None, device: Ho
     return f"{total} on an {device.name}{every}, bound by {longest.bound} ({peak} at peak rate)"
 
 
+def seconds(plan: Plan, sizes: Sizes | None = None, device: HopperGpu = H200) -> float | None:
+    """The time of a plan, kernel after kernel; None where a size is not known, or a kernel cannot run as scheduled."""
+    try:
+        found = plan_estimate(plan, sizes, device)
+    except (NotPlannable, UnknownSize, TermError):
+        return None
+    return None if any(one.estimate.why for one in found) else sum(one.estimate.seconds for one in found)
+
+
 def scheduled(kernel: Kernel, sizes: dict, device: HopperGpu, hopper: bool) -> Iterable[tuple[Kernel, Config, dict]]:
     """The launches of a kernel with their schedules, and the sizes with the number of parts of its loops."""
     few = kernel.rows is not None and resolve(kernel.rows.size, sizes) <= MIN_ROWS_OF_A_PRODUCT

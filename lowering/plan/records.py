@@ -224,13 +224,23 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """A plan that was not taken: what it would store between kernels, and its estimated time in times of the one taken.
+    """
+
+    stored: tuple[Term, ...]
+    share: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """Kernels in launch order; a later one may load what an earlier one stores. `outputs` are the results, in order.
 
     A store may write a result as a tensor of the same name in which one axis is two
     (lowering/planning/reshape_dims.py). plan_passes: names of the planning passes that changed something.
     shape_reasons: for each kernel, its rows and why these were chosen. read_back: how the plan was held against the
-    results that were asked for (lowering/readback); empty where nobody has done it.
+    results that were asked for (lowering/readback); empty where nobody has done it. alternatives: other plans of the
+    same results that estimates called no faster.
     """
 
     kernels: tuple[Kernel, ...]
@@ -241,6 +251,7 @@ class Plan:
     plan_passes: tuple[str, ...] = field(default=(), compare=False)
     shape_reasons: tuple[str, ...] = field(default=(), compare=False)
     read_back: str = field(default="", compare=False)
+    alternatives: tuple[Alternative, ...] = field(default=(), compare=False)
 
     @property
     def output(self) -> Tensor:

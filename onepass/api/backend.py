@@ -25,6 +25,7 @@ from ..report.publish import publish
 from ..report.records import Report
 from ..runtime.region_call import has_tangent
 from .eager_graph import without_compiler
+from .mask_data import taking, wanted, with_tensors
 
 log = logging.getLogger(__name__)
 
@@ -162,5 +163,14 @@ class Recorder:
         self.reports: list[Report] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs, **_):
+        place = len(self.reports)
         self.reports.append(rewrite_module(gm, self.options, dry=True, derivatives=self.derivatives))
-        return gm.forward
+        if not (names := wanted(self.reports[place])):
+            return gm.forward
+        take, forward = taking(gm, names), gm.forward
+
+        def run(*arguments):
+            self.reports[place] = with_tensors(self.reports[place], take(arguments))
+            return forward(*arguments)
+
+        return run

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def _named_option(text: str) -> tuple[str, object]:
 
 def _write(report, chosen) -> None:
     if chosen.html:
-        print(f"\nwritten: {report.html(chosen.html)}", file=sys.stderr)
+        print(f"\nwritten: {replace(report, title=chosen.target).save(chosen.html)}", file=sys.stderr)
     if chosen.certificate:
         from ..compiler.certificate_files import write
 

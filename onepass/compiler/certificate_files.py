@@ -21,11 +21,10 @@ from ..egraph.rewrite.serialization import rule_from_json, rule_to_json, stateme
 from ..egraph.terms.printing import show, show_let
 from ..egraph.terms.term import Term
 from ..errors import OnepassError
-from ..report.records import Report
+from ..report.records import CERTIFICATE_FORMAT, Report
 from ..rules import ALL
 from .assumptions import assumptions
 
-FORMAT = 1
 MOST_BYTES = 64 << 20  # of a file that is read
 
 
@@ -129,9 +128,8 @@ def derivatives_certificate(found: Certified) -> dict:
 
 def write(report: Report, path: str | PathLike) -> Path:
     """Writes the certificates of every result and of every derivative of every region of a report; the path."""
-    regions = [{"at": list(region.places), **c} for region in report.regions for c in region.every_certificate]
     path = Path(path)
-    path.write_text(json.dumps({"onepass certificate": FORMAT, "regions": regions}), encoding="utf-8")
+    path.write_text(report.certificate(), encoding="utf-8")
     return path
 
 
@@ -148,8 +146,8 @@ def verify(path: str | PathLike) -> tuple[Checked | CheckedDerivatives, ...]:
         raise CertificateFileError(f"{path} has {size} bytes, and a certificate has at most {MOST_BYTES}")
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-        if data["onepass certificate"] != FORMAT:
-            raise CertificateFileError(f"{path} is of format {data['onepass certificate']!r}, not {FORMAT}")
+        if (written := data["onepass certificate"]) != CERTIFICATE_FORMAT:
+            raise CertificateFileError(f"{path} is of format {written!r}, not {CERTIFICATE_FORMAT}")
         regions = [(tuple(map(str, region["at"])), region) for region in data["regions"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _no_certificate(path, error) from error

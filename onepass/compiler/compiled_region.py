@@ -22,6 +22,7 @@ from ..egraph.rewrite.rule import Rule
 from ..egraph.rewrite.serialization import digest
 from ..egraph.terms.printing import show, show_let
 from ..egraph.terms.term import Term, TermError
+from ..egraph.terms.traversal import tensors
 from ..errors import ProgramError
 from ..graph.program import Atom, Program
 from ..lowering.analysis.dim_roles import product_sides
@@ -31,7 +32,7 @@ from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import Kernel, NotPlannable, Plan
 from ..lowering.source_folder import write_source
 from ..process_state import keep_latest, registered
-from ..report.records import KernelReport, RegionReport, Step
+from ..report.records import KernelReport, RegionData, RegionReport, Step
 from ..rules import ALL
 from ..translate.index_bounds import BoundsCondition
 from . import disk_cache
@@ -41,7 +42,7 @@ from .library_kernels import AttentionForm, form_of
 from .optimized import Optimized
 from .options import Options
 from .rule_admission import unproved
-from .traffic import STORES_TOO_MUCH, eager_bytes, plan_bytes, stores_too_much
+from .traffic import STORES_TOO_MUCH, eager_work, plan_bytes, stores_too_much
 
 UNPROVED = "law {} is not used: the ledger does not call it proved as it stands (`python -m onepass prove` decides it)"
 BACKWARD = "not planned: no gradient is needed"
@@ -278,10 +279,20 @@ def _unused(name: str, found: Optimized) -> str:
 
 
 def with_bytes(found: Fused, hints: Mapping[str, int]) -> Fused:
-    """The same with the bytes that it moves, as eager runs it and as its plan does. hints: numbers for symbolic sizes.
+    """The same with the bytes that it moves, as eager runs it and as its plan does, and with what a page needs.
+
+    hints: numbers for symbolic sizes.
     """
-    moved = eager_bytes(found.program, hints), plan_bytes(found.plan, hints)
-    return replace(found, report=replace(found.report, bytes=moved))
+    moved, calls = eager_work(found.program, hints)
+    data = RegionData(found.plan, hints, calls)
+    return replace(found, report=replace(found.report, bytes=(moved, plan_bytes(found.plan, hints)), data=data))
+
+
+def mask_inputs(found: Fused, values: Sequence[str]) -> dict[str, str]:
+    """For each tensor of the plan that a mask reads, the graph's value. values: names of the region's, in order."""
+    loops = [loop for kernel in found.plan.kernels for loop in kernel.loops if loop.guard is not None]
+    read = {t.name for loop in loops for term in (loop.guard, *(x.bound for x in loop.limits)) for t in tensors(term)}
+    return {name: value for name, value in zip(found.names, values, strict=True) if name in read}
 
 
 def with_sources(found: Fused) -> Fused:

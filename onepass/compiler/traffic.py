@@ -31,11 +31,11 @@ GATHERS = ("aten::index", "aten::index_select", "aten::gather", "aten::embedding
 
 
 class _Counter(TorchDispatchMode):
-    """Counts what the calls below it would read and write."""
+    """Counts what the calls below it would read and write, and the calls that are not views."""
 
     def __init__(self):
         super().__init__()
-        self.bytes = 0
+        self.bytes = self.calls = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -44,6 +44,7 @@ class _Counter(TorchDispatchMode):
             if function._schema.name in GATHERS:  # The first argument is read at as many places as the result has.
                 sizes[0] = min(sizes[0], _stored(result))
             self.bytes += sum(sizes)
+            self.calls += 1
         return result
 
 
@@ -52,16 +53,17 @@ def _stored(x: torch.Tensor) -> int:
     return x.element_size() * prod(n for n, stride in zip(x.shape, x.stride()) if stride != 0)
 
 
-def eager_bytes(program: Program, sizes: Mapping[str, int]) -> int | None:
-    """None if a size is not known, or the region cannot be run on fake tensors."""
+def eager_work(program: Program, sizes: Mapping[str, int]) -> tuple[int, int] | tuple[None, None]:
+    """The bytes that eager moves and its calls; None if a size is not known, or the region cannot be run on fake
+    tensors."""
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _Counter() as counter:
             inputs = [_example(i, sizes) for i in program.inputs]
-            counter.bytes = 0
+            counter.bytes = counter.calls = 0
             program.run(*inputs, sizes=dict(sizes))
-        return int(counter.bytes)
+        return int(counter.bytes), counter.calls
     except (ProgramError, RuntimeError, TypeError, ValueError, NotImplementedError):
-        return None
+        return None, None
 
 
 def _example(entry: Input, sizes) -> torch.Tensor:

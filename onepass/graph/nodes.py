@@ -18,7 +18,11 @@ from torch.utils._sympy.functions import FloorDiv, Mod
 from ..egraph.terms.sizes import Size
 
 TORCH_FOLDER = str(Path(torch.__file__).parent)
+NOT_OF_A_PATH = ("L", "G", "_modules", "_orig_mod")
 VALUE_META = ("val", "example_value")  # where the fake value of a node is kept
+_STEP_OF_A_PATH = re.compile(r"\w+")
+_VARIABLE = re.compile(r"^[LG]\['(args|self|fn)'\](\[\d+\])?")  # in which the outermost module is
+_CALLS = re.compile(r"@\d+$")  # behind the path of a module that is called again
 _FRAME = re.compile(r'File "(.+?)", line (\d+)')
 _INSIDE_TORCH = re.compile(
     r"[/\\]torch[/\\](fx|nn|utils|_dynamo|_functorch|_inductor|_higher_order_ops|_tensor\.|functional\.)"
@@ -41,6 +45,20 @@ def _forward_of(node: fx.Node) -> str:
         if code is not None:
             return f"{code.co_filename}:{code.co_firstlineno}"
     return ""
+
+
+def layer_of(node: fx.Node) -> str:
+    """The path of the innermost module that a node is of, as "layers.0.attention"; empty where none is known."""
+    for path, _ in reversed((node.meta.get("nn_module_stack") or {}).values()):
+        if found := plain_path(path):
+            return found
+    return ""
+
+
+def plain_path(path: str) -> str:
+    """Dynamo's path of a module as users write it, without the variable of the outermost one where that is self."""
+    names = _STEP_OF_A_PATH.findall(_VARIABLE.sub("", _CALLS.sub("", path)))
+    return ".".join(name for name in names if name not in NOT_OF_A_PATH)
 
 
 def value_of_node(node: fx.Node) -> Any:

@@ -7,9 +7,10 @@ region that fails is left alone, and the report says why; with the option strict
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import fx
 from torch._dynamo import convert_frame
 
@@ -24,7 +25,7 @@ from ..fusion.estimates import size_hints
 from ..fusion.fuse import fuse
 from ..fusion.shrink_region import without_refused_nodes
 from ..graph.grad_modes import recording
-from ..graph.nodes import where_of
+from ..graph.nodes import layer_of, value_of_node, where_of
 from ..graph.op_kinds import name_of
 from ..graph.survey import Survey, survey
 from ..lowering.plan.records import NotPlannable
@@ -88,12 +89,23 @@ class Rewriting:
         reason, kind = getattr(error, "reason", str(error)), getattr(error, "kind", "no plan")
         self.refusals.append(Refused(reason, file, int(line) if line.isdigit() else 0, kind))
 
-    def note_region(self, new: RegionReport, where: str) -> None:
-        """Adds a region's report. Equal regions share one report, which names every place."""
-        old = self.reports.get(new.key, replace(new, places=(where,) if where else new.places))
-        places = old.places if where in old.places or not where else (*old.places, where)
-        count = old.count + 1 if new.key in self.reports else 1
-        self.reports[new.key] = replace(old, places=places, count=count)
+    def note_region(self, new: RegionReport, region: Region) -> None:
+        """Adds a region's report. Equal regions share one report, which names every place, line and layer."""
+        known = self.reports.get(new.key)
+        where, layer = where_of(region.output) or where_of(region.anchor), layer_of(region.anchor)
+        old = known or replace(new, places=() if where else new.places)
+        self.reports[new.key] = replace(
+            old,
+            places=_with(old.places, [where]),
+            lines=_with(old.lines, map(where_of, region.nodes)),
+            layers=_with(old.layers, [layer]),
+            count=old.count + 1 if known else 1,
+        )
+
+
+def _with(old: tuple[str, ...], new: Iterable[str]) -> tuple[str, ...]:
+    """The old ones, and the new ones that are not empty and not among them."""
+    return tuple(dict.fromkeys((*old, *filter(None, new))))
 
 
 def inline(graph: fx.Graph, rewriting: Rewriting) -> None:
@@ -231,7 +243,16 @@ class Replacement:
             if self.rewriting.sources:
                 answer = compiled_region.with_sources(answer)
                 answer = replace(answer, report=self._with_derivative_reports(region, answer))
-        self.rewriting.note_region(answer.report, where_of(region.output) or where_of(region.anchor))
+                answer = replace(answer, report=self._with_mask_inputs(region, answer))
+        self.rewriting.note_region(answer.report, region)
+
+    def _with_mask_inputs(self, region: Region, answer: Fused) -> RegionReport:
+        """The report with the names of the values that masks read, where these are the outermost graph's."""
+        if self.rewriting.inside:
+            return answer.report
+        values = [node.name for node in region.inputs if isinstance(value_of_node(node), torch.Tensor)]
+        data = replace(answer.report.data, inputs=compiled_region.mask_inputs(answer, values))
+        return replace(answer.report, data=data)
 
     def _with_derivative_reports(self, region: Region, answer: Fused) -> RegionReport:
         """The report with derivatives in full, where they are asked for. A failure is noted, and leaves them out."""

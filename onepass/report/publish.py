@@ -1,7 +1,8 @@
 """What the process is told of each graph that was compiled: the records, torch's logs and traces, a warning, an error.
 
 With TORCH_LOGS=onepass each graph has one line, with TORCH_LOGS=+onepass also each region. TORCH_TRACE gets the report
-as an artifact. A function of which something was found and nothing fused gives one warning in a process.
+as an artifact, and a folder its page (page_files.py). A function of which something was found and nothing fused gives
+one warning in a process.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from torch._guards import TracingContext
 from torch._logging import trace_structured
 
 from ..process_state import registered
+from .page_files import write_page
 from .records import Report, record
-from .requirements import hold, way_out
-from .text import headline
+from .requirements import hold
+from .text import headline, way_out
 
 log = logging.getLogger(__name__)
 ARTIFACT = "onepass_report"
@@ -54,6 +56,7 @@ def publish(report: Report, require: str = "nothing") -> None:
         metadata_fn=lambda: {"name": ARTIFACT, "encoding": "string"},
         payload_fn=lambda: str(report),
     )
+    write_page(report, str(function))
     hold(report, require, part=bool(report.breaks) or (resumed and known))
     _warn(report, function)
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from ..egraph.derivation.certificate import Derivation
+from ..lowering.plan.records import Plan
 from ..process_state import keep_latest, registered
-from .text import derivative_lines, headline, notebook_cell, page, region_headline, region_lines, report_lines
+from .text import derivative_lines, headline, notebook_cell, region_headline, region_lines, report_lines
+
+CERTIFICATE_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,22 @@ class DerivativeReport:
 
 
 @dataclass(frozen=True)
+class RegionData:
+    """What a region's page is computed from when it is made: references, which cost a compile nothing.
+
+    sizes: numbers for symbolic sizes, of the example. calls: of eager, None if that is not known. inputs: for each
+    tensor of the plan that a mask reads, the name of the graph's value. tensors: those of them that are at hand, as
+    they were in this call.
+    """
+
+    plan: Plan
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    calls: int | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class RegionReport:
     """One fused region. Bytes are None where a size is not known; `notes` say what went wrong and was survived.
 
@@ -135,6 +155,8 @@ class RegionReport:
     plan_check: how the plan was read back and compared with the extracted terms.
     deterministic: whether the plan adds in a fixed order; the backward's line says it of its own plan.
     gradients, tangents: of what was derived, where `explain` is asked for it.
+    lines: the user's lines of the operations, in order. layers: paths of the modules that have the region.
+    data: what its page is computed from; no part of the text or of JSON.
     """
 
     key: str
@@ -167,6 +189,9 @@ class RegionReport:
     deterministic: bool = False
     gradients: DerivativeReport | None = None
     tangents: DerivativeReport | None = None
+    lines: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    data: RegionData | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self):
         object.__setattr__(self, "derivation", Steps(self.derivation, self.certificates))
@@ -261,13 +286,22 @@ class Report:
 
     def json(self) -> str:
         """Everything as JSON text."""
-        data = asdict(self) | {"passes": self.passes, "bytes": self.bytes}
+        plain = replace(self, regions=tuple(replace(region, data=None) for region in self.regions))
+        data = asdict(plain) | {"passes": self.passes, "bytes": self.bytes}
         for written, region in zip(data["regions"], self.regions, strict=True):
             written["proof"] = str(region.derivation)
         return json.dumps(data | {"assumptions": self.assumptions, "trusted": self.trusted}, indent=1, default=str)
 
-    def html(self, path: str | PathLike) -> Path:
-        """Writes one self-contained page and returns its path."""
+    def certificate(self) -> str:
+        """The certificates of every result and of every derivative, as the text that `python -m onepass verify` reads.
+        """
+        regions = [{"at": list(region.places), **c} for region in self.regions for c in region.every_certificate]
+        return json.dumps({"onepass certificate": CERTIFICATE_FORMAT, "regions": regions})
+
+    def save(self, path: str | PathLike) -> Path:
+        """Writes one self-contained page of HTML and returns its path."""
+        from .page import page  # draws masks by torch, which reading a record does not need
+
         path = Path(path)
         path.write_text(page(self), encoding="utf-8")
         return path

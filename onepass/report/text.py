@@ -1,4 +1,4 @@
-"""A report as text and as one HTML page: lines with a label each, in the order in which a reader asks.
+"""A report as text: lines with a label each, in the order in which a reader asks.
 
 Everything comes from the records; nothing is looked up here. Example of a line: `passes      3 -> 1, in 2 loops`.
 """
@@ -19,6 +19,30 @@ RegionReport = Any
 KernelReport = Any
 DerivativeReport = Any
 
+OTHER_WAY_OUT = "onepass.explain(function, *inputs) shows what was found; docs/limits.md lists what is refused"
+WAYS_OUT = {  # kind of a refusal: what to change; where the reason itself says it, there is no entry
+    "autocast": "enter autocast around the compiled call, not inside of it",
+    "device": "move all inputs to one device",
+    "dtype": "compute it in a floating dtype",
+    "higher-order": "call it outside of that operation, or in a checkpoint",
+    "in-place": "write the change as a new value: y = y + x, or torch.where",
+    "no product before": "compute the scores by a product of two inputs, in the same graph",
+    "no_grad": "compute the region and what reads it in one grad mode",
+    "opaque": "write the call out: products, a softmax, a product",
+    "operation": "write it in other operations, or outside of the two products",
+    "random": "draw the other random numbers before the region, or after it",
+    "sizes": "compile with dynamic=False, which makes the sizes numbers",
+    "training": 'options={"inner": "eager"} fuses it, and its backward runs the original calls',
+    "transform": "call the transform around the whole region",
+    "unknown operation": "write it in other operations, or outside of the two products",
+    "used outside": "compute what is also used outside from the result, or a second time",
+}
+
+
+def way_out(refused: Any) -> str:
+    """What to change so that the region can be fused."""
+    return WAYS_OUT.get(refused.kind, OTHER_WAY_OUT)
+
 
 def report_lines(report: Report) -> Iterator[str]:
     """The text of a report, line by line."""
@@ -34,8 +58,14 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"\nfailed inside onepass, the original runs: {failure}"
     for found in report.breaks:
         yield f"\ngraph break: {found.where}\n  {found.reason}; nothing is fused across it"
+    for number, sentence in enumerate(nothing_lines(report)):
+        yield sentence if number else f"\n{sentence}"
+
+
+def nothing_lines(report: Report) -> Iterator[str]:
+    """Why there is nothing to fuse; no line where something was found."""
     if not report.graphs:
-        yield "\nno graph was captured: the function runs as Python, and there is nothing to fuse"
+        yield "no graph was captured: the function runs as Python, and there is nothing to fuse"
     elif not (report.regions or report.refusals or report.failures):
         many = "the graph" if report.graphs == 1 else "any graph"
         said = "no two products with a reduction that is known (a softmax, a sum, a maximum) between them were found"
@@ -43,13 +73,14 @@ def report_lines(report: Report) -> Iterator[str]:
         yield "(a product with weights, or with one matrix for a whole batch, is a layer, and layers are left to torch)"
 
 
+LABEL = 12  # characters of a label and the space behind it
 MAX_REASONS = 3  # in one line
 MAX_LENGTH_OF_A_FAILURE = 100  # characters, there
 
 
 def headline(report: Report) -> str:
     """A report in one line: how many regions are fused, by which unproved rules, and in short why others are not."""
-    reasons = [f"{_first_clause(r.reason)} ({_short_place(r)})" for r in report.refusals]
+    reasons = [f"{first_clause(r.reason)} ({short_place(r)})" for r in report.refusals]
     reasons += [f"failed, {shorten(failure, MAX_LENGTH_OF_A_FAILURE)}" for failure in report.failures]
     if not (report.fused or reasons):
         return "nothing was found to fuse"
@@ -69,11 +100,13 @@ def region_headline(region: RegionReport) -> str:
     return f"{', '.join(region.places) or '(source line unknown)'}{_often(region.count)}, {many}"
 
 
-def _first_clause(sentence: str) -> str:
+def first_clause(sentence: str) -> str:
+    """What a reason says first."""
     return re.split(r"[,;:] ", sentence, maxsplit=1)[0]
 
 
-def _short_place(refused: Any) -> str:
+def short_place(refused: Any) -> str:
+    """The name of the file, and the line."""
     return f"{Path(refused.file).name}:{refused.line}" if refused.file else "line unknown"
 
 
@@ -84,15 +117,15 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield from _labelled("captured", region.captured)
     yield from _labelled("extracted", region.extracted)
     yield from _rule_lines(region.derivation)
-    yield f"passes      {region.passes[0]} -> {region.passes[1]}{_in_loops(region)}"
-    yield f"bytes       {_bytes(region.bytes[0])} -> {_bytes(region.bytes[1])} (estimated)"
+    yield f"passes      {region.passes[0]} -> {region.passes[1]}{in_loops(region)}"
+    yield f"bytes       {bytes_text(region.bytes[0])} -> {bytes_text(region.bytes[1])} (estimated)"
     for kernel in region.kernels:
         yield from _kernel_lines(kernel, region.device)
     yield from _line_each("plan", filter(None, [region.plan_check]))
     yield from _line_each("between", region.between)
     yield from _line_each("around", region.around)
-    yield "search      " + ", ".join(f"{k} {_statistic(v)}" for k, v in region.statistics.items())
-    yield f"runs by     {_runner(region)}"
+    yield "search      " + ", ".join(f"{k} {statistic(v)}" for k, v in region.statistics.items())
+    yield f"runs by     {runner(region)}"
     if region.deterministic:
         yield "repeats     the plan is deterministic: its sums are in a fixed order"
     yield from _labelled("backward", region.backward)
@@ -123,7 +156,7 @@ def derivative_lines(found: DerivativeReport, device: str = "cpu") -> Iterator[s
     yield from _line_each("row", (f"{row}{_often(times)}" for row, times in found.rows))
     for saved in found.saved:
         what = "reads" if saved.is_result else "saves"
-        size = f"{saved.name} {saved.dtype}[{', '.join(saved.dims)}], {_bytes(saved.bytes)}"
+        size = f"{saved.name} {saved.dtype}[{', '.join(saved.dims)}], {bytes_text(saved.bytes)}"
         yield from _labelled(what, f"{size}\n{saved.form}")
     yield from _line_each("equation", found.equations)
     for kernel in found.kernels:
@@ -160,7 +193,7 @@ def _line_each(label: str, texts: Iterable[str]) -> Iterator[str]:
     return (f"{label:11} {text}" for text in texts)
 
 
-def _in_loops(region: RegionReport) -> str:
+def in_loops(region: RegionReport) -> str:
     """How many loops the passes are, where that is another number: what a tile holds whole is read once, in none."""
     names = (re.sub(r"_\d+$", "", name) for kernel in region.kernels for name in kernel.loops)  # j_0 is j bound again
     loops = max(Counter(names).values(), default=0)
@@ -180,7 +213,7 @@ def _form(device: str, form: str):
 WHO = {"tiled": "torch operations, tile by tile", "triton": "Triton kernels", "gluon": "Gluon kernels"}
 
 
-def _runner(region: RegionReport) -> str:
+def runner(region: RegionReport) -> str:
     """Who ran the region last; before its first call, who will, as far as the option says it."""
     asked, cpu = region.executor, region.device == "cpu"
     if region.ran:
@@ -215,7 +248,7 @@ def _runs(steps):
     return [tuple(run) for run in runs]
 
 
-def _statistic(value) -> str:
+def statistic(value: Any) -> str:
     """A number, or what several of them come to; JSON has each."""
     if isinstance(value, dict):
         value = {k: sum(v.values()) if isinstance(v, dict) else v for k, v in value.items()}
@@ -226,24 +259,14 @@ def _statistic(value) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _bytes(count: int | None) -> str:
+def bytes_text(count: int | None) -> str:
+    """A number of bytes for readers."""
     if count is None:
         return "unknown"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} B"
-
-
-_STYLE = "body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}"
-_STYLE += "pre{background:#f5f5f2;padding:1em;overflow-x:auto;white-space:pre-wrap}"
-_STYLE += "td,th{padding:.2em 1em .2em 0;text-align:left;vertical-align:top}"
-
-
-def page(report: Report) -> str:
-    """One self-contained page: the report's text under a table of its regions."""
-    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>onepass report</title><style>{_STYLE}</style>"
-    return f"{head}<h1>onepass report</h1>{_table(report)}<pre>{html.escape(str(report))}</pre></html>\n"
 
 
 def notebook_cell(report: Report) -> str:
@@ -257,7 +280,7 @@ def _table(report: Report) -> str:
     """The regions as a table; every piece of it is escaped."""
     rows = [
         ("at", "passes", "bytes", "rules", "kernels"),
-        *((", ".join(r.places), _arrow(r.passes, str), _arrow(r.bytes, _bytes), str(len(r.derivation)),
+        *((", ".join(r.places), _arrow(r.passes, str), _arrow(r.bytes, bytes_text), str(len(r.derivation)),
            ", ".join(k.name for k in r.kernels)) for r in report.regions),
     ]  # fmt: skip
     tags = ["th", *["td"] * len(report.regions)]

@@ -73,6 +73,11 @@ def test_wheel_holds_every_module(built):
     assert modules | {"onepass/py.typed"} <= built.wheel
 
 
+def test_wheel_holds_the_templates_of_pages(built):
+    code = "import json, onepass; from onepass.report.page import page; print(json.dumps(page(onepass.Report())))"
+    assert "What runs on my GPU?" in built.python(code)
+
+
 def test_wheel_holds_nothing_but_onepass(built):
     assert {name.split("/")[0].split("-")[0] for name in built.wheel} == {"onepass"}
 

@@ -31,7 +31,7 @@ from onepass.egraph.terms.ops import (
     var,
     where,
 )
-from onepass.egraph.terms.printing import show, show_let
+from onepass.egraph.terms.printing import show, show_let, show_marked
 from onepass.egraph.terms.traversal import all_dims, reduces, rename_dims, substitute, subterms, tensors
 from tests.support.strategies import INDEX_DIMS, coordinates, float_terms, index_terms
 
@@ -337,3 +337,26 @@ def test_show_let_names_what_is_shared():
         "t0 = (Σ_d q[i, d] · k[j, d]) · 0.5",
         "t0 - (max_j t0)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("position", "everywhere", "text"),
+    [
+        ((), False, "[(Σ_d q[i, d] · k[j, d]) - Σ_d q[i, d] · k[j, d]]"),
+        ((0,), False, "([Σ_d q[i, d] · k[j, d]]) - (Σ_d q[i, d] · k[j, d])"),
+        ((1, 0, 1), False, "(Σ_d q[i, d] · k[j, d]) - (Σ_d q[i, d] · [k[j, d]])"),
+        ((1,), True, "([Σ_d q[i, d] · k[j, d]]) - ([Σ_d q[i, d] · k[j, d]])"),
+    ],
+)
+def test_show_marks_the_place_or_every_equal_one(position, everywhere, text):
+    total = sum_over(D, q * k)
+    shown = show_marked(total - total, position, ("[", "]"), everywhere)
+    assert shown.replace("(", "").replace(")", "") == text.replace("(", "").replace(")", "")
+    assert shown.replace("[Σ", "Σ").count("Σ") == 2
+
+
+def test_a_term_too_long_for_a_line_is_not_marked():
+    long = q
+    for _ in range(12):
+        long = long + long
+    assert show_marked(long, (0,), ("[", "]")) == ""

@@ -119,6 +119,15 @@ def test_an_estimate_that_is_no_better_changes_nothing(monkeypatch):
     assert cheapest_plan(shared_prefix(64)) == plan_stores(shared_prefix(64))
 
 
+def test_what_was_tried_and_not_taken_is_said(monkeypatch):
+    taken = cheapest_plan(shared_prefix(64))
+    assert all(one.stored and one.share >= 1 for one in taken.alternatives)
+    monkeypatch.setattr(module, "LEAST_GAIN", inf)
+    monkeypatch.setattr(module._Sized, "could_pay", lambda *_: True)
+    kept = cheapest_plan(shared_prefix(64))
+    assert kept == plan_stores(shared_prefix(64)) and min(one.share for one in kept.alternatives) < 1 / 5
+
+
 def test_no_plan_is_an_error_as_ever():
     b, d = dims(b=4, d=8)
     with pytest.raises(NotPlannable, match="no axis"):

@@ -135,7 +135,7 @@ def test_every_report_names_what_is_only_trusted(verdicts, tmp_path):
     assert repr(report) == f"<Report: 1 fused by unproved rules too ({law.name})>"
     (step,) = [step for step in report.derivation if step.rule == law.name]
     assert step.trusted
-    assert law.name in report.html(tmp_path / "page.html").read_text()
+    assert law.name in report.save(tmp_path / "page.html").read_text()
 
 
 def _shift(s: "j", c):

@@ -10,7 +10,8 @@ import onepass
 from onepass.api.backend import onepass_backend
 from onepass.errors import NotFused, OptionError
 from onepass.report.records import Refused, Report
-from onepass.report.requirements import WAYS_OUT, hold, way_out
+from onepass.report.requirements import hold
+from onepass.report.text import WAYS_OUT, way_out
 
 pytestmark = pytest.mark.usefixtures("fresh")
 X = torch.randn(2, 20, 16)
