@@ -231,6 +231,9 @@ class Plan:
     (lowering/planning/reshape_dims.py). plan_passes: names of the planning passes that changed something.
     shape_reasons: for each kernel, its rows and why these were chosen. read_back: how the plan was held against the
     results that were asked for (lowering/readback); empty where nobody has done it.
+
+    piece: keys of a piece of each loop, counted from key 0, in an invariant plan: the bits of a row of a result depend
+    on nothing but the row and its keys. 0: executors choose tiles, configurations and parts by sizes.
     """
 
     kernels: tuple[Kernel, ...]
@@ -241,6 +244,7 @@ class Plan:
     plan_passes: tuple[str, ...] = field(default=(), compare=False)
     shape_reasons: tuple[str, ...] = field(default=(), compare=False)
     read_back: str = field(default="", compare=False)
+    piece: int = 0
 
     @property
     def output(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The option require: whether a report says that everything found was fused, and what to do about the rest.
+"""The options require and invariant: whether a report says that everything found was fused, and what to do about the rest.
 
 A sentence for each kind of refusal says what to change. Example: for "autocast", enter it around the compiled call.
 """
@@ -17,6 +17,7 @@ WAYS_OUT = {  # kind of a refusal: what to change; where the reason itself says 
     "dtype": "compute it in a floating dtype",
     "higher-order": "call it outside of that operation, or in a checkpoint",
     "in-place": "write the change as a new value: y = y + x, or torch.where",
+    "invariant": "call it under torch.no_grad(), or leave the option invariant out",
     "no product before": "compute the scores by a product of two inputs, in the same graph",
     "no_grad": "compute the region and what reads it in one grad mode",
     "opaque": "write the call out: products, a softmax, a product",
@@ -38,14 +39,16 @@ def way_out(refused: Refused) -> str:
 def hold(report: Report, require: str, *, part: bool = False) -> None:
     """Raises NotFused, with each reason, place and way out, if the report does not have what is required.
 
+    require: "nothing", "found" (what was found is fused, as an invariant result needs) or "all" (and something is).
     part: the report is of a part of a function, and another part may have the regions.
     """
     lines = [*_left_lines(report)]
-    if require != "all" or (not lines and (report.fused or part)):
+    if require == "nothing" or (not lines and (require == "found" or report.fused or part)):
         return
     if not lines:
         lines = [*_nothing_lines(report)]
-    head = f'require="all" does not hold: {report.fused} fused, {report.left} not'
+    name = "invariant=True" if require == "found" else 'require="all"'
+    head = f"{name} does not hold: {report.fused} fused, {report.left} not"
     last = "without this option, what is not fused runs as written"
     raise NotFused("\n".join((head, *lines, last)))
 

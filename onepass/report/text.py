@@ -95,6 +95,8 @@ def region_lines(region: RegionReport) -> Iterator[str]:
     yield f"runs by     {_runner(region)}"
     if region.deterministic:
         yield "repeats     the plan is deterministic: its sums are in a fixed order"
+    if region.invariant:
+        yield f"invariant   {region.invariant}"
     yield from _labelled("backward", region.backward)
     if region.backward_ran:
         yield f"runs by     {region.backward_ran} (backward)"
