@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from ...egraph.terms.term import Dim, Tensor, Term
 from ...egraph.terms.traversal import subterms
 
+VARIES_BY_DISTANCE = "products over distances of rows and keys are not invariant: a tile of rows is computed as one"
+
 
 class NotPlannable(Exception):
     """A term that has no plan yet; the message says why, for the report."""

@@ -1,8 +1,8 @@
 """Plans whose results have the same bits for a row of queries and its keys, whatever else is in the call.
 
 Nothing is chosen by sizes: the planner's own plan is taken, and executors read the loops in pieces of a fixed number of
-keys, counted from key 0. What cannot be held is refused, with the reason. Example: dropout is refused, since its numbers
-go by the place in the batch.
+keys, counted from key 0. What cannot be held is refused, with the reason. Example: dropout is refused, since its
+numbers go by the place in the batch.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def _joined(sums: list[torch.Tensor], scale: torch.Tensor, factors: int = 1) -> 
     return _scaled(total, scale - factors * BITS)
 
 
-# Functions of one element -----------------------------------------------------------------------------------------------
+# Functions of one element
 
 
 def one_by_one(function: Callable[..., torch.Tensor], *args: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from ...egraph.terms.traversal import all_dims, subterms
 from ..analysis.product_terms import Summand, summand
 from ..masks.loop_ranges import ends, tile_classes, tile_range
 from ..plan.queries import diagonal
-from ..plan.records import Accumulator, Kernel, Limit, Loop, NotPlannable, Plan, Store
+from ..plan.records import VARIES_BY_DISTANCE, Accumulator, Kernel, Limit, Loop, NotPlannable, Plan, Store
 from ..plan.thresholds import HIDDEN_SCORE
 from .accumulators import AccumulatorState, filled
 from .tile_ops import Frame, along_diagonals, contract, contract_present, differences, fold, full
@@ -31,7 +31,6 @@ MAX_ELEMENTS_ON_A_CPU = (
     1 << 20
 )  # elements of the largest temporary of a tile on a CPU: 4 MiB in float32 stay in its cache
 MAX_ELEMENTS_ON_OTHER_DEVICES = 64 << 20  # on a device where a launch costs more than a cache miss
-VARIES_BY_DISTANCE = "products over distances of rows and keys are not invariant: a tile of rows is computed as one"
 FIRST_TILE_ROWS, FIRST_TILE_COLUMNS = 256, 512
 _NOTHING_KEPT = object()
 

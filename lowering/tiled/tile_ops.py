@@ -102,7 +102,7 @@ APPLY: dict[str, Callable] = {
 }
 IN_PLACE: dict[str, Callable] = {name: getattr(torch.Tensor, f"{name}_") for name in _POINTWISE}
 COMMUTE = ("add", "mul")
-BY_PLACE = ("exp2", "pow", "sigmoid")  # whose bits depend on an element's place among those that torch computes together
+BY_PLACE = ("exp2", "pow", "sigmoid")  # whose bits depend on an element's place in a vector, as torch computes them
 
 
 def apply(op: str, args: list, mine: list[bool], invariant: bool = False) -> TileValue:

@@ -1,4 +1,4 @@
-"""The options require and invariant: whether a report says that everything found was fused, and what to do about the rest.
+"""The options require and invariant: whether a report says that all that was found was fused, and what to do else.
 
 A sentence for each kind of refusal says what to change. Example: for "autocast", enter it around the compiled call.
 """

@@ -313,7 +313,7 @@ class Runner:
     def _unvalidated(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
         """The results where no kernel may run yet. Raises ExecutorError where the original calls have other bits."""
         if self.found.options.invariant:
-            raise ExecutorError(f"{NOT_INVARIANT}: call it once before a graph is captured, so that its kernel is checked")
+            raise ExecutorError(f"{NOT_INVARIANT}: call it once before a capture, so that its kernel is checked")
         return executors.original(self.found, tensors, call)(tensors)
 
     def _expected(self, tensors: Tensors, call: RegionCall) -> list[torch.Tensor]:
