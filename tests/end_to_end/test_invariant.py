@@ -1,4 +1,4 @@
-"""The option invariant from torch.compile on: equal bits, what a report says, what is refused, and that it is needed."""
+"""The option invariant from torch.compile on: equal bits, what a report says, what is refused, that it is needed."""
 
 from random import Random
 
@@ -58,7 +58,7 @@ def test_the_report_says_what_is_fixed_and_a_plan_without_the_option_is_not_take
 
 
 def test_what_cannot_be_held_is_refused():
-    with pytest.raises(NotFused, match="invariant=True does not hold(.|\n)*no gradients"):
+    with pytest.raises(NotFused, match=r"invariant=True does not hold(.|\n)*no gradients"):
         onepass.explain(attention, *(x.requires_grad_() for x in inputs()), gradients=True, options={"invariant": True})
     with pytest.raises(NotFused, match="random numbers go by the place"), torch.no_grad():
         dropped = lambda q, k, v: torch.dropout(torch.softmax(q @ k.mT, -1), 0.5, True) @ v

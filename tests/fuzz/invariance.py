@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from unittest.mock import patch
 
@@ -168,7 +169,7 @@ def other_ways(s: Sequences, random: Random) -> Iterator[tuple[str, list[Sequenc
     longer = s.within(s.k.shape[2] + random.randint(1, 150), anything)
     yield "in a longer buffer", [longer], lambda found: found[0]
     cuts = sorted({0, rows, *(random.randint(0, rows) for _ in range(random.randint(1, 3)))})
-    chunks = [s.rows(*ends).within(s.k.shape[2] + random.randint(0, 40), anything) for ends in zip(cuts, cuts[1:])]
+    chunks = [s.rows(*ends).within(s.k.shape[2] + random.randint(0, 40), anything) for ends in pairwise(cuts)]
     yield f"cut at {cuts}", chunks, lambda found: torch.cat(found, 2)
 
 
@@ -241,7 +242,8 @@ def run(count: int, seed: int, executor: str = "tiled", invariant: bool = True) 
             for number in range(start, min(start + BATCHES_OF_A_PROGRAM, count)):
                 s = draw(random, form, 200 if executor == "triton" else 1300)
                 if said := differs(form, call, s, random):
-                    found.append(f"{form}, batch {number} of seed {seed}, {list(s.q.shape)} {s.lengths.tolist()}: {said}")
+                    sizes = f"{list(s.q.shape)} {s.lengths.tolist()}"
+                    found.append(f"{form}, batch {number} of seed {seed}, {sizes}: {said}")
     return found
 
 

@@ -29,7 +29,8 @@ def sums(p, v):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_row_has_the_bits_that_it_has_alone(dtype):
     torch.manual_seed(0)
-    q, k, v = (torch.randn(3, n, 24, dtype=dtype) * torch.logspace(-6, 6, n, dtype=dtype)[:, None] for n in (17, 40, 40))
+    make = lambda n: torch.randn(3, n, 24, dtype=dtype) * torch.logspace(-6, 6, n, dtype=dtype)[:, None]
+    q, k, v = map(make, (17, 40, 40))
     found = scores(q, k)
     weights = torch.softmax(found, -1)
     weights[:, :, 25:] = 0  # keys that no row sees
