@@ -106,9 +106,13 @@ BY_PLACE = ("exp2", "pow", "sigmoid")  # whose bits depend on an element's place
 
 
 def apply(op: str, args: list, mine: list[bool], invariant: bool = False) -> TileValue:
-    """The operation's value; an operand that is `mine` may be overwritten."""
+    """The operation's value; an operand that is `mine` may be overwritten. invariant: as Frame has it."""
     if invariant and op in BY_PLACE:
         return one_by_one(APPLY[op], *(a.float() if a.dtype in HALVES else a for a in args))
+    return _apply(op, args, mine)
+
+
+def _apply(op: str, args: list, mine: list[bool]) -> TileValue:
     if op in IN_PLACE:
         args = [a.float() if a.dtype in HALVES else a for a in args]
         if op in COMMUTE and not (mine[0] and _fits(args[0], args)) and mine[1]:

@@ -185,9 +185,7 @@ class TritonKernelWriter:
         body: list[str] = [] if loop.outer else self.lines
         for segment in segments:
             body += self._segment(segment, ranges, names, pieces)
-        if pieces is not None:
-            body += pieces.ended() if loop.outer else pieces.joined()
-            names = pieces.totals
+        names = self._join_last(loop, pieces, body) or names
         if loop.outer:
             self.lines += self._around(loop, [*self.tiles.close_around(), *body], self._points(loop))
         added = zip(loop.accumulators, names, strict=True)
@@ -201,6 +199,13 @@ class TritonKernelWriter:
         if not self.facts.piece or loop.part is not None or not loop.tile:
             return None
         return PieceStates(self.tiles, loop, names, lambda state: self._components(state, loop))
+
+    def _join_last(self, loop: Loop, pieces: PieceStates | None, body: list[str]) -> list[list[TileValue]]:
+        """The totals, to which lines behind the loop join its last piece; none where it is not read in pieces."""
+        if pieces is None:
+            return []
+        body += pieces.ended() if loop.outer else pieces.joined()
+        return pieces.totals
 
     def _by_indices(self, loop: Loop, names: list[list[TileValue]]) -> None:
         """A loop without tiles: each round adds what one index has for the rows and columns."""
