@@ -22,7 +22,7 @@ from tests.fuzz import invariance
 from tests.fuzz.invariance import PROGRAMS, Sequences, in_order_of_the_sum, inputs_of, same_bits
 
 PIECE, WIDTH = 32, 16
-SIZES = (3, 40, 150)  # sequences, queries of each, keys of the buffer
+SIZES = (2, 20, 100)  # sequences, queries of each, keys of the buffer
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +35,9 @@ def products_as_a_matrix_unit_adds_them(monkeypatch):
 def batch(dtype=torch.float32, shared=2):
     torch.manual_seed(0)
     count, rows, length = SIZES
-    shapes = (2 * shared, rows), (2, length), (2, length)
+    shapes = (shared, rows), (1, length), (1, length)
     q, k, v = ((2 * torch.randn(count, *shape, WIDTH)).to(dtype) for shape in shapes)
-    return Sequences(q, k, v, torch.tensor([150, 97, 40]), torch.randn(2 * shared))
+    return Sequences(q, k, v, torch.tensor([100, 21]), torch.randn(shared))
 
 
 def call(name, s, parts=1, piece=PIECE):
@@ -53,15 +53,15 @@ def call(name, s, parts=1, piece=PIECE):
 
 def other_calls(name, s, **how):
     """The same rows, called alone, in a longer and in a shorter buffer, in chunks, and shared out over programs."""
-    longer = s.within(200, lambda shape: torch.full(shape, 1e4))
+    longer = s.within(150, lambda shape: torch.full(shape, 1e4))
     yield "shared out", call(name, s, **{**how, "parts": 2})
     yield "alone", torch.cat([call(name, s.of([b]), **how) for b in range(SIZES[0])])
     yield "in a longer buffer", call(name, longer, **how)
-    ends = (0, 1, 3, 23, SIZES[1])
+    ends = (0, 1, SIZES[1])
     yield "in chunks", torch.cat([call(name, s.rows(*part), **how) for part in pairwise(ends)], 2)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_bits_are_those_of_a_row_and_its_keys(name, dtype):
