@@ -185,7 +185,7 @@ class TritonKernelWriter:
         body: list[str] = [] if loop.outer else self.lines
         for segment in segments:
             body += self._segment(segment, ranges, names, pieces)
-        names = self._join_last(loop, pieces, body) or names
+        names = self._join_last(loop, pieces, body, names)
         if loop.outer:
             self.lines += self._around(loop, [*self.tiles.close_around(), *body], self._points(loop))
         added = zip(loop.accumulators, names, strict=True)
@@ -200,10 +200,12 @@ class TritonKernelWriter:
             return None
         return PieceStates(self.tiles, loop, names, lambda state: self._components(state, loop))
 
-    def _join_last(self, loop: Loop, pieces: PieceStates | None, body: list[str]) -> list[list[TileValue]]:
-        """The totals, to which lines behind the loop join its last piece; none where it is not read in pieces."""
+    def _join_last(
+        self, loop: Loop, pieces: PieceStates | None, body: list[str], names: list[list[TileValue]]
+    ) -> list[list[TileValue]]:
+        """The totals, to which lines behind the loop join its last piece; where it has no pieces, its own states."""
         if pieces is None:
-            return []
+            return names
         body += pieces.ended() if loop.outer else pieces.joined()
         return pieces.totals
 

@@ -26,10 +26,10 @@ from ..errors import ProgramError
 from ..graph.program import Atom, Program
 from ..lowering.analysis.dim_roles import product_sides
 from ..lowering.analysis.product_terms import matrix_products
+from ..lowering.cost.invariant_plans import described
 from ..lowering.executors import GLUON, TRITON, kernel_missing, runs_kernels
 from ..lowering.masks.loop_ranges import without_clamps
 from ..lowering.plan.records import Kernel, NotPlannable, Plan
-from ..lowering.planning.invariant_plans import described
 from ..lowering.source_folder import write_source
 from ..process_state import keep_latest, registered
 from ..report.records import KernelReport, RegionReport, Step

@@ -50,7 +50,7 @@ def optimize_all(
 ) -> Optimized:
     """The cheapest certified forms of all results, in one plan; `rules` are the user's, `phases` replaces ours.
 
-    invariant: the plan is one of lowering/planning/invariant_plans.py.
+    invariant: the plan is one of lowering/cost/invariant_plans.py.
 
     Of our laws only those are used that the ledger calls proved as they stand.
     Raises NotPlannable, or EngineError if the search fails.

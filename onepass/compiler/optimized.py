@@ -14,9 +14,9 @@ from ..egraph.derivation import ledger
 from ..egraph.derivation.certificate import Derivation, check
 from ..egraph.rewrite.rule import Rule
 from ..egraph.terms.term import Term, TermError
+from ..lowering.cost.invariant_plans import invariant_plan
 from ..lowering.executors import triton_missing
 from ..lowering.plan.records import Plan, Store
-from ..lowering.planning.invariant_plans import invariant_plan
 from ..lowering.planning.planner import plan_stores
 from ..lowering.readback.check_plan import checked
 from ..rules import ALL

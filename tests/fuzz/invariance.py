@@ -23,8 +23,8 @@ from torch import Tensor
 from torch._dynamo import config as dynamo_config
 
 from onepass import process_state
+from onepass.lowering.cost import invariant_plans
 from onepass.lowering.plan.kernel_config import TritonConfig
-from onepass.lowering.planning import invariant_plans
 
 SLOTS, BATCHES_OF_A_PROGRAM = 16, 100
 

@@ -15,7 +15,7 @@ from ...egraph.terms.traversal import subterms
 from ..plan.queries import roots
 from ..plan.records import Kernel, NotPlannable, Plan, Store
 from ..plan.thresholds import KEYS_OF_A_PIECE
-from .planner import plan_stores
+from ..planning.planner import plan_stores
 
 
 def invariant_plan(stores: Sequence[Store], derivation: Sequence[str], references: Sequence[Term]) -> Plan:

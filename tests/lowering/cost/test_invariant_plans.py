@@ -5,9 +5,9 @@ import torch
 
 from onepass.compiler.optimize import optimize_all
 from onepass.graph.trace import program_of
+from onepass.lowering.cost.invariant_plans import described, invariant_plan
 from onepass.lowering.plan.records import NotPlannable, Store
 from onepass.lowering.plan.thresholds import KEYS_OF_A_PIECE
-from onepass.lowering.planning.invariant_plans import described, invariant_plan
 from onepass.lowering.tiled.executor import tiled_results
 from onepass.translate.translate import translate
 from tests.fuzz.invariance import PROGRAMS, Random, Sequences, inputs_of, same_bits
